@@ -13,12 +13,14 @@ import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, AppRunner, Request, Response, StreamResponse
+from multidict import MultiDict
 
 from tests.dashboard.feeding import GONE, PATIENCE_S, message, snapshot
 from tests.dashboard.test_hub import on_a_loop
 from workers.dashboard import api
 from workers.dashboard.api import application, pages, refuse_unreadable
 from workers.dashboard.hub import Filter, Hub
+from workers.dashboard.snapshots import Stream
 from workers.runtime.serving import listen
 
 Client = TestClient[Request, Application]
@@ -385,3 +387,8 @@ def test_a_fault_of_the_server_is_logged_and_not_told(caplog: pytest.LogCaptureF
     assert (status, body) == (500, b'{"error": "internal error"}')
     assert headers.keys() >= NAMES
     assert [record.message for record in caplog.records] == ["an answer failed"]
+
+
+def test_a_key_may_be_named_as_in_the_settings() -> None:
+    asked = MultiDict({"histogram": "products", "key": "$all"})
+    assert api.stream_of(asked) == Stream("products", "all")

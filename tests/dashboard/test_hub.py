@@ -127,7 +127,9 @@ async def test_viewers_that_left_get_nothing_and_closing_ends_the_rest() -> None
 def test_the_catalogue_lists_histograms_of_the_settings_with_their_keys() -> None:
     hub = Hub()
     hub.publish([snapshot(1, key="b"), snapshot(2, key="a")])
-    found = catalog(hub.history, [("later", None), ("products", 64)])
+    words = {"products": {"label": "Latency", "unit": "ms"}}
+    found = catalog(hub.history, [("later", None), ("products", 64)], words)
+    assert [(one["label"], one["unit"]) for one in found] == [(None, None), ("Latency", "ms")]
     assert [(one["histogram"], one["keys"], one["horizon"], one["tick"]) for one in found] == [
         ("later", [], None, None),
         ("products", ["a", "b"], 64, 2),

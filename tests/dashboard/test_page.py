@@ -141,7 +141,7 @@ def test_it_comes_back_after_the_server_was_restarted(window: Window, topics: To
         window.reads("#connection", "^Live$")
         window.reads("#board-title", "tick 5$")
         assert window.rows() == [("1", "tea", "2,136")]
-        page.click("#history summary")
+        page.click("#as-table summary")
         window.counts("#numbers tbody tr", 5)
         counts = page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
         assert counts == ["2,136", "2,126", "2,116", "2,106", "2,096"]
@@ -155,7 +155,7 @@ def test_what_came_while_the_connection_was_broken_is_not_missing(
     with served(topics) as running:
         page = window.open(f"{running.url}?histogram=products&key=s1&item=tea")
         window.reads("#connection", "^Live$")
-        page.click("#history summary")
+        page.click("#as-table summary")
         monkeypatch.setattr(api, "VIEWERS_MAX", 0)
         running.call(running.dashboard.hub.close)
         window.reads("#connection", "^Reconnecting$")
@@ -193,6 +193,9 @@ def test_the_address_bar_names_what_is_seen(
     window.reads("#board-title", "tick 2")
     shared = page.url
     page.go_back()
+    window.reads("#board-title", "tick 3")
+    for _ in ("held", "item", "key"):
+        page.go_back()
     window.reads("#board-title", "^products of s1")
 
     with Window(chrome) as other:

@@ -124,7 +124,7 @@ def test_after_a_restart_all_of_it_is_still_there(window: Window, topics: Topics
         until(lambda: listed(page) == list(reversed(finals)), "the totals")
         # The line of an item over all that is kept has every tick, and its sums by hour lose none at an epoch's end.
         page.click('#ranges button[data-range="all"]')
-        page.click("#history summary")
+        page.click("#as-table summary")
         window.counts("#numbers tbody tr", 24)
         counts = page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
         assert counts == [text(one["items"][0][1]) for one in reversed(day())]

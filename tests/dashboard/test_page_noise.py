@@ -27,7 +27,11 @@ NOISE = """async ([call, ...given]) => {
     if (call === "moves") {
         const [snapshot, older] = given;
         const moves = new noise.Moves(snapshot, older);
-        return snapshot.items.map(([label, value]) => moves.of(label, value));
+        return snapshot.items.map(([label]) => moves.of(label));
+    }
+    if (call === "places") {
+        const [items, ...more] = given;
+        return noise.places(items.map(([, value]) => ({ value, least: value })), ...more);
     }
     return noise[call](...given);
 }"""

@@ -127,7 +127,7 @@ def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics, 
         page = opened(window, url)
         window.counts("#chart .band", 1)
         assert page.inner_text("#item-name") == "Median"
-        page.click("#history summary")
+        page.click("#as-table summary")
         window.counts("#numbers tbody tr", 3)
         headings = page.locator("#numbers thead th").all_inner_texts()
         assert headings == ["Tick", "Ended", "Value", "95 % interval"]

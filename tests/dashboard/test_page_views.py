@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -147,25 +146,6 @@ def test_several_items_and_keys_are_lines_of_one_chart(window: Window, url: str)
     assert page.is_visible("#add-wrong")
     total = sum(count + 3 for _, count in ITEMS)
     assert f"{100 * 2_089 / total:.2f}\u00a0% \u00b1 " in page.inner_text("#item-words")
-
-
-def test_what_is_drawn_can_be_downloaded(window: Window, url: str) -> None:
-    page = window.open(f"{url}?histogram=products&key=s1&item=tea&with=cup&range=hour")
-    window.counts("#series li", 2)
-    with page.expect_download() as csv:
-        page.click("#download-csv")
-    lines = csv.value.path().read_text().splitlines()
-    assert csv.value.suggested_filename == "history.csv"
-    assert [line.split(",")[7:9] for line in lines[1:]] == [
-        [label, f"{count + tick}"] for tick in (1, 2, 3) for label, count in ITEMS[:2]
-    ]
-    with page.expect_download() as parquet:
-        page.click("#download-parquet")
-    assert parquet.value.path().read_bytes()[:4] == b"PAR1"
-    page.click('#ranges button[data-range="epoch"]')
-    window.shows('document.querySelector("#ranges [aria-pressed=true]").dataset.range === "epoch"')
-    asked = parse_qs(urlsplit(page.get_attribute("#download-csv", "href") or "").query)
-    assert (asked["item"], asked["format"], "step" in asked) == (["tea", "cup"], ["csv"], False)
 
 
 def test_old_data_is_seen_on_the_tab(window: Window) -> None:

@@ -26,6 +26,7 @@ from workers.agents.source_shard import SourceShard
 from workers.client.reading import typed
 from workers.commands.check.examine import examine
 from workers.commands.check.sample import Part, Sample
+from workers.dashboard.changes import can_subtract, changes
 from workers.dashboard.hub import Filter, Hub, catalog, joint_guarantee
 from workers.dashboard.snapshots import InvalidSnapshot, Pages, select_items
 from workers.kafka.records import Records
@@ -249,13 +250,16 @@ def snapshots() -> Target:
                 orjson.loads(cut)
                 if b"\n" in cut or b"\r" in cut:
                     raise Differs("an event would end within its data")
+            document = orjson.loads(found.json)
+            if can_subtract(document):
+                orjson.dumps(changes(document, document, 0))
             hub.publish([found])
         for viewer in viewers:
             while len(viewer):
                 await viewer.take(1.0)
         known = [("products", 64)]
         listed = {
-            "histograms": catalog(hub.history, known),
+            "histograms": catalog(hub.history, known, {}),
             "together": joint_guarantee(hub.history, known),
         }
         orjson.dumps(listed)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.settings.test_settings import GOOD, assert_refused, changed, loaded, refusal
 from workers.mechanisms.config.histogram import KnownBaseConfig
-from workers.mechanisms.registry import MECHANISMS, PER_ITEM
+from workers.mechanisms.registry import MECHANISMS, PER_ITEM, build
 from workers.replay.backtest.grid import make_grid, settings_text
 from workers.runtime.errors import SettingsError
 
@@ -58,6 +58,7 @@ REFUSALS = [
     ),
     (with_buckets('"10"'), 'buckets = "10": a list of 2 to 1,000 ... { from = 0, to = 500'),
     (GOOD + "quantiles = [0.5]\n", "quantiles = [0.5]: only with buckets"),
+    (GOOD + 'unit = "ms"\n', 'unit = "ms": only with buckets'),
     (with_buckets("[0, 10]") + "quantiles = [1.0]\n", "quantiles = [1.0] ... above 0 and below 1"),
     (with_buckets("[0, 10]") + "quantiles = [0.5, 0.5]\n", "every one only once"),
     (
@@ -127,6 +128,16 @@ def test_a_backtest_does_not_vary_them_and_leaves_them_out_of_what_it_names(tmp_
     message = "windows cannot be varied: it changes nothing that is measured"
     with pytest.raises(SettingsError, match=message):
         make_grid(found, tmp_path / "orders.toml", ["windows=1h,2h"])
+
+
+def test_a_label_and_a_unit_are_no_part_of_the_mechanism(tmp_path: Path) -> None:
+    text = with_buckets("[0, 10]")
+    plain, named = (
+        loaded(tmp_path, one).histograms[0] for one in (text, text + 'label = "Age"\nunit = "y"\n')
+    )
+    assert (named.label, named.unit) == ("Age", "y")
+    assert build(named).public() == build(plain).public()
+    assert settings_text(named) == settings_text(plain)
 
 
 def test_buckets_become_a_declared_domain(tmp_path: Path) -> None:

@@ -15,8 +15,11 @@ so that a client notices a truncated one.
 
 import asyncio
 import hashlib
+import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -28,6 +31,7 @@ from multidict import MultiMapping
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
+from workers.dashboard.changes import can_subtract, changes, ticks_of
 from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
 from workers.dashboard.hub import (
     TOPS,
@@ -49,14 +53,20 @@ from workers.dashboard.store.queries import (
     NotStored,
     Range,
     TickQuery,
+    beginnings,
     epochs,
     history,
     history_file,
+    iso,
+    locate,
     one_tick,
 )
 from workers.dashboard.store.store import QueryFailed, Store
+from workers.mechanisms.config.histogram import EPOCH
+from workers.mechanisms.config.views import ALL_KEYS
 from workers.runtime.metrics import WithWorkerLabel, register_outages
 from workers.settings.durations import parse_duration
+from workers.settings.settings import ALL_STREAM_KEY
 
 
 def refuse_unreadable(status: int, error: BaseException | None) -> web.Response:
@@ -84,6 +94,8 @@ PAGE_TYPES = {
     "svg": "image/svg+xml",
 }
 ITEMS_MAX = 100
+CHANGES_KEPT = 64
+CHANGES_BYTES = 256 << 10
 COMPRESS_FROM = 1_024
 ENTRIES_MAX = 10_000
 EPOCHS_MAX = 1_000
@@ -97,6 +109,7 @@ TICK_PARAMS = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"}
 HUB = web.AppKey("hub", Hub)
 KNOWN = web.AppKey("known", frozenset)
 STORE = web.AppKey("store", Store)
+CHANGES = web.AppKey("changes", dict)
 
 
 class BadQuery(ValueError):
@@ -127,8 +140,41 @@ def optional_int(query: MultiMapping[str], name: str, least: int, most: int) -> 
     return int_param(query, name, least, most) if name in query else None
 
 
+def time_param(query: MultiMapping[str], name: str, most: int = INT_MAX) -> int | None:
+    """Return a time in ms since 1970, given so or in ISO 8601 (UTC if it names no zone)."""
+    text = param(query, name) if name in query else ""
+    if name not in query or (text.isascii() and text.isdigit()):
+        return optional_int(query, name, 0, most)
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        found = (moment - EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        found = -1
+    if found < 0:
+        raise BadQuery(
+            f"{name}: a whole number of ms since 1970, or a time such as 2026-11-22T14:00:00Z"
+        )
+    return found
+
+
+def duration_param(query: MultiMapping[str], name: str) -> int:
+    text = param(query, name)
+    try:
+        found = parse_duration(text if text[-1:].isalpha() else f"{text}ms")
+    except ValueError:
+        found = 0
+    if not 1 <= found <= INT_MAX:
+        raise BadQuery(
+            f"{name}: a whole number of ms from 1, or a duration such as 10s, 5m, 1h or 1d"
+        )
+    return found
+
+
 def stream_of(query: MultiMapping[str]) -> Stream:
-    return Stream(param(query, "histogram"), param(query, "key"))
+    key = param(query, "key")
+    # What the settings call "$all" has this stream key.
+    return Stream(param(query, "histogram"), ALL_STREAM_KEY if key == ALL_KEYS else key)
 
 
 def items_of(query: MultiMapping[str]) -> list[str]:
@@ -164,14 +210,16 @@ def application(
     token: str | None,
     further: Mapping[str, object] | None = None,
     store: Store | None = None,
+    words: Mapping[str, Mapping[str, str | None]] | None = None,
 ) -> web.Application:
     """Return the web application, without Kafka. Without a `token`, readers need none.
 
-    `histograms` are (name, horizon) in settings order; `further` extends /api/histograms. Without a
-    `store`, only memory is served.
+    `histograms` are (name, horizon) in settings order, `words` the label and unit of each one's
+    numbers; `further` extends /api/histograms. Without a `store`, only memory is served.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
+    app[CHANGES] = {}
     app[KNOWN] = frozenset(histogram for histogram, _ in histograms)
     app.on_response_prepare.append(headers_for(host, token))
     for path, page in pages().items():
@@ -199,7 +247,7 @@ def application(
     async def list_histograms(request: web.Request) -> web.Response:
         if request.query:
             return refusal(400, "no parameters here")
-        listed = catalog(hub.history, histograms)
+        listed = catalog(hub.history, histograms, words or {})
         found = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
         found["together"] = joint_guarantee(hub.history, histograms)
         kept = {} if store is None else {"history": dict(store.state)}
@@ -247,13 +295,15 @@ async def _snapshots(request: web.Request) -> web.Response:
     query, history = request.query, request.app[HUB].history
     if "histogram" in query and query["histogram"] not in request.app[KNOWN]:
         raise NotStored("no such histogram; /api/histograms lists them")
+    if "window" in query or "since" in query:
+        return await _shared(request)
     if "at" in query or "tick" in query:
         return await tick(query, history, request.app.get(STORE))
     refuse_unknown(query, TICK_PARAMS | {"after", "limit"})
     if "epoch" in query or "id" in query:
         raise BadQuery("epoch and id: only with tick, or id with at")
     stream, named = stream_of(query), items_of(query)
-    after, top = optional_int(query, "after", 0, 2**63 - 1), optional_int(query, "top", 1, 2**31)
+    after, top = time_param(query, "after", 2**63 - 1), optional_int(query, "top", 1, 2**31)
     limit = optional_int(query, "limit", 1, SNAPSHOTS_MAX) or 100
     items = frozenset(named) if named else None
     found, more = history.page(stream, after, limit)
@@ -320,7 +370,8 @@ async def _over_time(request: web.Request) -> web.StreamResponse:
     query = request.query
     refuse_unknown(query, HISTORY_PARAMS | {"step"})
     limit = optional_int(query, "limit", 1, ENTRIES_MAX) or 1_000
-    asked = HistoryQuery(**_common(request), step=_step(query), limit=limit)
+    step = duration_param(query, "step") if "step" in query else None
+    asked = HistoryQuery(**_common(request), step=step, limit=limit)
     return await _answer(request, asked)
 
 
@@ -336,23 +387,121 @@ async def _by_epoch(request: web.Request) -> web.StreamResponse:
 async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
     """Answer /api/snapshots with `at` or `tick`, from memory or else from the store."""
     refuse_unknown(query, TICK_PARAMS)
+    found, nearest = await _find(_tick_query(query), memory, store)
+    if found is None:
+        return json_of({"error": "this tick is not stored", "nearest": nearest}, status=404)
+    return answer(b'{"snapshots":[%s],"more":false}' % found)
+
+
+async def _shared(request: web.Request) -> web.Response:
+    """Answer /api/snapshots with `window` or `since`, once for all that ask alike.
+
+    The viewers of a stream do: the page names the tick that it shows.
+    """
+    kept, asked = request.app[CHANGES], tuple(request.query.items())
+    store = request.app.get(STORE)
+    if (task := kept.get(asked)) is None:
+        made = changed(request.query, request.app[HUB].history, store)
+        task = kept[asked] = asyncio.ensure_future(made)
+        while len(kept) > CHANGES_KEPT:
+            del kept[next(iter(kept))]
+    keep = False
+    try:
+        body, status = await asyncio.shield(task)
+        # The newest tick changes, and what is missing may be read yet.
+        final = status == 200 and "at" in request.query and (store is None or store.reading is None)
+        keep = final and len(body) <= CHANGES_BYTES
+    finally:
+        if not keep and kept.get(asked) is task:
+            del kept[asked]
+    return answer(body, status)
+
+
+async def changed(
+    query: MultiMapping[str], memory: History, store: Store | None
+) -> tuple[bytes, int]:
+    """Return changes in place of counts as JSON, and the status."""
+    refuse_unknown(query, TICK_PARAMS | {"window", "since"})
+    if ("window" in query) == ("since" in query):
+        raise BadQuery("window or since: one of the two")
+    stream, items = stream_of(query), frozenset(items_of(query)) or None
+    top = optional_int(query, "top", 1, 2**31)
+    newest = memory.newest(stream)
+    if "at" in query or "tick" in query:
+        asked = replace(_tick_query(query), items=(), top=None)
+        line, nearest = await _find(asked, memory, store)
+    elif newest is None:
+        raise NotStored("no such key; /api/histograms lists the keys")
+    else:
+        line, nearest = newest.json, {}
+    if line is None:
+        return orjson.dumps({"error": "this tick is not stored", "nearest": nearest}), 404
+    newer = await asyncio.to_thread(orjson.loads, line)
+    if not can_subtract(newer):
+        raise BadQuery(f"the counts of {newer['mechanism']} cannot be subtracted")
+    since, width = time_param(query, "since"), newer["end"] - newer["start"]
+    if since is not None and since >= newer["end"]:
+        raise BadQuery("since: before the end of the tick")
+    window = duration_param(query, "window") if since is None else newer["end"] - since
+    older, begin_ms = None, newer["end"] - newer["tick"] * width
+    if (place := newer["tick"] - ticks_of(newer, window)) > 0:
+        asked = TickQuery(stream=stream, epoch=newer["epoch"], tick=place, id=newer["id"])
+        line, nearest = await _find(asked, memory, store)
+        if line is None and (before := nearest["before"]) is not None:
+            # What is kept before it begins a longer window.
+            line, _ = await _find(replace(asked, tick=before["tick"]), memory, store)
+        if line is not None:
+            older = await asyncio.to_thread(orjson.loads, line)
+            begin_ms = older["end"]
+        elif (begun := await _began(stream, newer["id"], memory, store)) is not None:
+            begin_ms = begun
+        else:
+            error = "no tick at the beginning of this window is stored"
+            return orjson.dumps({"error": error, "nearest": nearest}), 404
+    found = await asyncio.to_thread(changes, newer, older, begin_ms, items=items, top=top)
+    found["end_time"] = iso(found["end"])
+    found["change"]["from_time"] = iso(begin_ms)
+    return await asyncio.to_thread(orjson.dumps, {"snapshots": [found], "more": False}), 200
+
+
+async def _began(stream: Stream, series: str, memory: History, store: Store | None) -> int | None:
+    """Return when a series began to count from zero; None if that is not known."""
+    held = memory.page(stream, None, memory.ticks)[0]
+    place = next((place for place, one in enumerate(held) if one.id == series), 0)
+    if place and held[place - 1].end == held[place].start:
+        return held[place].start  # it follows another one
+    if store is None:
+        return None
+
+    def query(cursor: Any) -> int | None:
+        return beginnings(cursor, stream, locate(cursor, stream), [series]).get(series)
+
+    return await store.ask(query)
+
+
+def _tick_query(query: MultiMapping[str]) -> TickQuery:
     if ("at" in query) == ("tick" in query):
         raise BadQuery("at, or epoch and tick: one of the two")
     by_time = "at" in query
-    asked = TickQuery(
+    return TickQuery(
         stream=stream_of(query),
-        at=int_param(query, "at", 0, INT_MAX) if by_time else None,
+        at=time_param(query, "at"),
         epoch=None if by_time else int_param(query, "epoch", 1, INT_MAX),
         tick=None if by_time else int_param(query, "tick", 1, INT_MAX),
         id=param(query, "id") if "id" in query else None,
         items=items_of(query),
         top=optional_int(query, "top", 1, 2**31),
     )
+
+
+async def _find(
+    asked: TickQuery, memory: History, store: Store | None
+) -> tuple[bytes | None, dict[str, Any]]:
+    """Return a tick as JSON, or None and its nearest neighbours."""
     held = memory.page(asked.stream, None, memory.ticks)[0]
     found = next((snapshot for snapshot in reversed(held) if _matches(snapshot, asked)), None)
     if found is not None:
-        line = select_items(found, items=frozenset(asked.items) or None, top=asked.top)
-        return answer(b'{"snapshots":[%s],"more":false}' % line)
+        return select_items(found, items=frozenset(asked.items) or None, top=asked.top), {}
     snapshot, nearest = None, _nearest(held, asked)
     if store is not None:
         try:
@@ -361,10 +510,10 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
             if not held:
                 raise
     if snapshot is not None:
-        return json_of({"snapshots": [snapshot], "more": False})
+        return orjson.dumps(snapshot), {}
     if not held and store is None:
         raise NotStored("no such key in the history; /api/histograms lists the keys")
-    return json_of({"error": "this tick is not stored", "nearest": nearest}, status=404)
+    return None, nearest
 
 
 def json_errors(handler: Handler) -> Handler:
@@ -418,15 +567,28 @@ async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> we
         if wanted not in FILE_TYPES:
             raise BadQuery(f"format = {wanted!r}: must be json, csv or parquet")
         async with store.make_file(as_file) as file:
-            return await _send_file(request, file, wanted)
+            return await _send_file(request, file, _file_name(asked, wanted), wanted)
     except NotStored:
         return _nothing_yet(request, asked)
 
 
-async def _send_file(request: web.Request, file: BinaryIO, wanted: str) -> web.StreamResponse:
+def _file_name(asked: HistoryQuery | EpochsQuery, wanted: str) -> str:
+    """Return a name that says histogram, key and range, of characters that any system takes."""
+    since, until = asked.range
+    ends = "begin" if since is None else iso(since), "now" if until is None else iso(until)
+    which = ["epochs"] if isinstance(asked, EpochsQuery) else []
+    parts = [
+        re.sub(r"[^A-Za-z0-9._-]", "", part.replace(".000Z", "Z"))[:80]
+        for part in (*asked.stream, *which, *ends)
+    ]
+    return f"{'_'.join(parts)}.{wanted}"
+
+
+async def _send_file(
+    request: web.Request, file: BinaryIO, name: str, wanted: str
+) -> web.StreamResponse:
     length = file.seek(0, 2)
     file.seek(0)
-    name = f"{request.path.rpartition('/')[2]}.{wanted}"
     headers = {hdrs.CONTENT_TYPE: FILE_TYPES[wanted], hdrs.CONTENT_LENGTH: str(length)}
     headers[hdrs.CONTENT_DISPOSITION] = f'attachment; filename="{name}"'
     response = web.StreamResponse(headers=headers)
@@ -449,23 +611,10 @@ def _common(request: web.Request) -> dict[str, Any]:
     query, stream = request.query, stream_of(request.query)
     if stream.histogram not in request.app[KNOWN]:
         raise NotStored("no such histogram; /api/histograms lists them")
-    since, until = optional_int(query, "from", 0, INT_MAX), optional_int(query, "to", 0, INT_MAX)
+    since, until = time_param(query, "from"), time_param(query, "to")
     if since is not None and until is not None and since >= until:
         raise BadQuery("to: larger than from")
     return {"stream": stream, "range": Range(since, until), "items": items_of(query)}
-
-
-def _step(query: MultiMapping[str]) -> int | None:
-    if "step" not in query:
-        return None
-    text = param(query, "step")
-    try:
-        step = parse_duration(text if text[-1:].isalpha() else f"{text}ms")
-    except ValueError:
-        step = 0
-    if not 1 <= step <= INT_MAX:
-        raise BadQuery("step: a whole number of ms from 1, or a duration such as 10s, 5m, 1h or 1d")
-    return step
 
 
 def _matches(snapshot: SeenSnapshot, asked: TickQuery) -> bool:

@@ -33,11 +33,16 @@ TOKEN_CHARACTERS = 16
 
 @dataclass(frozen=True, slots=True)
 class HistogramTopic:
-    """A histogram of the page; `horizon` is None if unbounded or not given."""
+    """A histogram of the page; `horizon` is None if unbounded or not given.
+
+    `label` and `unit` say what the numbers in its buckets are; both may be missing.
+    """
 
     name: str
     topic: str
     horizon: int | None = None
+    label: str | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +111,12 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
         count_ticks(counted, where)
     horizon = counted.get("horizon")
     known = isinstance(horizon, int) and not isinstance(horizon, bool) and horizon > 0
-    return HistogramTopic(name=name, topic=topic, horizon=horizon if known else None)
+    words = {
+        given: _value(HistogramConfig, given, values, where)
+        for given in ("label", "unit")
+        if given in values
+    }
+    return HistogramTopic(name=name, topic=topic, horizon=horizon if known else None, **words)
 
 
 def _value(record: type[Checked], name: str, values: Mapping[str, Any], where: str) -> str:

@@ -238,15 +238,22 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def catalog(history: History, known: Collection[tuple[str, int | None]]) -> list[dict[str, object]]:
-    """Return every histogram with its stream keys and the metadata of its newest snapshot."""
+def catalog(
+    history: History,
+    known: Collection[tuple[str, int | None]],
+    words: Mapping[str, Mapping[str, str | None]],
+) -> list[dict[str, object]]:
+    """Return every histogram with its stream keys and the metadata of its newest snapshot.
+
+    `words` are the label and unit of a histogram's numbers.
+    """
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
     for stream in history.streams():
         keys.setdefault(stream.histogram, []).append(stream.key)
     newest, found = history.newest_of_histograms(), []
     for name, horizon in known:
         about: dict[str, object] = {"histogram": name, "keys": sorted(keys[name])}
-        about["horizon"] = horizon
+        about |= {"horizon": horizon, "label": None, "unit": None, **words.get(name, {})}
         for field in ("mechanism", "id", "epoch", "tick", "end", "guarantee"):
             about[field] = getattr(newest.get(name), field, None)
         found.append(about)

@@ -50,8 +50,9 @@ class Dashboard:
         keep = settings.history
         keep_ms = {"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms}
         self.store = Store(settings.connection, topics, path=keep.store, keep_ms=keep_ms)
+        words = {one.name: {"label": one.label, "unit": one.unit} for one in settings.histograms}
         access: Any = {"host": host, "token": token, "further": further, "store": self.store}
-        self._app = application(self.hub, histograms, name=settings.worker, **access)
+        self._app = application(self.hub, histograms, name=settings.worker, words=words, **access)
         self._app.add_routes(routes)
         self._feed = Feed(settings.connection, topics, self.hub)
         self.url = ""

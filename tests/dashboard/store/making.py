@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ BEGIN_MS = START_MS // 3_600_000 * 3_600_000
 
 def at(tick: int, begin_ms: int = BEGIN_MS) -> Document:
     return {"start": begin_ms + (tick - 1) * TICK_MS, "end": begin_ms + tick * TICK_MS}
+
+
+def iso(ms: int) -> str:
+    whole = datetime.fromtimestamp(ms // 1000, UTC)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03}Z"
 
 
 def at_ticks(ticks: Iterable[int], *keys: str, **changes: Any) -> list[Document]:

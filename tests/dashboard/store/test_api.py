@@ -18,12 +18,13 @@ from aiohttp.web import Application, Request
 from jsonschema import Draft202012Validator
 
 from tests import ROOT
-from tests.dashboard.feeding import PATIENCE_S, seen
-from tests.dashboard.store.making import BEGIN_MS, life, opened, stepped
+from tests.dashboard.feeding import PATIENCE_S, TICK_MS, Document, seen
+from tests.dashboard.store.making import BEGIN_MS, at, at_ticks, iso, life, opened, stepped
 from tests.dashboard.store.making import store as store_all
 from tests.dashboard.test_hub import on_a_loop
 from workers.dashboard import api
 from workers.dashboard.api import application
+from workers.dashboard.changes import changes
 from workers.dashboard.hub import Hub
 from workers.dashboard.store import following, queries
 from workers.dashboard.store.store import FILES, THREADS, WAITING, QueryFailed, Store
@@ -100,12 +101,79 @@ async def test_the_past_is_answered_as_the_schema_says(file: Path) -> None:
         found = await body(http, f"/api/epochs?{STREAM}")
         validator("epochs").validate(found)
         for epoch in found["epochs"]:
-            more = ("total_items", "total", "final", "windows")
+            more = ("total_items", "total", "final", "windows", "began", "end_time")
             SNAPSHOT.validate({name: epoch[name] for name in epoch if name not in more})
         for broken in (found | {"more": None}, found | {"epochs": [{}]}):
             assert not validator("epochs").is_valid(broken)
         listed = await body(http, "/api/histograms")
         assert listed["history"]["state"] in ("waiting", "reading")
+
+
+def change(newer: Document, older: Document | None) -> list[list[object]]:
+    """Changes in plain Python: an item that was not shown has its whole count."""
+    was = {} if older is None else dict(older["items"])
+    rows = [[label, count - was.get(label, 0), count] for label, count in newer["items"]]
+    return sorted(rows, key=lambda row: (-row[1], row[0]))
+
+
+#: Places in `LIFE` of a tick and of the one before its window, what is asked, and the error.
+WINDOWS = [
+    (500, 494, "window=1m", LIFE[500]["windows"][0]["sd"], True),
+    (500, 492, "window=80s", LIFE[500]["sd"] + LIFE[492]["sd"], False),
+    (403, None, "window=1h", LIFE[403]["sd"], True),
+    (1_829, 1_469, "window=1h", LIFE[1_829]["sd"] + LIFE[1_469]["sd"], False),
+    (
+        1_829,
+        1_469,
+        f"since={iso(LIFE[1_469]['end'])}",
+        LIFE[1_829]["sd"] + LIFE[1_469]["sd"],
+        False,
+    ),
+    (1_829, 1_469, f"since={LIFE[1_469]['end'] + 1}", LIFE[1_829]["sd"] + LIFE[1_469]["sd"], False),
+    (1_829, None, "since=2001-01-01", LIFE[1_829]["sd"], True),
+]
+
+
+@on_a_loop
+async def test_a_window_is_the_difference_of_two_ticks_with_its_own_error(file: Path) -> None:
+    for memory in (0, 100):
+        async with client(file, memory) as (http, _):
+            for place, before, asked, sd, exact in WINDOWS:
+                newer, older = LIFE[place], None if before is None else LIFE[before]
+                which = f"tick={newer['tick']}&epoch={newer['epoch']}&id={newer['id']}"
+                found = await body(http, f"/api/snapshots?{STREAM}&{which}&{asked}")
+                [one] = found["snapshots"]
+                rows = change(newer, older)
+                assert [list(row) for row in zip(one["items"], one["counts"], strict=True)] == [
+                    [row[:2], row[2]] for row in rows
+                ], asked
+                assert (one["sd"], one["threshold"]) == (pytest.approx(sd, abs=1e-4), None)
+                about, was = one["change"], dict(older["items"]) if older else {}
+                new = [row[0] for row in rows if older and row[0] not in was]
+                assert (about["exact"], about["new"]) == (exact, new)
+                begin = older["end"] if older else newer["end"] - newer["tick"] * TICK_MS
+                assert (about["from"], about["tick"]) == (begin, older["tick"] if older else 0)
+                assert about["from_time"] == iso(begin) and "windows" not in one
+            assert len(LIFE[500]["items"]) > len(LIFE[494]["items"]), "one appeared within it"
+            cut = await body(http, f"/api/snapshots?{STREAM}&{which}&{asked}&top=2&item=item 1")
+            assert [row[0] for row in cut["snapshots"][0]["items"]] == ["item 1"]
+
+
+@on_a_loop
+async def test_a_window_over_a_gap_or_a_generation_says_from_when_it_is(tmp_path: Path) -> None:
+    """A missing tick is not zero; the beginning of a generation within an epoch is."""
+    with opened(tmp_path / "history.duckdb") as (_, writer):
+        store_all(writer, [*at_ticks((1, 2, 3, 6, 7)), *at_ticks((8, 9), id="b" * 32)])
+        writer.note_gap("products", 0)
+        store_all(writer, at_ticks((20, 21), id="c" * 32))
+    async with client(tmp_path / "history.duckdb") as (http, _):
+        place = f"/api/snapshots?{STREAM}&epoch=1&window=20s&tick="
+        for tick, begin in ((7, at(3)["end"]), (9, at(7)["end"]), (2, at(1)["start"])):
+            [one] = (await body(http, f"{place}{tick}"))["snapshots"]
+            assert one["change"]["from"] == begin
+        answer = await http.get(f"{place}21")
+        assert answer.status == 404
+        assert "at the beginning of this window" in (await answer.json())["error"]
 
 
 REFUSED = [
@@ -131,6 +199,11 @@ REFUSED = [
     (f"snapshots?{STREAM}&tick=1", 400, "epoch is missing"),
     (f"snapshots?{STREAM}&epoch=1", 400, "only with tick"),
     (f"snapshots?{STREAM}&at=1&after=1", 400, "after: unknown"),
+    (f"snapshots?{STREAM}&at=1&window=1h&since=1", 400, "window or since"),
+    (f"snapshots?{STREAM}&at={LIFE[9]['end']}&window=-1h", 400, "window: a whole number"),
+    (f"snapshots?{STREAM}&at={LIFE[9]['end']}&since={LIFE[9]['end']}", 400, "since: before"),
+    (f"snapshots?{STREAM}&at={LIFE[9]['end']}&since=2026-13-01", 400, "since: a whole number"),
+    (f"snapshots?{STREAM}&window=1h", 404, "no such key"),
     ("snapshots?histogram=products&key=s2&at=1", 404, "no such key"),
     ("snapshots?histogram=nothing&key=s1&at=1", 404, "no such histogram"),
 ]
@@ -193,6 +266,7 @@ async def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) ->
             for row, expected in zip(rows, wanted, strict=True):
                 count = int(row["count"]) if row["count"] else None
                 numbers = int(row["tick"]), int(row["end"])
+                assert row["end_time"] == iso(int(row["end"]))
                 assert (row["id"], *numbers, row["item"], count, float(row["sd"])) == expected
             assert {row["complete"] for row in rows} == {"true"}
             found = [one["windows"] for one in documents if "windows" in one]
@@ -200,7 +274,8 @@ async def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) ->
             assert {row["rest"] for row in rows} - {""} == windows
             answer = await http.get(f"/api/{asked}&format=parquet")
             (tmp_path / "x.parquet").write_bytes(await answer.read())
-            assert answer.headers["Content-Disposition"].startswith("attachment")
+            name = answer.headers["Content-Disposition"].partition("=")[2]
+            assert name.startswith('"products_s1_') and name.endswith('.parquet"')
             rows_of = 'select id, tick, "end", item, count, sd from read_parquet(?)'
             assert duckdb.execute(rows_of, [str(tmp_path / "x.parquet")]).fetchall() == wanted
         assert (await http.head(f"/api/history?{STREAM}&format=csv")).status == 200
@@ -304,3 +379,26 @@ async def test_a_stream_that_is_only_in_memory_is_not_unknown(tmp_path: Path, na
     assert found["entries" if name == "history" else "epochs"] == []
     assert (found["kept"]["first"], found["kept"]["last"]) == (LIFE[-5]["end"], LIFE[-1]["end"])
     validator(name).validate(found)
+
+
+@on_a_loop
+async def test_viewers_of_one_tick_share_the_work_of_its_changes(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every viewer of a stream asks for the same window at the same time."""
+    made: list[int] = []
+
+    def counted(*given: Any, **options: Any) -> dict[str, Any]:
+        made.append(1)
+        return changes(*given, **options)
+
+    monkeypatch.setattr(api, "changes", counted)
+    async with client(file) as (http, _):
+        asked = f"/api/snapshots?{STREAM}&at={LIFE[500]['end']}&window=1m"
+        found = await asyncio.gather(*(body(http, asked) for _ in range(30)))
+        assert all(one == found[0] for one in found)
+        assert len(made) == 1
+        for top in range(api.CHANGES_KEPT):
+            await body(http, f"{asked}&top={top + 1}")
+        await body(http, asked)
+        assert len(made) == api.CHANGES_KEPT + 2, "only the last of them are kept"

@@ -10,7 +10,16 @@ import pytest
 
 from tests.dashboard.feeding import answer, message
 from tests.dashboard.store import making
-from tests.dashboard.store.making import BEGIN_MS, QUARTER_MS, at, at_ticks, opened, stepped, store
+from tests.dashboard.store.making import (
+    BEGIN_MS,
+    QUARTER_MS,
+    at,
+    at_ticks,
+    iso,
+    opened,
+    stepped,
+    store,
+)
 from workers.dashboard.snapshots import Stream
 from workers.dashboard.store import queries
 from workers.dashboard.store.queries import EpochsQuery, HistoryQuery, NotStored, Range, TickQuery
@@ -70,6 +79,7 @@ def entry(document: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
     items = dict(document["items"])
     same = ("id", "epoch", "tick", "start", "end", "sd", "threshold")
     fields = {name: document[name] for name in same}
+    fields |= {"end_time": iso(document["end"])}
     fields |= {"shown": len(items), "total": sum(items.values())}
     fields |= {"counts": [items.get(label) for label in labels]} if labels else {}
     return fields | {name: document[name] for name in ("windows",) if name in document}
@@ -118,12 +128,14 @@ def test_an_answer_goes_on_where_it_was_cut(kept: Kept, step: int | None) -> Non
 
 def test_the_end_of_every_series_is_told_and_which_is_not_final(kept: Kept) -> None:
     ends = [LIFE[399], LIFE[999], LIFE[1129], LIFE[-1]]
+    began = [LIFE[0], LIFE[400], LIFE[1000], LIFE[1130]]
     found = ends_of_epochs(kept[0])
     named = [(one["id"][0], one["epoch"], one["final"]) for one in found["epochs"]]
     assert named == [("a", 1, True), ("b", 2, True), ("c", 3, True), ("d", 3, False)]
-    for snapshot, document in zip(found["epochs"], ends, strict=True):
+    for snapshot, document, begin in zip(found["epochs"], ends, began, strict=True):
         total = sum(count for _, count in document["items"])
-        more = {"total": total, "final": snapshot["final"]}
+        more = {"total": total, "final": snapshot["final"], "began": begin["start"]}
+        more |= {"end_time": iso(document["end"])}
         assert snapshot == document | more
     cut = ends_of_epochs(kept[0], top=2, limit=3)
     assert cut["more"]
@@ -287,3 +299,20 @@ def test_an_answer_says_when_the_beginning_was_gone(tmp_path: Path) -> None:
         assert complete(20, None)
         assert complete(20, 24, reading=0.4)  # in a stream ticks ascend: these will not come later
         assert not complete(20, None, reading=0.4)
+
+
+def test_when_a_series_began_is_said_only_where_its_first_tick_is_kept(tmp_path: Path) -> None:
+    """A generation that begins within an epoch counts from there, not from the grid's beginning."""
+    with opened(tmp_path / "history.duckdb") as (database, writer):
+
+        def began() -> list[int | None]:
+            return [one["began"] for one in ends_of_epochs(database)["epochs"]]
+
+        store(writer, at_ticks(range(1, 5)))
+        store(writer, at_ticks(range(5, 9), id="b" * 32))
+        assert began() == [at(1)["start"], at(5)["start"]]
+        writer.note_gap("products", 0)
+        store(writer, at_ticks(range(20, 400), id="c" * 32))
+        assert began() == [at(1)["start"], at(5)["start"], None]
+        thin(database, writer.ends, {"ticks": 60_000, "quarters": 60_000})
+        assert began() == [None, None, None]

@@ -42,7 +42,10 @@ def test_every_label_says_its_edges_exactly(edges: list[float]) -> None:
         ({"from": -5, "to": 5, "count": 2}, (-5, 0, 5)),
         ({"from": 1, "to": 1000, "count": 3, "scale": "log"}, (1, 10, 100, 1000)),
         ({"from": 0.5, "to": 8, "count": 4, "scale": "log"}, (0.5, 1, 2, 4, 8)),
-        ({"from": 1, "to": 10, "count": 3, "scale": "log"}, (1, 2.15443, 4.64159, 10)),
+        ({"from": 1, "to": 10, "count": 3, "scale": "log"}, (1, 2.2, 4.6, 10)),
+        # Two digits would move 1.2247 by more than a tenth of a bucket.
+        ({"from": 1, "to": 1.5, "count": 4, "scale": "log"}, (1, 1.11, 1.22, 1.36, 1.5)),
+        ({"from": 1, "to": 2, "count": 2, "scale": "log"}, (1, 1.4, 2)),
         ({"from": 7, "to": 9, "count": 1}, (7, 9)),
     ],
 )

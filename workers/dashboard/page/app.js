@@ -2,29 +2,32 @@
 
 import { answersOf, question, remarks, showAnswers } from "./answers.js";
 import { Board } from "./board.js";
+import { Changes } from "./changes.js";
 import { Chart } from "./chart.js";
-import { byId, button, element, named, set } from "./dom.js";
+import { byId, button, closePopovers, element, named, set } from "./dom.js";
 import { Exact } from "./exact.js";
+import { download, fileName, fileTime, table } from "./files.js";
 import { Item } from "./item.js";
 import { Followed, isQuantile, quantileItem } from "./model.js";
+import { canSubtract, ends, movesIn } from "./noise.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
 import { Bins } from "./numbers.js";
-import { Origins } from "./origins.js";
 import { Periods } from "./periods.js";
 import { personTable } from "./person.js";
 import { KeySearch, fillSelect } from "./picker.js";
 import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
 import { View, isTick } from "./view.js";
-import { moment, periodWords, timeZone } from "./when.js";
-import { NOTHING, about, about2sd, band, count, errorBar, guarantee, isRunning, nothingShown, oneLine, purpose, quantileName, threshold, time } from "./words.js";
+import { beginning, capital, moment, periodWords, timeZone, windowWords } from "./when.js";
+import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, isRunning, nothingShown, oneLine, purpose, quantileName, threshold, time, timeOf, windowBar } from "./words.js";
 
+const READ = "quietcount-read";
 const CATALOGUE_MS = 30000;
 const SOON_MS = 1000;
 
 const view = new View();
-const board = new Board(byId("scroller"), (label) => choose(label));
-const bins = new Bins(byId("bins"), byId("bin-reading"), byId("quantiles"), byId("bin-numbers"), (label) => choose(label));
+const board = new Board(byId("scroller"), (label, again) => changeView({ item: label }, again));
+const bins = new Bins(byId("bins"), byId("bin-reading"), byId("quantiles"), byId("bin-numbers"), (label) => changeView({ item: label }));
 const chart = new Chart(byId("chart"), byId("reading"), byId("numbers"), (from, to) => changeView({ range: `${from}-${to}` }));
 const keySearch = new KeySearch((key) => chooseKey(key));
 let catalogue = { histograms: [], state: { kafka: "connecting" } };
@@ -80,8 +83,8 @@ const keys = () => catalogue.histograms.find((one) => one.histogram === view.his
 // While the history is being read the last ticks are shown, and how far it is; then it is asked, for keys that there are.
 const hasHistory = () => ["live", "waiting"].includes(catalogue.history?.state) && (Boolean(followed?.newest) || keys().includes(view.key));
 hooks.hasHistory = hasHistory;
-const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, readWords: () => readWords(), first: () => periods.first });
-const origins = new Origins({ onChange: later, onNoToken: showLogin, hasHistory });
+const changes = new Changes({ onChange: later, onNoToken: showLogin });
+const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, readWords: () => readWords(), first: () => periods.first });
 const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onNewest: () => changeTick(null, null), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });
 
 // ---- what there is, and what is chosen of it
@@ -143,6 +146,7 @@ function settle(again) {
     followed?.close();
     pinned = missing = onScreen = before = null;
     followed = new Followed(view.histogram, view.key, hooks);
+    changes.clear();
     periods.follow(view.histogram, view.key);
     exact?.watch(view.histogram, view.key);
     byId("find").value = "";
@@ -157,16 +161,10 @@ function chooseKey(key) {
   settle(false);
 }
 
-function choose(label) {
-  view.item = label;
-  view.write(true);
-  later();
-}
-
-// What the chart shows, and what beside it.
-function changeView(changes) {
-  Object.assign(view, changes);
-  view.write(true);
+// What is looked at, and beside what; again: "back" need not stop at what was before.
+function changeView(changed, again = false) {
+  Object.assign(view, changed);
+  view.write(again);
   later();
 }
 
@@ -201,9 +199,7 @@ async function step(forward) {
   if (!snapshot || !followed) return;
   const found = await followed.beside(snapshot, forward);
   if (found === null) return;
-  Object.assign(view, { at: found.end, id: null });
-  view.write(true);
-  await pin();
+  await changeTick(found.end, null);
 }
 
 // A tick that is held and not here is not replaced by another.
@@ -219,13 +215,17 @@ function besides(snapshot) {
   if (!horizon || !isRunning(snapshot.mechanism)) return null;
   const shift = horizon * width;
   const name = shift === 86400e3 ? "the day before" : "the one before";
-  byId("beside-words").textContent = `beside ${name}`;
+  // Series that do not begin at the same time of their epochs have counted for different times.
+  const late = (one) => periods.began(one) - beginning(one);
+  const comparable = view.beside === null || !before?.snapshot || late(before.snapshot) === late(snapshot);
+  const why = view.beside !== null && before && !before.loading && !before.snapshot ? ", of which nothing is kept for this time" : comparable ? "" : `, which counts since ${moment(periods.began(before.snapshot), now())}, for ${late(before.snapshot) < late(snapshot) ? "longer" : "a shorter time"} than this`;
+  set(byId("beside-words"), `beside ${name}${why}`);
   byId("beside").checked = view.beside !== null;
   if (view.beside === null) return null;
   const at = snapshot.end - shift;
   if (before?.at !== at && !before?.loading) loadBefore(at);
   // While the tick that belongs to a new one is on its way, the one before it is shown.
-  return { snapshot: before?.snapshot ?? null, shift, name };
+  return { snapshot: before?.snapshot ?? null, shift, name, comparable };
 }
 
 async function loadBefore(at) {
@@ -266,6 +266,7 @@ function askAgain() {
   historyAsked = found;
   item.again();
   periods.load();
+  changes.clear();
 }
 
 function draw() {
@@ -282,17 +283,22 @@ function draw() {
   byId("board-title").replaceChildren(...title(snapshot, paused));
   const items = !snapshot || Boolean(snapshot.items);
   const numeric = Boolean(snapshot?.items && snapshot.edges);
-  for (const id of ["scroller", "find-row", "legend"]) byId(id).hidden = !items || numeric;
-  if (!snapshot) byId("find-row").hidden = true;
   byId("guarantee").parentElement.hidden = false;
   byId("answers").hidden = items;
-  byId("numeric").hidden = !numeric;
   byId("lead").hidden = !snapshot;
   byId("beside-label").hidden = true;
   byId("how").hidden = !snapshot;
+  drawWindows(snapshot, paused);
+  // What the board shows: the counts, or what came in a window; null while that is on its way, or cannot be said.
+  const windowed = snapshot && view.span ? changes.of(snapshot, view.span) : null;
+  const shown = snapshot && view.span ? (windowed?.snapshot ?? null) : snapshot;
+  byId("numeric").hidden = !numeric || !shown;
+  byId("scroller").hidden = numeric ? shown !== null : !items;
+  for (const id of ["find-row", "legend"]) byId(id).hidden = !items || numeric || !shown;
+  byId("numeric-legend").hidden = !numeric || !shown;
+  boardShown = items ? shown : null;
   if (!snapshot) {
     byId("what").textContent = "";
-    byId("how").hidden = true;
     byId("shown").textContent = "";
     const early = ["connecting", "reading"].includes(state.kafka) || (followed && (followed.newest || !followed.known));
     const text = unknown() || missing ? "" : `${readWords()}${early || view.at !== null ? NOTHING.asking : NOTHING.none}`;
@@ -307,17 +313,39 @@ function draw() {
     promised = "";
     return;
   }
-  byId("period").textContent = `${periodWords(snapshot, origins.of(snapshot), horizonOf(view.histogram), now())}.`;
+  const period = shown?.change ? windowWords(shown, now()) : periodWords(snapshot, periods.began(snapshot), horizonOf(view.histogram), now());
+  set(byId("period"), `${period}.`);
   byId("period").title = `Times are in ${timeZone()}. Epoch ${count(snapshot.epoch)}, tick ${count(snapshot.tick)}.`;
   byId("lead").textContent = purpose(snapshot.guarantee);
-  byId("what").textContent = [about(snapshot.mechanism, numeric ? snapshot.edges : null), items ? "" : remarks(snapshot)].join(" ").trim();
-  if (numeric) drawNumbers(snapshot);
-  else if (items) drawItems(snapshot);
+  byId("what").textContent = [about(snapshot.mechanism, numeric ? snapshot.edges : null, Boolean(view.span)), items ? "" : remarks(snapshot)].join(" ").trim();
+  if (shown === null) board.clear(windowed?.error ? `Nothing can be said of this window: ${windowed.error}.` : NOTHING.asking);
+  else if (numeric) drawNumbers(shown);
+  else if (items) drawItems(shown);
   else drawAnswers(snapshot);
+  if (items) drawHistory(snapshot, shown);
   drawGuarantee(snapshot);
   drawFoot(snapshot);
   periods.draw(snapshot, paused);
 }
+
+// The windows that the board can be of: those of the settings, and since any time.
+function drawWindows(snapshot, paused) {
+  byId("windows").hidden = view.span === null && !(snapshot && canSubtract(snapshot));
+  const windows = (snapshot?.windows ?? []).map(({ ms }) => ({ text: paused ? capital(`${timeOf(ms)} before`) : `Last ${timeOf(ms)}`, window: duration(ms) }));
+  if (view.window !== null && !windows.some((one) => one.window === view.window)) windows.push({ text: `Last ${view.window}`, window: view.window });
+  const made = [{ text: "All of it", window: null }, ...windows].map(({ text, window }) => {
+    const chip = button(text, "chip", () => changeView({ window, since: null }));
+    chip.setAttribute("aria-pressed", `${view.since === null && view.window === window}`);
+    return chip;
+  });
+  const text = JSON.stringify([windows, view.window, view.since]);
+  if (text === windowsDrawn) return;
+  windowsDrawn = text;
+  byId("windows-row").replaceChildren(...made);
+  byId("since-open").setAttribute("aria-pressed", `${view.since !== null}`);
+}
+
+let windowsDrawn = "";
 
 function title(snapshot, paused) {
   const key = named(oneLine(view.key ?? ""));
@@ -357,15 +385,22 @@ function drawUnknown() {
 let missingDrawn = null;
 
 function drawItems(snapshot) {
+  const { change } = snapshot;
   const say = threshold(snapshot);
   byId("legend-threshold").hidden = say === null;
   byId("threshold-words").textContent = say ?? "";
   byId("legend-sd").hidden = snapshot.sd === null;
-  byId("sd-words").textContent = errorBar(snapshot, horizonOf(snapshot.histogram));
+  byId("sd-words").textContent = change ? windowBar(change) : errorBar(snapshot, horizonOf(snapshot.histogram));
+  byId("legend-band").hidden = snapshot.sd === null;
+  byId("band-words").textContent = `band about a line: ${band(snapshot)}`;
+  byId("count-head").textContent = change ? "Counted" : "Count";
+  const passed = `Items passed in ${change ? "their counts since the window began" : "the last ten ticks"}, beyond what noise explains`;
+  byId("passed-head").title = passed;
+  set(byId("passed-words"), passed);
   const truth = exact?.at(snapshot.end) ?? null;
   byId("legend-exact").hidden = exact === null;
   board.chosen = chosenItem(snapshot);
-  const beside = besides(snapshot);
+  const beside = change ? null : besides(snapshot);
   byId("legend-before").hidden = !beside?.snapshot;
   if (beside?.snapshot) {
     const then = moment(beside.snapshot.end, now());
@@ -373,11 +408,11 @@ function drawItems(snapshot) {
     byId("before-words").textContent = `${then}, for comparison; the change since is a number where noise does not explain it, else ≈`;
   }
   board.show(snapshot, {
-    moves: followed.moves(snapshot),
-    exact: exact ? (truth?.counts ?? new Map()) : null,
+    moves: change ? movesIn(snapshot) : followed.moves(snapshot),
+    exact: exact && exact.counts(snapshot),
     wanted: byId("find").value,
-    before: beside?.snapshot ?? null,
-    nothing: nothingShown(snapshot, isRunning(snapshot.mechanism) ? origins.of(snapshot) : null),
+    before: beside?.snapshot ? beside : null,
+    nothing: nothingShown(snapshot, isRunning(snapshot.mechanism) ? periods.began(snapshot) : null),
   });
   const total = snapshot.total_items ?? snapshot.items.length;
   const some = snapshot.items.length < total ? `the ${count(snapshot.items.length)} largest of ` : "";
@@ -385,53 +420,79 @@ function drawItems(snapshot) {
   hidden.className = "exact";
   const found = byId("find").value.trim() ? `${count(board.rows.length)} of ` : "";
   byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden);
-  drawHistory(snapshot, board.chosen, undefined, beside);
 }
 
 function drawNumbers(snapshot) {
-  const quantiles = (snapshot.quantiles ?? []).map((one) => one.q);
-  const items = quantiles.map(quantileItem);
-  const known = view.item !== null && (!isQuantile(view.item) || items.includes(view.item));
-  const chosen = known ? view.item : (items[0] ?? snapshot.items[0]?.[0] ?? null);
   byId("numeric-sd").hidden = snapshot.sd === null;
-  byId("numeric-sd-words").textContent = errorBar(snapshot, horizonOf(snapshot.histogram));
+  byId("numeric-sd-words").textContent = snapshot.change ? windowBar(snapshot.change) : errorBar(snapshot, horizonOf(snapshot.histogram));
   byId("numeric-quantile").hidden = !snapshot.quantiles?.length;
-  bins.show(snapshot, chosen);
-  const at = items.indexOf(chosen);
-  drawHistory(snapshot, chosen, at < 0 ? undefined : quantileName(quantiles[at]).name);
+  bins.show(snapshot, chosenItem(snapshot), entry());
 }
 
-function drawHistory(snapshot, chosen, quantile, beside = null) {
+// The item beside the board: its line, and what the board's window says of it.
+function drawHistory(snapshot, shown) {
+  const chosen = chosenItem(shown ?? snapshot);
   byId("history").hidden = chosen === null;
   if (chosen === null) return;
+  const quantile = isQuantile(chosen) && snapshot.edges ? quantileName(Number(chosen.slice(2))).name : undefined;
   byId("item-name").textContent = quantile ?? (chosen || NOTHING.empty);
   byId("item-name").dir = "auto";
   const texts = quantile !== undefined
-    ? { words: "Published quantile: without noise it would be in the band about 19 times out of 20.", empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true, name: quantile }
-    : { words: snapshot.sd === null ? "Published count." : `Published count ± ${about2sd(snapshot.sd)}: ${band(snapshot)}.`, empty: "Not shown at any of these ticks.", half: "± 2 sd" };
-  drawItem(snapshot, chosen, texts, beside);
+    ? { empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true, name: quantile, axis: axisWords(entry()) }
+    : { empty: "Not shown at any of these ticks.", half: "± 2 sd" };
+  drawItem(snapshot, chosen, texts, shown?.items && !shown.change && !shown.edges ? besides(shown) : null, shown?.change ? shown : null);
 }
 
+const entry = () => catalogue.histograms.find((one) => one.histogram === view.histogram) ?? {};
+
+// What was chosen, or else what comes first.
 function chosenItem(snapshot) {
-  return view.item ?? snapshot.items[0]?.[0] ?? null;
+  const quantiles = snapshot.edges ? (snapshot.quantiles ?? []).map((one) => quantileItem(one.q)) : [];
+  const known = view.item !== null && !(snapshot.edges && isQuantile(view.item) && !quantiles.includes(view.item));
+  return known ? view.item : (quantiles[0] ?? snapshot.items[0]?.[0] ?? null);
 }
 
 function drawAnswers(snapshot) {
   const numeric = answersOf(snapshot).filter((one) => typeof one.value === "number").map((one) => one.query);
   const chosen = numeric.includes(view.item) ? view.item : (numeric[0] ?? null);
-  showAnswers(byId("answers"), snapshot, chosen, choose);
+  showAnswers(byId("answers"), snapshot, chosen, (query) => changeView({ item: query }));
   byId("history").hidden = chosen === null;
   if (chosen === null) return;
   byId("item-name").textContent = question(chosen);
   byId("item-name").dir = "ltr";
-  drawItem(snapshot, chosen, { words: "The answer at each tick.", empty: "Nothing has been answered at any of these ticks.", half: "± error", name: question(chosen) }, null);
+  drawItem(snapshot, chosen, { empty: "Nothing has been answered at any of these ticks.", half: "± error", name: question(chosen) }, null, null);
 }
 
-function drawItem(snapshot, chosen, texts, beside) {
-  item.show(snapshot, chosen, texts, { exact, before: beside, paused: view.at !== null, origin: origins.of(snapshot) });
+function drawItem(snapshot, chosen, texts, beside, windowed) {
+  item.show(snapshot, chosen, texts, { exact, before: beside, paused: view.at !== null, origin: periods.began(snapshot), windowed });
 }
 
 let promised = "";
+
+let boardShown = null;
+
+// The board as it is shown, as a file.
+function saveBoard(format) {
+  if (!boardShown) return;
+  const { histogram, key, id, tick, end, sd, change, counts } = boardShown;
+  const from = change?.from ?? periods.began(boardShown);
+  const rows = boardShown.items.map(([item, value], i) => ({ item, value, ends: ends(boardShown, item, value), total: counts?.[i] }));
+  const columns = [
+    ["histogram", "text", () => histogram],
+    ["key", "text", () => key],
+    ["from", "time", () => from],
+    ["until", "time", () => end],
+    ["tick", "int", () => tick],
+    ["id", "text", () => id],
+    ["item", "text", (one) => one.item],
+    [change ? "counted" : "count", "int", (one) => one.value],
+    ...(sd === null ? [] : [["sd", "double", () => sd], ["low", "double", (one) => one.ends[0]], ["high", "double", (one) => one.ends[1]]]),
+    ...(change ? [["new", "text", (one) => (change.new.includes(one.item) ? "new" : "")], ["total", "int", (one) => one.total]] : []),
+  ];
+  download(fileName(histogram, key, fileTime(from), fileTime(end)), format, table(columns, rows));
+}
+
+for (const made of document.querySelectorAll("[data-board]")) made.addEventListener("click", () => saveBoard(made.dataset.board));
 
 function drawGuarantee(snapshot) {
   const together = catalogue.together ?? null;
@@ -495,7 +556,7 @@ byId("login").addEventListener("submit", (event) => {
 // ---- what the reader does
 
 byId("histogram").addEventListener("change", (event) => {
-  Object.assign(view, { histogram: event.target.value, item: null, at: null, id: null, with: [], keys: [], unit: null });
+  Object.assign(view, { histogram: event.target.value, item: null, at: null, id: null, with: [], keys: [], unit: null, window: null, since: null });
   // The same key of another histogram, where there is one.
   if (!keys().includes(view.key)) view.key = null;
   settle(false);
@@ -507,12 +568,10 @@ byId("find").addEventListener("input", () => {
 });
 byId("follow").addEventListener("click", () => {
   // What is held is what the reader sees, also when a newer tick is about to be drawn.
-  view.at = view.at === null ? (onScreen?.end ?? null) : null;
-  view.id = null;
-  pinned = view.at === null ? null : onScreen;
+  const at = view.at === null ? (onScreen?.end ?? null) : null;
+  pinned = at === null ? null : onScreen;
   missing = null;
-  view.write(true);
-  later();
+  changeView({ at, id: null });
 });
 byId("beside").addEventListener("change", (event) => changeView({ beside: event.target.checked ? "before" : null }));
 byId("back").addEventListener("click", () => step(false));
@@ -521,6 +580,14 @@ addEventListener("popstate", () => {
   view.read();
   dress();
   settle(true);
+});
+
+byId("since-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const since = new Date(byId("since").value);
+  if (Number.isNaN(since.getTime())) return;
+  byId("since-details").open = false;
+  changeView({ since: since.toISOString(), window: null });
 });
 
 // In a frame, or on a wall: the same page with less around it.
@@ -532,8 +599,10 @@ function dress() {
 
 dress();
 
-// A narrow screen begins with the counts; how to read them is a touch away.
-byId("how").open = !matchMedia("(max-width: 40rem)").matches;
+// Who has been here before knows; a narrow screen begins with the counts. It is a touch away.
+byId("how").open = localStorage.getItem(READ) === null && !matchMedia("(max-width: 40rem)").matches;
+localStorage.setItem(READ, "1");
+closePopovers();
 takeToken();
 startTheme(byId("theme"), later);
 loadCatalogue();

@@ -1,7 +1,7 @@
 // The board: one row an item, largest first, of which only those in sight are in the document.
 
 import { set } from "./dom.js";
-import { TIMES, places } from "./noise.js";
+import { TIMES, ends, least, places } from "./noise.js";
 import { NOTHING, about2sd, count, oneLine, placesWords, short, thresholdIsCount } from "./words.js";
 
 const AHEAD = 6;
@@ -10,7 +10,7 @@ const MOVE_MS = 350;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Board {
-  // onPick(label): an item was chosen.
+  // onPick(label, again): an item was chosen; again: "back" need not stop at the one before.
   constructor(scroller, onPick) {
     this.scroller = scroller;
     this.table = scroller.querySelector("#table");
@@ -31,7 +31,7 @@ export class Board {
     new ResizeObserver(() => this.measure()).observe(scroller);
     this.body.addEventListener("click", (event) => {
       const row = event.target.closest("tr.item");
-      if (row) this.pick(row.label);
+      if (row) this.pick(row.label, false);
     });
     this.body.addEventListener("keydown", (event) => this.key(event));
     addEventListener("beforeprint", () => this.print(true));
@@ -40,26 +40,29 @@ export class Board {
   }
 
   // snapshot: what to show; moves: how items have moved (noise.js); exact: Map of exact counts, or null; wanted: text that labels
-  // must contain; before: an earlier snapshot to compare with, or null; nothing: what is said where there is no item.
+  // must contain; before: {snapshot, comparable}, an earlier one beside it, or null; nothing: what is said where there is no item.
   show(snapshot, { moves, exact, wanted, before, nothing }) {
-    const sd = snapshot.sd ?? 0;
     const search = wanted.trim().toLocaleLowerCase();
     this.exact = exact;
     this.sd = snapshot.sd;
     this.moves = moves;
-    this.before = before && { counts: new Map(before.items), sd: before.sd };
+    this.before = before && { counts: new Map(before.snapshot.items), sd: before.snapshot.sd, comparable: before.comparable };
     this.limit = snapshot.threshold !== null && thresholdIsCount(snapshot.mechanism) ? snapshot.threshold : null;
     let low = 0;
     let high = 1;
-    for (const [label, value] of snapshot.items) {
+    this.rows = snapshot.items.map(([label, value], index) => {
+      const [from, to] = ends(snapshot, label, value);
       const earlier = this.before?.counts.get(label) ?? 0;
-      low = Math.min(low, value - 2 * sd, earlier);
-      high = Math.max(high, value + 2 * sd, exact?.get(label) ?? 0, earlier);
-    }
+      low = Math.min(low, from, earlier);
+      high = Math.max(high, to, exact?.get(label) ?? 0, earlier);
+      return { label, value, rank: index + 1, from, to, least: least(snapshot.change, label, value) };
+    });
     this.scale(low, Math.max(high, this.limit ?? 0));
     this.all = snapshot.items.length;
-    const between = places(snapshot.items, snapshot.total_items ?? this.all, snapshot.sd);
-    this.rows = snapshot.items.map(([label, value], index) => ({ label, value, rank: index + 1, places: between[index] }));
+    // A change of a new item has the noise of its count.
+    const sd = snapshot.change?.new.length && snapshot.sd !== null ? Math.max(snapshot.sd, snapshot.change.sd_to) : snapshot.sd;
+    const between = places(this.rows, snapshot.total_items ?? this.all, sd);
+    for (const [index, row] of this.rows.entries()) row.places = between[index];
     if (search) this.rows = this.rows.filter((row) => row.label.toLocaleLowerCase().includes(search));
     // The longest that is written there: both ends of the last places.
     this.table.style.setProperty("--rank", `${Math.max(3.9, 0.9 + 0.47 * (2 * `${this.all}`.length + 1))}rem`);
@@ -175,16 +178,17 @@ export class Board {
     tr.classList.toggle("chosen", row.label === this.chosen);
     tr.button.setAttribute("aria-pressed", `${row.label === this.chosen}`);
     rank(c.rank, row);
-    change(c.change, this.moves.of(row.label, row.value));
+    change(c.change, this.moves.of(row.label));
     set(c.count, count(row.value));
     if (this.before) this.compare(c, row);
-    set(c.sd, this.sd === null ? "" : about2sd(this.sd));
+    const known = row.least === row.value;
+    set(c.sd, this.sd === null ? "" : known ? about2sd(this.sd) : `−${count(row.value - row.from)} +${count(row.to - row.value)}`);
+    c.count.title = !known ? `up to ${count(row.value - row.least)} of it came before` : "";
     const from = this.at(Math.min(0, row.value));
     place(c.fill, from, this.at(Math.max(0, row.value)) - from);
     c.error.hidden = this.sd === null;
     // About its middle: one that is too short to be seen is drawn longer, to both sides.
-    const left = this.at(row.value - 2 * (this.sd ?? 0));
-    const right = this.at(row.value + 2 * (this.sd ?? 0));
+    const [left, right] = [this.at(row.from), this.at(row.to)];
     place(c.error, (left + right) / 2, right - left);
     c.limit.hidden = this.limit === null;
     if (this.limit !== null) place(c.limit, this.at(this.limit), null);
@@ -199,22 +203,24 @@ export class Board {
 
   compare(c, row) {
     const was = this.before.counts.get(row.label);
-    const off = this.sd === null || this.before.sd === null ? null : TIMES * Math.hypot(this.sd, this.before.sd);
+    const { comparable } = this.before;
+    const off = !comparable || this.sd === null || this.before.sd === null ? null : TIMES * Math.hypot(this.sd, this.before.sd);
     const by = was === undefined || off === null || Math.abs(row.value - was) <= off ? 0 : row.value - was;
     const [then, since] = c.prev.children;
     set(then, was === undefined ? "–" : count(was));
-    set(since, was === undefined ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
+    set(since, was === undefined || !comparable ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
     since.className = by > 0 ? "up" : by < 0 ? "down" : "";
-    c.prev.title = was === undefined ? "Not shown then" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
+    c.prev.title = was === undefined ? "Not shown then" : !comparable ? "" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
     c.before.hidden = was === undefined;
     if (was === undefined) return;
     const from = this.at(Math.min(0, was));
     place(c.before, from, this.at(Math.max(0, was)) - from);
   }
 
-  pick(label) {
+  // again: by a key, as one of many that are passed.
+  pick(label, again) {
     this.active = label;
-    this.onPick(label);
+    this.onPick(label, again);
   }
 
   key(event) {
@@ -228,7 +234,7 @@ export class Board {
     this.active = next.label;
     this.reveal(next.label);
     this.made.get(next.label)?.button.focus({ preventScroll: true });
-    this.pick(next.label);
+    this.pick(next.label, true);
   }
 }
 

@@ -5,7 +5,7 @@ import { nice } from "./board.js";
 import { drawing, fillTable } from "./dom.js";
 import { count, measured, short, spread, time } from "./words.js";
 
-const MARGIN = { top: 10, right: 14 };
+const RIGHT = 14;
 // A band that would be thinner than the line is drawn so much wider than it, to each side: it is there at every zoom.
 const BAND_PX = 4;
 const DRAG_PX = 8;
@@ -58,10 +58,11 @@ export class Chart {
       return;
     }
     const font = parseFloat(getComputedStyle(document.documentElement).fontSize);
-    const m = { ...MARGIN, left: 3.4 * font, bottom: 1.6 * font };
-    this.plot = { left: m.left, right: width - m.right, top: m.top, bottom: height - m.bottom };
+    this.scaleValues(height - 1.6 * font, 1.6 * font);
+    const left = 0.75 * 0.62 * font * Math.max(4, ...this.labels.map((one) => one.length)) + 12;
+    this.plot = { ...this.plot, left, right: width - RIGHT };
     this.scaleTime();
-    this.scaleValues();
+    this.svg.append(drawing("text", { x: 2, y: 0.9 * font }, this.words?.axis ?? ""));
     this.grid(font);
     for (const line of [...this.lines].reverse()) this.curve(line);
     this.cursor = drawing("g", {});
@@ -80,18 +81,20 @@ export class Chart {
     this.timeAt = (x) => this.first + ((Math.min(right, Math.max(left, x)) - left) / (right - left)) * wide;
   }
 
-  scaleValues() {
-    const { low, high } = this.bounds();
-    const { top, bottom } = this.plot;
+  scaleValues(bottom, top) {
+    const { low, high, step } = this.bounds();
+    this.plot = { top, bottom };
     this.y = (value) => bottom - ((value - low) / (high - low)) * (bottom - top);
+    const most = Math.max(Math.abs(low), Math.abs(high));
+    this.marks = Array.from({ length: Math.round((high - low) / step) + 1 }, (_, i) => low + i * step);
+    this.labels = this.marks.map((value) => (this.words?.measured ? measured(value) : short(value, most)));
   }
 
   grid(font) {
     const { left, right, bottom } = this.plot;
-    const { low, high, step } = this.limits;
-    for (let value = low; value <= high + step / 2; value += step) {
+    for (const [i, value] of this.marks.entries()) {
       this.svg.append(drawing("line", { class: "grid", x1: left, x2: right, y1: this.y(value), y2: this.y(value) }));
-      this.svg.append(drawing("text", { x: left - 8, y: this.y(value) + font * 0.26, "text-anchor": "end" }, this.words?.measured ? measured(value) : short(value, Math.max(Math.abs(low), Math.abs(high)))));
+      this.svg.append(drawing("text", { x: left - 8, y: this.y(value) + font * 0.26, "text-anchor": "end" }, this.labels[i]));
     }
     const y = bottom + 1.2 * font;
     if (this.last === this.first) {

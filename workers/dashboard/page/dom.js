@@ -32,6 +32,20 @@ export function drawing(name, attributes, text) {
   return made;
 }
 
+// What pops up goes with a click beside it, and with Escape, which gives the focus back to what opened it.
+export function closePopovers() {
+  const open = () => document.querySelectorAll("details.pop[open]");
+  addEventListener("pointerdown", ({ target }) => {
+    for (const one of open()) if (!one.contains(target)) one.open = false;
+  });
+  addEventListener("keydown", ({ key }) => {
+    for (const one of key === "Escape" ? open() : []) {
+      one.open = false;
+      one.querySelector("summary").focus();
+    }
+  });
+}
+
 // A table of texts.
 export function fillTable(table, head, rows) {
   const thead = document.createElement("thead");

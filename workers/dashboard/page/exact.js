@@ -28,6 +28,13 @@ export class Exact {
     return this.ticks.get(end) ?? null;
   }
 
+  // What stands beside a snapshot: its exact counts, of a window those that came in it; none while they are not known.
+  counts({ end, change }) {
+    const now = this.at(end)?.counts;
+    const then = !change || change.tick === 0 ? new Map() : this.at(change.from)?.counts;
+    return new Map(now && then ? [...now].map(([label, one]) => [label, one - (then.get(label) ?? 0)]) : []);
+  }
+
   // Whether a tick can be drawn: its exact counts are here, or have been asked for long enough.
   ready(end) {
     if (this.ticks.has(end)) return true;

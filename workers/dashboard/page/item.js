@@ -1,25 +1,25 @@
 // One item: its count and share, what has come lately, and its line over a range of time, alone or beside others.
 
+import { download, fileName, fileTime, table } from "./files.js";
 import { isQuantile, point } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
 import { Lines, stepOf } from "./lines.js";
-import { NoToken, address, asked, save } from "./net.js";
-import { share } from "./noise.js";
-import { CHOSEN, RANGES, bounds, increase, rangeName, rates } from "./ranges.js";
+import { NoToken, asked } from "./net.js";
+import { canSubtract, share } from "./noise.js";
+import { CHOSEN, RANGES, bounds, rangeName, rates } from "./ranges.js";
 import { beginning, dayWords, isMidnight, moment, timeZone } from "./when.js";
-import { NOTHING, changeWords, isRunning, oneLine, shareWords, span } from "./words.js";
+import { NOTHING, changeWords, duration, isRunning, oneLine, shareWords, span, timeOf } from "./words.js";
 
 const HOUR_MS = 3600e3;
 const MOST = 6;
-const AGO_MS = 5000;
 const MANY = 10;
 const UNITS = ["tick", "hour", "epoch"];
 
 export class Item {
-  // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords(),
+  // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords(), changes: Changes,
   // first(): when the oldest tick that is kept ended, or null
   constructor(chart, view, hooks) {
-    Object.assign(this, { chart, view, hooks, ago: new Map(), agoAt: -Infinity, finals: [], finalsOf: "" });
+    Object.assign(this, { chart, view, hooks, finals: [], finalsOf: "" });
     this.lines = new Lines(hooks);
     this.ranges();
     byId("unit").addEventListener("change", (event) => hooks.onView({ unit: event.target.value || null }));
@@ -31,33 +31,33 @@ export class Item {
       event.preventDefault();
       const [from, to] = ["range-from", "range-to"].map((id) => new Date(byId(id).value).getTime());
       if (!(from < to)) return;
-      this.choosing(false);
+      byId("range-details").open = false;
       hooks.onView({ range: `${from}-${to}` });
     });
-    byId("range-open").addEventListener("click", () => this.choosing(byId("range-form").hidden));
-    for (const link of [byId("download-csv"), byId("download-parquet")]) link.addEventListener("click", (event) => this.download(event));
-    byId("range-form").addEventListener("keydown", (event) => event.key === "Escape" && this.choosing(false));
+    for (const format of ["csv", "parquet"]) byId(`download-${format}`).addEventListener("click", () => this.save(format));
   }
 
-  async download(event) {
-    event.preventDefault();
-    const wrong = byId("download-wrong");
-    wrong.hidden = true;
-    try {
-      const said = await save(event.currentTarget);
-      wrong.hidden = said === null;
-      set(wrong, said ?? "");
-    } catch (error) {
-      if (error instanceof NoToken) this.hooks.onNoToken();
-      wrong.hidden = false;
-      set(wrong, "The server does not answer.");
-    }
-  }
-
-  choosing(open) {
-    byId("range-form").hidden = !open;
-    byId("range-open").setAttribute("aria-expanded", `${open}`);
-    if (open) byId("range-from").focus();
+  // What is drawn, point by point. What was moved beside today's is written at its own time.
+  save(format) {
+    const { view, chart } = this;
+    const rows = chart.lines.flatMap(({ key, item, shown }) => shown.map((p) => ({ ...p, key, item, until: p.was ?? p.end })));
+    if (!rows.length) return;
+    const ends = [Math.min(...rows.map((one) => one.from ?? one.until)), Math.max(...rows.map((one) => one.until))];
+    const columns = [
+      ["histogram", "text", () => view.histogram],
+      ["key", "text", (one) => one.key],
+      ["item", "text", (one) => one.item],
+      ["drawn", "text", () => byId("unit-label").hidden ? (chart.words.axis ?? "") : byId("unit").selectedOptions[0].textContent],
+      ["from", "time", (one) => one.from],
+      ["until", "time", (one) => one.until],
+      ["tick", "int", (one) => one.tick],
+      ["id", "text", (one) => one.id],
+      ["value", chart.words.measured ? "double" : "int", (one) => one.value],
+      ["plus_minus", "double", (one) => one.half],
+      ...(chart.words.measured ? [["low", "double", (one) => one.low], ["high", "double", (one) => one.high]] : []),
+      ...(rows.some((one) => one.exact !== undefined) ? [["exact", "int", (one) => one.exact]] : []),
+    ];
+    download(fileName(view.histogram, view.key, this.shown.item, ...ends.map(fileTime)), format, table(columns, rows));
   }
 
   ranges() {
@@ -88,34 +88,35 @@ export class Item {
 
   again() {
     this.lines.again();
-    this.agoAt = -Infinity;
     this.finalsOf = "";
   }
 
-  // snapshot: what the board shows; item: whose line; texts: {words, empty, half, measured}; exact: Exact or null; before: the epoch
-  // before it that is drawn beside it, {shift, name}, or null; paused: no newer tick is wanted; origin: when the series began.
-  show(snapshot, item, texts, { exact, before, paused, origin }) {
-    this.origin = origin;
+  // snapshot: what the board shows; item: whose line; texts: {empty, half, measured, axis, name}; exact: Exact or null; before: the epoch
+  // before it that is drawn beside it, {shift, name}, or null; paused: no newer tick is wanted; origin: when the series began;
+  // windowed: the changes that the board shows, or null.
+  show(snapshot, item, texts, { exact, before, paused, origin, windowed }) {
+    Object.assign(this, { origin, begin: windowed?.change.from ?? origin });
     this.shown = { snapshot, item };
     this.names = snapshot.items?.map(([label]) => label) ?? [];
     const counts = Boolean(snapshot.items) && !(snapshot.edges && isQuantile(item));
     const running = counts && isRunning(snapshot.mechanism);
     const unit = running && this.view.unit !== null && UNITS.includes(this.view.unit) ? this.view.unit : null;
     this.controls(snapshot, running, unit, paused);
-    this.changes(snapshot, item, running && !paused);
-    set(byId("item-words"), [texts.words, counts ? this.shareOf(snapshot, item) : ""].filter((one) => one).join(" "));
+    this.changes(snapshot, item, counts && canSubtract(snapshot), paused, windowed);
+    // A quantile is one of the counts, whatever the board's window is.
+    const since = texts.measured && isRunning(snapshot.mechanism) ? `Of all that was counted since ${moment(origin, this.hooks.now())}${windowed ? ", not in the window alone" : ""}.` : "";
+    set(byId("item-words"), counts ? this.shareOf(windowed ?? snapshot, item) : since);
     const wanted = this.wanted(snapshot, item, { before: unit === null ? before : null, paused, unit });
     this.lines.follow(wanted);
     this.loadFinals(wanted, unit !== null);
     this.draw(wanted, snapshot, texts, { exact, unit, before });
-    this.offer(wanted, counts);
   }
 
   wanted(snapshot, item, { before, paused, unit }) {
     const { view } = this;
     const width = snapshot.end - snapshot.start;
     const name = rangeName(view.range);
-    const range = bounds(name, snapshot, this.origin, paused);
+    const range = bounds(name, snapshot, this.begin, paused);
     const { to } = range;
     // Beside an epoch so far is all of the one before it.
     const until = before && name === "epoch" && to === null ? beginning(snapshot) + before.shift : (to ?? snapshot.end);
@@ -130,15 +131,20 @@ export class Item {
       ...(before ? [{ key: view.key, item, shift: before.shift }] : []),
     ].slice(0, MOST);
     const sliding = to === null && from !== null && name !== "epoch" ? name : from;
-    return { name: JSON.stringify([view.histogram, lines, sliding, to, step]), histogram: view.histogram, lines, from, to, until, step, width, whole: from === null || name === "epoch" };
+    // What was counted in the first interval takes the count at its beginning.
+    const lead = unit === "hour" || unit === "tick" ? (step ?? width) : 0;
+    return { name: JSON.stringify([view.histogram, lines, sliding, to, step, lead]), histogram: view.histogram, lines, from, to, until, step, width, lead, whole: from === null || name === "epoch" };
   }
 
   draw(wanted, snapshot, texts, { exact, unit, before }) {
     const { lines: asked } = wanted;
+    let gaps = false;
     const lines = asked.map(({ key, item, shift }, index) => {
       let points = this.lines.points(index);
       if (unit === "epoch") points = [...(this.finals[index] ?? []).filter((one) => one.id !== snapshot.id && one.end > (wanted.whole ? -Infinity : wanted.from)), ...points.slice(-1)];
       else if (unit !== null) points = rates(points, this.finals[index] ?? [], wanted.step ?? wanted.width, { id: snapshot.id, at: this.origin });
+      gaps ||= unit === null || unit === "epoch" ? gapsIn(points, wanted) : points.gaps;
+      points = points.filter((one) => one.end > (wanted.from ?? -Infinity));
       if (exact && index === 0 && unit === null) points = points.map((one) => ({ ...one, exact: exact.at(one.end)?.counts.get(item) }));
       if (shift) points = withPoint(points, before?.snapshot ? point(before.snapshot, item) : null, shift);
       const own = texts.name && item === asked[0].item ? texts.name : oneLine(item) || NOTHING.empty;
@@ -147,23 +153,16 @@ export class Item {
     });
     const loading = this.lines.loading && !lines.some((line) => line.points.some((p) => p.value !== null));
     const joined = manyEpochs(lines[0].points);
-    this.chart.show(lines, { ...texts, empty: loading ? NOTHING.asking : texts.empty }, {
+    const empty = unit === null || unit === "epoch" ? texts.empty : NOTHING.counted;
+    const axis = texts.axis ?? (unit === null || unit === "epoch" ? "Count" : "Counted");
+    this.chart.show(lines, { ...texts, axis, empty: loading ? NOTHING.asking : empty }, {
       step: unit === "epoch" ? Infinity : (wanted.step ?? wanted.width),
       joined,
       current: snapshot.id,
     });
     this.legend(lines);
-    this.note(wanted, unit, joined);
-  }
-
-  // What is drawn, as files: of this stream key.
-  offer({ histogram, lines, from, to, step }, counts) {
-    byId("downloads").hidden = !this.hooks.hasHistory();
-    const items = lines.filter((one) => one.key === this.view.key && !one.shift).map((one) => one.item);
-    for (const format of ["csv", "parquet"]) {
-      const query = { histogram, key: this.view.key, item: counts ? items : null, from: from === null ? null : Math.max(0, from), to, step, format };
-      byId(`download-${format}`).href = address("api/history", query);
-    }
+    const falls = !texts.measured && unit === null && lines[0].points.some((one, i, all) => i > 0 && one.id === all[i - 1].id && one.value !== null && one.value < all[i - 1].value);
+    this.note(wanted, unit, { joined, falls, gaps });
   }
 
   legend(lines) {
@@ -193,7 +192,7 @@ export class Item {
     else this.hooks.onView({ with: view.with.filter((one) => one !== line.item) });
   }
 
-  note(wanted, unit, joined) {
+  note(wanted, unit, { joined, falls, gaps }) {
     const words = [];
     const { lines } = this;
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
@@ -204,6 +203,11 @@ export class Item {
       set(byId("unit").querySelector(`[value="${name}"]`), longer ? `counted in every ${span(wanted.step)}` : `counted in each ${name}`);
       if (longer) words.push(`For so long a range, what was counted in every ${span(wanted.step)} is drawn.`);
     }
+    if (gaps && unit !== "epoch") words.push(unit === null ? "A line breaks where no tick is kept." : "Over missing ticks nothing is drawn: more than one interval was counted there.");
+    if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
+    if (unit === "epoch" && wanted.to === null) words.push("The newest point is what the running epoch has reached so far.");
+    const interval = wanted.step ?? wanted.width;
+    if (["hour", "tick"].includes(unit) && !this.shown.snapshot.windows?.some((one) => one.ms === interval)) words.push(`Bands are upper bounds: the settings have no window of ${span(interval)}.`);
     if (joined && unit === null) words.push("Counts begin at zero with each epoch: a point is what its epoch had reached.");
     if (wanted.step !== null && unit === null) words.push(`The last tick of every ${span(wanted.step)} is drawn.`);
     words.push(`Times are in ${timeZone()}.`);
@@ -213,7 +217,7 @@ export class Item {
   controls(snapshot, running, unit, paused) {
     const name = rangeName(this.view.range);
     const now = this.hooks.now();
-    const begin = this.origin;
+    const { begin } = this;
     const midnight = `midnight UTC${dayWords(begin, now) === "today" ? "" : `, ${dayWords(begin, now)}`}`;
     const since = isRunning(snapshot.mechanism) && this.hooks.hasHistory() ? `Since ${isMidnight(begin) ? midnight : moment(begin, now)}` : "Last ticks";
     for (const made of this.buttons) {
@@ -243,47 +247,36 @@ export class Item {
   shareOf(snapshot, item) {
     const found = snapshot.items.find(([label]) => label === item);
     if (!found || snapshot.items.length < 2) return "";
-    const part = share(found[1], snapshot.items, snapshot.sd);
-    return part === null ? "" : shareWords(part);
+    const { change } = snapshot;
+    // Of a new item nobody knows how much came in the window.
+    if (change && (change.new.includes(item) || (change.new.length && change.threshold === null))) return "";
+    const part = share(found[1], snapshot.items, snapshot.sd, change ? change.new.length * change.threshold : 0);
+    return part === null ? "" : shareWords(part, snapshot.change ? "what was counted in the window," : undefined);
   }
 
-  // What has been counted in the windows that the snapshot names, or in the last hour.
-  changes(snapshot, item, live) {
+  // What was counted in the windows that the snapshot names, else in the last hour, and in that of the board.
+  changes(snapshot, item, offered, paused, windowed) {
     const list = byId("changes");
     const width = snapshot.end - snapshot.start;
-    const windows = live ? (snapshot.windows ?? [{ ms: HOUR_MS, ticks: Math.round(HOUR_MS / width) }]).filter((one) => one.ticks >= 1 && one.ticks < snapshot.tick) : [];
-    this.loadAgo(snapshot, item, windows);
-    const now = point(snapshot, item);
-    const texts = windows.map((window) => {
-      const older = this.ago.get(JSON.stringify([snapshot.id, item, window.ms]));
-      // The count of then belongs to an earlier tick than this one's: it is said for that one.
-      return older ? changeWords(window.ms, older.then.value === null ? null : increase(older.now.end === snapshot.end ? now : older.now, older.then)) : null;
+    const named = (snapshot.windows ?? [{ ms: HOUR_MS, ticks: Math.round(HOUR_MS / width) }]).filter((one) => one.ticks >= 1 && one.ticks < snapshot.tick);
+    const spans = named.map(({ ms }) => ({ window: duration(ms) }));
+    const chosen = this.view.span;
+    if (chosen && !spans.some((one) => one.window === chosen.window)) spans.push(chosen);
+    const now = this.hooks.now();
+    const said = (offered ? spans : []).flatMap((one) => {
+      // What the board shows is not asked for twice.
+      const same = windowed && one.window === chosen.window && one.since === chosen.since;
+      const found = same ? windowed : this.hooks.changes.of(snapshot, one, item)?.snapshot;
+      const row = found?.items.find(([label]) => label === item);
+      if (!row || found.sd === null) return [];
+      const { from } = found.change;
+      const ms = found.end - from;
+      const when = one.window === duration(ms) ? `In the ${paused ? `${timeOf(ms)} before` : `last ${timeOf(ms)}`}` : `Since ${moment(from, now)}`;
+      return [changeWords(when, row, found)];
     });
-    const said = texts.filter((one) => one !== null && now.value !== null);
     list.hidden = !said.length;
     if (list.textContent === said.map((one) => one.text).join("")) return;
     list.replaceChildren(...said.map((one) => element("li", one.text, one.kind)));
-  }
-
-  async loadAgo(snapshot, item, windows) {
-    const name = JSON.stringify([snapshot.id, item, this.view.key, this.view.histogram]);
-    if (!this.hooks.hasHistory() || (name === this.agoOf && performance.now() - this.agoAt < AGO_MS)) return;
-    [this.agoOf, this.agoAt] = [name, performance.now()];
-    const now = point(snapshot, item);
-    for (const { ms, ticks } of windows) {
-      const end = snapshot.end - ticks * (snapshot.end - snapshot.start);
-      let found;
-      try {
-        found = await asked("api/history", { histogram: this.view.histogram, key: this.view.key, item, from: end - 1, to: end });
-      } catch (error) {
-        if (error instanceof NoToken) this.hooks.onNoToken();
-        return;
-      }
-      const entry = found.status === 200 ? found.body.entries.find((one) => one.end === end && one.id === snapshot.id) : null;
-      if (!entry || entry.counts === undefined) continue;
-      this.ago.set(JSON.stringify([snapshot.id, item, ms]), { now, then: point({ ...entry, items: entry.counts[0] === null ? [] : [[item, entry.counts[0]]] }, item) });
-      this.hooks.onChange();
-    }
   }
 
   // The last points of the epochs, for rates.
@@ -315,6 +308,9 @@ function withPoint(points, one, shift) {
   const moved = { ...one, end: one.end + shift, start: one.start + shift, was: one.end };
   return [...points.filter((p) => p.end < moved.end), moved, ...points.filter((p) => p.end > moved.end)];
 }
+
+// Whether ticks are missing between two points of one series.
+const gapsIn = (points, { step, width }) => points.some((one, i, all) => i > 0 && one.id === all[i - 1].id && one.tick > all[i - 1].tick + 1 && one.end - all[i - 1].end > 2.5 * (step ?? width));
 
 // Whether hardly more than one point of each epoch is drawn: then the epochs are what a line goes along.
 function manyEpochs(points) {

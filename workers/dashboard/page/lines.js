@@ -29,8 +29,8 @@ export class Lines {
     this.othersAt = 0;
   }
 
-  // wanted: {name, histogram, lines: [{key, item, shift}], from, to, until, step}; of the same name it is only followed on. to: null for
-  // live; until: where what is moved beside today's ends.
+  // wanted: {name, histogram, lines: [{key, item, shift}], from, to, until, step, lead}; of the same name it is only followed on. to: null
+  // for live; until: where what is moved beside today's ends; lead: so much before from is wanted too, in whole steps.
   follow(wanted) {
     const same = this.wanted?.name === wanted.name;
     this.wanted = wanted;
@@ -41,11 +41,11 @@ export class Lines {
 
   // The points of a line within the range, oldest first, those of another time moved beside today's.
   points(index) {
-    const { from, to, until, lines } = this.wanted;
+    const { from, to, until, lead, lines } = this.wanted;
     const { shift } = lines[index];
     const points = this.of[index] ?? [];
     const shown = shift ? points.map((one) => ({ ...one, end: one.end + shift, start: one.start + shift, was: one.end })) : points;
-    return shown.filter((one) => (from === null || one.end > from) && (shift ? one.end <= until : to === null || one.end <= to));
+    return shown.filter((one) => (from === null || one.end > from - lead) && (shift ? one.end <= until : to === null || one.end <= to));
   }
 
   again() {
@@ -75,7 +75,7 @@ export class Lines {
     const items = indexes.map((index) => wanted.lines[index].item);
     const base = { histogram: wanted.histogram, key };
     const query = { ...base, item: items, step: wanted.step, limit: LIMIT };
-    query.from = wanted.from === null ? null : Math.max(0, wanted.from - shift);
+    query.from = wanted.from === null ? null : Math.max(0, wanted.from - wanted.lead - shift);
     query.to = shift ? wanted.until - shift : wanted.to;
     const live = wanted.to === null && !shift;
     const [kept, held] = await Promise.all([

@@ -46,18 +46,6 @@ export async function asked(path, query = {}) {
   return { status: answer.status, body: await answer.json() };
 }
 
-// Saves a file: a link alone cannot send the token, nor say what went wrong. Returns that, or null.
-export async function save(link) {
-  const answer = await fetch(link.href, { headers: headers(), cache: "no-store" });
-  if (answer.status === 401) throw new NoToken();
-  if (!answer.ok) return (await answer.json()).error;
-  const name = /filename="([^"]+)"/.exec(answer.headers.get("Content-Disposition") ?? "")?.[1] ?? "";
-  const found = URL.createObjectURL(await answer.blob());
-  Object.assign(document.createElement("a"), { href: found, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(found), 60e3);
-  return null;
-}
-
 // One stream of events that is opened again whenever it ends.
 //   onEvent(name, data)   each event
 //   onOpen(again)         the server has answered; again: it had done so before

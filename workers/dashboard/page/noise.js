@@ -3,6 +3,9 @@
 import { thresholdIsCount, thresholdStays } from "./words.js";
 
 export const TIMES = 2;
+// Whose counts differ from the truth by noise alone; so do those of any snapshot with windows.
+const SUBTRACTING = ["known_base", "unk_base", "sparse_gumb"];
+export const canSubtract = (snapshot) => Boolean(snapshot.items && (snapshot.windows || SUBTRACTING.includes(snapshot.mechanism)));
 
 // The least difference of two counts of one snapshot that noise does not explain: their noise is independent.
 const margin = (sd) => TIMES * Math.SQRT2 * sd;
@@ -22,17 +25,33 @@ export function differenceSd(newer, older) {
 }
 
 // The places that each row may have had without noise: [first, last], the last null where it may be beyond what was sent.
-export function places(items, total, sd) {
-  if (sd === null) return items.map(() => null);
+// rows: {value, least}; least: what the value may be besides noise, where some of it is not known.
+export function places(rows, total, sd) {
+  if (sd === null) return rows.map(() => null);
   const off = margin(sd);
-  const values = items.map(([, value]) => value).sort((a, b) => b - a);
-  const above = (limit) => count(values, (value) => value > limit);
-  const least = values.at(-1);
-  return items.map(([, value]) => {
-    const last = count(values, (one) => one >= value - off);
-    return [1 + above(value + off), total > values.length && least >= value - off ? null : last];
+  const values = rows.map((row) => row.value).sort((a, b) => b - a);
+  const sure = rows.map((row) => row.least).sort((a, b) => b - a);
+  return rows.map(({ value, least }) => {
+    const last = count(values, (one) => one >= least - off);
+    return [1 + count(sure, (one) => one > value + off), total > rows.length && values.at(-1) >= least - off ? null : last];
   });
 }
+
+// Where the error bar of a row ends: [low, high]. A part of a new item's change may have come before the window: its bar reaches
+// down over it, and up as far as the noise of its count.
+export function ends({ change, sd }, label, value) {
+  if (sd === null) return [value, value];
+  const up = change && isNewIn(change, label) ? change.sd_to : sd;
+  return [least(change, label, value) - TIMES * sd, value + TIMES * up];
+}
+
+// The least that an item's change may be but for noise: true counts never fall.
+export function least(change, label, value) {
+  if (!change || !isNewIn(change, label)) return value;
+  return change.threshold === null ? Math.min(0, value) : value - change.threshold;
+}
+
+const isNewIn = (change, label) => change.new.includes(label);
 
 // How many of the largest values, which come first, something is true of.
 function count(values, what) {
@@ -48,20 +67,22 @@ function count(values, what) {
 // How items have moved since an older snapshot of the same epoch.
 export class Moves {
   constructor(snapshot, older) {
-    this.known = Boolean(older?.items) && snapshot.sd !== null && older.sd !== null;
+    // What there was nothing before is the beginning, not news.
+    this.known = Boolean(older?.items?.length) && snapshot.sd !== null && older.sd !== null;
     if (!this.known) return;
     this.snapshot = snapshot;
     this.older = older;
+    this.now = new Map(snapshot.items);
     this.before = new Map(older.items);
     this.unseen = unseen(older);
     this.found = new Map();
   }
 
   // {isNew, by}: by counts the items that it has passed for certain, less those that have passed it; both ways noise is allowed for.
-  of(label, value) {
+  of(label) {
     if (!this.known) return { isNew: false, by: 0 };
     let found = this.found.get(label);
-    if (!found) this.found.set(label, (found = this.look(label, value)));
+    if (!found) this.found.set(label, (found = this.look(label, this.now.get(label))));
     return found;
   }
 
@@ -83,10 +104,20 @@ export class Moves {
   }
 
   isNew(value) {
+    if (this.snapshot.change) return true;
     if (thresholdStays(this.snapshot.mechanism)) return true;
     const off = differenceSd(this.snapshot, this.older);
     return this.unseen !== null && off !== null && value - this.unseen > TIMES * off;
   }
+}
+
+// How items have moved, in their counts, since a window began.
+export function movesIn(changes) {
+  const { items, counts, change, mechanism } = changes;
+  if (change.tick === 0) return new Moves(changes, null);
+  const then = items.map(([label, by], i) => [label, counts[i] - by]).filter(([label]) => !isNewIn(change, label));
+  const now = items.map(([label], i) => [label, counts[i]]);
+  return new Moves({ ...changes, items: now, sd: change.sd_to }, { items: then, sd: change.sd_from, threshold: change.threshold, mechanism });
 }
 
 // The most that an item had which a snapshot does not show; null where that cannot be said.
@@ -97,12 +128,13 @@ function unseen(snapshot) {
 }
 
 // The share of a count in the total of what is shown, with two standard deviations; null where the total itself may be noise.
-export function share(value, items, sd) {
+// unknown: how much of the total may not belong to it.
+export function share(value, items, sd, unknown = 0) {
   if (sd === null || !items.length) return null;
   const total = items.reduce((sum, [, one]) => sum + one, 0);
-  if (total <= 2 * TIMES * sd * Math.sqrt(items.length)) return null;
+  if (total - unknown <= 2 * TIMES * sd * Math.sqrt(items.length)) return null;
   const part = value / total;
   // The noise of the total has that of the count in it.
   const off = (sd / total) * Math.sqrt((1 - part) ** 2 + part ** 2 * (items.length - 1));
-  return { part, half: TIMES * off };
+  return { part, half: TIMES * off + Math.abs(value / (total - unknown) - part) };
 }

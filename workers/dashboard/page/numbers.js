@@ -3,7 +3,7 @@
 import { nice } from "./board.js";
 import { drawing, element, fillTable } from "./dom.js";
 import { quantileItem } from "./model.js";
-import { BUCKETS, about2sd, bucketWords, count, edge, quantileWords, short } from "./words.js";
+import { BUCKETS, about2sd, axisWords, bucketWords, count, edge, quantileWords, short, withUnit } from "./words.js";
 
 const NAME_ROWS = 3;
 // Narrower bars have a band in place of error bars, which would run into each other.
@@ -32,12 +32,14 @@ export class Bins {
     numbers.closest("details").addEventListener("toggle", () => this.tabulate());
   }
 
-  show(snapshot, chosen) {
+  // about: {label, unit} of the numbers, where the settings name them.
+  show(snapshot, chosen, about) {
     this.snapshot = snapshot;
+    this.about = about;
     this.buckets = inOrder(snapshot);
     this.chosen = this.buckets.findIndex((one) => one.label !== null && one.label === chosen);
     this.half = snapshot.sd === null ? 0 : 2 * snapshot.sd;
-    this.quantiles = (snapshot.quantiles ?? []).map((one) => ({ ...one, words: quantileWords(one, snapshot.edges) }));
+    this.quantiles = (snapshot.quantiles ?? []).map((one) => ({ ...one, words: quantileWords(one, snapshot.edges, about.unit) }));
     this.listed(chosen);
     this.box.setAttribute("aria-label", this.inWords());
     this.draw();
@@ -68,8 +70,12 @@ export class Bins {
   inWords() {
     const most = this.buckets.reduce((a, b) => ((b.value ?? -Infinity) > (a.value ?? -Infinity) ? b : a));
     const named = this.quantiles.map(({ words }) => `${words.name}: ${words.value}, ${words.interval}.`);
-    const largest = most.label === null ? "" : ` Most are ${bucketWords(this.buckets.indexOf(most), this.snapshot.edges)}: ${count(most.value)}.`;
+    const largest = most.label === null ? "" : ` Most are ${this.bucketWords(this.buckets.indexOf(most))}: ${count(most.value)}.`;
     return `Histogram of ${count(this.buckets.length)} buckets.${largest} ${named.join(" ")}`.trim();
+  }
+
+  bucketWords(index) {
+    return withUnit(bucketWords(index, this.snapshot.edges), this.about.unit);
   }
 
   draw() {
@@ -82,8 +88,10 @@ export class Bins {
     this.place(width, font);
     const names = this.names(font);
     const rows = names.reduce((most, one) => Math.max(most, one.row + 1), 0);
-    const top = 6 + rows * 1.1 * font;
-    const bottom = height - 3 * font;
+    const top = 6 + (rows + 1) * 1.1 * font;
+    // On a narrow picture the name of the axis has a row of its own.
+    this.named = axisWords(this.about) ? (width < 40 * font ? 1 : 0) : -1;
+    const bottom = height - (this.named === 1 ? 4.1 : 3) * font;
     const values = this.buckets.map((one) => one.value).filter((value) => value !== null);
     const least = Math.min(0, ...values.map((value) => value - this.half));
     const most = Math.max(1, ...values.map((value) => value + this.half));
@@ -93,6 +101,7 @@ export class Bins {
       this.svg.append(drawing("line", { class: "grid", x1: this.left, x2: this.right, y1: y(value), y2: y(value) }));
       this.svg.append(drawing("text", { x: this.left - 8, y: y(value) + font * 0.26, "text-anchor": "end" }, short(value, Math.max(most, -least))));
     }
+    this.svg.append(drawing("text", { x: 2, y: 0.85 * font }, this.snapshot.change ? "Counted" : "Count"));
     this.bars(y);
     for (const one of this.quantiles) this.interval(one, top, bottom);
     if (least < 0) this.svg.append(drawing("line", { class: "base", x1: this.left, x2: this.right, y1: y(0), y2: y(0) }));
@@ -101,7 +110,7 @@ export class Bins {
       const x = this.x(one.value);
       this.svg.append(drawing("line", { class: "quantile", x1: x, x2: x, y1: top, y2: bottom }));
     }
-    for (const one of names) this.svg.append(drawing("text", { class: "quantile-name", x: one.x, y: 0.85 * font + one.row * 1.1 * font, "text-anchor": "middle" }, one.text));
+    for (const one of names) this.svg.append(drawing("text", { class: "quantile-name", x: one.x, y: 1.95 * font + one.row * 1.1 * font, "text-anchor": "middle" }, one.text));
     this.axis(bottom, font);
   }
 
@@ -194,6 +203,7 @@ export class Bins {
       this.svg.append(drawing("line", { class: "tick", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
       this.svg.append(drawing("text", { x, y: bottom + 1.15 * font, "text-anchor": "middle" }, texts[k]));
     }
+    if (this.named >= 0) this.svg.append(drawing("text", { x: (this.left + this.right) / 2, y: bottom + (2.35 + 1.15 * this.named) * font, "text-anchor": "middle" }, axisWords(this.about)));
     this.svg.append(drawing("text", { x: this.left, y: bottom + 2.35 * font }, `◂ below ${texts[0]}`));
     this.svg.append(drawing("text", { x: this.right, y: bottom + 2.35 * font, "text-anchor": "end" }, `${texts.at(-1)} and above ▸`));
   }
@@ -221,14 +231,14 @@ export class Bins {
   say(index) {
     const one = this.buckets?.[index];
     const sd = this.snapshot?.sd ?? null;
-    const text = !one || one.value === null ? "" : `${bucketWords(index, this.snapshot.edges)}: ${count(one.value)}${sd === null ? "" : ` ± ${about2sd(sd)}`}`;
+    const text = !one || one.value === null ? "" : `${this.bucketWords(index)}: ${count(one.value)}${sd === null ? "" : ` ± ${about2sd(sd)}`}`;
     if (this.reading.textContent !== text) this.reading.textContent = text;
   }
 
   tabulate() {
     if (!this.snapshot || !this.numbers.closest("details").open) return;
     const off = this.snapshot.sd === null ? "" : about2sd(this.snapshot.sd);
-    const rows = this.buckets.map(({ value }, index) => [bucketWords(index, this.snapshot.edges), value === null ? BUCKETS.hidden : count(value), value === null ? "" : off]);
+    const rows = this.buckets.map(({ value }, index) => [this.bucketWords(index), value === null ? BUCKETS.hidden : count(value), value === null ? "" : off]);
     fillTable(this.numbers, ["Bucket", "Count", "± 2 sd"], rows);
   }
 }

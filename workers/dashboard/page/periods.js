@@ -2,11 +2,12 @@
 
 import { byId, button, element } from "./dom.js";
 import { NoToken, asked } from "./net.js";
-import { beginning, capital, epochName, fromTo, isMidnight, moment } from "./when.js";
+import { beginning, capital, clockOf, epochName, fromTo, isMidnight, moment } from "./when.js";
 import { isRunning } from "./words.js";
 
 const PAGE = 100;
 const SOON_MS = 2000;
+const DAY_MS = 86400e3;
 
 export class Periods {
   // hooks: onPick(end, id), onNewest(), onChange(), onNoToken(), now(), horizonOf(histogram), hasHistory()
@@ -43,6 +44,13 @@ export class Periods {
   pick(end, id) {
     byId("epochs").open = false;
     this.hooks.onPick(end, id);
+  }
+
+  // When a snapshot's counts began at zero: with its epoch, or, where the worker or a generation was begun within one, with its first
+  // tick; by the grid of ticks while nothing else is known.
+  began(snapshot) {
+    const known = isRunning(snapshot.mechanism) && this.epochs.find((one) => one.id === snapshot.id)?.began;
+    return known || beginning(snapshot);
   }
 
   // A snapshot of another series has come: what was the newest one until now is final.
@@ -92,7 +100,7 @@ export class Periods {
     const now = this.hooks.now();
     const running = this.epochs.filter((one) => isRunning(one.mechanism));
     this.box.hidden = !this.hooks.hasHistory() || (shown === null && !this.epochs.length);
-    const text = JSON.stringify([running.map((one) => [one.id, one.end, one.final]), shown?.id, shown?.end, paused, this.more, Math.floor(now / 60e3)]);
+    const text = JSON.stringify([running.map((one) => [one.id, one.end, one.final, one.began]), shown?.id, shown?.end, paused, this.more, Math.floor(now / 60e3)]);
     if (text === this.drawn) return;
     this.drawn = text;
     const newest = running.at(-1) ?? null;
@@ -132,10 +140,14 @@ export class Periods {
   }
 
   name(epoch, now) {
-    const begin = beginning(epoch);
+    const begin = this.began(epoch);
+    const grid = beginning(epoch);
     const whole = this.wholeEnd(epoch);
-    if (!epoch.final && !(whole !== null && isMidnight(begin) && isMidnight(whole))) return `since ${moment(begin, now)}`;
+    const late = begin !== grid;
+    // That of a day is called by it, also where it began later.
+    const called = whole !== null && isMidnight(grid) && isMidnight(whole) && !(late && whole - grid > DAY_MS);
+    if (!epoch.final && !called) return `since ${moment(begin, now)}`;
     if (whole === null || (epoch.final && epoch.end < whole)) return fromTo(begin, epoch.end, now);
-    return epochName(begin, whole, now);
+    return called ? `${epochName(grid, whole, now)}${late ? `, from ${clockOf(begin)}` : ""}` : fromTo(begin, whole, now);
   }
 }

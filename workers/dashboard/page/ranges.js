@@ -46,12 +46,12 @@ export function increase(newer, older) {
 
 // Rates: for each interval between consecutive points what was counted in it. finals: the last points of the epochs, so that
 // what came between the last step and the end of an epoch is not lost; step: the width of an interval; origin: {id, at}, when the
-// series that is shown began.
+// series that is shown began. gaps: whether an interval was left out.
 export function rates(points, finals, step, origin) {
   if (!points.length) return [];
   const [first, last] = [points[0].end, points.at(-1).end];
   const all = new Map([...points, ...finals.filter((one) => one.end > first && one.end < last)].map((one) => [`${one.id} ${one.end}`, one]));
-  const found = [];
+  const found = Object.assign([], { gaps: false });
   let before = null;
   for (const newer of [...all.values()].sort((a, b) => a.end - b.end)) {
     const grid = newer.id === origin.id ? origin.at : newer.end - newer.tick * (newer.end - newer.start);
@@ -59,8 +59,12 @@ export function rates(points, finals, step, origin) {
     // A series that follows another within an epoch began after it.
     const began = Math.max(grid, before?.end ?? grid);
     before = newer;
-    // The first one that is known of an epoch counts from its beginning, which may be long before.
-    if (older === null && newer.end - began > 1.5 * step) continue;
+    // The first one that is known of an epoch counts from its beginning, which may be long before; and over a gap more than in one
+    // interval was counted.
+    if (newer.end - (older?.end ?? began) > 1.5 * step) {
+      found.gaps ||= older !== null;
+      continue;
+    }
     const by = increase(newer, older);
     found.push({ ...newer, from: older?.end ?? began, value: by?.value ?? null, half: by?.half ?? null, threshold: null });
   }

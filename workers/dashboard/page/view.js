@@ -3,7 +3,7 @@
 // A smaller number is a tick, a larger one a time in ms since 1970.
 const TICKS_BELOW = 1e10;
 // Fields with one value, and those with several.
-const ONE = ["histogram", "key", "item", "at", "id", "range", "unit", "beside"];
+const ONE = ["histogram", "key", "item", "at", "id", "window", "since", "range", "unit", "beside"];
 const SEVERAL = ["with", "keys"];
 
 export class View {
@@ -15,9 +15,15 @@ export class View {
     const query = new URLSearchParams(location.search);
     for (const name of ONE) this[name] = query.get(name);
     for (const name of SEVERAL) this[name] = query.getAll(name);
+    if (this.key === "$all") this.key = "all"; // as the settings call it
     this.at = this.at === null || this.at === "" ? null : place(this.at);
     this.embed = query.get("embed");
     this.look = query.get("view");
+  }
+
+  // {window} or {since} of the board, or null: its counts since they began.
+  get span() {
+    return this.window !== null ? { window: this.window } : this.since !== null ? { since: this.since } : null;
   }
 
   // again: this is the same place, so that "back" does not stop here.

@@ -1,6 +1,6 @@
 // Time as people say it. Epochs and ticks are how counts are made; a reader asks since when, and until when.
 
-import { isRunning } from "./words.js";
+import { isRunning, span } from "./words.js";
 
 const DAY_MS = 86400e3;
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "local time";
@@ -20,7 +20,7 @@ export const isMidnight = (ms) => ms % DAY_MS === 0;
 const sameDay = (a, b) => new Date(a).toDateString() === new Date(b).toDateString();
 
 // When the counts of a snapshot began by the grid of ticks: with its epoch, or with its tick. A series that was begun within an epoch
-// begins later (origins.js).
+// begins later (periods.js).
 export function beginning(snapshot) {
   const width = snapshot.end - snapshot.start;
   return isRunning(snapshot.mechanism) ? snapshot.end - snapshot.tick * width : snapshot.start;
@@ -34,6 +34,9 @@ export function moment(ms, now, exactly = false) {
   const day = Math.abs(now - ms) < 300 * DAY_MS ? dayAndMonth.format(ms) : withYear.format(ms);
   return `${hour}, ${day}`;
 }
+
+// The time of a day that is named beside it.
+export const clockOf = (ms) => (ms % 60000 ? seconds : clock).format(ms);
 
 // The day that a UTC midnight begins.
 export function dayWords(ms, now) {
@@ -55,6 +58,13 @@ export function periodWords(snapshot, begin, horizon, now) {
   return `Since ${since}, until ${moment(snapshot.end, now, true)}`;
 }
 
+// From when to when the changes of a window are.
+export function windowWords({ change, start, end }, now) {
+  const from = moment(change.from, now, change.from % 60000 !== 0);
+  const began = change.tick === 0 ? ", when counting began" : "";
+  return `Counted since ${from}${began}, until ${moment(end, now, (end - start) % 60000 !== 0)} (${span(end - change.from)})`;
+}
+
 // What an epoch from begin to end is called.
 export function epochName(begin, end, now) {
   if (isMidnight(begin) && end - begin === DAY_MS) return `${dayWords(begin, now)} (UTC day)`;
@@ -64,7 +74,7 @@ export function epochName(begin, end, now) {
 
 // A day is said once where both ends are of it.
 export function fromTo(begin, end, now) {
-  const from = sameDay(begin, end) ? (begin % 60000 ? seconds : clock).format(begin) : moment(begin, now);
+  const from = sameDay(begin, end) ? clockOf(begin) : moment(begin, now);
   return `${from} to ${moment(end, now)}`;
 }
 

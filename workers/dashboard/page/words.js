@@ -3,6 +3,7 @@
 import { grade, isSound, measures, upTo, verdict } from "./promise.js";
 
 const RUNNING = "Running counts since this epoch began, at the end of each tick.";
+const IN_WINDOW = "What was counted in a window of time: the counts at its end less those at its beginning.";
 const OF_TICK = "Counts of this one tick alone.";
 const UNKNOWN = "Items appear as they occur.";
 const DECLARED = "Every item of a list that was declared beforehand is shown.";
@@ -32,9 +33,10 @@ const MECHANISMS = new Map(Object.entries({
   two_level_k: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
 }));
 
-// edges: those of a histogram of numbers, or null.
-export function about(mechanism, edges = null) {
-  const [what, which] = MECHANISMS.get(mechanism) ?? ["Counts with noise.", ""];
+// edges: those of a histogram of numbers, or null; windowed: what was counted in a window is shown.
+export function about(mechanism, edges, windowed) {
+  const [counts, which] = MECHANISMS.get(mechanism) ?? ["Counts with noise.", ""];
+  const what = windowed ? IN_WINDOW : counts;
   if (edges === null) return `${what} ${which}`.trim();
   const widths = edges.slice(1).map((one, i) => one - edges[i]);
   const uneven = Math.max(...widths) > 1.01 * Math.min(...widths);
@@ -84,11 +86,11 @@ export function quantileName(q) {
 }
 
 // A quantile of a snapshot: {name, mark, value, interval}.
-export function quantileWords({ q, bucket, value, low, high }, edges) {
+export function quantileWords({ q, bucket, value, low, high }, edges, unit) {
   if (bucket === null) return { ...quantileName(q), value: "cannot be said", interval: "all counts together may be noise" };
   const open = bucket[0] === "<" ? `below ${edge(edges[0])}` : `${edge(edges.at(-1))} or more`;
   const words = spread(value, low, high);
-  return { ...quantileName(q), ...words, value: words.value ?? open };
+  return { ...quantileName(q), ...words, value: withUnit(words.value ?? open, unit) };
 }
 
 export function threshold(snapshot) {
@@ -108,6 +110,12 @@ export function errorBar({ mechanism, sd, tick }, ticks) {
   if (shown !== ONCE) return `${usual}; less often near the threshold, as items are shown when their noise was high`;
   const below = Math.ceil(Math.sqrt(2 * Math.log(40 * (ticks ?? tick))) * sd);
   return `${usual}; less often for a new item, as it is shown when its noise was high: allow for ${count(below)} less`;
+}
+
+// The same where what was counted in a window is shown.
+export function windowBar({ exact, threshold }) {
+  const usual = exact ? "the true number lies in it about 19 times out of 20" : "the true number lies in it 19 times out of 20 or more: for this window the error is known as an upper bound only";
+  return `error bar: ${usual}; a number below 0 is noise; of a new item it also covers what may have come before the window${threshold === null ? "" : `, up to ${count(threshold)}`}`;
 }
 
 // The same of the band about a line, in short.
@@ -141,12 +149,16 @@ export function about2sd(sd) {
   return twice >= 10 ? count(twice) : `${Math.round(twice * 10) / 10}`;
 }
 
-// most: the largest beside it, in whose unit it is written.
+// On an axis, as everywhere else; only where that is too long for its margin, in the unit of the largest beside it.
 export function short(value, most = value) {
   const size = Math.abs(most);
-  const [by, unit] = size >= 1e9 ? [1e9, "G"] : size >= 1e6 ? [1e6, "M"] : size >= 1e4 ? [1e3, "k"] : [1, ""];
-  return value === 0 ? "0" : `${Math.round((value / by) * 100) / 100}${unit}`.replace("-", "−");
+  const [by, unit] = size >= 1e9 ? [1e9, " bn"] : size >= 1e7 ? [1e6, " m"] : [1, ""];
+  return value === 0 ? "0" : `${digits.format(value / by)}${unit}`.replace("-", "−");
 }
+
+// What the numbers of a histogram are called, and their unit: {label, unit} of the catalogue.
+export const axisWords = ({ label, unit }) => [label ?? "", unit ?? ""].filter((one) => one).join(", ");
+export const withUnit = (text, unit) => (unit ? `${text} ${unit}` : text);
 
 export function time(ms) {
   const date = new Date(ms);
@@ -157,7 +169,7 @@ export function time(ms) {
 export function span(ms) {
   const units = [[86400e3, "day"], [3600e3, "hour"], [60e3, "minute"], [1e3, "second"]];
   for (const [size, name] of units) {
-    if (ms < size * (name === "second" ? 0 : 2)) continue;
+    if (ms !== size && ms < size * (name === "second" ? 0 : 2)) continue;
     const number = ms / size >= 10 ? Math.round(ms / size) : Math.round((ms / size) * 10) / 10;
     return `${number} ${name}${number === 1 ? "" : "s"}`;
   }
@@ -231,6 +243,7 @@ export const NOTHING = {
   asking: "Asking for the last ticks ...",
   none: "Nothing has been published for this yet. It appears as soon as the first tick has ended.",
   found: "No item here has this in its name.",
+  counted: "Nothing can be said of an interval here: the item must be shown at both of its ends.",
   empty: "(no name)",
 };
 
@@ -245,18 +258,30 @@ export function nothingShown(snapshot, began) {
 // Whether a mechanism counts from the beginning of an epoch, and not each tick alone.
 export const isRunning = (mechanism) => (MECHANISMS.get(mechanism) ?? [RUNNING])[0] !== OF_TICK;
 
-// What has been counted in the time before a tick: {text, kind}. by: {value, half}, or null where the item was not shown then.
-export function changeWords(ms, by) {
-  const when = ms === 3600e3 ? "In the last hour" : ms === 86400e3 ? "In the last day" : `In the last ${span(ms)}`;
-  if (by === null) return { text: `${when}: not shown before`, kind: "none" };
-  const number = `${by.value > 0 ? "+" : ""}${count(by.value)} ± ${count(by.half)}`;
-  if (Math.abs(by.value) <= by.half) return { text: `${when}: no change beyond the noise (${number})`, kind: "none" };
-  return { text: `${when}: ${number}`, kind: by.value > 0 ? "up" : "down" };
+// The end of "in the last ...".
+export const timeOf = (ms) => (ms === 3600e3 ? "hour" : ms === 86400e3 ? "day" : span(ms));
+
+// A length of time as addresses and settings have it.
+export function duration(ms) {
+  const [size, unit] = [[86400e3, "d"], [3600e3, "h"], [60e3, "m"], [1e3, "s"], [1, "ms"]].find(([one]) => ms % one === 0);
+  return `${ms / size}${unit}`;
+}
+
+// What was counted of an item since a time, in words: {text, kind}. snapshot: its changes.
+export function changeWords(when, [label, value], { sd, change }) {
+  const number = `${value > 0 ? "+" : ""}${count(value)}`;
+  if (change.new.includes(label)) {
+    const before = change.threshold === null ? "an unknown part" : `up to ${count(Math.min(value, change.threshold))}`;
+    return { text: `${when}: ${number} ± ${count(2 * change.sd_to)}, of which ${before} may have come before: it was not shown yet`, kind: "none" };
+  }
+  const off = `± ${count(2 * sd)}`;
+  if (Math.abs(value) <= 2 * sd) return { text: `${when}: no change beyond the noise (${number} ${off})`, kind: "none" };
+  return { text: `${when}: ${number} ${off}`, kind: value > 0 ? "up" : "down" };
 }
 
 // A share of the total: {part, half}, with as many places as its error lets stand.
-export function shareWords({ part, half }) {
+export function shareWords({ part, half }, what = "the total") {
   const places = Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(100 * half))));
   const percent = (one) => (100 * one).toFixed(places).replace("-", "−");
-  return `${percent(part)}\u00a0% ± ${percent(half)}\u00a0% of the total of what is shown.`;
+  return `${percent(part)}\u00a0% ± ${percent(half)}\u00a0% of ${what} of what is shown.`;
 }

@@ -131,16 +131,47 @@ def is_complete(
     cursor: Database, where: StoredRange, asked: HistoryQuery | EpochsQuery, reading: float | None
 ) -> bool:
     """Return whether all ticks of a range were read; a stream's ticks arrive in order."""
-    begin, end = asked.range
+    end = asked.range.until
     if reading is not None and (end is None or end > where.last_ms):
         return False
+    return not _lost(_gaps(cursor, asked.stream, where), asked.range)
+
+
+def _gaps(cursor: Database, stream: Stream, where: StoredRange) -> list[tuple[Any, ...]]:
     gaps = "select after_ms, until_ms from gaps where histogram = ? and part = ?"
-    found = cursor.execute(gaps, [asked.stream.histogram, where.part]).fetchall()
-    return not any(
+    return cursor.execute(gaps, [stream.histogram, where.part]).fetchall()
+
+
+def _lost(gaps: Iterable[tuple[Any, ...]], asked: Range) -> bool:
+    begin, end = asked
+    return any(
         (until is None or begin is None or begin < until)
         and (after is None or end is None or end > after)
-        for after, until in found
+        for after, until in gaps
     )
+
+
+def beginnings(
+    cursor: Database, stream: Stream, where: StoredRange, ids: Iterable[str]
+) -> dict[str, int | None]:
+    """Return when each series began to count from zero: None if its first tick may be missing.
+
+    A series may begin within an epoch, with the worker or with a generation.
+    """
+    gaps = _gaps(cursor, stream, where)
+    rows = cursor.execute(
+        "select id, min(start_ms), min(end_ms), min(tick) from series join "
+        f"{where.every('heads')} heads using (series) "
+        "where id in (select unnest(?::varchar[])) group by id",
+        [list(ids)],
+    ).fetchall()
+    found: dict[str, int | None] = {}
+    for series, start, end, tick in rows:
+        # The tick that ends at `start`, had there been one, would be kept.
+        kept = not where.ticks or end > where.ticks_ms
+        sure = tick == 1 or (kept and not _lost(gaps, Range(start - 1, start)))
+        found[series] = start if sure else None
+    return found
 
 
 def item_numbers(cursor: Database, labels: Iterable[str]) -> dict[str, int]:
@@ -231,7 +262,8 @@ def history_file(
     try:
         cursor.execute(
             f"""copy (
-                select histogram, key, id, epoch, tick, start_ms as "start", end_ms as "end", label as item, n as count, sd,
+                select histogram, key, id, epoch, tick, start_ms as "start", end_ms as "end",
+                    strftime(make_timestamp(end_ms * 1000), '%Y-%m-%dT%H:%M:%S.%gZ') as end_time, label as item, n as count, sd,
                     threshold, mechanism, nullif(rest, '') as rest, {str(complete).lower()} as complete
                 from {joined} join series using (series) cross join stream_name
                 order by end_ms, place, {order})
@@ -301,6 +333,11 @@ class TickQuery(_StreamQuery):
     top: int | None = None
 
 
+def iso(ms: int) -> str:
+    """Return a time in UTC, as files have it, also beyond the year 9999."""
+    return f"{np.datetime64(ms, 'ms')}Z"
+
+
 def _heads(cursor: Database, rows: str, values: Sequence[object] = ()) -> list[_Head]:
     found = cursor.execute(f"select {_HEAD} from {rows}", list(values)).fetchall()
     return [_Head(*row) for row in found]
@@ -347,8 +384,10 @@ def epochs(cursor: Database, asked: EpochsQuery, reading: float | None) -> bytes
     heads = _heads(cursor, rows)
     heads, more = heads[: asked.limit][::-1], len(heads) > asked.limit
     found = _snapshots(cursor, where.last("counts"), heads, asked)
+    began = beginnings(cursor, asked.stream, where, {snapshot["id"] for snapshot in found})
     for head, snapshot in zip(heads, found, strict=True):
         snapshot |= {"total": head.total, "final": head.place != where.newest}
+        snapshot |= {"began": began.get(snapshot["id"]), "end_time": iso(head.end_ms)}
     complete = is_complete(cursor, where, asked, reading)
     about = {"complete": complete, "reading": reading, "kept": where.kept, "more": more}
     return orjson.dumps({"epochs": found} | about)
@@ -401,7 +440,8 @@ def _entry(
     head: _Head, common: Mapping[str, Any], counts: list[int | None] | None
 ) -> dict[str, Any]:
     entry = {"id": common["id"], "epoch": common["epoch"], "tick": head.tick}
-    entry |= {"start": head.start_ms, "end": head.end_ms, "sd": head.sd}
+    entry |= {"start": head.start_ms, "end": head.end_ms, "end_time": iso(head.end_ms)}
+    entry |= {"sd": head.sd}
     entry |= {"threshold": head.threshold, "shown": head.shown, "total": head.total}
     if counts is not None and head.shown is not None:
         entry["counts"] = counts

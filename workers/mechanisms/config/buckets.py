@@ -8,12 +8,13 @@ edge k).
     buckets = { from = 1, to = 1000, count = 9, scale = "log" }   of one ratio
 
 Edges are public, and decimal arithmetic gives the same ones on every machine. Inner edges between
-`from` and `to` are rounded to 6 significant digits (of the width, if constant).
+`from` and `to` are rounded: of one width to 6 significant digits of it, of one ratio to the fewest
+digits, from 2 to 6, that move no edge by more than a tenth of a bucket.
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 
 import msgspec
@@ -26,7 +27,7 @@ ALLOWED = (
     'or { from = 0, to = 500, count = 20, scale = "linear" }'
 )
 _EXACT = Context(prec=60)
-_DIGITS = Context(prec=6)
+_DIGITS = tuple(Context(prec=digits) for digits in range(2, 7))
 
 
 class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,9 +125,21 @@ def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
         yield _EXACT.multiply(steps, unit)
 
 
-def _log(first: float, last: float, count: int) -> Iterator[Decimal]:
+def _log(first: float, last: float, count: int) -> Sequence[Decimal]:
     low, high = Decimal(repr(first)), Decimal(repr(last))
-    ratio = _EXACT.ln(_EXACT.divide(high, low))
-    for i in range(1, count):
-        factor = _EXACT.exp(_EXACT.divide(_EXACT.multiply(ratio, Decimal(i)), Decimal(count)))
-        yield _DIGITS.plus(_EXACT.multiply(low, factor))
+    step = _EXACT.divide(_EXACT.ln(_EXACT.divide(high, low)), Decimal(count))
+    edges = [
+        _EXACT.multiply(low, _EXACT.exp(_EXACT.multiply(step, Decimal(i)))) for i in range(1, count)
+    ]
+    # A bucket is `step` wide in logarithms, in which a small share of an edge is about itself.
+    tenth = _EXACT.divide(step, Decimal(10))
+    rounded = ([context.plus(edge) for edge in edges] for context in _DIGITS)
+    within = (
+        found
+        for found in rounded
+        if all(
+            _EXACT.abs(_EXACT.subtract(near, edge)) <= _EXACT.multiply(edge, tenth)
+            for near, edge in zip(found, edges, strict=True)
+        )
+    )
+    return next(within, [_DIGITS[-1].plus(edge) for edge in edges])

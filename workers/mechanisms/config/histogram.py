@@ -71,6 +71,8 @@ Quantiles = Annotated[
     tuple[Annotated[float, Meta(gt=0, lt=1)], ...],
     Meta(max_length=QUANTILES_MAX, description=_QUANTILES),
 ]
+WORDS = r"^[^\x00-\x1f\x7f]{1,40}\Z"
+_WORDS = "1 to 40 characters without control characters"
 _TOPIC = 'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'
 _EVERY = 'a whole number of ticks from 1 to 1,073,741,824, or a duration such as "1h"'
 
@@ -119,6 +121,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     buckets     edges of intervals; their labels become `domain`
     quantiles   of the numbers in the buckets, in snapshots; None: the median, where possible
     split       parts of a stream key's items, each in an owner partition of its own
+    label, unit   presentation of the numbers in the buckets; the dashboard reads them
     generation  raised to begin a new mechanism, and a new charge, on purpose
     topic       output topic; None is `<worker.name>.<name>`
     """
@@ -151,6 +154,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     buckets: Annotated[Buckets | None, Meta(description=BUCKETS_ALLOWED)] = None
     quantiles: Quantiles | None = None
     split: Count = 1
+    label: Annotated[str, Meta(pattern=WORDS, description=_WORDS)] | None = None
+    unit: Annotated[str, Meta(pattern=WORDS, description=_WORDS)] | None = None
     generation: Annotated[int, whole(1, 2**31 - 1)] = 1
     topic: Annotated[str, Meta(pattern=TOPIC_NAME, description=_TOPIC)] | None = None
 
@@ -283,6 +288,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 )
             elif len(set(self.quantiles)) < len(self.quantiles):
                 yield f"{given}: every one only once"
+        for name in ("label", "unit"):
+            if self.buckets is None and getattr(self, name) is not None:
+                yield f"{name} = {display(getattr(self, name))}: only with buckets"
         if self.buckets is not None:
             if not hasattr(self, "domain"):
                 yield f'buckets is set: mechanism = "{self.mechanism}" has no declared domain'

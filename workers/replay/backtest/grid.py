@@ -38,7 +38,7 @@ from workers.settings.settings import Settings, settings_of
 
 COMBINATIONS_MAX = 1_000
 # These do not affect measurements.
-UNMEASURED = ("name", "topic", "generation", "windows", "split")
+UNMEASURED = ("name", "topic", "generation", "windows", "split", "label", "unit")
 # These decide what is counted, so runs that differ in them have no common truth.
 COUNTED = ("keys", "key", "items", "count", "where")
 # Mutually exclusive settings: a value for one replaces the file's value for another.
@@ -231,11 +231,9 @@ def settings_text(config: HistogramConfig) -> str:
     found: dict[str, object] = {"mechanism": config.mechanism}
     for rule in rules(type(config)):
         value, in_buckets = getattr(config, rule.attribute), config.buckets is not None
-        if (
-            value is None
-            or rule.name in ("windows", "split")
-            or (rule.name == "quantiles" and in_buckets)
-        ):
+        if value is None or rule.name in ("windows", "split", "label", "unit"):
+            continue
+        if rule.name == "quantiles" and in_buckets:
             continue
         if rule.name == "domain" and in_buckets:
             if config.shows_all:

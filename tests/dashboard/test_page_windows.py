@@ -1,0 +1,236 @@
+"""The board over any window; Back, links and files show what was seen."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+
+from tests.dashboard.browser import MINUS, Window, text
+from tests.dashboard.feeding import RECENT_MS, Topics, embedded, recent
+from tests.worker.harness import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.waits
+
+TICKS = 130
+SD = 20.0
+#: Of a change over an hour; of two counts with nothing in common it would be 28.3.
+HOUR_SD = 15.0
+THRESHOLD = 121
+#: What is added in each tick; the samovar is shown from tick 100 on only.
+RATES = {"tea": 30, "cup": 20, "pot": 11, "lid": 4, "samovar": 6}
+
+#: Everything of the page that a reader would call the same picture.
+PICTURE = """() => {
+    const all = (what, of) => [...document.querySelectorAll(what)].map(of);
+    const texts = ["#board-title", "#period", "#item-name", "#item-words", "#changes", "#chart-note", "#reading", "#series"];
+    return JSON.stringify([
+        all("tr.item", (row) => [...row.cells].map((cell) => cell.textContent)),
+        texts.map((one) => document.querySelector(one).textContent),
+        all("#chart path, #chart rect", (e) => [e.getAttribute("class"), e.getAttribute("d"), e.getAttribute("x")]),
+        all('[aria-pressed="true"]', (e) => e.textContent), document.querySelector("#unit").value,
+    ]);
+}"""
+
+
+def items(tick: int, key: str) -> list[tuple[str, int]]:
+    times = 2 if key == "s2" else 1
+    counts = {label: times * rate * tick + tick % 7 for label, rate in RATES.items()}
+    shown = [one for one in counts.items() if one[0] != "samovar" or tick >= 100]
+    return sorted(shown, key=lambda item: (-item[1], item[0]))
+
+
+def snapshot(tick: int, key: str) -> dict[str, Any]:
+    ticks = min(tick, 60)
+    windows = [{"ms": 60 * RECENT_MS, "ticks": ticks, "sd": HOUR_SD if tick > 60 else SD}]
+    own = {"key": key, "sd": SD, "threshold": float(THRESHOLD), "windows": windows}
+    return recent(tick, items(tick, key), ticks=TICKS, **own)
+
+
+@pytest.fixture(scope="module")
+def topics() -> Iterator[Topics]:
+    with embedded("products") as found:
+        found.send(*(snapshot(t, key) for t in range(1, TICKS + 1) for key in ("s1", "s2")))
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url(topics: Topics) -> Iterator[str]:
+    with topics.served("products") as dashboard:
+        until(lambda: dashboard.dashboard.store.state == {"state": "live"}, "all is read")
+        yield f"{dashboard.url}?histogram=products&key=s1"
+
+
+def picture(page: Page) -> str:
+    return str(page.evaluate(PICTURE))
+
+
+def settled(page: Page) -> str:
+    """The picture, once it is the same for half a second."""
+    before = ""
+    while (found := picture(page)) != before:
+        before = found
+        page.wait_for_timeout(500)
+    return found
+
+
+def board(page: Page) -> list[tuple[str, ...]]:
+    """Label, mark, count and error of each row."""
+    cells = """() => [...document.querySelectorAll("tr.item")].map((row) =>
+        [".pick", ".change", ".count", ".sd"].map((part) => row.querySelector(part).textContent))"""
+    return [tuple(row) for row in page.evaluate(cells)]
+
+
+def test_the_last_hour_is_a_board_with_its_own_error(window: Window, url: str) -> None:
+    page = window.open(url)
+    assert [row[1] for row in board(page)] == [""] * 5, "the samovar came more than ten ticks ago"
+    page.click('#windows button:has-text("Last hour")')
+    window.reads("#count-head", "^Counted$")
+    now, then = dict(items(TICKS, "s1")), dict(items(TICKS - 60, "s1"))
+    changed = {label: count - then.get(label, 0) for label, count in now.items()}
+    order = sorted(changed, key=lambda label: -changed[label])
+    rows = board(page)
+    assert [(row[0], row[2]) for row in rows] == [(one, text(changed[one])) for one in order]
+    # Of the samovar up to the threshold may have come before: marked, and its bar reaches so far.
+    below, above = THRESHOLD + 2 * HOUR_SD, 2 * SD
+    marked = {row[0]: row[1:] for row in rows}
+    assert marked.pop("samovar") == (
+        "new",
+        text(now["samovar"]),
+        f"{MINUS}{below:.0f} +{above:.0f}",
+    )
+    # It has passed the lid in the total.
+    assert {label for label, (mark, *_) in marked.items() if mark} == {"lid"}
+    assert marked["lid"][0] == "▼1"
+    assert {row[2] for row in marked.values()} == {f"{2 * HOUR_SD:.0f}"}
+    assert "(1 hour)" in page.inner_text("#period")
+    # One truth: the line beside the item says what its row does, and so does the hour's sum.
+    row = f"+{text(changed['tea'])} ± {2 * HOUR_SD:.0f}"
+    window.reads("#changes", f"^In the last hour: \\{row}$")
+    page.click('.pick:has-text("samovar")')
+    window.reads("#changes", f"of which up to {THRESHOLD} may have come before")
+    page.click('.pick:has-text("tea")')
+    page.select_option("#unit", "hour")
+    window.shows('document.querySelectorAll("#chart .line").length > 0')
+    assert "Not shown" not in page.inner_text("#chart")
+
+
+def test_since_a_time_has_an_upper_bound_of_the_error_and_says_so(window: Window, url: str) -> None:
+    since = snapshot(TICKS - 30, "s1")["end"]
+    page = window.open(f"{url}&since={since}")
+    window.reads("#count-head", "^Counted$")
+    rows = {row[0]: row[2:] for row in board(page)}
+    assert rows["tea"] == (text(items(TICKS, "s1")[0][1] - items(TICKS - 30, "s1")[0][1]), "80")
+    assert "upper bound" in (page.text_content("#sd-words") or "")
+    page.click('#windows button:has-text("All of it")')
+    window.reads("#count-head", "^Count$")
+    assert "since=" not in page.url
+
+
+def test_what_opens_closes_with_escape_and_with_a_click_beside_it(window: Window, url: str) -> None:
+    page = window.open(url)
+    for name in ("#since-details", "#epochs", "#range-details"):
+        for way in ("Escape", "a click"):
+            page.click(f"{name} summary")
+            assert page.locator(f"{name}[open]").count() == 1
+            if way == "Escape":
+                page.keyboard.press("Escape")
+            else:
+                page.click("#board-title")
+            assert page.locator(f"{name}[open]").count() == 0, way
+
+
+def test_how_to_read_it_is_closed_at_the_second_visit(window: Window, url: str) -> None:
+    page = window.open(url)
+    assert page.locator("#how[open]").count() == 1
+    page.reload()
+    page.wait_for_selector("tr.item")
+    assert page.locator("#how[open]").count() == 0
+    assert "Noise is added" in page.inner_text("#lead")
+
+
+def test_back_forward_and_a_link_show_the_same_picture(
+    chrome: Browser, window: Window, url: str
+) -> None:
+    page = window.open(url)
+    window.shows('document.querySelectorAll("#chart .band").length > 0')
+    chosen: list[tuple[Callable[[], object], str]] = [
+        (lambda: page.click('#windows button:has-text("Last hour")'), "window=1h"),
+        (lambda: page.click('.pick:has-text("pot")'), "item=pot"),
+        (lambda: page.select_option("#key", "s2"), "key=s2"),
+        (lambda: page.select_option("#unit", "hour"), "unit=hour"),
+    ]
+    seen = [(page.url, settled(page))]
+    for choose, in_address in chosen:
+        choose()
+        page.wait_for_function("(part) => location.search.includes(part)", arg=in_address)
+        seen.append((page.url, settled(page)))
+    assert len({one for _, one in seen}) == 5
+
+    def same(place: int) -> bool:
+        return (page.url, picture(page)) == seen[place]
+
+    for place in (3, 2, 1, 0):
+        page.go_back()
+        until(partial(same, place), f"picture {place}, going back")
+    for place in (1, 2, 3, 4):
+        page.go_forward()
+        until(partial(same, place), f"picture {place}, going forward")
+    with Window(chrome) as other:
+        linked = other.open(page.url)
+        other.shows('document.querySelectorAll("#chart .line").length > 0')
+        until(lambda: picture(linked) == seen[-1][1], "the same picture from a link")
+
+
+def test_files_hold_exactly_what_is_drawn(window: Window, url: str, tmp_path: Path) -> None:
+    def saved(button: str) -> tuple[str, Path]:
+        with page.expect_download() as found:
+            page.click(button)
+        name = found.value.suggested_filename
+        found.value.save_as(tmp_path / name)
+        return name, tmp_path / name
+
+    page = window.open(f"{url}&item=tea&with=pot&keys=s2&range=hour&unit=tick&window=1h")
+    window.counts("#series li", 3)
+    settled(page)
+    page.click("#as-table summary")
+    window.shows('document.querySelectorAll("#numbers tbody tr").length > 50')
+    drawn = page.evaluate(
+        """() => [...document.querySelectorAll("#numbers tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent))"""
+    )
+    name, path = saved("#download-csv")
+    assert name.startswith("products_s1_tea_20") and name.endswith("Z.csv")
+    rows = list(csv.DictReader(path.open()))
+    lines = [("s1", "tea"), ("s1", "pot"), ("s2", "tea")]
+    for (key, item), column in zip(lines, (2, 4, 6), strict=True):
+        of_line = [row for row in rows if (row["key"], row["item"]) == (key, item)]
+        written = [f"{int(row['value']):,}".replace("-", MINUS) for row in reversed(of_line)]
+        assert written == [one[column].removeprefix("+") for one in drawn]
+    assert {row["drawn"] for row in rows} == {"counted in each tick"}
+    first = rows[0]
+    assert int(first["until"]) - int(first["from"]) == RECENT_MS
+    assert first["until_time"].startswith("20") and first["until_time"].endswith("Z")
+    name, parquet = saved("#download-parquet")
+    read = duckdb.execute("select * from read_parquet(?)", [str(parquet)])
+    assert read.description is not None
+    assert [one[0] for one in read.description] == list(first)
+    found = [["" if one is None else one for one in row] for row in read.fetchall()]
+    as_text = [[float(one) if isinstance(one, float) else str(one) for one in row] for row in found]
+    expected = [[float(row[k]) if k == "plus_minus" else row[k] for k in row] for row in rows]
+    assert as_text == expected
+    name, path = saved('#find-row [data-board="csv"]')
+    of_board = list(csv.DictReader(path.open()))
+    assert [(row["item"], f"{int(row['counted']):,}") for row in of_board] == [
+        (row[0], row[2]) for row in board(page)
+    ]
+    assert {row["item"] for row in of_board if row["new"]} == {"samovar"}
+    assert int(of_board[0]["until"]) - int(of_board[0]["from"]) == 60 * RECENT_MS

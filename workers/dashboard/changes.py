@@ -1,0 +1,113 @@
+"""Changes: the counts of one tick less those of an earlier tick of the same series.
+
+Both ticks share noise. The error of a change is the snapshot's own where one of its `windows` spans
+the two, else at most the sum of both standard deviations: whatever two variables share, the
+standard deviation of their difference is no larger. At the beginning of a series every count is 0,
+without noise.
+
+An item that was not shown at the earlier tick had an unknown count there, at most that tick's
+threshold: its change is listed as the whole count, and its label in `new`.
+"""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Annotated, Any
+
+import msgspec
+
+from workers.mechanisms.accounting import NotNegative
+from workers.mechanisms.config.buckets import Buckets
+from workers.mechanisms.config.histogram import SUBTRACTING
+from workers.pipeline.snapshots import SD_DIGITS, Numeric
+
+Fields = Mapping[str, Any]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Window(msgspec.Struct, frozen=True):
+    ms: Positive
+    ticks: Positive
+    sd: NotNegative
+
+
+def can_subtract(snapshot: Fields) -> bool:
+    """Return whether counts of this mechanism differ from the truth by noise only."""
+    known = "windows" in snapshot or snapshot["mechanism"] in SUBTRACTING
+    return known and snapshot.get("items") is not None
+
+
+def ticks_of(snapshot: Fields, window_ms: int) -> int:
+    """Return the ticks of a window that ends with a snapshot; it may reach before the epoch."""
+    for window in _windows(snapshot):
+        if window.ms == window_ms:
+            return window.ticks
+    width: int = snapshot["end"] - snapshot["start"]
+    return -(-window_ms // width)
+
+
+def changes(
+    newer: Fields,
+    older: Fields | None,
+    begin_ms: int,
+    *,
+    items: Collection[str] | None = None,
+    top: int | None = None,
+) -> dict[str, Any]:
+    """Return `newer` with changes in place of counts; the counts are in `counts`.
+
+    Without `older` the series began at `begin_ms`. `items` and `top` cut as elsewhere: all buckets
+    of a histogram of numbers stay unless `items` are named.
+    """
+    was = {} if older is None else dict(older.get("items") or ())
+    missing = 0 if older is None else None
+    sd, exact = _error(newer, older)
+    rows, new = [], set()
+    for label, count in newer["items"]:
+        before = was.get(label, missing)
+        if before is None:
+            new.add(label)
+        rows.append((label, count - (before or 0), count))
+    rows.sort(key=lambda row: (-row[1], row[0]))
+    found = {name: newer[name] for name in newer if name not in ("windows", "quantiles")}
+    if newer.get("quantiles") and sd is not None:
+        with suppress(KeyError, TypeError, ValueError):  # as another program may have written them
+            quantiles = [one["q"] for one in newer["quantiles"]]
+            numeric = Numeric(Buckets(tuple(newer["edges"])), quantiles)
+            found["quantiles"] = numeric.fields([row[:2] for row in rows], sd)["quantiles"]
+    found["total_items"] = len(rows)
+    if items is not None:
+        rows = [row for row in rows if row[0] in items][:top]
+    elif "edges" not in newer:
+        rows = rows[:top]
+    found |= {"items": [row[:2] for row in rows], "counts": [row[2] for row in rows]}
+    found |= {"sd": sd, "threshold": None}
+    found["change"] = {
+        "from": begin_ms,
+        "tick": 0 if older is None else older["tick"],
+        "exact": exact,
+        "new": [row[0] for row in rows if row[0] in new],
+        "threshold": None if older is None else older["threshold"],
+        "sd_from": 0.0 if older is None else older["sd"],
+        "sd_to": newer["sd"],
+    }
+    return found
+
+
+def _windows(snapshot: Fields) -> list[Window]:
+    try:
+        return msgspec.convert(snapshot.get("windows", []), list[Window])
+    except msgspec.ValidationError:  # of another program
+        return []
+
+
+def _error(newer: Fields, older: Fields | None) -> tuple[float | None, bool]:
+    """Return the standard deviation of a change, and whether it is exact or a bound."""
+    if older is None:
+        return newer["sd"], True
+    ticks = newer["tick"] - older["tick"]
+    for window in _windows(newer):
+        if window.ticks == ticks:
+            return window.sd, True
+    if newer["sd"] is None or older["sd"] is None:
+        return None, False
+    return round(newer["sd"] + older["sd"], SD_DIGITS), False
