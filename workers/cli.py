@@ -416,11 +416,9 @@ def export(
     since: str | None,
     until: str | None,
 ) -> int:
-    """Add what is new in the histogram topics to a directory, once.
+    """Add what is new in the histogram topics to files or a table.
 
-    Each snapshot is exported once, whatever ends a run.
-
-    It reads these topics alone, up to their present ends. From the settings file it needs
+    Each snapshot is added once, whatever ends a run. It reads these topics alone, up to their present ends. From the settings file it needs
     worker.name, [kafka] and the histograms' names.
     """
     _hide_client_logs()

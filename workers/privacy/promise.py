@@ -17,7 +17,7 @@ import msgspec
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.settings.settings import Settings
 
-_PROCESSED = ("windows", "quantiles", "name")
+_PROCESSED = ("windows", "quantiles", "name", "label", "unit")
 _EVENTS = ("topic", "key", "items", "count", "where", "missing", "timestamp", "timestamp_unit")
 _OF_USERS = ("user", "partitioner")
 
@@ -84,15 +84,16 @@ def changes(old: Settings, new: Settings) -> Iterator[Change]:
         was, now = before.get(section), after.get(section)
         if was is None or now is None:
             alters = _STREAM if stream else _ENDED if now is None else _ADDED
-            yield Change(section, *("there" if one else None for one in (was, now)), alters)
+            there = ("there" if was else None), ("there" if now else None)
+            yield Change(section, there[0], there[1], alters)
             continue
         again = was.get("generation") != now.get("generation")
         for name in dict.fromkeys((*was, *now)):
-            values = was.get(name), now.get(name)
-            if values[0] == values[1]:
+            one, other = was.get(name), now.get(name)
+            if one == other:
                 continue
-            alters = _STREAM if stream else _alters(section, name, *values, again=again)
-            yield Change(f"{section}: {name}", *map(_text, values), alters)
+            alters = _STREAM if stream else _alters(section, name, one, other, again=again)
+            yield Change(f"{section}: {name}", _text(one), _text(other), alters)
 
 
 def _alters(section: str, name: str, was: object, now: object, *, again: bool) -> str:
