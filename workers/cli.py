@@ -418,8 +418,8 @@ def export(
 ) -> int:
     """Add what is new in the histogram topics to files or a table.
 
-    Each snapshot is added once, whatever ends a run. It reads these topics alone, up to their present ends. From the settings file it needs
-    worker.name, [kafka] and the histograms' names.
+    Each snapshot is added once, whatever ends a run. It reads these topics alone, up to their
+    present ends. From the settings file it needs worker.name, [kafka] and the histograms' names.
     """
     _hide_client_logs()
     from workers.commands.export.export import export as export_snapshots
