@@ -49,6 +49,9 @@ def events(path: Path) -> list[bytes]:
         event: dict[str, object] = {"ts": BEGIN_MS + i * 250}
         event[str(settings.events.key)] = rng.choice(keys)
         event[str(settings.events.items)] = round(rng.uniform(0, 9_000), 2) if numbers else items
+        for of in (histogram.sum for histogram in settings.histograms):
+            if of is not None:
+                event[of.field] = round(rng.uniform(-50, 150), 3)
         if settings.events.user is not None:
             event[settings.events.user] = f"user{rng.randrange(500)}"
         found.append(json.dumps(event).encode())

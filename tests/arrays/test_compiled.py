@@ -126,7 +126,8 @@ def test_flags_are_compared_by_the_values_that_numba_says() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"]
+    "example",
+    ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users", "sums"],
 )
 def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Path) -> None:
     """A late compilation stops a shard for seconds in its first batch."""
@@ -134,7 +135,7 @@ def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Pat
     (tmp_path / "noise.key").chmod(0o600)
     text = (ROOT / "examples" / f"{example}.toml").read_text()
     (tmp_path / "settings.toml").write_text(text)
-    users = b'"customer": "u%d", "user": "u%d"}\n'
+    users = b'"customer": "u%d", "user": "u%d", "paid": 7.25}\n'
     line = b'{"shop": "s%d", "products": ["a", "b%d"], "ts": %d, ' + users
     begin = 1_800_000_000_000
     events = [line % (i % 2 + 1, i % 90, begin + 100 * i, i % 40, i % 40) for i in range(3_000)]

@@ -129,7 +129,8 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     """Everything that a slip in the writer could make of a snapshot, and its name."""
     for name in document:
         without = {other: value for other, value in document.items() if other != name}
-        if name not in ("quantiles", "windows") and (name != "edges" or "quantiles" in document):
+        free = ("quantiles", "windows", "all_items")
+        if name not in free and (name != "edges" or "quantiles" in document):
             yield f"no {name}", without
         yield f"{name} is of another type", document | {name: {"a": 1}}
     yield "an unknown field", document | {"exact": 1}
@@ -162,6 +163,15 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     for slip in quantile:
         quantiles = {"quantiles": [QUANTILE | dict([slip])]}
         yield f"a quantile with {slip}", document | {"edges": [1, 2]} | quantiles
+    if "sums" in document:
+        for own in ([1.0], [1.0, None, 0.0], [1.0, 2.0, None, 3.0], [1.0, 2.0, 0.0, 3.0, 4.0]):
+            yield f"a sum {own}", document | {"sums": [own]}
+        for slip in (("step", 0), ("sd", 0), ("to", "9"), ("exact", 1)):
+            yield f"a sum with {slip}", document | {"sum": document["sum"] | dict([slip])}
+    if "all_items" in document:
+        for slip in (("count", 1.5), ("sd", 0), ("exact", 1)):
+            total = document["all_items"] | dict([slip])
+            yield f"all items with {slip}", document | {"all_items": total}
     if "items" in document:
         yield "also an answer", document | {"query": "max", "value": 1}
         counts = (["tea", 1.5], ["tea", "1"], ["tea", 2**63])

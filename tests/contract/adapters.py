@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.contract.coupling import Adapter, Events, Moves, Test, World
 from tests.contract.probe import Block, Half
-from tests.contract.stage import KEY, NAME, Histogram, Run, Tick
+from tests.contract.stage import KEY, NAME, Histogram, Run, Tick, steps_of
 from tests.contract.variants import MAXIMA, PER_TICK, Variant, built
 from workers.arrays.types import Longs
 from workers.mechanisms.mechanism import Mechanism
@@ -36,7 +36,7 @@ def block(label: str | None, cell: Cell) -> Block:
     return high ^ cell[0], low ^ cell[1]
 
 
-def number(label: str, node: Cell, place: int = 0) -> Half:
+def number(label: str | None, node: Cell, place: int = 0) -> Half:
     """Return block and half of an item's normal number, in the counter of a place."""
     level, k = node
     return (*block(label, (place ^ level, k >> 1)), k & 1)
@@ -87,12 +87,22 @@ def counter_moves(
 
 
 class Counting(Adapter):
+    """Running counts; twice the sum of numbers less R times the count; all counts of a key."""
+
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
-        found = Moves()
+        found, public, of = Moves(), cast(Any, self.mechanism.public()), self.mechanism.config.sum
         for tick, items in events:
             for label, amount in items.items():
                 for node, change in counter_moves(self.counter, tick, amount):
                     found.add_number(number(label, node), -sign * change)
+                if of is not None:
+                    centred = amount * (2 * steps_of(label, of.steps) - of.steps)
+                    for node, change in counter_moves(public["sum"]["counter"], tick, centred):
+                        found.add_number(number(label, node, 1 << 56), -sign * change)
+            if "total_counter" in public:
+                total = sum(items.values())
+                for node, change in counter_moves(public["total_counter"], tick, total):
+                    found.add_number(number(None, node), -sign * change)
         return found
 
 

@@ -20,8 +20,9 @@ from workers.kafka.records import Headers, Outgoing
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.accounting import Guarantee
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
+from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.ledger import Ledger
-from workers.mechanisms.mechanism import Answers, Items, Release, State
+from workers.mechanisms.mechanism import Answers, Items, Noisy, Release, State
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.pay import PayState
@@ -35,7 +36,7 @@ from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.ledger_blocks import split_pages
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.rejected import read_reject, rejected
-from workers.pipeline.snapshots import LabelCache, ReleasedTick, snapshots
+from workers.pipeline.snapshots import LabelCache, Means, ReleasedTick, snapshots
 from workers.pipeline.users import Batch, Users
 from workers.runtime.sizes import MESSAGE_BYTES
 
@@ -61,7 +62,9 @@ def table(labels: Iterable[str]) -> Ledger:
     columns, text = Ledger(), [label.encode() for label in labels]
     rows = columns.append(KEY.tags("k", text), np.zeros(len(text), np.int32), Texts.of(text))
     columns.counts[:] = LARGEST
+    columns.sums[:] = LARGEST
     columns.touched.append(rows)
+    columns.summed.append(rows)
     columns.mark_shown(rows, TICK)
     return columns
 
@@ -91,7 +94,9 @@ def contributions(
     return [Outgoing("contributions", 0, None, message.encoded()) for message in made]
 
 
-def published(release: Release | Items | Answers, columns: Ledger | None = None) -> list[Outgoing]:
+def published(
+    release: Release | Items | Answers, columns: Ledger | None = None, means: Means | None = None
+) -> list[Outgoing]:
     rho, epsilon, delta = 0.12345678901234567, 1.2345678901234567e-05, 1.2345678901234567e-45
     promise = Guarantee(unit="event", rho=rho, epsilon=epsilon, delta=delta)
     # Beside counts alone; the maximum number, each number at its longest.
@@ -104,6 +109,7 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
         mechanism="m" * 30,
         id="f" * 32,
         release=release,
+        means=means,
         windows={} if isinstance(release, Answers) else windows,
     )
     made = snapshots(shown, columns or Ledger(), [longest(0)], LabelCache())
@@ -113,6 +119,14 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
 def snapshot_of_rows() -> list[Outgoing]:
     columns, counts = table(longest(i) for i in range(1_500)), np.full(1_500, -LARGEST)
     return published(Release(np.arange(1_500), counts, 1.2345e300, 2**62), columns)
+
+
+def snapshot_of_sums() -> list[Outgoing]:
+    columns, numbers = table(longest(i) for i in range(1_500)), np.full(1_500, -LARGEST)
+    sums, totals = Noisy(numbers, 1.2345e100), Noisy(numbers[:1], 1.2345e300)
+    release = Release(np.arange(1_500), numbers, 1.2345e100, 2**62, sums, totals)
+    ends = {"from": -123_456_789.000001, "to": -123_456_788.000001, "step": 0.00001}
+    return published(release, columns, Means(parse_sum({"field": "x", **ends})))
 
 
 def snapshot_of_items() -> list[Outgoing]:
@@ -300,6 +314,7 @@ MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
         ledger_blocks.key_changes([longest(i) for i in range(2_100)], [TICK] * 2_100, 0)
     ),
     "snapshots of rows": snapshot_of_rows,
+    "snapshots of sums": snapshot_of_sums,
     "snapshots of items": snapshot_of_items,
     "answers to all queries": answers_to_all_queries,
     "answer to one query": answer_to_one_query,

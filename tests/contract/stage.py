@@ -53,8 +53,23 @@ def random_stream(seed: int, counts: Sequence[int]) -> list[Tick]:
     return found
 
 
-def columns(tick: Tick, keys: Sequence[str], parts: int = 1) -> list[tuple[Contributions, Codes]]:
-    """Return a tick's contributions as `parts` read-only messages, each with part of the items."""
+def steps_of(label: str, most: int) -> int:
+    """Return the steps of every number beside a label: both ends of the range, and inside it."""
+    return {"a": most, "b": 0}.get(label, most // 3)
+
+
+def columns(
+    tick: Tick, keys: Sequence[str], parts: int = 1, steps: int | None = None
+) -> list[tuple[Contributions, Codes]]:
+    """Return a tick's contributions as `parts` read-only messages, each with part of the items.
+
+    With `steps`, R of a sum, they are those of its numbers.
+    """
+    if steps is not None:
+        tick = {
+            key: {label: n * steps_of(label, steps) for label, n in items.items()}
+            for key, items in tick.items()
+        }
     found = []
     places = {name: place for place, name in enumerate(keys)}
     for part in range(parts):
@@ -67,7 +82,8 @@ def columns(tick: Tick, keys: Sequence[str], parts: int = 1) -> list[tuple[Contr
         all_tags = read_only(np.concatenate([np.empty((0, 2), dtype=np.uint64), *tags]))
         counts = read_only(np.array([n for _, _, n in rows], dtype=np.int64))
         index = read_only(np.array([places[name] for name in names], dtype=np.int32))
-        found.append((Contributions(names, key_of_row, all_tags, labels, counts), index))
+        made = Contributions(names, key_of_row, all_tags, labels, counts, steps is not None)
+        found.append((made, index))
     return found
 
 
@@ -92,6 +108,9 @@ class Run:
 
     def step(self, t: int, tick: Tick, parts: int = 1) -> Shown:
         contributions = columns(tick, self.keys, parts) if tick else []
+        of = self.mechanism.config.sum
+        if tick and of is not None:
+            contributions += columns(tick, self.keys, parts, of.steps)
         self.state, shown = self.mechanism.step(self.state, t, contributions, self.noise)
         return shown
 
@@ -115,8 +134,14 @@ class Run:
         else:
             keys = self.state.ledger.keys[shown.rows].tolist()
             labels = [self.state.ledger.label(row) for row in shown.rows.tolist()]
-        counts = dict(zip(zip(keys, labels, strict=True), shown.counts.tolist(), strict=True))
-        return counts, shown.sd, shown.threshold
+        rows = list(zip(keys, labels, strict=True))
+        counts = dict(zip(rows, shown.counts.tolist(), strict=True))
+        found: list[object] = [counts, shown.sd, shown.threshold]
+        if isinstance(shown, Release) and shown.sums is not None:
+            found += [dict(zip(rows, shown.sums.values.tolist(), strict=True)), shown.sums.sd]
+        if isinstance(shown, Release) and shown.totals is not None:
+            found += [shown.totals.values.tolist(), shown.totals.sd]
+        return tuple(found)
 
     def store(self) -> dict[str, bytes]:
         self.stored |= dict([*ledger_blocks.changes(self.state.ledger), *self.state.changed()])
@@ -128,10 +153,12 @@ class Run:
 
     def load(self, blocks: Mapping[str, bytes]) -> None:
         fresh, stored = self.mechanism.init(), sorted(blocks.items())
-        fresh.ledger = ledger_blocks.load((n, block) for n, block in stored if n[0] in "LCS")
+        fresh.ledger = ledger_blocks.load(
+            (n, block) for n, block in stored if n[0] in ledger_blocks.KINDS
+        )
         fresh.key_tags = self.state.key_tags
         for name, block in stored:
-            if name[0] not in "LCS":
+            if name[0] not in ledger_blocks.KINDS:
                 fresh.restore(name, block)
         self.state, self.noise = fresh, self.mechanism.noise(self._stream)
 

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from tests.contract.probe import Probe
-from tests.contract.stage import NAME, Run, Tick, worst
+from tests.contract.stage import NAME, Run, Tick, steps_of, worst
 from tests.contract.variants import MAXIMA, PER_TICK, TICKS, VARIANTS, Variant, built
 from workers.mechanisms.counters.base import Counter as NoiseCounter
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
@@ -90,6 +90,7 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
     """Return all estimates, with `factor` times the variance planted."""
     mechanism, probe = built(variant), Probe(factor=factor, keep_values=False)
     squares: list[float] = []
+    further: dict[str, list[float]] = {"sums": [], "totals": []}
     with probe.watching():
         for seed, (n, stream) in enumerate(runs(variant)):
             keys = tuple(f"k{i}" for i in range(n))
@@ -103,13 +104,34 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
                     squares += of_sums(run, t, mechanism, sums)
                 elif not isinstance(shown, Answers) and t == len(stream) > 1:
                     squares += of_counts(run, shown, sums)
+                    for name, values in of_parts(run, shown, sums):
+                        further[name] += values
     found = [of_table(table, probe) for table in probe.samples]
     found += of_picks(probe)
     if squares:
         laplace = "laplace" in str(variant) or "pure" in str(variant)
         error = math.sqrt((5 if laplace else 2) / len(squares))
         found.append(Estimate("released", float(np.mean(squares)), error))
+    for name, values in further.items():
+        if values:
+            found.append(Estimate(name, float(np.mean(values)), math.sqrt(2 / len(values))))
     return found
+
+
+def of_parts(
+    run: Run, shown: Release | Items, sums: Counter[str]
+) -> Iterator[tuple[str, list[float]]]:
+    """Yield the same of centred sums and of totals, if there are any."""
+    of, ledger = run.mechanism.config.sum, run.state.ledger
+    if isinstance(shown, Items):
+        return
+    if shown.sums is not None and of is not None:
+        labels = [ledger.label(row).decode() for row in shown.rows.tolist()]
+        exact = [sums[label] * (2 * steps_of(label, of.steps) - of.steps) for label in labels]
+        yield "sums", (((shown.sums.values - np.array(exact)) / shown.sums.sd) ** 2).tolist()
+    if shown.totals is not None:
+        off = shown.totals.values - sums.total()
+        yield "totals", ((off / shown.totals.sd) ** 2).tolist()
 
 
 def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[float]:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from tests.mechanisms.small import SMALL
+from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
 
@@ -23,6 +24,10 @@ PER_TICK = (
 # They answer from running column sums.
 MAXIMA = ("bounded_max", "doubling", "two_level", "two_level_k")
 
+_SUM: dict[str, object] = {
+    "max_count": 1,
+    "sum": parse_sum({"field": "price", "from": -2, "to": 4.5, "step": 0.5, "share": 0.6}),
+}
 _COMMON = SMALL | {"horizon": TICKS, "max_items": 2, "max_count": 3, "epsilon": 8.0}
 _UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": START}
 _USER: dict[str, object] = {"max_items": 1, "max_items_per_user": 3, "max_count": 1}
@@ -85,6 +90,7 @@ VARIANTS = [
         user=_USER,
         user_counts=_COUNTS,
         end_user_counts=_COUNTS | _END,
+        sum=_SUM,
     ),
     *_of(
         "unk_base",
@@ -98,6 +104,10 @@ VARIANTS = [
         tree_unbounded=_UNBOUNDED | {"counter": "tree"},
         user=_USER,
         user_counts=_COUNTS,
+        total={"total_share": 0.2},
+        total_user=_COUNTS | {"total_share": 0.2},
+        sum=_SUM | {"total_share": 0.1},
+        sum_tree=_SUM | _TREE | {"total_share": 0.1},
     ),
     *_of(
         "meta",

@@ -128,7 +128,41 @@ def one(value: Any, edges: Sequence[float] | None) -> str | int:
     return sum(edge <= number for edge in edges)
 
 
+def in_steps(value: Any, of: Mapping[str, Any]) -> int:
+    """Return a number in steps: clamped, to the nearest one, up from halfway."""
+    if number_of(value) is None:
+        raise Refused
+    least, most, step = (Fraction(repr(of[name])) for name in ("from", "to", "step"))
+    # Exponents of thousands: compared before they are expanded.
+    if value <= Decimal(repr(of["from"])):
+        return 0
+    exact = most if value >= Decimal(repr(of["to"])) else Fraction(value)
+    return int((exact - least) / step + Fraction(1, 2))
+
+
+def summed(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[str | int, int]]:
+    """Return the items, each with the number beside it or the event's, in steps."""
+    of, plainly = view["sum"], {name: of for name, of in view.items() if name != "sum"}
+    items = items_of(record, plainly, empty)
+    number = steps_of(of["field"])
+    if not items:
+        return []
+    if not any(many for _, many in number):
+        steps = in_steps(at(record, of["field"]), of)
+        return [(label, steps if count else 0) for label, count in items]
+    names, listed = [name for name, _ in number], [many for _, many in number].index(True) + 1
+    label = [name for name, _ in steps_of(view["items"])][listed:]
+    found = []
+    for element in walk(record, names[:listed]):
+        value = walk(element, label)
+        if not empty or (value is not None and value is not NOTHING):
+            found.append(in_steps(walk(element, names[listed:]), of))
+    return [(item, steps) for (item, _), steps in zip(items, found, strict=True)]
+
+
 def items_of(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[str | int, int]]:
+    if "sum" in view:
+        return summed(record, view, empty)
     steps, edges, count = steps_of(view["items"]), view.get("buckets"), view.get("count")
     lists = [place for place, (_, many) in enumerate(steps, 1) if many]
     names = [name for name, _ in steps]
@@ -188,7 +222,7 @@ def views_of(
     """Return the fields of every histogram: its own settings, else those of [events]."""
     found = []
     for own in histograms:
-        names = ("key", "items", "count", "where", "buckets")
+        names = ("key", "items", "count", "where", "buckets", "sum")
         view = {name: own.get(name, events.get(name)) for name in names}
         if "items" in own:
             view["count"] = own.get("count")

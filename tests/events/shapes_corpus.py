@@ -39,6 +39,12 @@ NAMES = (
 )
 UNITS = ("ms", "s", "us", "ns", "iso")
 EDGES = ([0, 10, 50, 100], [-5, 0.1, 9.99], [0, 0.30000000000000004, 1e2], [10, 1e6])
+SUMS: tuple[dict[str, Any], ...] = (
+    {"from": 0, "to": 100, "step": 0.01},
+    {"from": -5.5, "to": 9.5, "step": 0.5},
+    {"from": 0.1, "to": 1e6, "step": 999_999.9},
+    {"from": 1e14, "to": 1.00001e14, "step": 1e6},
+)
 WORDS: tuple[Any, ...] = ("purchase", "view", "5", 5, True, "", "é", 0, -7)
 
 
@@ -80,7 +86,7 @@ class Maker:
         return json.dumps(name, ensure_ascii=self.choose.random() < 0.5) if quoted else name
 
     def looked(self) -> tuple[dict[str, Any], list[Role]]:
-        """Return items, perhaps with a count and buckets, and their values in an event."""
+        """Return items, perhaps with a count, a sum and buckets, and their values in an event."""
         choose = self.choose
         own: dict[str, Any] = {}
         one: One = a_label
@@ -93,6 +99,8 @@ class Maker:
             if choose.random() < 0.6:
                 own["count"] = where + "." + self.path(2)
                 roles.append(Role(own["count"], a_count))
+            elif choose.random() < 0.6:
+                own["sum"] = choose.choice(SUMS) | {"field": where + "." + self.path(2)}
         elif kind < 0.6:
             own["items"] = self.path() + "[]"
         elif kind < 0.8:
@@ -103,6 +111,10 @@ class Maker:
         else:
             own["items"] = self.path()
             one = many(one, objects="buckets" not in own)
+        if not {"count", "sum"} & own.keys() and choose.random() < 0.2:
+            own["sum"] = choose.choice(SUMS) | {"field": self.path()}
+        if "sum" in own:
+            roles.append(Role(own["sum"]["field"], a_number))
         return own, [Role(own["items"], one), *roles]
 
     def where(self) -> tuple[list[dict[str, Any]], list[Role]]:
@@ -138,7 +150,9 @@ class Maker:
     def _case(self) -> Case | None:
         choose = self.choose
         own, roles = self.looked()
-        buckets = own.pop("buckets", None)
+        of_histogram: dict[str, Any] = {
+            name: own.pop(name) for name in ("buckets", "sum") if name in own
+        }
         key = choose.choice((self.path(), self.path(), "$key", "$all"))
         events: dict[str, Any] = {"key": key, **own}
         if choose.random() < 0.7:
@@ -150,7 +164,7 @@ class Maker:
             events["where"], more = self.where()
             roles += more
         user = choose.choice((None, None, self.path(), "$key"))
-        histograms: list[dict[str, Any]] = [{} if buckets is None else {"buckets": buckets}]
+        histograms: list[dict[str, Any]] = [of_histogram]
         for _ in range(choose.choice((0, 0, 0, 1, 2, 4))):
             other: dict[str, Any] = {}
             if choose.random() < 0.6:
@@ -169,8 +183,9 @@ class Maker:
         settings = settings_or_none(events, histograms, user)
         if settings is None:
             return None
-        names = [config.view for config in settings.histograms]
-        return Case(events, histograms, user, EventReader(settings.shape), names, roles)
+        return Case(
+            events, histograms, user, EventReader(settings.shape), views_of(settings), roles
+        )
 
     def record(self, case: Case) -> dict[str, Any]:
         """Return a matching event, as far as the settings' fields do not collide."""
@@ -266,6 +281,11 @@ def document(
         "privacy": {"unit": "event" if user is None else "user"},
         "histogram": sections,
     }
+
+
+def views_of(settings: Settings) -> list[str]:
+    """Return every histogram's view; of one with a sum, that of the numbers."""
+    return [config.lanes[-1].view for config in settings.histograms]
 
 
 def settings_or_none(

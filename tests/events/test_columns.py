@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.bounding import bound
 from tests.events.reading import columns, reader, shape
+from workers.arrays.tallies import ADDED_UP, FIRST, LAST
 from workers.events import columns as pairs
 from workers.events import vocabulary
 from workers.events.columns import NO_AMOUNTS, EventColumns, Events, LabelEncoder, Names
@@ -184,12 +185,14 @@ def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool
         assert together[name] == read([name])[name]
 
 
-@pytest.mark.parametrize(("last", "wanted"), [(True, [7, 2, 1]), (False, [8, 2, 1])])
+@pytest.mark.parametrize(
+    ("repeated", "wanted"), [(LAST, [7, 2, 1]), (ADDED_UP, [8, 2, 1]), (FIRST, [1, 2, 1])]
+)
 @pytest.mark.parametrize("others", [0, 30])
-def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(
-    last: bool, wanted: list[int], others: int
+def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last_or_first(
+    repeated: int, wanted: list[int], others: int
 ) -> None:
-    """A map keeps a name's last value, a list all. Long events use another lookup."""
+    """A list adds counts up, a map keeps the last, numbers the first. Long events use another lookup."""
     coder = LabelEncoder(Names())
     data = b"".join(b"%02d" % i for i in range(40))
     places = np.stack((np.arange(0, 80, 2), np.arange(2, 82, 2)), axis=1)
@@ -198,7 +201,7 @@ def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(
     amounts = np.array([1, 2, 7, *[3] * others, 1])
     number = np.array([3 + others, 1])
     keys, first = np.zeros(2, dtype=np.int32), np.cumsum(number) - number
-    made = coder.columns(keys, Vocabulary(), first, number, labels, amounts, last=last)
+    made = coder.columns(keys, Vocabulary(), first, number, labels, amounts, repeated=repeated)
     assert made.labels.tolist() == [4, 5, *range(6, 6 + others), 4]
     assert made.amounts.tolist() == [*wanted[:2], *[3] * others, wanted[2]]
     assert made.ends.tolist() == [2 + others, 3 + others]

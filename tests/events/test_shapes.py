@@ -8,7 +8,16 @@ import pytest
 
 from tests.arrays.uncompiled import plain_python
 from tests.events.reading import one
-from tests.events.shapes_corpus import Case, Maker, compare, difference, settings_or_none, told
+from tests.events.shapes_corpus import (
+    SUMS,
+    Case,
+    Maker,
+    compare,
+    difference,
+    settings_or_none,
+    told,
+    views_of,
+)
 from tests.events.shapes_values import dumped
 from workers.events import json_scanner, log, log_values, view_kernels
 from workers.events import reader as module
@@ -31,8 +40,7 @@ def case_of(events: dict[str, Any], *histograms: dict[str, Any], user: str | Non
     stated = list(histograms) or [{}]
     settings = settings_or_none(events, stated, user)
     assert settings is not None
-    views = [config.view for config in settings.histograms]
-    return Case(events, stated, user, EventReader(settings.shape), views, [])
+    return Case(events, stated, user, EventReader(settings.shape), views_of(settings), [])
 
 
 NS, S = 1_795_296_236_471_000_123, 1_795_296_236.4719999
@@ -106,6 +114,22 @@ ORDINARY = {name: (case_of(events), record) for name, (events, record) in SINGLE
     "readings": (
         case_of({"key": "k", "items": "r[].v"}, {"buckets": [-10, 0, 0.5]}),
         {"k": "a", "r": [{"v": -3.25}, {"v": 0.00012345678901234567}, {"v": 7}]},
+    ),
+    "prices": (
+        case_of(
+            {"key": "k", "items": "l[].s", "timestamp": "t"},
+            {"sum": {"field": "l[].p", "from": 0, "to": 100, "step": 0.01}},
+            {"sum": {"field": "total", "from": -10, "to": 10, "step": 1}},
+        ),
+        {"k": "a", "t": 5, "total": -3.25, "l": [{"s": "x", "p": 9.99}, {"s": "y", "p": 120}]},
+    ),
+    "prices of a list and an object": (
+        case_of(
+            {"key": "k", "items": "i"},
+            {"sum": {"field": "p", "from": 0, "to": 1, "step": 0.001}},
+            {"items": "o", "sum": {"field": "p", "from": 0, "to": 1, "step": 0.001}},
+        ),
+        {"k": "a", "i": ["a", "b", "a"], "o": {"x": 3, "y": 0}, "p": 0.3217},
     ),
     "five histograms": (
         case_of(
@@ -192,7 +216,10 @@ def probes() -> list[tuple[Case, list[bytes]]]:
     lists = {"items": "l[].i", "count": "l[].n"}
     counts = case_of({"key": "$all", "items": "i", "count": "n"}, {}, lists)
     counted = [b'{"i":"a","n":%b,"l":[{"i":"a","n":%b}]}' % (each, each) for each in numbers]
-    found.append((counts, counted))
+    several = [b'{"i":%b,"n":2,"l":[{"i":"a","n":2}]}' % i for i in (b'["a"]', b'{"a":1}')]
+    found.append((counts, counted + several))
+    users = [b'{"k":"a","i":"x","u":%b}' % user for user in (b"true", b"7", b"1.5", b"null")]
+    found.append((case_of(KEYED, user="u"), users))
     bounds = [{"field": "n", "min": 0.5}], [{"field": "n", "max": 10}]
     edges = case_of(
         {"key": "$all", "items": "n"},
@@ -200,6 +227,11 @@ def probes() -> list[tuple[Case, list[bytes]]]:
         *({"items": "i", "where": where} for where in bounds),
     )
     found.append((edges, [b'{"i":"a","n":%b}' % number for number in numbers]))
+    sums = [{"sum": of | {"field": "n"}} for of in SUMS]
+    prices = case_of({"key": "$all", "items": "i"}, *sums)
+    steps = [f"{half / 2 + off:.3f}" for half in range(-14, 22) for off in (0, 0.25, -0.001)]
+    given = [*numbers, *(step.encode() for step in steps)]
+    found.append((prices, [b'{"i":"a","n":%b}' % number for number in given]))
     return found
 
 
@@ -272,10 +304,17 @@ DEFECTS = {
     ),
     "null elements are none": (" or not to.program.empty", ""),
     "null in a list is none": (" and to.program.empty", ""),
-    "a count beside a list": ("LIST:\n        if column[COUNT] >= 0 or", "LIST:\n        if"),
+    "a count beside a list": ("LIST:\n        if counts_one or", "LIST:\n        if"),
     "one value where a list is wanted": (" column[ONLY_LIST] or", ""),
-    "an object beside a count": ("[COUNT] >= 0 or column", ""),
-    "an item without its count": ("0:\n            return DECLINED", "0:\n            return done"),
+    "an object beside a count": ("counts_one or column[BUCKETS]", "column[BUCKETS]"),
+    "an item without its count": ("if at[of[COUNT]] >= 0 else -1", "if at[of[COUNT]] >= 0 else 1"),
+    "near a step is sure": ("if found == math.floor(upper) and", "if"),
+    "what is no number is in steps": ("math.floor(upper) and is_number", "math.floor(upper)"),
+    "the steps of the first column": ("program.sums[column]", "program.sums[0]"),
+    "a name that counts 0 has a number": (
+        "of_event if times > 0 else times",
+        "of_event if times >= 0 else times",
+    ),
     "missing items are none": (
         "if not program.empty:\n                    status[event] = DECLINED",
         "pass",

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -25,7 +25,7 @@ from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
 
 # Fields of a snapshot that published items and answers decide; all others are public.
 CONTENT = (
-    *("items", "labels", "value", "answers", "since", "error", "quantiles"),
+    *("items", "sums", "all_items", "labels", "value", "answers", "since", "error", "quantiles"),
     *("complete", "asked", "refused", "labels_left", "queries_left"),
 )
 
@@ -252,6 +252,22 @@ def _released(
     sizes.ticks += len({(topic, end) for topic, _, end in order[0]})
 
 
+def _sums(
+    one: Mapping[str, Any], two: Mapping[str, Any], touched: set[str], moved_by: int
+) -> Iterator[str]:
+    """Check that sums of other items are the same, and that totals differ as the counts do."""
+    labels = ([label for label, _ in each.get("items", [])] for each in (one, two))
+    pairs = zip(labels, (each.get("sums", []) for each in (one, two)), strict=True)
+    before, after = (dict(zip(names, sums, strict=False)) for names, sums in pairs)
+    for label in (before.keys() & after.keys()) - touched:
+        if before[label] != after[label]:
+            yield f"{label[:9]!r} has equal sums, published as {before[label]} and {after[label]}"
+    if "all_items" in one:
+        was, now = one["all_items"]["count"], two["all_items"]["count"]
+        if now - was != moved_by:
+            yield f"all items differ by {moved_by}, published as {was} and {now}"
+
+
 def _snapshots(
     config: HistogramConfig,
     first: int,
@@ -264,9 +280,9 @@ def _snapshots(
         yield f"{mine.topic}: snapshots with different headers"
     key = (mine.key or b"").decode()
     own = [
-        (row.tick, row.label, n)
+        (row.tick, row.label, n if row.lane == config.lane else 0)
         for row, n in moved.items()
-        if row.key == key and row.lane == config.lane
+        if row.key == key and row.lane in config.lanes
     ]
     # A public stream key is published from the tick at which it was first named.
     of_key = [at for lane, at, name in named if name == key and lane == config.lane]
@@ -291,6 +307,7 @@ def _snapshots(
     frames = [{n: v for n, v in each.items() if n not in CONTENT} for each in (one, two)]
     if frames[0] != frames[1] or list(one) != list(two):
         yield f"{mine.topic}: {key} tick {tick}: public fields {frames[0]} and {frames[1]}"
+    yield from _sums(one, two, touched, differing.total())
     if late and config.mechanism == "meta":
         return  # it lacks the blocks before
     traits = TRAITS.get(kind_of(config), frozenset())

@@ -104,11 +104,11 @@ def _rows_only() -> AbstractContextManager[object]:
 LEAKS: dict[str, tuple[Leak, int]] = {
     "an item over max_items is kept": (_wider(1, 0), 1000000000),
     "a count over max_count is kept": (_wider(0, 1), 1000000001),
-    "a user's bound is forgotten at a restart": (_forget_users, 1000000369),
+    "a user's bound is forgotten at a restart": (_forget_users, 1000000057),
     "a rejected event moves the watermark": (_rejected_move_time, 1000000002),
     "max_ahead is ignored": (_no_max_ahead, 1000000002),
-    "a shown item is forgotten at a restart": (_forget_shown, 1000000292),
+    "a shown item is forgotten at a restart": (_forget_shown, 1000003404),
     "noise depends on the number of rows": (_noise_of_rows, 1000000076),
-    "an empty tick is not released": (_skip_empty, 1000000039),
+    "an empty tick is not released": (_skip_empty, 1000000048),
     "an owner is told only about its rows": (_rows_only, 1000000000),
 }

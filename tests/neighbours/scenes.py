@@ -19,6 +19,7 @@ from workers.agents.topics import Topics
 from workers.agents.worker import Factory
 from workers.kafka.clients import Connection
 from workers.kafka.topics import ExistingTopic
+from workers.mechanisms.config.sums import Sum
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import PER_ITEM
 from workers.settings.settings import Settings, load
@@ -133,6 +134,8 @@ def make_scene(seed: int) -> Scene:
     user = variant.unit == "user"
     rekey = user and rng.random() < 0.5
     shape = rng.choice(("list", "object", "rows"))
+    if "sum" in variant.options and shape == "rows":
+        shape = "object"  # a sum takes no count beside the items
     events: dict[str, Any] = {"topic": "events", "timestamp": "ts"}
     events["key"] = "$key" if (rekey or not user) and rng.random() < 0.2 else "key"
     events |= (
@@ -180,6 +183,9 @@ def _options(variant: Variant) -> dict[str, Any]:
         for name, value in variant.options.items()
     }
     found.pop("start", None)
+    if isinstance(of := found.get("sum"), Sum):
+        ends = {"from": float(of.from_), "to": float(of.to), "step": float(of.step)}
+        found["sum"] = {"field": "paid", **ends, "share": of.share}
     return found
 
 
@@ -218,6 +224,7 @@ def fields(scene: Scene, event: Event) -> dict[str, Any]:
     content = event.content
     found: dict[str, Any] = {"user": event.user, "ts": event.time_ms}
     found |= {"key": content.key, "kind": content.kind, "other": list(content.other)}
+    found["paid"] = (3 * len(content.items) + sum(n for _, n in content.items)) % 9 - 2.5
     if scene.shape == "list":
         found["items"] = [label for label, n in content.items for _ in range(n)]
     elif scene.shape == "object":

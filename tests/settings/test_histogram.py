@@ -5,9 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.settings.test_settings import GOOD, assert_refused, changed, loaded, refusal
+from tests.settings.test_settings import GOOD, assert_refused, changed, loaded, refusal, with_users
 from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, build
+from workers.pipeline.factory import mechanisms
 from workers.replay.backtest.grid import make_grid, settings_text
 from workers.runtime.errors import SettingsError
 
@@ -34,6 +35,7 @@ OTHERS = {
     "positive_gauss": "",
     "pay_what_you_get": "k = 2\nkbar = 5\nlabels = 9\nqueries = 5\n",
 }
+SUM = 'sum = { field = "price", from = 0, to = 100, step = 0.01 }\n'
 REFUSALS = [
     (GOOD + 'windows = ["15s"]\n', "windows holds 15000 ms: a multiple of the tick, 10000 ms"),
     (GOOD + 'windows = ["2d"]\n', "windows holds 172800000 ms: at most the epoch, 86400000 ms"),
@@ -72,6 +74,28 @@ REFUSALS = [
         GOOD.replace("[worker]\n", "[worker]\nowner_partitions = 3\n") + "split = 4\n",
         "split = 4: at most the number of owner partitions, 3",
     ),
+    (GOOD + "sum = 3\n", 'sum = 3: a field and its range, such as { field = "price"'),
+    (GOOD + SUM.replace("0.01", "0.03"), "sum.step = 0.03: to - from must be a whole number"),
+    (GOOD + SUM + "max_count = 2\n", "max_count = 2: 1 with sum"),
+    (GOOD.replace("[[", 'count = "qty"\n[[', 1) + SUM, 'count = "qty": not with sum'),
+    (
+        GOOD.replace('"unk_base"', '"positive_gauss"') + SUM,
+        "sum is set: only in known_base and unk",
+    ),
+    (with_users(SUM + "max_items_per_user = 3\n"), 'sum is set: only with privacy.unit = "event"'),
+    (GOOD + SUM.replace("price", "lines[].price"), "in the same list as items = ... or without []"),
+    (GOOD + SUM.replace("price", "products"), 'sum.field = "products": must be a field other'),
+    (GOOD + SUM.replace("price", "a..b"), 'sum.field = "a..b": at character 3'),
+    (GOOD + "total_share = 1\n", "total_share = 1: a number from 0.01 to 0.9"),
+    (
+        GOOD + SUM.replace(" }", ", share = 0.9 }") + "total_share = 0.1\n",
+        "total_share = 0.1: with sum.share = 0.9 at most 0.95",
+    ),
+    (
+        GOOD.replace('"unk_base"', '"positive_gauss"') + "total_share = 0.1\n",
+        "total_share = 0.1: only in unk_base",
+    ),
+    (GOOD + "split = 2\ntotal_share = 0.1\n", "total_share = 0.1: only with split = 1"),
     (
         GOOD.replace("horizon = 8640", 'horizon = "unbounded"\nstart = 2026-01-01T00:00:00Z')
         + 'windows = ["367d"]\n',
@@ -90,6 +114,12 @@ def test_windows_are_multiples_of_the_tick_up_to_the_epoch(tmp_path: Path) -> No
     assert found.windows == (3_600_000, 10_000, 86_400_000)
     for more in ("", "windows = []\n"):
         assert loaded(tmp_path, GOOD + more).histograms[0].windows == ()
+
+
+def test_a_step_far_below_the_noise_is_refused_with_what_helps(tmp_path: Path) -> None:
+    given = loaded(tmp_path, GOOD.replace("epsilon = 1.0", "epsilon = 0.001") + SUM)
+    with pytest.raises(SettingsError, match=r"'products': sum.step = 0.01: .* take a larger step"):
+        mechanisms(given)
 
 
 @pytest.mark.parametrize("mechanism", OTHERS)

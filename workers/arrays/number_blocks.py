@@ -94,6 +94,13 @@ def find_shown(
 
 
 @kernel
+def add_by_key(keys: Codes, counts: Longs, totals: Longs) -> None:
+    """Add the counts (n,) of each stream key to `totals` (keys,)."""
+    for row in range(len(keys)):
+        totals[keys[row]] += counts[row]
+
+
+@kernel
 def mark_blocks(rows: Longs, block_bits: int, blocks: Bools) -> None:
     """Mark the blocks, of 2^block_bits rows each, that contain any of `rows`."""
     for i in range(len(rows)):

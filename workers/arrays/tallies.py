@@ -15,6 +15,7 @@ from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
 from workers.arrays.types import Bools, Codes, Longs, Words
 
 NO_LABEL = (1 << 32) - 1
+ADDED_UP, LAST, FIRST = range(3)
 # Up to this many labels of an event are compared pairwise, more are looked up by their code.
 PAIRWISE_MAX = 16
 
@@ -103,14 +104,14 @@ def distinct_labels(
     labels: Codes,
     amounts: Longs,
     amount_max: int,
-    last: bool,
+    repeated: int,
     met: Longs,
     ends: Longs,
     seen: Bools,
     out_labels: Codes,
     out_amounts: Longs,
 ) -> tuple[bool, bool]:
-    """Write each event's distinct labels in order of first occurrence, with their summed amounts.
+    """Write each event's distinct labels in order of first occurrence, with their amounts.
 
     Returns whether any amount is not 1, and whether all events are seen.
 
@@ -118,7 +119,7 @@ def distinct_labels(
         first, number: (n,): event i has labels[first[i] : first[i] + number[i]]; < 0: not seen.
         amounts: (m,), or (0,): all 1.
         amount_max: limit per label and event.
-        last: take the last amount of a repeated label, not the sum.
+        repeated: what a repeated label's amount is: ADDED_UP, its LAST one or its FIRST.
         met: (labels' codes,), scratch, -1 before and after.
         ends, seen: (n,), written; ends are those in `out_labels`.
         out_amounts: written only if any of them is not 1.
@@ -155,8 +156,10 @@ def distinct_labels(
                 for j in range(at):
                     out_amounts[j] = 1
             if found >= 0:
-                amount = amount if last else min(out_amounts[found] + amount, amount_max)
-                out_amounts[found] = amount
+                if repeated == ADDED_UP:
+                    out_amounts[found] = min(out_amounts[found] + amount, amount_max)
+                elif repeated == LAST:
+                    out_amounts[found] = amount
                 continue
             if not short:
                 met[label] = at

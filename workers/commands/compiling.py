@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 _EVENTS = 64
 _SECOND = "apart"
+_SUM = {"field": "n", "from": 0, "to": 9, "step": 0.5}
 _TICK_MS = 1000
 # Earlier events would be rejected, and what counts events would not be compiled.
 _BEGIN_MS = EARLIEST_MS
@@ -164,7 +165,7 @@ def _events() -> list[bytes]:
     shapes: list[object] = ["a", ["a", "b"], {"a": 1, "b": 2}, many, ["\u00e4\n"]]
     events = []
     for i in range(_EVENTS):
-        about = {"key": f"k{i % 3}", "user": f"u{i % 7}", "ts": _BEGIN_MS + i * 100}
+        about = {"key": f"k{i % 3}", "user": f"u{i % 7}", "ts": _BEGIN_MS + i * 100, "n": i % 11}
         events.append(json.dumps(about | {"items": shapes[i % len(shapes)]}).encode())
     # A duplicate name.
     events[0] = events[0][:-1] + b', "ts": %d}' % _BEGIN_MS
@@ -302,6 +303,7 @@ def _settings(unit: str) -> Settings:
         sketch = {"mechanism": "misra_gries"}
         kinds.append({**sketch, "size": 8, "release": "pmg"})
         kinds.append({**sketch, "size": 5, "release": "pure", "delta": 1e-20, **domain})
+        kinds.append({"mechanism": "unk_base", "sum": _SUM, "total_share": 0.1})
     histograms = [shared | kind | {"name": f"h{i}"} for i, kind in enumerate(kinds)]
     document = {
         "worker": {"name": "compiling", "data_dir": "var", "key_file": "noise.key"},

@@ -21,6 +21,7 @@ from workers.commands.failures import EXIT_INTERRUPTED
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
+from workers.replay.backtest.measure import SUMS
 from workers.replay.backtest.recommend import recommend
 from workers.replay.backtest.results import Outcome, Tables, by_histogram, prepare, read, write
 from workers.replay.backtest.sweep import Backtest, Pool, processes_for
@@ -314,7 +315,8 @@ def _row(outcome: Outcome) -> dict[str, str]:
     of = outcome.row
     row = {"run": str(of.run), "mechanism": of.mechanism, "epsilon": f"{of.epsilon:g}"}
     row |= {name: value or "-" for name, value in outcome.varied.items() if name not in row}
-    for metric in METRICS_SHOWN:
+    of_sums = [metric for metric in SUMS if metric in outcome.metrics]
+    for metric in (*METRICS_SHOWN, *of_sums):
         row[metric] = "-"
         if metric in outcome.metrics:
             value = outcome.metrics[metric].mean

@@ -1,7 +1,7 @@
 """Snapshots in memory: a tick's JSON, byte for byte as in the topic if it has one page."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
@@ -10,7 +10,7 @@ import msgspec
 import orjson
 
 from workers.mechanisms.accounting import Guarantee, NotNegative
-from workers.pipeline.snapshots import LISTS, join_pages, join_parts
+from workers.pipeline.snapshots import LISTED_BESIDE, LISTS, join_pages, join_parts
 from workers.runtime.errors import QuietcountError
 
 # Incomplete ticks hold at most these bytes; the oldest are dropped for new ones.
@@ -184,10 +184,14 @@ def select_items(
     all_items: list[Any] | None = document.get("items")
     if all_items is None:
         return snapshot.json
+    kept: Sequence[int] = range(len(all_items))
     if items is not None:
-        document["items"] = [item for item in all_items if item[0] in items][:top]
+        kept = [at for at in kept if all_items[at][0] in items][:top]
     elif "edges" not in document:
-        document["items"] = all_items[:top]
+        kept = kept[:top]
+    for name in ("items", *LISTED_BESIDE):
+        if name in document:
+            document[name] = [document[name][at] for at in kept]
     document["total_items"] = len(all_items)
     return orjson.dumps(document)
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from workers.arrays.blake2b import State, digests, start
 from workers.arrays.compiled import kernel
+from workers.arrays.tallies import ADDED_UP, distinct_labels, one_label_each, pair_slot
 from workers.arrays.tallies import NO_LABEL as _NO_LABEL
-from workers.arrays.tallies import distinct_labels, one_label_each, pair_slot
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 from workers.events.log_values import AMOUNT_MAX
@@ -254,13 +254,12 @@ class LabelEncoder:
         labels: Codes,
         amounts: Longs,
         *,
-        last: bool = False,
+        repeated: int = ADDED_UP,
     ) -> EventColumns:
         """Return columns in which every label of an event occurs once.
 
         Event i has labels[first[i] : first[i] + number[i]], disjoint between events; number[i] < 0
-        if the view excludes it. The amount of a repeated label is the last one if `last`, else the
-        sum; `amounts` (0,) means all 1.
+        if the view excludes it. `amounts` (0,) means all 1; `repeated` is as in `distinct_labels`.
         """
         names, n = self.labels.vocabulary, len(first)
         first, number = readonly_contiguous(first), readonly_contiguous(number)
@@ -279,7 +278,7 @@ class LabelEncoder:
             readonly_contiguous(labels),
             readonly_contiguous(amounts),
             AMOUNT_MAX,
-            last,
+            repeated,
             self._met,
             ends,
             seen,

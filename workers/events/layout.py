@@ -1,5 +1,6 @@
 """A shape in kernel form: a slot per wanted field, and the views as rows for `view_kernels`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from workers.arrays.words import WORD
 from workers.events import view_kernels as kernels
 from workers.events.log_values import ISO, MS, NS, US, S
 from workers.events.tree import NO_SLOT, Node, Wanted, build
+from workers.mechanisms.config.sums import Sum
 from workers.mechanisms.config.views import (
     ALL_KEYS,
     RECORD_KEY,
@@ -30,11 +32,12 @@ _UNITS = MappingProxyType({"ms": MS, "s": S, "us": US, "ns": NS, "iso": ISO})
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The source of labels, independent of the views that count them; see `View`."""
+    """The source of labels and amounts, independent of the views that count them; see `View`."""
 
     path: Path
     count: Path | None
     edges: tuple[float, ...] | None
+    sum: Sum | None
 
 
 class Layout(Frozen):
@@ -77,10 +80,24 @@ class Layout(Frozen):
             read_only(np.stack((ends - lengths, ends), axis=1)),
             read_only(np.array(rows.reals, dtype=np.float64)),
             read_only(np.array(rows.edges, dtype=np.float64)),
+            read_only(np.array(rows.sums, dtype=np.float64)),
             shape.empty,
         )
         self.tree = build(list(rows.wanted.values()))
         self.slots = rows.slots
+
+
+def _steps(of: Sum) -> tuple[float, float, float, float]:
+    """Return a sum's numbers for `view_kernels.amount_of`.
+
+    With M the larger of |from| and |to|: a number v of at most 2 M is off by 2^-53 |v| as a float,
+    so are `from` and `step`, and each operation rounds once. In steps that is at most
+    (16 M / step + 4) 2^-53; numbers further out are clamped whatever their error. Where the bound
+    is not small, the general reader decides about every number.
+    """
+    least, step = float(of.from_), float(of.step)
+    error = (float(max(abs(of.from_), abs(of.to)) / of.step) + 1) * 2.0**-48
+    return least, step, float(of.steps), error if error < 0.25 else math.inf
 
 
 def _table(rows: Sequence[Sequence[int]], width: int) -> Longs:
@@ -98,6 +115,7 @@ class _Rows:
         self.words: list[bytes] = []
         self.reals: list[float] = []
         self.edges: list[float] = []
+        self.sums: list[tuple[float, float, float, float]] = []
 
     @property
     def slots(self) -> int:
@@ -120,7 +138,7 @@ class _Rows:
         return self._lists.setdefault(steps, self.slots)
 
     def of_view(self, view: View, key: int) -> list[int]:
-        items = Items(view.items, view.count, view.edges)
+        items = Items(view.items, view.number or view.count, view.edges, view.sum)
         if items not in self.columns:
             self.columns[items] = self._of_column(items)
         row = [NOWHERE] * kernels.VIEW_COLUMNS
@@ -145,6 +163,9 @@ class _Rows:
         row[kernels.EDGE] = len(self.edges)
         self.edges += items.edges or ()
         row[kernels.EDGES_STOP] = len(self.edges)
+        row[kernels.SUMS] = int(items.sum is not None)
+        row[kernels.OF_EVENT] = int(items.count is not None and items.count.list_at is None)
+        self.sums.append((0.0, 0.0, 0.0, 0.0) if items.sum is None else _steps(items.sum))
         return row
 
     def _add(self, condition: Condition) -> None:

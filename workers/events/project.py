@@ -79,6 +79,12 @@ class Projection(Frozen):
             return str(why)
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
 
+    def numbers(self, view: str, record: object) -> list[float | Decimal]:
+        """Return the numbers of a view of sums in an event, one for each item."""
+        of = dict(zip(self._shape.views, self._views, strict=True))[view]
+        valid = isinstance(record, Mapping) and not isinstance(self.event(record), str)
+        return of.numbers(record) if valid and isinstance(record, Mapping) else []
+
     def user_and_time(self, record: object) -> tuple[str | None, int]:
         """Return user and time: None and -1 if unreadable, "" and 0 if not a field."""
         if not isinstance(record, Mapping):
@@ -126,7 +132,7 @@ def _likely_unit(value: object) -> str:
 
 class _ViewProjection(Frozen):
     def __init__(self, view: View, empty: bool) -> None:
-        self._view, self._empty = view, empty
+        self._view, self._empty, self._number = view, empty, view.number
         self._where = tuple((condition, parse(condition.field).steps) for condition in view.where)
 
     def seen(self, record: Mapping[str, Any]) -> ViewValues | None:
@@ -139,7 +145,33 @@ class _ViewProjection(Frozen):
             if not isinstance(given, str | int):
                 raise _Rejected(f"field {_name(key)} is not a string, whole number or boolean")
             name = _text(given)
-        return ViewValues(name, *self._items(record))
+        items, amounts = self._items(record)
+        if self._view.sum is not None:
+            numbers = self._numbers(record, len(items))
+            steps = map(self._view.sum.steps_of, numbers)
+            amounts = [n if amount else 0 for n, amount in zip(steps, amounts, strict=True)]
+        return ViewValues(name, items, amounts)
+
+    def numbers(self, record: Mapping[str, Any]) -> list[float | Decimal]:
+        """Return the numbers of a view of sums, one for each item; [] where it has none."""
+        if self.seen(record) is None:
+            return []
+        return self._numbers(record, len(self._items(record)[0]))
+
+    def _numbers(self, record: Mapping[str, Any], items: int) -> list[float | Decimal]:
+        path = self._number
+        assert path is not None, "only of sums"
+        if path.list_at is None:
+            return [_number(_field(record, path), path)] * items if items else []
+        steps, label = path.list_steps or (), self._view.items.steps[path.list_at :]
+        found: list[float | Decimal] = []
+        of_list = Path(steps)
+        for element in _at(record, steps) if items else ():
+            value = _at(element, label, of_list)
+            if not self._empty or (value is not None and value is not _ABSENT):
+                given = _at(element, path.steps[len(steps) :], of_list)
+                found.append(_number(_required(given, path), path))
+        return found
 
     def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         items, count = self._view.items, self._view.count
@@ -331,6 +363,13 @@ def _value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:
     found: Any = record
     for name in steps:
         found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _number(value: Any, path: Path) -> float | Decimal:
+    if number_of(value) is None:
+        raise _Rejected(f"field {_name(path)} is not a number")
+    found: float | Decimal = value
     return found
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.tallies import ADDED_UP, FIRST
 from workers.arrays.types import Codes, Longs
 from workers.events.columns import (
     NO_AMOUNTS,
@@ -190,7 +191,10 @@ class SourceReader:
             codes, names = _kept(keys[key], good), self._names[key].vocabulary
             if columns is None:
                 encoder = self._encoders[column]
-                columns = encoder.columns(codes, names, first, number, labels, amounts)
+                repeated = ADDED_UP if layout.items_of[column].sum is None else FIRST
+                columns = encoder.columns(
+                    codes, names, first, number, labels, amounts, repeated=repeated
+                )
             if own is number:
                 yield layout.names[view], columns
             else:

@@ -1,14 +1,16 @@
 """Evaluate views on event logs, whatever the record format.
 
-A *view* is the input of one histogram: stream key, items, counts, conditions and buckets. Views
-with the same items, counts and buckets share one *column* of labels. The kernel declines every
-event that it is unsure of to the general reader (`events.project`), and accepts none in part.
+A *view* is the input of one histogram: stream key, items, counts, conditions and buckets, or that
+of its sums. Views with the same items, counts, buckets and sums share one *column* of labels. The
+kernel declines every event that it is unsure of to the general reader (`events.project`), and
+accepts none in part.
 
 Indices are not bounds-checked (162 ns per event of five views, 198 with checks): slots come from
 the layout, logs with too few rows for a list or object are declined, and the output has room for a
 label per log row. `log_values` checks its reads of event bytes.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -36,8 +38,11 @@ UNSEEN = -1
 VIEW_KEY, COLUMN, CONDITION, CONDITIONS_STOP = range(4)
 VIEW_COLUMNS = 4
 # Columns of `columns`; slots are NOWHERE if not a field.
-ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP = range(7)
-COLUMN_COLUMNS = 7
+ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP, SUMS, OF_EVENT = range(9)
+COLUMN_COLUMNS = 9
+# Of a column of sums, whose COUNT is a number (OF_EVENT: one for the event, not beside each item):
+# `from`, `step`, R, and a bound on the error of a number in steps, computed in floats.
+LEAST, STEP, STEPS, STEPS_ERROR = range(4)
 # Columns of `conditions`; operands: rows FIRST to LAST of `words`, a row of `reals`, or 1 or 0.
 FIELD, ASKS, FIRST, LAST = range(4)
 IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = range(5)
@@ -71,6 +76,7 @@ class Program(NamedTuple):
     words: Longs
     reals: Floats
     edges: Floats
+    sums: Floats  # (c, 4), see LEAST; 0 for a column of counts
     empty: bool
 
 
@@ -102,6 +108,7 @@ class Output(NamedTuple):
 
 class Target(NamedTuple):
     column: Longs
+    sums: Floats
     program: Program
     labels: Longs
     amounts: Longs
@@ -171,6 +178,24 @@ def find_bucket(value: float, edges: Floats, first: int, stop: int) -> int:
 
 
 @kernel_inline
+def amount_of(logs: Logs, row: int, to: Target) -> int:
+    """Return an item's count or, in a column of sums, its number in steps; -1 if unsure.
+
+    With the bounds low and high on the nearest float of a number, its steps are between
+    (low - from) / step - e and (high - from) / step + e, e = STEPS_ERROR (`layout`).
+    """
+    if to.column[SUMS] == 0:
+        return item_count(logs.data, logs.rows, row)
+    low, high, is_number = number_bounds(logs.data, logs.rows, row)
+    least, step, steps, error = to.sums[LEAST], to.sums[STEP], to.sums[STEPS], to.sums[STEPS_ERROR]
+    # Clamped before `floor`: numbers may be infinite.
+    lower = min(max((low - least) / step - error + 0.5, 0.0), steps)
+    upper = min(max((high - least) / step + error + 0.5, 0.0), steps)
+    found = math.floor(lower)
+    return int(found) if found == math.floor(upper) and is_number else -1
+
+
+@kernel_inline
 def add_item(logs: Logs, done: int, row: int, times: int, to: Target, used: int) -> int:
     """Add the value in `row` as one item; return the bytes used in `made`, DECLINED if invalid."""
     column, labels = to.column, to.labels
@@ -200,19 +225,22 @@ def next_in_slot(log: Longs, row: int, stop: int, slot: int) -> int:
 
 @kernel_inline
 def add_elements(
-    logs: Logs, done: int, row: int, stop: int, to: Target, used: int
+    logs: Logs, done: int, row: int, stop: int, of_event: int, to: Target, used: int
 ) -> tuple[int, int]:
-    """Add the items of a list of objects; return bytes used in `made`, or DECLINED, and labels."""
+    """Add the items of a list of objects; return bytes used in `made`, or DECLINED, and labels.
+
+    `of_event` is the amount of every item, unless one stands beside each.
+    """
     log, column = logs.rows, to.column
     item, count = row + 1, row + 1
     for _ in range(log[row, START]):
         item = next_in_slot(log, item, stop, column[ITEMS])
-        times = 1
-        if column[COUNT] >= 0:
+        times = of_event
+        if column[COUNT] >= 0 and column[OF_EVENT] == 0:
             count = next_in_slot(log, count, stop, column[COUNT])
             if count == stop:
                 return DECLINED, used
-            times = item_count(logs.data, log, count)
+            times = amount_of(logs, count, to)
             count += 1
         if item == stop:
             return DECLINED, used
@@ -227,19 +255,18 @@ def add_elements(
 
 @kernel_inline
 def add_value(
-    logs: Logs, done: int, row: int, stop: int, count: int, to: Target, used: int
+    logs: Logs, done: int, row: int, stop: int, of_event: int, to: Target, used: int
 ) -> tuple[int, int]:
-    """Add the items of any other value, as `add_elements`; `count` is the count's row, or -1."""
+    """Add the items of any other value, as `add_elements`; `of_event` is the amount of each."""
     log, column = logs.rows, to.column
-    kind = log[row, KIND]
+    kind, counts_one = log[row, KIND], column[COUNT] >= 0 and column[SUMS] == 0
     if kind == kinds.LIST:
-        if column[COUNT] >= 0 or log[row, START] > stop - row - 1:
+        if counts_one or log[row, START] > stop - row - 1:
             return DECLINED, used
         for item in range(row + 1, row + 1 + log[row, START]):
             if log[item, KIND] == kinds.NULL and to.program.empty:
                 continue
-            # A literal 1 would compile `add` a second time.
-            done = add_item(logs, done, item, int(np.int64(1)), to, used)
+            done = add_item(logs, done, item, of_event, to, used)
             if done < 0:
                 return DECLINED, used
             used += 1
@@ -247,21 +274,19 @@ def add_value(
     if column[ONLY_LIST] or kind == kinds.OTHER:
         return DECLINED, used
     if kind == kinds.MAP:
-        if column[COUNT] >= 0 or column[BUCKETS] or 2 * log[row, START] > stop - row - 1:
+        if counts_one or column[BUCKETS] or 2 * log[row, START] > stop - row - 1:
             return DECLINED, used
         for entry in range(log[row, START]):
             name = row + 1 + 2 * entry
-            done = add_item(logs, done, name, item_count(logs.data, log, name + 1), to, used)
+            times = item_count(logs.data, log, name + 1)
+            if column[SUMS]:
+                times = of_event if times > 0 else times
+            done = add_item(logs, done, name, times, to, used)
             if done < 0:
                 return DECLINED, used
             used += 1
         return done, used
-    times = 1
-    if column[COUNT] >= 0:
-        if count < 0:
-            return DECLINED, used
-        times = item_count(logs.data, log, count)
-    return add_item(logs, done, row, times, to, used), used + 1
+    return add_item(logs, done, row, of_event, to, used), used + 1
 
 
 @kernel
@@ -328,18 +353,23 @@ def project_views(
                 continue
             of = columns[column]
             is_uneven = uneven[column : column + 1]
-            to = Target(of, program, labels[column], amounts[column], is_uneven)
+            to = Target(
+                of, program.sums[column], program, labels[column], amounts[column], is_uneven
+            )
             opened = of[ELEMENTS]
             place = at[opened] if opened >= 0 else at[of[ITEMS]]
             now = used[column]
+            # A literal 1 would compile `add_item` a second time.
+            of_event = int(np.int64(1))
+            if (opened < 0 or of[OF_EVENT]) and of[COUNT] >= 0:
+                of_event = amount_of(logs, at[of[COUNT]], to) if at[of[COUNT]] >= 0 else -1
             if place < 0 or log[place, KIND] == kinds.NULL:
                 if not program.empty:
                     status[event] = DECLINED
             elif opened < 0:
-                count = at[of[COUNT]] if of[COUNT] >= 0 else -1
-                done, now = add_value(logs, done, place, stop, count, to, now)
+                done, now = add_value(logs, done, place, stop, of_event, to, now)
             elif log[place, KIND] == kinds.LIST:
-                done, now = add_elements(logs, done, place, stop, to, now)
+                done, now = add_elements(logs, done, place, stop, of_event, to, now)
             else:
                 status[event] = DECLINED
             if done < 0:

@@ -3,12 +3,14 @@
     tags    uint64 (n, 2)   keyed tag of (stream key, label): the row's identity, and its noise
     keys    int32  (n,)     index of the stream key
     counts  int64  (n,)     the exact running count (sensitive)
+    sums    int64  (n,)     with `sum`: the exact running sum, in steps (sensitive)
     shown   int32  (n,)     first tick at which the row was shown, else 0; int64 once needed
     ends    uint32 (n,)     end of the row's label in the text; int64 beyond 4 GiB
     text    uint8           UTF-8 bytes of all labels, end to end
 
 Rows are append-only. A label is a slice of one byte column, never a Python object; rows are found
-by tag. An item takes 41 to 47 bytes plus its label; pages of unused capacity are never touched.
+by tag. An item takes 41 to 47 bytes plus its label, and 8 with a sum; pages of unused capacity are
+never touched.
 """
 
 from __future__ import annotations
@@ -97,6 +99,7 @@ class Contributions:
     tags: Tags
     labels: Texts
     counts: Longs  # above 0
+    of_sums: bool = False  # the counts are steps of numbers (`config.sums`), in a lane of their own
 
     def __post_init__(self) -> None:
         lengths = len(self.key_of_row), len(self.tags), len(self.labels), len(self.counts)
@@ -127,12 +130,14 @@ class Ledger:
         self._tags = np.zeros((FIRST_CAPACITY, 2), dtype=np.uint64)
         self._keys = np.zeros(FIRST_CAPACITY, dtype=np.int32)
         self._counts = np.zeros(FIRST_CAPACITY, dtype=np.int64)
+        self._sums = np.zeros(0, dtype=np.int64)  # capacity once needed
         self._shown: Shown = np.zeros(FIRST_CAPACITY, dtype=np.int32)
         self._ends: NDArray[Any] = np.zeros(FIRST_CAPACITY, dtype=np.uint32)
         self._text = np.zeros(16 * FIRST_CAPACITY, dtype=np.uint8)
         self._index = TagIndex()
         # Rows changed since `clean`.
         self.touched: list[Rows] = []
+        self.summed: list[Rows] = []
         self.newly_shown: list[Rows] = []
         self.clean_rows = 0
 
@@ -152,6 +157,11 @@ class Ledger:
         return self._counts[: self.n]
 
     @property
+    def sums(self) -> Longs:
+        self._sums = with_capacity(self._sums, self.n)
+        return self._sums[: self.n]
+
+    @property
     def shown(self) -> Shown:
         return self._shown[: self.n]
 
@@ -163,7 +173,8 @@ class Ledger:
 
     @property
     def nbytes(self) -> int:
-        held = (self._tags, self._keys, self._counts, self._shown, self._ends, self._text)
+        numbers = (self._keys, self._counts, self._sums, self._shown)
+        held = (self._tags, *numbers, self._ends, self._text)
         return self._index.nbytes + sum(a.nbytes for a in held)
 
     def label(self, row: int) -> bytes:
@@ -219,9 +230,15 @@ class Ledger:
             rows = rows[rows >= 0]
         self.touched.append(rows)
 
+    def add_sums(self, contributions: Contributions) -> None:
+        """Add one message's sums to the rows of its items, which have been merged."""
+        tags, steps = contributions.tags, contributions.counts
+        rows, unknown = self._index.add(self.sums, self._tags, tags, steps)
+        self.summed.append(rows[rows >= 0] if unknown else rows)
+
     def mark_shown(self, rows: Rows, tick: int) -> None:
         self.shown_to(tick)[rows] = tick
         self.newly_shown.append(rows)
 
     def clean(self) -> None:
-        self.touched, self.newly_shown, self.clean_rows = [], [], self.n
+        self.touched, self.summed, self.newly_shown, self.clean_rows = [], [], [], self.n

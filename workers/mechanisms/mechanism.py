@@ -26,6 +26,14 @@ from workers.runtime.frozen import Frozen
 
 
 @dataclass(frozen=True, slots=True)
+class Noisy:
+    """Integers with noise of one standard deviation."""
+
+    values: Longs
+    sd: float
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Noisy counts of m rows at one tick, of sd `sd`; public once labels replace the rows."""
 
@@ -33,6 +41,13 @@ class Release:
     counts: Longs
     sd: float
     threshold: int | None  # None for a known domain
+    sums: Noisy | None = None  # of each row: twice its sum in steps, less R times its count
+    totals: Noisy | None = None  # of each stream key: the sum of all counts, shown or not
+
+    @property
+    def sds(self) -> tuple[float, float]:
+        """The sd of counts, and of `sums`: 0 without them."""
+        return self.sd, 0.0 if self.sums is None else self.sums.sd
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +79,11 @@ class State:
 
     def merge(self, contributions: Parts, *, add_rows: bool) -> None:
         for part, key_index in contributions:
-            self.ledger.merge(part, key_index, add_rows=add_rows)
+            if not part.of_sums:
+                self.ledger.merge(part, key_index, add_rows=add_rows)
+        for part, _ in contributions:
+            if part.of_sums:
+                self.ledger.add_sums(part)
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
         """Return further blocks changed since the last commit: ("m...", versioned bytes)."""

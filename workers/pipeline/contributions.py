@@ -68,16 +68,16 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     def rows(self) -> int:
         return len(self.lengths) // _LENGTH.itemsize
 
-    def contributions(self) -> Contributions:
+    def contributions(self, *, of_sums: bool = False) -> Contributions:
         """Return the columns; raise StateRefused if they are damaged."""
         try:
-            return self._contributions()
+            return self._contributions(of_sums)
         except (ValueError, IndexError) as error:
             raise StateRefused(
                 f"the contributions topic holds a damaged section ({error}): was it written by something else?"
             ) from error
 
-    def _contributions(self) -> Contributions:
+    def _contributions(self, of_sums: bool) -> Contributions:
         # Imported here because most commands never need numba.
         from workers.arrays.text_columns import unpack_rows
 
@@ -94,7 +94,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
             raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
         labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
         tags = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
-        return Contributions(tuple(self.keys), key_of_row, tags, labels, counts)
+        return Contributions(tuple(self.keys), key_of_row, tags, labels, counts, of_sums)
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,16 +22,17 @@ Kind = TypeVar("Kind", bound=Histogram)
 
 
 def lanes(settings: Settings) -> list[Lane]:
-    return list(dict.fromkeys(config.lane for config in settings.histograms))
+    return list(dict.fromkeys(lane for config in settings.histograms for lane in config.lanes))
 
 
 def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
     """Return the stream keys served in each view, by view name; None where all keys are served."""
     found: dict[str, frozenset[str] | None] = {}
     for config in settings.histograms:
-        before = found.get(config.view, frozenset())
-        served = None if before is None or config.keys == "public" else before.union(config.keys)
-        found[config.view] = served
+        for lane in config.lanes:
+            before = found.get(lane.view, frozenset())
+            public = config.keys == "public"
+            found[lane.view] = None if before is None or public else before.union(config.keys)
     return found
 
 
@@ -104,6 +105,8 @@ def _counted_settings(settings: Settings, config: HistogramConfig) -> dict[str, 
     }
     if view.count is not None:
         counted["count"] = str(view.count)
+    if config.sum is not None:
+        counted["sum"] = config.sum.field
     if view.where:
         counted["where"] = msgspec.to_builtins(view.where)
     if events.missing != "reject":

@@ -21,7 +21,7 @@ from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
-from workers.pipeline.snapshots import LabelCache, Numeric, ReleasedTick, Snapshot, Windows
+from workers.pipeline.snapshots import LabelCache, Means, Numeric, ReleasedTick, Snapshot, Windows
 from workers.pipeline.snapshots import snapshots as snapshots_of
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import Change
@@ -29,6 +29,7 @@ from workers.runtime.sizes import Change
 # A refusal names changed settings, not these derived values; likewise a delta nested in another.
 _SCALES = frozenset(("mu_scale", "noise", "scale", "scales", "sigma_squared", "tau_scale"))
 _SIZES = frozenset(("above", "column", "first", "intervals", "levels", "sums", "threshold"))
+_FURTHER_COUNTERS = ("sum.counter.", "total_counter.")
 DERIVED = _SCALES | _SIZES | {"update"}
 # Setting names that differ from those in a description.
 SETTING_NAMES = MappingProxyType(
@@ -145,7 +146,7 @@ class Histogram:
         enter the mechanism id. `owner` is (this owner partition, number of owner partitions).
         """
         self.config, self.mechanism, self.topic = config, mechanism, topic
-        self.name, self.lane = config.name, config.lane
+        self.name, self.lane, self.sum_lane = config.name, config.lane, config.sum_lane
         self.prefix = f"{config.name}/{config.generation}/"
         grid = {"tick_ms": config.tick_ms, "start_ms": config.start_ms}
         self.grid = TickGrid(horizon=config.horizon_ticks, **grid)
@@ -184,6 +185,7 @@ class Histogram:
         buckets = config.buckets
         self._numeric = None if buckets is None else Numeric(buckets, config.shown_quantiles)
         self._windows = Windows(config, mechanism)
+        self._means = None if config.sum is None else Means(config.sum)
 
     def __repr__(self) -> str:
         return f"Histogram({self.name!r}, next={self.life.next})"
@@ -284,6 +286,7 @@ class Histogram:
             release=release,
             parts=self.config.split,
             numeric=self._numeric,
+            means=self._means,
             windows=self._windows.at(t),
         )
 
@@ -332,7 +335,7 @@ class Histogram:
             elif name.startswith(own):
                 name = name[len(own) :]
                 names.add(name)
-                if name[0] in "LCS":
+                if name[0] in ledger_blocks.KINDS:
                     loading.take(name, value)
                 else:
                     further.append((name, value))
@@ -392,6 +395,7 @@ class Histogram:
                 found = {"epsilon": (life.epsilon, self.life.epsilon), **found}
         last = {name: name.rpartition(".")[2] for name in found}
         settings = [n for n in found if last[n] not in DERIVED and not n.endswith(".delta")]
+        settings = [name for name in settings if not name.startswith(_FURTHER_COUNTERS)]
         # The radix is the best one for the horizon.
         if getattr(self.config, "radix", None) is None and len(settings) > 1:
             settings = [name for name in settings if last[name] != "radix"]

@@ -6,12 +6,13 @@ Numbers are little-endian, in the narrowest unsigned width that holds them.
     L<block>         tags, stream key indices, lengths, text    written when rows are added
     L<block>.<part>  rows that do not fit in the part before    as above; parts from 1
     C<block>         counts                                     written when a tick changed one
+    M<block>         sums of numbers, in steps                  the same
     S<block>         first tick at which each row was shown     written when a row is first shown
 
 A tick writes the blocks that it touched; recovery reads blocks, never single items. 1,024 labels of
 1,024 bytes take 1,071,108 bytes, above every broker's default message limit, so a part of labels
 holds as many rows as fit. Rows are only appended: a part with a successor records that, never
-changes and is never orphaned. Counts take at most 8,196 bytes a block.
+changes and is never orphaned. Counts take at most 8,196 bytes a block, as do sums.
 
 A value too long for one message is split into pages. One that shrinks leaves unused pages behind.
 
@@ -128,6 +129,8 @@ def _part(kind: str, block: int, part: int) -> str:
 
 _BLOCK_BITS = 10
 BLOCK_ROWS = 1 << _BLOCK_BITS
+# First letters of the blocks' names.
+KINDS = "LCMS"
 # Number blocks packed by one call, in about 2 MiB, which fits in a core's cache.
 BLOCKS_AT_ONCE = 256
 VERSION = 1
@@ -143,6 +146,8 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
         for block in range(columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1):
             yield from _encode_labels(columns, block)
     yield from _encode_numbers("C", _blocks_of(columns.touched, columns.n), columns.counts)
+    if columns.summed:
+        yield from _encode_numbers("M", _blocks_of(columns.summed, columns.n), columns.sums)
     yield from _encode_numbers("S", _blocks_of(columns.newly_shown, columns.n), columns.shown)
 
 
@@ -158,7 +163,7 @@ class Loading:
 
     def __init__(self) -> None:
         self._columns = Ledger()
-        self._numbers: dict[str, dict[int, bytes]] = {"C": {}, "S": {}}
+        self._numbers: dict[str, dict[int, bytes]] = {"C": {}, "M": {}, "S": {}}
         self._expected = (0, 0)
 
     def __repr__(self) -> str:
@@ -189,6 +194,7 @@ class Loading:
         if place:
             raise StateRefused(f"stored ledger: part {place} of block {block} of labels is missing")
         _fill(columns.n, self._numbers["C"], lambda _: columns.counts)
+        _fill(columns.n, self._numbers["M"], lambda _: columns.sums)
         _fill(columns.n, self._numbers["S"], columns.shown_to)
         columns.clean()
         return columns

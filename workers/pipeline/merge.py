@@ -21,6 +21,7 @@ from typing import IO
 import msgspec
 
 from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, Section, decode
 from workers.pipeline.histogram import Histogram, HistogramProgress, removal_refusals
@@ -191,8 +192,11 @@ class Merge:
         self.histograms = histograms
         self._key, self.owners = key, owners
         self._lanes: dict[Lane, list[Histogram]] = {}
+        self._of_sums: dict[Lane, list[Histogram]] = {}
         for histogram in histograms:
             self._lanes.setdefault(histogram.lane, []).append(histogram)
+            if histogram.sum_lane is not None:
+                self._of_sums.setdefault(histogram.sum_lane, []).append(histogram)
         self.watermarks: list[int | None] = [None] * sources
         self._firsts: list[int | None] = [None] * sources
         self._sequences = [0] * sources
@@ -229,7 +233,7 @@ class Merge:
         if offset >= self._position:
             self._follow(message, offset)
         for part in message.sections:
-            users = self._lanes.get(part.lane)
+            users = self._lanes.get(part.lane) or self._of_sums.get(part.lane)
             if users and any(h.next is None or h.next <= part.tick for h in users):
                 self.waiting.add(offset, part)
 
@@ -304,14 +308,20 @@ class Merge:
                 waiting = self.waiting.get(lane, tick)
                 turn.begin_piece(self._rows(lane) + sum(part.rows for part in waiting))
                 parts = [part.contributions() for part in waiting]
+                of_sums = {sums: self._sums_at(sums, tick) for sums in _sum_lanes(users)}
                 for histogram in users:
-                    for snapshot in histogram.step(parts):
+                    sums = of_sums[histogram.sum_lane] if histogram.sum_lane else []
+                    for snapshot in histogram.step([*parts, *sums]):
                         released.snapshots.append(snapshot)
                         size += len(snapshot.value)
                 released.ticks += 1
-                self.waiting.drop(lane, tick)
+                for done in (lane, *of_sums):
+                    self.waiting.drop(done, tick)
                 after_tick()
         return released
+
+    def _sums_at(self, lane: Lane, tick: int) -> list[Contributions]:
+        return [part.contributions(of_sums=True) for part in self.waiting.get(lane, tick)]
 
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
         """Return a lane's place in release order; None if its next tick is incomplete."""
@@ -335,7 +345,8 @@ class Merge:
                 histogram.start_at(histogram.first_tick(first))
         starts = [h.next for h in users if h.next is not None]
         if len(starts) == len(users):
-            self.waiting.drop_before(lane, min(starts))
+            for own in (lane, *_sum_lanes(users)):
+                self.waiting.drop_before(own, min(starts))
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
         """Return the time up to which a lane's ticks are complete; `complete`: of all lanes."""
@@ -442,6 +453,10 @@ def join(watermarks: list[int | None], message: Message) -> None:
     """
     if message.source == 0:
         watermarks += [message.watermark] * (message.sources - len(watermarks))
+
+
+def _sum_lanes(histograms: Sequence[Histogram]) -> list[Lane]:
+    return list(dict.fromkeys(h.sum_lane for h in histograms if h.sum_lane is not None))
 
 
 def _used(progress: ReleaseProgress, name: str) -> list[int]:

@@ -3,13 +3,14 @@
 Items come largest first, ties by label. To sort them, an item is one number made of its stream key,
 count and *rank*: the label's place by name among all labels shown in the epoch.
 
-A snapshot too long for one message is split into pages by the JSON bytes of one list: `items`,
-`labels`, `value` or `answers`. All pages repeat the other fields, and a continued answer its query;
-`join_pages(split_fields(fields)) == fields`.
+A snapshot too long for one message is split into pages by the JSON bytes of one list: `items` (with
+their `sums`), `labels`, `value` or `answers`. All pages repeat the other fields, and a continued
+answer its query; `join_pages(split_fields(fields)) == fields`.
 
 Bound: labels and stream keys have at most 1,024 bytes, and JSON makes at most six characters of a
 byte. So a page without its items has fewer than 9,000 bytes, an item fewer than 6,200, and edges
-and quantiles add fewer than 30,000: a page has room for more than a hundred items.
+and quantiles add fewer than 30,000, an item's sum fewer than 110: a page has room for more than a
+hundred items.
 
 Windows. For each window a snapshot states the standard deviation of an item's published count at
 tick t minus the one `ticks` before. It follows from the settings and t alone, so it costs no
@@ -37,12 +38,26 @@ in the bucket, -q above: V = sd^2 (b (1 - q)^2 + (f - q)^2 + (n - b) q^2). With 
 normal, this is exact at the x that the same computation finds in the counts without noise. The
 interval is open (None) below where the quantile may lie under the first edge, above where it may
 lie beyond the last.
+
+Sums. n and D = 2 S - R n are released with independent noise of sd s and d, S in steps above `from`
+and R steps wide (`mechanisms.config.sums`). With m the middle of the range and h half a step, sum =
+m n + h D, computed in whole numbers and rounded once; mean = m + h D / n.
+
+    theta    D / n of the exact n >= 1 and D: in -R..R; the mean is m + h theta
+
+The noise of D - theta n has the variance d^2 + theta^2 s^2. So |D - theta n| <= 1.96 sqrt(d^2 +
+theta^2 s^2) holds with probability 95 % for the true theta, whatever n is: the interval is all such
+theta (Fieller), clipped to -R..R, to which the true theta belongs, and widened to a digit. With a =
+n^2 - 1.96^2 s^2 > 0 and n > 0 they lie between the roots of a theta^2 - 2 n D theta + D^2 - 1.96^2
+d^2; elsewhere the interval is -R..R, and there is no mean.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -55,6 +70,7 @@ from workers.arrays.types import Bytes, Floats, Longs
 from workers.mechanisms.accounting import Guarantee
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.sums import Sum
 from workers.mechanisms.ledger import Ledger, with_capacity
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.runtime.frozen import Frozen
@@ -192,6 +208,80 @@ class Numeric(Frozen):
         return min(max(round(found, self._places[bucket - 1]), low), high) or 0.0
 
 
+# Digits of a mean below those of a step.
+MEAN_DIGITS = 3
+
+
+class Means(Frozen):
+    """Sums and means of a histogram's items, from released numbers alone."""
+
+    def __init__(self, of: Sum) -> None:
+        self._of, self.steps = of, of.steps
+        # The sum is (n * _twice_middle + D * _step) / (2 * _unit), in whole numbers.
+        self._unit = math.lcm(*(Fraction(end).denominator for end in (of.from_, of.to, of.step)))
+        self._twice_middle, self._step = int(2 * of.middle * self._unit), int(of.step * self._unit)
+        self._middle, self._half = float(of.middle), float(Fraction(of.step) / 2)
+        self._ends = float(of.from_), float(of.to)
+        self._scale = 10.0 ** (MEAN_DIGITS - of.step.adjusted())
+
+    def sd(self, sd: float, of_sums: float) -> float:
+        """Return the sd of a published sum, with that of a count and of a centred sum."""
+        of_count, of_sum = self._middle * sd, self._half * of_sums
+        return math.sqrt(of_count * of_count + of_sum * of_sum)
+
+    def head(self, sd: float, of_sums: float) -> dict[str, Any]:
+        """Return the field `sum` of a snapshot."""
+        low, high = map(_number, (self._of.from_, self._of.to))
+        own = round(self.sd(sd, of_sums), SD_DIGITS)
+        return {"from": low, "to": high, "step": _number(self._of.step), "sd": own}
+
+    def rows(
+        self, counts: Longs, centred: Longs, sd: float, of_sums: float
+    ) -> list[list[float | None]]:
+        """Return sum, mean, and its interval's low and high, of released numbers (m,)."""
+        sums = self.sums(counts, centred).tolist()
+        means, low, high = self.intervals(counts, centred, sd, of_sums)
+        columns = (sums, means.tolist(), low.tolist(), high.tolist())
+        found = zip(*columns, strict=True)
+        return [[n, None if math.isnan(mean) else mean, *ends] for n, mean, *ends in found]
+
+    def sums(self, counts: Longs, centred: Longs) -> Floats:
+        """Return the sums (m,), each rounded once from whole numbers of any size."""
+        pairs, double = zip(counts.tolist(), centred.tolist(), strict=True), 2 * self._unit
+        found = [(n * self._twice_middle + d * self._step) / double for n, d in pairs]
+        return np.array(found, dtype=np.float64)
+
+    def means(self, counts: Longs, sums: Longs) -> Floats:
+        """Return exact means of exact counts, above 0, and sums in steps."""
+        found: Floats = self._ends[0] + 2 * self._half * (sums / counts)
+        return found
+
+    def intervals(
+        self, counts: Longs, centred: Longs, sd: float, of_sums: float
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return the means, NaN where there is none, and the ends of their 95 % intervals."""
+        n, d, most = counts.astype(np.float64), centred.astype(np.float64), float(self.steps)
+        z2 = NORMAL_95 * NORMAL_95
+        a = n * n - z2 * sd * sd
+        known = (n > 0) & (a > 0)
+        safe = np.where(known, a, 1.0)
+        # a theta^2 - 2 n D theta + c = 0; the root is above 0 where a is.
+        root = NORMAL_95 * np.sqrt(np.where(known, a * of_sums * of_sums + sd * sd * d * d, 0.0))
+        ends = [(n * d + sign * root) / safe for sign in (-1.0, 1.0)]
+        low, high = (np.clip(end, -most, most) for end in ends)
+        low, high = np.where(known, low, -most), np.where(known, high, most)
+        theta = np.where(known, np.clip(d / np.where(known, n, 1.0), -most, most), np.nan)
+        mean, low, high = (self._middle + self._half * of for of in (theta, low, high))
+        # Outwards; the last step undoes what that adds at the ends.
+        low = np.clip(np.floor(low * self._scale) / self._scale, *self._ends)
+        high = np.clip(np.ceil(high * self._scale) / self._scale, *self._ends)
+        return np.clip(np.rint(mean * self._scale) / self._scale, low, high), low, high
+
+
+def _number(value: Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
 SD_DIGITS = 4  # rounded like every other sd in a snapshot
 
 
@@ -222,6 +312,8 @@ class Windows:
 
 Fields = Mapping[str, Any]
 LISTS = ("items", "labels", "value", "answers")
+# Lists with an element for each of `items`.
+LISTED_BESIDE = ("sums",)
 
 
 def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
@@ -235,16 +327,22 @@ def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
         room -= max((len(orjson.dumps(_empty(answer))) + 1 for answer in fields[name]), default=0)
     else:
         atoms = [(element, len(orjson.dumps(element)) + 1) for element in fields[name]]
+    beside = {other: fields[other] for other in LISTED_BESIDE if other in fields}
+    for of_items in beside.values():
+        added = [len(orjson.dumps(element)) + 1 for element in of_items]
+        atoms = [(e, size + more) for (e, size), more in zip(atoms, added, strict=True)]
     found = []
     for start, stop in split_by_size([size for _, size in atoms], room):
         elements = [element for element, _ in atoms[start:stop]]
-        found.append({**fields, name: _merged(elements) if name == "answers" else elements})
+        own = _merged(elements) if name == "answers" else elements
+        cut = {other: of_items[start:stop] for other, of_items in beside.items()}
+        found.append({**fields, name: own, **cut})
     return found or [dict(fields)]
 
 
 def join_pages(pages: Sequence[Fields]) -> dict[str, Any]:
     whole = dict(pages[0])
-    for name in LISTS:
+    for name in (*LISTS, *LISTED_BESIDE):
         if isinstance(whole.get(name), list):
             elements = [element for page in pages for element in page[name]]
             whole[name] = _merged(elements) if name == "answers" else elements
@@ -253,10 +351,14 @@ def join_pages(pages: Sequence[Fields]) -> dict[str, Any]:
 
 def join_parts(parts: Sequence[Fields]) -> dict[str, Any]:
     """Return a tick's snapshot from all its parts, as if its stream key were not split."""
-    items = [item for part in parts for item in part["items"]]
-    items.sort(key=lambda item: (-item[1], item[0]))
     whole = {name: value for name, value in parts[0].items() if name not in ("part", "parts")}
-    return whole | {"items": items}
+    items = [item for part in parts for item in part["items"]]
+    order = sorted(range(len(items)), key=lambda at: (-items[at][1], items[at][0]))
+    for name in ("items", *LISTED_BESIDE):
+        if name in whole:
+            together = [element for part in parts for element in part[name]]
+            whole[name] = [together[at] for at in order]
+    return whole
 
 
 def _empty(answer: Fields) -> dict[str, Any]:
@@ -303,6 +405,7 @@ class ReleasedTick:
     release: Release | Items | Answers
     parts: int = 1
     numeric: Numeric | None = None
+    means: Means | None = None
     windows: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -332,27 +435,40 @@ def snapshots(
         for index, key in enumerate(keys):
             yield from frame.pages(key, {**release.of_key[index], **edges})
         return
-    items: list[list[tuple[str, int]]] | None = None
-    if isinstance(release, Release) and (tick.numeric is None or not tick.numeric.quantiles):
-        behind = b"," + _members(edges) if edges else b""
+    further = [edges | _total(release, index) for index in range(len(keys))]
+    of_keys: list[Fields] | None = None
+    plain = tick.means is None and (tick.numeric is None or not tick.numeric.quantiles)
+    if isinstance(release, Release) and plain:
         written = labels.items(ledger, release.rows, release.counts, len(keys))
         if written is not None:
             for index, (key, whole) in enumerate(zip(keys, written, strict=True)):
+                behind = b"," + _members(further[index]) if further[index] else b""
                 value = frame.render(key, b'"items":' + whole + behind)
                 if len(value) <= max_bytes:
                     yield key, value
                 else:
-                    items = items or _items(release, ledger, len(keys), labels)
-                    yield from frame.pages(key, {"items": items[index], **edges})
+                    of_keys = of_keys or _items(tick, ledger, len(keys), labels)
+                    yield from frame.pages(key, {**of_keys[index], **further[index]})
             return
-    for key, of_key in zip(keys, _items(release, ledger, len(keys), labels), strict=True):
-        numbers = {} if tick.numeric is None else tick.numeric.fields(of_key, round(release.sd, 4))
-        yield from frame.pages(key, {"items": of_key, **numbers})
+    of_keys = _items(tick, ledger, len(keys), labels)
+    for key, fields, more in zip(keys, of_keys, further, strict=True):
+        numbers: dict[str, Any] = {}
+        if tick.numeric is not None:
+            numbers = tick.numeric.fields(fields["items"], round(release.sd, SD_DIGITS))
+        yield from frame.pages(key, {**fields, **more, **numbers})
 
 
-def _items(
-    release: Release | Items, ledger: Ledger, keys: int, labels: LabelCache
-) -> list[list[tuple[str, int]]]:
+def _total(release: Release | Items, key: int) -> dict[str, Any]:
+    totals = release.totals if isinstance(release, Release) else None
+    if totals is None:
+        return {}
+    return {"all_items": {"count": int(totals.values[key]), "sd": round(totals.sd, SD_DIGITS)}}
+
+
+def _items(tick: ReleasedTick, ledger: Ledger, keys: int, labels: LabelCache) -> list[Fields]:
+    """Return the items of every stream key, with their sums if there are any."""
+    release, means = tick.release, tick.means
+    assert not isinstance(release, Answers), "looked at before"
     if isinstance(release, Release):
         labels.add_labels(ledger, release.rows)
         key_of, names, ranks = ledger.keys[release.rows], labels.names, labels.rank[release.rows]
@@ -365,7 +481,17 @@ def _items(
     counts = release.counts[order].tolist()
     items = [(names[rank], n) for rank, n in zip(ranks[order].tolist(), counts, strict=True)]
     starts = np.searchsorted(key_of[order], np.arange(keys + 1)).tolist()
-    return [items[start:stop] for start, stop in pairwise(starts)]
+    if means is None or not isinstance(release, Release) or release.sums is None:
+        return [{"items": items[start:stop]} for start, stop in pairwise(starts)]
+    sds = release.sd, release.sums.sd
+    sums, head = (
+        means.rows(release.counts[order], release.sums.values[order], *sds),
+        means.head(*sds),
+    )
+    return [
+        {"items": items[start:stop], "sums": sums[start:stop], "sum": head}
+        for start, stop in pairwise(starts)
+    ]
 
 
 class _Frame:
@@ -403,7 +529,8 @@ class _Frame:
         if len(whole) <= self._max_bytes:
             yield key, whole
             return
-        empty = {name: [] if name in LISTS else field for name, field in fields.items()}
+        lists = (*LISTS, *LISTED_BESIDE)
+        empty = {name: [] if name in lists else field for name, field in fields.items()}
         room = self._max_bytes - len(self.render(key, _members(empty))) - _DIGITS
         cut = split_fields(fields, room)
         for page, part in enumerate(cut, 1):

@@ -205,7 +205,8 @@ class Offline:
         self.histograms, self.summary = histograms, Summary(total=source.total)
         self._source, self._until, self._write = source, source.until_ms, write
         self._may_stop, self._after_tick = may_stop, partial(after_tick, self.summary)
-        lanes = list(dict.fromkeys(histogram.lane for histogram in histograms))
+        of_all = (lane for one in histograms for lane in (one.lane, one.sum_lane))
+        lanes = list(dict.fromkeys(lane for lane in of_all if lane is not None))
         number, grace_ms = source.partitions, settings.events.grace_ms
         self._intakes = [Intake(lanes, grace_ms, key) for _ in range(number)]
         for intake, watermark in zip(self._intakes, source.begins, strict=False):

@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from workers.arrays.tallies import ADDED_UP, LAST
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 from workers.events.columns import NO_AMOUNTS, Events, LabelEncoder, Names, user_digests
 from workers.events.log import Flags
@@ -387,6 +388,8 @@ def _field_checks(shape: Shape) -> Iterator[_FieldCheck]:
         yield _items(view)
         if view.count is not None:
             yield _FieldCheck("count", view.count, "whole numbers", pa.types.is_integer)
+        if view.number is not None:
+            yield _FieldCheck("sum", view.number, "numbers", is_number)
         for condition in view.where:
             yield _FieldCheck("where", parse(condition.field), "anything", lambda _: True)
     if shape.time is not None:
@@ -635,8 +638,9 @@ class ParquetRows(_ParquetSource):
             keys, times, first, lengths = keys[index], times[index], first[index], lengths[index]
             users = None if users is None else users[index]
         amounts = NO_AMOUNTS if items.amounts is None else items.amounts
+        names, repeated = self._keys.names.vocabulary, LAST if self._map else ADDED_UP
         columns = self._coder.columns(
-            keys, self._keys.names.vocabulary, first, lengths, codes, amounts, last=self._map
+            keys, names, first, lengths, codes, amounts, repeated=repeated
         )
         rejects = [Reject(row, reasons[refused[row]]) for row in bad.tolist()]
         return Events(index, times, users, {self._view: columns}), rejects

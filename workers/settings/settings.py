@@ -11,6 +11,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
@@ -22,6 +23,7 @@ from workers.mechanisms.config import views
 from workers.mechanisms.config.checked import Checked, display, rules, whole
 from workers.mechanisms.config.histogram import TOPIC_NAME, Conditions, Duration, HistogramConfig
 from workers.mechanisms.config.histogram import FieldPath as Field
+from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Shape, View, parse
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
 from workers.runtime.errors import SettingsError
@@ -461,7 +463,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if all_keys and histogram.keys != (ALL_STREAM_KEY,):
                 only = f'(the one stream key is "{ALL_STREAM_KEY}")'
                 yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" {only}'
-        named = {config.view: config for config in reversed(self.histograms)}
+        named = {lane.view: config for config in reversed(self.histograms) for lane in config.lanes}
         for view, complaint in views.complaints(self.shape):
             own = named[view]
             yield f"{own.where() if view else 'events.'}{complaint}"
@@ -502,7 +504,11 @@ def shape_of(
     events: EventsSettings, user: str | None = None, histograms: Iterable[HistogramConfig] = ()
 ) -> Shape:
     """Return the fields to read from an event; `user` is None where users are not read."""
-    of_name = {config.view: view_of(events, config) for config in histograms}
+    of_name: dict[str, View] = {}
+    for config in histograms:
+        view = of_name[config.view] = view_of(events, config)
+        if config.sum_lane is not None:
+            of_name[config.sum_lane.view] = replace(view, sum=config.sum)
     of_name = of_name or {"": view_of(events)}
     time = None if events.timestamp is None else parse(events.timestamp)
     unit, empty = events.timestamp_unit, events.missing == "empty"
@@ -704,6 +710,11 @@ def _section(
                 value = views.conditions(value)
             except ValueError as error:
                 raise ValueError(f"{where}{error}") from None
+        elif rule.name == "sum":
+            try:
+                value = parse_sum(value)
+            except ValueError as error:
+                raise ValueError(f"{where}sum{error}") from None
         arguments[rule.attribute] = value
     return record(**arguments)
 

@@ -135,6 +135,18 @@ def test_a_histogram_says_what_it_sees_and_what_its_bounds_cut(tmp_path: Path) -
     assert (found.amounts.most, found.amounts.above) == (9, 5)
 
 
+def test_the_share_of_clamped_numbers_is_told(tmp_path: Path) -> None:
+    """Of an event's items each has a number; those of rejected events are none."""
+    of = {"field": "paid", "from": -1, "to": 9.5, "step": 0.5}
+    settings = settings_in(tmp_path, [unk(max_items=2, sum=of)])
+    paid = [-1.001, -1, 0, 9.5, 9.51, 1e300, "x", None]
+    events = [event(i, paid=n, items=["a", "b"]) for i, n in enumerate(paid)]
+    said = shown(settings, lines(tmp_path, events), tmp_path)
+    assert "numbers in paid: 12, of which 6 (50.0 %) are clamped: 2 below from = -1" in said
+    assert "4 above to = 9.5" in said
+    assert "field 'paid' is not a number: 2" in said
+
+
 def test_the_estimate_is_the_rate_of_the_sample(tmp_path: Path) -> None:
     """Ten events a second for 100 s: an item's expected count is its rate, its noise that of the plan."""
     running = unk(epsilon=1.0, tick="10s", horizon=100, max_items=1)

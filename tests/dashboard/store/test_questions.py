@@ -20,7 +20,7 @@ from tests.dashboard.store.making import (
     stepped,
     store,
 )
-from workers.dashboard.snapshots import Stream
+from workers.dashboard.snapshots import Pages, Stream, select_items
 from workers.dashboard.store import queries
 from workers.dashboard.store.queries import EpochsQuery, HistoryQuery, NotStored, Range, TickQuery
 from workers.dashboard.store.writing import Writer, compact, thin
@@ -239,6 +239,13 @@ ODD: list[dict[str, Any]] = [
     message(1, []),
     message(1, NUMBERS, edges=[0.0, 10.0], mechanism="known_base", quantiles=[MEDIAN]),
     message(1, TEXTS),
+    message(
+        1,
+        [("a", 5), ("b", 3)],
+        sums=[[7.5, 1.5, 0.25, 2.75], [3.0, None, 0.0, 4.0]],
+        sum={"from": 0, "to": 4, "step": 0.5, "sd": 2.5},
+        all_items={"count": 9, "sd": 3.5},
+    ),
 ]
 for number, document in enumerate(ODD, 1):
     document["id"] = str(number) * 32
@@ -268,6 +275,26 @@ def test_snapshots_of_every_kind_are_kept_as_they_are(
         assert {name: entry[name] for name in rest} == {name: document[name] for name in rest}
         [series] = [one for one in last["series"] if one["id"] == document["id"]]
         assert series.get("edges") == document.get("edges")
+
+
+def test_sums_are_those_of_the_items_that_an_answer_holds(tmp_path: Path) -> None:
+    """Beside a cut list of items they would be those of others."""
+    document = ODD[-1]
+    with opened(tmp_path / "history.duckdb") as (database, writer):
+        store(writer, [document])
+        questions: list[tuple[dict[str, Any], list[int]]]
+        questions = [({"top": 1}, [0]), ({"items": ("b",)}, [1])]
+        for asked, kept in questions:
+            found, _ = one_tick(database, at=document["end"], **asked)
+            for name in ("items", "sums"):
+                assert [*map(list, found[name])] == [list(document[name][place]) for place in kept]
+        [entry] = ask(database, items=("c", "b"))["entries"]
+        assert entry["sums"] == [None, document["sums"][1]]
+        assert "sums" not in ask(database)["entries"][0]
+    seen = Pages().receive("products", orjson.dumps(document))
+    assert seen is not None
+    cut = orjson.loads(select_items(seen, items={"b"}))
+    assert (cut["items"], cut["sums"]) == ([["b", 3]], document["sums"][1:])
 
 
 def test_what_a_bucket_histogram_shows_is_never_cut(tmp_path: Path) -> None:

@@ -144,6 +144,8 @@ def events(settings: Settings) -> list[dict[str, object]]:
             }
             if config.buckets is not None:
                 event[str(names.items)] = number_in(config.buckets, i % len(config.buckets.labels))
+            if config.sum is not None:
+                event[config.sum.field] = round(7.305 * (i % 20) - 40, 3)
             if not names.key.startswith("$"):
                 event[names.key] = config.keys[i % 2] if isinstance(config.keys, tuple) else "s1"
             if names.user is not None:

@@ -365,3 +365,43 @@ def test_half_that_are_never_shown_leave_no_median_delay() -> None:
     delays.add(reached, np.array([4, 0, 0], dtype=np.int32))
     found = {(metric, size): value for metric, size, value in delays.metrics()}
     assert found == {("passed", 1): 4, ("found", 1): 0.25, ("delay_mean", 1): 3}
+
+
+def test_sums_and_means_are_compared_with_those_of_the_bounded_numbers(tmp_path: Path) -> None:
+    """Every event's number counts for its first two items; numbers are whole steps, some clamped."""
+    some = events(1_500, seconds=12.0)
+    for place, event in enumerate(some):
+        event["paid"] = place % 9 - 1
+    of = {"field": "paid", "from": 0, "to": 6, "step": 1}
+    snapshots: list[dict[str, Any]] = []
+    histogram = unk(keys=["a", "b"], epsilon=6.0, sum=of)
+    settings = settings_of(tmp_path, [histogram])
+    results = backtest(settings, tmp_path, some, seeds=2, top=TOP, snapshots=snapshots)
+    names = ("sum_error_mean", "sum_coverage", "mean_error_mean", "mean_coverage")
+    found = {name: numbers(results, name) for name in names}
+    measured = 0
+    for end in sorted({snapshot["end"] for snapshot in snapshots}):
+        off, sums_hold, means_off, hold = [], [], [], []
+        for snapshot in (one for one in snapshots if one["end"] == end):
+            exact: dict[str, list[int]] = defaultdict(list)
+            for event in some:
+                if event["ts"] < end and event["key"] == snapshot["key"]:
+                    for label, _ in bounded(event, 2, 1):
+                        exact[label].append(min(max(int(event["paid"]), 0), 6))  # type: ignore[call-overload]
+            labels = (label for label, _ in snapshot["items"])
+            for label, (total, mean, low, high) in zip(labels, snapshot["sums"], strict=True):
+                paid = exact[label]
+                if paid:
+                    off.append(abs(total - sum(paid)))
+                    sums_hold.append(off[-1] <= 1.96 * snapshot["sum"]["sd"])
+                    hold.append(low <= sum(paid) / len(paid) <= high)
+                    means_off += [] if mean is None else [abs(mean - sum(paid) / len(paid))]
+        tick = end // 1_000
+        wanted = dict(zip(names, (off, sums_hold, means_off, hold), strict=True))
+        for name, values in wanted.items():
+            if values and tick in found[name]:
+                assert found[name][tick] == pytest.approx(np.mean(values), rel=1e-3), (name, tick)
+                measured += 1
+    assert measured > 20
+    for run in (0, 1):
+        assert 0.8 < numbers(results, "mean_coverage", seed=run)[0] <= 1

@@ -27,6 +27,7 @@ EXAMPLES = sorted((ROOT / "examples" / "mechanisms").glob("*.toml"))
 FURTHER = {
     "numbers": 'buckets = { from = 0, to = 10, count = 4 }\nquantiles = [0.5, 0.9]\nitems = "lines[].price"',
     "conditions": 'domain = ["a"]\nwhere = [{ field = "type", in = ["x", 5], exists = true }, { field = "n", min = 1.5, max = 2 }]',
+    "sums": 'domain = ["a"]\nsum = { field = "paid", from = -0.5, to = 100, step = 0.01, share = 0.4 }',
     "times": 'domain = ["a"]\nstart = 2026-11-21T00:00:00Z\ncounter = "tree"\nradix = 3',
     "labels": f"domain = {json.dumps([label for label in HOSTILE if chr(0) not in label], ensure_ascii=False)}",
 }

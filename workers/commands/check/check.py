@@ -9,6 +9,7 @@ from workers.commands.check.sample import Sample, of_file, of_topics
 from workers.commands.compiling import ensure_compiled
 from workers.commands.failures import log
 from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.sums import Sum
 from workers.privacy.ceiling import check_ceiling
 from workers.runtime.printing import Printer, iso_time, percent, plural
 from workers.settings.durations import format_duration
@@ -112,6 +113,8 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
         say.line(f"{rows}: {_spread(one.amounts, bound, None, 'count')}", 2)
     elif config.max_count > 1:
         say.line(f"{rows}: 1; max_count = {config.max_count:,} only adds noise", 2)
+    if one.numbers is not None and config.sum is not None:
+        _numbers(one.numbers, config.sum, say)
     if found.time_hint:
         say.line("no estimate of its ticks: the times are not in this century (above)", 2)
     elif one.expected is None:
@@ -122,6 +125,15 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
             say.line(
                 "by the records' own times: too many events if the topic was filled at once", 4
             )
+
+
+def _numbers(found: examine.Numbers, of: Sum, say: Printer) -> None:
+    clamped = found.below + found.above
+    say.line(
+        f"numbers in {of.field}: {found.read:,}, of which {clamped:,} ({percent(clamped, found.read)}) are clamped: "
+        f"{found.below:,} below from = {of.from_}, {found.above:,} above to = {of.to}",
+        2,
+    )
 
 
 def _users(found: examine.UserContributions, config: HistogramConfig, say: Printer) -> None:

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -230,6 +231,14 @@ class Distribution(NamedTuple):
     above: int
 
 
+class Numbers(NamedTuple):
+    """Numbers of a sum, one for each item of an accepted event, and those clamped to its ends."""
+
+    read: int
+    below: int
+    above: int
+
+
 class UserContributions(NamedTuple):
     """Contributions of the sample's users in an epoch; in a full epoch they may contribute more.
 
@@ -248,9 +257,9 @@ class HistogramFindings:
 
     `where` matches `looked_at` events, with `keys` stream keys, of which it serves `served`.
     `unserved` (other keys) and `early` (before its start) events do not count below. `items` per
-    event compares with max_items, `amounts` per item in an event with max_count. `of_users` is None
-    if events are protected, `expected` if the sample gives no rate; no record has the paths in
-    `absent`.
+    event compares with max_items, `amounts` per item in an event with max_count. `numbers` is None
+    without a sum, `of_users` if events are protected, `expected` if the sample gives no rate; no
+    record has the paths in `absent`.
     """
 
     config: HistogramConfig
@@ -263,6 +272,7 @@ class HistogramFindings:
     labels: int
     items: Distribution
     amounts: Distribution
+    numbers: Numbers | None
     of_users: UserContributions | None
     absent: tuple[Nearest, ...]
     expected: Expected | None
@@ -299,6 +309,9 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     strict, lenient = Projection(sample.shape), Projection(replace(sample.shape, empty=True))
     reasons: dict[str, RejectReason] = {}
     accepted_events: list[Events] = []
+    numbers: dict[str, list[float | Decimal]] = {
+        config.sum_lane.view: [] for config in settings.histograms if config.sum_lane is not None
+    }
     for part in sample.parts:
         partition, placements = part.source.partition, [(0, part.source.topic.partitions)]
         fmt = formats.make() if sample.live else None
@@ -306,6 +319,8 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         for i in range(len(part)):
             if (record := _decoded(source, part, i)) is not None:
                 fields.add(record)
+                for view, found_here in numbers.items():
+                    found_here += strict.numbers(view, record)
         # The watermark before the sample is unknown; it begins with the first sampled event.
         clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
         for found, rejects in _read(source, part, latest):
@@ -344,7 +359,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         time_hint=_time_doubt(settings, times),
         times_of_records=sample.shape.time is None,
         histograms=tuple(
-            _findings(settings, config, weighted, absent) for config in settings.histograms
+            _findings(settings, config, weighted, absent, numbers) for config in settings.histograms
         ),
     )
 
@@ -429,13 +444,14 @@ def _findings(
     config: HistogramConfig,
     weighted: Sequence[tuple[Events, float]],
     absent: Mapping[Path, Nearest],
+    numbers: Mapping[str, Sequence[float | Decimal]],
 ) -> HistogramFindings:
     sums = _Sums()
     for events, weight in weighted:
         _add(sums, config, events, weight)
     items = _concatenated(sums.items)
     served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
-    own = wanted_paths(Shape({"": settings.shape.views[config.view]}))
+    own = wanted_paths(Shape({"": settings.shape.views[config.lanes[-1].view]}))
     unit, estimate = settings.privacy.unit, None
     if sums.events_s:
         estimate = expected(config, unit, sums.events_s, sums.pairs_s)
@@ -450,10 +466,22 @@ def _findings(
         labels=len(sums.labels),
         items=_spread(items, config.max_items),
         amounts=_spread(_concatenated(sums.amounts), config.max_count),
+        numbers=_clamped(config, numbers),
         of_users=_user_contributions(sums, config) if unit == "user" else None,
         absent=tuple(absent[path] for path in own if path in absent),
         expected=estimate,
     )
+
+
+def _clamped(
+    config: HistogramConfig, numbers: Mapping[str, Sequence[float | Decimal]]
+) -> Numbers | None:
+    of, lane = config.sum, config.sum_lane
+    if of is None or lane is None:
+        return None
+    given = [of.exactly(value) for value in numbers[lane.view]]
+    below, above = (value < of.from_ for value in given), (value > of.to for value in given)
+    return Numbers(len(given), sum(below), sum(above))
 
 
 def _weights(times_by_part: Sequence[Longs]) -> list[float]:

@@ -19,7 +19,7 @@ import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
 import { View, isTick } from "./view.js";
 import { beginning, capital, moment, periodWords, timeZone, windowWords } from "./when.js";
-import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, isRunning, nothingShown, oneLine, purpose, quantileName, threshold, time, timeOf, windowBar } from "./words.js";
+import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, isRunning, nothingShown, oneLine, othersWords, purpose, quantileName, threshold, time, timeOf, windowBar } from "./words.js";
 
 const READ = "quietcount-read";
 const CATALOGUE_MS = 30000;
@@ -419,7 +419,7 @@ function drawItems(snapshot) {
   const hidden = element("span", truth ? `, ${count(truth.hidden)} hidden` : "");
   hidden.className = "exact";
   const found = byId("find").value.trim() ? `${count(board.rows.length)} of ` : "";
-  byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden);
+  byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, snapshot.all_items && !snapshot.change ? `; ${othersWords(snapshot)}` : "");
 }
 
 function drawNumbers(snapshot) {

@@ -8,7 +8,7 @@ import { NoToken, asked } from "./net.js";
 import { canSubtract, share } from "./noise.js";
 import { CHOSEN, RANGES, bounds, rangeName, rates } from "./ranges.js";
 import { beginning, dayWords, isMidnight, moment, timeZone } from "./when.js";
-import { NOTHING, changeWords, duration, isRunning, oneLine, shareWords, span, timeOf } from "./words.js";
+import { NOTHING, changeWords, duration, isRunning, meanWords, oneLine, shareWords, span, timeOf } from "./words.js";
 
 const HOUR_MS = 3600e3;
 const MOST = 6;
@@ -105,7 +105,8 @@ export class Item {
     this.changes(snapshot, item, counts && canSubtract(snapshot), paused, windowed);
     // A quantile is one of the counts, whatever the board's window is.
     const since = texts.measured && isRunning(snapshot.mechanism) ? `Of all that was counted since ${moment(origin, this.hooks.now())}${windowed ? ", not in the window alone" : ""}.` : "";
-    set(byId("item-words"), counts ? this.shareOf(windowed ?? snapshot, item) : since);
+    const mean = counts && !windowed ? meanWords(snapshot, item) : "";
+    set(byId("item-words"), counts ? [this.shareOf(windowed ?? snapshot, item), mean].filter((one) => one).join(" ") : since);
     const wanted = this.wanted(snapshot, item, { before: unit === null ? before : null, paused, unit });
     this.lines.follow(wanted);
     this.loadFinals(wanted, unit !== null);

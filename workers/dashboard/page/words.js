@@ -279,6 +279,25 @@ export function changeWords(when, [label, value], { sd, change }) {
   return { text: `${when}: ${number} ${off}`, kind: value > 0 ? "up" : "down" };
 }
 
+// What the items that are not listed count together, and their share of everything; empty where no total is published.
+export function othersWords({ items, sd, all_items: all }) {
+  if (!all) return "";
+  const others = all.count - items.reduce((sum, [, one]) => sum + one, 0);
+  // Each count has its own noise, and the total one more.
+  const half = 2 * Math.hypot(all.sd, sd * Math.sqrt(items.length));
+  const part = all.count > 2 * all.sd ? `, ${Math.max(0, Math.round((100 * others) / all.count))}\u00a0% of everything` : "";
+  return `others ${count(others)} ± ${count(half)}${part}`;
+}
+
+// An item's sum and mean; empty where no sum is published.
+export function meanWords({ items, sums, sum }, item) {
+  const at = sums ? items.findIndex(([label]) => label === item) : -1;
+  if (at < 0) return "";
+  const [total, mean, low, high] = sums[at];
+  const average = mean === null ? `mean unknown (${low} to ${high})` : `mean ${mean} (95\u00a0%: ${low} to ${high})`;
+  return `Sum ${count(total)} ± ${count(2 * sum.sd)}, ${average}, of numbers from ${sum.from} to ${sum.to}.`;
+}
+
 // A share of the total: {part, half}, with as many places as its error lets stand.
 export function shareWords({ part, half }, what = "the total") {
   const places = Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(100 * half))));

@@ -21,6 +21,7 @@ import orjson
 
 from workers.dashboard.snapshots import Stream
 from workers.dashboard.store.writing import QUARTER_MS, Database, first, object_column
+from workers.pipeline.snapshots import LISTED_BESIDE
 
 
 class NotStored(Exception):
@@ -357,7 +358,8 @@ def history(cursor: Database, asked: HistoryQuery, reading: float | None) -> byt
     counts = _matrix(cursor, where, heads, asked) if asked.items else [None] * len(heads)
     series = series_of(cursor, (head.series for head in heads))
     entries = [
-        _entry(head, series[head.series], row) for head, row in zip(heads, counts, strict=True)
+        _entry(head, series[head.series], asked.items, row)
+        for head, row in zip(heads, counts, strict=True)
     ]
     return orjson.dumps(
         {
@@ -437,7 +439,7 @@ def _last_of_epochs(where: StoredRange, asked: EpochsQuery) -> str:
 
 
 def _entry(
-    head: _Head, common: Mapping[str, Any], counts: list[int | None] | None
+    head: _Head, common: Mapping[str, Any], items: Sequence[str], counts: list[int | None] | None
 ) -> dict[str, Any]:
     entry = {"id": common["id"], "epoch": common["epoch"], "tick": head.tick}
     entry |= {"start": head.start_ms, "end": head.end_ms, "end_time": iso(head.end_ms)}
@@ -445,7 +447,13 @@ def _entry(
     entry |= {"threshold": head.threshold, "shown": head.shown, "total": head.total}
     if counts is not None and head.shown is not None:
         entry["counts"] = counts
-    return entry | head.further
+    entry |= head.further
+    for name in LISTED_BESIDE:
+        if name in entry:
+            of_label = entry.pop(name)
+            if items:
+                entry[name] = [of_label.get(label) for label in items]
+    return entry
 
 
 def _matrix(
@@ -516,7 +524,11 @@ def _snapshot(
         fields["items"] = items
     if "edges" in common:
         fields["edges"] = common["edges"]
-    fields |= {**head.further, "sd": head.sd, "threshold": head.threshold}
+    fields |= head.further
+    for name in LISTED_BESIDE:
+        if name in fields:
+            fields[name] = [fields[name][label] for label, _ in items]
+    fields |= {"sd": head.sd, "threshold": head.threshold}
     fields |= {name: common[name] for name in ("guarantee", "mechanism", "id")}
     fields |= {"page": 1, "pages": 1}
     if cut and head.shown is not None:

@@ -37,6 +37,7 @@ import numpy as np
 import orjson
 
 from workers.dashboard.snapshots import Frame, SeenSnapshot
+from workers.pipeline.snapshots import LISTED_BESIDE
 
 Database: TypeAlias = duckdb.DuckDBPyConnection
 VERSION = 1
@@ -447,10 +448,14 @@ def _parsed(snapshot: SeenSnapshot) -> _Parsed:
     fields = orjson.loads(snapshot.json)
     items: list[tuple[str, int]] | None = fields.get("items")
     rest = {name: fields[name] for name in fields if name not in COLUMNS}
-    counts = [count for _, count in items or ()]
+    labels, counts = [label for label, _ in items or ()], [count for _, count in items or ()]
+    for name in LISTED_BESIDE:
+        if name in rest:
+            # By label: an answer may hold a part of the items.
+            rest[name] = dict(zip(labels, rest[name], strict=True))
     total = None if items is None or abs(sum(counts)) >= _EXACT else sum(counts)
     return _Parsed(
-        labels=[label for label, _ in items or ()],
+        labels=labels,
         counts=counts,
         head=(fields["sd"], fields["threshold"], None if items is None else len(items), total),
         guarantee=_text(fields["guarantee"]),

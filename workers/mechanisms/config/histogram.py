@@ -17,6 +17,8 @@ from msgspec import Meta
 from workers.mechanisms.config.buckets import ALLOWED as BUCKETS_ALLOWED
 from workers.mechanisms.config.buckets import QUANTILES_MAX, Buckets
 from workers.mechanisms.config.checked import Checked, display, whole
+from workers.mechanisms.config.sums import ALLOWED as SUM_ALLOWED
+from workers.mechanisms.config.sums import Sum
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, SYNTAX, Condition, path_complaints
 from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
 
@@ -38,7 +40,11 @@ END_MECHANISMS = ("known_base", "unk_base", "sparse_gumb")
 SHOWING_ALL = ("known_base", "known_gauss")
 # Their running counts differ from the truth only by noise; others omit what is below thresholds.
 SUBTRACTING = ("known_base", "unk_base", "sparse_gumb")
+# They have a counter for every item, so a second one can be added for its sum.
+SUMMING = ("known_base", "unk_base")
 DEFAULT_QUANTILES = (0.5,)
+# Of sums and total together; the counts have the rest.
+SHARES_MAX = 0.95
 TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
 
 Duration = Annotated[int, Meta(extra={"duration": True})]
@@ -61,6 +67,7 @@ _HORIZON = (
 )
 _START = "a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"
 _DELTA = "a number from 1e-50 to 0.5, such as 1e-9"
+_TOTAL_SHARE = "a number from 0.01 to 0.9, such as 0.05"
 _END_SHARE = "a number from 0.01 to 0.99, such as 0.6"
 _KEYS = (
     'a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'
@@ -122,6 +129,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     quantiles   of the numbers in the buckets, in snapshots; None: the median, where possible
     split       parts of a stream key's items, each in an owner partition of its own
     label, unit   presentation of the numbers in the buckets; the dashboard reads them
+    sum         a field whose numbers are added up for each item, clamped
+    total_share the total's share of the budget; None: no total is published
     generation  raised to begin a new mechanism, and a new charge, on purpose
     topic       output topic; None is `<worker.name>.<name>`
     """
@@ -156,6 +165,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     split: Count = 1
     label: Annotated[str, Meta(pattern=WORDS, description=_WORDS)] | None = None
     unit: Annotated[str, Meta(pattern=WORDS, description=_WORDS)] | None = None
+    sum: Annotated[Sum | None, Meta(description=SUM_ALLOWED)] = None
+    total_share: Annotated[float, Meta(ge=0.01, le=0.9, description=_TOTAL_SHARE)] | None = None
     generation: Annotated[int, whole(1, 2**31 - 1)] = 1
     topic: Annotated[str, Meta(pattern=TOPIC_NAME, description=_TOPIC)] | None = None
 
@@ -193,12 +204,26 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return Lane(self.tick_ms, self.start_ms, *bounds, self.view, self.split)
 
     @property
+    def sum_lane(self) -> Lane | None:
+        """Return the lane in which an item's contributions are the steps of its numbers."""
+        if self.sum is None:
+            return None
+        view = _view_name([*self._view, self.sum])
+        return self.lane._replace(max_count=self.sum.steps, view=view)
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        sums = self.sum_lane
+        return (self.lane,) if sums is None else (self.lane, sums)
+
+    @property
+    def _view(self) -> list[object]:
+        return [self.key, self.items, self.count, self.where_, self.buckets]
+
+    @property
     def view(self) -> str:
         """Return the name of the histogram's view of an event; "" for that of `[events]`."""
-        own = [self.key, self.items, self.count, self.where_, self.buckets]
-        if own == [None] * len(own):
-            return ""
-        return blake2b(msgspec.json.encode(own), digest_size=8, person=b"qc-view").hexdigest()
+        return "" if self._view == [None] * len(self._view) else _view_name(self._view)
 
     @property
     def shows_all(self) -> bool:
@@ -261,6 +286,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield f"key = {display(self.key)}: {KEY_ALLOWED}"
         yield from path_complaints({"key": self.key, "items": self.items, "count": self.count})
         yield from self._bucket_complaints()
+        yield from self._sum_complaints()
         yield from label_complaints("domain", self.declared)
         if self.windows and not self.subtracts:
             yield (
@@ -297,6 +323,26 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             elif self.domain != self.buckets.labels:
                 yield "domain: buckets define the labels, so leave it out"
 
+    def _sum_complaints(self) -> Iterator[str]:
+        if self.sum is not None:
+            yield from path_complaints({"sum.field": self.sum.field})
+            if self.mechanism not in SUMMING:
+                yield f"sum is set: only in {' and '.join(SUMMING)}"
+            if self.max_count != 1:
+                yield f"max_count = {self.max_count}: 1 with sum, where an item of an event counts once"
+            if self.max_items_per_user is not None:
+                yield 'sum is set: only with privacy.unit = "event"'
+        if self.total_share is not None:
+            if self.mechanism != "unk_base":
+                yield f"total_share = {self.total_share}: only in unk_base, which hides items"
+            if self.split > 1:
+                yield f"total_share = {self.total_share}: only with split = 1: no part counts all items"
+            if self.sum is not None and self.sum.share + self.total_share > SHARES_MAX:
+                yield (
+                    f"total_share = {self.total_share}: with sum.share = {self.sum.share} at most {SHARES_MAX}, "
+                    "so that counts have a share too"
+                )
+
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
     domain: Domain
@@ -319,6 +365,10 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
             yield f'every = {self.every}: only with threshold = "every"'
         if self.every is not None and self.every > ticks:
             yield f"every = {self.every}: no new item would ever be shown within horizon = {ticks}"
+
+
+def _view_name(fields: Sequence[object]) -> str:
+    return blake2b(msgspec.json.encode(fields), digest_size=8, person=b"qc-view").hexdigest()
 
 
 def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from workers.mechanisms.config.checked import display
+from workers.mechanisms.config.sums import Sum
 
 # The compiled readers cannot walk deeper.
 STEPS_MAX = 16
@@ -205,9 +206,21 @@ class View:
     count: Path | None = None  # of an item's count in an event; None: once, or as an object says
     where: tuple[Condition, ...] = ()
     edges: tuple[float, ...] | None = None  # of buckets for a number at `items`; None: labels
+    # Numbers to add up: an item's amount is its first number, in steps; None: its count.
+    sum: Sum | None = None
+
+    @property
+    def number(self) -> Path | None:
+        """The number's path, beside each item in its list or one for the event."""
+        return None if self.sum is None else parse(self.sum.field)
 
     def paths(self) -> dict[str, Path]:
-        named = {"key": self.key, "items": self.items, "count": self.count}
+        named = {
+            "key": self.key,
+            "items": self.items,
+            "count": self.count,
+            "sum.field": self.number,
+        }
         return {name: path for name, path in named.items() if isinstance(path, Path)}
 
 
@@ -228,7 +241,7 @@ def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
             except ValueError as error:
                 yield f"{name} = {_quoted(text)}: {error}"
             else:
-                if path.list_at is not None and name not in ("items", "count"):
+                if path.list_at is not None and name not in ("items", "count", "sum.field"):
                     yield f"{name} = {_quoted(text)}: one value is wanted, so no []"
 
 
@@ -266,6 +279,14 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
             yield f'{name} = "{path}": "{Path(steps)}" is a list for another path'
     if view.count is not None and view.count.list_steps != view.items.list_steps:
         yield f'count = "{view.count}": must be in the same list as items = "{view.items}", or both without []'
+    number = view.number
+    if number is not None:
+        if number.list_at is not None and number.list_steps != view.items.list_steps:
+            yield f'sum.field = "{number}": must be in the same list as items = "{view.items}", or without []'
+        elif number.list_at is not None and view.items.list_at == len(view.items.steps):
+            yield f'sum.field = "{number}": items = "{view.items}" are the elements themselves; nothing stands beside one'
+        if view.count is not None:
+            yield f'count = "{view.count}": not with sum, where an item of an event counts once'
     if view.count is not None and view.items.list_at == len(view.items.steps):
         yield f'count = "{view.count}": items = "{view.items}" are the elements themselves; nothing stands beside one'
     for condition in view.where:

@@ -43,8 +43,9 @@ _TICKS_AT_ONCE = 16
 _FURTHER = 1 << 48
 # Fewer bits leave too many rows undecided, more decide few.
 _LEAST_POINT, _MOST_POINT, _WIDE_POINT = 15, 24, 20
-# With more noise nothing is useful; what rows keep still fits 64 bits.
-_LARGEST_VARIANCE = 1 << 40
+# Of the sd 2^24: beyond it most rows would be drawn anew, and what rows keep, with absolute
+# coefficients below 2^12 in sum, still fits 64 bits.
+_LARGEST_VARIANCE = 1 << 48
 # Of `Counter._with_small`: digits of a number, a bound on it, a word with no part in the sum.
 _SMALL_DIGITS, _LARGEST, _ANY_WORD = 20, 10, np.uint64(1 << 63)
 

@@ -15,17 +15,23 @@ for declared domains of few items, at most 2^16 ticks).
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
+from workers.arrays.tag_index import Rows
+from workers.arrays.types import Longs, Tags
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.base import Counter, last_tick_of, tick_block
 from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
-from workers.mechanisms.mechanism import Noise
+from workers.mechanisms.mechanism import Noise, Noisy, Release, State
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.runtime.frozen import memoized
+from workers.runtime.frozen import memoized, read_only
 
 KINDS = ("lifted", "tree", "sqrt")
 
@@ -75,22 +81,120 @@ class CounterMechanism(Budgeted):
 class OnCounters(CounterMechanism):
     """Base class of mechanisms with one counter per item.
 
+    With `sum` in the configuration another counter adds noise to D = 2 S - R n of every item, n its
+    count and S its sum in R steps: D changes by at most R where n changes by one. With
+    `total_share` one more adds noise to each stream key's total, which an event changes by at most
+    D0 Dinf. The parts of rho add up: all noise is independent and Gaussian
+    (docs/decisions/0033-sums-and-totals.md).
+
     Guarantee: as `Budgeted`, also on streams that react to released values, if counts come from
-    `_counter` and discoveries cost at most `delta_discovery`.
+    `_counter`, discoveries cost at most `delta_discovery`, and sums are those of shown items.
     """
 
     gaussian = True
 
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
         super().__init__(config, unit, discovers=discovers)
-        events = config.max_items * config.max_count**2
-        rho_item = math.nextafter(float(Fraction(self._budget.rho) / events), 0.0)  # rounded down
-        self._counter = counter = counter_of(config, rho_item)
-        spent = math.nextafter(counter.rho_item * events, math.inf)
-        self._set_cost(spent, 0.0)  # no sampler has a part in it
+        rho, items = Fraction(self._budget.rho), config.max_items
+        of_sums = Fraction(0) if config.sum is None else Fraction(config.sum.share)
+        of_totals = Fraction(config.total_share or 0)
+        # By share of rho: how many units of rho an event may cost a counter of rho 1 per unit.
+        parts = [(1 - of_sums - of_totals, items * config.max_count**2)]
+        if config.sum is not None:
+            parts.append((of_sums, items * config.sum.steps**2))
+        if of_totals:
+            parts.append((of_totals, (items * config.max_count) ** 2))
+        # rho is rounded down.
+        each = [math.nextafter(float(rho * share / units), 0.0) for share, units in parts]
+        counters = [counter_of(config, each[0])]
+        if config.sum is not None:
+            try:
+                counters.append(counter_of(config, each[1]))
+            except ValueError:
+                raise ValueError(
+                    f"{config.where()}sum.step = {config.sum.step}: so small that the noise is more than "
+                    "16 million steps: take a larger step, or a larger budget"
+                ) from None
+        counters += [counter_of(config, rho_item) for rho_item in each[len(counters) :]]
+        spent = sum(
+            Fraction(counter.rho_item) * units
+            for counter, (_, units) in zip(counters, parts, strict=True)
+        )
+        self._counter = counters[0]
+        self._of_sums = counters[1] if config.sum is not None else None
+        self._of_totals = counters[-1] if of_totals else None
+        spent_up = math.nextafter(float(spent), math.inf)
+        self._set_cost(spent_up, 0.0)  # no sampler has a part in it
+
+    @property
+    def of_sums(self) -> Counter | None:
+        return self._of_sums
+
+    @property
+    def of_totals(self) -> Counter | None:
+        return self._of_totals
+
+    def public(self) -> Mapping[str, object]:
+        """Return the parameters, those of sums and total included if there are any."""
+        found = dict(super().public())
+        if self._of_sums is not None and self.config.sum is not None:
+            of = self.config.sum
+            ends = {"from": str(of.from_), "to": str(of.to), "step": str(of.step)}
+            found["sum"] = {**ends, "share": repr(of.share), "counter": self._of_sums.public()}
+        if self._of_totals is not None:
+            found["total_share"] = repr(self.config.total_share)
+            found["total_counter"] = self._of_totals.public()
+        return found
 
     def noise(self, stream: NoiseStream) -> Noise:
-        return self._counter.columns(stream)
+        counts = self._counter.columns(stream)
+        if self._of_sums is None and self._of_totals is None:
+            return counts
+        sums = None if self._of_sums is None else self._of_sums.columns(stream)
+        totals = None if self._of_totals is None else self._of_totals.columns(stream)
+        return NoiseOfParts(counts, sums, totals)
+
+    def release(
+        self, state: State, t: int, rows: Rows, counts: Longs, threshold: int | None, noise: Noise
+    ) -> Release:
+        """Return the noisy `counts` of rows, with their sums and the totals if there are any."""
+        ledger, sums, totals = state.ledger, None, None
+        if isinstance(noise, NoiseOfParts):
+            if noise.sums is not None and self._of_sums is not None and self.config.sum is not None:
+                # In the order in which rows were shown, so that columns only grow.
+                order = np.argsort(ledger.shown[rows], kind="stable")
+                drawn = np.empty(len(rows), dtype=np.int64)
+                drawn[order] = noise.sums.at(t, ledger.tags[rows[order]] ^ _SUMS)
+                centred = 2 * ledger.sums[rows] - self.config.sum.steps * ledger.counts[rows]
+                sums = Noisy(centred + drawn, self._of_sums.sd(t))
+            if noise.totals is not None and self._of_totals is not None:
+                from workers.arrays.number_blocks import add_by_key
+
+                values = noise.totals.at(t, state.key_tags)
+                add_by_key(ledger.keys, ledger.counts, values)
+                totals = Noisy(values, self._of_totals.sd(t))
+        return Release(rows, counts, self.sd(t), threshold, sums, totals)
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseOfParts:
+    """The noise of counts, of sums and of totals, each a counter of its own for every row."""
+
+    counts: Noise
+    sums: Noise | None
+    totals: Noise | None
+
+    def at(self, t: int, tags: Tags) -> Longs:
+        return self.counts.at(t, tags)
+
+    @property
+    def bytes_per_row(self) -> int:
+        parts = (self.counts, self.sums)
+        return sum(int(getattr(part, "bytes_per_row", 0)) for part in parts)
+
+
+# The cells of sums: their levels have this bit, which no counter's have.
+_SUMS = read_only(np.array([1 << 56, 0], dtype=np.uint64))
 
 
 # A worker's owner partitions ask one by one.

@@ -59,7 +59,8 @@ class UnkBase(OnCounters):
         fresh, both = find_shown(ledger.counts, drawn, ledger.shown, threshold or 0, tests, *out)
         if fresh:
             ledger.mark_shown(new[:fresh].copy(), t)
-        return state, Release(rows[:both].copy(), noisy[:both].copy(), self.sd(t), threshold)
+        found = rows[:both].copy(), noisy[:both].copy()
+        return state, self.release(state, t, *found, threshold, noise)
 
 
 class KnownBase(OnCounters):
@@ -84,4 +85,5 @@ class KnownBase(OnCounters):
         columns = state.ledger
         noisy = noise.at(t, columns.tags)
         noisy += columns.counts
-        return state, Release(np.arange(columns.n, dtype=np.int64), noisy, self.sd(t), None)
+        rows = np.arange(columns.n, dtype=np.int64)
+        return state, self.release(state, t, rows, noisy, None, noise)

@@ -10,6 +10,8 @@ import numpy as np
 from msgspec import structs
 
 from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.sums import Sum
+from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.one_shot.config import OneShotConfig, PayWhatYouGetConfig
@@ -23,23 +25,29 @@ from workers.privacy.plan.advice import advice, end_choices
 from workers.privacy.plan.alternatives import alternatives, counter_choices
 from workers.privacy.plan.memory import SIZES, memory_of
 from workers.privacy.plan.model import (
+    AllItems,
     Error,
     Figure,
     HistogramPlan,
+    MeanError,
     Noise,
     Plan,
     Segment,
     Share,
+    SumPlan,
     Worst,
 )
 from workers.privacy.plan.noise import (
     COUNT_LAWS,
+    NORMAL_95,
     DigitCurve,
     blocks_of,
+    curve_of,
     discovery_step,
     mean_over_ticks,
     noise_of,
     thresholds_of,
+    worst_and_rms,
     worst_of_all,
 )
 from workers.privacy.theorems import BETA, Data, bottom_of, error_bounds, printed_of
@@ -49,6 +57,8 @@ from workers.settings.settings import Settings
 SEGMENTS = 12
 _ODDS = 19  # of a pick: the larger of two wins 19 out of 20 times
 COMPARED_ITEMS = 1_000
+# Counts for which a plan states the error of a mean.
+MEANS_OF = (100, 1_000, 10_000, 100_000)
 
 
 def make_plan(settings: Settings) -> Plan:
@@ -90,6 +100,8 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         printed=tuple(printed_of(mechanism, noise, conversion)),
         noise=noise,
         thresholds=thresholds_of(mechanism, config, noise),
+        sum=_sum(mechanism, noise),
+        all_items=_all_items(mechanism, noise),
         error=error,
         memory=memory_of(mechanism, config),
         counters=counters,
@@ -98,6 +110,45 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         warnings=tuple(cautions(mechanism.guarantee.epsilon, mechanism.guarantee.delta, unit)),
     )
     return structs.replace(plan, advice=tuple(advice(config, mechanism, plan)))
+
+
+def _sum(mechanism: Mechanism, noise: Noise) -> SumPlan | None:
+    of = mechanism.config.sum
+    if of is None or not isinstance(mechanism, OnCounters) or mechanism.of_sums is None:
+        return None
+    worst, rms = worst_and_rms(curve_of(mechanism.of_sums.public()), noise.ticks_looked_at)
+    middle, half = abs(float(of.middle)), float(of.step) / 2
+    # The curves of counts and sums are largest at the same tick: they have the same shape.
+    return SumPlan(
+        field=of.field,
+        low=float(of.from_),
+        high=float(of.to),
+        step=float(of.step),
+        steps=of.steps,
+        share=of.share,
+        rho=mechanism.cost().rho * of.share,
+        worst_sd=math.hypot(middle * noise.worst_sd, half * worst),
+        rms_sd=math.hypot(middle * noise.rms_sd, half * rms),
+        means=tuple(_mean_error(of, noise.worst_sd, worst, n) for n in MEANS_OF),
+    )
+
+
+def _mean_error(of: Sum, sd: float, of_sums: float, count: int) -> MeanError:
+    """Return half the interval, to first order, at most half the range."""
+    half, most = float(of.step) / 2, float(of.to - of.from_) / 2
+
+    def width(theta: float) -> float:
+        return min(most, half * NORMAL_95 * math.hypot(of_sums, theta * sd) / count)
+
+    return MeanError(count=count, middle=width(0.0), end=width(float(of.steps)))
+
+
+def _all_items(mechanism: Mechanism, noise: Noise) -> AllItems | None:
+    share = mechanism.config.total_share
+    if share is None or not isinstance(mechanism, OnCounters) or mechanism.of_totals is None:
+        return None
+    worst, rms = worst_and_rms(curve_of(mechanism.of_totals.public()), noise.ticks_looked_at)
+    return AllItems(share=share, rho=mechanism.cost().rho * share, worst_sd=worst, rms_sd=rms)
 
 
 def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:

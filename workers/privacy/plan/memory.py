@@ -56,11 +56,17 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     empty = Ledger()
     arrays = (empty.tags, empty.keys, empty.counts, empty.shown)
     columns = sum(int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays)
-    columns += _END + label
+    columns += _END + label + (_COUNT if config.sum is not None else 0)
     extra = _extra(mechanism, config)
     fixed, per_key = columns + extra.noise + extra.state, keys * extra.per_key
     passing = KINDS[mechanism.kind].family == "tick" and not domain
-    disk = _DISK_FIXED + label + _DISK_COUNT + (0 if domain else _DISK_SHOWN) + extra.state
+    disk = (
+        _DISK_FIXED
+        + label
+        + _DISK_COUNT * (1 + (config.sum is not None))
+        + (0 if domain else _DISK_SHOWN)
+        + extra.state
+    )
     row = "an item of a stream key that has occurred in the epoch"
     if domain:
         row = "a label of the domain, of each stream key"

@@ -183,6 +183,38 @@ class Alternative(Record, frozen=True, kw_only=True):
     error: float | None = None
 
 
+class MeanError(Record, frozen=True, kw_only=True):
+    """Half the 95 % interval of an item's mean at the worst tick, in the middle and at an end."""
+
+    count: int
+    middle: float
+    end: float
+
+
+class SumPlan(Record, frozen=True, kw_only=True):
+    """A sum's noise over an epoch, in units of its numbers; `rho` is its part of the budget."""
+
+    field: str
+    low: float
+    high: float
+    step: float
+    steps: int
+    share: float
+    rho: float
+    worst_sd: float
+    rms_sd: float
+    means: tuple[MeanError, ...]
+
+
+class AllItems(Record, frozen=True, kw_only=True):
+    """Noise of the count of all items of a stream key; `rho` is its part of the budget."""
+
+    share: float
+    rho: float
+    worst_sd: float
+    rms_sd: float
+
+
 class HistogramPlan(Record, frozen=True, kw_only=True):
     name: str
     mechanism: str
@@ -200,6 +232,8 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     printed: tuple[Printed, ...]
     noise: Noise
     thresholds: Thresholds | None
+    sum: SumPlan | None = None
+    all_items: AllItems | None = None
     error: Error
     memory: Memory
     counters: tuple[CounterChoice, ...]

@@ -137,6 +137,7 @@ def _histogram(one: HistogramPlan, say: _PlanPrinter) -> None:
     say.line(f"topic {one.topic}; {epoch}; {keys}, {labels}", 2)
     _guarantee(one, say)
     _noise(one, say)
+    _sum(one, say)
     _error(one, say)
     _memory(one.memory, say)
     _counters(one, say)
@@ -210,6 +211,28 @@ def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
             f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; "
             f"from a true {'distance' if KINDS[one.mechanism].bar else 'count'} of "
             f"{found.likely_from:,} on that happens in 95 % of cases at any one of these ticks"
+        )
+
+
+def _sum(one: HistogramPlan, say: _PlanPrinter) -> None:
+    if one.sum is not None:
+        of = one.sum
+        say.head(
+            f"sums of {of.field} from {of.low:g} to {of.high:g}, in {plural(of.steps, 'step')}"
+        )
+        say.line(
+            f"they cost rho {of.rho:.6g}, {of.share:.0%} of the budget, which counts lack; sd of a sum: worst "
+            f"{_number(of.worst_sd)}, root mean square {_number(of.rms_sd)}"
+        )
+        say.line("95 % interval of a mean at the worst tick, half its length by the item's count:")
+        rows = [(f"{row.count:,}", _number(row.middle), _number(row.end)) for row in of.means]
+        say.table(("count", "mean in the middle", "mean at an end"), rows, left=())
+    if one.all_items is not None:
+        total = one.all_items
+        say.head("total of all items of a stream key, shown or not")
+        say.line(
+            f"it costs rho {total.rho:.6g}, {total.share:.0%} of the budget, which counts lack; sd: worst "
+            f"{_number(total.worst_sd)}, root mean square {_number(total.rms_sd)}"
         )
 
 

@@ -20,10 +20,12 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 from msgspec.structs import replace
 
 from workers.mechanisms.config.checked import display, rules
@@ -240,6 +242,11 @@ def settings_text(config: HistogramConfig) -> str:
                 found["quantiles"] = config.shown_quantiles
         elif rule.name == "domain" and len(value) > DOMAIN_SHOWN:
             found["domain_labels"] = len(value)
+        elif rule.name == "sum":
+            given = {of.encode_name: getattr(value, of.name) for of in structs.fields(value)}
+            found["sum"] = {
+                name: float(one) if isinstance(one, Decimal) else one for name, one in given.items()
+            }
         elif rule.name == "buckets":
             found["buckets"] = value.edges
         else:

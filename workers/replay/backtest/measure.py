@@ -35,13 +35,17 @@ UNBOUNDED = ("error_unbounded_mean", "error_unbounded_rms", "error_unbounded_wor
 # Of boards, against bounded and unbounded counts.
 TOPS = ("recall", "precision", "recall_unbounded", "precision_unbounded", "rank_correlation")
 _SHOWN = ("shown", "sd", "threshold", *BOUNDED, *UNBOUNDED, "deserving", "deserving_shown")
-METRICS = (*_SHOWN, *TOPS, "lost", "within_error", "shortfall", "shown_new", "coverage_new")
+# Of published sums and means, against those of the bounded, clamped numbers.
+SUMS = ("sum_error_mean", "sum_coverage", "mean_error_mean", "mean_coverage")
+_FURTHER = ("lost", "within_error", "shortfall", "shown_new", "coverage_new")
+METRICS = (*_SHOWN, *TOPS, *_FURTHER, *SUMS)
 PLACE = {name: i for i, name in enumerate(METRICS)}
 # Followed, for every rank, by the error of its item and whether it is shown.
 RANKED = ("error_mean", "shown_rate")
 # For all stream keys together, these and those by rank are the mean over the keys.
 OF_KEYS = (*TOPS, "shortfall")
 WEIGHTS = {"coverage": "shown", "coverage_new": "shown_new", "deserving_shown": "deserving"}
+WEIGHTS |= {"sum_coverage": "shown", "mean_coverage": "shown"}
 
 #: Rows that are shown, and their published counts.
 Shown = tuple[Rows, Longs]
@@ -98,6 +102,29 @@ def fill_errors(
 
 def _coverage(error: Longs, sd: float) -> float:
     return np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
+
+
+def fill_sums(row: Floats, shown: ReleasedTick, here: Rows, counts: Longs, sums: Longs) -> None:
+    """Fill in the errors of published sums and means of the places `here` of a release.
+
+    `counts` and `sums` (m,) are the exact ones, bounded and in steps.
+    """
+    release, means = shown.release, shown.means
+    if means is None or not isinstance(release, Release) or release.sums is None:
+        return
+    # A mean of nothing is none.
+    here, counts, sums = (column[counts > 0] for column in (here, counts, sums))
+    if not len(here):
+        return
+    published, centred, sds = release.counts[here], release.sums.values[here], release.sds
+    off = means.sums(published, centred) - means.sums(counts, 2 * sums - means.steps * counts)
+    row[PLACE["sum_error_mean"]] = np.abs(off).mean()
+    row[PLACE["sum_coverage"]] = (np.abs(off) <= COVERED_SD * means.sd(*sds)).mean()
+    mean, low, high = means.intervals(published, centred, *sds)
+    exact = means.means(counts, sums)
+    row[PLACE["mean_coverage"]] = ((low <= exact) & (exact <= high)).mean()
+    if (known := ~np.isnan(mean)).any():
+        row[PLACE["mean_error_mean"]] = np.abs(mean - exact)[known].mean()
 
 
 def over_all(metric: str, values: Floats, weight: Floats | None) -> float:
@@ -199,6 +226,7 @@ class Watch:
         key_of = view.truth.columns.keys[rows]
         new = self._new(rows, shown.tick)
         self._fill_shown(out[0], None, (rows, counts), release.sd, new)
+        self._fill_sums(out[0], shown, rows, slice(None))
         for index, one in enumerate(view.keys):
             row = out[1 + index]
             here = slice(None) if one.rows is None else key_of == index
@@ -206,6 +234,7 @@ class Watch:
             if one.rows is not None:
                 new_here = None if new is None else new[here]
                 self._fill_shown(row, one.rows, shown_here, release.sd, new_here)
+                self._fill_sums(row, shown, rows, here)
             self._fill_top(row, one, *shown_here)
 
     def _shown(self, release: Release | Items) -> Shown:
@@ -233,6 +262,12 @@ class Watch:
             if deserving:
                 found = int((exact[rows] > self._threshold).sum())
                 row[PLACE["deserving_shown"]] = found / deserving
+
+    def _fill_sums(self, row: Floats, shown: ReleasedTick, rows: Rows, here: Any) -> None:
+        if shown.means is not None:
+            exact = self.histogram.columns.sums[rows[here]]
+            places = np.arange(len(rows))[here]
+            fill_sums(row, shown, places, self.view.counts[rows[here]], exact)
 
     def _new(self, rows: Rows, tick: int) -> Bools | None:
         if not self._discovers or self._columns is None:

@@ -183,8 +183,9 @@ def truth_of(
     exact = Exact(domain, per_tick=isinstance(config, OneShotConfig), sizes=sizes)
     about: Any = {"worker": "", "topic": "", "stream": "truth", "events": {}, "owner": (0, 1)}
     # Exact counts have no noise for windows to describe.
-    truth = Truth(msgspec.structs.replace(config, windows=()), exact, key=key, **about)
-    truth.lane, truth.written = lane, False
+    plain = msgspec.structs.replace(config, windows=(), sum=None)
+    truth = Truth(plain, exact, key=key, **about)
+    truth.lane, truth.sum_lane, truth.written = lane, None, False
     return truth
 
 

@@ -123,6 +123,10 @@ COLUMNS = (
     ("shown", "items shown", "count"),
     ("coverage", "error bars hold", "share"),
     ("coverage_new", "of new items", "share"),
+    ("sum_error_mean", "error of sums, mean", "count"),
+    ("sum_coverage", "error bars of sums hold", "share"),
+    ("mean_error_mean", "error of means, mean", "count"),
+    ("mean_coverage", "intervals of means hold", "share"),
     ("within_error", "answers within error", "share"),
     ("shortfall", "short\u00adfall", "count"),
 )

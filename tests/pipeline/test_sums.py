@@ -1,0 +1,237 @@
+"""Sums, means and the count of all items, through both stages, against plain Python."""
+
+import json
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from tests.pipeline.pipeline import KEY, Partition
+from tests.pipeline.test_snapshots import pages, tick
+from workers.arrays.texts import Texts
+from workers.arrays.types import Longs
+from workers.kafka.records import Records
+from workers.mechanisms.config.sums import parse_sum
+from workers.mechanisms.counters.base import Counter as NoiseCounter
+from workers.mechanisms.ledger import Ledger
+from workers.mechanisms.mechanism import Noisy, Release
+from workers.pipeline.contributions import Message
+from workers.pipeline.factory import lanes, reader_of, source_reader_of
+from workers.pipeline.intake import Intake
+from workers.pipeline.snapshots import Means, join_pages
+from workers.settings.settings import Settings, settings_of
+
+Event = dict[str, Any]
+PRICE = {"field": "lines[].price", "from": -20, "to": 100.5, "step": 0.25}
+TICK_MS = 10
+
+
+def settings(**changes: Any) -> Settings:
+    histogram = {"name": "h", "mechanism": "unk_base", "tick": "10ms", "horizon": 8, "max_items": 2}
+    histogram |= {"epsilon": 8.0, "delta": 1e-4, "keys": ["s1", "s2"], "sum": PRICE} | changes
+    return settings_of(
+        {
+            "worker": {"name": "w", "data_dir": "d", "key_file": "k"},
+            "kafka": {"bootstrap": "localhost:9092"},
+            "events": {"topic": "t", "key": "shop", "items": "lines[].sku", "timestamp": "ts"},
+            "histogram": [histogram],
+        },
+        Path(),
+    )
+
+
+BEGIN_MS = 1_000_000_000_000
+
+
+def some(number: int, items: int, seed: int, ticks: int = 12) -> list[Event]:
+    """Return events whose items each have a mean of their own, some of them beyond the range."""
+    rng, found = random.Random(seed), []
+    for i in range(number):
+        skus = [rng.randrange(items) for _ in range(rng.choice((1, 1, 2, 3)))]
+        prices = [round(rng.gauss(130 * sku / items - 20, 15), 3) for sku in skus]
+        lines = [{"sku": f"i{n}", "price": p} for n, p in zip(skus, prices, strict=True)]
+        at = BEGIN_MS + i * ticks * TICK_MS // number
+        found.append({"shop": rng.choice(("s1", "s2")), "ts": at, "lines": lines})
+    return found
+
+
+def clamped(price: float) -> int:
+    """Return the price in thousandths, between -20 and 100.5, to the nearest quarter."""
+    above = min(max(round(price * 1_000), -20_000), 100_500) + 20_000
+    return -20_000 + (above + 125) // 250 * 250
+
+
+def by_hand(events: Iterable[Event], epoch: int) -> dict[tuple[str, str], list[int]]:
+    """Return the numbers of every item in an epoch: the first of each of an event's two items."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for event in events:
+        if (event["ts"] // TICK_MS) // 8 == epoch:
+            first: dict[str, float] = {}
+            for line in event["lines"]:
+                first.setdefault(line["sku"], line["price"])
+            for sku, price in [*first.items()][:2]:
+                found.setdefault((event["shop"], sku), []).append(clamped(price))
+    return found
+
+
+def messages(given: Settings, events: list[Event], batch: int = 50) -> list[bytes]:
+    reader = source_reader_of(given, reader_of(given), 0, [(0, 1)])
+    intake, sequences = Intake(lanes(given), 0, KEY), [0]
+    found: list[Message] = []
+    for first in [*range(0, len(events), batch), len(events)]:
+        part = [json.dumps(event).encode() for event in events[first : first + batch]]
+        records = Records.of(part, [b""] * len(part), [0] * len(part))
+        for read, rejects, _ in reader.read(records):
+            assert not rejects
+            intake.add(read)
+        if not part:
+            intake.read_to_end(events[-1]["ts"] + 20 * TICK_MS)
+        made = intake.commit(source=0, sequences=sequences, offset=first)
+        found += [message for _, message in made]
+    return [message.encoded() for message in found]
+
+
+def last_of_epochs(snapshots: Iterable[Any]) -> dict[tuple[int, str], Mapping[str, Any]]:
+    """Return the last snapshot of each epoch and key, by the number of epochs since 1970."""
+    found: dict[tuple[int, str], list[Any]] = {}
+    for one in map(json.loads, (snapshot.value for snapshot in snapshots)):
+        place = one["start"] // TICK_MS // 8, one["key"]
+        before = found.get(place, [])
+        same = before and before[0]["tick"] == one["tick"]
+        found[place] = [*before, one] if same else [one]
+    return {place: join_pages(parts) for place, parts in found.items()}
+
+
+def no_noise(counter: NoiseCounter, *args: Any) -> Longs:
+    return np.zeros(len(args[-1]), dtype=np.int64)
+
+
+def test_without_noise_sums_and_totals_are_exact_also_across_crashes() -> None:
+    """Every commit is a restart: all state is read back, and sections that wait are sent again."""
+    given, events = settings(total_share=0.1), some(600, 9, seed=1)
+    sent, partition = messages(given, events), Partition(given.histograms, sources=1)
+    snapshots: list[Any] = []
+    with patch("workers.mechanisms.counters.lifted.LiftedColumns.at", no_noise):
+        while True:
+            partition.go_on(sent)
+            released = partition.commit(ticks_max=2)
+            if released is None:
+                break
+            snapshots += released
+    found = last_of_epochs(snapshots)
+    for (epoch, key), snapshot in found.items():
+        exact = by_hand(events, epoch)
+        mine = {sku: numbers for (shop, sku), numbers in exact.items() if shop == key}
+        assert snapshot["all_items"]["count"] == sum(map(len, mine.values()))
+        shown = zip(snapshot["items"], snapshot["sums"], strict=True)
+        for (sku, count), (total, mean, low, high) in shown:
+            numbers = mine[sku]
+            assert (count, total) == (len(numbers), sum(numbers) / 1_000)
+            assert low <= total / count <= high
+            assert mean is None or abs(mean - total / count) < 1e-4
+    assert sum(len(one["items"]) for one in found.values()) > 30
+
+
+def covered(given: Settings, events: list[Event]) -> tuple[float, int]:
+    """Return the share of items whose interval holds the exact mean, and their number."""
+    partition = Partition(given.histograms, sources=1)
+    found = last_of_epochs(partition.run(messages(given, events, 10_000)))
+    epoch, hits, n = BEGIN_MS // TICK_MS // 8, 0, 0
+    exact = by_hand(events, epoch)
+    for key in given.histograms[0].keys:
+        snapshot = found[epoch, key]
+        sums = dict(zip((label for label, _ in snapshot["items"]), snapshot["sums"], strict=True))
+        for (shop, sku), numbers in exact.items():
+            if shop == key and sku in sums:
+                _, _, low, high = sums[sku]
+                assert -20 <= low <= high <= 100.5
+                hits += low <= sum(numbers) / 1_000 / len(numbers) <= high
+                n += 1
+    return hits / n, n
+
+
+@pytest.mark.parametrize("mechanism", ["known_base", "unk_base"])
+def test_the_means_of_2000_items_lie_within_their_intervals(mechanism: str) -> None:
+    """With n = 2,000 and p = 0.95 a share below 0.93 has probability 3e-5."""
+    domain = {"domain": [f"i{n}" for n in range(1_000)]} if mechanism == "known_base" else {}
+    given = settings(mechanism=mechanism, epsilon=40.0, **domain)
+    events = some(40_000, 1_000, seed=2, ticks=8)
+    share, n = covered(given, events)
+    assert n > 1_900 and 0.93 < share < 0.975, (share, n)
+    # Control: intervals for half the noise.
+    own = Means.intervals
+    with patch.object(
+        Means, "intervals", lambda self, n, d, sd, sums: own(self, n, d, sd / 2, sums / 2)
+    ):
+        halved, _ = covered(given, events)
+    assert halved < 0.85, halved
+
+
+@pytest.mark.parametrize("true_mean", [-20, 0, 40.25, 90, 100.5])
+@pytest.mark.parametrize("count", [1, 3, 30, 300])
+def test_an_interval_holds_the_mean_whatever_the_count(count: int, true_mean: float) -> None:
+    """Also where noise exceeds the count. 20,000 draws: 0.945 is 3 standard errors below 0.95."""
+    means, rng, n = Means(parse_sum(PRICE)), np.random.default_rng(count), 20_000
+    theta = (true_mean - 40.25) / 0.125
+    sd, of_sums = 20.0, 20.0 * means.steps
+    counts = count + np.floor(rng.normal(0, sd, n) + 0.5).astype(np.int64)
+    centred = round(theta * count) + np.floor(rng.normal(0, of_sums, n) + 0.5).astype(np.int64)
+    mean, low, high = means.intervals(counts, centred, sd, of_sums)
+    assert ((low <= true_mean) & (true_mean <= high)).mean() > 0.945
+    known = ~np.isnan(mean)
+    assert ((low <= mean) & (mean <= high))[known].all()
+    assert (known == (counts > 1.959963984540054 * sd)).all()
+    assert (high - low)[~known].min(initial=120.5) == 120.5
+
+
+def test_a_sum_is_rounded_once_however_large() -> None:
+    means = Means(parse_sum({"field": "x", "from": 0.001, "to": 999.001, "step": 0.001}))
+    counts, centred = np.array([3, 10**13, -4]), np.array([-2_996_998, 10**18 + 1, 7])
+    middle, half = Fraction("499.501"), Fraction("0.0005")
+    pairs = zip(counts.tolist(), centred.tolist(), strict=True)
+    wanted = [float(middle * n + half * d) for n, d in pairs]
+    assert means.sums(counts, centred).tolist() == wanted
+
+
+def test_pages_keep_items_and_their_sums_together() -> None:
+    """A reader that joins pages gets what one page of any length would have."""
+    labels = [f"label {i}" for i in range(60)]
+    ledger, text = Ledger(), [label.encode() for label in labels]
+    ledger.append(KEY.tags("s", text), np.zeros(60, np.int32), Texts.of(text))
+    counts = np.arange(60) * 7
+    release = Release(
+        np.arange(60), counts, 1.5, 3, Noisy(counts * 3, 9.5), Noisy(np.array([5]), 2.5)
+    )
+    shown = replace(tick(release), means=Means(parse_sum(PRICE)))
+    [whole] = [json.loads(page) for page in pages(shown, ledger, 10**9)]
+    parts = [json.loads(page) for page in pages(shown, ledger, 2_000)]
+    assert len(parts) > 1
+    assert all(len(part["items"]) == len(part["sums"]) > 0 for part in parts)
+    joined = join_pages(parts) | {"page": 1, "pages": 1}
+    assert joined == whole
+    assert whole["all_items"] == {"count": 5, "sd": 2.5}
+
+
+def test_sums_have_noise_of_their_own() -> None:
+    """If sums had the counts' noise, twice the sum less R times the count would show the count."""
+    given = settings(mechanism="known_base", domain=[f"i{n}" for n in range(400)])
+    partition = Partition(given.histograms, sources=1)
+    found = last_of_epochs(partition.run(messages(given, some(20, 3, seed=4))))
+    [config] = given.histograms
+    assert config.sum is not None
+    of_counts, of_sums = [], []
+    snapshot = found[max(found)]
+    for (_, count), (total, *_) in zip(snapshot["items"], snapshot["sums"], strict=True):
+        of_counts.append(count)
+        of_sums.append(float((Decimal(repr(total)) - Decimal("40.25") * count) / Decimal("0.125")))
+    # Of 400 independent pairs, a correlation beyond 0.2 has probability 6e-5.
+    assert abs(np.corrcoef(of_counts, of_sums)[0, 1]) < 0.2
+    ratio = np.std(of_sums) / np.std(of_counts)
+    assert 0.8 < ratio / config.sum.steps < 1.25
