@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from tests import ROOT
 from tests.commands.export.outputs import COLUMNS, expected
 from tests.dashboard.feeding import Topics, answer, message, numbers, on_a_broker
-from workers.client import Item, Quantile, Stream, Window, latest, snapshots, table
+from workers.client import Item, Quantile, Stream, Sum, Window, latest, snapshots, table
 from workers.client.reading import open_topics
 from workers.dashboard.config import load_dashboard
 from workers.dashboard.snapshots import InvalidSnapshot
@@ -39,12 +39,14 @@ def config(topics: Topics, tmp_path: Path) -> Path:
 
 def test_snapshots_have_types_and_tables_have_their_rows(topics: Topics, config: Path) -> None:
     window = {"ms": 60_000, "ticks": 6, "sd": 3.5}
+    sums, range_ = [[6.5, 2.17, 1.0, 3.0], [0.25, None, 0.0, 9.0]], {"from": 0, "to": 9, "sd": 2.0}
     counted = numbers(3, [0, 10], [5, 90, 40], [0.5], 2.0) | {"histogram": "products", "key": "ms"}
     sent = [
         message(1, [("tea", 2**53 - 1), ("", -4)], windows=[window], key="s1"),
         message(2, [], key="s1"),
         counted,
         answer(4, key="s1", query="max", value=5, since=0, error=1.5),
+        message(5, [("tea", 3), ("cup", 2)], key="s1", sums=sums, sum=range_),
     ]
     topics.send(*sent)
     found = {one.tick: one for one in snapshots(config)}
@@ -54,11 +56,14 @@ def test_snapshots_have_types_and_tables_have_their_rows(topics: Topics, config:
     assert found[2].items == () and found[4].items is None
     assert found[3].edges == (0.0, 10.0)
     assert found[3].quantiles == tuple(Quantile(**one) for one in counted["quantiles"])
+    assert found[5].sums == (Sum(6.5, 2.17, 1.0, 3.0), Sum(0.25, None, 0.0, 9.0))
+    assert found[5].further == {"sum": range_} and not found[1].sums
     assert found[4].further == {"query": "max", "value": 5, "since": 0, "error": 1.5}
     rows = table(found.values())
     assert rows.columns == list(COLUMNS)
-    same = rows.order("tick, count desc").select("histogram, key, tick, item, count, sd").fetchall()
-    every = [(row[0], row[1], row[4], *row[7:10]) for row in expected(sent)]
+    columns = "histogram, key, tick, item, count, sd, threshold, sum, mean, mean_low, mean_high"
+    same = rows.select(columns).fetchall()
+    every = [(row[0], row[1], row[4], *row[7:14]) for row in expected(sent)]
     assert sorted(map(repr, same)) == sorted(map(repr, every))
     frame = rows.filter("item = 'tea'").df()
     assert frame["count"].tolist() == [2**53 - 1]

@@ -14,8 +14,18 @@ Imports `dashboard`, `kafka` and `settings`. Start with `reading`; `tables` make
 DataFrames and files. `quietcount export` reads by these too.
 """
 
-from workers.client.reading import Item, Quantile, Snapshot, Window, latest, snapshots
+from workers.client.reading import Item, Quantile, Snapshot, Sum, Window, latest, snapshots
 from workers.client.tables import table
 from workers.dashboard.snapshots import Stream
 
-__all__ = ["Item", "Quantile", "Snapshot", "Stream", "Window", "latest", "snapshots", "table"]
+__all__ = [
+    "Item",
+    "Quantile",
+    "Snapshot",
+    "Stream",
+    "Sum",
+    "Window",
+    "latest",
+    "snapshots",
+    "table",
+]

@@ -31,6 +31,15 @@ class Item(NamedTuple):
     count: int  # type: ignore[assignment]  # instead of the method of tuples
 
 
+class Sum(NamedTuple):
+    """An item's sum and mean with its interval; no mean where the count may be 0."""
+
+    sum: float
+    mean: float | None
+    low: float
+    high: float
+
+
 class Quantile(msgspec.Struct, frozen=True):
     """A quantile of numbers; None where it is unknown, or an interval is open."""
 
@@ -52,13 +61,14 @@ class Window(msgspec.Struct, frozen=True):
 class Snapshot(Head, frozen=True):
     """A whole snapshot, with the fields of docs/settings.md.
 
-    `items` is None for answers to queries. `further` has every other field: those of answers, and
-    those that a later version adds.
+    `items` is None for answers to queries; `sums` has one for each item, or none. `further` has every
+    other field: those of answers, and those that a later version adds.
     """
 
     sd: float | None
     threshold: float | None
     items: tuple[Item, ...] | None = None
+    sums: tuple[Sum, ...] = ()
     edges: tuple[float, ...] = ()
     quantiles: tuple[Quantile, ...] = ()
     windows: tuple[Window, ...] = ()

@@ -31,6 +31,12 @@ def table(found: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
         name: np.repeat(column, rows) for name, column in _heads(many)
     }
     columns |= {"item": labels, "count": np.ma.masked_array(counts, hidden)}
+    unsummed = [_NO_SUM]
+    sums = chain.from_iterable(
+        one.sums or unsummed * len(items) for one, items in zip(many, shown, strict=True)
+    )
+    for name, column in zip(_SUMS, np.array(list(sums), np.float64).reshape(-1, 4).T, strict=True):
+        columns[name] = np.ma.masked_invalid(column)
     database = duckdb.connect(":memory:")
     database.execute("set TimeZone = 'UTC'")
     database.register("columns", columns)
@@ -39,6 +45,8 @@ def table(found: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
     return database.table("snapshots")
 
 
+_SUMS = ("sum", "mean", "mean_low", "mean_high")
+_NO_SUM = (None,) * len(_SUMS)
 _TEXTS = ("histogram", "key", "id", "mechanism")
 _NUMBERS = ("epoch", "tick", "start", "end")
 _PROMISE = ("rho", "epsilon", "delta")
@@ -47,6 +55,7 @@ _SELECT = """
     epoch::bigint as epoch, tick::bigint as tick, "start"::bigint as "start", "end"::bigint as "end",
     make_timestamptz("start" * 1000) as start_time, make_timestamptz("end" * 1000) as end_time,
     item::varchar as item, "count"::bigint as "count", sd::double as sd, threshold::double as threshold,
+    "sum"::double as "sum", mean::double as mean, mean_low::double as mean_low, mean_high::double as mean_high,
     mechanism::varchar as mechanism, unit::varchar as unit,
     rho::double as rho, epsilon::double as epsilon, delta::double as delta, rest::varchar as rest"""
 

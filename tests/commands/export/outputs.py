@@ -10,10 +10,10 @@ import orjson
 KINDS = ("csv", "parquet", "iceberg")
 COLUMNS = (
     *("histogram", "key", "id", "epoch", "tick", "start", "end", "start_time", "end_time"),
-    *("item", "count", "sd", "threshold", "mechanism", "unit", "rho", "epsilon", "delta", "rest"),
+    *("item", "count", "sd", "threshold", "sum", "mean", "mean_low", "mean_high"),
+    *("mechanism", "unit", "rho", "epsilon", "delta", "rest"),
 )
 Row = tuple[Any, ...]
-SHARED = ("sd", "threshold", "mechanism")
 
 
 def expected(documents: Iterable[dict[str, Any]]) -> list[Row]:
@@ -22,11 +22,14 @@ def expected(documents: Iterable[dict[str, Any]]) -> list[Row]:
     for one in documents:
         head = tuple(one[name] for name in COLUMNS[:7])
         promise = tuple(one["guarantee"][name] for name in ("unit", "rho", "epsilon", "delta"))
-        typed = {*COLUMNS, "items", "guarantee", "page", "pages"}
+        # The field `sum` is the range of the sums.
+        typed = {*COLUMNS, "items", "sums", "guarantee", "page", "pages"} - {"sum"}
         rest = {name: value for name, value in one.items() if name not in typed}
         text = orjson.dumps(rest, option=orjson.OPT_SORT_KEYS).decode() if rest else None
-        for item in one.get("items") or [(None, None)]:
-            found.append((*head, *item, *(one[name] for name in SHARED), *promise, text))
+        items = one.get("items") or [(None, None)]
+        for item, sums in zip(items, one.get("sums") or [(None,) * 4] * len(items), strict=True):
+            noise = one["sd"], one["threshold"]
+            found.append((*head, *item, *noise, *sums, one["mechanism"], *promise, text))
     return sorted(found, key=repr)
 
 
@@ -52,7 +55,8 @@ def exported(directory: Path, kind: str) -> list[Row]:
         assert database.execute(apart).fetchall() == [(0,)]
         rows = database.execute(
             """select histogram, key, id, epoch::bigint, tick::bigint, "start"::bigint, "end"::bigint,
-            item, count::bigint, sd::double, threshold::double, mechanism, unit, rho::double,
+            item, count::bigint, sd::double, threshold::double,
+            sum::double, mean::double, mean_low::double, mean_high::double, mechanism, unit, rho::double,
             epsilon::double, delta::double, rest from rows"""
         ).fetchall()
     return sorted(((*row[:-1], _canonical(row[-1])) for row in rows), key=repr)
