@@ -61,8 +61,8 @@ class Window(msgspec.Struct, frozen=True):
 class Snapshot(Head, frozen=True):
     """A whole snapshot, with the fields of docs/settings.md.
 
-    `items` is None for answers to queries; `sums` has one for each item, or none. `further` has every
-    other field: those of answers, and those that a later version adds.
+    `items` is None for answers to queries; `sums` has one for each item, or none. `further` has
+    every other field: those of answers, and those that a later version adds.
     """
 
     sd: float | None
