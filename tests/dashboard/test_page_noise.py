@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from math import sqrt
+from statistics import pstdev
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -143,19 +144,23 @@ def test_a_difference_has_the_published_error_where_there_is_one(window: Window)
 
 def test_the_error_of_a_share_is_that_of_simulated_shares(window: Window) -> None:
     """2,000 runs: the standard deviation of an estimate of sd is 1.6 %; 6 of them are 10 %, so half and double are rejected."""
-    true = [3_000, 2_000, 1_000, 500]
+    true, total_sd = [3_000, 2_000, 1_000, 500], 3 * SD
     rng = random.Random(3)
-    shares = []
+    shares, of_all = [], []
     for _ in range(2_000):
         noisy = [value + rng.gauss(0, SD) for value in true]
         shares.append(noisy[0] / sum(noisy))
-    mean = sum(shares) / len(shares)
-    measured = sqrt(sum((one - mean) ** 2 for one in shares) / len(shares))
+        of_all.append(noisy[0] / (8_000 + rng.gauss(0, total_sd)))
+    measured, measured_of_all = pstdev(shares), pstdev(of_all)
     items = [[f"i{i}", value] for i, value in enumerate(true)]
     found = window.page.evaluate(NOISE, ["share", true[0], items, SD])
     assert found["part"] == pytest.approx(3_000 / 6_500)
     assert found["half"] / 2 == pytest.approx(measured, rel=0.1)
     assert window.page.evaluate(NOISE, ["share", 10, [["a", 10], ["b", -3]], SD]) is None
+    every = {"count": 8_000, "sd": total_sd}
+    found = window.page.evaluate(NOISE, ["shareOfAll", true[0], SD, every])
+    assert found["part"] == 3_000 / 8_000
+    assert found["half"] / 2 == pytest.approx(measured_of_all, rel=0.1)
 
 
 def test_equal_within_noise_looks_equal_and_the_band_is_seen_at_every_zoom(window: Window) -> None:

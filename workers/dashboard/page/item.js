@@ -5,7 +5,7 @@ import { isQuantile, point } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
 import { Lines, stepOf } from "./lines.js";
 import { NoToken, asked } from "./net.js";
-import { canSubtract, share } from "./noise.js";
+import { canSubtract, share, shareOfAll } from "./noise.js";
 import { CHOSEN, RANGES, bounds, rangeName, rates } from "./ranges.js";
 import { beginning, dayWords, isMidnight, moment, timeZone } from "./when.js";
 import { NOTHING, changeWords, duration, isRunning, meanWords, oneLine, shareWords, span, timeOf } from "./words.js";
@@ -248,11 +248,13 @@ export class Item {
   shareOf(snapshot, item) {
     const found = snapshot.items.find(([label]) => label === item);
     if (!found || snapshot.items.length < 2) return "";
-    const { change } = snapshot;
+    const { change, all_items: all } = snapshot;
+    const said = (part, whole) => (part === null ? "" : shareWords(part, whole));
+    if (all && !change) return said(shareOfAll(found[1], snapshot.sd, all), "all items, shown or not");
     // Of a new item nobody knows how much came in the window.
     if (change && (change.new.includes(item) || (change.new.length && change.threshold === null))) return "";
     const part = share(found[1], snapshot.items, snapshot.sd, change ? change.new.length * change.threshold : 0);
-    return part === null ? "" : shareWords(part, snapshot.change ? "what was counted in the window," : undefined);
+    return said(part, change ? "what the shown items counted in the window" : "the total of what is shown");
   }
 
   // What was counted in the windows that the snapshot names, else in the last hour, and in that of the board.

@@ -138,3 +138,10 @@ export function share(value, items, sd, unknown = 0) {
   const off = (sd / total) * Math.sqrt((1 - part) ** 2 + part ** 2 * (items.length - 1));
   return { part, half: TIMES * off + Math.abs(value / (total - unknown) - part) };
 }
+
+// The share of a count in the published total of all items, {count, sd}, whose noise is its own; null as above.
+export function shareOfAll(value, sd, all) {
+  if (sd === null || all.count <= 2 * TIMES * all.sd) return null;
+  const part = value / all.count;
+  return { part, half: (TIMES * Math.hypot(sd, part * all.sd)) / all.count };
+}

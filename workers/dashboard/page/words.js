@@ -299,8 +299,8 @@ export function meanWords({ items, sums, sum }, item) {
 }
 
 // A share of the total: {part, half}, with as many places as its error lets stand.
-export function shareWords({ part, half }, what = "the total") {
+export function shareWords({ part, half }, whole) {
   const places = Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(100 * half))));
   const percent = (one) => (100 * one).toFixed(places).replace("-", "−");
-  return `${percent(part)}\u00a0% ± ${percent(half)}\u00a0% of ${what} of what is shown.`;
+  return `${percent(part)}\u00a0% ± ${percent(half)}\u00a0% of ${whole}.`;
 }
