@@ -58,7 +58,10 @@ def real() -> dict[str, list[Document]]:
         found[str(path.relative_to(ROOT))] = made(given)
         if path.stem == "two_level_k":
             found["all queries"] = made(changed(given, lambda _: {"queries": ORDER_STATISTICS}))
-        if all(one.mechanism in PER_ITEM and not one.buckets for one in given.histograms):
+        if all(
+            one.mechanism in PER_ITEM and not one.buckets and one.total_share is None
+            for one in given.histograms
+        ):
             found[f"parts in {path.stem}"] = made(changed(given, lambda _: {"split": 3}))
         if all(config.subtracts for config in given.histograms):
             windowed = changed(given, lambda one: {"windows": (one.tick_ms, 5 * one.tick_ms)})

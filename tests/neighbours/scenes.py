@@ -172,7 +172,7 @@ def make_scene(seed: int) -> Scene:
     sources = rng.choice((1, 2)) if rekey else partitions
     if rng.random() < 0.5:
         for histogram in histograms:
-            if histogram["mechanism"] in PER_ITEM:
+            if histogram["mechanism"] in PER_ITEM and "total_share" not in histogram:
                 histogram["split"] = owners
     return Scene(document, variant, shape, partitions, sources, owners)
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.events.shapes_corpus import document
 from workers.mechanisms.config.buckets import Buckets
-from workers.mechanisms.config.histogram import END_MECHANISMS, HistogramConfig
+from workers.mechanisms.config.histogram import END_MECHANISMS, SUMMING, HistogramConfig
+from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
@@ -48,6 +49,7 @@ PLAIN |= {"topic": "elsewhere", "domain": ("a", "b", "c", "e"), "threshold": "co
 PLAIN |= {"every": 2, "k": 1, "kbar": 4, "kbar_max": 6, "top_k": 1, "switches": 4, "eta": 7}
 PLAIN |= {"accounting": "pure", "beta": 0.01, "c_max": 200, "query": "min"}
 PLAIN |= {"queries": ("max", "min"), "size": 9, "release": "merge", "labels": 10}
+PLAIN |= {"sum": parse_sum({"field": "paid", "from": 0, "to": 9, "step": 1}), "total_share": 0.1}
 OTHER: dict[str, dict[str, object]] = {
     **{name: {name: value} for name, value in PLAIN.items()},
     "rho": {"rho": 0.02, "epsilon": None},
@@ -74,7 +76,8 @@ EXEMPT = {
 }
 # Buckets and quantiles need each other and a domain: tested below. The others are, with [events],
 # what is counted: tested at the end.
-ELSEWHERE = ("buckets", "quantiles", "key", "items", "count", "where_")
+# `label` and `unit` need buckets too: tests/settings/test_histogram.py.
+ELSEWHERE = ("buckets", "quantiles", "label", "unit", "key", "items", "count", "where_")
 TREE_ALONE = ("meta", "misra_gries")
 WITH_COUNTER = ("known_base", "unk_base", "sparse_gumb", "bounded_max", "two_level", "two_level_k")
 COUNTERLESS = tuple(name for name in MECHANISMS if name not in WITH_COUNTER)
@@ -100,6 +103,8 @@ def fields() -> list[tuple[str, str]]:
                 "radix": name in COUNTERLESS and name not in TREE_ALONE,
                 # It has no last tick, or no counter over the ticks.
                 "end_share": name not in END_MECHANISMS,
+                "sum": name not in SUMMING,
+                "total_share": name != "unk_base",
                 "windows": not config(name).subtracts,
             }
             if field.name not in ELSEWHERE and not one_value.get(field.name, False):

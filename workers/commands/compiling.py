@@ -187,7 +187,9 @@ def _compile_noise() -> None:
     for kind in ("lifted", "tree"):
         for rho_item in (1.0, 1e-8):  # state of 32 and of 64 bits
             counter = make_counter(kind, 4, rho_item)
-            counter.columns(stream).at(1, words)
+            columns = counter.columns(stream)
+            for t in (1, 2):  # one row fills its array, later ones are part of theirs
+                columns.at(t, np.zeros((2 * t - 1, 2), dtype=np.uint64))
             counter.draw(stream, 1, words)
 
 

@@ -48,8 +48,15 @@ def _histogram(settings: Settings, config: HistogramConfig) -> Values:
 
 
 def fingerprint(settings: Settings) -> str:
-    """Return the SHA-256, in hex, of the promise's settings as JSON: sorted, ASCII, no spaces."""
-    text = json.dumps(promise_settings(settings), sort_keys=True, separators=(",", ":"))
+    """Return the SHA-256, in hex, of the promise's settings as JSON: sorted, ASCII, no spaces.
+
+    Settings that are null are left out: a later version may have more of them.
+    """
+    sections = {
+        section: {name: value for name, value in values.items() if value is not None}
+        for section, values in promise_settings(settings).items()
+    }
+    text = json.dumps(sections, sort_keys=True, separators=(",", ":"))
     return sha256(text.encode()).hexdigest()
 
 

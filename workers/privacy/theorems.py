@@ -156,7 +156,8 @@ def paper_rho(config: HistogramConfig, *, discovers: bool) -> float:
 
 def _rho_printed(epsilon: float, delta: float) -> float:
     log = -math.log(delta)
-    return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
+    # The difference of the roots, without cancellation: a tiny epsilon must not give 0.
+    return (epsilon / (math.sqrt(log + epsilon) + math.sqrt(log))) ** 2
 
 
 def ticks_of(config: HistogramConfig, data: Data) -> int:

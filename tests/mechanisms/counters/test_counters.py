@@ -230,7 +230,7 @@ def test_ticks_outside_the_horizon_are_refused(counter: Counter) -> None:
         (("lifted", 10, math.inf), "rho_item = inf"),
         (("lifted", 10, 0.1, 3), "radix = 3"),
         (("tree", 10, 0.1, 1), "radix = 1"),
-        (("lifted", 10, 1e-12), "sigma_squared"),
+        (("lifted", 10, 1e-16), "sigma_squared"),
         (("lifted", None, 0.1, None, 0.5), "end_share = 0.5: an unbounded horizon"),
         (("lifted", 10, 0.1, None, 1.0), "end_share = 1.0: must be a number above 0 and below 1"),
         (("lifted", 10, 0.1, None, math.nan), "end_share = nan"),

@@ -76,7 +76,7 @@ def test_nothing_but_the_settings_is_needed(tmp_path: Path, capsys: Printed) -> 
     [
         ("epsilon = 4.0", "epsilon = -1", ["epsilon = -1", "above 0"]),
         ("delta = 1e-6", "delta = 0.6", ["delta = 0.6"]),
-        ("epsilon = 4.0", "epsilon = 1e-9", ["'unk_base'", "sigma_squared"]),
+        ("epsilon = 4.0", "rho = 1e-20", ["'unk_base'", "sigma_squared"]),
         ('mechanism = "unk_base"', 'mechanism = "unk"', ["mechanism", "unk_base"]),
     ],
 )
