@@ -108,7 +108,7 @@ LEAKS: dict[str, tuple[Leak, int]] = {
     "a rejected event moves the watermark": (_rejected_move_time, 1000000002),
     "max_ahead is ignored": (_no_max_ahead, 1000000002),
     "a shown item is forgotten at a restart": (_forget_shown, 1000003404),
-    "noise depends on the number of rows": (_noise_of_rows, 1000000076),
+    "noise depends on the number of rows": (_noise_of_rows, 1000000066),
     "an empty tick is not released": (_skip_empty, 1000000048),
     "an owner is told only about its rows": (_rows_only, 1000000000),
 }
