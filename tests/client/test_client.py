@@ -63,7 +63,7 @@ def test_snapshots_have_types_and_tables_have_their_rows(topics: Topics, config:
     assert rows.columns == list(COLUMNS)
     columns = "histogram, key, tick, item, count, sd, threshold, sum, mean, mean_low, mean_high"
     same = rows.select(columns).fetchall()
-    every = [(row[0], row[1], row[4], *row[7:14]) for row in expected(sent)]
+    every = [(row[0], row[1], row[4], *row[7:15]) for row in expected(sent)]
     assert sorted(map(repr, same)) == sorted(map(repr, every))
     frame = rows.filter("item = 'tea'").df()
     assert frame["count"].tolist() == [2**53 - 1]

@@ -1,6 +1,7 @@
 """Decisions of the hand-over, without a broker: which shard works, clock advances, exits."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import wraps
@@ -14,6 +15,7 @@ from workers.kafka.offsets import LogEnd, ReadPosition
 from workers.kafka.reading import Partition
 from workers.kafka.records import Batch, FetchedRecords, Records
 from workers.kafka.shard import Shard
+from workers.kafka.transport import _log_unretrieved
 from workers.runtime import errors
 
 pytestmark = pytest.mark.slow
@@ -332,3 +334,25 @@ async def test_a_batch_of_a_shard_that_was_given_up_does_nothing(stage: Stage) -
     await asyncio.sleep(0.05)
     assert (old.seen, old.offset) == ([], 0)
     assert stage.handover.exit_status is None
+
+
+def test_only_a_late_commit_of_group_offsets_fails_quietly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """aiokafka shields it, so nobody awaits it once the worker has given up; it costs nothing."""
+
+    async def _do_commit_offsets() -> None:
+        raise ValueError
+
+    async def other() -> None:
+        raise ValueError
+
+    async def forget() -> None:
+        asyncio.get_running_loop().set_exception_handler(_log_unretrieved)
+        for failing in (_do_commit_offsets, other):
+            asyncio.ensure_future(failing())
+        await asyncio.sleep(0.01)
+        gc.collect()
+
+    asyncio.run(forget())
+    assert [one.name for one in caplog.records if one.levelname == "ERROR"] == ["asyncio"]

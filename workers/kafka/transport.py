@@ -71,6 +71,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.thread_loop.set_exception_handler(_log_unretrieved)
         self.epoch = -1
         self._error: Exception | None = None
         self._room: asyncio.Future[None] | None = None
@@ -301,6 +302,18 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             return None
         self._chain[tp] = batch.end
         return batch
+
+
+def _log_unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log as asyncio does, except that a late commit of group offsets failed.
+
+    aiokafka shields it, so nobody awaits it if `commit_group` has given up.
+    """
+    coroutine = getattr(context.get("future"), "get_coro", lambda: None)()
+    if getattr(coroutine, "__name__", "") == "_do_commit_offsets":
+        logger.debug("group offsets were not committed: %s", describe(context["exception"]))
+    else:
+        loop.default_exception_handler(context)
 
 
 _TICK_S = 0.2

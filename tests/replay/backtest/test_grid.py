@@ -157,7 +157,10 @@ TOO_MANY = ",".join(map(str, range(1, COMBINATIONS_MAX + 2)))
         ("items.epsilon", r"such as items\.epsilon=0\.5,1,2"),
         ("=1", "HISTOGRAM.SETTING=VALUE"),
         ("items.epsilon=lots", r"items\.epsilon=lots: .*a number above 0"),
-        ("items.mechanism=unk_bass", r'items\.mechanism=unk_bass: .*"unk_bass": did you mean "unk_base"'),
+        (
+            "items.mechanism=unk_bass",
+            r'items\.mechanism=unk_bass: .*"unk_bass": did you mean "unk_base"',
+        ),
         ("items.top_k=3", "top_k: unknown name"),
         ("items.name=x", "name cannot be varied"),
         *((f"items.{name}=x", f"{name} cannot be varied: it decides what is") for name in COUNTED),
