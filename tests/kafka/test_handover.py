@@ -349,9 +349,9 @@ def test_only_a_late_commit_of_group_offsets_fails_quietly(
 
     async def forget() -> None:
         asyncio.get_running_loop().set_exception_handler(_log_unretrieved)
-        for failing in (_do_commit_offsets, other):
-            asyncio.ensure_future(failing())
+        forgotten = [asyncio.ensure_future(one()) for one in (_do_commit_offsets, other)]
         await asyncio.sleep(0.01)
+        del forgotten
         gc.collect()
 
     asyncio.run(forget())
