@@ -170,7 +170,7 @@ class Assembly:
 
 
 def typed(seen: SeenSnapshot) -> Snapshot:
-    """Return a snapshot with typed fields; refuse one whose fields are of other types."""
+    """Return a snapshot with typed fields; refuse fields of other types."""
     try:
         found = _SNAPSHOTS.decode(seen.json)
     except msgspec.DecodeError as error:  # its message names fields and types only

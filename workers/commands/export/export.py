@@ -171,8 +171,8 @@ class _Whole(NamedTuple):
 class Cut:
     """Snapshots read so far, and the offsets up to which all of them are whole.
 
-    `ends` is where each partition will have been read. `cut_short` names topics whose first records
-    retention removed: a snapshot that never becomes whole there is left out.
+    The run reads each partition up to its offset in `ends`. `cut_short` names topics that lost their
+    first records to retention: a snapshot that never becomes whole there is left out.
     """
 
     def __init__(
@@ -240,6 +240,6 @@ class Cut:
             if topic not in self._cut_short:
                 (_, partition), offset = records[0]
                 raise SettingsError(
-                    f"{topic}[{partition}] offset {offset}: a snapshot whose other pages are missing"
+                    f"{topic}[{partition}] offset {offset}: a snapshot with missing pages"
                 )
             del self._parts[topic, place]

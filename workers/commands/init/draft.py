@@ -40,7 +40,7 @@ class Draft:
         time: None: the record's.
         grace: how long a tick stays open, and why.
         key: stream key; None: one histogram for all events.
-        other_keys: fields that could be it.
+        other_keys: other fields that could be the stream key.
         user: None if events are protected.
         empty: share of the events that have no items; 0: they are none.
         accepted, skipped: decoded records that are events, and that `where` skips.
