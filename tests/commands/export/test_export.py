@@ -14,8 +14,9 @@ from tests.admin import admin_of
 from tests.commands.export.outputs import expected, exported
 from tests.dashboard.feeding import Topics, answer, message, new_topic, numbers, on_a_broker
 from workers.cli import execute
-from workers.client import reading
+from workers.client import reading, table
 from workers.commands.export import export, files, iceberg
+from workers.commands.export.output import Selection, State
 
 LABELS = ["tea", "", "a\x00b", 'q"u,o', "new\nline", "=1+1", "é😀"]
 
@@ -205,3 +206,17 @@ def test_what_is_no_export_or_no_snapshot_is_refused(
         assert "another export writes there now" in run("csv", code=2)
     (run.output / "manifest.json").write_text("{}")
     assert "manifest.json: not the manifest of an export" in run("csv", code=2)
+
+
+def test_a_file_that_the_manifest_does_not_cover_never_gets_a_name(tmp_path: Path) -> None:
+    """Its rows are read again: while it had a name, they would be there twice."""
+    state = State(
+        Selection(worker="w", format="csv", histograms=(), since_ms=None, until_ms=None), {}
+    )
+    with files.Files.open(tmp_path, "csv") as output:
+        output.commit(table([]), state)
+    left = tmp_path / ".00000001.csv.part"
+    left.write_text("rows of a commit that was killed")
+    with files.Files.open(tmp_path, "csv") as output:
+        assert output.load() == state
+        assert not left.exists() and not list(tmp_path.glob("*.csv"))
