@@ -2,9 +2,9 @@
 
 They are `worker.name`; what is counted, of whom ([events] but for `grace`, `max_ahead`,
 `max_behind`, `max_bytes` and `format`, which decide when, or whether, an event counts); [privacy];
-and of every histogram all but `windows` and `quantiles`, which process what is published. Defaults
-are filled in, and a domain file counts with its labels: two files that promise the same thing have
-one fingerprint, on every machine.
+and of every histogram all but `windows`, `quantiles`, `label` and `unit`, which process or name
+what is published. Defaults are filled in, and a domain file counts with its labels: two files that
+promise the same thing have one fingerprint, on every machine.
 """
 
 import json

@@ -171,8 +171,8 @@ class _Whole(NamedTuple):
 class Cut:
     """Snapshots read so far, and the offsets up to which all of them are whole.
 
-    The run reads each partition up to its offset in `ends`. `cut_short` names topics that lost their
-    first records to retention: a snapshot that never becomes whole there is left out.
+    The run reads each partition up to its offset in `ends`. `cut_short` names topics that lost
+    their first records to retention: a snapshot that never becomes whole there is left out.
     """
 
     def __init__(
