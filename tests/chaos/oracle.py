@@ -12,6 +12,7 @@ from tests.bounding import bound
 from tests.chaos.schedule import Segment
 from tests.pipeline.pipeline import Contributed, of_users
 from tests.worker.harness import Site, sale
+from workers.agents.topics import inspect_topics
 from workers.mechanisms.config.histogram import Lane
 
 GRACE_MS = 8_000
@@ -25,9 +26,11 @@ class Oracle:
     def __init__(self, segment: Segment, lanes: list[Lane]) -> None:
         self._segment, self._lanes = segment, lanes
         self._rng, self._sources = random.Random(segment.seed), sum(segment.topics)
-        self._marks: list[int | None] = [None] * self._sources
-        #: Every event with the time at which it counts, in the order of its partition.
-        self.sent: list[tuple[dict[str, Any], int]] = []
+        #: Every event with its time and its source partition, in the order of that partition.
+        self.sent: list[tuple[dict[str, Any], int, int]] = []
+
+    def grow(self, partitions: int) -> None:
+        self._sources += partitions
 
     def backlog(self, end_ms: int, span_ms: int = 30_000) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield past events, nearly in order; one in twenty is late, some beyond the grace."""
@@ -48,39 +51,56 @@ class Oracle:
         partition = rng.randrange(self._sources)
         if self._segment.unit == "user" and not self._segment.rekey:
             partition = int(murmur2(user.encode()) & 0x7FFFFFFF) % self._sources
-        before = self._marks[partition]
-        mark = self._marks[partition] = at if before is None else max(before, at - GRACE_MS)
-        self.sent.append((event, max(at, mark)))
+        self.sent.append((event, at, partition))
         return partition, event
+
+    def _counted(self, site: Site) -> Iterator[tuple[dict[str, Any], int]]:
+        """Yield every event with the time at which it counts.
+
+        A partition that joined begins at the watermark that its growth states.
+        """
+        sources = inspect_topics(site.settings, site.connection).origins
+        marks = [place.watermark for place in sources]
+        for event, at, partition in self.sent:
+            before = marks[partition]
+            mark = marks[partition] = at if before is None else max(before, at - GRACE_MS)
+            yield event, max(at, mark)
 
     def expected(self, site: Site) -> Counter[Contributed]:
         """Return what every tick contains; how users are bounded follows the re-keyed order."""
+        counted = list(self._counted(site))
         if self._segment.unit == "user":
-            return of_users(self._lanes, self._by_user(site) if self._segment.rekey else self.sent)
+            return of_users(
+                self._lanes, _by_user(site, counted) if self._segment.rekey else counted
+            )
         total: Counter[Contributed] = Counter()
-        for event, at in self.sent:
+        for event, at in counted:
             for lane in self._lanes:
                 tick = (at - lane.start_ms) // lane.tick_ms + 1
                 for label, n in bound(event["items"], lane.max_items, lane.max_count).items():
                     total[Contributed(lane, tick, event["key"], label)] += n
         return +total
 
-    def _by_user(self, site: Site) -> list[tuple[dict[str, Any], int]]:
-        times = {event["n"]: at for event, at in self.sent}
-        values = [message.value() for message in site.read(site.settings.by_user_topic)]
-        events = [msgspec.json.decode(value) for value in values if value is not None]
-        numbers = sorted(event["n"] for event in events)
-        assert numbers == sorted(times), "an event was lost or sent on twice"
-        return [(event, times[event["n"]]) for event in events]
-
     def by_label(self, events: Iterable[dict[str, Any]] | None = None) -> Counter[Totals]:
         """Return counts whatever their tick: what remains true on a wrong clock."""
         total: Counter[Totals] = Counter()
-        for event in (event for event, _ in self.sent) if events is None else events:
+        for event in (event for event, _, _ in self.sent) if events is None else events:
             for lane in self._lanes:
                 for label, n in bound(event["items"], lane.max_items, lane.max_count).items():
                     total[event["key"], label, lane] += n
         return +total
+
+
+def _by_user(
+    site: Site, counted: list[tuple[dict[str, Any], int]]
+) -> list[tuple[dict[str, Any], int]]:
+    """Return the events in the order in which they were sent on."""
+    times = {event["n"]: at for event, at in counted}
+    values = [message.value() for message in site.read(site.settings.by_user_topic)]
+    events = [msgspec.json.decode(value) for value in values if value is not None]
+    numbers = sorted(event["n"] for event in events)
+    assert numbers == sorted(times), "an event was lost or sent on twice"
+    return [(event, times[event["n"]]) for event in events]
 
 
 def without_ticks(found: Counter[Contributed]) -> Counter[Totals]:

@@ -49,6 +49,8 @@ class Start(msgspec.Struct, omit_defaults=True):
     clock: str = ""
     #: Every worker ends before; this one and later ones have a raised generation.
     raises: bool = False
+    #: The first events topic gets two more partitions before.
+    grows: bool = False
 
 
 class Segment(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -81,6 +83,10 @@ class Segment(msgspec.Struct, omit_defaults=True, kw_only=True):
     @property
     def raises(self) -> bool:
         return any(start.raises for start in self.starts)
+
+    @property
+    def grows(self) -> bool:
+        return any(start.grows for start in self.starts)
 
 
 class Trouble(msgspec.Struct):
@@ -180,10 +186,19 @@ def _segment(
     made.patience_s = 60.0 if outage else made.patience_s
     made.starts = list(_starts(rng, deck, acts, features, ["outage"] if outage else []))
     middle = len(made.starts) // 2
-    if not trouble and middle > 1 and rng.random() < 0.4:
-        made.starts[middle].raises = True
-        for start in made.starts[middle : middle + 2]:
-            start.acts[0] = deck.deal(["raised"])
+    if trouble or middle < 2:
+        return made
+    if rng.random() < 0.4:
+        made.starts[middle].raises, feature = True, "raised"
+    elif made.rekey or made.unit == "event":
+        # The first of them may be the one that notices.
+        made.starts[middle + 1].grows, feature = True, "growth"
+    else:  # users whom record keys place: python -m tests.worker.growing --users
+        return made
+    for start in made.starts[middle : middle + 2]:
+        start.acts[0] = act = deck.deal([feature])
+        if act.kind == "stop" and len(start.acts) == 1:
+            act.kind = "kill"  # or the next start would have no place
     return made
 
 

@@ -20,7 +20,9 @@ from tests.chaos.faults import spoil_copy
 from tests.chaos.oracle import GRACE_MS, KEYS, LABELS, Oracle, Totals, without_ticks
 from tests.chaos.schedule import CLOCKS_MS, RANDOM, Act, Segment, Start
 from tests.chaos.worker import Plan, Planned, Workers
+from tests.worker.growing import grow
 from tests.worker.harness import Site, assert_contiguous, known, now_ms, unk, until
+from workers.agents.topics import inspect_topics
 
 # Beyond the session's timeout, so that the group has given the partitions to others.
 _STOPPED_S = 2.0
@@ -33,6 +35,8 @@ _UNEXPECTED = re.compile(
 _HANGING_S = 420.0
 OWNERS = 2
 SLOTS = ("one", "two")
+#: Partitions that the first events topic gets.
+MORE = 2
 LAST_MS = 2_000
 
 
@@ -163,7 +167,9 @@ class Running:
     def _load(self, began_s: float) -> int:
         """Send events until all acts and troubles are over; return the time of the last one."""
         segment, sent, last = self.segment, 0, now_ms()
-        while self._queue or not (self._calm.is_set() and all(slot.over for slot in self._slots)):
+        while self._queue or not (
+            self._calm.is_set() and all(slot.over for slot in self._slots) and self._all_read()
+        ):
             due = int((time.monotonic() - began_s) * segment.rate)
             for _ in range(due - sent):
                 last = now_ms() + segment.ahead_ms
@@ -181,6 +187,10 @@ class Running:
         slot.start = start = self._queue.pop(0) if self._queue else Start([])
         if start.raises:
             self._raise_generation(slot)
+        if start.grows:
+            topic, partitions = next(iter(self.site.topics.items()))
+            grow(self.site, topic, partitions + MORE)
+            self.oracle.grow(MORE)
         directory = self.site.directory
         if start.copy:
             own, other = (directory / name for name in (slot.name, self._other(slot).name))
@@ -280,6 +290,16 @@ class Running:
             raise AssertionError(f"exit status {code} after {act}:\n{slot.worker.output()[-3000:]}")
         slot.ended, slot.left, slot.at_s = True, [], 0.0
         slot.armed_s = time.monotonic() + slot.start.wait_s
+
+    def _all_read(self) -> bool:
+        """Return whether all partitions of the events topics have joined; start workers for it."""
+        if not self.segment.grows:
+            return True
+        for slot in self._slots:
+            self._finish(slot)
+        return len(inspect_topics(self.site.settings, self.site.connection).origins) == len(
+            self.site.places
+        )
 
     def _finish(self, slot: Slot) -> None:
         """Give the slot a worker that nothing happens to."""

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from workers.agents import worker
+from workers.agents import growth, worker
 from workers.agents.release import ReleaseShard
+from workers.agents.source_shard import SourceShard
 from workers.kafka.handover import Handover
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
@@ -20,6 +21,7 @@ from workers.kafka.transaction import Transactions
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.users import Users
 from workers.privacy.ceiling_guard import CeilingGuard
+from workers.runtime.errors import SourcesGrown
 
 
 class Step(NamedTuple):
@@ -56,6 +58,11 @@ STEPS = {
     "ceiling: after the reservation": Step("ceiling", seldom=True),
     "generation: raised": Step("raised", seldom=True),
     "generation: committed": Step("raised", seldom=True),
+    "growth: state topic to be grown": Step("growth", seldom=True),
+    "growth: to be committed": Step("growth", seldom=True),
+    "growth: committed": Step("growth", seldom=True),
+    "growth: run begun again": Step("growth", seldom=True),
+    "growth: new partition restored": Step("growth", seldom=True),
 }
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 # Longest wait of a commit for the revocation that is to meet it.
@@ -113,6 +120,7 @@ def install(acting: Acting) -> None:
     _outages(acting)
     _releases(acting)
     _sources(acting)
+    _growth(acting)
 
 
 def _commits(acting: Acting) -> None:
@@ -248,6 +256,7 @@ def _outages(acting: Acting) -> None:
             runs[0] += 1
             if runs[0] > 1:
                 at("outage: Kafka is back", "")
+                at("growth: run begun again", "")
             status: int = original(*args)
             return status
 
@@ -376,3 +385,37 @@ def _sources(acting: Acting) -> None:
     patch(Shard, "transact", transact)
     patch(Transactions, "_forward", forward)
     patch(Transactions, "_produce", produce)
+
+
+def _growth(acting: Acting) -> None:
+    at = acting.at
+
+    def add_partitions(original: Any) -> Any:
+        def call(*args: Any) -> None:
+            at("growth: state topic to be grown", "")
+            original(*args)
+
+        return call
+
+    def join(original: Any) -> Any:
+        def call(self: SourceShard) -> None:
+            at("growth: to be committed", self.transactional_id)
+            try:
+                original(self)
+            except SourcesGrown:
+                at("growth: committed", self.transactional_id)
+                raise
+
+        return call
+
+    def opened(original: Any) -> Any:
+        def call(self: Shard) -> None:
+            original(self)
+            if isinstance(self, SourceShard) and self._place.number >= self._sources.first_count:
+                at("growth: new partition restored", self.transactional_id)
+
+        return call
+
+    patch(growth, "add_partitions", add_partitions)
+    patch(SourceShard, "_join", join)
+    patch(Shard, "open", opened)

@@ -68,7 +68,16 @@ def test_workers_ended_at_named_steps_count_every_event_once(
     given = Segment(number=0, seed=7, starts=starts, topics=(1, 3), session_s=SESSION_S)
     given.unit, given.rekey, given.ceiling, given.horizon = "user", True, True, 12
     given.patience_s = 90.0
-    [result] = run(bootstrap, tmp_path, given)
+    growing = [
+        Act("kill", after_s=2.0),
+        Act("term", after_s=3.0),
+        Act("kill", "growth: committed"),
+        Act("kill", "growth: new partition restored"),
+    ]
+    grown = Segment(number=1, seed=11, starts=[Start([act]) for act in growing])
+    grown.session_s, grown.starts[2].grows = SESSION_S, True
+    result, joined = run(bootstrap, tmp_path, given, grown)
+    assert any(end.step.startswith("growth") for end in joined.ends), joined.ends
     reached = {(end.kind, end.step) for end in result.ends}
     # Either worker may be the first with the new generation.
     assert reached >= {(act.kind, act.step) for act in acts[:5]}, reached
@@ -120,4 +129,6 @@ def test_a_schedule_is_the_same_for_the_same_seed_and_is_read_as_written(tmp_pat
     assert len(acts) == 1_000
     assert {act.step for act in acts} == {*STEPS, RANDOM}
     assert {act.kind for act in acts if act.step == RANDOM} == {*KINDS}
+    for one in [one for each in drawn for one in each.segments]:
+        assert all(start.acts[-1].kind != "stop" for start in one.starts[:-1]), "never begun"
     assert 150 < sum(act.step == RANDOM for act in acts) < 300
