@@ -17,14 +17,16 @@ from tests.chaos.network import Network
 from tests.chaos.schedule import Trouble
 from tests.chaos.steps import patch
 from workers.kafka.clients import Connection
+from workers.kafka.records import Outgoing
 from workers.kafka.store import Disk
+from workers.kafka.transaction import Transactions
 
 
 def shift_clock(ms: int, from_s: float, told: Callable[[], object]) -> None:
     """Shift `time.time` and `time.time_ns` of this process; libfaketime is not needed for it.
 
-    The product reads no other wall clock. librdkafka dates records that have no time, and nobody
-    reads these.
+    The product reads no other wall clock. Records that have no time are dated here, as librdkafka
+    would by that clock: brokers refuse those of a clock more than an hour ahead.
     """
     began_s, jumped = time.monotonic() + from_s, threading.Event()
 
@@ -39,6 +41,16 @@ def shift_clock(ms: int, from_s: float, told: Callable[[], object]) -> None:
     now, now_ns = time.time, time.time_ns
     time.time = lambda: now() + shift_ns() / 1e9
     time.time_ns = lambda: now_ns() + shift_ns()
+
+    def produce(original: Any) -> Any:
+        def call(self: Transactions, producer: Any, message: Outgoing) -> None:
+            if message.timestamp_ms is None:
+                message = message._replace(timestamp_ms=time.time_ns() // 1_000_000)
+            original(self, producer, message)
+
+        return call
+
+    patch(Transactions, "_produce", produce)
 
 
 def fail_disk(kind: str, from_s: float, to_s: float, told: Callable[[], object]) -> None:

@@ -20,6 +20,8 @@ from tests.chaos.worker import Workers
 _SESSIONS = "group.min.session.timeout.ms=2000\n"
 # A frozen controller must not declare its own broker dead when both go on.
 _LIVING = "broker.session.timeout.ms=3600000\n"
+# Rejects that a worker on a slow clock writes would be old at once.
+_KEPT = "log.retention.ms=-1\n"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,6 @@ def cluster(brokers: int, directory: Path) -> Iterator[Cluster]:
         ):
             yield Cluster(three.bootstrap, workers, directory, three, network)
         return
-    own = own_broker(_SESSIONS + _LIVING, port=fixed_port(), java=LASTING)
+    own = own_broker(_SESSIONS + _LIVING + _KEPT, port=fixed_port(), java=LASTING)
     with own as one, Workers() as workers:
         yield Cluster(one.bootstrap, workers, directory, Brokers([one]))

@@ -31,6 +31,7 @@ _STOPPED_S = 2.0
 _UNEXPECTED = re.compile(
     r"Traceback|(CRITICAL| ERROR) (?!.*(keepalive is not responding|rdkafka#|records are rejected))"
 )
+_DATED = re.compile("the broker refuses a record: .*is this machine's clock")
 #: Longer than the timeout of a transaction.
 _HANGING_S = 420.0
 OWNERS = 2
@@ -103,6 +104,11 @@ class Slot:
     left: list[Act] = field(default_factory=list)
     lines: int = 0
     ended: bool = False
+
+    def vacate(self, now_s: float) -> None:
+        """Note that its worker ended: the next one begins after a while."""
+        self.ended, self.left, self.at_s = True, [], 0.0
+        self.armed_s = now_s + self.start.wait_s
 
     @property
     def over(self) -> bool:
@@ -255,6 +261,11 @@ class Running:
                 slot.thaw_s, slot.armed_s, slot.at_s = None, now_s, now_s
             return
         if (code := worker.process.poll()) is not None:
+            if slot.start.clock.startswith("+") and code == 2 and _DATED.search(worker.output()):
+                self._queue.append(Start(slot.left))
+                self._spoilt.append("clock refused by the broker")
+                slot.vacate(now_s)
+                return
             raise AssertionError(
                 f"a worker ended by itself with {code}:\n{worker.output()[-3000:]}"
             )
@@ -288,8 +299,7 @@ class Running:
         wanted = (-signal.SIGKILL,) if act.kind == "kill" else (0,)
         if code not in wanted:
             raise AssertionError(f"exit status {code} after {act}:\n{slot.worker.output()[-3000:]}")
-        slot.ended, slot.left, slot.at_s = True, [], 0.0
-        slot.armed_s = time.monotonic() + slot.start.wait_s
+        slot.vacate(time.monotonic())
 
     def _all_read(self) -> bool:
         """Return whether all partitions of the events topics have joined; start workers for it."""

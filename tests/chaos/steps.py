@@ -113,11 +113,38 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
+def before(owner: Any, name: str, act: Callable[[Any], object]) -> None:
+    """Run `act` on the first argument before each call of a function."""
+
+    def make(original: Any) -> Any:
+        def call(one: Any, *args: Any) -> Any:
+            act(one)
+            return original(one, *args)
+
+        return call
+
+    patch(owner, name, make)
+
+
+def after(owner: Any, name: str, act: Callable[[Any], object]) -> None:
+    """Run `act` on the first argument after each call of a function that raises nothing."""
+
+    def make(original: Any) -> Any:
+        def call(one: Any, *args: Any) -> Any:
+            found = original(one, *args)
+            act(one)
+            return found
+
+        return call
+
+    patch(owner, name, make)
+
+
 def install(acting: Acting) -> None:
     _commits(acting)
     _take_over(acting)
     _hand_over(acting)
-    _outages(acting)
+    _runs(acting)
     _releases(acting)
     _sources(acting)
     _growth(acting)
@@ -125,14 +152,6 @@ def install(acting: Acting) -> None:
 
 def _commits(acting: Acting) -> None:
     at = acting.at
-
-    def attempt(original: Any) -> Any:
-        def call(self: Transactions, *args: Any) -> bool:
-            at("commit: before begin", self._id)
-            done: bool = original(self, *args)
-            return done
-
-        return call
 
     def commit(original: Any) -> Any:
         def call(self: Transactions, producer: Any) -> None:
@@ -150,37 +169,18 @@ def _commits(acting: Acting) -> None:
 
         return call
 
-    def run(original: Any) -> Any:
-        def call(self: Transactions, *args: Any) -> int:
-            end: int = original(self, *args)
-            at("commit: committed, copy not written", self._id)
-            return end
+    def committed(shard: Shard) -> None:
+        acting.journal.note("commit", shard.transactional_id)
+        at("commit: copy written", shard.transactional_id)
 
-        return call
-
-    def transact(original: Any) -> Any:
-        def call(self: Shard, *args: Any) -> None:
-            original(self, *args)
-            acting.journal.note("commit", self.transactional_id)
-            at("commit: copy written", self.transactional_id)
-
-        return call
-
-    patch(Transactions, "_attempt", attempt)
+    before(Transactions, "_attempt", lambda self: at("commit: before begin", self._id))
     patch(Transactions, "_commit", commit)
-    patch(Transactions, "run", run)
-    patch(Shard, "transact", transact)
+    after(Transactions, "run", lambda self: at("commit: committed, copy not written", self._id))
+    after(Shard, "transact", committed)
 
 
 def _take_over(acting: Acting) -> None:
     at, loading = acting.at, threading.local()
-
-    def take_over(original: Any) -> Any:
-        def call(self: Transactions) -> None:
-            original(self)
-            at("take-over: fenced", self._id)
-
-        return call
 
     def load(original: Any) -> Any:
         def call(self: Store, *args: Any) -> int:
@@ -193,26 +193,18 @@ def _take_over(acting: Acting) -> None:
 
         return call
 
-    def write(original: Any) -> Any:
-        def call(self: Store, *args: Any) -> None:
-            if getattr(loading, "now", False):
-                at("take-over: state half read", self.changelog.topic)
-            original(self, *args)
+    def write(store: Store) -> None:
+        if getattr(loading, "now", False):
+            at("take-over: state half read", store.changelog.topic)
 
-        return call
+    def opened(shard: Shard) -> None:
+        acting.journal.note("open", shard.transactional_id)
+        at("take-over: restored", shard.transactional_id)
 
-    def opened(original: Any) -> Any:
-        def call(self: Shard) -> None:
-            original(self)
-            acting.journal.note("open", self.transactional_id)
-            at("take-over: restored", self.transactional_id)
-
-        return call
-
-    patch(Transactions, "take_over", take_over)
+    after(Transactions, "take_over", lambda self: at("take-over: fenced", self._id))
     patch(Store, "load", load)
-    patch(Store, "write", write)
-    patch(Shard, "open", opened)
+    before(Store, "write", write)
+    after(Shard, "open", opened)
 
 
 def _hand_over(acting: Acting) -> None:
@@ -229,59 +221,31 @@ def _hand_over(acting: Acting) -> None:
 
         return call
 
-    def close(original: Any) -> Any:
-        def call(self: Shard) -> None:
-            acting.journal.note("close", self.transactional_id)
-            at("hand-over: closing", self.transactional_id)
-            original(self)
-
-        return call
+    def close(shard: Shard) -> None:
+        acting.journal.note("close", shard.transactional_id)
+        at("hand-over: closing", shard.transactional_id)
 
     patch(Handover, "release", release)
-    patch(Shard, "close", close)
+    before(Shard, "close", close)
 
 
-def _outages(acting: Acting) -> None:
+def _runs(acting: Acting) -> None:
+    """Patch what a process does in its second run, after an outage or a growth."""
     at, runs = acting.at, [0]
 
-    def stop_for_outage(original: Any) -> Any:
-        def call(self: Handover, *args: Any) -> None:
-            at("outage: giving up", "")
-            original(self, *args)
+    def run(_: object) -> None:
+        runs[0] += 1
+        for step in ("outage: Kafka is back", "growth: run begun again"):
+            again(step, "")
 
-        return call
+    def again(step: str, who: str) -> None:
+        if runs[0] > 1:
+            at(step, who)
 
-    def run_once(original: Any) -> Any:
-        def call(*args: Any) -> int:
-            runs[0] += 1
-            if runs[0] > 1:
-                at("outage: Kafka is back", "")
-                at("growth: run begun again", "")
-            status: int = original(*args)
-            return status
-
-        return call
-
-    def take_over(original: Any) -> Any:
-        def call(self: Transactions) -> None:
-            original(self)
-            if runs[0] > 1:
-                at("outage: fenced", self._id)
-
-        return call
-
-    def transact(original: Any) -> Any:
-        def call(self: Shard, *args: Any) -> None:
-            original(self, *args)
-            if runs[0] > 1:
-                at("outage: first commit", self.transactional_id)
-
-        return call
-
-    patch(Handover, "stop_for_outage", stop_for_outage)
-    patch(worker, "_run_once", run_once)
-    patch(Transactions, "take_over", take_over)
-    patch(Shard, "transact", transact)
+    before(Handover, "stop_for_outage", lambda _: at("outage: giving up", ""))
+    before(worker, "_run_once", run)
+    after(Transactions, "take_over", lambda self: again("outage: fenced", self._id))
+    after(Shard, "transact", lambda self: again("outage: first commit", self.transactional_id))
 
 
 def _releases(acting: Acting) -> None:
@@ -308,15 +272,11 @@ def _releases(acting: Acting) -> None:
 
         return call
 
-    def commit(original: Any) -> Any:
-        def call(self: ReleaseShard, *args: Any) -> None:
-            original(self, *args)
-            for flag, step in (("epoch", "epoch: committed"), ("raised", "generation: committed")):
-                if getattr(here, flag, False):
-                    setattr(here, flag, False)
-                    at(step, self.transactional_id)
-
-        return call
+    def committed(shard: ReleaseShard) -> None:
+        for flag, step in (("epoch", "epoch: committed"), ("raised", "generation: committed")):
+            if getattr(here, flag, False):
+                setattr(here, flag, False)
+                at(step, shard.transactional_id)
 
     def reserve(original: Any) -> Any:
         def call(self: ReleaseShard, *args: Any) -> None:
@@ -328,19 +288,15 @@ def _releases(acting: Acting) -> None:
 
         return call
 
-    def refresh(original: Any) -> Any:
-        def call(self: CeilingGuard) -> None:
-            if getattr(here, "reserving", False):
-                at("ceiling: reserved, others not read", "")
-            original(self)
-
-        return call
+    def refresh(_: CeilingGuard) -> None:
+        if getattr(here, "reserving", False):
+            at("ceiling: reserved, others not read", "")
 
     patch(Histogram, "_open", open_epoch)
     patch(ReleaseShard, "_begin_ms", begin_ms)
-    patch(ReleaseShard, "_commit", commit)
+    after(ReleaseShard, "_commit", committed)
     patch(ReleaseShard, "_reserve", reserve)
-    patch(CeilingGuard, "refresh", refresh)
+    before(CeilingGuard, "refresh", refresh)
 
 
 def _sources(acting: Acting) -> None:
@@ -356,14 +312,10 @@ def _sources(acting: Acting) -> None:
 
         return call
 
-    def transact(original: Any) -> Any:
-        def call(self: Shard, *args: Any) -> None:
-            original(self, *args)
-            if getattr(here, "block", False):
-                here.block = False
-                at("users: block committed", self.transactional_id)
-
-        return call
+    def committed(shard: Shard) -> None:
+        if getattr(here, "block", False):
+            here.block = False
+            at("users: block committed", shard.transactional_id)
 
     def forward(original: Any) -> Any:
         def call(self: Transactions, producer: Any, *args: Any) -> None:
@@ -382,20 +334,13 @@ def _sources(acting: Acting) -> None:
         return call
 
     patch(Users, "changes", changes)
-    patch(Shard, "transact", transact)
+    after(Shard, "transact", committed)
     patch(Transactions, "_forward", forward)
     patch(Transactions, "_produce", produce)
 
 
 def _growth(acting: Acting) -> None:
     at = acting.at
-
-    def add_partitions(original: Any) -> Any:
-        def call(*args: Any) -> None:
-            at("growth: state topic to be grown", "")
-            original(*args)
-
-        return call
 
     def join(original: Any) -> Any:
         def call(self: SourceShard) -> None:
@@ -408,14 +353,10 @@ def _growth(acting: Acting) -> None:
 
         return call
 
-    def opened(original: Any) -> Any:
-        def call(self: Shard) -> None:
-            original(self)
-            if isinstance(self, SourceShard) and self._place.number >= self._sources.first_count:
-                at("growth: new partition restored", self.transactional_id)
+    def opened(shard: Shard) -> None:
+        if isinstance(shard, SourceShard) and shard._place.number >= shard._sources.first_count:
+            at("growth: new partition restored", shard.transactional_id)
 
-        return call
-
-    patch(growth, "add_partitions", add_partitions)
+    before(growth, "add_partitions", lambda _: at("growth: state topic to be grown", ""))
     patch(SourceShard, "_join", join)
-    patch(Shard, "open", opened)
+    after(Shard, "open", opened)

@@ -75,7 +75,9 @@ def bounds_of(
         try:
             low, high = consumer.get_watermark_offsets(log, timeout=_LOOK_S)
         except KafkaException as error:
-            if not unreachable(error) or time.monotonic() > deadline:
+            # A broker may learn late of a partition that was just added.
+            unknown = error.args[0].code() == KafkaError._UNKNOWN_PARTITION
+            if not (unknown or unreachable(error)) or time.monotonic() > deadline:
                 raise
             on_wait()
             time.sleep(_POLL_S)  # some errors return immediately

@@ -22,18 +22,20 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from workers.kafka.clients import Connection, unreachable
 from workers.kafka.records import Forwarded, Outgoing
 from workers.kafka.transaction_state import Event, State, next_state
-from workers.runtime.errors import Fenced, KafkaAway, MessageTooLong, SettingsError
+from workers.runtime.errors import Fenced, KafkaAway, KafkaRefuses, MessageTooLong, SettingsError
 from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, Change
 
 logger = logging.getLogger(__name__)
 
 #: A newer producer has our transactional id.
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+#: Answers to records dated more than `message.timestamp.after.max.ms` ahead of the broker's clock.
+_DATED_AHEAD = (KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP)
 #: Delivery failures that a retry of the transaction cannot cure.
 _PERMANENT = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG,
-    KafkaError.INVALID_RECORD,
+    *_DATED_AHEAD,
     KafkaError.POLICY_VIOLATION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -178,10 +180,10 @@ class Transactions:
         of their topic, or a partition that takes none would look like a slow one.
 
         Return the end of the state partition; -1 without changes. Raise Fenced if a newer owner
-        exists (not committed); KafkaException if it cannot be committed (too large, not
-        authorized); MessageTooLong for a defective encoder. The outcome is unknown after
-        ShardClosed (the next owner reads it from the changelog) and KafkaAway (the broker timed the
-        transaction out, or a minute passed without progress).
+        exists (not committed); KafkaException or KafkaRefuses if it cannot be committed (too large,
+        not authorized, dated too far ahead); MessageTooLong for a defective encoder. The outcome is
+        unknown after ShardClosed (the next owner reads it from the changelog) and KafkaAway (the
+        broker timed the transaction out, or a minute passed without progress).
         """
         states = [Outgoing(*self._state_log, key, value) for key, value in changes]
         for message in chain(messages, states):
@@ -257,6 +259,11 @@ class Transactions:
         if failure.code() in _PERMANENT:
             with suppress(KafkaException, Fenced, KafkaAway):
                 self._call_until_done("abort", producer.abort_transaction)
+            if failure.code() in _DATED_AHEAD:
+                raise KafkaRefuses(
+                    f"{self._id}: the broker refuses a record: {failure.str()}: is this machine's clock more than "
+                    "an hour ahead (message.timestamp.after.max.ms)? Nothing of this transaction counts"
+                )
             raise KafkaException(failure)
         self._call_until_done("abort", producer.abort_transaction)
         self._enter(Event.ABORTED)
