@@ -329,7 +329,8 @@ class Site:
         A consumer costs the broker 10 ms, so there is none where a list of ends shows nothing new.
         """
         partitions = self.admin.list_topics(topic, timeout=60).topics[topic].partitions
-        asked = {TopicPartition(topic, at): OffsetSpec.latest() for at in sorted(partitions)}
+        newest = cast(Any, OffsetSpec).latest()
+        asked = {TopicPartition(topic, at): newest for at in sorted(partitions)}
         ends = self.admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
         new = [
             where.partition
