@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
-from workers.arrays.types import Longs, Tags
+from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.counters.lifted import LiftedColumns
 from workers.mechanisms.counters.sqrt import SqrtColumns
@@ -44,6 +44,8 @@ Block = tuple[int, int]
 Half = tuple[int, int, int]
 Samples = list[tuple[Tags, Longs]]
 BOTTOM = "bottom"
+# Floats and their shifts are exact multiples of 2^-_BITS.
+_BITS = 256
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Probe:
     numbers: dict[Half, Fraction] = field(default_factory=dict)
     samples: dict[InversionTable, Samples] = field(default_factory=dict)
     peels: dict[Block, Peel] = field(default_factory=dict)
+    _moved: dict[Half, int] = field(default_factory=dict)  # normal numbers, times 2^_BITS
     _laws: dict[str, InversionTable] = field(default_factory=dict)
     _known: dict[int, tuple[InversionTable, Samples]] = field(default_factory=dict)
     _others: dict[int, tuple[InversionTable, InversionTable]] = field(default_factory=dict)
@@ -117,25 +120,34 @@ class Probe:
 
     def counted(self, counter: Counter, stream: NoiseStream, t: int, tags: Tags) -> Longs:
         """Return a counter's noise as the definition has it, each number moved by its shift."""
-        nodes, d = counter.nodes(t), counter._denominator
-        sums, exact = np.zeros(len(tags)), [Fraction(0)] * len(tags)
-        for (level, k), a in nodes.items():
+        sums, d = np.zeros(len(tags)), counter._denominator
+        exact = [d << _BITS] * len(tags)  # twice the noise, and one for rounding, times d 2^_BITS
+        for (level, k), a in counter.nodes(t).items():
             cell, half = (level, k >> 1), k & 1
-            variance = counter.variance_of((level, k))
-            sd = np.array([math.sqrt(variance * self.factor)])
-            words, found = stream.words(tags, cell), np.zeros(len(tags))
-            add_fine(words[None], np.array([half]), sd, normal_table(), found)
-            assert np.isfinite(found).all()
-            sums += a / d * found
-            if self.keep_values:
-                blocks = (tags ^ np.array(cell, dtype=np.uint64)).tolist()
-                for row, (high, low) in enumerate(blocks):
-                    self.numbers[high, low, half] = variance
-                    moved = self.of_numbers.get((high, low, half), 0)
-                    exact[row] += a * (Fraction(float(found[row])) + moved) / d
+            if not self.keep_values:
+                sums += a / d * self._numbers(counter, stream, (level, k), tags)
+                continue
+            halves = [(*one, half) for one in (tags ^ np.array(cell, dtype=np.uint64)).tolist()]
+            if not self._moved.keys() >= set(halves):
+                found = self._numbers(counter, stream, (level, k), tags).tolist()
+                for one, value in zip(halves, found, strict=True):
+                    self.numbers[one] = counter.variance_of((level, k))
+                    moved = Fraction(value) + self.of_numbers.get(one, 0)
+                    self._moved[one], rest = divmod(moved.numerator << _BITS, moved.denominator)
+                    assert rest == 0
+            for row, one in enumerate(halves):
+                exact[row] += 2 * a * self._moved[one]
         if self.keep_values:
-            return np.array([math.floor(n + Fraction(1, 2)) for n in exact], dtype=np.int64)
+            return np.array([n // (2 * d << _BITS) for n in exact], dtype=np.int64)
         return np.floor(sums + 0.5).astype(np.int64)
+
+    def _numbers(self, counter: Counter, stream: NoiseStream, node: Block, tags: Tags) -> Floats:
+        level, k = node
+        words, found = stream.words(tags, (level, k >> 1)), np.zeros(len(tags))
+        sd = np.array([math.sqrt(counter.variance_of(node) * self.factor)])
+        add_fine(words[None], np.array([k & 1]), sd, normal_table(), found)
+        assert np.isfinite(found).all()
+        return found
 
     @contextmanager
     def watching(self) -> Iterator[Probe]:

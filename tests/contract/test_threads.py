@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -27,7 +27,7 @@ from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.noise import selection
+from workers.mechanisms.noise import normal, selection
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
 from workers.mechanisms.running.base import KnownBase
 from workers.pipeline.contributions import decode
@@ -203,6 +203,14 @@ def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -
         return b"".join(stream.words(tags, (seed, cell)).tobytes() for cell in range(3))
 
     hammered(words)
+
+
+def test_threads_that_meet_at_the_first_use_of_normal_numbers_read_the_same_table() -> None:
+    """The races of mechanisms begin with it."""
+    expected = normal.table().tobytes()
+    cast(Any, normal.table).cache_clear()
+    with switching(1e-6), ThreadPoolExecutor(OWNERS) as pool:
+        assert set(pool.map(lambda _: normal.table().tobytes(), SEEDS)) == {expected}
 
 
 def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:

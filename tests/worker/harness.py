@@ -18,10 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
-from confluent_kafka import KafkaException, Message, Producer
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+from confluent_kafka import IsolationLevel, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic, OffsetSpec  # type: ignore[attr-defined]  # re-exports
 
 from tests import ROOT
 from tests.admin import admin_of
@@ -30,7 +31,7 @@ from tests.pipeline.pipeline import Contributed, contents
 from workers.commands.key import new_key
 from workers.commands.topics import show_topics
 from workers.kafka.clients import Connection
-from workers.kafka.reading import read_partition
+from workers.kafka.reading import bounds_of, read_spans, reader
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import decode
 from workers.pipeline.rejected import OWN
@@ -171,7 +172,7 @@ class Site:
         named = list(self.topics) if topics else self.topic
         self.admin = admin_of(self.connection)
         self._workers = 0
-        self._next: dict[tuple[str, int], int] = {}
+        self._next: dict[str, dict[int, int]] = {}
         self._ends: dict[str, dict[tuple[bytes | None, int], int]] = {}
         #: Of `produce`, and for records that it cannot make.
         self.producer: Producer = self.connection.producer(
@@ -320,10 +321,29 @@ class Site:
         if flush:
             assert self.producer.flush(PATIENCE_S) == 0
 
-    def read(self, topic: str) -> Iterator[Message]:
-        found = self.admin.list_topics(timeout=60).topics[topic]
-        for partition in sorted(found.partitions):
-            yield from read_partition(self.connection, topic, partition)
+    def read(
+        self, topic: str, since: Mapping[int, int] = MappingProxyType({})
+    ) -> Iterator[Message]:
+        """Yield the committed records from offsets by partition, or from the beginning.
+
+        A consumer costs the broker 10 ms, so there is none where a list of ends shows nothing new.
+        """
+        partitions = self.admin.list_topics(topic, timeout=60).topics[topic].partitions
+        newest = cast(Any, OffsetSpec).latest()
+        asked = {TopicPartition(topic, at): newest for at in sorted(partitions)}
+        ends = self.admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+        new = [
+            where.partition
+            for where, end in ends.items()
+            if end.result().offset > since.get(where.partition, 0)
+        ]
+        if new:
+            with reader(self.connection) as consumer:
+                for partition in new:
+                    low, high = bounds_of(consumer, topic, partition)
+                    span = max(low, since.get(partition, 0)), high
+                    for taken in read_spans(consumer, {(topic, partition): span}):
+                        yield from taken.messages
 
     def snapshots(self) -> list[dict[str, Any]]:
         settings = self.settings
@@ -336,17 +356,16 @@ class Site:
         for histogram in settings.histograms:
             topic = settings.output_topic(histogram)
             ends = self._ends.setdefault(topic, {})
-            for partition in self.admin.list_topics(timeout=60).topics[topic].partitions:
-                # Callers poll four times a second, so earlier records are not read again.
-                since = self._next.get((topic, partition), 0)
-                for message in read_partition(self.connection, topic, partition, since=since):
-                    self._next[topic, partition] = (message.offset() or 0) + 1
-                    end = message.timestamp()[1]  # a snapshot's is its end
-                    part = 1
-                    if histogram.split > 1:
-                        part = json.loads(message.value() or b"")["part"]
-                    place = message.key(), part
-                    ends[place] = max(ends.get(place, 0), end)
+            # Callers poll four times a second, so earlier records are not read again.
+            since = self._next.setdefault(topic, {})
+            for message in self.read(topic, since):
+                since[message.partition() or 0] = (message.offset() or 0) + 1
+                end = message.timestamp()[1]  # a snapshot's is its end
+                part = 1
+                if histogram.split > 1:
+                    part = json.loads(message.value() or b"")["part"]
+                place = message.key(), part
+                ends[place] = max(ends.get(place, 0), end)
             reached[histogram.name] = min(ends.values(), default=0)
         return reached
 

@@ -21,6 +21,8 @@ LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
 # Ticks of the attack: with a key for every owner, 112 releases of each histogram.
 TICKS = 14
 MAX_COUNT = 8
+# Ticks of an epoch of `audited_run`, which ends within it.
+EPOCH = 32
 # a's count in a tick, and the two gaps to b's: in base 256 the second differs in the first digit as
 # well as the second.
 A_COUNT, GAPS = 400, (255, 256)
@@ -97,10 +99,10 @@ def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
     histograms = []
     for name in (*MECHANISMS, "misra_gries_pure"):
         [histogram] = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())["histogram"]
-        histograms.append(histogram | {"tick": "1s", "keys": keys})
+        histograms.append(histogram | {"tick": "1s", "horizon": EPOCH, "keys": keys})
     site = Site(bootstrap, directory, histograms, partitions=2, owners=OWNERS)
     rng = random.Random(seed)
-    ticks = rng.randint(66, 80)  # the examples' horizon is 64: an epoch ends within
+    ticks = rng.randint(EPOCH + 2, EPOCH + 8)
     base = int(time.time()) * 1000 - 1000 * ticks
 
     def send(some: range) -> None:

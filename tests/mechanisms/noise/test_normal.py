@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import cache
 
 import mpmath
 import numpy as np
@@ -14,9 +15,10 @@ from workers.mechanisms.noise import normal, normal_loops
 BITS = 200
 
 
+@cache
 def tail_inverse(p: Fraction) -> mpmath.mpf:
-    """Return Q^-1(p) to `BITS` bits."""
-    with mp.workprec(BITS + 1100):
+    """Return Q^-1(p) to `BITS` bits; 1 - 2p needs as many more as p has zeros, once each way."""
+    with mp.workprec(BITS + 2 * (p.denominator // p.numerator).bit_length()):
         ratio = mpmath.mpf(p.numerator) / p.denominator
         return mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * ratio)
 
