@@ -41,7 +41,7 @@ def main() -> int:
     begun, first = time.perf_counter(), given.seed * STREAMS_MAX
     if given.planted:
         begin()
-        return planted(first, min(given.pairs, 20_000))
+        return planted(first, min(given.pairs, 80_000))
     if given.only is not None:
         begin()
         print(*of_streams(range(given.only, given.only + 1)).violations, sep="\n")
@@ -95,7 +95,7 @@ def compared(seeds: Iterator[range], jobs: int) -> Iterator[Done]:
         begin()
         yield from map(of_streams, seeds)
         return
-    with get_context("spawn").Pool(jobs, begin) as pool:
+    with get_context("fork").Pool(jobs, begin) as pool:
         yield from pool.imap(of_streams, seeds)
 
 
