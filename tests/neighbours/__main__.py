@@ -5,58 +5,119 @@ import gc
 import logging
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Iterator
+from multiprocessing import get_context
+from typing import NamedTuple
 
 from tests.neighbours.driver import replaced
-from tests.neighbours.pairing import Search, shrunk
+from tests.neighbours.pairing import STREAMS, WORLDS, Figures, Search, shrunk
 from tests.neighbours.planted import LEAKS
+from workers.runtime.process import keep_freed_memory
 
 SHOWN = 3
+# Streams of a seed.
+STREAMS_MAX = 10**9
+PROGRESS_S = 60
+
+
+class Done(NamedTuple):
+    """The figures of one scene, with its violations as text."""
+
+    figures: dict[str, Figures]
+    kinds: dict[str, int]
+    violations: list[str]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.neighbours", description=__doc__)
     parser.add_argument("--pairs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1, help="of all pairs")
-    parser.add_argument("--only", type=int, metavar="SEED", help="of one pair, as printed")
+    parser.add_argument("--only", type=int, metavar="SEED", help="of one stream, as printed")
     parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--planted", action="store_true", help="how soon planted leaks are found")
     given = parser.parse_args()
+    begun, first = time.perf_counter(), given.seed * STREAMS_MAX
+    if given.planted:
+        begin()
+        return planted(first, min(given.pairs, 80_000))
+    if given.only is not None:
+        begin()
+        print(*of_streams(range(given.only, given.only + 1)).violations, sep="\n")
+        return 0
+    figures, kinds, found = defaultdict[str, Figures](Figures), defaultdict[str, int](int), 0
+    said_s = begun
+    for done in compared(scenes(first, given.pairs), given.jobs):
+        for name, one in done.figures.items():
+            figures[name].add(one)
+        for name, number in done.kinds.items():
+            kinds[name] += number
+        for text in done.violations[: max(0, SHOWN - found)]:
+            print(text, flush=True)
+        found += len(done.violations)
+        now_s = time.perf_counter()
+        if now_s - said_s > PROGRESS_S:
+            said_s, pairs = now_s, sum(one.pairs for one in figures.values())
+            print(f"{pairs:,} pairs, {found} violations, {now_s - begun:.0f} s", flush=True)
+        if now_s - begun > 60 * given.minutes:
+            break
+    report(figures, kinds, time.perf_counter() - begun)
+    return 1 if found else 0
+
+
+def report(figures: dict[str, Figures], kinds: dict[str, int], seconds: float) -> None:
+    whole = Figures()
+    print("mechanism           " + "".join(f"{name:>12}" for name in vars(whole)))
+    for name, one in sorted(figures.items()):
+        print(f"{name:20}" + "".join(f"{value:12,}" for value in vars(one).values()))
+        whole.add(one)
+    print(f"{'all':20}" + "".join(f"{value:12,}" for value in vars(whole).values()))
+    print(f"{seconds:.0f} s, {whole.pairs / seconds:.0f} pairs a second; by change:")
+    print(", ".join(f"{name} {n:,}" for name, n in sorted(kinds.items())))
+
+
+def begin() -> None:
     logging.disable(logging.CRITICAL)
+    keep_freed_memory()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)  # as in the worker
-    if given.planted:
-        return planted(given.seed * 10**9, min(given.pairs, 2_000))
-    search, begun, found = Search(), time.perf_counter(), 0
-    first, number = given.seed * 10**9, given.pairs
-    if given.only is not None:
-        first, number = given.only, 1
+
+
+def scenes(first: int, pairs: int) -> Iterator[range]:
+    """Yield the seeds of the streams of as many whole scenes as have so many pairs."""
+    number = -(-pairs // (STREAMS * WORLDS * (WORLDS - 1) // 2))
+    return (range(first + i * STREAMS, first + (i + 1) * STREAMS) for i in range(number))
+
+
+def compared(seeds: Iterator[range], jobs: int) -> Iterator[Done]:
+    if jobs == 1:
+        begin()
+        yield from map(of_streams, seeds)
+        return
+    with get_context("fork").Pool(jobs, begin) as pool:
+        yield from pool.imap(of_streams, seeds)
+
+
+def of_streams(seeds: range) -> Done:
+    search = Search()
     with replaced():
-        at = first
-        while at < first + number and time.perf_counter() - begun < 60 * given.minutes:
-            some = min(64, first + number - at)
-            for violation in search.pairs(at, some):
-                found += 1
-                if found <= SHOWN:
-                    print(shrunk(violation), flush=True)
-            at += some
-            gc.collect()  # cycles hold arrays, which the collector does not weigh
-    seconds = time.perf_counter() - begun
-    print(f"{'mechanism':20}{'pairs':>10}{'ticks':>12}{'rows':>12}{'violations':>12}")
-    for name, one in sorted(search.figures.items()):
-        print(f"{name:20}{one.pairs:10,}{one.ticks:12,}{one.rows:12,}{one.violations:12,}")
-    pairs = sum(one.pairs for one in search.figures.values())
-    print(f"{pairs:,} pairs, {seconds:.0f} s, {pairs / seconds:.0f} a second; by change:")
-    print(", ".join(f"{name} {n:,}" for name, n in sorted(search.kinds.items())))
-    return 1 if found else 0
+        violations = [str(shrunk(violation)) for violation in search.streams(seeds)]
+    gc.collect()  # cycles hold arrays, which the collector does not weigh
+    return Done(dict(search.figures), dict(search.kinds), violations)
 
 
 def planted(first: int, most: int) -> int:
     """Print after how many pairs each planted leak is found; exit 1 if one is not."""
     missed = 0
     for name, (leak, _) in LEAKS.items():
-        search = Search()
+        search, found = Search(), None
         with replaced(), leak():
-            found = next(search.pairs(first, most), None)
+            for seeds in scenes(first, most):
+                found = next(search.streams(seeds), None)
+                gc.collect()
+                if found is not None:
+                    break
         pairs = sum(one.pairs for one in search.figures.values())
         after = "NOT FOUND" if found is None else f"seed {found.seed}: {found.texts[0][:150]}"
         print(f"{name:42}{pairs:6} pairs, {after}", flush=True)

@@ -1,18 +1,19 @@
 """What two neighbouring worlds must have in common, and by how much they may differ.
 
-Every check yields a sentence for each violation.
+Every check yields a sentence for each violation. What a shard did is read once, for all pairs.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import orjson
 
 from tests.contract.variants import PER_TICK
-from tests.neighbours.driver import Commit, Log, Where, World
+from tests.neighbours.driver import Commit, Log, Trail, World
 from tests.neighbours.pairs import Neighbour
 from tests.neighbours.rules import TRAITS, kind_of, progress
 from tests.neighbours.scenes import BY_USER, NAME, Event, Scene
@@ -46,87 +47,232 @@ class Sizes:
 
 
 Named = tuple[Lane, int, str]
+# Topic, partition and offset of a record of events.
+Place = tuple[str, int, int]
+# Topic, stream key and end of the tick of a snapshot.
+Tick = tuple[str, str, int]
 
 
-def exact(scene: Scene, commits: Sequence[Commit]) -> tuple[Counter[Row], set[Named]]:
-    """Return what a source partition contributed, and where it named stream keys."""
-    found: Counter[Row] = Counter()
-    named = set[Named]()
-    for commit in commits:
-        for one in commit.messages:
-            if one.topic == scene.contributions:
-                for section in decode(one.value or b"").sections:
-                    named.update((section.lane, section.tick, key) for key in section.keys)
-                    for key, label, count in rows_of(section):
-                        found[Row(section.lane, section.tick, key, label)] += count
-    return found, named
+class Told(NamedTuple):
+    """What of a commit of events or by user must not depend on content, but for `rejects`."""
+
+    progress: Any
+    rejects: list[tuple[Place, Outgoing]]
+    marks: list[Outgoing]
+    sent: list[tuple[object, ...]]
 
 
-def compare(
-    scene: Scene, base: World, other: World, neighbour: Neighbour, sizes: Sizes
-) -> Iterator[str]:
-    """Yield every violation between a world and its neighbour's."""
-    moved, named = Counter[Row](), set[Named]()
-    places = _changed_places(scene, base, other, neighbour)
-    for where, commits in base.of.items():
-        ours, theirs = commits, other.of[where]
-        if ours is theirs:
-            if where[0] == RELEASE:
-                sizes.rows += sum(len(commit.messages) for commit in ours)
-            continue
-        steps = [commit.step for commit in ours], [commit.step for commit in theirs]
-        if steps[0] != steps[1]:
-            yield f"{where}: commits at steps {steps[0]}, the neighbour at {steps[1]}"
-            continue
-        if where[0] == CONTRIBUTE:
-            (before, names), (after, new_names) = exact(scene, ours), exact(scene, theirs)
-            moved.update(after)
-            moved.subtract(before)
-            named |= names ^ new_names
-        for one, two in zip(ours, theirs, strict=True):
+class Shown(NamedTuple):
+    """A commit of stage 2."""
+
+    progress: Any
+    messages: int
+    snapshots: dict[Tick, Outgoing]
+
+
+@dataclass(slots=True)
+class Moved:
+    """How two worlds differ before noise.
+
+    `of_key` has by histogram and stream key ticks, labels and by how much they differ; `late` where
+    stream keys are public the first tick in which only one world names one.
+    """
+
+    rows: Counter[Row] = field(default_factory=Counter)
+    named: set[Named] = field(default_factory=set)
+    of_key: dict[tuple[str, str], list[tuple[int, str, int]]] = field(default_factory=dict)
+    late: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def sort(self, configs: Sequence[HistogramConfig]) -> None:
+        self.rows = Counter({row: n for row, n in self.rows.items() if n})
+        for config in configs:
+            for row, n in self.rows.items():
+                if row.lane in config.lanes:
+                    own = row.tick, row.label, n if row.lane == config.lane else 0
+                    self.of_key.setdefault((config.name, row.key), []).append(own)
+            for lane, tick, key in self.named if config.keys == "public" else ():
+                if lane == config.lane:
+                    place = config.name, key
+                    self.late[place] = min(tick, self.late.get(place, tick))
+
+
+class Comparison:
+    """Compares worlds of one stream."""
+
+    def __init__(self, scene: Scene, sizes: Sizes) -> None:
+        self.scene, self._sizes = scene, sizes
+        self._configs = {scene.settings.output_topic(c): c for c in scene.settings.histograms}
+        self._public = any(config.keys == "public" for config in self._configs.values())
+        self._exact, self._told = cache(self._read_counts), cache(self._read_told)
+        self._shown = cache(self._read_shown)
+
+    def pair(self, base: World, other: World, neighbour: Neighbour) -> Iterator[str]:
+        """Yield every violation between a world and its neighbour's."""
+        moved, places = Moved(), _changed_places(self.scene, base, other, neighbour)
+        differing: list[tuple[Trail, Trail]] = []
+        for where, ours in base.of.items():
+            theirs = other.of[where]
+            if ours is theirs:
+                if where[0] == RELEASE:
+                    self._sizes.rows += sum(one.messages for one in self._shown(ours))
+                continue
+            if ours.ended != theirs.ended:
+                yield f"{where}: ends at {ours.ended}, the neighbour at {theirs.ended}"
+                continue
+            steps = [self._steps(each) for each in (ours, theirs)]
+            if steps[0] != steps[1]:
+                yield f"{where}: commits at steps {steps[0]}, the neighbour at {steps[1]}"
+                continue
+            differing.append((ours, theirs))
+            if where[0] == CONTRIBUTE:
+                (before, names), (after, new_names) = self._exact(ours), self._exact(theirs)
+                moved.rows.update(after)
+                moved.rows.subtract(before)
+                moved.named |= names ^ new_names
             if where[0] != RELEASE:
-                yield from _sources(scene, where, one, two, places)
-    if not scene.rekey:
-        yield from _garbage(base, neighbour.before, places)
-        yield from _garbage(other, neighbour.events, places)
-    moved = Counter({row: n for row, n in moved.items() if n})
-    yield from _bounded(scene, neighbour, moved)
-    for where, ours in base.of.items():
-        if (
-            where[0] == RELEASE
-            and (theirs := other.of[where]) is not ours
-            and len(theirs) == len(ours)
+                yield from self._sources(ours, theirs, places)
+        moved.sort(self.scene.settings.histograms)
+        yield from _bounded(self.scene, neighbour, moved.rows)
+        for ours, theirs in differing:
+            if ours.where[0] == RELEASE:
+                pairs = zip(self._shown(ours), self._shown(theirs), self._steps(ours), strict=True)
+                for one, two, step in pairs:
+                    yield from self._released(step, one, two, moved)
+
+    def _steps(self, trail: Trail) -> list[int]:
+        """Return the steps at which a shard told of something.
+
+        Where buffers are full, content may cut what it tells into more commits: of stage 1 only the
+        last one is compared, of stage 2 what all commits of a step tell together.
+        """
+        steps = [commit.step for commit in trail.commits]
+        if not self.scene.tight or trail.where[0] == REKEY:
+            return steps
+        return sorted(set(steps)) if trail.where[0] == RELEASE else steps[-1:]
+
+    def _read_counts(self, trail: Trail) -> tuple[Counter[Row], set[Named]]:
+        """Return what a source partition contributed, and where it named stream keys."""
+        found: Counter[Row] = Counter()
+        named = set[Named]()
+        for commit in trail.commits:
+            for one in commit.messages:
+                if one.topic == self.scene.contributions:
+                    for section in decode(one.value or b"").sections:
+                        named.update((section.lane, section.tick, key) for key in section.keys)
+                        for key, label, count in rows_of(section):
+                            found[Row(section.lane, section.tick, key, label)] += count
+        return found, named
+
+    def _read_told(self, trail: Trail) -> list[Told]:
+        found = []
+        for commit in trail.commits:
+            state = progress(commit)
+            state.pop("sequences", None)  # of owners with contributions, between closed ticks
+            marks, sent = list[Outgoing](), list[tuple[object, ...]]()
+            if trail.where[0] == REKEY:
+                marks = [m for m in commit.messages if m.topic == BY_USER]
+                sent = [(*m[1:4], _late(m[4])) for m in commit.forwarded]
+            found.append(Told(state, list(_rejects(commit)), marks, sent))
+        if self.scene.tight and trail.where[0] == CONTRIBUTE and found:
+            rejects = list(chain.from_iterable(one.rejects for one in found))
+            return [found[-1]._replace(rejects=rejects)]
+        return found
+
+    def _read_shown(self, trail: Trail) -> list[Shown]:
+        found, before = list[Shown](), -1
+        for commit in trail.commits:
+            state = progress(commit)
+            # Between closed ticks, an owner without contributions does not learn of the watermark.
+            marks = [_closed(self.scene, mark) for mark in state["watermarks"]]
+            kept = {name: state[name] for name in ("firsts", "histograms", "retired")}
+            snapshots = {
+                (m.topic, (m.key or b"").decode(), m.timestamp_ms or 0): m for m in commit.messages
+            }
+            kept = {"watermarks": marks, **kept}
+            shown = Shown(kept, len(commit.messages), snapshots)
+            if self.scene.tight and found and commit.step == before:
+                both = found[-1].snapshots | snapshots
+                shown = Shown(kept, found.pop().messages + shown.messages, both)
+            found.append(shown)
+            before = commit.step
+        return found
+
+    def _sources(self, ours: Trail, theirs: Trail, places: set[Place]) -> Iterator[str]:
+        pairs = zip(self._told(ours), self._told(theirs), self._steps(ours), strict=True)
+        for one, two, step in pairs:
+            if one == two:
+                continue
+            at, names = f"step {step}: {ours.where}", ("commits", "marks", "forwards")
+            said = zip(names, (one[0], *one[2:]), (two[0], *two[2:]), strict=True)
+            for name, mine, yours in said:
+                if mine != yours:
+                    yield f"{at} {name} {mine}, the neighbour {yours}"
+            rejects = [
+                [m for place, m in each.rejects if place not in places] for each in (one, two)
+            ]
+            if rejects[0] != rejects[1]:
+                yield f"{at} rejects {rejects[0]}, the neighbour {rejects[1]}"
+
+    def _released(self, step: int, one: Shown, two: Shown, moved: Moved) -> Iterator[str]:
+        for name, mine in one.progress.items():
+            if mine != two.progress[name]:
+                theirs = two.progress[name]
+                yield f"step {step}: release keeps {name} {mine}, the neighbour {theirs}"
+                return
+        values = one.snapshots, two.snapshots
+        if [one.messages, two.messages] != [len(mine) for mine in values]:
+            yield f"step {step}: a tick is published twice"
+        order = [list(mine) for mine in values]
+        if values[0].keys() != values[1].keys():
+            order = [
+                [place for place in mine if place in values[1 - i]] for i, mine in enumerate(order)
+            ]
+        # Keys first met in the differing tick may be in another order.
+        if (sorted(order[0]) if self._public else order[0]) != (
+            sorted(order[1]) if self._public else order[1]
         ):
-            for one, two in zip(ours, theirs, strict=True):
-                yield from _released(scene, one, two, moved, named, sizes)
+            yield f"step {step}: snapshots in another order"
+        for topic, key, end_ms in values[0].keys() ^ values[1].keys():
+            config = self._configs[topic]
+            tick = (end_ms - config.start_ms) // config.tick_ms
+            if moved.late.get((config.name, key), tick + 1) > tick:
+                yield f"step {step}: only one world publishes {topic} {key} tick {tick}"
+        for place in order[0]:
+            config = self._configs[place[0]]
+            mine, yours = values[0][place], values[1][place]
+            first = one.progress["histograms"][config.name]["first"]
+            yield from _snapshots(config, first, place[1], mine, yours, moved)
+        self._sizes.rows += len(order[0])
+        self._sizes.ticks += len({(topic, end) for topic, _, end in order[0]})
 
 
-def _garbage(
-    world: World, events: Sequence[Event], places: set[tuple[str, int, int]]
-) -> Iterator[str]:
+def rejected(world: World, events: Sequence[Event], changed: Sequence[int]) -> Iterator[str]:
     """Check that changed records that are garbage were rejected, once read."""
-    counts: Counter[int] = Counter()
-    for event in events:
-        at, partition = counts[event.partition], event.partition
-        counts[partition] += 1
-        commits = world.of[CONTRIBUTE, partition]
-        if event.garbage is None or ("events", partition, at) not in places or not commits:
+    if world.scene.rekey:
+        return
+    for place, (topic, partition, at) in _offsets(events).items():
+        commits = world.of[CONTRIBUTE, partition].commits
+        if place not in changed or events[place].garbage is None or not commits:
             continue
-        found = [one for commit in commits for one in _rejects(commit, set())]
-        rejected = any(("offset", b"%d" % at) in one.headers for one in found)
-        if not rejected and progress(commits[-1])["offset"] > at:
-            yield f"garbage is accepted: {event.garbage}"
+        found = {where for commit in commits for where, _ in _rejects(commit)}
+        if (topic, partition, at) not in found and progress(commits[-1])["offset"] > at:
+            yield f"garbage is accepted: {events[place].garbage}"
 
 
-def _changed_places(
-    scene: Scene, base: World, other: World, neighbour: Neighbour
-) -> set[tuple[str, int, int]]:
-    """Return topic, partition and offset of records that differ."""
-    found, counts = set(), [0] * scene.partitions
-    for place, event in enumerate(neighbour.events):
-        if place in neighbour.changed:
-            found.add(("events", event.partition, counts[event.partition]))
+def _offsets(events: Sequence[Event]) -> dict[int, Place]:
+    """Return where the record of each event is."""
+    counts: Counter[int] = Counter()
+    found = {}
+    for place, event in enumerate(events):
+        found[place] = "events", event.partition, counts[event.partition]
         counts[event.partition] += 1
+    return found
+
+
+def _changed_places(scene: Scene, base: World, other: World, neighbour: Neighbour) -> set[Place]:
+    """Return topic, partition and offset of records that differ."""
+    offsets = _offsets(neighbour.events)
+    found = {offsets[place] for place in neighbour.changed}
     if scene.rekey:
         for source in range(scene.sources):
             logs: list[Log] = [world.log(CONTRIBUTE, source) for world in (base, other)]
@@ -136,40 +282,16 @@ def _changed_places(
     return found
 
 
-def _sources(
-    scene: Scene, where: Where, one: Commit, two: Commit, places: set[tuple[str, int, int]]
-) -> Iterator[str]:
-    ours, theirs = progress(one), progress(two)
-    for each in (ours, theirs):
-        each.pop("sequences", None)  # of owners with contributions, between closed ticks
-    if ours != theirs:
-        yield f"step {one.step}: {where} commits {ours}, the neighbour {theirs}"
-    rejects = [_rejects(commit, places) for commit in (one, two)]
-    if rejects[0] != rejects[1]:
-        yield f"step {one.step}: {where} rejects {rejects[0]}, the neighbour {rejects[1]}"
-    if where[0] != REKEY:
-        return
-    marks = [[m for m in commit.messages if m.topic == BY_USER] for commit in (one, two)]
-    if marks[0] != marks[1]:
-        yield f"step {one.step}: {where} marks {marks[0]}, the neighbour {marks[1]}"
-    sent = [[(*m[1:4], _late(m[4])) for m in commit.forwarded] for commit in (one, two)]
-    if sent[0] != sent[1]:
-        yield f"step {one.step}: {where} forwards {sent[0]}, the neighbour {sent[1]}"
-
-
 def _late(headers: Headers | None) -> bytes:
     """Return the time in a forwarded record's header, without its original key."""
     return b"" if not headers else (headers[0][1] or b"")[:8]
 
 
-def _rejects(commit: Commit, places: set[tuple[str, int, int]]) -> list[Outgoing]:
-    found = []
+def _rejects(commit: Commit) -> Iterator[tuple[Place, Outgoing]]:
     for one in commit.messages:
         if one.topic == f"{NAME}.rejects":
             said = {name: value or b"" for name, value in one.headers}
-            if (said["topic"].decode(), int(said["partition"]), int(said["offset"])) not in places:
-                found.append(one)
-    return found
+            yield (said["topic"].decode(), int(said["partition"]), int(said["offset"])), one
 
 
 def _bounded(scene: Scene, neighbour: Neighbour, moved: Counter[Row]) -> Iterator[str]:
@@ -214,44 +336,6 @@ def _few(moved: Mapping[Row, int]) -> str:
     )
 
 
-def _released(
-    scene: Scene, one: Commit, two: Commit, moved: Counter[Row], named: set[Named], sizes: Sizes
-) -> Iterator[str]:
-    ours, theirs = progress(one), progress(two)
-    # Between closed ticks, an owner without contributions does not learn of the watermark.
-    for each in (ours, theirs):
-        each["watermarks"] = [_closed(scene, mark) for mark in each["watermarks"]]
-    for name in ("watermarks", "firsts", "histograms", "retired"):
-        if ours[name] != theirs[name]:
-            yield f"step {one.step}: release keeps {name} {ours[name]}, the neighbour {theirs[name]}"
-            return
-    values = [
-        {(m.topic, (m.key or b"").decode(), m.timestamp_ms or 0): m for m in commit.messages}
-        for commit in (one, two)
-    ]
-    if [len(one.messages), len(two.messages)] != [len(mine) for mine in values]:
-        yield f"step {one.step}: a tick is published twice"
-    order = [[place for place in mine if place in values[1 - i]] for i, mine in enumerate(values)]
-    configs = {scene.settings.output_topic(c): c for c in scene.settings.histograms}
-    public = any(config.keys == "public" for config in configs.values())
-    # Keys first met in the differing tick may be in another order.
-    if (sorted(order[0]) if public else order[0]) != (sorted(order[1]) if public else order[1]):
-        yield f"step {one.step}: snapshots in another order"
-    for topic, name, end_ms in values[0].keys() ^ values[1].keys():
-        config = configs[topic]
-        tick = (end_ms - config.start_ms) // config.tick_ms
-        if config.keys != "public" or not any(
-            key == name and lane == config.lane and at <= tick for lane, at, key in named
-        ):
-            yield f"step {one.step}: only one world publishes {topic} {name} tick {tick}"
-    for place in order[0]:
-        config, sizes.rows = configs[place[0]], sizes.rows + 1
-        first = ours["histograms"][config.name]["first"]
-        mine, yours = values[0][place], values[1][place]
-        yield from _snapshots(config, first, mine, yours, moved, named)
-    sizes.ticks += len({(topic, end) for topic, _, end in order[0]})
-
-
 def _sums(
     one: Mapping[str, Any], two: Mapping[str, Any], touched: set[str], moved_by: int
 ) -> Iterator[str]:
@@ -269,25 +353,14 @@ def _sums(
 
 
 def _snapshots(
-    config: HistogramConfig,
-    first: int,
-    mine: Outgoing,
-    yours: Outgoing,
-    moved: Counter[Row],
-    named: set[Named],
+    config: HistogramConfig, first: int, key: str, mine: Outgoing, yours: Outgoing, moved: Moved
 ) -> Iterator[str]:
     if (mine.headers, mine.partition) != (yours.headers, yours.partition):
         yield f"{mine.topic}: snapshots with different headers"
-    key = (mine.key or b"").decode()
-    own = [
-        (row.tick, row.label, n if row.lane == config.lane else 0)
-        for row, n in moved.items()
-        if row.key == key and row.lane in config.lanes
-    ]
+    own = moved.of_key.get((config.name, key), ())
     # A public stream key is published from the tick at which it was first named.
-    of_key = [at for lane, at, name in named if name == key and lane == config.lane]
-    late = config.keys == "public" and bool(of_key)
-    if not own and not late:
+    late = moved.late.get((config.name, key))
+    if not own and late is None:
         if mine.value != yours.value:
             yield f"{mine.topic}: {key} has equal counts and is published as {mine.value!r} and {yours.value!r}"
         return
@@ -300,7 +373,7 @@ def _snapshots(
         if begin <= at <= tick:
             differing[label] += n
             touched.add(label)
-    if not touched and not (late and min(of_key) <= tick):
+    if not touched and (late is None or late > tick):
         if mine.value != yours.value:
             yield f"{mine.topic}: {key} tick {tick} has equal counts and is published as {mine.value!r} and {yours.value!r}"
         return
@@ -308,7 +381,7 @@ def _snapshots(
     if frames[0] != frames[1] or list(one) != list(two):
         yield f"{mine.topic}: {key} tick {tick}: public fields {frames[0]} and {frames[1]}"
     yield from _sums(one, two, touched, differing.total())
-    if late and config.mechanism == "meta":
+    if late is not None and config.mechanism == "meta":
         return  # it lacks the blocks before
     traits = TRAITS.get(kind_of(config), frozenset())
     before, after = (dict[str, int](each.get("items", [])) for each in (one, two))

@@ -5,27 +5,36 @@ the worker's own: readers, commits, restarts from committed state, a raised gene
 
 Stages read only what earlier ones sent, so a run takes shard by shard through the script. Where a
 shard's input is that of another world, byte for byte, its commits are taken from there: that equal
-inputs give equal outputs is what `tests/contract` and every 16th pair here, run whole, show.
+inputs give equal outputs is what `tests/contract` and every 16th world here, run whole, show.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
+from tests.neighbours.formats import Registered
 from tests.neighbours.scenes import BY_USER, Record, Scene, Step
 from workers.agents import contribute, rekey, release, source_shard
+from workers.events import columns
+from workers.events import log as logs
+from workers.events.formats import reader as formats
 from workers.kafka import shard as shards
 from workers.kafka import store
 from workers.kafka.offsets import LogEnd
+from workers.kafka.reading import Partition
 from workers.kafka.records import Batch, Headers, Outgoing, Records
-from workers.pipeline import merge, watermark
+from workers.pipeline import merge, users, watermark
 from workers.pipeline.contributions import decode
-from workers.pipeline.merge import ReleaseProgress
+from workers.pipeline.intake import Intake
+from workers.pipeline.merge import Merge, ReleaseProgress
+from workers.pipeline.progress import read_progress
+from workers.privacy import ceiling_guard
+from workers.runtime.errors import CeilingReached
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
 from workers.runtime.sizes import Change
 
@@ -85,17 +94,30 @@ class Commit:
 
 
 class ShardRun:
-    """One shard through the script, with its restarts. The double of its `Transactions`."""
+    """One shard through the script, with its restarts. The double of its `Transactions`.
 
-    def __init__(self, scene: Scene, where: Where, records: "Log") -> None:
-        self.scene, self.where, self.log = scene, where, records
+    An owner partition sees the charges of those before it, `owners`, as they were at each step.
+    They are public, so equal in both worlds unless that is found there.
+    """
+
+    def __init__(
+        self, scene: Scene, where: Where, records: "Log", owners: "Sequence[Trail]" = ()
+    ) -> None:
+        self.scene, self.where, self.log, self._owners = scene, where, records, owners
         self.commits: list[Commit] = []
         self._state: dict[bytes, bytes] = {}
         self._state_end = self._step = 0
         self._shard: Any = None
         self._factory = scene.factories[0]
 
-    def perform(self, script: Sequence[Step]) -> list[Commit]:
+    def perform(self, script: Sequence[Step]) -> "Trail":
+        try:
+            self._perform(script)
+        except CeilingReached as error:  # the worker ends
+            return Trail(self.where, self.commits, f"step {self._step}: {error}")
+        return Trail(self.where, self.commits)
+
+    def _perform(self, script: Sequence[Step]) -> None:
         for self._step, step in enumerate(script):
             if step.kind == "raise":
                 self._factory, self._shard = self.scene.factories[1], None
@@ -115,7 +137,6 @@ class ShardRun:
                     shard.reached(LogEnd(step.now_ms, shard.offset))
             else:
                 shard.tick_idle()
-        return self.commits
 
     def run(
         self, messages: Sequence[Outgoing], changes: Sequence[Change], forwarded: Any = ()
@@ -150,6 +171,8 @@ class ShardRun:
         shard.transactions = self
         shard.connection = self  # for `complete_ms`
         shard.store.load = self._load
+        if stage == RELEASE and shard._guard is not None:
+            shard._guard._connection = self
         self._shard = shard
         shard.open()
         shard.offset = shard.offset or 0
@@ -160,6 +183,17 @@ class ShardRun:
         if self._state_end:
             copy.write(list(self._state.items()), self._state_end)
         return len(self._state)
+
+    def charges(self, places: Sequence[Partition]) -> dict[Partition, ReleaseProgress]:
+        """Double of `workers.pipeline.progress.read_newest`."""
+        found = {}
+        for place in places:
+            own = self.commits if place[1] == self.where[1] else ()
+            commits = self._owners[place[1]].commits if place[1] < len(self._owners) else own
+            before = [commit for commit in commits if commit.step <= self._step]
+            if before:
+                found[place] = read_progress(before[-1].state[b"progress"] or b"")
+        return found
 
     def complete_ms(self, progress: ReleaseProgress) -> int | None:
         """Double of `workers.pipeline.progress.complete_ms`."""
@@ -237,12 +271,12 @@ class World:
         scene: Scene,
         streams: Sequence[Sequence[Record]],
         script: Sequence[Step],
-        same: "World | None" = None,
+        others: "Sequence[World]" = (),
     ) -> None:
-        """`same`: a world to take commits from, where a shard's input is equal."""
-        self.of: dict[Where, list[Commit]] = {}
+        """`others`: worlds to take commits from, where a shard's input is equal."""
+        self.of: dict[Where, Trail] = {}
         self._logs: dict[Where, Log] = {}
-        self.scene, self._script, self._same = scene, script, same
+        self.scene, self._script, self._others = scene, script, others
         logs: list[Log] = [Events(records) for records in streams]
         if scene.rekey:
             commits = self._stage(REKEY, logs)
@@ -258,14 +292,28 @@ class World:
     def _stage(self, stage: str, logs: Sequence[Log]) -> list[Commit]:
         """Return the commits of a stage, by step."""
         for partition, log in enumerate(logs):
-            where, same = (stage, partition), self._same
+            where = stage, partition
             self._logs[where] = log
-            if same is not None and same._logs[where] == log:
-                self.of[where] = same.of[where]
-            else:
-                self.of[where] = ShardRun(self.scene, where, log).perform(self._script)
-        commits = chain.from_iterable(self.of[stage, place] for place in range(len(logs)))
-        return sorted(commits, key=attrgetter("step"))
+            equal = (one.of[where] for one in self._others if one._logs[where] == log)
+            self.of[where] = next(equal, None) or self._performed(where, log)
+        trails = (self.of[stage, partition].commits for partition in range(len(logs)))
+        return sorted(chain.from_iterable(trails), key=attrgetter("step"))
+
+    def _performed(self, where: Where, log: Log) -> "Trail":
+        owners = (
+            [self.of[RELEASE, owner] for owner in range(where[1])] if where[0] == RELEASE else []
+        )
+        with tight() if self.scene.tight else nullcontext():
+            return ShardRun(self.scene, where, log, owners).perform(self._script)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trail:
+    """What a shard did; worlds in which it read the same share it. `ended`: where it had to end."""
+
+    where: Where
+    commits: list[Commit]
+    ended: str | None = None
 
 
 def framed(part: Sequence[Sent]) -> Records:
@@ -302,11 +350,42 @@ def _varint(number: int) -> bytes:
 
 @contextmanager
 def replaced() -> Iterator[None]:
-    """Replace clock and Kafka in the modules of shards."""
+    """Replace clock, Kafka and registry in the modules of shards."""
+    doubles: list[tuple[Any, str, Any]] = [
+        # It takes longer to clear a shard's megabytes of them than to read a stream.
+        (columns, "SLOTS", 256),
+        (shards, "end_of", lambda *_: 0),
+        (release, "complete_ms", lambda run, _, __, at: run.complete_ms(at)),
+        (formats, "Registry", Registered),
+        (ceiling_guard, "read_newest", lambda run, places: run.charges(places)),
+        (ceiling_guard.CeilingGuard, "_published", lambda self: None),
+        (ceiling_guard.OtherWorkers, "charges", lambda self: []),
+    ]
+    clocked = contribute, rekey, release, source_shard, shards, store, watermark, merge
     with ExitStack() as patches:
-        for module in (contribute, rekey, release, source_shard, shards, store, watermark, merge):
-            patches.enter_context(patch.object(module, "time", CLOCK))
-        patches.enter_context(patch.object(shards, "end_of", lambda *_: 0))
-        complete = patch.object(release, "complete_ms", lambda run, _, __, at: run.complete_ms(at))
-        patches.enter_context(complete)
+        for module, name, double in (*doubles, *((module, "time", CLOCK) for module in clocked)):
+            patches.enter_context(patch.object(module, name, double))
+        yield
+
+
+@contextmanager
+def tight() -> Iterator[None]:
+    """Make buffers hold a record or two, messages some rows, and transactions a tick."""
+    limits: list[tuple[Any, str, int]] = [
+        (source_shard, "REJECTS_MAX", 1),
+        (users, "ROWS_PENDING_MAX", 2),
+        (rekey, "PENDING_RECORDS", 1),
+        (logs, "DECLINED_BYTES", 1),
+        (merge, "BYTES_MAX", 1),
+        (merge, "TICKS_IN_A_ROW", 1),
+    ]
+    of_calls: list[tuple[Any, str, int]] = [
+        (Merge.__init__, "waiting_bytes_max", 400),
+        (Intake.commit, "max_bytes", 300),
+    ]
+    with ExitStack() as patches:
+        for module, name, most in limits:
+            patches.enter_context(patch.object(module, name, most))
+        for function, name, most in of_calls:
+            patches.enter_context(patch.dict(function.__kwdefaults__, {name: most}))
         yield

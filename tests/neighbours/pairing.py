@@ -1,22 +1,23 @@
 """Pairs from seeds, their figures, and the fewest events that still show a violation."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import TypeVar
 
-from tests.neighbours.compare import Sizes, compare
+from tests.neighbours.compare import Comparison, Sizes, rejected
 from tests.neighbours.driver import World
-from tests.neighbours.pairs import ACCEPTED_OR_NOT, Neighbour, Stream, make_stream, neighbour
+from tests.neighbours.pairs import ACCEPTED_OR_NOT, Neighbour, Stream, make_stream, neighbours
 from tests.neighbours.rules import alone
-from tests.neighbours.scenes import make_scene
+from tests.neighbours.scenes import Scene, make_scene
 from workers.runtime.errors import QuietcountError
 
 T = TypeVar("T")
 
-#: Neighbours of one stream, and streams of one scene: they share its world and its set-up.
-NEIGHBOURS, STREAMS = 4, 8
-#: Every so many pairs take nothing from the other world.
+#: Streams of one scene, which share its set-up, and worlds of a stream: itself and its neighbours.
+STREAMS, WORLDS = 4, 9
+#: Every so many worlds take nothing from others.
 WHOLE = 16
 
 
@@ -24,10 +25,15 @@ WHOLE = 16
 class Figures:
     """By mechanism of the first histogram."""
 
+    worlds: int = 0
     pairs: int = 0
     ticks: int = 0
     rows: int = 0
     violations: int = 0
+
+    def add(self, other: "Figures") -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
 
 @dataclass(frozen=True)
@@ -47,69 +53,71 @@ class Violation:
 
 @dataclass
 class Search:
+    """Compares every two of `worlds` neighbours of every stream."""
+
+    worlds: int = WORLDS
     figures: dict[str, Figures] = field(default_factory=lambda: defaultdict(Figures))
     kinds: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
-    def pairs(self, first: int, number: int) -> Iterator[Violation]:
-        """Compare pairs of seeds from `first` on; yield the violations."""
-        at = first
-        while at < first + number:
-            scene = make_scene(at // (NEIGHBOURS * STREAMS))
-            _ = scene.factories  # settings that are refused are no violation
-            stop = min(first + number, (at // (NEIGHBOURS * STREAMS) + 1) * NEIGHBOURS * STREAMS)
-            while at < stop:
-                stream = make_stream(scene, at // NEIGHBOURS)
-                end = min(stop, (at // NEIGHBOURS + 1) * NEIGHBOURS)
-                yield from self._stream(stream, range(at, end))
-                at = end
-
-    def _stream(self, stream: Stream, seeds: range) -> Iterator[Violation]:
-        figures, sizes = self.figures[stream.scene.variant.mechanism], Sizes()
-        try:
-            base = World(stream.scene, stream.records(), stream.script)
-        except QuietcountError as error:
-            figures.violations += 1
-            same = Neighbour("none", stream.events, (), False, stream.events, False)
-            yield Violation(seeds[0], stream, same, (f"fails: {error}",))
-            return
-        texts = list(of_one(base))
+    def streams(self, seeds: range) -> Iterator[Violation]:
+        """Compare the neighbours of the streams of these seeds; yield the violations."""
+        scene, of = None, -1
         for seed in seeds:
-            near = neighbour(stream, seed)
-            texts += differences(stream, base, near, sizes, whole=seed % WHOLE == 0)
-            figures.pairs += 1
-            self.kinds[near.kind] += 1
+            if scene is None or seed // STREAMS != of:
+                of = seed // STREAMS
+                scene = make_scene(of)
+                _ = scene.factories  # settings that are refused are no violation
+            yield from self._stream(scene, seed)
+
+    def _stream(self, scene: Scene, seed: int) -> Iterator[Violation]:
+        stream, sizes = make_stream(scene, seed), Sizes()
+        near = neighbours(stream, seed, self.worlds)
+        figures, comparison = self.figures[scene.variant.mechanism], Comparison(scene, sizes)
+        done: list[World] = []
+        for place, events in enumerate(near.events):
+            of_world = replace(stream, events=events)
+            whole = (seed * self.worlds + place) % WHOLE == 0
+            try:
+                world = World(scene, of_world.records(), stream.script, () if whole else done)
+                texts = [*of_one(world, done), *rejected(world, events, near.changed)]
+            except QuietcountError as error:
+                texts = [f"fails: {error}"]
+            figures.worlds += 1
             if texts:
                 figures.violations += 1
-                yield Violation(seed, stream, near, tuple(texts))
-            texts = []
+                yield Violation(seed, of_world, near.pair(place, place), tuple(texts))
+                return
+            done.append(world)
+        for one, two in combinations(range(self.worlds), 2):
+            pair = near.pair(one, two)
+            figures.pairs += 1
+            self.kinds[pair.kind] += 1
+            if found := tuple(comparison.pair(done[one], done[two], pair)):
+                figures.violations += 1
+                yield Violation(seed, replace(stream, events=pair.before), pair, found)
         figures.ticks += sizes.ticks
         figures.rows += sizes.rows
 
 
-def of_one(world: World, same: World | None = None) -> Iterator[str]:
-    for where, commits in world.of.items():
-        if same is None or same.of[where] is not commits:
-            yield from alone(world.scene, where, commits)
-
-
-def differences(
-    stream: Stream, base: World, near: Neighbour, sizes: Sizes, *, whole: bool
-) -> list[str]:
-    scene = stream.scene
-    try:
-        records = replace(stream, events=near.events).records()
-        other = World(scene, records, stream.script, None if whole else base)
-    except QuietcountError as error:
-        return [f"the neighbour fails: {error}"]
-    return [*of_one(other, base), *compare(scene, base, other, near, sizes)]
+def of_one(world: World, others: Sequence[World] = ()) -> Iterator[str]:
+    """Yield what is wrong in a world by itself, but for what it took from others."""
+    for where, trail in world.of.items():
+        if all(one.of[where] is not trail for one in others):
+            yield from alone(world.scene, where, trail.commits)
 
 
 def violated(stream: Stream, near: Neighbour) -> tuple[str, ...]:
-    try:
-        base = World(stream.scene, stream.records(), stream.script)
-    except QuietcountError as error:
-        return (f"fails: {error}",)
-    return (*of_one(base), *differences(stream, base, near, Sizes(), whole=True))
+    """Return the violations of a pair whose worlds take nothing from each other."""
+    worlds, texts = list[World](), list[str]()
+    for events in (near.before, near.events):
+        try:
+            records = replace(stream, events=events).records()
+            worlds.append(World(stream.scene, records, stream.script))
+        except QuietcountError as error:
+            return (f"fails: {error}",)
+        texts += [*of_one(worlds[-1]), *rejected(worlds[-1], events, near.changed)]
+    comparison = Comparison(stream.scene, Sizes())
+    return (*texts, *comparison.pair(worlds[0], worlds[1], near))
 
 
 def shrunk(found: Violation) -> Violation:

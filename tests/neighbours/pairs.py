@@ -3,17 +3,19 @@
 Neighbours differ in content only: time, partition, offset and acceptance of a record are the same
 in both. An accepted event may become garbage where its time moves no watermark, since rejected
 records close nothing; garbage may become other garbage.
+
+All neighbours of a stream differ in the same event or user, so every two of them are neighbours:
+n of them and the stream itself are (n + 1) n / 2 pairs.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from tests.neighbours.scenes import (
-    GARBAGE,
     KEYS,
     LABELS,
     START_MS,
@@ -50,7 +52,7 @@ class Stream:
 
 
 class Neighbour(NamedTuple):
-    """`changed` are places of events; `counts`: whether any of them counts in either world."""
+    """A pair: `changed` are places of events; `counts`: whether any of them counts in either."""
 
     kind: str
     events: tuple[Event, ...]
@@ -69,6 +71,25 @@ class Neighbour(NamedTuple):
                 if i in self.changed or (self.users and event.user in users):
                     found.append({*dict(event.content.items), *event.content.other})
         return found
+
+
+class Neighbours(NamedTuple):
+    """The events of a stream, its own first, of which every two are neighbours.
+
+    `counts`: whether any changed event of each counts.
+    """
+
+    kind: str
+    changed: tuple[int, ...]
+    users: bool
+    events: list[tuple[Event, ...]]
+    counts: list[bool]
+
+    def pair(self, one: int, two: int) -> Neighbour:
+        counts = self.counts[one], self.counts[two]
+        kind = self.kind if counts[0] == counts[1] else ACCEPTED_OR_NOT
+        events = self.events[one], self.events[two]
+        return Neighbour(kind, events[1], self.changed, any(counts), events[0], self.users)
 
 
 def make_stream(scene: Scene, seed: int) -> Stream:
@@ -133,7 +154,7 @@ def _garbage(scene: Scene, readable: str | None = None) -> list[str]:
     public = scene.document["histogram"][0]["keys"] == "public"
     return [
         name
-        for name, kind in GARBAGE.items()
+        for name, kind in scene.garbage.items()
         if readable in (None, kind.readable) and not (public and name == "undeclared key")
     ]
 
@@ -209,58 +230,70 @@ def read_at(stream: Stream) -> list[int]:
     return found
 
 
-def neighbour(stream: Stream, seed: int) -> Neighbour:
-    """Return a neighbour of the stream: one event or user is changed, or only a rejected record."""
-    rng, scene, events = random.Random(f"neighbour {seed}"), stream.scene, stream.events
+def neighbours(stream: Stream, seed: int, number: int) -> Neighbours:
+    """Return the stream and its neighbours, in one event or user, or only in a rejected record."""
+    rng, scene, events = random.Random(f"neighbours {seed}"), stream.scene, stream.events
+    users = scene.unit == "user"
     place = rng.randrange(len(events))
     event, clock = events[place], read_at(stream)
     # Restarted shards read again: a record is refused if it is ahead of the last clock as well.
     latest = stream.script[-1].now_ms + max_ahead_ms(scene)
     ahead = [one.time_ms > latest for one in events]
     misplaced = [
-        scene.unit == "user"
-        and not scene.rekey
-        and one.partition != _home(one.user, scene.partitions)
+        users and not scene.rekey and one.partition != _home(one.user, scene.partitions)
         for one in events
     ]
     refused = [a or m for a, m in zip(ahead, misplaced, strict=True)]
-
-    def changed(kind: str, content: Content | None, garbage: str | None, counts: bool) -> Neighbour:
-        new = replace(event, content=content or event.content, garbage=garbage)
-        whole = (*events[:place], new, *events[place + 1 :])
-        return Neighbour(kind, whole, (place,), counts, events, scene.unit == "user")
-
-    if event.garbage is not None:
-        same = GARBAGE[event.garbage].readable if scene.rekey else None
-        return changed("garbage", _content(rng, scene), rng.choice(_garbage(scene, same)), False)
-    if refused[place] and not scene.rekey:
-        garbage = rng.choice((None, *_garbage(scene)))
-        return changed("refused", _content(rng, scene), garbage, False)
-    if rng.random() < 0.2 and not scene.rekey:
-        before = [
-            i
-            for i, one in enumerate(events[:place])
-            if one.partition == event.partition and not (refused[i] or one.garbage)
+    others = range(number - 1)
+    if event.garbage is not None or (refused[place] and not scene.rekey):
+        kind, kinds = "garbage", _garbage(scene)
+        if event.garbage is None:
+            kind, kinds = "refused", ["", *kinds]
+        elif scene.rekey:
+            kinds = _garbage(scene, scene.garbage[event.garbage].readable)
+        new = [
+            replace(event, content=_content(rng, scene), garbage=rng.choice(kinds) or None)
+            for _ in others
         ]
-        # Others have moved the watermark at least as far, so that this one does not.
-        if any(event.time_ms <= events[i].time_ms <= clock[i] for i in before):
-            return changed(ACCEPTED_OR_NOT, None, rng.choice(_garbage(scene)), True)
-    if scene.unit == "event":
-        content = Content(_content(rng, scene).key) if rng.random() < 0.5 else _content(rng, scene)
-        return changed("empty" if not content.items else "replaced", content, None, True)
-    own = [
+        worlds = [_with(events, (place,), (one,)) for one in new]
+        return Neighbours(kind, (place,), users, [events, *worlds], [False] * number)
+    before = [
         i
-        for i, one in enumerate(events)
-        if one.user == event.user and one.garbage is None and not refused[i]
+        for i, one in enumerate(events[:place])
+        if one.partition == event.partition and not (refused[i] or one.garbage)
     ]
-    whole = list(events)
-    empty = rng.random() < 0.5
-    for i in own:
-        new = _content(rng, scene)
-        whole[i] = replace(whole[i], content=Content(new.key) if empty else new)
-    return Neighbour(
-        "user empty" if empty else "user", tuple(whole), tuple(own), True, events, True
+    # Others have moved the watermark at least as far, so that this one does not.
+    may_fail = not scene.rekey and any(
+        event.time_ms <= events[i].time_ms <= clock[i] for i in before
     )
+    own: tuple[int, ...] = (place,)
+    if users:
+        own = tuple(
+            i
+            for i, one in enumerate(events)
+            if one.user == event.user and one.garbage is None and not refused[i]
+        )
+    worlds, counts = [events], [True]
+    for _ in others:
+        empty, fails = rng.random() < 0.3, may_fail and rng.random() < 0.3
+        made = []
+        for i in own:
+            content = _content(rng, scene)
+            content = Content(content.key) if empty else content
+            garbage = rng.choice(_garbage(scene)) if fails and i == place else None
+            made.append(replace(events[i], content=content, garbage=garbage))
+        worlds.append(_with(events, own, made))
+        counts.append(users or not fails)
+    return Neighbours("user" if users else "event", own, users, worlds, counts)
+
+
+def _with(
+    events: tuple[Event, ...], places: Sequence[int], new: Sequence[Event]
+) -> tuple[Event, ...]:
+    whole = list(events)
+    for place, event in zip(places, new, strict=True):
+        whole[place] = event
+    return tuple(whole)
 
 
 def max_ahead_ms(scene: Scene) -> int:

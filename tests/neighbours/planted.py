@@ -1,19 +1,26 @@
 """Leaks to find: each makes one rule of the worker depend on content."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
 from workers.agents.contribute import ContributeShard
+from workers.agents.release import ReleaseShard
 from workers.arrays.types import Longs, Tags
+from workers.events.formats.reader import UNKNOWN_SCHEMA, FormatReader
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Batch
+from workers.kafka.shard import Shard
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.ledger import Contributions
+from workers.pipeline.contributions import Section
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.ledger_blocks import Loading
+from workers.pipeline.merge import WaitingSections
 from workers.pipeline.snapshots import Snapshot
 from workers.pipeline.tallies import Tally
 from workers.pipeline.users import UserEpoch
@@ -100,15 +107,62 @@ def _rows_only() -> AbstractContextManager[object]:
     return patch.object(Intake, "commit", quiet)
 
 
-#: Each leak, and the seed of a pair that shows it.
+def _unknown_schema_commits() -> AbstractContextManager[object]:
+    add = FormatReader._add
+
+    def committing(self: FormatReader, schema_id: int, which: int, message: bytes) -> str | None:
+        reason = add(self, schema_id, which, message)
+        if reason == UNKNOWN_SCHEMA and isinstance(self._waiting, Shard):
+            self._waiting.last_commit_s = -math.inf
+        return reason
+
+    return patch.object(FormatReader, "_add", committing)
+
+
+def _charged_with_rows() -> AbstractContextManager[object]:
+    reserve = ReleaseShard._reserve
+
+    def lazy(self: ReleaseShard, histograms: Sequence[Histogram]) -> None:
+        if any(self.merge.waiting.get(one.lane, one.next or 0) for one in histograms):
+            reserve(self, histograms)
+        for histogram in histograms:
+            histogram.reserve()
+
+    return patch.object(ReleaseShard, "_reserve", lazy)
+
+
+def _forget_spilled() -> AbstractContextManager[object]:
+    def held(self: WaitingSections, lane: Lane, tick: int) -> list[Section]:
+        entries = self._parts.get((lane, tick), ())
+        return [entry for _, entry in entries if isinstance(entry, Section)]
+
+    return patch.object(WaitingSections, "get", held)
+
+
+def _full_closes() -> AbstractContextManager[object]:
+    commit = ContributeShard._commit_all
+
+    def closing(self: ContributeShard, offset: int) -> None:
+        if self._intake.full:
+            self._intake.advance_to((self.watermark or 0) + 1_000)
+        commit(self, offset)
+
+    return patch.object(ContributeShard, "_commit_all", closing)
+
+
+#: Each leak, and the seed of a stream that shows it.
 LEAKS: dict[str, tuple[Leak, int]] = {
-    "an item over max_items is kept": (_wider(1, 0), 1000000000),
-    "a count over max_count is kept": (_wider(0, 1), 1000000001),
-    "a user's bound is forgotten at a restart": (_forget_users, 1000000057),
-    "a rejected event moves the watermark": (_rejected_move_time, 1000000002),
-    "max_ahead is ignored": (_no_max_ahead, 1000000002),
-    "a shown item is forgotten at a restart": (_forget_shown, 1000003404),
-    "noise depends on the number of rows": (_noise_of_rows, 1000000066),
-    "an empty tick is not released": (_skip_empty, 1000000048),
+    "an item over max_items is kept": (_wider(1, 0), 1000000008),
+    "a count over max_count is kept": (_wider(0, 1), 1000000008),
+    "a user's bound is forgotten at a restart": (_forget_users, 1000000005),
+    "a rejected event moves the watermark": (_rejected_move_time, 1000000066),
+    "max_ahead is ignored": (_no_max_ahead, 1000000066),
+    "a shown item is forgotten at a restart": (_forget_shown, 1000002013),
+    "noise depends on the number of rows": (_noise_of_rows, 1000000005),
+    "an empty tick is not released": (_skip_empty, 1000000002),
     "an owner is told only about its rows": (_rows_only, 1000000000),
+    "a record of an unknown schema is committed": (_unknown_schema_commits, 1000000176),
+    "an epoch without rows is not charged": (_charged_with_rows, 1000000016),
+    "data that waits in a file is forgotten": (_forget_spilled, 1000000086),
+    "a full buffer closes a tick": (_full_closes, 1000000170),
 }

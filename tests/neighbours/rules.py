@@ -84,8 +84,10 @@ def _messages(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator
             )
             if said != (where[1], sequences[owner], mark, first, now["offset"]):
                 yield f"step {commit.step}: {where} tells owner {owner} {said}"
-            if one.key is not None or message.pages != 1:
+            if one.key is not None or (message.pages != 1 and not scene.tight):
                 yield f"step {commit.step}: {where} sends owner {owner} a key or pages"
+            if message.page > 1:
+                owners.pop()
             if not (closes or message.sections):
                 yield f"step {commit.step}: {where} sends owner {owner} an empty message"
             sequences[owner] += 1
@@ -103,6 +105,10 @@ def _form(scene: Scene, commits: Sequence[Commit]) -> Iterator[str]:
         if "kept" in TRAITS.get(kind_of(config), ())
     }
     shown: dict[tuple[str, ...], set[str]] = {}
+    names = {
+        scene.settings.output_topic(config): config.name for config in scene.settings.histograms
+    }
+    charged = dict.fromkeys(names.values(), 0)
     for commit in commits:
         for one in commit.messages:
             value = orjson.loads(one.value or b"")
@@ -111,12 +117,16 @@ def _form(scene: Scene, commits: Sequence[Commit]) -> Iterator[str]:
             items = value.get("items", [])
             if items != sorted(items, key=lambda item: (-item[1], item[0])):
                 yield f"{one.topic}: items out of order: {one.value!r}"
+            if scene.limited and value["epoch"] > charged[names[one.topic]]:
+                yield f"{one.topic}: epoch {value['epoch']} is published before it is charged"
             if one.topic in kept:
                 place = value["id"], str(value["epoch"]), value["key"]
                 labels = {label for label, _ in items}
                 if lost := shown.get(place, set()) - labels:
                     yield f"{one.topic}: tick {value['tick']} of epoch {value['epoch']} no longer shows {lost}"
                 shown[place] = labels
+        lives = progress(commit)["histograms"]
+        charged = {name: life.get("reserved", 0) for name, life in lives.items()}
 
 
 def progress(commit: Commit) -> Any:

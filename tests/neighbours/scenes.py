@@ -4,9 +4,8 @@ A script decides what each shard reads when, by which clock, and where shards re
 times and partitions of records, never on their content, so both worlds of a pair share it.
 """
 
-import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from tests.contract.variants import DOMAIN, OTHERS, VARIANTS, Variant
+from tests.neighbours.formats import FORMATS, Garbage, garbage_of, written
 from tests.worker.harness import Bare, toml
 from workers.agents.topics import Topics
 from workers.agents.worker import Factory
@@ -22,6 +22,8 @@ from workers.kafka.topics import ExistingTopic
 from workers.mechanisms.config.sums import Sum
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import PER_ITEM
+from workers.privacy.ceiling import check_ceiling
+from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings, load
 
 KEY = NoiseKey(b"n" * 32)
@@ -78,8 +80,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Scene:
-    """Settings with what does not change between pairs; `raised` gives the first histogram a new
-    generation."""
+    """Settings with what does not change between pairs.
+
+    `tight`: buffers hold a record or two, so that data is spilled, and batches are cut.
+    """
 
     document: Mapping[str, Any]
     variant: Variant
@@ -87,6 +91,19 @@ class Scene:
     partitions: int
     sources: int
     owners: int
+    tight: bool
+
+    @property
+    def format(self) -> str:
+        return str(self.document["events"].get("format", "json"))
+
+    @property
+    def limited(self) -> bool:
+        return "max_epsilon" in self.document["privacy"]
+
+    @cached_property
+    def garbage(self) -> Mapping[str, Garbage]:
+        return garbage_of(self.format, self.shape)
 
     @property
     def rekey(self) -> bool:
@@ -101,11 +118,17 @@ class Scene:
         return self.settings.contributions_topic
 
     @cached_property
+    def records(self) -> dict[Event, Record]:
+        """What `in_world` has written."""
+        return {}
+
+    @cached_property
     def settings(self) -> Settings:
         return _loaded(self.document)
 
     @cached_property
     def factories(self) -> tuple[Factory, Factory]:
+        """Return the worker's factory, and one with a new generation of the first histogram."""
         first, *others = self.document["histogram"]
         raised = {**self.document, "histogram": [first | {"generation": 2}, *others]}
         return self._factory(self.settings), self._factory(_loaded(raised))
@@ -174,7 +197,32 @@ def make_scene(seed: int) -> Scene:
         for histogram in histograms:
             if histogram["mechanism"] in PER_ITEM and "total_share" not in histogram:
                 histogram["split"] = owners
-    return Scene(document, variant, shape, partitions, sources, owners)
+    # Drawn apart, so that a new format or limit leaves other scenes as they are.
+    rng = random.Random(f"surroundings {seed}")
+    if rng.random() < 0.4:
+        events["format"] = rng.choice(FORMATS)
+        if events["format"] != "json_schema":
+            document["schema_registry"] = {"url": f"http://{events['format']}"}
+    if rng.random() < 0.25:
+        _limit(rng, document)
+    tight = rng.random() < 0.25
+    return Scene(document, variant, shape, partitions, sources, owners, tight)
+
+
+def _limit(rng: random.Random, document: dict[str, Any]) -> None:
+    """Set a ceiling that these settings fit, and further epochs or generations may exceed."""
+    privacy = document["privacy"]
+    privacy["period"] = rng.choice(("epoch", "8s", "1d"))
+    for histogram in document["histogram"]:
+        histogram["delta"] = min(histogram["delta"], 0.05)
+    privacy |= {"max_epsilon": 1_000, "max_delta": 0.5}
+    try:
+        epsilon = check_ceiling(_loaded(document)) or 0.0
+    except SettingsError:
+        for name in ("period", "max_epsilon", "max_delta"):
+            del privacy[name]
+    else:
+        privacy["max_epsilon"] = min(epsilon * rng.choice((1.05, 1.3, 3.0)), 1_000.0)
 
 
 def _options(variant: Variant) -> dict[str, Any]:
@@ -208,12 +256,21 @@ def _second(rng: random.Random, common: Mapping[str, Any], user: bool) -> dict[s
 
 def in_world(scene: Scene, event: Event) -> Record:
     """Return the record of an event."""
+    found = scene.records.get(event)
+    if found is None:
+        found = scene.records[event] = _written(scene, event)
+    return found
+
+
+def _written(scene: Scene, event: Event) -> Record:
     events = scene.document["events"]
     by_record = events["key"] == "$key"
     key = event.content.key if by_record else event.user if "user" in events else None
-    value = fields(scene, event)
-    write = None if event.garbage is None else GARBAGE[event.garbage].write
-    text = _json(value) if write is None else write(scene, value)
+    value, garbage = fields(scene, event), scene.garbage.get(event.garbage or "")
+    if garbage is None:
+        text: bytes | None = written(scene.format, scene.shape, value)
+    else:
+        text = garbage.write(scene.shape, value)
     raw = None if key is None else key.encode()
     if event.garbage == "undeclared key" and by_record:
         raw = b"nobody"
@@ -232,45 +289,3 @@ def fields(scene: Scene, event: Event) -> dict[str, Any]:
     else:
         found["lines"] = [{"sku": label, "qty": n} for label, n in content.items]
     return found
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()
-
-
-class Garbage(NamedTuple):
-    """Content that every reader rejects; `readable`: what `rekey` can still read of it."""
-
-    write: Callable[[Scene, dict[str, Any]], bytes | None]
-    readable: str = ""
-
-
-def _items(scene: Scene, wrong: object, count: object = 1) -> dict[str, Any]:
-    """Return fields with wrong items, or one item with a wrong count."""
-    if scene.shape == "rows":
-        return {"lines": [{"sku": wrong, "qty": count}]}
-    return {"items": {"a": count} if count != 1 else [wrong]}
-
-
-GARBAGE: Mapping[str, Garbage] = {
-    "tombstone": Garbage(lambda scene, value: None),
-    "empty": Garbage(lambda scene, value: b""),
-    "text": Garbage(lambda scene, value: b'"event"'),
-    "cut": Garbage(lambda scene, value: _json(value)[:-1]),
-    "not UTF-8": Garbage(lambda scene, value: _json(value | {"ts": "~"}).replace(b"~", b"\xff")),
-    "deep": Garbage(lambda scene, value: b"[" * 5_000),
-    "time as text": Garbage(lambda scene, value: _json(value | {"ts": "today"}), "user"),
-    "no items": Garbage(
-        lambda scene, value: _json({n: v for n, v in value.items() if n not in ("items", "lines")}),
-        "user, time",
-    ),
-    "items": Garbage(lambda scene, value: _json(value | _items(scene, [["a"]])), "user, time"),
-    "long label": Garbage(
-        lambda scene, value: _json(value | _items(scene, "l" * 1_025)), "user, time"
-    ),
-    "count": Garbage(lambda scene, value: _json(value | _items(scene, "a", -1)), "user, time"),
-    "huge count": Garbage(
-        lambda scene, value: _json(value | _items(scene, "a", 1e300)), "user, time"
-    ),
-    "undeclared key": Garbage(lambda scene, value: _json(value | {"key": "nobody"}), "user, time"),
-}
