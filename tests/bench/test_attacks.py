@@ -6,8 +6,10 @@ from functools import cache
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from bench.attack_bounds import Worlds, fit, measure
+from bench.attack_canaries import EPSILON, canaries, least_epsilon
 from bench.attack_cases import Case, cases
 from bench.attack_flaws import flaws
 from bench.attack_runs import Published
@@ -78,3 +80,18 @@ def test_the_bound_of_randomized_response_is_just_below_its_epsilon(
     bound = measure([fit(fitted, ())], fitted, fresh, claim, 0.0)
     assert 0.95 < bound.epsilon <= 1.0
     assert (bound.epsilon <= claim) is holds and (bound.delta == 0.0) is holds
+
+
+def test_canaries_in_one_run_come_near_the_claim_and_find_half_the_noise() -> None:
+    """Fixed by the key and the coins; half the noise makes an epsilon of 4.6."""
+    whole, half = (one for one in canaries() if one.name == "known_base lifted")
+    assert 0.8 < whole.bound(20_000, 300) < EPSILON < half.bound(20_000, 300)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_guesses_of_randomized_response_bound_its_epsilon(delta: float) -> None:
+    """The most right guesses that 1,000 canaries give in 95 % of runs bound it by what it is."""
+    right = int(binom.ppf(0.95, 1_000, math.e / (1 + math.e)))
+    assert 0.9 < least_epsilon(1_000, 1_000, right, delta) <= 1.0
+    assert least_epsilon(1_000, 1_000, right + 30, delta) > 1.0
+    assert least_epsilon(1_000, 1_000, 500, delta) == 0.0

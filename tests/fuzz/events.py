@@ -44,7 +44,7 @@ Keyed = tuple[bytes, bytes | None]
 
 
 def compared(case: Case, given: Sequence[Keyed], fmt: Format | None = None) -> list[str]:
-    """Return what both readers say of each record, in words; raise Differs where they do not agree."""
+    """Return what both readers say of each record, in words; raise Differs if they disagree."""
     values, keys = [value for value, _ in given], [key for _, key in given]
     records = Records.of(values, keys, [shapes.NOW_MS] * len(values))
     [logs] = (fmt or case.reader._json).scan(records.data, records.values)

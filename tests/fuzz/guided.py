@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.guided TARGET --corpus DIR --seconds 600`: let atheris look for inputs that reach new code.
+"""`python -m tests.fuzz.guided TARGET --corpus DIR`: have atheris look for inputs that reach new code.
 
 All kernels run as plain Python, so that it sees branches within them; that takes ten to a hundred
 times as long. What it finds are seeds for the compiled run, `python -m tests.fuzz --corpus DIR`.
