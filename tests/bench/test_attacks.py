@@ -13,6 +13,7 @@ from bench.attack_canaries import EPSILON, canaries, least_epsilon
 from bench.attack_cases import Case, cases
 from bench.attack_flaws import flaws
 from bench.attack_runs import Published
+from bench.attack_side_channels import SIDES, Seen, seen
 from bench.attacks import attack
 from workers.mechanisms.registry import MECHANISMS
 
@@ -95,3 +96,11 @@ def test_guesses_of_randomized_response_bound_its_epsilon(delta: float) -> None:
     assert 0.9 < least_epsilon(1_000, 1_000, right, delta) <= 1.0
     assert least_epsilon(1_000, 1_000, right + 30, delta) > 1.0
     assert least_epsilon(1_000, 1_000, 500, delta) == 0.0
+
+
+def test_a_size_that_depends_on_exact_counts_is_found() -> None:
+    """Planted: one more byte of a snapshot where the event is in."""
+    found = seen(replace(SIDES[0], ticks=200))
+    assert found.messages == {1} and found.bound(1) == 0.0
+    sizes = np.column_stack([found.columns[:, 0], 100 + found.world])
+    assert Seen(sizes, found.world, found.messages).bound(1) > 2.0

@@ -96,13 +96,14 @@ class Result:
             yield f"    {number:9,}  {outcome}"
         if (more := self.outcomes.total() - sum(n for _, n in self.outcomes.most_common(12))) > 0:
             yield f"    {more:9,}  {len(self.outcomes) - 12} others"
-        for found in self.findings.values():
+        for outcome, found in self.findings.items():
             shown = found.data.hex()[: 2 * SHOWN_BYTES]
             cut = "" if len(found.data) <= SHOWN_BYTES else f"... ({len(found.data):,} bytes)"
             yield f"  FOUND at input {found.number:,}: {found.what}"
             yield f"    {shown}{cut}"
             alone = f"--hex '{shown}'"
-            again = f"--seed {self.seed} --inputs {found.number}" if cut else alone
+            whole = cut or outcome == "together"
+            again = f"--seed {self.seed} --inputs {found.number}" if whole else alone
             yield f"    python -m tests.fuzz --only {self.target.name} {again}"
 
 
@@ -163,10 +164,18 @@ def repeat(target: Target, data: bytes) -> Result:
 
 
 def _many(target: Target, some: Sequence[bytes]) -> Sequence[tuple[str, str | None]]:
+    together: str | None = None
     if target.run_many is not None:
-        with suppress(Exception, Hung):  # `run` says which input it was
+        try:
             return [(said, None) for said in _timed(partial(target.run_many, some), SECONDS_MAX)]
-    return [_one(target, data) for data in some]
+        except Hung:
+            pass
+        except Exception as error:  # noqa: BLE001  # whatever it is, `run` says of which input
+            together = f"only in a batch with those before it: {repr(error)[:500]}"
+    found = [_one(target, data) for data in some]
+    if together is not None and all(what is None for _, what in found):
+        found[-1] = "together", together
+    return found
 
 
 def _one(target: Target, data: bytes) -> tuple[str, str | None]:
