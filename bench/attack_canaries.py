@@ -99,7 +99,7 @@ def _published(
     settings: Settings, mechanism: Mechanism, lines: Iterator[bytes], canaries: int
 ) -> Published:
     """Return what one replay publishes of each canary's items."""
-    ticks, width = settings.histograms[0].horizon or 0, len(_ITEMS)
+    ticks, width = int(settings.histograms[0].horizon), len(_ITEMS)
     counts = np.full((canaries, ticks * width), math.nan)
 
     def read(value: bytes) -> None:

@@ -175,7 +175,7 @@ def seen(sides: Sides, seed: int = 2) -> Seen:
 
 
 def _scene(max_items: int) -> Scene:
-    histogram = {"name": "h", "mechanism": "unk_base", "keys": ["k"], "tick": "1s"}
+    histogram: dict[str, Any] = {"name": "h", "mechanism": "unk_base", "keys": ["k"], "tick": "1s"}
     histogram |= {"horizon": HORIZON, "max_items": max_items, "epsilon": EPSILON, "delta": DELTA}
     document = {
         "worker": {"name": NAME, "data_dir": "data", "key_file": "key", "commit_interval": "1s"},
