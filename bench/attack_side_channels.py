@@ -104,7 +104,8 @@ class Seen:
         """Return the epsilon that one column proves."""
         halves = np.random.default_rng(seed).permutation(len(self.world)) % 2 == 0
         fitted, fresh = self._worlds(column, halves), self._worlds(column, ~halves)
-        return measure([lambda runs: runs.counts[:, 0]], fitted, fresh, EPSILON, DELTA).epsilon
+        ways = [lambda runs: runs.counts[:, 0], lambda runs: -runs.counts[:, 0]]
+        return measure(ways, fitted, fresh, EPSILON, DELTA).epsilon
 
     def medians(self, column: int) -> tuple[float, float]:
         one = self.columns[:, column]
