@@ -29,7 +29,8 @@ from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 
 MAX_BYTES = 8_000
-BATCH = 512
+#: Inputs of a target that are read at once, and what they may take at the same time.
+BATCH, BATCH_MEMORY = 512, 256 << 20
 CASES = 24
 SCHEMAS = 64
 SHAPES = 80
@@ -91,7 +92,8 @@ def compared_by_case(
     def run(data: bytes) -> str:
         return run_many([data])[0]
 
-    return Target(name, run, seeds, tokens, max_bytes=MAX_BYTES, run_many=run_many, batch=BATCH)
+    of_batch: Any = {"run_many": run_many, "batch": BATCH, "memory_bytes": BATCH_MEMORY}
+    return Target(name, run, seeds, tokens, max_bytes=MAX_BYTES, **of_batch)
 
 
 def _as_reference(case: Case, value: bytes, key: bytes | None, said: object) -> None:
