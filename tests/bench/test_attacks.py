@@ -102,5 +102,6 @@ def test_a_size_that_depends_on_exact_counts_is_found() -> None:
     """Planted: one more byte of a snapshot where the event is in."""
     found = seen(replace(SIDES[0], ticks=200))
     assert found.messages == {1} and found.bound(1) == 0.0
-    for more in (found.world, -1.0 * found.world):
-        assert Seen(100 + more[:, None], found.world, found.messages).bound(0) > 2.0
+    for more in (1.0, -1.0):
+        sizes = 100 + more * found.world[:, None]
+        assert Seen(sizes, found.world, found.messages).bound(0) > 2.0
