@@ -103,5 +103,5 @@ def test_a_size_that_depends_on_exact_counts_is_found() -> None:
     found = seen(replace(SIDES[0], ticks=200))
     assert found.messages == {1} and found.bound(1) == 0.0
     for more in (1.0, -1.0):
-        sizes = 100 + more * found.world[:, None]
+        sizes = (100 + more * found.world[:, None]).astype(np.float64)
         assert Seen(sizes, found.world, found.messages).bound(0) > 2.0
