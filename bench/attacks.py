@@ -7,7 +7,10 @@ above the claim disproves it; one below proves nothing. Seeds are fixed, so the 
 import time
 from dataclasses import dataclass
 
+from bench import attack_side_channels
 from bench.attack_bounds import Bound, Worlds, fit, fit_by_tick, measure
+from bench.attack_canaries import CANARIES, GUESSES, canaries
+from bench.attack_canaries import EPSILON as CANARIES_EPSILON
 from bench.attack_cases import Case, cases
 from bench.attack_flaws import flaws
 from bench.attack_runs import Runs
@@ -59,7 +62,20 @@ def table() -> bool:
     print("\nplanted flaws: attacks must find all but the harmless one")
     for flaw in flaws(every):
         good &= _row(f"{flaw.name}: {flaw.case.name}", flaw.case, flaw.breaks)
-    return good
+    print(f"\n{CANARIES:,} canaries in one run, {GUESSES:,} guesses; half the noise must be found")
+    for each in canaries():
+        start, bound = time.monotonic(), each.bound()
+        holds = bound <= CANARIES_EPSILON
+        good &= holds is not each.half_noise
+        name = f"{'half noise: ' if each.half_noise else ''}{each.name}"
+        print(
+            f"{name:42} {1:7} {CANARIES_EPSILON:8.2f} {bound:9.2f} {'':17} "
+            f"{time.monotonic() - start:5.1f}"
+            + ("" if holds else "  DISPROVED")
+            + ("" if holds is not each.half_noise else "  UNEXPECTED"),
+            flush=True,
+        )
+    return attack_side_channels.table() and good
 
 
 def _row(name: str, case: Case, breaks: bool) -> bool:

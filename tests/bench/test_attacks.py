@@ -6,11 +6,14 @@ from functools import cache
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from bench.attack_bounds import Worlds, fit, measure
+from bench.attack_canaries import EPSILON, canaries, least_epsilon
 from bench.attack_cases import Case, cases
 from bench.attack_flaws import flaws
 from bench.attack_runs import Published
+from bench.attack_side_channels import SIDES, Seen, seen
 from bench.attacks import attack
 from workers.mechanisms.registry import MECHANISMS
 
@@ -78,3 +81,27 @@ def test_the_bound_of_randomized_response_is_just_below_its_epsilon(
     bound = measure([fit(fitted, ())], fitted, fresh, claim, 0.0)
     assert 0.95 < bound.epsilon <= 1.0
     assert (bound.epsilon <= claim) is holds and (bound.delta == 0.0) is holds
+
+
+def test_canaries_in_one_run_come_near_the_claim_and_find_half_the_noise() -> None:
+    """Fixed by the key and the coins; half the noise makes an epsilon of 4.6."""
+    whole, half = (one for one in canaries() if one.name == "known_base lifted")
+    assert 0.8 < whole.bound(20_000, 300) < EPSILON < half.bound(20_000, 300)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_guesses_of_randomized_response_bound_its_epsilon(delta: float) -> None:
+    """The most right guesses that 1,000 canaries give in 95 % of runs bound it by what it is."""
+    right = int(binom.ppf(0.95, 1_000, math.e / (1 + math.e)))
+    assert 0.9 < least_epsilon(1_000, 1_000, right, delta) <= 1.0
+    assert least_epsilon(1_000, 1_000, right + 30, delta) > 1.0
+    assert least_epsilon(1_000, 1_000, 500, delta) == 0.0
+
+
+def test_a_size_that_depends_on_exact_counts_is_found() -> None:
+    """Planted: one more byte of a snapshot where the event is in."""
+    found = seen(replace(SIDES[0], ticks=200))
+    assert found.messages == {1} and found.bound(1) == 0.0
+    for more in (1.0, -1.0):
+        sizes = (100 + more * found.world[:, None]).astype(np.float64)
+        assert Seen(sizes, found.world, found.messages).bound(0) > 2.0

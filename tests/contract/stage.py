@@ -154,7 +154,8 @@ class Run:
     def load(self, blocks: Mapping[str, bytes]) -> None:
         fresh, stored = self.mechanism.init(), sorted(blocks.items())
         fresh.ledger = ledger_blocks.load(
-            (n, block) for n, block in stored if n[0] in ledger_blocks.KINDS
+            ((n, block) for n, block in stored if n[0] in ledger_blocks.KINDS),
+            len(self.state.key_tags),
         )
         fresh.key_tags = self.state.key_tags
         for name, block in stored:

@@ -249,7 +249,8 @@ class Scanner:
             rows = np.empty((self._room, 4), dtype=np.int64)
             decoded = np.empty(self._room, dtype=np.uint8)
             done, filled = self._logs(data, values, self._walk, begin, number, rows, decoded)
-            content, left = records.data.tobytes() + decoded[:filled].tobytes(), iter(rows.tolist())
+            content = records.data.tobytes() + decoded[:filled].tobytes()
+            left = iter(rows[: np.maximum(number[begin:done], 0).sum()].tolist())
             for more in number[begin:done].tolist():
                 said = [row_back(content, *row) for row in islice(left, max(more, 0))]
                 found.append(None if more == kinds.DECLINED else said)

@@ -4,6 +4,7 @@ import argparse
 import logging
 import sys
 import time
+from pathlib import Path
 
 from tests.fuzz import everything
 from tests.fuzz.fuzzing import fuzz, repeat
@@ -16,6 +17,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", metavar="TARGET", help="targets to run")
     parser.add_argument("--hex", help="run this input alone")
+    parser.add_argument(
+        "--corpus",
+        type=Path,
+        metavar="DIR",
+        help="more seeds, as `python -m tests.fuzz.guided` finds",
+    )
     given = parser.parse_args(arguments)
     known = everything.TARGETS
     if unknown := [name for name in given.only or () if name not in known]:
@@ -23,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     found = 0
     for name in given.only or known:
         target = known[name]()
+        if given.corpus is not None:
+            files = sorted((given.corpus / name).glob("*"))
+            target = target.with_seeds(file.read_bytes() for file in files)
         end = time.monotonic() + (given.seconds or 1e12)
 
         def late(end: float = end) -> bool:

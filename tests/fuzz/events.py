@@ -7,7 +7,7 @@ The first byte of an input chooses settings or a schema, the rest is the record.
 import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,18 +16,21 @@ from tests.bounds.stages import settings_of
 from tests.events import json_corpus, json_log_corpus, reference
 from tests.events.formats import avro_corpus, corpus, protobuf_corpus
 from tests.events.json_log_corpus import TREES, Scanner
+from tests.events.reading import one
 from tests.events.shapes_corpus import Case, Maker, told
 from tests.fuzz.fuzzing import Differs, Target
 from workers.events.formats.fitting import SchemaRefused
 from workers.events.formats.reader import FormatReader, FramedJson, make_format
 from workers.events.json import Json, JsonDecoder
-from workers.events.log import Format
+from workers.events.log import DECLINED, Format
 from workers.events.reader import EventReader
 from workers.events.schemas import AlwaysOpen, Schema
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 
 MAX_BYTES = 8_000
+#: Inputs of a target that are read at once, and what they may take at the same time.
+BATCH, BATCH_MEMORY = 512, 256 << 20
 CASES = 24
 SCHEMAS = 64
 SHAPES = 80
@@ -38,20 +41,59 @@ _UNLIKE = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{300}|[0-9.][eE]|\x00|^\xef\xbb\x
 _DEEP = 30
 
 
-def compared(case: Case, value: bytes, key: bytes | None, fmt: Format | None = None) -> str:
-    """Return what both readers say of a record, in words; raise Differs where they do not agree."""
-    records = Records.of([value], [key], [shapes.NOW_MS])
-    fast, fast_rejects, _ = next(case.reader.read(records, fmt))
-    slow, slow_rejects, _ = next(case.reader.read_general(records, fmt))
+Keyed = tuple[bytes, bytes | None]
+
+
+def compared(case: Case, given: Sequence[Keyed], fmt: Format | None = None) -> list[str]:
+    """Return what both readers say of each record, in words; raise Differs if they disagree."""
+    values, keys = [value for value, _ in given], [key for _, key in given]
+    records = Records.of(values, keys, [shapes.NOW_MS] * len(values))
+    [logs] = (fmt or case.reader._json).scan(records.data, records.values)
+    scanned = (logs.status != DECLINED).tolist()
+    fast, fast_rejects = one(case.reader.read(records, fmt))
+    slow, slow_rejects = one(case.reader.read_general(records, fmt))
     said, without = told(case, fast, fast_rejects), told(case, slow, slow_rejects)
     if said != without or fast_rejects != slow_rejects:
         raise Differs(f"{said} {fast_rejects} with the scanner, {without} {slow_rejects} without")
-    if fmt is None and not _UNLIKE.search(value) and _depth(value) <= _DEEP:
-        _as_reference(case, value, key, said.get(0, "skipped"))
+    for row, (value, key) in enumerate(given):
+        if fmt is None and not _UNLIKE.search(value) and _depth(value) <= _DEEP:
+            _as_reference(case, value, key, said.get(row, "skipped"))
     _encoded(case, records, fmt)
-    if slow_rejects:
-        return re.sub(r"'.*'", "...", slow_rejects[0].reason)
-    return f"read {'scanned' if fast.declined == 0 else 'declined'}" if said else "skipped"
+    found = [f"read {'scanned' if each else 'declined'}" for each in scanned]
+    for row in range(len(given)):
+        if row not in said:
+            found[row] = "skipped"
+    for reject in slow_rejects:
+        found[reject.index] = re.sub(r"'.*'", "...", reject.reason)
+    return found
+
+
+def compared_by_case(
+    name: str,
+    cases: Sequence[tuple[Case, Format | None]],
+    keys: Sequence[bytes | None],
+    seeds: Sequence[bytes],
+    tokens: Sequence[bytes],
+) -> Target:
+    """Return a target whose first byte chooses a case and a record key."""
+
+    def run_many(some: Sequence[bytes]) -> list[str]:
+        places: dict[int, list[int]] = {}
+        for place, data in enumerate(some):
+            places.setdefault(_first(data) % len(cases), []).append(place)
+        found = [""] * len(some)
+        for which, of in places.items():
+            case, fmt = cases[which]
+            given = [(some[place][1:], keys[_first(some[place]) % len(keys)]) for place in of]
+            for place, outcome in zip(of, compared(case, given, fmt), strict=True):
+                found[place] = outcome
+        return found
+
+    def run(data: bytes) -> str:
+        return run_many([data])[0]
+
+    of_batch: Any = {"run_many": run_many, "batch": BATCH, "memory_bytes": BATCH_MEMORY}
+    return Target(name, run, seeds, tokens, max_bytes=MAX_BYTES, **of_batch)
 
 
 def _as_reference(case: Case, value: bytes, key: bytes | None, said: object) -> None:
@@ -83,6 +125,10 @@ def _encoded(case: Case, records: Records, fmt: Format | None) -> None:
                 view.label_names.name(code)
 
 
+def _first(data: bytes) -> int:
+    return data[0] if data else 0
+
+
 def json_events() -> Target:
     maker = Maker(1)
     cases = [maker.case() for _ in range(CASES)]
@@ -92,14 +138,9 @@ def json_events() -> Target:
         for value in maker.batch(case, 8)
         if len(value) < MAX_BYTES
     ]
-    keys = (None, b"k1", b"\xff")
-
-    def run(data: bytes) -> str:
-        which = data[0] if data else 0
-        return compared(cases[which % CASES], data[1:], keys[which % len(keys)])
-
     tokens = [*json_corpus.TOKENS, *WORDS]
-    return Target("json", run, seeds, tokens, max_bytes=MAX_BYTES)
+    keys = (None, b"k1", b"\xff")
+    return compared_by_case("json", [(case, None) for case in cases], keys, seeds, tokens)
 
 
 def json_log() -> Target:
@@ -115,7 +156,7 @@ def json_log() -> Target:
     seeds += [bytes((i % len(made),)) + value for i, value in enumerate(hostile)]
 
     def run(data: bytes) -> str:
-        scanner, decoder, _ = made[(data[0] if data else 0) % len(made)]
+        scanner, decoder, _ = made[_first(data) % len(made)]
         said, scanned, could = json_log_corpus.difference(scanner, decoder, [data[1:]])
         if said is not None:
             raise Differs(said)
@@ -152,14 +193,10 @@ def registered(form: str) -> Target:
         if value is not None and len(value) < MAX_BYTES
     ]
 
-    def run(data: bytes) -> str:
-        which = data[0] if data else 0
-        place = which % len(cases)
-        return compared(cases[place], data[1:], (None, b"k1")[which % 2], formats[place])
-
     tokens = [encoded.HEADER, encoded.HEADER + b"\0"]
     tokens += json_corpus.TOKENS if form == "json_schema" else []
-    return Target(form, run, seeds, tokens, max_bytes=MAX_BYTES)
+    read = list(zip(cases, formats, strict=True))
+    return compared_by_case(form, read, (None, b"k1"), seeds, tokens)
 
 
 def avro_cases() -> Iterator[corpus.Case | int]:
@@ -182,11 +219,11 @@ def random_schemas(name: str, cases: Any) -> Target:
     ]
 
     def run(data: bytes) -> str:
-        case = made[(data[0] if data else 0) % len(made)]
+        case = made[_first(data) % len(made)]
         said, readable, scanned = corpus.difference(case.fmt, case.number, case.tree, [data[1:]])
         if said is not None:
             raise Differs(f"{case.shown}: {said}")
-        return f"readable {readable}, scanned {scanned}, of schema {data[0] % len(made) if data else 0}"
+        return f"readable {readable}, scanned {scanned}, of schema {_first(data) % len(made)}"
 
     return Target(name, run, seeds, max_bytes=MAX_BYTES)
 

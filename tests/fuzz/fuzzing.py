@@ -9,14 +9,18 @@ import signal
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 from tests.fuzz.mutations import Mutator
 from workers.runtime.errors import QuietcountError
+
+T = TypeVar("T")
 
 #: Processor time, of the whole process, after which an input is interrupted.
 SECONDS_MAX = 1.0
@@ -44,7 +48,8 @@ class Target:
     """What is fuzzed: `run` returns the outcome of an input, in a word or two.
 
     `documented` are the exceptions that it may raise; `memory_bytes` bounds the growth of the process, at its
-    peak, over its size after the seeds were read; `keeps`: new outcomes become seeds.
+    peak, over its size after the seeds were read; `keeps`: new outcomes become seeds. `run_many`, if any,
+    runs `batch` inputs in less time; where it raises or takes too long, `run` judges each of them.
     """
 
     name: str
@@ -56,6 +61,11 @@ class Target:
     max_bytes: int = 20_000
     keeps: bool = True
     close: Callable[[], None] = lambda: None
+    run_many: Callable[[Sequence[bytes]], Sequence[str]] | None = None
+    batch: int = 1
+
+    def with_seeds(self, more: Iterable[bytes]) -> "Target":
+        return replace(self, seeds=[*self.seeds, *more])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +96,14 @@ class Result:
             yield f"    {number:9,}  {outcome}"
         if (more := self.outcomes.total() - sum(n for _, n in self.outcomes.most_common(12))) > 0:
             yield f"    {more:9,}  {len(self.outcomes) - 12} others"
-        for found in self.findings.values():
+        for outcome, found in self.findings.items():
             shown = found.data.hex()[: 2 * SHOWN_BYTES]
             cut = "" if len(found.data) <= SHOWN_BYTES else f"... ({len(found.data):,} bytes)"
             yield f"  FOUND at input {found.number:,}: {found.what}"
             yield f"    {shown}{cut}"
             alone = f"--hex '{shown}'"
-            again = f"--seed {self.seed} --inputs {found.number}" if cut else alone
+            whole = cut or outcome == "together"
+            again = f"--seed {self.seed} --inputs {found.number}" if whole else alone
             yield f"    python -m tests.fuzz --only {self.target.name} {again}"
 
 
@@ -103,7 +114,7 @@ def fuzz(
     with limited():
         for data in target.seeds:
             with suppress(Exception, Hung):
-                _timed(target, data, COMPILING_S)
+                _timed(partial(target.run, data), COMPILING_S)
     result, rng = Result(target, seed), random.Random(f"{seed} {target.name}")
     seeds = list(target.seeds)
     mutator = Mutator(rng, target.tokens, target.max_bytes)
@@ -112,18 +123,23 @@ def fuzz(
     memory, window = Memory(), list[bytes]()
     with limited():
         while result.inputs < inputs and len(result.findings) < FINDINGS_MAX and not until():
-            fresh = result.inputs >= len(target.seeds)
-            data = mutator.mutated(seeds) if fresh else target.seeds[result.inputs]
-            result.inputs += 1
-            outcome, found = _one(target, data)
-            result.outcomes[outcome] += 1
-            if found is not None:
-                result.findings.setdefault(outcome, Finding(found, data, result.inputs))
-            elif outcome not in known and target.keeps and len(known) < KEPT_MAX:
-                known.add(outcome)
-                if fresh:
-                    seeds.append(data)
-            window.append(data)
+            fresh = result.inputs >= warmed
+            if fresh:
+                some = [
+                    mutator.mutated(seeds) for _ in range(min(target.batch, inputs - result.inputs))
+                ]
+            else:
+                some = list(target.seeds[result.inputs : min(warmed, result.inputs + target.batch)])
+            for data, (outcome, found) in zip(some, _many(target, some), strict=True):
+                result.inputs += 1
+                result.outcomes[outcome] += 1
+                if found is not None:
+                    result.findings.setdefault(outcome, Finding(found, data, result.inputs))
+                elif outcome not in known and target.keeps and len(known) < KEPT_MAX:
+                    known.add(outcome)
+                    if fresh:
+                        seeds.append(data)
+            window += some
             if result.inputs == warmed:
                 memory.begin()
                 window.clear()
@@ -147,13 +163,28 @@ def repeat(target: Target, data: bytes) -> Result:
     return result
 
 
+def _many(target: Target, some: Sequence[bytes]) -> Sequence[tuple[str, str | None]]:
+    together: str | None = None
+    if target.run_many is not None:
+        try:
+            return [(said, None) for said in _timed(partial(target.run_many, some), SECONDS_MAX)]
+        except Hung:
+            pass
+        except Exception as error:  # noqa: BLE001  # whatever it is, `run` says of which input
+            together = f"only in a batch with those before it: {repr(error)[:500]}"
+    found = [_one(target, data) for data in some]
+    if together is not None and all(what is None for _, what in found):
+        found[-1] = "together", together
+    return found
+
+
 def _one(target: Target, data: bytes) -> tuple[str, str | None]:
     """Return an input's outcome, and its finding if it is one."""
     try:
         try:
-            return _timed(target, data, SECONDS_MAX), None
+            return _timed(partial(target.run, data), SECONDS_MAX), None
         except Hung:  # again: a kernel may have been compiled
-            return _timed(target, data, SECONDS_MAX), None
+            return _timed(partial(target.run, data), SECONDS_MAX), None
     except target.documented as error:
         return f"{type(error).__name__}: {_words(error)}", None
     except Hung:
@@ -167,10 +198,10 @@ def _one(target: Target, data: bytes) -> tuple[str, str | None]:
         return place, f"{place}{way}: {str(error)[:500]}"
 
 
-def _timed(target: Target, data: bytes, seconds: float) -> str:
+def _timed(run: Callable[[], T], seconds: float) -> T:
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        return target.run(data)
+        return run()
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 

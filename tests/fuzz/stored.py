@@ -46,7 +46,10 @@ NOW_MS = 1_700_000_000_000
 
 
 def settings() -> Target:
-    directory = TemporaryDirectory(prefix="quietcount-fuzz-")
+    memory = Path("/dev/shm")  # a file on a disk takes longer than its settings
+    directory = TemporaryDirectory(
+        prefix="quietcount-fuzz-", dir=memory if memory.is_dir() else None
+    )
     path = Path(directory.name) / "settings.toml"
     seeds = [file.read_bytes() for file in sorted(EXAMPLES.rglob("*.toml"))]
     head = {
@@ -227,9 +230,10 @@ def snapshots() -> Target:
     ]
     single = [orjson.dumps(each) for each in (message(), numeric, windows, query, several)]
     seeds = [*single, b"\n".join(page), b"\n".join(parts), b"\n".join(single[:3])]
+    loop = asyncio.new_event_loop()
 
     def run(data: bytes) -> str:
-        return asyncio.run(shown(data))
+        return loop.run_until_complete(shown(data))
 
     async def shown(data: bytes) -> str:
         pages, hub, seen = Pages(), Hub(), 0
@@ -281,7 +285,8 @@ def snapshots() -> Target:
         b"[]",
         b"{}",
     )
-    return Target("snapshots", run, seeds, words, documented=(InvalidSnapshot,))
+    documented = (InvalidSnapshot,)
+    return Target("snapshots", run, seeds, words, documented, close=loop.close)
 
 
 def checked() -> Target:

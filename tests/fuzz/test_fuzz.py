@@ -5,6 +5,7 @@ The long run is `python -m tests.fuzz --inputs 1000000`.
 
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -83,6 +84,17 @@ def test_readers_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Json, "decoder", planted)
     found = run(target, 100)
     assert any(what.startswith("differs") for what in found)
+
+
+def test_inputs_that_fail_only_together_are_found() -> None:
+    def fails(some: Sequence[bytes]) -> list[str]:
+        if some[0] != some[-1]:
+            raise LookupError("planted")
+        return ["read"] * len(some)
+
+    target = Target("batch", lambda data: "read", [b"a", b"b"], run_many=fails, batch=8)
+    [what] = run(target, 40)
+    assert what.startswith("only in a batch") and "LookupError" in what
 
 
 def test_memory_that_grows_is_found() -> None:

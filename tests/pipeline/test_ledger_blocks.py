@@ -34,7 +34,7 @@ def test_what_was_written_block_by_block_is_what_is_loaded(
             columns.mark_shown(np.array([data.draw(st.integers(0, columns.n - 1))]), tick)
         store.update(ledger_blocks.changes(columns))
         columns.clean()
-        again = ledger_blocks.load(sorted(store.items()))
+        again = ledger_blocks.load(sorted(store.items()), len(NAMES))
         assert as_dict(again, NAMES) == as_dict(columns, NAMES)
         assert np.array_equal(again.shown, columns.shown)
         assert np.array_equal(again.tags, columns.tags)
@@ -64,11 +64,24 @@ def test_a_missing_or_newer_block_is_refused() -> None:
     columns.merge(part, np.zeros(1, np.int32), add_rows=True)
     blocks = dict(ledger_blocks.changes(columns))
     with pytest.raises(StateRefused, match="block before it is missing"):
-        ledger_blocks.load((k, v) for k, v in blocks.items() if k != "L00000000")
+        ledger_blocks.load(((k, v) for k, v in blocks.items() if k != "L00000000"), 1)
     with pytest.raises(StateRefused, match="label block is missing"):
-        ledger_blocks.load((k, v) for k, v in blocks.items() if k != "L00000002")
+        ledger_blocks.load(((k, v) for k, v in blocks.items() if k != "L00000002"), 1)
     with pytest.raises(StateRefused, match="upgrade"):
-        ledger_blocks.load({**blocks, "C00000000": b"\x09" + blocks["C00000000"][1:]}.items())
+        ledger_blocks.load({**blocks, "C00000000": b"\x09" + blocks["C00000000"][1:]}.items(), 1)
+
+
+@pytest.mark.parametrize("key", [1, 2**31 - 1, 2**32 - 1])
+def test_a_row_of_a_stream_key_that_is_not_stored_is_refused(key: int) -> None:
+    """A kernel would add its count beyond an array: found by `tests.fuzz`, as a segmentation fault."""
+    columns = Ledger()
+    columns.merge(contributions({"a": {"1": 1}}), np.zeros(1, np.int32), add_rows=True)
+    blocks = dict(ledger_blocks.changes(columns))
+    assert ledger_blocks.load(blocks.items(), 1).n == 1
+    labels = bytearray(blocks["L00000000"])
+    labels[20:24] = key.to_bytes(4, "little")
+    with pytest.raises(StateRefused, match="stream key is none of 1"):
+        ledger_blocks.load({**blocks, "L00000000": bytes(labels)}.items(), 1)
 
 
 def grown(columns: Ledger, lengths: list[int], tick: int) -> None:
@@ -91,7 +104,7 @@ def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(commits: list[
         assert all(len(value) <= VALUE_BYTES for value in written.values())
         store.update(written)
         columns.clean()
-        again = ledger_blocks.load(sorted(store.items()))
+        again = ledger_blocks.load(sorted(store.items()), len(NAMES))
         labels = [columns.label(row) for row in range(columns.n)]
         assert [again.label(row) for row in range(again.n)] == labels
         assert np.array_equal(again.tags, columns.tags)
@@ -112,7 +125,7 @@ def test_a_missing_part_is_refused() -> None:
     assert set(names) <= set(blocks)
     for lost in [name for name in blocks if name[0] == "L"]:
         with pytest.raises(StateRefused, match="missing"):
-            ledger_blocks.load((name, value) for name, value in blocks.items() if name != lost)
+            ledger_blocks.load(((n, v) for n, v in blocks.items() if n != lost), len(NAMES))
 
 
 def test_the_bytes_of_a_block_are_head_tags_keys_lengths_and_text() -> None:
@@ -134,7 +147,7 @@ def test_late_ticks_are_noted_and_restored(tick: int) -> None:
     narrow = columns.shown.dtype
     columns.mark_shown(np.array([3]), tick)
     grown(columns, [10] * 2_000, tick)
-    again = ledger_blocks.load(ledger_blocks.changes(columns))
+    again = ledger_blocks.load(ledger_blocks.changes(columns), len(NAMES))
     assert columns.shown[:5].tolist() == again.shown[:5].tolist() == [7, 7, 7, tick, 7]
     assert again.shown[5:].tolist() == [tick] * 2_000
     assert narrow == np.int32, "four bytes an item as long as they suffice"

@@ -247,7 +247,7 @@ def _compile_replay() -> None:
             ledger: Ledger = histogram._state.ledger
             ledger.clean_rows = 0
             ledger.touched = [ledger.find(ledger.tags)]
-            ledger_blocks.load(ledger_blocks.changes(ledger))
+            ledger_blocks.load(ledger_blocks.changes(ledger), len(histogram._keys))
 
 
 def _require(counted: bool) -> None:

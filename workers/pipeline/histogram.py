@@ -356,7 +356,7 @@ class Histogram:
         self._epoch = epoch
         self._bind(epoch)
         self._blocks = names
-        self._state.ledger = loading.ledger()
+        self._state.ledger = loading.ledger(len(self._keys))
         tags = [self._key.tags(name, [KEY_LABEL]) for name in self._keys]
         self._state.key_tags = np.concatenate((self._state.key_tags, *tags))
         for name, value in further:

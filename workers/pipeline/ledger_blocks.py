@@ -151,11 +151,11 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
     yield from _encode_numbers("S", _blocks_of(columns.newly_shown, columns.n), columns.shown)
 
 
-def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
+def load(blocks: Iterable[tuple[str, bytes]], keys: int) -> Ledger:
     loading = Loading()
     for name, value in blocks:
         loading.take(name, value)
-    return loading.ledger()
+    return loading.ledger(keys)
 
 
 class Loading:
@@ -189,10 +189,15 @@ class Loading:
         followed = _decode_labels(columns, value)
         self._expected = (block, place + 1) if followed else (block + 1, 0)
 
-    def ledger(self) -> Ledger:
+    def ledger(self, keys: int) -> Ledger:
+        """Return the ledger, of so many stream keys: kernels index by them unchecked."""
         columns, (block, place) = self._columns, self._expected
         if place:
             raise StateRefused(f"stored ledger: part {place} of block {block} of labels is missing")
+        if ((columns.keys < 0) | (columns.keys >= keys)).any():
+            raise StateRefused(
+                f"stored ledger: a row's stream key is none of {keys}; a block of them is missing"
+            )
         _fill(columns.n, self._numbers["C"], lambda _: columns.counts)
         _fill(columns.n, self._numbers["M"], lambda _: columns.sums)
         _fill(columns.n, self._numbers["S"], columns.shown_to)
