@@ -257,6 +257,11 @@ class Means(Frozen):
         found: Floats = self._ends[0] + 2 * self._half * (sums / counts)
         return found
 
+    def exact(self, count: int, steps: int) -> tuple[float, float | None]:
+        """Return an exact sum and its mean, each rounded once; None is the mean of nothing."""
+        total = count * Fraction(self._of.from_) + steps * Fraction(self._of.step)
+        return float(total), float(total / count) if count else None
+
     def intervals(
         self, counts: Longs, centred: Longs, sd: float, of_sums: float
     ) -> tuple[Floats, Floats, Floats]:
