@@ -94,7 +94,9 @@ def test_a_snapshot_that_may_still_become_whole_is_read_again() -> None:
 
 
 def test_a_snapshot_that_never_becomes_whole_ends_the_export() -> None:
-    with pytest.raises(SettingsError, match=r"products\[0\] offset 6: a snapshot with missing pages"):
+    with pytest.raises(
+        SettingsError, match=r"products\[0\] offset 6: a snapshot with missing pages"
+    ):
         reading(message(1), half(2), message(3)).take()
 
 
