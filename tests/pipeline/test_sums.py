@@ -57,7 +57,7 @@ Exact = dict[tuple[str, str], list[int]]
 
 def some(number: int, items: int, seed: int, ticks: int = 12) -> list[Event]:
     """Return events whose items each have a mean of their own, some of them beyond the range."""
-    rng, found = random.Random(seed), []
+    rng, found = random.Random(seed), list[Event]()
     for i in range(number):
         skus = [rng.randrange(items) for _ in range(rng.choice((1, 1, 2, 3)))]
         prices = [round(rng.gauss(130 * sku / items - 20, 15), 3) for sku in skus]
@@ -212,10 +212,17 @@ def covered(given: Settings, sent: list[bytes], exact: Exact) -> tuple[float, in
 def test_the_means_of_2000_items_lie_within_their_intervals(mechanism: str) -> None:
     """With n = 2,000 and p = 0.95 a share below 0.93 has probability 3e-5. With `known_base`, items
     count up to three times in an event."""
-    own: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
     if mechanism == "known_base":
-        own = {"domain": [f"i{n}" for n in range(1_000)], "count": "lines[].qty", "max_count": 3}
-    given, most = settings(mechanism=mechanism, epsilon=40.0, **own), own.get("max_count", 1)
+        weights = {
+            "domain": [f"i{n}" for n in range(1_000)],
+            "count": "lines[].qty",
+            "max_count": 3,
+        }
+    given, most = (
+        settings(mechanism=mechanism, epsilon=40.0, **weights),
+        weights.get("max_count", 1),
+    )
     events = some(40_000, 1_000, seed=2, ticks=8)
     sent, exact = messages(given, events, 10_000), by_hand(events, EPOCH, most, count=most > 1)
     share, n = covered(given, sent, exact)
