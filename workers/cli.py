@@ -356,7 +356,8 @@ def replay(
 def audit(config: Path, exact: Path | None) -> int:
     """Recompute every published snapshot, and compare byte for byte.
 
-    Exits with 1 at the first difference, and prints it.
+    Exits with 1 at the first difference, and prints it. A line of --exact also has [sum, exact sum,
+    mean, exact mean] of each item with a sum, and [released, exact] of the count of all items.
     """
     settings = _load_quietly(config)
     from workers.commands.audit import audit as audit_topics

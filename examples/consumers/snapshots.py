@@ -64,11 +64,13 @@ class Window:
         ms: the window, as the settings name it.
         ticks: what it covers: the change is that since so many ticks before; at tick 0, the epoch's start, every count was 0.
         sd: standard deviation of the change of one count.
+        all_items_sd: that of the count of all items, where there is one.
     """
 
     ms: int
     ticks: int
     sd: float
+    all_items_sd: float | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from tests.arrays.uncompiled import WAYS
 from workers.arrays import tallies
 
 LABELS = st.tuples(st.integers(0, 5), st.integers(0, 9))
+NUMBER = st.integers(0, 9)
 ROWS = st.lists(LABELS, unique_by=lambda row: row[0])
 EVENTS = st.lists(st.tuples(st.integers(0, 3), ROWS), max_size=12)
 SECRET = np.uint64(0x0123456789ABCDEF)
@@ -58,6 +59,26 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
         for key, label, n in zip(of_row.tolist(), labels.tolist(), bounded.tolist(), strict=True):
             again[key, label] += n
         assert +again == +expected
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.tuples(NUMBER, NUMBER))), max_size=6))
+def test_a_number_is_multiplied_by_how_often_its_own_label_counts(
+    events: list[tuple[bool, list[tuple[int, int]]]],
+) -> None:
+    """Events come with (amount, number) of each label; a view may leave events out."""
+    ends = np.cumsum([len(rows) for _, rows in events], dtype=np.int64)
+    counted = np.array([n for _, rows in events for n, _ in rows], dtype=np.int64)
+    kept = [(rows if seen else []) for seen, rows in events]
+    of_numbers = np.cumsum([len(rows) for rows in kept], dtype=np.int64)
+    numbers = np.array([x for rows in kept for _, x in rows], dtype=np.int64)
+    for way, of_all in product(WAYS, (numbers, numbers[:0])):
+        out = np.zeros_like(numbers)
+        assert way(tallies.multiply_numbers)(ends, counted, of_numbers, of_all, out)
+        assert out.tolist() == [n * (x if len(of_all) else 1) for rows in kept for n, x in rows]
+        if kept and kept[0]:
+            other = of_numbers + np.array([1] + [0] * (len(kept) - 1))
+            assert not way(tallies.multiply_numbers)(ends, counted, other, of_all, out)
 
 
 @settings(max_examples=60)

@@ -55,7 +55,7 @@ def random_stream(seed: int, counts: Sequence[int]) -> list[Tick]:
 
 def steps_of(label: str, most: int) -> int:
     """Return the steps of every number beside a label: both ends of the range, and inside it."""
-    return {"a": most, "b": 0}.get(label, most // 3)
+    return {"a": most, "b": 0, "c": most}.get(label, most // 3)
 
 
 def columns(

@@ -56,6 +56,7 @@ LESS = {
     "unk_base-user_counts": 0.96,
     # The total changes in the ticks of three events, whose shares of its counter differ.
     "unk_base-total_user": 0.9,
+    "unk_base-sum_user": 0.93,
     # One item's tick lies in the last block of its parent, which is never released.
     "meta-user": 0.88,
     "meta-user_counts": 0.88,

@@ -25,8 +25,7 @@ PER_TICK = (
 MAXIMA = ("bounded_max", "doubling", "two_level", "two_level_k")
 
 _SUM: dict[str, object] = {
-    "max_count": 1,
-    "sum": parse_sum({"field": "price", "from": -2, "to": 4.5, "step": 0.5, "share": 0.6}),
+    "sum": parse_sum({"field": "price", "from": -2, "to": 4.5, "step": 0.5, "share": 0.6})
 }
 _COMMON = SMALL | {"horizon": TICKS, "max_items": 2, "max_count": 3, "epsilon": 8.0}
 _UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": START}
@@ -90,7 +89,7 @@ VARIANTS = [
         user=_USER,
         user_counts=_COUNTS,
         end_user_counts=_COUNTS | _END,
-        sum=_SUM,
+        sum=_SUM | {"max_count": 1},
     ),
     *_of(
         "unk_base",
@@ -106,7 +105,7 @@ VARIANTS = [
         user_counts=_COUNTS,
         total={"total_share": 0.2},
         total_user=_COUNTS | {"total_share": 0.2},
-        sum=_SUM | {"total_share": 0.1},
+        sum_user=_COUNTS | _SUM | {"total_share": 0.1},
         sum_tree=_SUM | _TREE | {"total_share": 0.1},
     ),
     *_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,13 +54,19 @@ def snapshot(tick: int, key: str) -> dict[str, Any]:
     ticks = min(tick, 60)
     windows = [{"ms": 60 * RECENT_MS, "ticks": ticks, "sd": HOUR_SD if tick > 60 else SD}]
     own = {"key": key, "sd": SD, "threshold": float(THRESHOLD), "windows": windows}
+    if key == "s3":
+        # At tick 129 its noise puts it below what is shown.
+        count = 9_000 if tick == 129 else 100 * tick
+        windows[0]["all_items_sd"] = 45.0
+        own |= {"all_items": {"count": count, "sd": 60.0}}
+        own |= {"threshold": None} if tick == 10 else {}
     return recent(tick, items(tick, key), ticks=TICKS, **own)
 
 
 @pytest.fixture(scope="module")
 def topics() -> Iterator[Topics]:
     with embedded("products") as found:
-        found.send(*(snapshot(t, key) for t in range(1, TICKS + 1) for key in ("s1", "s2")))
+        found.send(*(snapshot(t, key) for t in range(1, TICKS + 1) for key in ("s1", "s2", "s3")))
         yield found
 
 
@@ -134,6 +141,51 @@ def test_since_a_time_has_an_upper_bound_of_the_error_and_says_so(window: Window
     page.click('#windows button:has-text("All of it")')
     window.reads("#count-head", "^Count$")
     assert "since=" not in page.url
+
+
+def test_the_last_row_is_what_is_not_listed_on_the_board_and_in_its_file(
+    window: Window, url: str, tmp_path: Path
+) -> None:
+    cells = """() => [...document.querySelectorAll("tr.others:not([hidden]) td")].map((cell) => cell.textContent).filter((one) => one)"""
+    url = url.replace("key=s1", "key=s3")
+    page = window.open(url)
+    listed = sum(count for _, count in items(TICKS, "s3"))
+    left, off = 100 * TICKS - listed, math.hypot(60, math.sqrt(5) * SD)
+    assert page.evaluate(cells) == [
+        "others",
+        text(left),
+        f"{2 * off:.0f}",
+        "28.85\u00a0% ± 0.95\u00a0% of everything",
+    ]
+    assert page.locator("tr.others button").count() == 0
+    page.fill("#find", "tea")
+    window.counts("tr.others:not([hidden])", 0)
+    page.fill("#find", "")
+    page.click('#windows button:has-text("Last hour")')
+    window.reads("#count-head", "^Counted$")
+    then = dict(items(TICKS - 60, "s3"))
+    left = 6_000 - listed + sum(then.values())
+    # What the samovar counted before the window, up to the threshold, the others counted less.
+    off = 2 * math.hypot(45, math.sqrt(4) * HOUR_SD, SD)
+    assert page.evaluate(cells)[:3] == [
+        "others",
+        text(left),
+        f"{MINUS}{off:.0f} +{off + THRESHOLD:.0f}",
+    ]
+    with page.expect_download() as found:
+        page.click('#find-row [data-board="csv"]')
+    found.value.save_as(tmp_path / "board.csv")
+    last = list(csv.DictReader((tmp_path / "board.csv").open()))[-1]
+    assert (last["row"], last["item"], int(last["counted"])) == ("others", "", left)
+    assert (float(last["low"]), float(last["high"])) == (left - off, left + THRESHOLD + off)
+    assert float(last["share"]) == left / 6_000
+    page.goto(f"{url}&at={snapshot(129, 's3')['end']}")
+    window.counts("tr.others:not([hidden])", 1)
+    assert page.evaluate(cells)[1:3] == ["0", f"{2 * math.hypot(60, math.sqrt(5) * SD):.0f}"]
+    # Nobody knows how much of the samovar came before tick 10, which has no threshold.
+    page.goto(f"{url}&since={snapshot(10, 's3')['end']}")
+    window.reads("#shown", "others: unknown")
+    assert page.evaluate(cells) == []
 
 
 def test_what_opens_closes_with_escape_and_with_a_click_beside_it(window: Window, url: str) -> None:

@@ -149,7 +149,7 @@ def summed(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[str 
         return []
     if not any(many for _, many in number):
         steps = in_steps(at(record, of["field"]), of)
-        return [(label, steps if count else 0) for label, count in items]
+        return [(label, steps) for label, _ in items]
     names, listed = [name for name, _ in number], [many for _, many in number].index(True) + 1
     label = [name for name, _ in steps_of(view["items"])][listed:]
     found = []

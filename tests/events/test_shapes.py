@@ -311,10 +311,6 @@ DEFECTS = {
     "near a step is sure": ("if found == math.floor(upper) and", "if"),
     "what is no number is in steps": ("math.floor(upper) and is_number", "math.floor(upper)"),
     "the steps of the first column": ("program.sums[column]", "program.sums[0]"),
-    "a name that counts 0 has a number": (
-        "of_event if times > 0 else times",
-        "of_event if times >= 0 else times",
-    ),
     "missing items are none": (
         "if not program.empty:\n                    status[event] = DECLINED",
         "pass",

@@ -157,8 +157,6 @@ def make_scene(seed: int) -> Scene:
     user = variant.unit == "user"
     rekey = user and rng.random() < 0.5
     shape = rng.choice(("list", "object", "rows"))
-    if "sum" in variant.options and shape == "rows":
-        shape = "object"  # a sum takes no count beside the items
     events: dict[str, Any] = {"topic": "events", "timestamp": "ts"}
     events["key"] = "$key" if (rekey or not user) and rng.random() < 0.2 else "key"
     events |= (

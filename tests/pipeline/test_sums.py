@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -23,7 +24,7 @@ from workers.mechanisms.counters.base import Counter as NoiseCounter
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Noisy, Release
 from workers.pipeline.contributions import Message
-from workers.pipeline.factory import lanes, reader_of, source_reader_of
+from workers.pipeline.factory import lanes, reader_of, source_reader_of, sums
 from workers.pipeline.intake import Intake
 from workers.pipeline.snapshots import Means, join_pages
 from workers.settings.settings import Settings, settings_of
@@ -33,32 +34,40 @@ PRICE = {"field": "lines[].price", "from": -20, "to": 100.5, "step": 0.25}
 TICK_MS = 10
 
 
-def settings(**changes: Any) -> Settings:
+def settings(*others: Event, user: bool = False, **changes: Any) -> Settings:
     histogram = {"name": "h", "mechanism": "unk_base", "tick": "10ms", "horizon": 8, "max_items": 2}
     histogram |= {"epsilon": 8.0, "delta": 1e-4, "keys": ["s1", "s2"], "sum": PRICE} | changes
     return settings_of(
         {
             "worker": {"name": "w", "data_dir": "d", "key_file": "k"},
             "kafka": {"bootstrap": "localhost:9092"},
-            "events": {"topic": "t", "key": "shop", "items": "lines[].sku", "timestamp": "ts"},
-            "histogram": [histogram],
+            "events": {"topic": "t", "key": "shop", "items": "lines[].sku", "timestamp": "ts"}
+            | ({"user": "who"} if user else {}),
+            "privacy": {"unit": "user" if user else "event"},
+            "histogram": [histogram, *others],
         },
         Path(),
     )
 
 
 BEGIN_MS = 1_000_000_000_000
+EPOCH = BEGIN_MS // TICK_MS // 8
+Exact = dict[tuple[str, str], list[int]]
 
 
 def some(number: int, items: int, seed: int, ticks: int = 12) -> list[Event]:
     """Return events whose items each have a mean of their own, some of them beyond the range."""
-    rng, found = random.Random(seed), []
+    rng, found = random.Random(seed), list[Event]()
     for i in range(number):
         skus = [rng.randrange(items) for _ in range(rng.choice((1, 1, 2, 3)))]
         prices = [round(rng.gauss(130 * sku / items - 20, 15), 3) for sku in skus]
         lines = [{"sku": f"i{n}", "price": p} for n, p in zip(skus, prices, strict=True)]
         at = BEGIN_MS + i * ticks * TICK_MS // number
         found.append({"shop": rng.choice(("s1", "s2")), "ts": at, "lines": lines})
+    for event in found:  # after all that is drawn above
+        event["who"] = f"u{rng.randrange(number // 8)}"
+        for line in event["lines"]:
+            line["qty"] = rng.randrange(4)
     return found
 
 
@@ -68,22 +77,39 @@ def clamped(price: float) -> int:
     return -20_000 + (above + 125) // 250 * 250
 
 
-def by_hand(events: Iterable[Event], epoch: int) -> dict[tuple[str, str], list[int]]:
-    """Return the numbers of every item in an epoch: the first of each of an event's two items."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for event in events:
-        if (event["ts"] // TICK_MS) // 8 == epoch:
-            first: dict[str, float] = {}
-            for line in event["lines"]:
-                first.setdefault(line["sku"], line["price"])
-            for sku, price in [*first.items()][:2]:
-                found.setdefault((event["shop"], sku), []).append(clamped(price))
+def by_hand(
+    events: Iterable[Event], epoch: int, most: int = 1, *, count: bool = False, user: bool = False
+) -> Exact:
+    """Return how often every item counts in an epoch, and what its numbers add up to.
+
+    Two items of an event count, each at most `most` times with its first number; or five of a user,
+    each at most so often in all events together.
+    """
+    found: Exact = {}
+    of_user: dict[str, dict[tuple[str, str], int]] = {}
+    for place, event in enumerate(events):
+        if (event["ts"] // TICK_MS) // 8 != epoch:
+            continue
+        first, often = dict[str, int](), Counter[str]()
+        for line in event["lines"]:
+            first.setdefault(line["sku"], clamped(line["price"]))
+            often[line["sku"]] += line["qty"] if count else 1
+        mine = of_user.setdefault(event["who"] if user else f"event {place}", {})
+        for sku in [*first][:2]:
+            pair = event["shop"], sku
+            if not often[sku] or (pair not in mine and len(mine) == 5):
+                continue
+            counted = min(often[sku], most - mine.get(pair, 0))
+            mine[pair] = mine.get(pair, 0) + counted
+            before = found.setdefault(pair, [0, 0])
+            before[0] += counted
+            before[1] += counted * first[sku]
     return found
 
 
 def messages(given: Settings, events: list[Event], batch: int = 50) -> list[bytes]:
     reader = source_reader_of(given, reader_of(given), 0, [(0, 1)])
-    intake, sequences = Intake(lanes(given), 0, KEY), [0]
+    intake, sequences = Intake(lanes(given), 0, KEY, sums=sums(given.histograms)), [0]
     found: list[Message] = []
     for first in [*range(0, len(events), batch), len(events)]:
         part = [json.dumps(event).encode() for event in events[first : first + batch]]
@@ -129,48 +155,84 @@ def test_without_noise_sums_and_totals_are_exact_also_across_crashes() -> None:
     for (epoch, key), snapshot in found.items():
         exact = by_hand(events, epoch)
         mine = {sku: numbers for (shop, sku), numbers in exact.items() if shop == key}
-        assert snapshot["all_items"]["count"] == sum(map(len, mine.values()))
+        assert snapshot["all_items"]["count"] == sum(n for n, _ in mine.values())
         shown = zip(snapshot["items"], snapshot["sums"], strict=True)
         for (sku, count), (total, mean, low, high) in shown:
-            numbers = mine[sku]
-            assert (count, total) == (len(numbers), sum(numbers) / 1_000)
+            assert [count, total] == [mine[sku][0], mine[sku][1] / 1_000]
             assert low <= total / count <= high
             assert mean is None or abs(mean - total / count) < 1e-4
     assert sum(len(one["items"]) for one in found.values()) > 30
 
 
-def covered(given: Settings, events: list[Event]) -> tuple[float, int]:
+@pytest.mark.parametrize("count", [True, False])
+@pytest.mark.parametrize("user", [True, False])
+def test_a_number_is_added_as_often_as_its_item_counts(user: bool, count: bool) -> None:
+    """Another histogram serves more stream keys with the same bounds, from the same counts."""
+    own: dict[str, Any] = {"max_count": 3} | ({"count": "lines[].qty"} if count else {})
+    own |= {"max_items_per_user": 5} if user else {}
+    plain = {"name": "plain", "mechanism": "unk_base", "tick": "10ms", "horizon": 8, "max_items": 2}
+    plain |= own | {"epsilon": 8.0, "delta": 1e-4, "keys": ["s1", "s2"]}
+    given = settings(plain, user=user, **own, keys=["s2"], total_share=0.1)
+    events, checked = some(600, 6, seed=5), 0
+    with patch("workers.mechanisms.counters.lifted.LiftedColumns.at", no_noise):
+        snapshots = Partition(given.histograms, sources=1).run(messages(given, events))
+    of_sums = [one for one in snapshots if one.topic.endswith(".h")]
+    for (epoch, key), snapshot in last_of_epochs(of_sums).items():
+        exact = by_hand(events, epoch, 3, user=user, count=count)
+        mine = {sku: numbers for (shop, sku), numbers in exact.items() if shop == key}
+        assert snapshot["all_items"]["count"] == sum(n for n, _ in mine.values())
+        for (sku, n), (total, *_) in zip(snapshot["items"], snapshot["sums"], strict=True):
+            assert [n, total] == [mine[sku][0], mine[sku][1] / 1_000]
+            checked += 1
+    assert checked >= 6
+
+
+def test_all_steps_of_an_item_of_an_event_are_bounded() -> None:
+    with pytest.raises(ValueError, match="max_count = 2075: with 482 steps of sum at most 2,074$"):
+        settings(max_count=2_075)
+    assert settings(max_count=2_074).histograms[0].lanes[1].max_count <= 1_000_000
+
+
+def covered(given: Settings, sent: list[bytes], exact: Exact) -> tuple[float, int]:
     """Return the share of items whose interval holds the exact mean, and their number."""
-    partition = Partition(given.histograms, sources=1)
-    found = last_of_epochs(partition.run(messages(given, events, 10_000)))
-    epoch, hits, n = BEGIN_MS // TICK_MS // 8, 0, 0
-    exact = by_hand(events, epoch)
+    found, hits, n = last_of_epochs(Partition(given.histograms, sources=1).run(sent)), 0, 0
     for key in given.histograms[0].keys:
-        snapshot = found[epoch, key]
+        snapshot = found[EPOCH, key]
         sums = dict(zip((label for label, _ in snapshot["items"]), snapshot["sums"], strict=True))
-        for (shop, sku), numbers in exact.items():
+        for (shop, sku), (times, total) in exact.items():
             if shop == key and sku in sums:
                 _, _, low, high = sums[sku]
                 assert -20 <= low <= high <= 100.5
-                hits += low <= sum(numbers) / 1_000 / len(numbers) <= high
+                hits += low <= total / 1_000 / times <= high
                 n += 1
     return hits / n, n
 
 
 @pytest.mark.parametrize("mechanism", ["known_base", "unk_base"])
 def test_the_means_of_2000_items_lie_within_their_intervals(mechanism: str) -> None:
-    """With n = 2,000 and p = 0.95 a share below 0.93 has probability 3e-5."""
-    domain = {"domain": [f"i{n}" for n in range(1_000)]} if mechanism == "known_base" else {}
-    given = settings(mechanism=mechanism, epsilon=40.0, **domain)
+    """With n = 2,000 and p = 0.95 a share below 0.93 has probability 3e-5. With `known_base`, items
+    count up to three times in an event."""
+    weights: dict[str, Any] = {}
+    if mechanism == "known_base":
+        weights = {
+            "domain": [f"i{n}" for n in range(1_000)],
+            "count": "lines[].qty",
+            "max_count": 3,
+        }
+    given, most = (
+        settings(mechanism=mechanism, epsilon=40.0, **weights),
+        weights.get("max_count", 1),
+    )
     events = some(40_000, 1_000, seed=2, ticks=8)
-    share, n = covered(given, events)
+    sent, exact = messages(given, events, 10_000), by_hand(events, EPOCH, most, count=most > 1)
+    share, n = covered(given, sent, exact)
     assert n > 1_900 and 0.93 < share < 0.975, (share, n)
     # Control: intervals for half the noise.
     own = Means.intervals
     with patch.object(
         Means, "intervals", lambda self, n, d, sd, sums: own(self, n, d, sd / 2, sums / 2)
     ):
-        halved, _ = covered(given, events)
+        halved, _ = covered(given, sent, exact)
     assert halved < 0.85, halved
 
 

@@ -111,3 +111,8 @@ def test_the_fields_are_those_of_the_reference() -> None:
     sd = round(build(config).sd(7), 4)
     assert made.at(7) == {"windows": [{"ms": 300_000, "ticks": 7, "sd": sd}]}
     assert Windows(known(domain=("a", "b")), build(config)).at(7) == {}
+    totals = unk(horizon=32, windows=(300_000,), tick_ms=10_000, total_share=0.1)
+    stated: Any = Windows(totals, build(totals)).at(31)["windows"]
+    [window] = stated
+    counter = build(totals).of_totals  # type: ignore[attr-defined]  # unk_base has it
+    assert window["all_items_sd"] == round(counter.difference_sd(31, 1), 4) > 2 * window["sd"]

@@ -107,6 +107,7 @@ class Source:
             lanes=LANES,
             reader=event_reader(events, "who"),
             declared=ANY,
+            sums={},
             key=KEY,
             commit_interval_s=0.0,
         )

@@ -4,7 +4,7 @@ After a commit nothing is held in memory: the next owner reads everything after 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -18,6 +18,7 @@ from workers.events.source_reader import Declared, SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.intake import Intake
@@ -52,14 +53,15 @@ _DECODER = msgspec.json.Decoder(ContributeProgress)
 class ContributeStage(EventsStage):
     """Shared by the stage-1 shards; `contributions` has a partition for each of `owners`.
 
-    `origins` is how many partitions re-keyed events topics had at first; None: stage 1 reads those
-    topics.
+    `sums` has the lane of counts of every lane of sums. `origins` is how many partitions re-keyed
+    events topics had at first; None: stage 1 reads those topics.
     """
 
     contributions: str
     owners: int
     reader: EventReader
     declared: Declared
+    sums: Mapping[Lane, Lane]
     key: NoiseKey
     origins: int | None = None
 
@@ -84,6 +86,7 @@ class ContributeShard(SourceShard):
             events.grace_ms,
             stream.key,
             assignment.store,
+            sums=stream.sums,
             max_behind_ms=stream.max_behind_ms,
             moves=stream.sources.moves,
         )

@@ -41,7 +41,7 @@ from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.factory import declared_keys, histograms, lanes, mechanisms, reader_of
+from workers.pipeline.factory import declared_keys, histograms, lanes, mechanisms, reader_of, sums
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
 from workers.pipeline.sources import Place, Sources, SourceTopic, next_epoch
@@ -103,6 +103,7 @@ class Factory:
             sources=topics.sources,
             contributions=contributions,
             owners=self.owners,
+            sums=MappingProxyType(sums(settings.histograms)),
             origins=None if topics.by_user is None else topics.origins.first_count,
             reader=self._reader,
             declared=MappingProxyType(declared_keys(settings)),

@@ -250,6 +250,28 @@ def bound_events(ends: Longs, amounts: Longs, max_items: int, max_count: int, ou
 
 
 @kernel
+def multiply_numbers(
+    ends: Longs, counted: Longs, of_numbers: Longs, numbers: Longs, out: Longs
+) -> bool:
+    """Write each label's number times its bounded amount; return whether the labels match.
+
+    `ends` (n,) and `counted` (m,) are of the counts, `of_numbers` (n,) of the view with the
+    `numbers` (k,), or (0,): all 1. An event that this view leaves out has no labels in it.
+    """
+    weighted = len(numbers) > 0
+    begin, first = 0, 0
+    for i in range(len(ends)):
+        labels = of_numbers[i] - first
+        if labels > 0 and labels != ends[i] - begin:
+            return False
+        for k in range(labels):
+            number = numbers[first + k] if weighted else 1
+            out[first + k] = number * counted[begin + k]
+        begin, first = ends[i], of_numbers[i]
+    return True
+
+
+@kernel
 def fill_slots(table: Table, used: int) -> None:
     secret, bits, slots, _, pairs, _ = table
     mask = np.uint64(len(slots) - 1)

@@ -50,12 +50,13 @@ class Quantile(msgspec.Struct, frozen=True):
     high: float | None
 
 
-class Window(msgspec.Struct, frozen=True):
-    """Standard deviation of the change of a count since `ticks` ticks before."""
+class Window(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Standard deviations since `ticks` before: of a count's change, and of that of all items."""
 
     ms: int
     ticks: int
     sd: float
+    all_items_sd: float | None = None
 
 
 class Snapshot(Head, frozen=True):

@@ -229,8 +229,16 @@ def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
     # Mechanisms without running counts have no exact counts.
     items = [[label, released, counts.get(label)] for label, released in body.get("items", [])]
     names = ("histogram", "key", "epoch", "tick", "part", "page")
-    line = {name: body[name] for name in names if name in body}
-    return orjson.dumps(line | {"items": items}) + b"\n"
+    line = {name: body[name] for name in names if name in body} | {"items": items}
+    if "sums" in body:
+        sums = histogram.exact_sums(snapshot.key, (label for label, *_ in items))
+        line["sums"] = [
+            [total, exact_total, mean, exact_mean]
+            for (total, mean, *_), (exact_total, exact_mean) in zip(body["sums"], sums, strict=True)
+        ]
+    if "all_items" in body:
+        line["all_items"] = [body["all_items"]["count"], sum(counts.values())]
+    return orjson.dumps(line) + b"\n"
 
 
 def audit(settings: Settings, exact: Path | None = None) -> int:

@@ -298,6 +298,7 @@ def _settings(unit: str) -> Settings:
     domain = {"domain": ["a", "b"]}
     kinds: list[dict[str, object]]
     kinds = [{"mechanism": "unk_base"}, {"mechanism": "known_base", **domain}]
+    kinds.append({"mechanism": "unk_base", "sum": _SUM, "total_share": 0.1})
     if unit == "user":
         events["user"] = "user"
         shared["max_items_per_user"] = 3
@@ -305,7 +306,6 @@ def _settings(unit: str) -> Settings:
         sketch = {"mechanism": "misra_gries"}
         kinds.append({**sketch, "size": 8, "release": "pmg"})
         kinds.append({**sketch, "size": 5, "release": "pure", "delta": 1e-20, **domain})
-        kinds.append({"mechanism": "unk_base", "sum": _SUM, "total_share": 0.1})
     histograms = [shared | kind | {"name": f"h{i}"} for i, kind in enumerate(kinds)]
     document = {
         "worker": {"name": "compiling", "data_dir": "var", "key_file": "noise.key"},

@@ -6,7 +6,8 @@ standard deviation of their difference is no larger. At the beginning of a serie
 without noise.
 
 An item that was not shown at the earlier tick had an unknown count there, at most that tick's
-threshold: its change is listed as the whole count, and its label in `new`.
+threshold: its change is listed as the whole count, and its label in `new`. The count of all items
+has noise of its own, and changes in the same way.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,6 +29,7 @@ class Window(msgspec.Struct, frozen=True):
     ms: Positive
     ticks: Positive
     sd: NotNegative
+    all_items_sd: NotNegative | None = None
 
 
 def can_subtract(snapshot: Fields) -> bool:
@@ -68,7 +70,8 @@ def changes(
             new.add(label)
         rows.append((label, count - (before or 0), count))
     rows.sort(key=lambda row: (-row[1], row[0]))
-    found = {name: newer[name] for name in newer if name not in ("windows", "quantiles")}
+    left_out = ("windows", "quantiles", "all_items", "sums", "sum")
+    found = {name: newer[name] for name in newer if name not in left_out} | _of_all(newer, older)
     if newer.get("quantiles") and sd is not None:
         with suppress(KeyError, TypeError, ValueError):  # as another program may have written them
             quantiles = [one["q"] for one in newer["quantiles"]]
@@ -98,6 +101,19 @@ def _windows(snapshot: Fields) -> list[Window]:
         return msgspec.convert(snapshot.get("windows", []), list[Window])
     except msgspec.ValidationError:  # of another program
         return []
+
+
+def _of_all(newer: Fields, older: Fields | None) -> dict[str, Any]:
+    """Return the change of the count of all items, if there is one at both ends."""
+    found: dict[str, Any] = {}
+    with suppress(KeyError, TypeError):  # as above
+        now, then, sd = newer["all_items"], {"count": 0, "sd": 0.0}, None
+        if older is not None:
+            then, ticks = older["all_items"], newer["tick"] - older["tick"]
+            sd = next((one.all_items_sd for one in _windows(newer) if one.ticks == ticks), None)
+        sd = round(now["sd"] + then["sd"], SD_DIGITS) if sd is None else sd
+        found["all_items"] = {"count": now["count"] - then["count"], "sd": sd}
+    return found
 
 
 def _error(newer: Fields, older: Fields | None) -> tuple[float | None, bool]:

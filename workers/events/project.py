@@ -148,8 +148,7 @@ class _ViewProjection(Frozen):
         items, amounts = self._items(record)
         if self._view.sum is not None:
             numbers = self._numbers(record, len(items))
-            steps = map(self._view.sum.steps_of, numbers)
-            amounts = [n if amount else 0 for n, amount in zip(steps, amounts, strict=True)]
+            amounts = list(map(self._view.sum.steps_of, numbers))
         return ViewValues(name, items, amounts)
 
     def numbers(self, record: Mapping[str, Any]) -> list[float | Decimal]:

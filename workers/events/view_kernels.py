@@ -278,9 +278,8 @@ def add_value(
             return DECLINED, used
         for entry in range(log[row, START]):
             name = row + 1 + 2 * entry
-            times = item_count(logs.data, log, name + 1)
-            if column[SUMS]:
-                times = of_event if times > 0 else times
+            # Of a column of sums another one, of counts, reads the same object.
+            times = of_event if column[SUMS] else item_count(logs.data, log, name + 1)
             done = add_item(logs, done, name, times, to, used)
             if done < 0:
                 return DECLINED, used

@@ -1,6 +1,6 @@
 """Build the lanes, mechanisms and histograms of both stages, replay and audit from settings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -23,6 +23,11 @@ Kind = TypeVar("Kind", bound=Histogram)
 
 def lanes(settings: Settings) -> list[Lane]:
     return list(dict.fromkeys(lane for config in settings.histograms for lane in config.lanes))
+
+
+def sums(histograms: Iterable[Histogram | HistogramConfig]) -> dict[Lane, Lane]:
+    """Return the lane of counts of every lane of sums."""
+    return {one.sum_lane: one.lane for one in histograms if one.sum_lane is not None}
 
 
 def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
-from workers.arrays.types import Codes, Tags
+from workers.arrays.types import Codes, Longs, Tags
 from workers.kafka.topics import lacks_ids, refuse_without_ids
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.ticks import TickGrid
@@ -292,10 +292,20 @@ class Histogram:
 
     def exact(self, name: str) -> dict[str, int]:
         """Return the exact count of every label of a stream key: for the operator only."""
+        return self._by_label(name, self._state.ledger.counts)
+
+    def exact_sums(self, name: str, labels: Iterable[str]) -> list[tuple[float, float | None]]:
+        """Return the exact sum and mean of each label, None of no events: as `exact`."""
+        if self._means is None:
+            raise TypeError("of a histogram with sums only")
+        counts, steps = self.exact(name), self._by_label(name, self._state.ledger.sums)
+        return [self._means.exact(counts[label], steps[label]) for label in labels]
+
+    def _by_label(self, name: str, numbers: Longs) -> dict[str, int]:
         ledger = self._state.ledger
         rows = np.flatnonzero(ledger.keys == self._index[name])
-        counts = zip(rows.tolist(), ledger.counts[rows].tolist(), strict=True)
-        return {ledger.label(row).decode(): count for row, count in counts}
+        found = zip(rows.tolist(), numbers[rows].tolist(), strict=True)
+        return {ledger.label(row).decode(): number for row, number in found}
 
     def changes(self) -> list[Change]:
         """Return store changes since the last call."""

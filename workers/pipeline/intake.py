@@ -7,11 +7,12 @@ re-keyed by user (`rekey.py`), the origin partition's order and W decide: late e
 time, and marks advance W here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
-from workers.arrays.tallies import bound_events
+from workers.arrays.tallies import bound_events, multiply_numbers
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Longs, Words
 from workers.events.columns import EventColumns, Events, ViewDigests, pair_state, pairs_of
@@ -22,6 +23,8 @@ from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
 from workers.pipeline.users import Batch, StoredPairs, Users
 from workers.pipeline.watermark import Watermark
 from workers.runtime.sizes import VALUE_BYTES, Change
+
+_NO_SUMS: Mapping[Lane, Lane] = MappingProxyType({})
 
 
 class Intake(Watermark):
@@ -34,14 +37,20 @@ class Intake(Watermark):
         key: NoiseKey,
         stored: StoredPairs | None = None,
         *,
+        sums: Mapping[Lane, Lane] = _NO_SUMS,
         max_behind_ms: int | None = None,
         moves: Sequence[int] = (),
     ) -> None:
-        """`stored` holds committed user pairs; without it, they are kept in memory."""
+        """`stored` holds committed user pairs; without it, they are kept in memory.
+
+        `sums` has the lane of counts of every lane of sums, which comes after it in `lanes`: a
+        number is added as often as its item counts.
+        """
         super().__init__(lanes, grace_ms, max_behind_ms, moves)
+        self._sums = sums
         self._key = key
         self._builder, self._pairs = ContributionBuilder(key.tag_state), ViewDigests(pair_state)
-        self._users = Users(lanes, stored)
+        self._users = Users([lane for lane in lanes if lane not in sums], stored)
         self.first: int | None = None
         self._tallies = Tallies()
 
@@ -83,6 +92,7 @@ class Intake(Watermark):
             first = int(effective[0]) if read_ms is None else min(int(effective[0]), read_ms)
             self.first = first if before is None else max(before, first)
         grids: dict[tuple[int, int], tuple[Longs, list[Run]]] = {}  # most lanes have the same grid
+        bounded: dict[Lane, Longs] = {}
         for lane in self._lanes:
             grid = lane.start_ms, lane.tick_ms
             if grid not in grids:
@@ -91,9 +101,13 @@ class Intake(Watermark):
             ticks, runs = grids[grid]
             columns = events.views[lane.view]
             amounts = columns.amounts
-            if lane.max_items_per_user is not None:
+            if (of := self._sums.get(lane)) is not None:
+                amounts = _multiplied(columns, events.views[of.view], bounded[of])
+            elif lane.max_items_per_user is not None:
                 own = ticks if columns.seen is None else np.where(columns.seen, ticks, 0)
-                amounts = self._bound_users(lane, own, columns, events.users)
+                bounded[lane] = amounts = self._bound_users(lane, own, columns, events.users)
+            elif lane in self._sums.values():
+                bounded[lane] = _bounded(lane, columns)
             for tick, rows in runs:
                 self._tallies.add(columns, lane, tick, rows, amounts)
         return behind
@@ -103,16 +117,13 @@ class Intake(Watermark):
     ) -> Longs:
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
-        bounded = np.empty(len(events.labels), dtype=np.int64)
-        ends, amounts = readonly_contiguous(events.ends), readonly_contiguous(events.amounts)
-        bound_events(ends, amounts, lane.max_items, lane.max_count, bounded)
         epochs = np.zeros_like(ticks) if lane.horizon is None else (ticks - 1) // lane.horizon
         epochs[ticks < 1] = -1
         number = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, number)
         of_names = self._pairs.of(lane.view, events.key_names, events.label_names)
         pairs = np.ascontiguousarray(of_names.of(pairs_of(keys, events.labels))[:, 0])
-        batch = Batch(users, events.ends - number, number, pairs, bounded)
+        batch = Batch(users, events.ends - number, number, pairs, _bounded(lane, events))
         return self._users.charge(lane, epochs, batch)
 
     @property
@@ -173,3 +184,21 @@ class Intake(Watermark):
         self.note_commit()
         self._users.committed(self.watermark)
         return found
+
+
+def _bounded(lane: Lane, events: EventColumns) -> Longs:
+    """Return how often every label of an event counts (m,), by the bounds on an event alone."""
+    bounded = np.empty(len(events.labels), dtype=np.int64)
+    ends, amounts = readonly_contiguous(events.ends), readonly_contiguous(events.amounts)
+    bound_events(ends, amounts, lane.max_items, lane.max_count, bounded)
+    return bounded
+
+
+def _multiplied(numbers: EventColumns, counts: EventColumns, counted: Longs) -> Longs:
+    """Return the steps to add for every label of a view with numbers."""
+    out = np.empty(len(numbers.labels), dtype=np.int64)
+    ends = readonly_contiguous(counts.ends), readonly_contiguous(numbers.ends)
+    steps = readonly_contiguous(numbers.amounts)
+    if not multiply_numbers(ends[0], counted, ends[1], steps, out):
+        raise ValueError("an event's items differ between its counts and its numbers")
+    return out

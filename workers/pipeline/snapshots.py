@@ -71,6 +71,7 @@ from workers.mechanisms.accounting import Guarantee
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.sums import Sum
+from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.ledger import Ledger, with_capacity
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.runtime.frozen import Frozen
@@ -256,6 +257,11 @@ class Means(Frozen):
         found: Floats = self._ends[0] + 2 * self._half * (sums / counts)
         return found
 
+    def exact(self, count: int, steps: int) -> tuple[float, float | None]:
+        """Return an exact sum and its mean, each rounded once; None is the mean of nothing."""
+        total = count * Fraction(self._of.from_) + steps * Fraction(self._of.step)
+        return float(total), float(total / count) if count else None
+
     def intervals(
         self, counts: Longs, centred: Longs, sd: float, of_sums: float
     ) -> tuple[Floats, Floats, Floats]:
@@ -291,8 +297,9 @@ class Windows:
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)
         self._sd: Callable[[int, int], float] | None = None
+        # A backtest's mechanism wraps another one: test for the attribute, not the type.
+        self._totals: Counter | None = getattr(mechanism, "of_totals", None)
         if self._ticks and config.subtracts:
-            # A backtest's mechanism wraps another one: test for the attribute, not the type.
             self._sd = getattr(mechanism, "difference_sd", None)
         if self._ticks and self._sd is None:
             raise TypeError(
@@ -305,8 +312,12 @@ class Windows:
         found = []
         for length, ticks in self._ticks:
             covered = min(ticks, t)
-            sd = self._sd(t, t - covered)
-            found.append({"ms": length, "ticks": covered, "sd": round(sd, SD_DIGITS)})
+            sd = round(self._sd(t, t - covered), SD_DIGITS)
+            window = {"ms": length, "ticks": covered, "sd": sd}
+            if self._totals is not None:
+                of_all = self._totals.difference_sd(t, t - covered)
+                window["all_items_sd"] = round(of_all, SD_DIGITS)
+            found.append(window)
         return {"windows": found}
 
 

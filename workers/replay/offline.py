@@ -208,7 +208,8 @@ class Offline:
         of_all = (lane for one in histograms for lane in (one.lane, one.sum_lane))
         lanes = list(dict.fromkeys(lane for lane in of_all if lane is not None))
         number, grace_ms = source.partitions, settings.events.grace_ms
-        self._intakes = [Intake(lanes, grace_ms, key) for _ in range(number)]
+        sums = factory.sums(histograms)
+        self._intakes = [Intake(lanes, grace_ms, key, sums=sums) for _ in range(number)]
         for intake, watermark in zip(self._intakes, source.begins, strict=False):
             intake.restore(watermark, None)
         self._sequences = [[0] for _ in range(number)]

@@ -508,7 +508,7 @@ def shape_of(
     for config in histograms:
         view = of_name[config.view] = view_of(events, config)
         if config.sum_lane is not None:
-            of_name[config.sum_lane.view] = replace(view, sum=config.sum)
+            of_name[config.sum_lane.view] = replace(view, count=None, sum=config.sum)
     of_name = of_name or {"": view_of(events)}
     time = None if events.timestamp is None else parse(events.timestamp)
     unit, empty = events.timestamp_unit, events.missing == "empty"

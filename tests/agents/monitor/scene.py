@@ -75,6 +75,7 @@ class Scene:
             lanes=lanes(self.settings),
             reader=event_reader(self.settings.events, None),
             declared=ANY,
+            sums={},
             key=KEY,
             commit_interval_s=5.0,
         )

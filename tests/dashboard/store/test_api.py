@@ -159,6 +159,19 @@ async def test_a_window_is_the_difference_of_two_ticks_with_its_own_error(file: 
             assert [row[0] for row in cut["snapshots"][0]["items"]] == ["item 1"]
 
 
+def test_a_window_has_the_change_of_the_count_of_all_items_and_no_sums() -> None:
+    window = LIFE[500]["windows"][0] | {"all_items_sd": 70.5}
+    of = {"sums": [], "sum": {"sd": 1.0}}
+    newer = LIFE[500] | of | {"all_items": {"count": 900, "sd": 60.0}, "windows": [window]}
+    for place, count, sd in ((494, 300, 70.5), (492, 300, 110.0), (None, 900, 60.0)):
+        older = place and LIFE[place] | {"all_items": {"count": 600, "sd": 50.0}}
+        found = changes(newer, older or None, BEGIN_MS)
+        assert found["all_items"] == {"count": count, "sd": sd}
+        assert not {"sums", "sum"} & set(found)
+    assert "all_items" not in changes(newer, LIFE[494], BEGIN_MS)
+    assert "all_items" not in changes(newer | {"all_items": "many"}, None, BEGIN_MS)
+
+
 @on_a_loop
 async def test_a_window_over_a_gap_or_a_generation_says_from_when_it_is(tmp_path: Path) -> None:
     """A missing tick is not zero; the beginning of a generation within an epoch is."""

@@ -451,7 +451,7 @@ def _findings(
         _add(sums, config, events, weight)
     items = _concatenated(sums.items)
     served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
-    own = wanted_paths(Shape({"": settings.shape.views[config.lanes[-1].view]}))
+    own = wanted_paths(Shape({lane.view: settings.shape.views[lane.view] for lane in config.lanes}))
     unit, estimate = settings.privacy.unit, None
     if sums.events_s:
         estimate = expected(config, unit, sums.events_s, sums.pairs_s)

@@ -9,7 +9,7 @@ import { Exact } from "./exact.js";
 import { download, fileName, fileTime, table } from "./files.js";
 import { Item } from "./item.js";
 import { Followed, isQuantile, quantileItem } from "./model.js";
-import { canSubtract, ends, movesIn } from "./noise.js";
+import { canSubtract, ends, movesIn, others, shareOfAll } from "./noise.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
 import { Bins } from "./numbers.js";
 import { Periods } from "./periods.js";
@@ -19,7 +19,7 @@ import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
 import { View, isTick } from "./view.js";
 import { beginning, capital, moment, periodWords, timeZone, windowWords } from "./when.js";
-import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, isRunning, nothingShown, oneLine, othersWords, purpose, quantileName, threshold, time, timeOf, windowBar } from "./words.js";
+import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, isRunning, nothingShown, oneLine, purpose, quantileName, threshold, time, timeOf, windowBar } from "./words.js";
 
 const READ = "quietcount-read";
 const CATALOGUE_MS = 30000;
@@ -407,11 +407,14 @@ function drawItems(snapshot) {
     byId("before-head").textContent = then;
     byId("before-words").textContent = `${then}, for comparison; the change since is a number where noise does not explain it, else ≈`;
   }
+  const rest = others(snapshot);
+  byId("legend-others").hidden = rest === null;
   board.show(snapshot, {
+    rest,
     moves: change ? movesIn(snapshot) : followed.moves(snapshot),
     exact: exact && exact.counts(snapshot),
     wanted: byId("find").value,
-    before: beside?.snapshot ? beside : null,
+    before: beside?.snapshot ? { ...beside, rest: others(beside.snapshot) } : null,
     nothing: nothingShown(snapshot, isRunning(snapshot.mechanism) ? periods.began(snapshot) : null),
   });
   const total = snapshot.total_items ?? snapshot.items.length;
@@ -419,7 +422,7 @@ function drawItems(snapshot) {
   const hidden = element("span", truth ? `, ${count(truth.hidden)} hidden` : "");
   hidden.className = "exact";
   const found = byId("find").value.trim() ? `${count(board.rows.length)} of ` : "";
-  byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, snapshot.all_items && !snapshot.change ? `; ${othersWords(snapshot)}` : "");
+  byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, snapshot.all_items && !rest ? `; ${NOTHING.others}` : "");
 }
 
 function drawNumbers(snapshot) {
@@ -476,7 +479,10 @@ function saveBoard(format) {
   if (!boardShown) return;
   const { histogram, key, id, tick, end, sd, change, counts } = boardShown;
   const from = change?.from ?? periods.began(boardShown);
-  const rows = boardShown.items.map(([item, value], i) => ({ item, value, ends: ends(boardShown, item, value), total: counts?.[i] }));
+  const all = boardShown.all_items;
+  const rest = others(boardShown);
+  const rows = boardShown.items.map(([item, value], i) => ({ row: "item", item, value, sd, ends: ends(boardShown, item, value), total: counts?.[i], share: all && shareOfAll(value, sd, all) }));
+  if (rest) rows.push({ ...rest, row: "others", item: null, ends: [rest.from, rest.to] });
   const columns = [
     ["histogram", "text", () => histogram],
     ["key", "text", () => key],
@@ -484,10 +490,12 @@ function saveBoard(format) {
     ["until", "time", () => end],
     ["tick", "int", () => tick],
     ["id", "text", () => id],
+    ...(rest ? [["row", "text", (one) => one.row]] : []),
     ["item", "text", (one) => one.item],
     [change ? "counted" : "count", "int", (one) => one.value],
-    ...(sd === null ? [] : [["sd", "double", () => sd], ["low", "double", (one) => one.ends[0]], ["high", "double", (one) => one.ends[1]]]),
+    ...(sd === null ? [] : [["sd", "double", (one) => one.sd], ["low", "double", (one) => one.ends[0]], ["high", "double", (one) => one.ends[1]]]),
     ...(change ? [["new", "text", (one) => (change.new.includes(one.item) ? "new" : "")], ["total", "int", (one) => one.total]] : []),
+    ...(rest ? [["share", "double", (one) => one.share?.part]] : []),
   ];
   download(fileName(histogram, key, fileTime(from), fileTime(end)), format, table(columns, rows));
 }

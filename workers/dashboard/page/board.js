@@ -2,7 +2,7 @@
 
 import { set } from "./dom.js";
 import { TIMES, ends, least, places } from "./noise.js";
-import { NOTHING, about2sd, count, oneLine, placesWords, short, thresholdIsCount } from "./words.js";
+import { NOTHING, about2sd, count, oneLine, placesWords, shareWords, short, thresholdIsCount } from "./words.js";
 
 const AHEAD = 6;
 const TICKS = 4;
@@ -24,7 +24,8 @@ export class Board {
     this.active = null;
     this.above = space();
     this.below = space();
-    this.body.append(this.above, this.below);
+    this.others = othersRow();
+    this.body.append(this.above, this.below, this.others);
     this.due = false;
     this.whole = false;
     scroller.addEventListener("scroll", () => this.later(), { passive: true });
@@ -40,13 +41,14 @@ export class Board {
   }
 
   // snapshot: what to show; moves: how items have moved (noise.js); exact: Map of exact counts, or null; wanted: text that labels
-  // must contain; before: {snapshot, comparable}, an earlier one beside it, or null; nothing: what is said where there is no item.
-  show(snapshot, { moves, exact, wanted, before, nothing }) {
+  // must contain; before: {snapshot, comparable, rest}, an earlier one beside it, or null; nothing: what is said where there is no item;
+  // rest: what is not listed (noise.js), or null, there and in `before`.
+  show(snapshot, { moves, exact, wanted, before, nothing, rest }) {
     const search = wanted.trim().toLocaleLowerCase();
     this.exact = exact;
     this.sd = snapshot.sd;
     this.moves = moves;
-    this.before = before && { counts: new Map(before.snapshot.items), sd: before.snapshot.sd, comparable: before.comparable };
+    this.before = before && { counts: new Map(before.snapshot.items), sd: before.snapshot.sd, comparable: before.comparable, rest: before.rest };
     this.limit = snapshot.threshold !== null && thresholdIsCount(snapshot.mechanism) ? snapshot.threshold : null;
     let low = 0;
     let high = 1;
@@ -69,7 +71,10 @@ export class Board {
     this.table.classList.toggle("void", !this.rows.length);
     this.table.classList.toggle("with-exact", exact !== null);
     this.table.classList.toggle("with-before", this.before !== null);
-    this.table.setAttribute("aria-rowcount", `${(snapshot.total_items ?? this.all) + 1}`);
+    this.table.classList.toggle("with-uneven", this.rows.some(isUneven));
+    this.others.hidden = rest === null || search !== "";
+    this.table.setAttribute("aria-rowcount", `${(snapshot.total_items ?? this.all) + (this.others.hidden ? 1 : 2)}`);
+    if (rest) this.fillOthers(rest);
     this.empty.hidden = this.rows.length > 0;
     this.empty.textContent = this.all ? NOTHING.found : nothing;
     this.moved = true;
@@ -78,6 +83,7 @@ export class Board {
 
   clear(text) {
     this.rows = [];
+    this.others.hidden = true;
     this.table.classList.add("void");
     this.empty.hidden = false;
     this.empty.textContent = text;
@@ -181,9 +187,8 @@ export class Board {
     change(c.change, this.moves.of(row.label));
     set(c.count, count(row.value));
     if (this.before) this.compare(c, row);
-    const known = row.least === row.value;
-    set(c.sd, this.sd === null ? "" : known ? about2sd(this.sd) : `−${count(row.value - row.from)} +${count(row.to - row.value)}`);
-    c.count.title = !known ? `up to ${count(row.value - row.least)} of it came before` : "";
+    error(c.sd, row, this.sd);
+    c.count.title = isUneven(row) ? `up to ${count(row.value - row.least)} of it came before` : "";
     const from = this.at(Math.min(0, row.value));
     place(c.fill, from, this.at(Math.max(0, row.value)) - from);
     c.error.hidden = this.sd === null;
@@ -201,20 +206,33 @@ export class Board {
     }
   }
 
+  fillOthers(rest) {
+    const c = this.others.parts;
+    set(c.count, count(rest.value));
+    error(c.sd, rest, rest.sd);
+    set(c.bar, rest.share ? shareWords(rest.share, "everything") : "");
+    if (this.before) this.difference(c.prev, rest.value, this.before.rest?.value, rest.sd, this.before.rest?.sd ?? null);
+  }
+
   compare(c, row) {
     const was = this.before.counts.get(row.label);
-    const { comparable } = this.before;
-    const off = !comparable || this.sd === null || this.before.sd === null ? null : TIMES * Math.hypot(this.sd, this.before.sd);
-    const by = was === undefined || off === null || Math.abs(row.value - was) <= off ? 0 : row.value - was;
-    const [then, since] = c.prev.children;
-    set(then, was === undefined ? "–" : count(was));
-    set(since, was === undefined || !comparable ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
-    since.className = by > 0 ? "up" : by < 0 ? "down" : "";
-    c.prev.title = was === undefined ? "Not shown then" : !comparable ? "" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
+    this.difference(c.prev, row.value, was, this.sd, this.before.sd);
     c.before.hidden = was === undefined;
     if (was === undefined) return;
     const from = this.at(Math.min(0, was));
     place(c.before, from, this.at(Math.max(0, was)) - from);
+  }
+
+  // A number and what it was in the snapshot beside, undefined if it was not shown; with both standard deviations.
+  difference(cell, value, was, sd, then_sd) {
+    const { comparable } = this.before;
+    const off = !comparable || sd === null || then_sd === null ? null : TIMES * Math.hypot(sd, then_sd);
+    const by = was === undefined || off === null || Math.abs(value - was) <= off ? 0 : value - was;
+    const [then, since] = cell.children;
+    set(then, was === undefined ? "–" : count(was));
+    set(since, was === undefined || !comparable ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
+    since.className = by > 0 ? "up" : by < 0 ? "down" : "";
+    cell.title = was === undefined ? "Not shown then" : !comparable ? "" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
   }
 
   // again: by a key, as one of many that are passed.
@@ -238,11 +256,10 @@ export class Board {
   }
 }
 
-function newRow(label) {
+function cells(kind) {
   const tr = document.createElement("tr");
-  tr.className = "item";
+  tr.className = kind;
   tr.setAttribute("role", "row");
-  tr.label = label;
   tr.parts = {};
   for (const name of ["rank", "change", "label", "count", "sd", "prev", "truth", "bar"]) {
     const td = document.createElement("td");
@@ -251,8 +268,22 @@ function newRow(label) {
     tr.append(td);
     tr.parts[name] = td;
   }
-  tr.parts.rank.append(document.createElement("span"));
   tr.parts.prev.append(document.createElement("span"), document.createElement("small"));
+  return tr;
+}
+
+// Not an item: it has no rank, and nothing to follow.
+function othersRow() {
+  const tr = cells("others");
+  tr.hidden = true;
+  tr.parts.label.textContent = "others";
+  return tr;
+}
+
+function newRow(label) {
+  const tr = cells("item");
+  tr.label = label;
+  tr.parts.rank.append(document.createElement("span"));
   tr.button = document.createElement("button");
   tr.button.type = "button";
   tr.button.className = label ? "pick" : "pick nothing";
@@ -280,6 +311,14 @@ function space() {
   const td = document.createElement("td");
   tr.append(td);
   return tr;
+}
+
+// Whether a part of a number may have come before the window, so that its error is larger to one side.
+const isUneven = ({ value, least }) => least !== value;
+
+function error(cell, row, sd) {
+  cell.classList.toggle("uneven", isUneven(row));
+  set(cell, sd === null ? "" : isUneven(row) ? `−${count(row.value - row.from)} +${count(row.to - row.value)}` : about2sd(sd));
 }
 
 function place(element, left, width) {

@@ -249,10 +249,11 @@ export class Item {
     const found = snapshot.items.find(([label]) => label === item);
     if (!found || snapshot.items.length < 2) return "";
     const { change, all_items: all } = snapshot;
-    const said = (part, whole) => (part === null ? "" : shareWords(part, whole));
-    if (all && !change) return said(shareOfAll(found[1], snapshot.sd, all), "all items, shown or not");
+    const said = (part, whole) => (part === null ? "" : `${shareWords(part, whole)}.`);
     // Of a new item nobody knows how much came in the window.
-    if (change && (change.new.includes(item) || (change.new.length && change.threshold === null))) return "";
+    if (change?.new.includes(item)) return "";
+    if (all) return said(shareOfAll(found[1], snapshot.sd, all), `all items, shown or not${change ? ", in the window" : ""}`);
+    if (change?.new.length && change.threshold === null) return "";
     const part = share(found[1], snapshot.items, snapshot.sd, change ? change.new.length * change.threshold : 0);
     return said(part, change ? "what the shown items counted in the window" : "the total of what is shown");
   }

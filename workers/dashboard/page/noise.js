@@ -145,3 +145,20 @@ export function shareOfAll(value, sd, all) {
   const part = value / all.count;
   return { part, half: (TIMES * Math.hypot(sd, part * all.sd)) / all.count };
 }
+
+// What the items that are not listed count, all together, from the published count of all: {value, least, sd, from, to, share}; null
+// where it cannot be said. A part of a new item's change may have come before the window, and then the others counted so much more in it.
+export function others({ items, sd, all_items: all, change }) {
+  const fresh = change?.new.length ?? 0;
+  if (!all || sd === null || (fresh && change.threshold === null)) return null;
+  const unknown = fresh && fresh * change.threshold;
+  const left = all.count - items.reduce((sum, [, one]) => sum + one, 0);
+  // True counts are never below 0.
+  const value = Math.max(0, left);
+  const listed = Math.hypot(sd * Math.sqrt(items.length - fresh), fresh && change.sd_to * Math.sqrt(fresh));
+  const off = Math.hypot(all.sd, listed);
+  const part = Math.min(1, value / all.count);
+  const half = (TIMES * Math.hypot(listed, (1 - part) * all.sd) + unknown) / all.count;
+  const known = all.count > 2 * TIMES * all.sd;
+  return { value, least: value - unknown, sd: off, from: value - TIMES * off, to: Math.max(value, left + unknown) + TIMES * off, share: known ? { part, half } : null };
+}

@@ -245,6 +245,7 @@ export const NOTHING = {
   found: "No item here has this in its name.",
   counted: "Nothing can be said of an interval here: the item must be shown at both of its ends.",
   empty: "(no name)",
+  others: "others: unknown, as new items may have come before",
 };
 
 // Why a snapshot shows no item; began: when the epoch did, or null for counts of one tick.
@@ -279,16 +280,6 @@ export function changeWords(when, [label, value], { sd, change }) {
   return { text: `${when}: ${number} ${off}`, kind: value > 0 ? "up" : "down" };
 }
 
-// What the items that are not listed count together, and their share of everything; empty where no total is published.
-export function othersWords({ items, sd, all_items: all }) {
-  if (!all) return "";
-  const others = all.count - items.reduce((sum, [, one]) => sum + one, 0);
-  // Each count has its own noise, and the total one more.
-  const half = 2 * Math.hypot(all.sd, sd * Math.sqrt(items.length));
-  const part = all.count > 2 * all.sd ? `, ${Math.max(0, Math.round((100 * others) / all.count))}\u00a0% of everything` : "";
-  return `others ${count(others)} ± ${count(half)}${part}`;
-}
-
 // An item's sum and mean; empty where no sum is published.
 export function meanWords({ items, sums, sum }, item) {
   const at = sums ? items.findIndex(([label]) => label === item) : -1;
@@ -302,5 +293,5 @@ export function meanWords({ items, sums, sum }, item) {
 export function shareWords({ part, half }, whole) {
   const places = Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(100 * half))));
   const percent = (one) => (100 * one).toFixed(places).replace("-", "−");
-  return `${percent(part)}\u00a0% ± ${percent(half)}\u00a0% of ${whole}.`;
+  return `${percent(part)}\u00a0% ± ${percent(half)}\u00a0% of ${whole}`;
 }

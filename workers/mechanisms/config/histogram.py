@@ -18,7 +18,7 @@ from workers.mechanisms.config.buckets import ALLOWED as BUCKETS_ALLOWED
 from workers.mechanisms.config.buckets import QUANTILES_MAX, Buckets
 from workers.mechanisms.config.checked import Checked, display, whole
 from workers.mechanisms.config.sums import ALLOWED as SUM_ALLOWED
-from workers.mechanisms.config.sums import Sum
+from workers.mechanisms.config.sums import STEPS_MAX, Sum
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, SYNTAX, Condition, path_complaints
 from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
 
@@ -205,11 +205,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def sum_lane(self) -> Lane | None:
-        """Return the lane in which an item's contributions are the steps of its numbers."""
+        """Return the lane whose contributions are steps: an item's number as often as it counts."""
         if self.sum is None:
             return None
         view = _view_name([*self._view, self.sum])
-        return self.lane._replace(max_count=self.sum.steps, view=view)
+        return self.lane._replace(max_count=self.sum.steps * self.max_count, view=view)
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -328,10 +328,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield from path_complaints({"sum.field": self.sum.field})
             if self.mechanism not in SUMMING:
                 yield f"sum is set: only in {' and '.join(SUMMING)}"
-            if self.max_count != 1:
-                yield f"max_count = {self.max_count}: 1 with sum, where an item of an event counts once"
-            if self.max_items_per_user is not None:
-                yield 'sum is set: only with privacy.unit = "event"'
+            if self.sum.steps * self.max_count > STEPS_MAX:
+                most = STEPS_MAX // self.sum.steps
+                yield f"max_count = {self.max_count}: with {self.sum.steps:,} steps of sum at most {most:,}"
         if self.total_share is not None:
             if self.mechanism != "unk_base":
                 yield f"total_share = {self.total_share}: only in unk_base, which hides items"

@@ -8,8 +8,8 @@
 So x is in 0..R, and a number halfway between two steps goes up. The decimal number that an event
 writes decides, not its nearest float; a float of a binary format is its shortest decimal.
 
-Bound: R <= `STEPS_MAX`, so twice the steps of n events are below 2^63 for n < 4.6e12: 53 days of a
-million events a second, all of one item.
+Bound: R Dinf <= `STEPS_MAX`, Dinf how often an item of an event counts, so twice the steps of n
+events are below 2^63 for n < 4.6e12: 53 days of a million events a second, all of one item.
 """
 
 import math

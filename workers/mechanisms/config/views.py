@@ -285,8 +285,6 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
             yield f'sum.field = "{number}": must be in the same list as items = "{view.items}", or without []'
         elif number.list_at is not None and view.items.list_at == len(view.items.steps):
             yield f'sum.field = "{number}": items = "{view.items}" are the elements themselves; nothing stands beside one'
-        if view.count is not None:
-            yield f'count = "{view.count}": not with sum, where an item of an event counts once'
     if view.count is not None and view.items.list_at == len(view.items.steps):
         yield f'count = "{view.count}": items = "{view.items}" are the elements themselves; nothing stands beside one'
     for condition in view.where:

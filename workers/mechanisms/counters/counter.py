@@ -82,7 +82,7 @@ class OnCounters(CounterMechanism):
     """Base class of mechanisms with one counter per item.
 
     With `sum` in the configuration another counter adds noise to D = 2 S - R n of every item, n its
-    count and S its sum in R steps: D changes by at most R where n changes by one. With
+    count and S its sum in R steps: D changes by at most R Dinf where n does by Dinf. With
     `total_share` one more adds noise to each stream key's total, which an event changes by at most
     D0 Dinf. The parts of rho add up: all noise is independent and Gaussian
     (docs/decisions/0033-sums-and-totals.md).
@@ -101,7 +101,7 @@ class OnCounters(CounterMechanism):
         # By share of rho: how many units of rho an event may cost a counter of rho 1 per unit.
         parts = [(1 - of_sums - of_totals, items * config.max_count**2)]
         if config.sum is not None:
-            parts.append((of_sums, items * config.sum.steps**2))
+            parts.append((of_sums, items * (config.sum.steps * config.max_count) ** 2))
         if of_totals:
             parts.append((of_totals, (items * config.max_count) ** 2))
         # rho is rounded down.
