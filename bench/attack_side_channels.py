@@ -185,7 +185,7 @@ def _scene(max_items: int) -> Scene:
         "privacy": {"unit": "event"},
         "histogram": [histogram | {"start": Bare("2026-01-01T00:00:00Z")}],
     }
-    return Scene(document, VARIANTS[0], "list", 1, 1, 1)
+    return Scene(document, VARIANTS[0], "list", 1, 1, 1, tight=False)
 
 
 CONTRIBUTIONS = f"{NAME}.contributions"

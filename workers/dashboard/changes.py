@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from workers.dashboard.snapshots import Number
 from workers.mechanisms.accounting import NotNegative
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import SUBTRACTING
@@ -30,6 +31,11 @@ class Window(msgspec.Struct, frozen=True):
     ticks: Positive
     sd: NotNegative
     all_items_sd: NotNegative | None = None
+
+
+class Total(msgspec.Struct, frozen=True):
+    count: Number
+    sd: NotNegative
 
 
 def can_subtract(snapshot: Fields) -> bool:
@@ -106,13 +112,14 @@ def _windows(snapshot: Fields) -> list[Window]:
 def _of_all(newer: Fields, older: Fields | None) -> dict[str, Any]:
     """Return the change of the count of all items, if there is one at both ends."""
     found: dict[str, Any] = {}
-    with suppress(KeyError, TypeError):  # as above
-        now, then, sd = newer["all_items"], {"count": 0, "sd": 0.0}, None
+    with suppress(KeyError, msgspec.ValidationError):  # as above
+        now, then, sd = msgspec.convert(newer["all_items"], Total), Total(0, 0.0), None
         if older is not None:
-            then, ticks = older["all_items"], newer["tick"] - older["tick"]
+            then = msgspec.convert(older["all_items"], Total)
+            ticks = newer["tick"] - older["tick"]
             sd = next((one.all_items_sd for one in _windows(newer) if one.ticks == ticks), None)
-        sd = round(now["sd"] + then["sd"], SD_DIGITS) if sd is None else sd
-        found["all_items"] = {"count": now["count"] - then["count"], "sd": sd}
+        sd = round(now.sd + then.sd, SD_DIGITS) if sd is None else sd
+        found["all_items"] = {"count": now.count - then.count, "sd": sd}
     return found
 
 
@@ -126,4 +133,4 @@ def _error(newer: Fields, older: Fields | None) -> tuple[float | None, bool]:
             return window.sd, True
     if newer["sd"] is None or older["sd"] is None:
         return None, False
-    return round(newer["sd"] + older["sd"], SD_DIGITS), False
+    return round(float(newer["sd"]) + older["sd"], SD_DIGITS), False  # of integers, any length

@@ -172,6 +172,11 @@ def test_a_window_has_the_change_of_the_count_of_all_items_and_no_sums() -> None
     assert "all_items" not in changes(newer | {"all_items": "many"}, None, BEGIN_MS)
 
 
+def test_errors_written_as_long_integers_are_answered() -> None:
+    newer, older = (LIFE[tick] | {"sd": 2**63, "windows": []} for tick in (500, 494))
+    assert orjson.loads(orjson.dumps(changes(newer, older, BEGIN_MS)))["sd"] == 2.0**64
+
+
 @on_a_loop
 async def test_a_window_over_a_gap_or_a_generation_says_from_when_it_is(tmp_path: Path) -> None:
     """A missing tick is not zero; the beginning of a generation within an epoch is."""
