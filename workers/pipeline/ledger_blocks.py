@@ -190,7 +190,10 @@ class Loading:
         self._expected = (block, place + 1) if followed else (block + 1, 0)
 
     def ledger(self, keys: int) -> Ledger:
-        """Return the ledger, of so many stream keys: kernels index by them unchecked."""
+        """Return the ledger; refuse rows outside the `keys` stream keys.
+
+        Kernels index by the key of a row without checking it.
+        """
         columns, (block, place) = self._columns, self._expected
         if place:
             raise StateRefused(f"stored ledger: part {place} of block {block} of labels is missing")

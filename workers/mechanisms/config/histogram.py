@@ -205,7 +205,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def sum_lane(self) -> Lane | None:
-        """Return the lane whose contributions are steps: an item's number as often as it counts."""
+        """Return the lane of sums: an item's number, in steps, is added each time it counts."""
         if self.sum is None:
             return None
         view = _view_name([*self._view, self.sum])
