@@ -114,7 +114,7 @@ def test_a_full_disk_costs_the_history_and_not_the_dashboard(
 
         def newest() -> bool:
             snapshots = page.get("snapshots", limit=1, **one)[1]["snapshots"]
-            return bool(snapshots[0]["tick"] == 2)
+            return bool(snapshots and snapshots[0]["tick"] == 2)
 
         until(newest, "the page goes on", PATIENCE_S)
         assert page.get("snapshots", at=at(2)["end"], **one)[0] == 200
