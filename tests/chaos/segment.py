@@ -295,9 +295,6 @@ class Running:
         if act.kind == "stop":
             slot.thaw_s = at_s + self.segment.session_s + _STOPPED_S
             return
-        if slot.thaw_s is not None:  # its next act came before the stop took effect
-            slot.worker.signal(signal.SIGCONT)
-            slot.thaw_s = None
         code = slot.worker.ended()
         wanted = (-signal.SIGKILL,) if act.kind == "kill" else (0,)
         if code not in wanted:

@@ -91,7 +91,7 @@ class Acting:
         return bool(self._acts) and self._acts[0][1] == step
 
     def at(self, step: str, who: str, before: Callable[[], object] = lambda: None) -> None:
-        """Act if it is the step's turn; `before` runs first."""
+        """Act if it is the step's turn; `before` runs first. What ends the process is its last."""
         with self._lock:
             if not self.awaits(step):
                 return
@@ -101,10 +101,10 @@ class Acting:
             self._acts[0] = kind, step, nth - 1, of
             if nth > 1:
                 return
-            del self._acts[0]
-        before()
-        self.journal.note(f"{kind} {step}", who)
-        os.kill(os.getpid(), SIGNALS[kind])
+            before()
+            self.journal.note(f"{kind} {step}", who)
+            del self._acts[: 1 if kind == "stop" else None]
+            os.kill(os.getpid(), SIGNALS[kind])
 
 
 def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:

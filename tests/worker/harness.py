@@ -174,9 +174,15 @@ class Site:
         self._workers = 0
         self._next: dict[str, dict[int, int]] = {}
         self._ends: dict[str, dict[tuple[bytes | None, int], int]] = {}
-        #: Of `produce`, and for records that it cannot make.
+        #: Of `produce`, and for records that it cannot make. Where a broker is killed, only an
+        #: idempotent one keeps records in order, and each once.
         self.producer: Producer = self.connection.producer(
-            None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
+            None,
+            **{
+                "linger.ms": 50,
+                "queue.buffering.max.messages": 2_000_000,
+                "enable.idempotence": True,
+            },
         )
         self.document: dict[str, Any] = {
             "worker": {"name": self.name, "data_dir": "data", "key_file": "key"}
