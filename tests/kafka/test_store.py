@@ -1,6 +1,9 @@
 """A local changelog copy may lag, but is never ahead, and never of another changelog."""
 
+import os
+import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from tests.kafka.harness import await_all, create_topic, unique, wait_until
 from workers.kafka import reading
 from workers.kafka import store as module
 from workers.kafka.clients import Connection
-from workers.kafka.store import Changelog, Store
+from workers.kafka.store import Changelog, Disk, Store
 from workers.kafka.topics import current_id
 from workers.runtime.errors import CopyFailed, StateRefused
 from workers.runtime.sizes import Change
@@ -77,6 +80,40 @@ def test_a_damaged_copy_is_discarded(tmp_path: Path, victim: str) -> None:
     again = Store(tmp_path / "copy", LOG).open()
     assert (list(again.items()), again.offset) == ([], None)
     again.write([(b"a", b"2")], 6)
+
+
+def test_a_copy_whose_files_lost_their_ends_is_refused_or_is_what_it_says(tmp_path: Path) -> None:
+    """A list of files that had lost an entry hid what was flushed, and the log after it was read.
+
+    Sources of a worker were gone then, while its progress was there.
+    """
+    path, killed, cut = tmp_path / "copy", tmp_path / "killed", tmp_path / "cut"
+    states: dict[int | None, list[tuple[bytes, bytes]]] = {None: []}
+    for at in range(1, 4):
+        store = Store(path, LOG).open()
+        store.write([(b"%d" % at, b"x"), (b"newest", b"%d" % at)], at)
+        states[at] = list(store.items())
+        if at > 1:
+            shutil.copytree(path, killed, dirs_exist_ok=True)  # as a killed process leaves it
+        store.close()
+        if at == 2:
+            shutil.rmtree(path)
+            killed.rename(path)
+    older = set[int | None]()
+    for files in (path, killed):
+        for file in (file for file in files.iterdir() if file.name[0] in "0CM"):
+            size = file.stat().st_size
+            for length in range(0, size, 8 if file.name[0] == "M" else max(1, size // 4)):
+                shutil.copytree(files, cut)
+                os.truncate(cut / file.name, length)
+                with suppress(CopyFailed):
+                    copy = Disk(cut)
+                    meta, found = copy.meta(), list(copy.items(b""))
+                    copy.close()
+                    assert found == states[None if meta is None else meta.offset], file.name
+                    older.add(None if meta is None else meta.offset)
+                shutil.rmtree(cut)
+    assert {1, 2} & older, "some are read"
 
 
 def test_an_unreadable_copy_is_reported_and_removed_when_it_is_closed(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 The changelog is authoritative; the copy avoids reading all of it at every start. After the Kafka
 commit, one RocksDB batch writes the changes and the changelog position they reach, so the copy may
-be behind the changelog but never ahead of it. A copy that is damaged, of another topic, or too old
+be behind the changelog but never ahead of it. Batches have no log of their own (WAL): after a kill
+the copy is what RocksDB last flushed, and a file that lost its end makes it older or unreadable. (A
+log is read without what was flushed before it, if the list of flushed files lost that entry.)
+A copy that is damaged, of another topic, or too old
 to have seen every deletion is read again. If the disk fails, the state moves to memory, and the
 store retries the disk later.
 
@@ -24,7 +27,7 @@ from typing import Any
 
 import msgspec
 from confluent_kafka import Consumer
-from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
+from rocksdict import DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from workers.kafka.clients import Connection
 from workers.kafka.reading import Callback, bounds_of, end_of, read_spans, reader
@@ -90,6 +93,8 @@ class Memory:
 _META = b"m"
 _DATA = b"d"
 _COPIES_MAX = 4
+#: After a kill, at most the changes of this time and of a write buffer are read again from Kafka.
+_FLUSH_S = 600.0
 
 
 class Disk:
@@ -100,6 +105,9 @@ class Disk:
         with self._failing("be opened"):
             path.mkdir(parents=True, exist_ok=True)
             self._db = Rdict(str(path), _options())
+        self._without_log = WriteOptions()
+        self._without_log.disable_wal = True
+        self._flushed_s = time.monotonic()
         try:
             self.meta()  # fail now if it is unreadable
         except CopyFailed:
@@ -136,7 +144,10 @@ class Disk:
         if meta is not None:
             batch.put(_META, msgspec.json.encode(meta))
         with self._failing("be written"):
-            self._db.write(batch)
+            self._db.write(batch, self._without_log)
+            if time.monotonic() - self._flushed_s >= _FLUSH_S:
+                self._db.flush(wait=False)
+                self._flushed_s = time.monotonic()
 
     def meta(self) -> Meta | None:
         with self._failing("be read"):
