@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 import orjson
@@ -30,8 +31,8 @@ _WARM = 50
 
 def arrivals(bootstrap: str, directory: Path, sides: Sides, seed: int = 2) -> Seen:
     """Run a row's ticks through a worker; the only column is the arrival, us after the tick."""
-    histogram = {"tick": f"{TICK_MS}ms", "keys": ["k"], "horizon": HORIZON, "epsilon": EPSILON}
-    histogram |= {"delta": DELTA, "max_items": sides.max_items}
+    histogram: dict[str, Any] = {"tick": f"{TICK_MS}ms", "horizon": HORIZON, "keys": ["k"]}
+    histogram |= {"epsilon": EPSILON, "delta": DELTA, "max_items": sides.max_items}
     short = {"commit_interval": f"{TICK_MS}ms"}
     place = Site(bootstrap, directory, [unk(**histogram)], partitions=1, owners=1, worker=short)
     world: Bools = np.random.default_rng(seed).permutation(sides.ticks) % 2 == 0

@@ -106,7 +106,7 @@ class Disk:
             path.mkdir(parents=True, exist_ok=True)
             self._db = Rdict(str(path), _options())
         self._without_log = WriteOptions()
-        self._without_log.disable_wal = True
+        self._without_log.disable_wal = True  # type: ignore[assignment]  # a property, to rocksdict's stub a method
         self._flushed_s = time.monotonic()
         try:
             self.meta()  # fail now if it is unreadable
