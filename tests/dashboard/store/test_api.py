@@ -264,12 +264,13 @@ async def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(
     async with client(file, memory=memory) as (http, _):
         query = f"/api/snapshots?{STREAM}"
         for place in (0, 900, len(LIFE) - 120, len(LIFE) - 1):
-            one = LIFE[place]
+            one = LIFE[place] | {"end_time": iso(LIFE[place]["end"])}
             for which in (f"at={one['end']}", f"epoch={one['epoch']}&tick={one['tick']}"):
                 found = await body(http, f"{query}&{which}&id={one['id']}")
                 assert found == {"snapshots": [one], "more": False}
         found = await body(http, f"{query}&at={LIFE[-1]['end']}&top=2")
-        assert found["snapshots"] == [LIFE[-1] | {"items": LIFE[-1]["items"][:2], "total_items": 6}]
+        cut = {"items": LIFE[-1]["items"][:2], "total_items": 6}
+        assert found["snapshots"] == [LIFE[-1] | cut | {"end_time": iso(LIFE[-1]["end"])}]
         answer = await http.get(f"{query}&at={LIFE[-1]['end'] + 1}")
         assert answer.status == 404
         last = {name: LIFE[-1][name] for name in ("id", "epoch", "tick", "end")}
