@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from workers.arrays.types import Floats
-from workers.dashboard.snapshots import Number
+from workers.dashboard.snapshots import Number, SumRange, SumRow
 from workers.mechanisms.accounting import NotNegative
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import SUBTRACTING
@@ -47,8 +47,8 @@ class Sums(msgspec.Struct, frozen=True):
     """A snapshot's counts and sums."""
 
     items: list[tuple[str, Number]]
-    sums: list[tuple[float, float | None, float, float]]
-    sum: dict[str, float]
+    sums: list[SumRow]
+    sum: SumRange
     sd: NotNegative
 
 
@@ -150,8 +150,8 @@ def _of_sums(newer: Fields, older: Fields | None) -> tuple[Fields, Fields] | Non
             return found, newer["sum"]
         then = msgspec.convert(older, Sums)
         was = dict(zip(dict(then.items), then.sums, strict=True))
-        means = Means(parse_sum({"field": "sum"} | {end: now.sum[end] for end in _RANGE}))
-        errors = [(one.sd, one.sum["sd"]) for one in (then, now)]
+        means = Means(parse_sum({"field": "sum"} | {end: newer["sum"][end] for end in _RANGE}))
+        errors = [(one.sd, one.sum.sd) for one in (then, now)]
         ticks = newer["tick"] - older["tick"]
         for window in _windows(newer):
             if window.ticks == ticks and window.sum_sd is not None:
