@@ -105,7 +105,7 @@ export class Item {
     this.changes(snapshot, item, counts && canSubtract(snapshot), paused, windowed);
     // A quantile is one of the counts, whatever the board's window is.
     const since = texts.measured && isRunning(snapshot.mechanism) ? `Of all that was counted since ${moment(origin, this.hooks.now())}${windowed ? ", not in the window alone" : ""}.` : "";
-    const mean = counts && !windowed ? meanWords(snapshot, item) : "";
+    const mean = counts ? meanWords(windowed ?? snapshot, item) : "";
     set(byId("item-words"), counts ? [this.shareOf(windowed ?? snapshot, item), mean].filter((one) => one).join(" ") : since);
     const wanted = this.wanted(snapshot, item, { before: unit === null ? before : null, paused, unit });
     this.lines.follow(wanted);
