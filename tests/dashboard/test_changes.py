@@ -39,7 +39,7 @@ def test_means_of_2000_items_in_a_window_lie_within_their_intervals(
     exact = by_hand([e for e in events if e["ts"] // TICK_MS % TICKS >= since], EPOCH)
 
     def covered() -> tuple[float, float, int]:
-        """Return the shares of means in their interval and of sums within two sd, and of how many."""
+        """Return the shares of means in their interval and of sums within 1.96 sd, of how many."""
         means = sums = n = 0
         for key in ("s1", "s2"):
             newer, older = snapshots[key, TICKS], snapshots.get((key, since))

@@ -35,6 +35,7 @@ THRESHOLD = 121
 #: What an item of the stream key s4 costs; the sum of its prices has this error, over an hour too.
 PRICES = {"tea": 2.5, "cup": 7.25, "pot": 31.0, "lid": -4.0, "samovar": 99.99}
 PRICE = Means(parse_sum({"field": "lines[].price", "from": -20, "to": 100, "step": 0.01}))
+UNKNOWN = "\u2013"
 CENTRED_SD, HOUR_CENTRED_SD = 20.0 * PRICE.steps, 15.0 * PRICE.steps
 #: What is added in each tick; the samovar is shown from tick 100 on only.
 RATES = {"tea": 30, "cup": 20, "pot": 11, "lid": 4, "samovar": 6}
@@ -75,7 +76,9 @@ def snapshot(tick: int, key: str) -> dict[str, Any]:
         centred = np.rint(counts * (prices - 40) / 0.005).astype(np.int64)
         sds = SD, CENTRED_SD
         own |= {"sums": PRICE.rows(counts, centred, *sds), "sum": PRICE.head(*sds)}
-        windows[0]["sum_sd"] = round(PRICE.sd(HOUR_SD, HOUR_CENTRED_SD if tick > 60 else CENTRED_SD), 4)
+        windows[0]["sum_sd"] = round(
+            PRICE.sd(HOUR_SD, HOUR_CENTRED_SD if tick > 60 else CENTRED_SD), 4
+        )
     return recent(tick, items(tick, key), ticks=TICKS, **own)
 
 
@@ -230,7 +233,7 @@ def test_sums_and_means_are_columns_of_the_board_over_any_window_and_in_its_file
     window.reads("#count-head", "^Counted$")
     then = dict(items(TICKS - 60, "s4"))
     in_hour = page.evaluate(cells)
-    assert in_hour.pop("samovar") == ["–", f"{MINUS}20 to 100", "–", ""]
+    assert in_hour.pop("samovar") == [UNKNOWN, f"{MINUS}20 to 100", UNKNOWN, ""]
     off = 2 * PRICE.sd(HOUR_SD, HOUR_CENTRED_SD)
     for label, (mean, interval, total, error) in in_hour.items():
         assert total == text(round((counts[label] - then[label]) * PRICES[label]))
@@ -240,7 +243,12 @@ def test_sums_and_means_are_columns_of_the_board_over_any_window_and_in_its_file
     found.value.save_as(tmp_path / "board.csv")
     for row in csv.DictReader((tmp_path / "board.csv").open()):
         if row["item"] == "samovar":
-            assert (row["sum"], row["mean"], row["mean_low"], row["mean_high"]) == ("", "", "-20", "100")
+            assert (row["sum"], row["mean"], row["mean_low"], row["mean_high"]) == (
+                "",
+                "",
+                "-20",
+                "100",
+            )
             continue
         by = counts[row["item"]] - then[row["item"]]
         assert float(row["sum"]) == pytest.approx(by * PRICES[row["item"]])
