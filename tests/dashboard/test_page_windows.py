@@ -229,6 +229,11 @@ def test_sums_and_means_are_columns_of_the_board_over_any_window_and_in_its_file
         assert total == text(round(counts[label] * PRICES[label]))
         assert error == f"± {off:,.0f}"
     window.reads("#item-words", f"Sum {drawn['tea'][2]} {drawn['tea'][3]}, mean {drawn['tea'][0]} ")
+    for unit, place in (("mean", 0), ("sum", 2)):
+        page.select_option("#unit", unit)
+        value = drawn["tea"][place]
+        window.reads("#reading", f": {value} \\(.* to .*\\)$")
+    page.select_option("#unit", "")
     page.click('#windows button:has-text("Last hour")')
     window.reads("#count-head", "^Counted$")
     then = dict(items(TICKS - 60, "s4"))
