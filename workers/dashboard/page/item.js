@@ -102,7 +102,7 @@ export class Item {
     const counts = Boolean(snapshot.items) && !(snapshot.edges && isQuantile(item));
     const running = counts && isRunning(snapshot.mechanism);
     const unit = running && this.view.unit !== null && UNITS.includes(this.view.unit) ? this.view.unit : null;
-    const what = snapshot.sums && SUMMED.includes(this.view.unit) ? this.view.unit : null;
+    const what = counts && snapshot.sums && SUMMED.includes(this.view.unit) ? this.view.unit : null;
     this.controls(snapshot, running, unit ?? what, paused);
     this.changes(snapshot, item, counts && canSubtract(snapshot), paused, windowed);
     // A quantile is one of the counts, whatever the board's window is.
