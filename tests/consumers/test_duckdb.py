@@ -46,7 +46,7 @@ def test_sums_and_totals_are_stored_with_the_items_of_all_pages_and_parts(tmp_pa
     common |= {"sum": {"from": 0, "to": 5, "step": 0.5, "sd": 6.5}}
     common |= {"windows": [{"ms": 10, "ticks": 1, "sd": 1.5, "sum_sd": 4.5, "all_items_sd": 7.5}]}
     common |= {"all_items": {"count": 12, "sd": 3.5}}
-    cut = [
+    cut: list[Any] = [
         (1, 1, 2, [["b", 3]], [[9.5, 3.2, 2.0, 5.0]]),
         (1, 2, 2, [["c", 1]], [[2.0, None, 0.0, 5.0]]),
         (2, 1, 1, [["a", 7]], [[8.5, 1.2, 0.5, 2.0]]),

@@ -48,10 +48,9 @@ def numbers_at(
     """Return the counts of a tick, or the sums, of which `error` states the error."""
     if not tick:
         return np.zeros(ITEMS)
-    labels, numbers = zip(*bodies[tick]["items"], strict=True)
+    by_label = dict(bodies[tick]["items"])
     if error == "sum_sd":
-        numbers = [row[0] for row in bodies[tick]["sums"]]
-    by_label = dict(zip(labels, numbers, strict=True))
+        by_label = dict(zip(by_label, (row[0] for row in bodies[tick]["sums"]), strict=True))
     return np.array([by_label[label] for label in DOMAIN])
 
 

@@ -292,7 +292,7 @@ class Means(Frozen):
         return float(total), float(total / count) if count else None
 
     def intervals(
-        self, counts: Longs, centred: Longs | Floats, sd: float, of_sums: float
+        self, counts: Longs | Floats, centred: Longs | Floats, sd: float, of_sums: float
     ) -> tuple[Floats, Floats, Floats]:
         """Return the means, NaN where there is none, and the ends of their 95 % intervals."""
         n, d, most = counts.astype(np.float64), centred.astype(np.float64), float(self.steps)

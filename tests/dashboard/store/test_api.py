@@ -173,7 +173,7 @@ def test_a_window_has_the_change_of_the_count_of_all_items() -> None:
 
 def test_a_window_has_the_changes_of_sums_in_its_own_order() -> None:
     """Nothing is said of an item that is new in it; sums of another program are left out."""
-    own = {"sum": {"from": 0, "to": 20, "step": 0.01, "sd": 80.0}, "sd": 10.0, "tick": 4}
+    own: Document = {"sum": {"from": 0, "to": 20, "step": 0.01, "sd": 80.0}, "sd": 10.0, "tick": 4}
     older = LIFE[494] | own | {"items": [["b", 800], ["a", 10]]}
     older |= {"sums": [[8_000.5, 10.0, 9.0, 11.0], [40.1, 4.0, 0.0, 20.0]]}
     newer = older | {"tick": 10, "items": [["b", 900], ["new", 700], ["a", 400]]}
