@@ -16,6 +16,7 @@ from tests.pipeline import test_sums
 from tests.replay.backtest.backtests import LABELS, backtest, bounded, events, numbers
 from tests.replay.site import T0, settings_of
 from tests.worker.harness import known, toml, unk
+from workers.arrays.types import Longs
 from workers.mechanisms.counters.lifted import LiftedColumns
 from workers.replay.backtest.measure import Delays
 from workers.replay.backtest.results import Results
@@ -444,11 +445,14 @@ def test_sums_and_means_of_2000_items_of_users_are_judged(tmp_path: Path) -> Non
     error = numbers(results, "sum_error_mean")[last // test_sums.TICK_MS]
     assert error == pytest.approx(np.mean(off), rel=1e-6)
     # Controls: half the stated noise, and twice.
-    drawn = LiftedColumns.at
-    for times, low, high in ((0.5, 0.99, 1.0), (2.0, 0.5, 0.85)):
-        with patch.object(
-            LiftedColumns, "at", lambda *of, by=times: np.rint(by * drawn(*of)).astype(np.int64)
-        ):
+    own = LiftedColumns.at
+    for factor, low, high in ((0.5, 0.99, 1.0), (2.0, 0.5, 0.85)):
+
+        def drawn(*of: Any, factor: float = factor) -> Longs:
+            return np.rint(factor * own(*of)).astype(np.int64)
+
+        with patch.object(LiftedColumns, "at", drawn):
             other = backtest(settings, tmp_path, some)
         for name in found:
-            assert low < numbers(other, name)[last // test_sums.TICK_MS] <= high, (name, times)
+            share = numbers(other, name)[last // test_sums.TICK_MS]
+            assert low < share <= high, (name, factor)
