@@ -449,10 +449,11 @@ def test_sums_and_means_of_2000_items_of_users_are_judged(tmp_path: Path) -> Non
     for factor, low, high in ((0.5, 0.99, 1.0), (2.0, 0.5, 0.85)):
 
         def drawn(*of: Any, factor: float = factor) -> Longs:
-            return np.rint(factor * own(*of)).astype(np.int64)
+            found: Longs = np.rint(factor * own(*of)).astype(np.int64)
+            return found
 
         with patch.object(LiftedColumns, "at", drawn):
             other = backtest(settings, tmp_path, some)
-        for name in found:
+        for name in ("sum_coverage", "mean_coverage"):
             share = numbers(other, name)[last // test_sums.TICK_MS]
             assert low < share <= high, (name, factor)
