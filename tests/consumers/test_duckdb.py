@@ -107,7 +107,7 @@ def test_it_resumes_after_a_kill_and_takes_a_snapshot_once(scene: Scene, tmp_pat
     columns = "histogram id key epoch tick start end mechanism unit rho epsilon delta"
     for path in files.rglob("*.parquet"):
         names = pq.read_schema(path).names
-        assert names == f"{columns} sd threshold items windows answer".split()
+        assert names == f"{columns} sd threshold items sum all_items windows answer".split()
 
 
 def test_a_second_truth_about_a_tick_is_refused(scene: Scene, tmp_path: Path) -> None:
