@@ -36,7 +36,7 @@ FRAME = (
     "page",
     "pages",
 )
-LISTED = ("items", "windows", "part", "parts")
+LISTED = ("items", "sums", "sum", "all_items", "windows", "part", "parts")
 
 
 class NotASnapshot(ValueError):
@@ -64,13 +64,25 @@ class Window:
         ms: the window, as the settings name it.
         ticks: what it covers: the change is that since so many ticks before; at tick 0, the epoch's start, every count was 0.
         sd: standard deviation of the change of one count.
+        sum_sd: that of one sum, where there are sums.
         all_items_sd: that of the count of all items, where there is one.
     """
 
     ms: int
     ticks: int
     sd: float
+    sum_sd: float | None = None
     all_items_sd: float | None = None
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum and the mean of an item's numbers; `low` to `high` is the mean's 95 % interval. No mean where the count may be 0."""
+
+    sum: float
+    mean: float | None
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,9 @@ class Snapshot:
         answer: the fields that stand instead of items.
         digest: of the records' bytes.
         windows: as the settings name them.
+        sums: one for each of the items, where the settings have a sum.
+        sum: then its range, `from`, `to` and `step`, and `sd`, the standard deviation of each sum.
+        all_items: `count` of all items, shown or not, and its `sd`, where the settings have a `total_share`.
     """
 
     histogram: str
@@ -102,6 +117,9 @@ class Snapshot:
     answer: dict[str, Any]
     digest: str
     windows: tuple[Window, ...] = ()
+    sums: tuple[Sum, ...] = ()
+    sum: dict[str, float] | None = None
+    all_items: dict[str, float] | None = None
 
 
 @dataclass
@@ -319,16 +337,28 @@ def _answer(pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return whole
 
 
+def _listed(
+    pages: Sequence[dict[str, Any]],
+) -> tuple[list[tuple[str, int]] | None, tuple[Sum, ...]]:
+    """The items of all pages, largest first, and the sums in the same order."""
+    if "items" not in pages[0]:
+        return None, ()
+    items = [_item(*item) for page in pages for item in page["items"]]
+    order = sorted(range(len(items)), key=lambda place: (-items[place][1], items[place][0]))
+    sums = [Sum(*row) for page in pages for row in page.get("sums", [])]
+    if sums and len(sums) != len(items):
+        raise ValueError
+    return [items[place] for place in order], tuple(sums[place] for place in order if sums)
+
+
 def _whole(pages: Sequence[dict[str, Any]], values: Sequence[bytes]) -> Snapshot:
     first = pages[0]
-    of_items = (_item(*item) for page in pages for item in page["items"])
     try:
+        items, sums = _listed(pages)
         return Snapshot(
             **{name: first[name] for name in FRAME if name not in ("guarantee", "page", "pages")},
             guarantee=Guarantee(**first["guarantee"]),
-            items=sorted(of_items, key=lambda item: (-item[1], item[0]))
-            if "items" in first
-            else None,
+            items=items,
             answer=_answer(
                 [
                     {name: page[name] for name in page if name not in (*FRAME, *LISTED)}
@@ -337,6 +367,9 @@ def _whole(pages: Sequence[dict[str, Any]], values: Sequence[bytes]) -> Snapshot
             ),
             digest=hashlib.sha256(b"\n".join(values)).hexdigest(),
             windows=tuple(Window(**window) for window in first.get("windows", [])),
+            sums=sums,
+            sum=first.get("sum"),
+            all_items=first.get("all_items"),
         )
     except (ValueError, TypeError, LookupError):
         raise NotASnapshot("a snapshot without all that one has") from None

@@ -2,7 +2,7 @@
 
     python examples/consumers/to_duckdb.py --topic orders.products --database board.duckdb --parquet board/
 
-    snapshots   one row a snapshot: its series, stream key, tick, items, and what the series promises
+    snapshots   one row a snapshot: its series, stream key, tick, items (with sums), count of all items, and what the series promises
     positions   where to go on in each partition
 
 Both change in one transaction of DuckDB, so a stop or a crash anywhere loses nothing and counts nothing twice. A snapshot that comes again
@@ -33,6 +33,16 @@ from snapshots import NotASnapshot, Pages, Snapshot
 
 TICKS_IN_A_FILE = 100
 PARQUET_S = 10.0
+ITEM = {
+    "label": pa.string(),
+    "count": pa.int64(),
+    **dict.fromkeys(("sum", "mean", "low", "high"), pa.float64()),
+}
+WINDOW = {
+    "ms": pa.int64(),
+    "ticks": pa.int64(),
+    **dict.fromkeys(("sd", "sum_sd", "all_items_sd"), pa.float64()),
+}
 COLUMNS = pa.schema(
     {
         "histogram": pa.string(),
@@ -49,8 +59,10 @@ COLUMNS = pa.schema(
         "delta": pa.float64(),
         "sd": pa.float64(),
         "threshold": pa.float64(),
-        "items": pa.list_(pa.struct({"label": pa.string(), "count": pa.int64()})),
-        "windows": pa.list_(pa.struct({"ms": pa.int64(), "ticks": pa.int64(), "sd": pa.float64()})),
+        "items": pa.list_(pa.struct(ITEM)),
+        "sum": pa.struct(dict.fromkeys(("from", "to", "step", "sd"), pa.float64())),
+        "all_items": pa.struct({"count": pa.int64(), "sd": pa.float64()}),
+        "windows": pa.list_(pa.struct(WINDOW)),
         "answer": pa.string(),
         "digest": pa.string(),
     }
@@ -59,8 +71,10 @@ TABLES = f"""
 create table if not exists snapshots (
     histogram varchar, id varchar, key varchar, epoch bigint, tick bigint, "start" timestamptz, "end" timestamptz, mechanism varchar,
     unit varchar, rho double, epsilon double, delta double, sd double, threshold double,
-    items struct(label varchar, count bigint)[], answer varchar, digest varchar, primary key (histogram, key, id, tick));
-alter table snapshots add column if not exists windows struct(ms bigint, ticks bigint, sd double)[];
+    items struct(label varchar, count bigint, sum double, mean double, low double, high double)[],
+    "sum" struct("from" double, "to" double, step double, sd double), all_items struct(count bigint, sd double),
+    windows struct(ms bigint, ticks bigint, sd double, sum_sd double, all_items_sd double)[],
+    answer varchar, digest varchar, primary key (histogram, key, id, tick));
 create table if not exists positions (topic varchar, part integer, next bigint, primary key (topic, part));
 create table if not exists files (histogram varchar, id varchar, first bigint, stale boolean, primary key (histogram, id, first));
 create or replace view first_ticks as
@@ -199,11 +213,11 @@ class Sink:
 
 
 def _row(snapshot: Snapshot) -> dict[str, object]:
-    items = (
-        None
-        if snapshot.items is None
-        else [{"label": label, "count": count} for label, count in snapshot.items]
-    )
+    items = None
+    if snapshot.items is not None:
+        sums = [dataclasses.asdict(one) for one in snapshot.sums] or [{}] * len(snapshot.items)
+        pairs = zip(snapshot.items, sums, strict=True)
+        items = [{"label": label, "count": count, **of} for (label, count), of in pairs]
     return {
         **{name: getattr(snapshot, name) for name in COLUMNS.names if hasattr(snapshot, name)},
         **dataclasses.asdict(snapshot.guarantee),

@@ -39,7 +39,8 @@ def config(topics: Topics, tmp_path: Path) -> Path:
 
 def test_snapshots_have_types_and_tables_have_their_rows(topics: Topics, config: Path) -> None:
     window = {"ms": 60_000, "ticks": 6, "sd": 3.5}
-    sums, range_ = [[6.5, 2.17, 1.0, 3.0], [0.25, None, 0.0, 9.0]], {"from": 0, "to": 9, "sd": 2.0}
+    sums = [[6.5, 2.17, 1.0, 3.0], [0.25, None, 0.0, 9.0]]
+    range_ = {"from": 0, "to": 9, "step": 0.5, "sd": 2.0}
     counted = numbers(3, [0, 10], [5, 90, 40], [0.5], 2.0) | {"histogram": "products", "key": "ms"}
     sent = [
         message(1, [("tea", 2**53 - 1), ("", -4)], windows=[window], key="s1"),

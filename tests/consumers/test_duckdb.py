@@ -1,21 +1,25 @@
 """The sink holds the topic, once and whole, whatever stops it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from tests.consumers.scene import Document, Program, Scene, run
-from tests.worker.harness import until
+from tests.consumers.scene import EXAMPLES, Document, Program, Scene, run
+from tests.worker.harness import PATIENCE_S, until
 
 pytestmark = pytest.mark.waits
 
 ROWS = (
     'select histogram, key, id, tick, epoch, epoch_ms("start"), epoch_ms("end"), mechanism, unit, rho, epsilon, delta, sd, '
-    "threshold, items, windows, answer"
+    "threshold, items, sum, all_items, windows, answer"
 )
+ITEM = ("label", "count", "sum", "mean", "low", "high")
 ORDER = "order by histogram, key, id, tick"
 
 
@@ -24,12 +28,49 @@ def expected(documents: list[Document]) -> list[tuple[object, ...]]:
     for s in documents:
         items = None
         if "items" in s:
-            items = [{"label": label, "count": count} for label, count in s["items"]]
+            sums = s.get("sums", [(None,) * 4] * len(s["items"]))
+            pairs = zip(s["items"], sums, strict=True)
+            items = [dict(zip(ITEM, (*item, *of), strict=True)) for item, of in pairs]
         fields = ("histogram", "key", "id", "tick", "epoch", "start", "end", "mechanism")
         promise = [s["guarantee"][name] for name in ("unit", "rho", "epsilon", "delta")]
-        noise = (s["sd"], s["threshold"], items, s.get("windows", []))
+        windows = [dict.fromkeys(("sum_sd", "all_items_sd")) | one for one in s.get("windows", [])]
+        noise = (s["sd"], s["threshold"], items, s.get("sum"), s.get("all_items"), windows)
         rows.append((*(s[name] for name in fields), *promise, *noise))
     return sorted(rows, key=lambda row: (*map(str, row[:3]), int(row[3])))
+
+
+def test_sums_and_totals_are_stored_with_the_items_of_all_pages_and_parts(tmp_path: Path) -> None:
+    common = {"histogram": "h", "key": "s1", "id": "0" * 32, "epoch": 1, "tick": 3, "parts": 2}
+    common |= {"start": 0, "end": 10, "sd": 2.5, "threshold": None, "mechanism": "unk_base"}
+    common |= {"guarantee": {"unit": "event", "rho": 0.1, "epsilon": 1.0, "delta": 1e-9}}
+    common |= {"sum": {"from": 0, "to": 5, "step": 0.5, "sd": 6.5}}
+    common |= {"windows": [{"ms": 10, "ticks": 1, "sd": 1.5, "sum_sd": 4.5, "all_items_sd": 7.5}]}
+    common |= {"all_items": {"count": 12, "sd": 3.5}}
+    cut: list[Any] = [
+        (1, 1, 2, [["b", 3]], [[9.5, 3.2, 2.0, 5.0]]),
+        (1, 2, 2, [["c", 1]], [[2.0, None, 0.0, 5.0]]),
+        (2, 1, 1, [["a", 7]], [[8.5, 1.2, 0.5, 2.0]]),
+    ]
+    records = [
+        common | {"part": part, "page": page, "pages": pages, "items": items, "sums": sums}
+        for part, page, pages, items, sums in cut
+    ]
+    whole = common | {"items": [["a", 7], ["b", 3], ["c", 1]]}
+    whole["sums"] = [cut[2][4][0], cut[0][4][0], cut[1][4][0]]
+    fill = f"""
+import sys, json
+from pathlib import Path
+sys.path.insert(0, {str(EXAMPLES)!r})
+from reading import Record
+from to_duckdb import Sink
+sink = Sink(Path("board.duckdb"), "t", None)
+values = [json.dumps(one).encode() for one in json.loads(sys.stdin.read())]
+assert sink.take([Record(0, place, value) for place, value in enumerate(values)]) == 1
+sink.close()
+"""
+    given: Any = {"input": json.dumps(records), "cwd": tmp_path, "text": True}
+    subprocess.run([sys.executable, "-c", fill], timeout=PATIENCE_S, check=True, **given)
+    assert stored(tmp_path / "board.duckdb") == expected([whole])
 
 
 def stored(database: Path) -> list[tuple[object, ...]]:
@@ -66,7 +107,7 @@ def test_it_resumes_after_a_kill_and_takes_a_snapshot_once(scene: Scene, tmp_pat
     columns = "histogram id key epoch tick start end mechanism unit rho epsilon delta"
     for path in files.rglob("*.parquet"):
         names = pq.read_schema(path).names
-        assert names == f"{columns} sd threshold items windows answer".split()
+        assert names == f"{columns} sd threshold items sum all_items windows answer".split()
 
 
 def test_a_second_truth_about_a_tick_is_refused(scene: Scene, tmp_path: Path) -> None:

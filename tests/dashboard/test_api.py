@@ -16,6 +16,7 @@ from aiohttp.web import Application, AppRunner, Request, Response, StreamRespons
 from multidict import MultiDict
 
 from tests.dashboard.feeding import GONE, PATIENCE_S, message, snapshot
+from tests.dashboard.store.making import iso
 from tests.dashboard.test_hub import on_a_loop
 from workers.dashboard import api
 from workers.dashboard.api import application, pages, refuse_unreadable
@@ -74,7 +75,10 @@ async def test_histograms_and_snapshots_are_answered_as_json() -> None:
         answer = await http.get(SNAPSHOTS)
         assert answer.content_type == "application/json"
         sent = [message(t, [("tea", 10 * t), ("cup", 5)]) for t in range(1, 8)]
-        assert await answer.json() == {"snapshots": sent, "more": False}
+        body = await answer.json()
+        ends = [one.pop("end_time") for one in body["snapshots"]]
+        assert body == {"snapshots": sent, "more": False}
+        assert ends[0] == "2023-11-14T22:13:30.000Z" and [iso(one["end"]) for one in sent] == ends
         # A public key may be asked for before its first event.
         nothing = await (await http.get("/api/snapshots?histogram=products&key=later")).json()
         assert nothing == {"snapshots": [], "more": False}

@@ -39,10 +39,10 @@ def test_the_least_file_is_enough(tmp_path: Path) -> None:
 def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) -> None:
     text = LEAST.replace('"orders"', '"orders"\nkey_file = "none.key"\ndata_dir = "none"')
     text += 'mechanism = "known_base"\ndomain_file = "none.txt"\nhorizon = 64\ntopic = "shown"\nlater_setting = 3\n'
-    text += 'label = "Latency"\nunit = "ms"\n'
+    text += 'label = "Latency"\nunit = "ms"\nsum = { field = "price", step = "none" }\n'
     (tmp_path / "x.toml").write_text(text + '[events]\ntopic = "e"\n')
     assert load_dashboard(tmp_path / "x.toml").histograms == (
-        HistogramTopic(name="products", topic="shown", horizon=64, label="Latency", unit="ms"),
+        HistogramTopic("products", "shown", 64, label="Latency", unit="ms", sum_field="price"),
     )
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import numpy as np
 import pytest
 
 from tests.dashboard.browser import MINUS, Window, text
 from tests.dashboard.feeding import RECENT_MS, Topics, embedded, recent
 from tests.worker.harness import until
+from workers.dashboard.server import Background, Dashboard
+from workers.mechanisms.config.sums import parse_sum
+from workers.pipeline.snapshots import Means
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +32,11 @@ SD = 20.0
 #: Of a change over an hour; of two counts with nothing in common it would be 28.3.
 HOUR_SD = 15.0
 THRESHOLD = 121
+#: What an item of the stream key s4 costs; the sum of its prices has this error, over an hour too.
+PRICES = {"tea": 2.5, "cup": 7.25, "pot": 31.0, "lid": -4.0, "samovar": 99.99}
+PRICE = Means(parse_sum({"field": "lines[].price", "from": -20, "to": 100, "step": 0.01}))
+UNKNOWN = "\u2013"
+CENTRED_SD, HOUR_CENTRED_SD = 20.0 * PRICE.steps, 15.0 * PRICE.steps
 #: What is added in each tick; the samovar is shown from tick 100 on only.
 RATES = {"tea": 30, "cup": 20, "pot": 11, "lid": 4, "samovar": 6}
 
@@ -60,19 +70,31 @@ def snapshot(tick: int, key: str) -> dict[str, Any]:
         windows[0]["all_items_sd"] = 45.0
         own |= {"all_items": {"count": count, "sd": 60.0}}
         own |= {"threshold": None} if tick == 10 else {}
+    if key == "s4":
+        counts = np.array([count for _, count in items(tick, key)])
+        prices = np.array([PRICES[label] for label, _ in items(tick, key)])
+        centred = np.rint(counts * (prices - 40) / 0.005).astype(np.int64)
+        sds = SD, CENTRED_SD
+        own |= {"sums": PRICE.rows(counts, centred, *sds), "sum": PRICE.head(*sds)}
+        windows[0]["sum_sd"] = round(
+            PRICE.sd(HOUR_SD, HOUR_CENTRED_SD if tick > 60 else CENTRED_SD), 4
+        )
     return recent(tick, items(tick, key), ticks=TICKS, **own)
 
 
 @pytest.fixture(scope="module")
 def topics() -> Iterator[Topics]:
     with embedded("products") as found:
-        found.send(*(snapshot(t, key) for t in range(1, TICKS + 1) for key in ("s1", "s2", "s3")))
+        keys = ("s1", "s2", "s3", "s4")
+        found.send(*(snapshot(t, key) for t in range(1, TICKS + 1) for key in keys))
         yield found
 
 
 @pytest.fixture(scope="module")
 def url(topics: Topics) -> Iterator[str]:
-    with topics.served("products") as dashboard:
+    settings = topics.settings("products")
+    shown = [replace(one, sum_field="lines[].price") for one in settings.histograms]
+    with Background(Dashboard(replace(settings, histograms=tuple(shown)), port=0)) as dashboard:
         until(lambda: dashboard.dashboard.store.state == {"state": "live"}, "all is read")
         yield f"{dashboard.url}?histogram=products&key=s1"
 
@@ -186,6 +208,78 @@ def test_the_last_row_is_what_is_not_listed_on_the_board_and_in_its_file(
     page.goto(f"{url}&since={snapshot(10, 's3')['end']}")
     window.reads("#shown", "others: unknown")
     assert page.evaluate(cells) == []
+
+
+def test_sums_and_means_are_columns_of_the_board_over_any_window_and_in_its_file(
+    chrome: Browser, window: Window, url: str, tmp_path: Path
+) -> None:
+    cells = """() => Object.fromEntries([...document.querySelectorAll("tr.item")].map((row) => [row.label,
+        [...row.querySelectorAll(".mean > *, .sum > *")].map((one) => one.textContent)]))"""
+    url = url.replace("key=s1", "key=s4")
+    page = window.open(url)
+    heads = page.locator("thead .mean, thead .sum").all_inner_texts()
+    assert [one.split() for one in heads] == [["Mean", "lines[].price"], ["Sum", "lines[].price"]]
+    counts = dict(items(TICKS, "s4"))
+    drawn = page.evaluate(cells)
+    off = 2 * PRICE.sd(SD, CENTRED_SD)
+    for label, (mean, interval, total, error) in drawn.items():
+        low, high = (float(end.replace(MINUS, "-")) for end in interval.split(" to "))
+        assert low <= PRICES[label] <= high
+        assert float(mean.replace(MINUS, "-")) == pytest.approx(PRICES[label], abs=0.06)
+        assert total == text(round(counts[label] * PRICES[label]))
+        assert error == f"± {off:,.0f}"
+    window.reads("#item-words", f"Sum {drawn['tea'][2]} {drawn['tea'][3]}, mean {drawn['tea'][0]} ")
+    for unit, place in (("mean", 0), ("sum", 2)):
+        page.select_option("#unit", unit)
+        value = drawn["tea"][place]
+        window.reads("#reading", f": {value} \\(.* to .*\\)$")
+    page.select_option("#unit", "")
+    page.click('#windows button:has-text("Last hour")')
+    window.reads("#count-head", "^Counted$")
+    then = dict(items(TICKS - 60, "s4"))
+    in_hour = page.evaluate(cells)
+    assert in_hour.pop("samovar") == [UNKNOWN, f"{MINUS}20 to 100", UNKNOWN, ""]
+    off = 2 * PRICE.sd(HOUR_SD, HOUR_CENTRED_SD)
+    for label, (mean, interval, total, error) in in_hour.items():
+        assert total == text(round((counts[label] - then[label]) * PRICES[label]))
+        assert error == f"± {off:,.0f}" and "to" in interval and mean != drawn[label]
+    with page.expect_download() as found:
+        page.click('#find-row [data-board="csv"]')
+    found.value.save_as(tmp_path / "board.csv")
+    for row in csv.DictReader((tmp_path / "board.csv").open()):
+        if row["item"] == "samovar":
+            assert (row["sum"], row["mean"], row["mean_low"], row["mean_high"]) == (
+                "",
+                "",
+                "-20",
+                "100",
+            )
+            continue
+        by = counts[row["item"]] - then[row["item"]]
+        assert float(row["sum"]) == pytest.approx(by * PRICES[row["item"]])
+        assert float(row["mean_low"]) < PRICES[row["item"]] < float(row["mean_high"])
+        assert float(row["sum_sd"]) == pytest.approx(off / 2, abs=1e-3)
+    with Window(chrome, width=390, height=844) as phone:
+        narrow = phone.open(url)
+        places = narrow.evaluate("""() => [...document.querySelectorAll("tr.item")].map((row) =>
+            [row.querySelector(".bar"), row.querySelector(".mean"), row.querySelector(".sum"), row]
+                .map((one) => one.getBoundingClientRect()).map(({ top, right, bottom }) => [top, right, bottom]))""")
+        for bar, mean, total, row in places:
+            assert bar[2] <= mean[0] < mean[2] <= total[0] < total[2] <= row[2]
+            assert max(mean[1], total[1]) <= 390
+
+
+def test_a_chart_of_counts_begins_at_0_where_only_its_band_is_below(
+    window: Window, url: str
+) -> None:
+    page = window.open(url)
+    window.shows('document.querySelector("#chart .band")?.getAttribute("d")?.length > 100')
+    marks = page.locator('#chart text[text-anchor="end"]').all_text_contents()
+    assert "0" in marks and not any(MINUS in mark for mark in marks)
+    lowest = """() => [Math.max(...document.querySelector("#chart .band").getAttribute("d").match(/ [\\d.]+/g).map(Number)),
+        Math.max(...[...document.querySelectorAll("#chart .grid")].map((line) => line.y1.baseVal.value))]"""
+    band, bottom = page.evaluate(lowest)
+    assert band == pytest.approx(bottom, abs=0.1)
 
 
 def test_what_opens_closes_with_escape_and_with_a_click_beside_it(window: Window, url: str) -> None:

@@ -107,6 +107,8 @@ def test_ticks_that_never_come_whole_take_no_more_memory_than_a_limit(
         orjson.dumps(message(guarantee=GONE)),
         orjson.dumps(message(page=3, pages=2)),
         orjson.dumps(message(part=3, parts=2)),
+        orjson.dumps(message(sums=[[5.0, 1.0, 0.0, 2.0]])),
+        orjson.dumps(message(sums=[], sum={"from": 0, "to": 2, "step": 1, "sd": 3.0})),
         orjson.dumps(message(items=GONE, query="max", value=[3], part=0, parts=2)),
         orjson.dumps(message(histogram="other")),
         orjson.dumps(message(end=0)),

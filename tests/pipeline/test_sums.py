@@ -34,20 +34,21 @@ PRICE = {"field": "lines[].price", "from": -20, "to": 100.5, "step": 0.25}
 TICK_MS = 10
 
 
-def settings(*others: Event, user: bool = False, **changes: Any) -> Settings:
+def document(*others: Event, user: bool = False, **changes: Any) -> Event:
     histogram = {"name": "h", "mechanism": "unk_base", "tick": "10ms", "horizon": 8, "max_items": 2}
     histogram |= {"epsilon": 8.0, "delta": 1e-4, "keys": ["s1", "s2"], "sum": PRICE} | changes
-    return settings_of(
-        {
-            "worker": {"name": "w", "data_dir": "d", "key_file": "k"},
-            "kafka": {"bootstrap": "localhost:9092"},
-            "events": {"topic": "t", "key": "shop", "items": "lines[].sku", "timestamp": "ts"}
-            | ({"user": "who"} if user else {}),
-            "privacy": {"unit": "user" if user else "event"},
-            "histogram": [histogram, *others],
-        },
-        Path(),
-    )
+    return {
+        "worker": {"name": "w", "data_dir": "d", "key_file": "k"},
+        "kafka": {"bootstrap": "localhost:9092"},
+        "events": {"topic": "t", "key": "shop", "items": "lines[].sku", "timestamp": "ts"}
+        | ({"user": "who"} if user else {}),
+        "privacy": {"unit": "user" if user else "event"},
+        "histogram": [histogram, *others],
+    }
+
+
+def settings(*others: Event, user: bool = False, **changes: Any) -> Settings:
+    return settings_of(document(*others, user=user, **changes), Path())
 
 
 BEGIN_MS = 1_000_000_000_000

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from msgspec import structs
 
 from tests.pipeline.pipeline import Partition, contribute, histogram_of, unk
 from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.pipeline.snapshots import Windows
+from workers.pipeline.snapshots import Windows, join_pages
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +25,7 @@ TICKS = 19
 COMMON: dict[str, Any] = {"name": "h", "tick_ms": 10, "horizon": 32, "keys": ("k",)}
 COMMON |= {"max_items": 2, "epsilon": 0.5, "delta": 1e-6}
 DOMAIN = tuple(f"i{number}" for number in range(ITEMS))
+SUM = parse_sum({"field": "price", "from": 50, "to": 100, "step": 0.5})
 
 
 def known(**changes: Any) -> HistogramConfig:
@@ -35,15 +38,19 @@ def snapshots(config: HistogramConfig) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for _ in range(TICKS):
         pages = [json.loads(snapshot.value) for snapshot in histogram.step([])]
-        items = [item for page in pages for item in page["items"]]
-        found[pages[0]["tick"]] = pages[0] | {"items": items}
+        found[pages[0]["tick"]] = join_pages(pages)
     return found
 
 
-def counts_at(bodies: Mapping[int, Mapping[str, Any]], tick: int) -> np.ndarray[Any, Any]:
+def numbers_at(
+    bodies: Mapping[int, Mapping[str, Any]], tick: int, error: str
+) -> np.ndarray[Any, Any]:
+    """Return the counts of a tick, or the sums, of which `error` states the error."""
     if not tick:
         return np.zeros(ITEMS)
     by_label = dict(bodies[tick]["items"])
+    if error == "sum_sd":
+        by_label = dict(zip(by_label, (row[0] for row in bodies[tick]["sums"]), strict=True))
     return np.array([by_label[label] for label in DOMAIN])
 
 
@@ -53,14 +60,15 @@ def counts_at(bodies: Mapping[int, Mapping[str, Any]], tick: int) -> np.ndarray[
         known(windows=(10, 40, 110)),
         known(windows=(10, 40, 110), counter="tree"),
         known(windows=(40,), counter="sqrt"),
+        known(windows=(10, 40), sum=SUM),
         MECHANISMS["meta"](
             **COMMON | {"domain": DOMAIN, "algorithm": "known_gauss", "windows": (10, 40, 110)}
         ),
     ],
-    ids=lambda config: f"{config.mechanism} {config.counter}",
+    ids=lambda config: f"{config.mechanism} {config.counter}{' sum' if config.sum else ''}",
 )
-def test_counts_of_two_snapshots_differ_by_noise_of_the_stated_sd(config: HistogramConfig) -> None:
-    """Subtract the snapshot `ticks` before, or nothing at the epoch's start."""
+def test_two_snapshots_differ_by_noise_of_the_stated_sd(config: HistogramConfig) -> None:
+    """Counts and sums: subtract the snapshot `ticks` before, or nothing at the epoch's start."""
     bodies = snapshots(config)
     assert sorted(bodies) == list(range(1, TICKS + 1))
     for tick, body in bodies.items():
@@ -69,10 +77,14 @@ def test_counts_of_two_snapshots_differ_by_noise_of_the_stated_sd(config: Histog
         assert [window["ticks"] for window in body["windows"]] == ticks
         if tick not in (1, 4, 8, 13, 16, 19):
             continue
-        for window in body["windows"]:
-            found = (counts_at(bodies, tick) - counts_at(bodies, tick - window["ticks"])).var()
+        for window, name in product(body["windows"], ("sd", "sum_sd")):
+            if name not in window:
+                assert name == "sum_sd" and config.sum is None
+                continue
+            then = numbers_at(bodies, tick - window["ticks"], name)
+            found = (numbers_at(bodies, tick, name) - then).var()
             for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
-                near = abs(found / (window["sd"] ** 2 * factor) - 1) < 0.05
+                near = abs(found / (window[name] ** 2 * factor) - 1) < 0.05
                 assert bool(near) is accepted, (tick, window)
 
 

@@ -51,11 +51,12 @@ class Quantile(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Standard deviations since `ticks` before: of a count's change, and of that of all items."""
+    """Standard deviations of changes since `ticks` before: of a count, a sum, the count of all."""
 
     ms: int
     ticks: int
     sd: float
+    sum_sd: float | None = None
     all_items_sd: float | None = None
 
 

@@ -214,7 +214,7 @@ def application(
 ) -> web.Application:
     """Return the web application, without Kafka. Without a `token`, readers need none.
 
-    `histograms` are (name, horizon) in settings order, `words` the label and unit of each one's
+    `histograms` are (name, horizon) in settings order, `words` what the settings call each one's
     numbers; `further` extends /api/histograms. Without a `store`, only memory is served.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
@@ -311,9 +311,14 @@ async def _snapshots(request: web.Request) -> web.Response:
     for index, snapshot in enumerate(found):
         if (items is not None or top is not None) and index % 50 == 49:
             await asyncio.sleep(0)  # cutting takes time: yield to other requests
-        lines.append(select_items(snapshot, items=items, top=top))
+        line = select_items(snapshot, items=items, top=top)
+        lines.append(with_end_time(line, snapshot.end))
     body = b'{"snapshots":[%s],"more":%s}' % (b",".join(lines), b"true" if more else b"false")
     return answer(body)
+
+
+def with_end_time(line: bytes, end_ms: int) -> bytes:
+    return b'%b,"end_time":"%b"}' % (line.rstrip()[:-1], iso(end_ms).encode())
 
 
 async def _stream(request: web.Request) -> web.StreamResponse:
@@ -501,7 +506,8 @@ async def _find(
     held = memory.page(asked.stream, None, memory.ticks)[0]
     found = next((snapshot for snapshot in reversed(held) if _matches(snapshot, asked)), None)
     if found is not None:
-        return select_items(found, items=frozenset(asked.items) or None, top=asked.top), {}
+        line = select_items(found, items=frozenset(asked.items) or None, top=asked.top)
+        return with_end_time(line, found.end), {}
     snapshot, nearest = None, _nearest(held, asked)
     if store is not None:
         try:
@@ -510,7 +516,7 @@ async def _find(
             if not held:
                 raise
     if snapshot is not None:
-        return orjson.dumps(snapshot), {}
+        return with_end_time(orjson.dumps(snapshot), snapshot["end"]), {}
     if not held and store is None:
         raise NotStored("no such key in the history; /api/histograms lists the keys")
     return None, nearest

@@ -6,8 +6,8 @@ standard deviation of their difference is no larger. At the beginning of a serie
 without noise.
 
 An item that was not shown at the earlier tick had an unknown count there, at most that tick's
-threshold: its change is listed as the whole count, and its label in `new`. The count of all items
-has noise of its own, and changes in the same way.
+threshold: its change is listed as the whole count, and its label in `new`. Of its sum nothing is
+said. Sums and the count of all items have noise of their own, and change in the same way.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,26 +15,40 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 
-from workers.dashboard.snapshots import Number
+from workers.arrays.types import Floats
+from workers.dashboard.snapshots import Number, SumRange, SumRow
 from workers.mechanisms.accounting import NotNegative
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import SUBTRACTING
-from workers.pipeline.snapshots import SD_DIGITS, Numeric
+from workers.mechanisms.config.sums import parse_sum
+from workers.pipeline.snapshots import SD_DIGITS, Means, Numeric
 
 Fields = Mapping[str, Any]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+_RANGE = ("from", "to", "step")
 
 
 class Window(msgspec.Struct, frozen=True):
     ms: Positive
     ticks: Positive
     sd: NotNegative
+    sum_sd: NotNegative | None = None
     all_items_sd: NotNegative | None = None
 
 
 class Total(msgspec.Struct, frozen=True):
     count: Number
+    sd: NotNegative
+
+
+class Sums(msgspec.Struct, frozen=True):
+    """A snapshot's counts and sums."""
+
+    items: list[tuple[str, Number]]
+    sums: list[SumRow]
+    sum: SumRange
     sd: NotNegative
 
 
@@ -78,6 +92,7 @@ def changes(
     rows.sort(key=lambda row: (-row[1], row[0]))
     left_out = ("windows", "quantiles", "all_items", "sums", "sum")
     found = {name: newer[name] for name in newer if name not in left_out} | _of_all(newer, older)
+    of_sums = _of_sums(newer, older)
     if newer.get("quantiles") and sd is not None:
         with suppress(KeyError, TypeError, ValueError):  # as another program may have written them
             quantiles = [one["q"] for one in newer["quantiles"]]
@@ -89,6 +104,9 @@ def changes(
     elif "edges" not in newer:
         rows = rows[:top]
     found |= {"items": [row[:2] for row in rows], "counts": [row[2] for row in rows]}
+    if of_sums is not None:
+        listed, about = of_sums
+        found |= {"sums": [listed[row[0]] for row in rows], "sum": about}
     found |= {"sd": sd, "threshold": None}
     found["change"] = {
         "from": begin_ms,
@@ -121,6 +139,35 @@ def _of_all(newer: Fields, older: Fields | None) -> dict[str, Any]:
         sd = round(now.sd + then.sd, SD_DIGITS) if sd is None else sd
         found["all_items"] = {"count": now.count - then.count, "sd": sd}
     return found
+
+
+def _of_sums(newer: Fields, older: Fields | None) -> tuple[Fields, Fields] | None:
+    """Return the changes of sums by label, with their means, and the new `sum`; None: no sums."""
+    with suppress(KeyError, ValueError, OverflowError, msgspec.ValidationError):  # as above
+        now = msgspec.convert(newer, Sums)
+        found: dict[str, Any] = dict(zip(dict(now.items), now.sums, strict=True))
+        if older is None:
+            return found, newer["sum"]
+        then = msgspec.convert(older, Sums)
+        was = dict(zip(dict(then.items), then.sums, strict=True))
+        means = Means(parse_sum({"field": "sum"} | {end: newer["sum"][end] for end in _RANGE}))
+        errors = [(one.sd, one.sum.sd) for one in (then, now)]
+        ticks = newer["tick"] - older["tick"]
+        for window in _windows(newer):
+            if window.ticks == ticks and window.sum_sd is not None:
+                errors = [(window.sd, window.sum_sd)]
+        both = [label for label in found if label in was]
+        counts = _array(dict(now.items), both) - _array(dict(then.items), both)
+        sums = np.array([found[label][0] - was[label][0] for label in both], dtype=np.float64)
+        found = dict.fromkeys(found, means.unknown)
+        found |= zip(both, means.changed_rows(counts, sums, errors), strict=True)
+        sd = round(sum(of_sum for _, of_sum in errors), SD_DIGITS)
+        return found, newer["sum"] | {"sd": sd}
+    return None
+
+
+def _array(of: Mapping[str, int], labels: list[str]) -> Floats:
+    return np.array([of[label] for label in labels], dtype=np.float64)
 
 
 def _error(newer: Fields, older: Fields | None) -> tuple[float | None, bool]:

@@ -35,7 +35,8 @@ TOKEN_CHARACTERS = 16
 class HistogramTopic:
     """A histogram of the page; `horizon` is None if unbounded or not given.
 
-    `label` and `unit` say what the numbers in its buckets are; both may be missing.
+    `label` and `unit` say what the numbers in its buckets are, `sum_field` what is added up; any of
+    them may be missing.
     """
 
     name: str
@@ -43,6 +44,7 @@ class HistogramTopic:
     horizon: int | None = None
     label: str | None = None
     unit: str | None = None
+    sum_field: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,9 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
         for given in ("label", "unit")
         if given in values
     }
+    of = values.get("sum")
+    field = of.get("field") if isinstance(of, dict) else None
+    words |= {"sum_field": field} if isinstance(field, str) else {}
     return HistogramTopic(name=name, topic=topic, horizon=horizon if known else None, **words)
 
 

@@ -238,6 +238,10 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+# What the settings say of a histogram's numbers.
+WORDS = ("label", "unit", "sum_field")
+
+
 def catalog(
     history: History,
     known: Collection[tuple[str, int | None]],
@@ -245,7 +249,7 @@ def catalog(
 ) -> list[dict[str, object]]:
     """Return every histogram with its stream keys and the metadata of its newest snapshot.
 
-    `words` are the label and unit of a histogram's numbers.
+    `words` are the label and unit of a histogram's numbers, and the field that is added up.
     """
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
     for stream in history.streams():
@@ -253,7 +257,7 @@ def catalog(
     newest, found = history.newest_of_histograms(), []
     for name, horizon in known:
         about: dict[str, object] = {"histogram": name, "keys": sorted(keys[name])}
-        about |= {"horizon": horizon, "label": None, "unit": None, **words.get(name, {})}
+        about |= {"horizon": horizon, **dict.fromkeys(WORDS), **words.get(name, {})}
         for field in ("mechanism", "id", "epoch", "tick", "end", "guarantee"):
             about[field] = getattr(newest.get(name), field, None)
         found.append(about)

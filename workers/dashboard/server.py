@@ -16,7 +16,7 @@ from workers.dashboard.api import application, refuse_unreadable
 from workers.dashboard.config import DashboardSettings, load_dashboard, read_token
 from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
-from workers.dashboard.hub import Hub
+from workers.dashboard.hub import WORDS, Hub
 from workers.dashboard.store.store import Store
 from workers.kafka.outages import filter_outage_logs
 from workers.runtime.errors import SettingsError
@@ -50,7 +50,9 @@ class Dashboard:
         keep = settings.history
         keep_ms = {"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms}
         self.store = Store(settings.connection, topics, path=keep.store, keep_ms=keep_ms)
-        words = {one.name: {"label": one.label, "unit": one.unit} for one in settings.histograms}
+        words = {
+            one.name: {word: getattr(one, word) for word in WORDS} for one in settings.histograms
+        }
         access: Any = {"host": host, "token": token, "further": further, "store": self.store}
         self._app = application(self.hub, histograms, name=settings.worker, words=words, **access)
         self._app.add_routes(routes)

@@ -21,6 +21,8 @@ RECORD_BYTES = 500
 # Integers that a browser reads exactly.
 Number = Annotated[int, msgspec.Meta(ge=-(2**53) + 1, le=2**53 - 1)]
 Place = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+#: Sum, mean, and the ends of its interval.
+SumRow = tuple[float, float | None, float, float]
 
 
 class InvalidSnapshot(QuietcountError):
@@ -41,6 +43,13 @@ class Head(msgspec.Struct, frozen=True):
     guarantee: Guarantee
 
 
+class SumRange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
+    from_: float
+    to: float
+    step: float
+    sd: NotNegative
+
+
 class Frame(Head, frozen=True):
     page: Place
     pages: Place
@@ -49,6 +58,8 @@ class Frame(Head, frozen=True):
     part: Place = 1
     parts: Place = 1
     items: list[tuple[str, Number]] | None = None
+    sums: list[SumRow] | None = None
+    sum: SumRange | None = None
 
 
 class PlainGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,7 +180,9 @@ def decode(histogram: str, value: bytes) -> Frame:
     """Return a record's frame after checking all its JSON; raise InvalidSnapshot."""
     frame = _decoded(value)
     numbered = frame.page <= frame.pages and frame.part <= frame.parts
-    if frame.histogram != histogram or not numbered or frame.start >= frame.end:
+    sums, items = frame.sums, frame.items or ()
+    summed = sums is None or (frame.sum is not None and len(sums) == len(items))
+    if frame.histogram != histogram or not numbered or not summed or frame.start >= frame.end:
         raise InvalidSnapshot("a record that is no snapshot of this histogram")
     return frame
 

@@ -16,7 +16,8 @@ Windows. For each window a snapshot states the standard deviation of an item's p
 tick t minus the one `ticks` before. It follows from the settings and t alone, so it costs no
 privacy. Two snapshots share noise, which cancels: error bars that assume independence would be
 three times too long over one tick (`lifted`), less over longer windows. In an epoch younger than a
-window, `ticks` is `tick`: before its start every count is 0 without noise.
+window, `ticks` is `tick`: before its start every count is 0 without noise. The same holds for the
+change of a sum and of the count of all items.
 
 Numbers. Quantiles and their intervals are post-processing of the released counts, the public edges
 and the public sd of the noise: they cost no privacy, and every reader can recompute them. They are
@@ -49,7 +50,8 @@ The noise of D - theta n has the variance d^2 + theta^2 s^2. So |D - theta n| <=
 theta^2 s^2) holds with probability 95 % for the true theta, whatever n is: the interval is all such
 theta (Fieller), clipped to -R..R, to which the true theta belongs, and widened to a digit. With a =
 n^2 - 1.96^2 s^2 > 0 and n > 0 they lie between the roots of a theta^2 - 2 n D theta + D^2 - 1.96^2
-d^2; elsewhere the interval is -R..R, and there is no mean.
+d^2; elsewhere the interval is -R..R, and there is no mean. For the change of a sum and of its count
+over a window, the same holds with s and d of these changes; larger s and d only widen the interval.
 """
 
 import math
@@ -230,6 +232,12 @@ class Means(Frozen):
         of_count, of_sum = self._middle * sd, self._half * of_sums
         return math.sqrt(of_count * of_count + of_sum * of_sum)
 
+    def centred_sd(self, sd: float, of_sum: float) -> float:
+        """Return a bound of the sd of a centred sum, with published sds of a count and of a sum."""
+        most = (of_sum + SD_ROUNDING) * (1 + 2**-50)
+        least = abs(self._middle) * max(sd - SD_ROUNDING, 0.0)
+        return math.sqrt(max(most * most - least * least, 0.0)) / self._half
+
     def head(self, sd: float, of_sums: float) -> dict[str, Any]:
         """Return the field `sum` of a snapshot."""
         low, high = map(_number, (self._of.from_, self._of.to))
@@ -240,11 +248,32 @@ class Means(Frozen):
         self, counts: Longs, centred: Longs, sd: float, of_sums: float
     ) -> list[list[float | None]]:
         """Return sum, mean, and its interval's low and high, of released numbers (m,)."""
-        sums = self.sums(counts, centred).tolist()
-        means, low, high = self.intervals(counts, centred, sd, of_sums)
-        columns = (sums, means.tolist(), low.tolist(), high.tolist())
-        found = zip(*columns, strict=True)
-        return [[n, None if math.isnan(mean) else mean, *ends] for n, mean, *ends in found]
+        sums = self.sums(counts, centred)
+        return self._listed(sums, *self.intervals(counts, centred, sd, of_sums))
+
+    @staticmethod
+    def _listed(*columns: Floats) -> list[list[float | None]]:
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [[n, None if math.isnan(mean) else mean, *ends] for n, mean, *ends in rows]
+
+    def changed_rows(
+        self, counts: Floats, sums: Floats, errors: Sequence[tuple[float, float]]
+    ) -> list[list[float | None]]:
+        """Return the same rows of changes of published counts and sums (m,).
+
+        `errors` are the published sds of a count and of a sum, over the window or at both its ends:
+        a difference has at most the sum of both. Doubles round by far less than the noise.
+        """
+        sd = sum(of_count for of_count, _ in errors)
+        of_sums = sum(self.centred_sd(*error) for error in errors)
+        centred = (sums - self._middle * counts) / self._half
+        found = np.rint(sums * self._scale) / self._scale
+        return self._listed(found, *self.intervals(counts, centred, sd, of_sums))
+
+    @property
+    def unknown(self) -> list[float | None]:
+        """Return the row of an item whose sum is not known."""
+        return [None, None, *self._ends]
 
     def sums(self, counts: Longs, centred: Longs) -> Floats:
         """Return the sums (m,), each rounded once from whole numbers of any size."""
@@ -263,7 +292,7 @@ class Means(Frozen):
         return float(total), float(total / count) if count else None
 
     def intervals(
-        self, counts: Longs, centred: Longs, sd: float, of_sums: float
+        self, counts: Longs | Floats, centred: Longs | Floats, sd: float, of_sums: float
     ) -> tuple[Floats, Floats, Floats]:
         """Return the means, NaN where there is none, and the ends of their 95 % intervals."""
         n, d, most = counts.astype(np.float64), centred.astype(np.float64), float(self.steps)
@@ -289,6 +318,7 @@ def _number(value: Decimal) -> int | float:
 
 
 SD_DIGITS = 4  # rounded like every other sd in a snapshot
+SD_ROUNDING = 0.5 * 10.0**-SD_DIGITS
 
 
 class Windows:
@@ -299,6 +329,8 @@ class Windows:
         self._sd: Callable[[int, int], float] | None = None
         # A backtest's mechanism wraps another one: test for the attribute, not the type.
         self._totals: Counter | None = getattr(mechanism, "of_totals", None)
+        self._sums: Counter | None = getattr(mechanism, "of_sums", None)
+        self._means = None if config.sum is None else Means(config.sum)
         if self._ticks and config.subtracts:
             self._sd = getattr(mechanism, "difference_sd", None)
         if self._ticks and self._sd is None:
@@ -312,8 +344,11 @@ class Windows:
         found = []
         for length, ticks in self._ticks:
             covered = min(ticks, t)
-            sd = round(self._sd(t, t - covered), SD_DIGITS)
-            window = {"ms": length, "ticks": covered, "sd": sd}
+            sd = self._sd(t, t - covered)
+            window = {"ms": length, "ticks": covered, "sd": round(sd, SD_DIGITS)}
+            if self._sums is not None and self._means is not None:
+                of_sum = self._means.sd(sd, self._sums.difference_sd(t, t - covered))
+                window["sum_sd"] = round(of_sum, SD_DIGITS)
             if self._totals is not None:
                 of_all = self._totals.difference_sd(t, t - covered)
                 window["all_items_sd"] = round(of_all, SD_DIGITS)

@@ -117,7 +117,10 @@ class ReplayHistogram(Histogram):
 def _select(release: Release | Items, rows: Rows) -> Release | Items:
     counts = release.counts[rows]
     if isinstance(release, Release):
-        return replace(release, rows=release.rows[rows], counts=counts)
+        sums = release.sums
+        if sums is not None:
+            sums = replace(sums, values=sums.values[rows])
+        return replace(release, rows=release.rows[rows], counts=counts, sums=sums)
     labels = [release.labels[row] for row in rows.tolist()]
     return replace(release, keys=release.keys[rows], labels=labels, counts=counts)
 

@@ -159,10 +159,9 @@ async def test_a_window_is_the_difference_of_two_ticks_with_its_own_error(file: 
             assert [row[0] for row in cut["snapshots"][0]["items"]] == ["item 1"]
 
 
-def test_a_window_has_the_change_of_the_count_of_all_items_and_no_sums() -> None:
+def test_a_window_has_the_change_of_the_count_of_all_items() -> None:
     window = LIFE[500]["windows"][0] | {"all_items_sd": 70.5}
-    of = {"sums": [], "sum": {"sd": 1.0}}
-    newer = LIFE[500] | of | {"all_items": {"count": 900, "sd": 60.0}, "windows": [window]}
+    newer = LIFE[500] | {"all_items": {"count": 900, "sd": 60.0}, "windows": [window]}
     for place, count, sd in ((494, 300, 70.5), (492, 300, 110.0), (None, 900, 60.0)):
         older = place and LIFE[place] | {"all_items": {"count": 600, "sd": 50.0}}
         found = changes(newer, older or None, BEGIN_MS)
@@ -170,6 +169,26 @@ def test_a_window_has_the_change_of_the_count_of_all_items_and_no_sums() -> None
         assert not {"sums", "sum"} & set(found)
     assert "all_items" not in changes(newer, LIFE[494], BEGIN_MS)
     assert "all_items" not in changes(newer | {"all_items": "many"}, None, BEGIN_MS)
+
+
+def test_a_window_has_the_changes_of_sums_in_its_own_order() -> None:
+    """Nothing is said of an item that is new in it; sums of another program are left out."""
+    own: Document = {"sum": {"from": 0, "to": 20, "step": 0.01, "sd": 80.0}, "sd": 10.0, "tick": 4}
+    older = LIFE[494] | own | {"items": [["b", 800], ["a", 10]]}
+    older |= {"sums": [[8_000.5, 10.0, 9.0, 11.0], [40.1, 4.0, 0.0, 20.0]]}
+    newer = older | {"tick": 10, "items": [["b", 900], ["new", 700], ["a", 400]]}
+    newer |= {"sums": [[9_000.7, 10.0, 9.0, 11.0], [7.0, 1.0, 0.0, 2.0], [1_990.4, 5.0, 4.0, 6.0]]}
+    newer["windows"] = [{"ms": 60_000, "ticks": 6, "sd": 12.0, "sum_sd": 100.0}]
+    found = changes(newer, older, BEGIN_MS, items=["b", "a", "new"])
+    assert [label for label, _ in found["items"]] == ["new", "a", "b"]
+    [unknown, (total, mean, low, high), (other, *_)] = found["sums"]
+    assert unknown == [None, None, 0.0, 20.0]
+    assert (total, other) == (1_950.3, 1_000.2)
+    assert (mean, found["sum"]["sd"]) == (5.00077, 100.0)
+    assert low < mean < high
+    for wrong in ({"sums": [[1.0]]}, {"sum": {"sd": 1.0}}, {"sums": newer["sums"][1:]}):
+        assert "sums" not in changes(newer | wrong, older, BEGIN_MS)
+    assert changes(newer, None, BEGIN_MS, top=1)["sums"] == [(9_000.7, 10.0, 9.0, 11.0)]
 
 
 def test_errors_written_as_long_integers_are_answered() -> None:
@@ -245,12 +264,13 @@ async def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(
     async with client(file, memory=memory) as (http, _):
         query = f"/api/snapshots?{STREAM}"
         for place in (0, 900, len(LIFE) - 120, len(LIFE) - 1):
-            one = LIFE[place]
+            one = LIFE[place] | {"end_time": iso(LIFE[place]["end"])}
             for which in (f"at={one['end']}", f"epoch={one['epoch']}&tick={one['tick']}"):
                 found = await body(http, f"{query}&{which}&id={one['id']}")
                 assert found == {"snapshots": [one], "more": False}
         found = await body(http, f"{query}&at={LIFE[-1]['end']}&top=2")
-        assert found["snapshots"] == [LIFE[-1] | {"items": LIFE[-1]["items"][:2], "total_items": 6}]
+        cut = {"items": LIFE[-1]["items"][:2], "total_items": 6}
+        assert found["snapshots"] == [LIFE[-1] | cut | {"end_time": iso(LIFE[-1]["end"])}]
         answer = await http.get(f"{query}&at={LIFE[-1]['end'] + 1}")
         assert answer.status == 404
         last = {name: LIFE[-1][name] for name in ("id", "epoch", "tick", "end")}

@@ -6,14 +6,18 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from tests import ROOT
+from tests.pipeline import test_sums
 from tests.replay.backtest.backtests import LABELS, backtest, bounded, events, numbers
 from tests.replay.site import T0, settings_of
-from tests.worker.harness import known, unk
+from tests.worker.harness import known, toml, unk
+from workers.arrays.types import Longs
+from workers.mechanisms.counters.lifted import LiftedColumns
 from workers.replay.backtest.measure import Delays
 from workers.replay.backtest.results import Results
 from workers.replay.backtest.truth import SIZES, kendall
@@ -405,3 +409,51 @@ def test_sums_and_means_are_compared_with_those_of_the_bounded_numbers(tmp_path:
     assert measured > 20
     for run in (0, 1):
         assert 0.8 < numbers(results, "mean_coverage", seed=run)[0] <= 1
+
+
+def test_sums_and_means_of_2000_items_of_users_are_judged(tmp_path: Path) -> None:
+    """A user's items count up to three times in an epoch, with `count`: against plain Python.
+
+    Snapshots come in two parts, with the sums of their own items. With n = 2,000 and p = 0.95 a share below 0.93 has probability 3e-5.
+    """
+    of: Any = {"mechanism": "known_base", "domain": [f"i{n}" for n in range(1_000)]}
+    of |= {"count": "lines[].qty", "max_count": 3, "max_items_per_user": 5, "epsilon": 40.0}
+    document = test_sums.document(user=True, **of, split=2)
+    document["worker"]["owner_partitions"] = 2
+    (tmp_path / "settings.toml").write_text(toml(document))
+    settings, some = load(tmp_path / "settings.toml"), test_sums.some(20_000, 1_000, 2, ticks=8)
+    snapshots: list[dict[str, Any]] = []
+    results = backtest(settings, tmp_path, some, snapshots=snapshots)
+    exact = test_sums.by_hand(some, test_sums.EPOCH, 3, count=True, user=True)
+    last = max(snapshot["end"] for snapshot in snapshots)
+    of_sums, of_means, off = [], [], []
+    for snapshot in (one for one in snapshots if one["end"] == last):
+        rows = zip(snapshot["items"], snapshot["sums"], strict=True)
+        for (label, _), (total, _, low, high) in rows:
+            if (snapshot["key"], label) not in exact:
+                continue
+            times, thousandths = exact[snapshot["key"], label]
+            right = thousandths / 1_000
+            off.append(abs(total - right))
+            of_sums.append(off[-1] <= 1.96 * snapshot["sum"]["sd"])
+            of_means.append(low <= right / times <= high)
+    assert len(off) > 1_900
+    found = {"sum_coverage": of_sums, "mean_coverage": of_means}
+    for name, held in found.items():
+        share = numbers(results, name)[last // test_sums.TICK_MS]
+        assert share == pytest.approx(np.mean(held)) and 0.93 < share < 0.975, (name, share)
+    error = numbers(results, "sum_error_mean")[last // test_sums.TICK_MS]
+    assert error == pytest.approx(np.mean(off), rel=1e-6)
+    # Controls: half the stated noise, and twice.
+    own = LiftedColumns.at
+    for factor, low, high in ((0.5, 0.99, 1.0), (2.0, 0.5, 0.85)):
+
+        def drawn(*of: Any, factor: float = factor) -> Longs:
+            found: Longs = np.rint(factor * own(*of)).astype(np.int64)
+            return found
+
+        with patch.object(LiftedColumns, "at", drawn):
+            other = backtest(settings, tmp_path, some)
+        for name in ("sum_coverage", "mean_coverage"):
+            share = numbers(other, name)[last // test_sums.TICK_MS]
+            assert low < share <= high, (name, factor)

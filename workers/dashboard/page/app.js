@@ -19,7 +19,7 @@ import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
 import { View, isTick } from "./view.js";
 import { beginning, capital, moment, periodWords, timeZone, windowWords } from "./when.js";
-import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, isRunning, nothingShown, oneLine, purpose, quantileName, threshold, time, timeOf, windowBar } from "./words.js";
+import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, isRunning, nothingShown, oneLine, purpose, quantileName, sumLegend, threshold, time, timeOf, windowBar } from "./words.js";
 
 const READ = "quietcount-read";
 const CATALOGUE_MS = 30000;
@@ -409,6 +409,9 @@ function drawItems(snapshot) {
   }
   const rest = others(snapshot);
   byId("legend-others").hidden = rest === null;
+  byId("legend-sums").hidden = !snapshot.sums;
+  if (snapshot.sums) set(byId("legend-sums"), sumLegend(snapshot, entry().sum_field));
+  for (const one of document.querySelectorAll(".sum-field")) set(one, entry().sum_field ?? "");
   board.show(snapshot, {
     rest,
     moves: change ? movesIn(snapshot) : followed.moves(snapshot),
@@ -477,11 +480,11 @@ let boardShown = null;
 // The board as it is shown, as a file.
 function saveBoard(format) {
   if (!boardShown) return;
-  const { histogram, key, id, tick, end, sd, change, counts } = boardShown;
+  const { histogram, key, id, tick, end, sd, change, counts, sums, sum } = boardShown;
   const from = change?.from ?? periods.began(boardShown);
   const all = boardShown.all_items;
   const rest = others(boardShown);
-  const rows = boardShown.items.map(([item, value], i) => ({ row: "item", item, value, sd, ends: ends(boardShown, item, value), total: counts?.[i], share: all && shareOfAll(value, sd, all) }));
+  const rows = boardShown.items.map(([item, value], i) => ({ row: "item", item, value, sd, ends: ends(boardShown, item, value), total: counts?.[i], sums: sums?.[i], share: all && shareOfAll(value, sd, all) }));
   if (rest) rows.push({ ...rest, row: "others", item: null, ends: [rest.from, rest.to] });
   const columns = [
     ["histogram", "text", () => histogram],
@@ -494,6 +497,8 @@ function saveBoard(format) {
     ["item", "text", (one) => one.item],
     [change ? "counted" : "count", "int", (one) => one.value],
     ...(sd === null ? [] : [["sd", "double", (one) => one.sd], ["low", "double", (one) => one.ends[0]], ["high", "double", (one) => one.ends[1]]]),
+    ...(sums ? ["sum", "mean", "mean_low", "mean_high"].map((name, i) => [name, "double", (one) => one.sums?.[i]]) : []),
+    ...(sums ? [["sum_sd", "double", (one) => (one.sums ? sum.sd : null)]] : []),
     ...(change ? [["new", "text", (one) => (change.new.includes(one.item) ? "new" : "")], ["total", "int", (one) => one.total]] : []),
     ...(rest ? [["share", "double", (one) => one.share?.part]] : []),
   ];

@@ -2,7 +2,7 @@
 
 import { set } from "./dom.js";
 import { TIMES, ends, least, places } from "./noise.js";
-import { NOTHING, about2sd, count, oneLine, placesWords, shareWords, short, thresholdIsCount } from "./words.js";
+import { NOTHING, about2sd, count, oneLine, placesWords, shareWords, short, sumWords, thresholdIsCount } from "./words.js";
 
 const AHEAD = 6;
 const TICKS = 4;
@@ -49,6 +49,7 @@ export class Board {
     this.sd = snapshot.sd;
     this.moves = moves;
     this.before = before && { counts: new Map(before.snapshot.items), sd: before.snapshot.sd, comparable: before.comparable, rest: before.rest };
+    this.sum = snapshot.sum;
     this.limit = snapshot.threshold !== null && thresholdIsCount(snapshot.mechanism) ? snapshot.threshold : null;
     let low = 0;
     let high = 1;
@@ -57,7 +58,7 @@ export class Board {
       const earlier = this.before?.counts.get(label) ?? 0;
       low = Math.min(low, from, earlier);
       high = Math.max(high, to, exact?.get(label) ?? 0, earlier);
-      return { label, value, rank: index + 1, from, to, least: least(snapshot.change, label, value) };
+      return { label, value, rank: index + 1, from, to, least: least(snapshot.change, label, value), sums: snapshot.sums?.[index] };
     });
     this.scale(low, Math.max(high, this.limit ?? 0));
     this.all = snapshot.items.length;
@@ -72,6 +73,10 @@ export class Board {
     this.table.classList.toggle("with-exact", exact !== null);
     this.table.classList.toggle("with-before", this.before !== null);
     this.table.classList.toggle("with-uneven", this.rows.some(isUneven));
+    if (this.table.classList.contains("with-sums") !== Boolean(snapshot.sums)) {
+      this.table.classList.toggle("with-sums");
+      this.measure(); // rows are higher with sums
+    }
     this.others.hidden = rest === null || search !== "";
     this.table.setAttribute("aria-rowcount", `${(snapshot.total_items ?? this.all) + (this.others.hidden ? 1 : 2)}`);
     if (rest) this.fillOthers(rest);
@@ -188,6 +193,7 @@ export class Board {
     set(c.count, count(row.value));
     if (this.before) this.compare(c, row);
     error(c.sd, row, this.sd);
+    if (row.sums) sums(c, row.sums, this.sum);
     c.count.title = isUneven(row) ? `up to ${count(row.value - row.least)} of it came before` : "";
     const from = this.at(Math.min(0, row.value));
     place(c.fill, from, this.at(Math.max(0, row.value)) - from);
@@ -261,14 +267,14 @@ function cells(kind) {
   tr.className = kind;
   tr.setAttribute("role", "row");
   tr.parts = {};
-  for (const name of ["rank", "change", "label", "count", "sd", "prev", "truth", "bar"]) {
+  for (const name of ["rank", "change", "label", "count", "sd", "prev", "truth", "mean", "sum", "bar"]) {
     const td = document.createElement("td");
     td.className = name;
     td.setAttribute("role", "cell");
     tr.append(td);
     tr.parts[name] = td;
   }
-  tr.parts.prev.append(document.createElement("span"), document.createElement("small"));
+  for (const name of ["prev", "mean", "sum"]) tr.parts[name].append(document.createElement("span"), document.createElement("small"));
   return tr;
 }
 
@@ -319,6 +325,14 @@ const isUneven = ({ value, least }) => least !== value;
 function error(cell, row, sd) {
   cell.classList.toggle("uneven", isUneven(row));
   set(cell, sd === null ? "" : isUneven(row) ? `−${count(row.value - row.from)} +${count(row.to - row.value)}` : about2sd(sd));
+}
+
+function sums(c, row, sum) {
+  const { mean, interval, total, off, why } = sumWords(row, sum);
+  for (const [cell, texts] of [[c.mean, [mean, interval]], [c.sum, [total, off]]]) {
+    for (const [i, text] of texts.entries()) set(cell.children[i], text);
+    cell.title = why;
+  }
 }
 
 function place(element, left, width) {

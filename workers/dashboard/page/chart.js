@@ -161,7 +161,7 @@ export class Chart {
   }
 
   bottomOf(p) {
-    return Math.max(this.y(lowOf(p)), this.y(p.value) + BAND_PX);
+    return Math.min(this.plot.bottom, Math.max(this.y(lowOf(p)), this.y(p.value) + BAND_PX));
   }
 
   inside(value) {
@@ -171,12 +171,16 @@ export class Chart {
   bounds() {
     let low = Infinity;
     let high = -Infinity;
+    let least = Infinity;
     for (const p of this.lines.flatMap((line) => line.shown)) {
       low = Math.min(low, lowOf(p), p.exact ?? Infinity);
       high = Math.max(high, highOf(p), p.exact ?? -Infinity);
+      least = Math.min(least, p.value, p.exact ?? Infinity);
     }
-    const least = Math.abs(high) * 1e-9;
-    const step = this.words?.measured ? fine(Math.max((high - low) / 3, least) || 1) : nice((high - low) / 3 || Math.max(1, least));
+    // True counts are never below 0: where no line is, its band is cut there.
+    if (!this.words?.measured && least >= 0) low = Math.max(0, low);
+    const narrow = Math.abs(high) * 1e-9;
+    const step = this.words?.measured ? fine(Math.max((high - low) / 3, narrow) || 1) : nice((high - low) / 3 || Math.max(1, narrow));
     this.limits = { low: Math.floor(low / step) * step, high: Math.ceil(high / step) * step || step, step };
     if (this.limits.low === this.limits.high) this.limits.high += step;
     return this.limits;

@@ -1,7 +1,7 @@
 // One item: its count and share, what has come lately, and its line over a range of time, alone or beside others.
 
 import { download, fileName, fileTime, table } from "./files.js";
-import { isQuantile, point } from "./model.js";
+import { isQuantile, point, summed } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
 import { Lines, stepOf } from "./lines.js";
 import { NoToken, asked } from "./net.js";
@@ -14,6 +14,7 @@ const HOUR_MS = 3600e3;
 const MOST = 6;
 const MANY = 10;
 const UNITS = ["tick", "hour", "epoch"];
+const SUMMED = ["mean", "sum"];
 
 export class Item {
   // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords(), changes: Changes,
@@ -101,16 +102,18 @@ export class Item {
     const counts = Boolean(snapshot.items) && !(snapshot.edges && isQuantile(item));
     const running = counts && isRunning(snapshot.mechanism);
     const unit = running && this.view.unit !== null && UNITS.includes(this.view.unit) ? this.view.unit : null;
-    this.controls(snapshot, running, unit, paused);
+    const what = counts && snapshot.sums && SUMMED.includes(this.view.unit) ? this.view.unit : null;
+    this.controls(snapshot, running, unit ?? what, paused);
     this.changes(snapshot, item, counts && canSubtract(snapshot), paused, windowed);
     // A quantile is one of the counts, whatever the board's window is.
     const since = texts.measured && isRunning(snapshot.mechanism) ? `Of all that was counted since ${moment(origin, this.hooks.now())}${windowed ? ", not in the window alone" : ""}.` : "";
-    const mean = counts && !windowed ? meanWords(snapshot, item) : "";
+    const mean = counts ? meanWords(windowed ?? snapshot, item) : "";
     set(byId("item-words"), counts ? [this.shareOf(windowed ?? snapshot, item), mean].filter((one) => one).join(" ") : since);
     const wanted = this.wanted(snapshot, item, { before: unit === null ? before : null, paused, unit });
     this.lines.follow(wanted);
     this.loadFinals(wanted, unit !== null);
-    this.draw(wanted, snapshot, texts, { exact, unit, before });
+    const axis = what === "mean" ? "Mean" : "Sum";
+    this.draw(wanted, snapshot, what === null ? texts : { ...texts, measured: true, half: "Interval", axis }, { exact, unit, before, what });
   }
 
   wanted(snapshot, item, { before, paused, unit }) {
@@ -137,7 +140,7 @@ export class Item {
     return { name: JSON.stringify([view.histogram, lines, sliding, to, step, lead]), histogram: view.histogram, lines, from, to, until, step, width, lead, whole: from === null || name === "epoch" };
   }
 
-  draw(wanted, snapshot, texts, { exact, unit, before }) {
+  draw(wanted, snapshot, texts, { exact, unit, before, what }) {
     const { lines: asked } = wanted;
     let gaps = false;
     const lines = asked.map(({ key, item, shift }, index) => {
@@ -148,6 +151,7 @@ export class Item {
       points = points.filter((one) => one.end > (wanted.from ?? -Infinity));
       if (exact && index === 0 && unit === null) points = points.map((one) => ({ ...one, exact: exact.at(one.end)?.counts.get(item) }));
       if (shift) points = withPoint(points, before?.snapshot ? point(before.snapshot, item) : null, shift);
+      if (what !== null) points = points.map((one) => summed(one, what));
       const own = texts.name && item === asked[0].item ? texts.name : oneLine(item) || NOTHING.empty;
       const name = shift ? (before?.name ?? "before") : key !== this.view.key ? `${own} of ${oneLine(key)}` : own;
       return { name, kind: shift ? "before" : index, points, key, item, shift };
@@ -230,6 +234,7 @@ export class Item {
     byId("range-details").hidden = !this.hooks.hasHistory();
     byId("range-open").setAttribute("aria-pressed", `${CHOSEN.test(name)}`);
     byId("unit-label").hidden = !running || !this.hooks.hasHistory();
+    for (const name of SUMMED) byId("unit").querySelector(`[value="${name}"]`).hidden = !snapshot.sums;
     byId("unit").value = unit ?? "";
     const options = [...this.names.slice(0, 200), ...this.hooks.keys().filter((one) => one !== this.view.key).slice(0, 200)];
     const text = JSON.stringify(options);

@@ -130,11 +130,15 @@ export class Lines {
 // The entries of the history in the form of snapshots with the items that were asked for.
 function snapshotsOf({ entries, items, series }) {
   const edges = new Map(series.map((one) => [one.id, one.edges]));
-  return entries.map((entry) => ({
-    ...entry,
-    edges: edges.get(entry.id) ?? undefined,
-    items: entry.counts && items.map((label, index) => [label, entry.counts[index]]).filter(([, count]) => count !== null),
-  }));
+  return entries.map((entry) => {
+    const shown = entry.counts && [...items.keys()].filter((index) => entry.counts[index] !== null);
+    return {
+      ...entry,
+      edges: edges.get(entry.id) ?? undefined,
+      items: shown?.map((index) => [items[index], entry.counts[index]]),
+      sums: entry.sums && shown?.map((index) => entry.sums[index]),
+    };
+  });
 }
 
 // Adds a point at the end of a line; of each step the last one stays.

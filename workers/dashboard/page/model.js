@@ -154,11 +154,19 @@ export function point(snapshot, item) {
     return { ...at, value, low, high, half: low === null || high === null ? null : (high - low) / 2 };
   }
   if (snapshot.items) {
-    const found = snapshot.items.find(([label]) => label === item);
-    if (!found) return { ...at, cut: snapshot.total_items > snapshot.items.length };
-    return { ...at, value: found[1], half: at.sd === null ? null : 2 * at.sd, threshold: snapshot.threshold };
+    const index = snapshot.items.findIndex(([label]) => label === item);
+    if (index < 0) return { ...at, cut: snapshot.total_items > snapshot.items.length };
+    const { threshold, sums, sum } = snapshot;
+    return { ...at, value: snapshot.items[index][1], half: at.sd === null ? null : 2 * at.sd, threshold, sums: sums?.[index], sum };
   }
   const answer = answersOf(snapshot).find((one) => one.query === item);
   if (typeof answer?.value !== "number" || snapshot.since === 0) return at;
   return { ...at, value: answer.value, half: typeof snapshot.error === "number" ? snapshot.error : null };
+}
+
+// The mean or the sum at a point, in place of the count; nothing where it is not known.
+export function summed(one, what) {
+  const [total, mean, low, high] = one.sums ?? [null, null];
+  const [value, ends] = what === "mean" ? [mean, [low, high]] : [total, total === null ? [] : [total - 2 * one.sum.sd, total + 2 * one.sum.sd]];
+  return value === null ? { ...one, value } : { ...one, value, low: ends[0], high: ends[1], half: (ends[1] - ends[0]) / 2, threshold: null };
 }

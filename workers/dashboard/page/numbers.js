@@ -3,7 +3,7 @@
 import { nice } from "./board.js";
 import { drawing, element, fillTable } from "./dom.js";
 import { quantileItem } from "./model.js";
-import { BUCKETS, about2sd, axisWords, bucketWords, count, edge, quantileWords, short, withUnit } from "./words.js";
+import { BUCKETS, about2sd, axisWords, bucketWords, count, edge, quantileWords, short, sumWords, withUnit } from "./words.js";
 
 const NAME_ROWS = 3;
 // Narrower bars have a band in place of error bars, which would run into each other.
@@ -238,7 +238,14 @@ export class Bins {
   tabulate() {
     if (!this.snapshot || !this.numbers.closest("details").open) return;
     const off = this.snapshot.sd === null ? "" : about2sd(this.snapshot.sd);
-    const rows = this.buckets.map(({ value }, index) => [this.bucketWords(index), value === null ? BUCKETS.hidden : count(value), value === null ? "" : off]);
-    fillTable(this.numbers, ["Bucket", "Count", "± 2 sd"], rows);
+    const { items, sums, sum } = this.snapshot;
+    const of = new Map(sums?.map((row, i) => [items[i][0], sumWords(row, sum)]));
+    const rows = this.buckets.map(({ label, value }, index) => {
+      const words = of.get(label);
+      const summed = words ? [words.mean, words.interval, words.total, words.off] : [];
+      return [this.bucketWords(index), value === null ? BUCKETS.hidden : count(value), value === null ? "" : off, ...summed];
+    });
+    const field = this.about.sum_field ?? "numbers";
+    fillTable(this.numbers, ["Bucket", "Count", "± 2 sd", ...(sums ? [`Mean of ${field}`, "95 % interval", `Sum of ${field}`, "± 2 sd"] : [])], rows);
   }
 }

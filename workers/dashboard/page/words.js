@@ -243,6 +243,8 @@ export const NOTHING = {
   asking: "Asking for the last ticks ...",
   none: "Nothing has been published for this yet. It appears as soon as the first tick has ended.",
   found: "No item here has this in its name.",
+  fresh: "not known, as it was not shown when the window began",
+  mean: "its count may be noise",
   counted: "Nothing can be said of an interval here: the item must be shown at both of its ends.",
   empty: "(no name)",
   others: "others: unknown, as new items may have come before",
@@ -280,13 +282,31 @@ export function changeWords(when, [label, value], { sd, change }) {
   return { text: `${when}: ${number} ${off}`, kind: value > 0 ? "up" : "down" };
 }
 
+// A row of `sums`, {sum, mean and interval}, as a board writes it; why: it says nothing of one of them.
+export function sumWords([total, mean, low, high], { sd }) {
+  const { value, interval } = spread(mean, low, high);
+  const off = 2 * sd;
+  const why = total === null ? NOTHING.fresh : mean === null ? NOTHING.mean : "";
+  if (total === null) return { total: "–", off: "", mean: "–", interval, why };
+  return { total: spread(total, total - off, total + off).value, off: `± ${spread(off, 0, 2 * off).value}`, mean: value ?? "–", interval, why };
+}
+
 // An item's sum and mean; empty where no sum is published.
-export function meanWords({ items, sums, sum }, item) {
+export function meanWords({ items, sums, sum, change }, item) {
   const at = sums ? items.findIndex(([label]) => label === item) : -1;
   if (at < 0) return "";
-  const [total, mean, low, high] = sums[at];
-  const average = mean === null ? `mean unknown (${low} to ${high})` : `mean ${mean} (95\u00a0%: ${low} to ${high})`;
-  return `Sum ${count(total)} ± ${count(2 * sum.sd)}, ${average}, of numbers from ${sum.from} to ${sum.to}.`;
+  const { total, off, mean, interval, why } = sumWords(sums[at], sum);
+  const where = change ? " in the window" : "";
+  if (sums[at][0] === null) return `Sum and mean${where}: ${why}.`;
+  const average = sums[at][1] === null ? `mean unknown (${why})` : `mean ${mean} (95\u00a0%: ${interval})`;
+  return `Sum${where} ${total} ${off}, ${average}, of numbers cut to ${measured(sum.from)} to ${measured(sum.to)}.`;
+}
+
+// What the columns of mean and sum are of.
+export function sumLegend({ sum: { from, to }, change, mechanism }, field) {
+  const often = change && !change.exact ? "19 times out of 20 or more" : "about 19 times out of 20";
+  const seldom = !change && thresholdStays(mechanism) ? ", less often while an item is new" : "";
+  return `mean and sum of ${field ?? "numbers"}, cut to ${measured(from)} to ${measured(to)}: the true mean lies in the interval beside it ${often}${seldom}; –: not known`;
 }
 
 // A share of the total: {part, half}, with as many places as its error lets stand.

@@ -162,6 +162,8 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
         "recall_unbounded": (f"of the true top {top}", "share", "are shown, on average"),
         "error_unbounded_mean": errors,
         "coverage": ("of the error bars", "share", "hold the exact count; 95 % should"),
+        "sum_coverage": ("of the error bars of sums", "share", "hold the exact sum; 95 % should"),
+        "mean_coverage": ("of the intervals of means", "share", "hold the exact mean; 95 % should"),
     }
     found = []
     for metric, (name, kind, more) in figures.items():
