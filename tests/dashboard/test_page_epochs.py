@@ -25,6 +25,8 @@ HOUR_MS = 3_600_000
 MIDNIGHT_MS = 1_700_006_400_000
 HORIZON = 8
 ITEMS = ("tea", "cup", "pot")
+#: When each series begins, in hours; the lid is shown from the third tick of each on.
+BEGUN = (0, 8, 16, 19)
 
 
 def day() -> list[dict[str, Any]]:
@@ -36,6 +38,7 @@ def day() -> list[dict[str, Any]]:
         since = tick - 3 if generation == "b" else tick
         added, start = 100 * epoch + hour, MIDNIGHT_MS + hour * HOUR_MS
         items = [(label, 1_000 * since * (3 - place) + added) for place, label in enumerate(ITEMS)]
+        items += [("lid", added)] if since >= 3 else []
         own = {"epoch": epoch, "id": f"{generation * 31}{epoch}", "sd": 20.0}
         found.append(message(tick, items, start=start, end=start + HOUR_MS, **own))
     return found
@@ -114,6 +117,41 @@ def test_what_had_gone_before_the_first_read_is_said(window: Window, topics: Top
         window.reads("#chart-note", "had been removed from the topic before")
         page.click("#epochs summary")
         until(lambda: page.is_visible("#epochs-gone"), "the list says that it is not all")
+
+
+#: How far from the left to the right of the chart lines begin: those between series, and those of values.
+DRAWN = """() => {
+    const [left, right] = ["x1", "x2"].map((end) => Number(document.querySelector("#chart .grid").getAttribute(end)));
+    const at = (x) => (x - left) / (right - left);
+    const all = (what, of) => [...document.querySelectorAll(`#chart ${what}`)].map((one) => at(Number(of(one))));
+    return [all(".cut", (one) => one.getAttribute("x1")), all("path.line", (one) => /^M([\\d.]+)/.exec(one.getAttribute("d"))[1])];
+}"""
+
+
+def test_a_chart_shows_where_each_series_begins_though_an_item_is_not_shown_yet(
+    window: Window, topics: Topics
+) -> None:
+    topics.send(*day())
+    with topics.served("products", horizon=HORIZON) as dashboard:
+        address = f"{dashboard.url}?histogram=products&key=s1"
+        page = window.open(f"{address}&item=lid&range=all")
+        window.counts("#chart .cut", 3)
+        window.reads("#chart-note", "vertical dotted line .* not shown, nothing is drawn")
+        cuts, lines = page.evaluate(DRAWN)
+        # The first tick, at which the lid is not shown either, ended an hour after midnight.
+        assert cuts == pytest.approx([(hour - 1) / 23 for hour in BEGUN[1:]], abs=0.002)
+        shown = [(hour + 2) / 23 for hour in BEGUN if hour != 16]
+        assert lines == pytest.approx(shown, abs=0.002), (
+            "the series from 16:00 shows it at one tick"
+        )
+        # An epoch that is not whole is as narrow as the time in which it counted.
+        page.select_option("#unit", "epoch")
+        page.click('.pick:has-text("tea")')
+        window.counts("#chart path.line", 4)
+        assert page.evaluate(DRAWN)[1] == pytest.approx([hour / 24 for hour in BEGUN], abs=0.002)
+        # Counts of two series are not subtracted, and the time that was asked for is not passed over.
+        page.goto(f"{address}&since={MIDNIGHT_MS + 10 * HOUR_MS}")
+        window.reads("#period", r"counts last began at zero \(not since .*\), until")
 
 
 def test_after_a_restart_all_of_it_is_still_there(window: Window, topics: Topics) -> None:

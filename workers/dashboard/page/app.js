@@ -313,7 +313,7 @@ function draw() {
     promised = "";
     return;
   }
-  const period = shown?.change ? windowWords(shown, now()) : periodWords(snapshot, periods.began(snapshot), horizonOf(view.histogram), now());
+  const period = shown?.change ? windowWords(shown, view.since, now()) : periodWords(snapshot, periods.began(snapshot), horizonOf(view.histogram), now());
   set(byId("period"), `${period}.`);
   byId("period").title = `Times are in ${timeZone()}. Epoch ${count(snapshot.epoch)}, tick ${count(snapshot.tick)}.`;
   byId("lead").textContent = purpose(snapshot.guarantee);

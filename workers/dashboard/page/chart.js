@@ -72,10 +72,10 @@ export class Chart {
 
   scaleTime() {
     const { left, right } = this.plot;
-    const starts = this.lines.flatMap((line) => line.shown.slice(0, 1).map((p) => p.from ?? p.end));
-    // A range that has hardly begun to be filled is drawn as far as it is filled.
-    this.first = Math.min(...starts);
-    this.last = this.ends.at(-1);
+    // A range that has hardly begun to be filled is drawn as far as there are ticks, whether the item is shown at them or not.
+    const points = this.lines.flatMap((line) => line.points);
+    this.first = Math.min(...points.map((p) => p.from ?? p.end));
+    this.last = Math.max(...points.map((p) => p.end));
     const wide = this.last - this.first;
     this.x = (end) => (wide === 0 ? (left + right) / 2 : left + ((end - this.first) / wide) * (right - left));
     this.timeAt = (x) => this.first + ((Math.min(right, Math.max(left, x)) - left) / (right - left)) * wide;
@@ -111,14 +111,11 @@ export class Chart {
   curve({ kind, points }) {
     const group = drawing("g", { class: `series series-${kind}` });
     this.svg.append(group);
-    let before = null;
-    const runs = this.runs(points);
-    for (const run of runs) {
-      if (runs.length <= CUTS && before !== null && before !== run[0].id && kind === 0) {
-        const x = this.x(run[0].from ?? run[0].end);
-        group.append(drawing("line", { class: "cut", x1: x, x2: x, y1: this.plot.top, y2: this.plot.bottom }));
-      }
-      before = run[0].id;
+    const begun = kind === 0 && !this.range?.joined ? beginnings(points) : [];
+    for (const at of begun.length < CUTS ? begun : []) {
+      group.append(drawing("line", { class: "cut", x1: this.x(at), x2: this.x(at), y1: this.plot.top, y2: this.plot.bottom }));
+    }
+    for (const run of this.runs(points)) {
       if (run[0].from !== undefined) this.steps(group, run);
       else this.run(group, run);
     }
@@ -300,6 +297,13 @@ export class Chart {
 
 const signed = (p) => `${p.from !== undefined && p.value > 0 ? "+" : ""}${count(p.value)}`;
 const path = (points) => points.map(([a, b], i) => `${i ? "L" : "M"}${a.toFixed(1)} ${b.toFixed(1)}`).join("");
+
+// When a series began that follows another one: with its epoch, or, where a generation was begun within one, after the last tick of the
+// series before it.
+export const beginnings = (points) => points.flatMap((p, i) => {
+  const before = points[i - 1];
+  return before && before.id !== p.id ? [p.from ?? Math.max(before.end, p.end - p.tick * (p.end - p.start))] : [];
+});
 
 // Top and bottom of the band at a point; the point itself where the band is open, or there is none.
 const highOf = (p) => (p.high === undefined ? p.value + (p.half ?? 0) : (p.high ?? p.value));

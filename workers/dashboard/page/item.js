@@ -1,5 +1,6 @@
 // One item: its count and share, what has come lately, and its line over a range of time, alone or beside others.
 
+import { beginnings } from "./chart.js";
 import { download, fileName, fileTime, table } from "./files.js";
 import { isQuantile, point, summed } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
@@ -7,7 +8,7 @@ import { Lines, stepOf } from "./lines.js";
 import { NoToken, asked } from "./net.js";
 import { canSubtract, share, shareOfAll } from "./noise.js";
 import { CHOSEN, RANGES, bounds, rangeName, rates } from "./ranges.js";
-import { beginning, dayWords, isMidnight, moment, timeZone } from "./when.js";
+import { beginning, dayWords, fromTo, isMidnight, moment, timeZone } from "./when.js";
 import { NOTHING, changeWords, duration, isRunning, meanWords, oneLine, shareWords, span, timeOf } from "./words.js";
 
 const HOUR_MS = 3600e3;
@@ -145,7 +146,7 @@ export class Item {
     let gaps = false;
     const lines = asked.map(({ key, item, shift }, index) => {
       let points = this.lines.points(index);
-      if (unit === "epoch") points = [...(this.finals[index] ?? []).filter((one) => one.id !== snapshot.id && one.end > (wanted.whole ? -Infinity : wanted.from)), ...points.slice(-1)];
+      if (unit === "epoch") points = this.wholes([...(this.finals[index] ?? []).filter((one) => one.id !== snapshot.id && one.end > (wanted.whole ? -Infinity : wanted.from)), ...points.slice(-1)], snapshot);
       else if (unit !== null) points = rates(points, this.finals[index] ?? [], wanted.step ?? wanted.width, { id: snapshot.id, at: this.origin });
       gaps ||= unit === null || unit === "epoch" ? gapsIn(points, wanted) : points.gaps;
       points = points.filter((one) => one.end > (wanted.from ?? -Infinity));
@@ -159,7 +160,7 @@ export class Item {
     const loading = this.lines.loading && !lines.some((line) => line.points.some((p) => p.value !== null));
     const joined = manyEpochs(lines[0].points);
     const empty = unit === null || unit === "epoch" ? texts.empty : NOTHING.counted;
-    const axis = texts.axis ?? (unit === null || unit === "epoch" ? "Count" : "Counted");
+    const axis = texts.axis ?? (unit === null ? "Count" : "Counted");
     this.chart.show(lines, { ...texts, axis, empty: loading ? NOTHING.asking : empty }, {
       step: unit === "epoch" ? Infinity : (wanted.step ?? wanted.width),
       joined,
@@ -167,7 +168,15 @@ export class Item {
     });
     this.legend(lines);
     const falls = !texts.measured && unit === null && lines[0].points.some((one, i, all) => i > 0 && one.id === all[i - 1].id && one.value !== null && one.value < all[i - 1].value);
-    this.note(wanted, unit, { joined, falls, gaps });
+    const hidden = !texts.measured && unit !== "epoch" && lines[0].points.some((one) => one.value === null);
+    const again = !joined && beginnings(lines[0].points).length > 0;
+    this.note(wanted, unit, { joined, falls, gaps, hidden, again });
+  }
+
+  // What was counted in each epoch or generation, over the time in which it was; of many epochs a line goes along.
+  wholes(points, { id }) {
+    if (manyEpochs(points)) return points;
+    return points.map((one) => ({ ...one, from: (one.id === id ? this.origin : one.began) ?? undefined }));
   }
 
   legend(lines) {
@@ -197,7 +206,7 @@ export class Item {
     else this.hooks.onView({ with: view.with.filter((one) => one !== line.item) });
   }
 
-  note(wanted, unit, { joined, falls, gaps }) {
+  note(wanted, unit, { joined, falls, gaps, hidden, again }) {
     const words = [];
     const { lines } = this;
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
@@ -209,8 +218,10 @@ export class Item {
       if (longer) words.push(`For so long a range, what was counted in every ${span(wanted.step)} is drawn.`);
     }
     if (gaps && unit !== "epoch") words.push(unit === null ? "A line breaks where no tick is kept." : "Over missing ticks nothing is drawn: more than one interval was counted there.");
+    if (again) words.push("At each vertical dotted line counts began at zero again.");
+    if (hidden) words.push("Where the item was not shown, nothing is drawn.");
     if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
-    if (unit === "epoch" && wanted.to === null) words.push("The newest point is what the running epoch has reached so far.");
+    if (unit === "epoch" && wanted.to === null) words.push("The newest is what the running epoch has reached so far.");
     const interval = wanted.step ?? wanted.width;
     if (["hour", "tick"].includes(unit) && !this.shown.snapshot.windows?.some((one) => one.ms === interval)) words.push(`Bands are upper bounds: the settings have no window of ${span(interval)}.`);
     if (joined && unit === null) words.push("Counts begin at zero with each epoch: a point is what its epoch had reached.");
@@ -232,7 +243,9 @@ export class Item {
       if (made.dataset.range === "hour") set(made, paused ? "The hour before" : RANGES.get("hour")[0]);
     }
     byId("range-details").hidden = !this.hooks.hasHistory();
-    byId("range-open").setAttribute("aria-pressed", `${CHOSEN.test(name)}`);
+    const chosen = CHOSEN.exec(name);
+    byId("range-open").setAttribute("aria-pressed", `${chosen !== null}`);
+    set(byId("range-open"), chosen ? fromTo(Number(chosen[1]), Number(chosen[2]), now) : "Choose ...");
     byId("unit-label").hidden = !running || !this.hooks.hasHistory();
     for (const name of SUMMED) byId("unit").querySelector(`[value="${name}"]`).hidden = !snapshot.sums;
     byId("unit").value = unit ?? "";
@@ -298,7 +311,7 @@ export class Item {
       wanted.lines.map(async ({ key, item }) => {
         try {
           const answer = await asked("api/epochs", { histogram: wanted.histogram, key, item, limit: 1000 });
-          return answer.status === 200 ? answer.body.epochs.map((one) => point(one, item)) : [];
+          return answer.status === 200 ? answer.body.epochs.map((one) => ({ ...point(one, item), began: one.began })) : [];
         } catch (error) {
           if (error instanceof NoToken) this.hooks.onNoToken();
           return [];

@@ -121,9 +121,8 @@ export class Periods {
 
   entry(epoch, shown, now) {
     const made = button("", "epoch", () => this.pick(epoch.end, epoch.id));
-    // Where the name says until when, it is not said again.
-    const whole = this.wholeEnd(epoch);
-    const text = !epoch.final ? `so far, ${moment(epoch.end, now)}` : whole !== null && epoch.end >= whole ? "final" : `final, ${moment(epoch.end, now)}`;
+    // Of what is final the name says until when.
+    const text = epoch.final ? "final" : `so far, ${moment(epoch.end, now)}`;
     made.append(element("span", capital(this.name(epoch, now))), element("small", text));
     made.dataset.id = epoch.id;
     made.dataset.end = epoch.end;

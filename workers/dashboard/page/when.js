@@ -58,10 +58,12 @@ export function periodWords(snapshot, begin, horizon, now) {
   return `Since ${since}, until ${moment(snapshot.end, now, true)}`;
 }
 
-// From when to when the changes of a window are.
-export function windowWords({ change, start, end }, now) {
+// From when to when the changes of a window are; since: the time that was asked for, or null.
+export function windowWords({ change, start, end }, since, now) {
   const from = moment(change.from, now, change.from % 60000 !== 0);
-  const began = change.tick === 0 ? ", when counting began" : "";
+  const asked = /^\d+$/.test(since) ? Number(since) : Date.parse(since);
+  const not = asked < change.from ? ` (not since ${moment(asked, now)})` : "";
+  const began = change.tick === 0 ? `, when counts last began at zero${not}` : "";
   return `Counted since ${from}${began}, until ${moment(end, now, (end - start) % 60000 !== 0)} (${span(end - change.from)})`;
 }
 

@@ -162,7 +162,7 @@ export const withUnit = (text, unit) => (unit ? `${text} ${unit}` : text);
 
 export function time(ms) {
   const date = new Date(ms);
-  const today = Math.abs(Date.now() - ms) < 20 * 3600e3;
+  const today = date.toDateString() === new Date().toDateString();
   return today ? clock.format(date) : `${day.format(date)} ${clock.format(date)}`;
 }
 
