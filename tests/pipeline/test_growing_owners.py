@@ -33,8 +33,8 @@ Published = list[tuple[int, Snapshot]]
 
 
 def grown_of(topics: Sequence[Sequence[bytes]], owners: int) -> Owners:
-    grown = max((decode(value).grown for topic in topics for value in topic), default=())
-    return Owners(owners, grown)
+    told = [decode(value).owners or Owners(owners) for topic in topics for value in topic]
+    return max(told, key=lambda one: one.number, default=Owners(owners))
 
 
 class Fleet:
@@ -212,7 +212,7 @@ def edited(message: bytes, **changes: object) -> bytes:
 def test_a_sender_that_does_not_know_of_the_new_owners_is_refused() -> None:
     """Its counts would be in an owner that does not publish the stream key."""
     topics = contribute([STEADY], [FINE], owners=1, step=12, grows={1: 2})
-    [(number, at_ms)] = decode(topics[0][-1]).grown
+    [(number, at_ms)] = grown_of(topics, 1).grown
     late = next(
         i
         for i, m in enumerate(map(decode, topics[0]))
@@ -223,19 +223,19 @@ def test_a_sender_that_does_not_know_of_the_new_owners_is_refused() -> None:
     with pytest.raises(
         StateRefused, match=f"does not know that there are {number} owner partitions"
     ):
-        owner.merge.receive(edited(topics[0][late], grown=()), late)
+        owner.merge.receive(edited(topics[0][late], owners=Owners(1)), late)
     with pytest.raises(StateRefused, match="knows other numbers of owner partitions"):
-        owner.merge.receive(edited(topics[0][late], grown=((3, at_ms),)), late)
+        owner.merge.receive(edited(topics[0][late], owners=Owners(1, ((3, at_ms),))), late)
 
 
 def test_owners_that_grow_in_the_past_or_within_an_epoch_are_refused() -> None:
     """Ticks that were published could not be taken back, nor can rows of an epoch move."""
     topics = contribute([STEADY], [FINE], owners=1, step=12, grows={2: 2})
-    told = next(i for i, message in enumerate(map(decode, topics[0])) if message.grown)
+    told = next(i for i, message in enumerate(map(decode, topics[0])) if message.owners.grown)
     for at_ms, said in ((10, "since a time that was counted before"), (130, "middle of an epoch")):
         owner = Partition([FINE], 1)
         messages = [
-            edited(value, grown=((2, at_ms),)) if i >= told else value
+            edited(value, owners=Owners(1, ((2, at_ms),))) if i >= told else value
             for i, value in enumerate(topics[0])
         ]
         with pytest.raises(StateRefused, match=said):

@@ -15,7 +15,6 @@ import numpy as np
 from workers.arrays.types import Codes, Longs, Tags
 from workers.kafka.topics import lacks_ids, refuse_without_ids
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.identity import describe, mechanism_id, series_id
 from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import Mechanism
@@ -166,7 +165,7 @@ class Histogram:
         self.name, self.lane, self.sum_lane = config.name, config.lane, config.sum_lane
         self.prefix = f"{config.name}/{config.generation}/"
         grid = {"tick_ms": config.tick_ms, "start_ms": config.start_ms}
-        self.grid = TickGrid(horizon=config.horizon_ticks, **grid)
+        self.grid = config.grid
         # How many there are in the next tick, and with first ticks how many there will be.
         self._key, (self._owner, self._owners) = key, owner
         self._growing: list[tuple[int, int]] = []
@@ -362,8 +361,7 @@ class Histogram:
     def changes(self) -> list[Change]:
         """Return store changes since the last call."""
         changes: list[Change] = [(key, None) for key in self._deletions]
-        for name, value in self._key_blocks(self._stored_keys):
-            changes.append((name, value))
+        changes += self._key_blocks(self._stored_keys)
         self._deletions, self._stored_keys = [], len(self._keys)
         if self._epoch is not None:
             own = f"{self.prefix}{self._epoch}/"

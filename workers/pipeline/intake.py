@@ -180,7 +180,7 @@ class Intake(Watermark):
                 key=self._key.fingerprint,
                 sources=sources,
                 users_from=users_from,
-                grown=owners.grown,
+                owners=owners,
                 max_bytes=max_bytes,
             )
             sequences[to] += len(pages)

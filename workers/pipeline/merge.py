@@ -26,7 +26,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import OWNER, Message, Section, decode
 from workers.pipeline.histogram import HandedOver, Histogram, HistogramProgress, removal_refusals
 from workers.pipeline.snapshots import Snapshot
-from workers.pipeline.sources import Grown, refuse_other_count
+from workers.pipeline.sources import Grown, Owners, refuse_other_count
 from workers.runtime.errors import CopyFailed, StateRefused
 from workers.runtime.gil_lock import GilLock
 from workers.runtime.sizes import Change
@@ -247,9 +247,10 @@ class Merge:
             self._take_handed(message, offset)
             return
         join(self.watermarks, message)
-        if message.source == 0 and len(message.grown) > len(self.grown):
-            self._grow(message.grown, offset)
-        if message.grown != self.grown[: len(message.grown)]:
+        told = Owners(self.owners) if message.owners is None else message.owners
+        if message.source == 0 and len(told.grown) > len(self.grown):
+            self._grow(told.grown, offset)
+        if told != Owners(self.owners, self.grown[: len(told.grown)]):
             raise StateRefused(
                 f"contributions offset {offset}: source partition {message.source} knows other numbers of owner partitions"
             )
@@ -333,6 +334,7 @@ class Merge:
                 "another worker name, or all internal topics deleted together (either is a new stream, charged again)"
             )
         before = self.watermarks[source]
+        known = () if message.owners is None else message.owners.grown
         for part in message.sections:
             if before is not None and part.lane.end_ms(part.tick) <= before:
                 raise StateRefused(
@@ -346,7 +348,7 @@ class Merge:
                         f"{sources} partitions: its worker's clock is wrong, or it could not see the topic for minutes. "
                         "Take a new worker name (a new stream, charged again)"
                     )
-            for number, at in self.grown[len(message.grown) :]:
+            for number, at in self.grown[len(known) :]:
                 if part.lane.end_ms(part.tick) > at:
                     raise StateRefused(
                         f"contributions offset {offset}: source partition {source} does not know that there are {number} owner "

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from workers.kafka.topics import ZERO_ID, refuse_without_ids
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.ticks import TickGrid
 from workers.pipeline.ledger_blocks import decode_stored
 from workers.runtime.errors import StateRefused
@@ -138,10 +139,11 @@ class Sources(msgspec.Struct, frozen=True):
         return msgspec.json.encode(StoredSources(topics=self.first))
 
 
-#: (number, ms): in ticks that end after that time, there are so many owner partitions.
-Grown = tuple[tuple[Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)], int], ...]
-#: Every growth at least doubles the number.
+#: Every growth of the owners at least doubles their number.
 GROWN_MAX = PARTITIONS_MAX.bit_length()
+_Number = Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
+#: (number, ms): in ticks that end after that time, there are so many owner partitions.
+Grown = Annotated[tuple[tuple[_Number, int], ...], msgspec.Meta(max_length=GROWN_MAX)]
 
 
 class Owners(msgspec.Struct, frozen=True, array_like=True):
@@ -150,7 +152,7 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
     Every number is a multiple of the one before, so what an owner gets came from one other.
     """
 
-    first: int
+    first: _Number
     grown: Grown = ()
 
     @property
@@ -200,6 +202,15 @@ class SourceProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
 
 #: Before users or stream keys move, every worker has this long to notice.
 NOTICE_MS = 60_000
+
+
+def epochs_of_users(lanes: Iterable[Lane]) -> list[TickGrid]:
+    """Return the epochs in which users are bounded."""
+    return [
+        TickGrid(tick_ms=lane.tick_ms, start_ms=lane.start_ms, horizon=lane.horizon)
+        for lane in lanes
+        if lane.max_items_per_user is not None
+    ]
 
 
 def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
