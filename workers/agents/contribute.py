@@ -141,21 +141,20 @@ class ContributeShard(SourceShard):
                 refuse_other_count("the events topics", len(origins.all), len(stored))
             origins.all = list(stored)
         self._check_sources(progress)
-        self._check_owners(progress.owners)
+        self._check_owners(progress.owners or Owners(len(progress.sequences)))
         self._sequences = list(progress.sequences)
         self._sequences += [0] * (self._owners.number - len(self._sequences))
         self._intake.restore(progress.watermark, progress.first)
         self.offset = progress.offset
 
-    def _check_owners(self, then: Owners | None) -> None:
+    def _check_owners(self, then: Owners) -> None:
         """Raise SourcesGrown if the state knows of more owners, StateRefused if of others."""
         now = self._owners
-        if then is None or then.first != now.first:
-            topic = f"the contributions topic {self._stream.contributions}"
-            refuse_other_count(topic, now.first, 0 if then is None else then.first)
-        elif len(then.grown) > len(now.grown):
+        topic = f"the contributions topic {self._stream.contributions}"
+        refuse_other_count(topic, now.first, then.first)
+        if len(then.grown) > len(now.grown):
             raise SourcesGrown(f"{then.number} owner partitions are counted")
-        elif then.grown != now.grown[: len(then.grown)]:
+        if then.grown != now.grown[: len(then.grown)]:
             raise StateRefused(
                 f"{self.store.changelog.topic}[{self.partition}]: the owner partitions have grown otherwise than "
                 "source partition 0 says: was it restored from a copy?"
