@@ -82,7 +82,7 @@ def make_site(
     events = {"topic": EVENTS, "key": "key", "items": "items", "timestamp": "ts"}
     events |= {"user": "user"} if unit == "user" else {}
     events |= {"max_ahead": "1s"} if grows_owners else {}
-    horizons = (10, 4) if grows_owners else (4, 3)
+    horizons = (5, 2) if grows_owners else (4, 3)
     kafka = {"bootstrap": "simulated:9092"}
     worker = {"name": NAME, "data_dir": "unused", "key_file": "unused", "owner_partitions": owners}
     worker |= {"commit_interval": f"{7 * pace}s"}

@@ -37,7 +37,7 @@ _WORST = 5.0
 #: Share of schedules in which a topic gets more partitions.
 _GROWING = 0.3
 #: Longer than an epoch and the time that workers have to notice.
-_MOVING_S = 320.0
+_MOVING_S = 200.0
 
 
 @dataclass

@@ -164,6 +164,10 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
         """The newest number, which may not hold yet."""
         return self.numbers[-1]
 
+    def before(self, owner: int) -> int:
+        """Return how many there were when an owner that was none at first began."""
+        return max(number for number in self.numbers if number <= owner)
+
     def at(self, end_ms: int) -> int:
         """Return how many there are in a tick that ends then."""
         return max(
