@@ -44,7 +44,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     lacking = topics.find_lacking(plan, existing)
     for topic in lacking if create else ():
         topics.add_partitions(connection, topic.name, topic.partitions)
-        log(f"{topic.name} has {plural(topic.partitions, 'partition')} now: {_why(topic)}")
+        log(f"{topic.name} has {plural(topic.partitions, 'partition')} now")
         existing = {
             **existing,
             topic.name: replace(existing[topic.name], partitions=topic.partitions),
@@ -67,8 +67,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
             log(_no_events(topic, plan, connection))
     for topic in () if create else lacking:
         log(
-            f"{topic.name} lacks partitions: {_why(topic)}; a running worker adds them to a state topic if it may, "
-            "--create does"
+            f"{topic.name} lacks partitions: a running worker adds them to a state topic if it may, --create does"
         )
     own = [topic.name for topic in absent if topic.purpose != topics.EVENTS]
     if own:
@@ -78,12 +77,6 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     if wrong:
         return EXIT_NOT_READY
     return EXIT_MISSING if own or (absent and not create) else 0
-
-
-def _why(topic: topics.Topic) -> str:
-    if topic.purpose in (topics.CONTRIBUTIONS, topics.RELEASE_STATE):
-        return "there are to be more owners, from a later epoch on"
-    return "the events topics have got more"
 
 
 def _no_events(topic: topics.Topic, plan: Sequence[topics.Topic], connection: Connection) -> str:
