@@ -44,9 +44,6 @@ EXIT_DIFFERENCE = 1
 _WINDOWS = re.compile(rb',"windows":\[[^\]]*\]')
 
 
-_WRONGLY_HANDED = "owner partition {} got other stream keys handed over than those that follow from the contributions"
-
-
 class Difference(Exception): ...
 
 
@@ -173,7 +170,7 @@ class Auditor:
     def _match_handed(self, histogram: Histogram, owner: int, wanted: HandedOver) -> None:
         found = self._handed[owner].pop((wanted.histogram, wanted.generation), None)
         if found is None or found.tick != wanted.tick or dict(found.keys) != dict(wanted.keys):
-            raise Difference(f"histogram {wanted.histogram!r}: {_WRONGLY_HANDED.format(owner)}")
+            raise _wrongly_handed(wanted.histogram, owner)
         number = next(number for number in self._owners.numbers if number > owner)
         for key, _ in wanted.keys:
             place = wanted.histogram, key, (owner - owner_of(key, number)) % number + 1
@@ -216,7 +213,7 @@ class Auditor:
                     (h.name, h.life.generation) == (name, generation) for h in merge.histograms
                 )
                 if ours and handed.tick < ends.get(name, 0):
-                    raise Difference(f"histogram {name!r}: {_WRONGLY_HANDED.format(to)}")
+                    raise _wrongly_handed(name, to)
         for histogram in merge.histograms:
             if (end := ends.get(histogram.name)) is None:
                 continue
@@ -296,6 +293,13 @@ class Auditor:
                     unfounded = "published, but it does not follow from the contributions"
                     raise Difference(f"{_name(value)}: {unfounded}")
                 self.others += not newer
+
+
+def _wrongly_handed(name: str, owner: int) -> Difference:
+    return Difference(
+        f"histogram {name!r}: owner partition {owner} got other stream keys handed over than those "
+        "that follow from the contributions"
+    )
 
 
 def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:

@@ -44,7 +44,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     lacking = topics.find_lacking(plan, existing)
     for topic in lacking if create else ():
         topics.add_partitions(connection, topic.name, topic.partitions)
-        log(f"{topic.name} has {plural(topic.partitions, 'partition')} now")
+        log(f"{topic.name} has got partitions: {topic.partitions} now")
         existing = {
             **existing,
             topic.name: replace(existing[topic.name], partitions=topic.partitions),
