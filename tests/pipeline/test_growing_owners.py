@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,78 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.pipeline.fleet import FINE, KEYS, STEADY, WIDE, cut, fleet, grown_of
 from tests.pipeline.pipeline import KEY, Event, Partition, contribute, exact, unk
-from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.registry import build
 from workers.pipeline.contributions import Message, decode, handing_over
 from workers.pipeline.histogram import HandedOver, owner_of, part_owner
-from workers.pipeline.snapshots import Snapshot
 from workers.pipeline.sources import Owners
 from workers.runtime.errors import StateRefused
 
-KEYS = [f"k{i}" for i in range(6)]
 VISIT = st.tuples(
     st.sampled_from(KEYS), st.lists(st.sampled_from("abcde"), max_size=3), st.integers(0, 300)
 )
 EVENTS = st.lists(VISIT, max_size=60).map(lambda events: sorted(events, key=lambda e: e[2]))
-#: Epochs of 40 ms both.
-FINE = unk(horizon=4)
-WIDE = unk(name="wide", tick_ms=20, horizon=2, keys=("k0", "k1", "k2", "k3"))
-GROWS = {1: 4, 3: 8}
-Published = list[tuple[int, Snapshot]]
 
 
-def grown_of(topics: Sequence[Sequence[bytes]], owners: int) -> Owners:
-    told = [decode(value).owners or Owners(owners) for topic in topics for value in topic]
-    return max(told, key=lambda one: one.number, default=Owners(owners))
-
-
-class Fleet:
-    """All owners, which hand stream keys over to each other."""
-
-    def __init__(self, topics: list[list[bytes]], owners: int, **of: Any) -> None:
-        self.topics = [list(topic) for topic in topics]
-        numbers = range(len(topics))
-        self.owners = [Partition(owner=number, owners=owners, **of) for number in numbers]
-        self.positions = [0] * len(topics)
-        self.published: Published = []
-
-    def read(self, owner: int, number: int) -> None:
-        at = self.positions[owner]
-        self.positions[owner] = self.owners[owner].receive(self.topics[owner][at : at + number], at)
-
-    def commit(self, owner: int, ticks_max: int) -> bool:
-        part = self.owners[owner].commit(ticks_max)
-        self.published += [(owner, each) for each in part or ()]
-        for to, message in self.owners[owner].handed:
-            self.topics[to].append(message)
-        self.owners[owner].handed = []
-        return part is not None
-
-    def restart(self, owner: int) -> None:
-        self.positions[owner] = self.owners[owner].restart()
-
-    def finish(self) -> "Fleet":
-        for owner, topic in enumerate(self.topics):
-            self.read(owner, len(topic))
-            while self.commit(owner, 500):
-                pass
-            assert self.positions[owner] == len(topic)
-        return self
-
-    def bytes(self) -> list[tuple[int, str, str, bytes]]:
-        return sorted((owner, *(s.topic, s.key, s.value)) for owner, s in self.published)
-
-
-def fleet(partitions: list[list[Event]], configs: Sequence[UnkBaseConfig], **of: Any) -> Fleet:
-    given: dict[str, Any] = {"owners": 2, "further_ms": 100, "grows": GROWS} | of
-    topics = contribute(partitions, configs, **given)
-    first = len(partitions) - len(given.get("joins", ()))
-    return Fleet(topics, given["owners"], configs=configs, sources=first)
-
-
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(st.lists(EVENTS, min_size=1, max_size=2), st.booleans())
 def test_a_stream_key_is_published_at_every_tick_by_the_owner_that_has_it_then(
     partitions: list[list[Event]], joins: bool
@@ -122,7 +66,7 @@ def test_a_stream_key_is_published_at_every_tick_by_the_owner_that_has_it_then(
         assert {key for topic, key in ticks if topic == "w.wide"} == set(WIDE.keys)
 
 
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(st.lists(EVENTS, min_size=1, max_size=2), st.integers(1, 2), st.data())
 def test_crashes_anywhere_change_no_byte_of_what_owners_publish_and_hand_over(
     partitions: list[list[Event]], split: int, data: st.DataObject
@@ -150,19 +94,6 @@ def test_crashes_anywhere_change_no_byte_of_what_owners_publish_and_hand_over(
     crashing.finish()
     assert crashing.bytes() == whole.bytes()
     assert [set(topic) for topic in crashing.topics] == [set(topic) for topic in whole.topics]
-
-
-#: An event of every key in every tick.
-STEADY: list[Event] = [(key, ["a"], at) for at in range(1, 400, 10) for key in KEYS]
-
-
-def cut(found: Fleet, at_ms: int) -> None:
-    """Let all owners read and publish what source partitions closed up to about a time."""
-    for owner, topic in enumerate(found.topics):
-        marks = [decode(value).watermark or 0 for value in topic]
-        found.read(owner, sum(mark <= at_ms for mark in marks))
-        while found.commit(owner, 500):
-            pass
 
 
 @pytest.mark.parametrize("at_ms", [0, 60, 120, 200])
@@ -231,7 +162,11 @@ def test_a_sender_that_does_not_know_of_the_new_owners_is_refused() -> None:
 def test_owners_that_grow_in_the_past_or_within_an_epoch_are_refused() -> None:
     """Ticks that were published could not be taken back, nor can rows of an epoch move."""
     topics = contribute([STEADY], [FINE], owners=1, step=12, grows={2: 2})
-    told = next(i for i, message in enumerate(map(decode, topics[0])) if message.owners.grown)
+    told = next(
+        i
+        for i, message in enumerate(map(decode, topics[0]))
+        if message.owners and message.owners.grown
+    )
     for at_ms, said in ((10, "since a time that was counted before"), (130, "middle of an epoch")):
         owner = Partition([FINE], 1)
         messages = [

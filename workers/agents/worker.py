@@ -131,7 +131,7 @@ class Factory:
         return {
             REKEY: _of_joined(origins, self.rekey),
             CONTRIBUTE: _of_joined(self.sources, self.contribute),
-            RELEASE: {self._stream.contributions: self.release},
+            RELEASE: {self._stream.contributions: self._release_known},
         }
 
     @property
@@ -157,9 +157,10 @@ class Factory:
             assignment, place, self._stream, make_format=self._formats.make, gil_lock=self._gil_lock
         )
 
-    def release(self, partition: int) -> ReleaseShard | None:
-        if partition >= self.owners.number:
-            return None
+    def _release_known(self, partition: int) -> ReleaseShard | None:
+        return self.release(partition) if partition < self.owners.number else None
+
+    def release(self, partition: int) -> ReleaseShard:
         settings, guard = self.settings, None
         if self._ceiling is not None:
             guard = CeilingGuard(self._ceiling, partition, self.owners.number, self._others)

@@ -56,8 +56,11 @@ class Tally:
 
 class RecomputedHistogram(Histogram):
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
+        """Begin at a tick with the stream keys that are served from a tick on."""
         self.start_at(first)
-        self._public, self._declared = False, dict(since)
+        self._public, self._declared = False, {k: at for k, at in since.items() if at >= first}
+        for name in since.keys() - self._declared.keys():  # handed over
+            self._append_key(name, since[name])
 
 
 class Auditor:

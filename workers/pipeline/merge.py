@@ -443,9 +443,9 @@ class Merge:
             return
         for histogram in users:
             grid = histogram.grid
-            if histogram.takes_over:
+            if histogram.takes_over or histogram.next is not None:
                 continue
-            if histogram.next is None and grid.end(max(1, grid.tick_at(first))) <= complete:
+            if grid.end(max(1, grid.tick_at(first))) <= complete:
                 histogram.start_at(histogram.first_tick(first))
         self._drop_early(lane, users)
 

@@ -8,6 +8,7 @@ nobody reads them (decisions/0031).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from math import gcd
 from typing import Annotated
 
@@ -154,6 +155,14 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
 
     first: _Number
     grown: Grown = ()
+
+    def __post_init__(self) -> None:
+        if any(later <= at for (_, at), (_, later) in pairwise(self.grown)) or any(
+            number <= before or number % before for before, number in pairwise(self.numbers)
+        ):
+            raise ValueError(
+                f"owners = {self.numbers}: each a multiple of the one before, and later"
+            )
 
     @property
     def numbers(self) -> tuple[int, ...]:
