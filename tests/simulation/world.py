@@ -95,7 +95,8 @@ class World:
             for number in range(site.topics.partitions(topic))
         ]
         self.stop_s = site.pace * self.rng.uniform(30.0, 80.0)
-        self.stop_s += _MOVING_S * site.grows_owners
+        self._moves = site.grows_owners and self.rng.random() < 2 * _GROWING
+        self.stop_s += _MOVING_S * self._moves
         self._look_s = _LOOK_S
         self._hanging: dict[tuple[Partition, int], float] = {}
         self._wanted: set[tuple[str, Place]] = set()
@@ -131,7 +132,7 @@ class World:
             self.counts["growths"] += 1
             first_s += [rng.uniform(0.0, last_s)] * rng.randint(1, 2)
             self.loop.at(first_s[-1], lambda: self._add_partitions(len(first_s)))
-        if self.site.grows_owners and rng.random() < 2 * _GROWING:
+        if self._moves:
             self.counts["owners' growths"] += 1
             self.loop.at(rng.uniform(0.0, 20.0), self._add_owners)
         number = 0
