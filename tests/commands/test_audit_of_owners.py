@@ -83,7 +83,7 @@ def audited(found: Fleet, monkeypatch: pytest.MonkeyPatch) -> OfFleet:
     worker = SimpleNamespace(key_file=None)
     settings = SimpleNamespace(**named, worker=worker, histograms=found.owners[0].configs)
     sources, owners = SimpleNamespace(first_count=1), grown_of(found.topics, 2)
-    topics = SimpleNamespace(partitions=lambda _: 1, owners=owners, sources=sources)
+    topics = SimpleNamespace(partitions=lambda _: 1, owners=lambda _: owners, sources=sources)
     monkeypatch.setattr(audit, "read_key", lambda _: bytes(range(32)))
     monkeypatch.setattr(audit, "connection_of", lambda _: None)
     monkeypatch.setattr(audit, "check_topics", lambda *_: topics)

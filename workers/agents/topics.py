@@ -19,7 +19,6 @@ from workers.agents.growth import (
 from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection, forbidden
 from workers.kafka.topics import (
-    CONTRIBUTIONS,
     ExistingTopic,
     Topic,
     checked_id,
@@ -78,10 +77,8 @@ class Topics:
         """Counted partitions of the events topics, which must all exist."""
         return self.counted or Sources(tuple(map(self.source, self.events)), self.plain)
 
-    @property
-    def owners(self) -> Owners:
-        """Owners that the state counts: partitions of the contributions topic, which must exist."""
-        [contributions] = [one.name for one in self.plan if one.purpose == CONTRIBUTIONS]
+    def owners(self, contributions: str) -> Owners:
+        """Return the owners that the state counts, else that topic's partitions: it must exist."""
         return self.counted_owners or Owners(self.partitions(contributions))
 
     @property
@@ -203,7 +200,7 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
     if absent:
         raise _missing(absent)
     wrong = kafka_topics.find_problems(topics.plan, topics.existing)
-    owners = topics.owners
+    owners = topics.owners(settings.contributions_topic)
     for name in (settings.contributions_topic, settings.release_state_topic):
         if topics.partitions(name) < owners.number:
             wrong.append(

@@ -99,7 +99,7 @@ class Factory:
             "commit_interval_s": settings.worker.commit_interval_ms / 1000,
             "max_behind_ms": settings.max_behind_ms,
         }
-        self.owners = topics.owners
+        self.owners = topics.owners(contributions)
         self.epochs = tuple(config.grid for config in settings.histograms)
         self._stream = ContributeStage(
             **common,

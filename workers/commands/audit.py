@@ -71,7 +71,7 @@ class Auditor:
         self._connection = connection_of(settings)
         self._topics = check_topics(settings, self._connection)
         self._outputs = [settings.output_topic(config) for config in settings.histograms]
-        self._owners = self._topics.owners
+        self._owners = self._topics.owners(settings.contributions_topic)
         # What was handed over to each owner, by histogram and generation.
         self._handed: dict[int, dict[tuple[str, int], HandedOver]] = {}
         self._built = mechanisms(settings)
