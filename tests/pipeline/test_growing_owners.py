@@ -119,6 +119,18 @@ def test_a_generation_raised_around_the_move_begins_in_every_owner_and_shares_no
     assert max(published.values()) == 1
 
 
+def test_owners_of_a_second_growth_learn_of_the_first_one_when_it_is_long_past() -> None:
+    """Source partitions that joined in between had closed ticks after it."""
+    grows = {1: 2, 9: 4}
+    found = fleet([STEADY, STEADY], [FINE], step=12, owners=1, grows=grows, joins=[5]).finish()
+    [first, _] = grown_of(found.topics, 1).grown
+    told = next(decode(value) for value in found.topics[2])
+    assert told.watermark is not None and told.watermark > first[1]
+    last = max(s.end_ms for _, s in found.published)
+    at_last = {s.key: owner for owner, s in found.published if s.end_ms == last}
+    assert at_last == {key: owner_of(key, 4) for key in KEYS}
+
+
 def test_a_worker_with_older_settings_leaves_what_was_handed_over_for_a_new_generation() -> None:
     """Workers get new settings one after the other."""
     found = fleet([STEADY], [FINE], step=12)

@@ -143,13 +143,9 @@ class Checks:
                 raise Violation(f"{log}: partitions that joined are forgotten: {joined}")
             self.joined = joined
         if (topic, number) == (self.roles.states[0], 0) and values:
-            owners, before = (
-                msgspec.json.decode(values[-1], type=SourceProgress).owners,
-                self.owners,
-            )
-            if (
-                before is not None
-                and (owners or before).numbers[: len(before.numbers)] != before.numbers
+            owners, known = msgspec.json.decode(values[-1], type=SourceProgress).owners, self.owners
+            if known is not None and (
+                owners is None or owners.grown[: len(known.grown)] != known.grown
             ):
                 raise Violation(f"{log}: owners are forgotten: {owners}")
             self.owners = owners

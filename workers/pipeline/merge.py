@@ -246,7 +246,6 @@ class Merge:
         if message.source == OWNER:
             self._take_handed(message, offset)
             return
-        join(self.watermarks, message)
         told = Owners(self.owners) if message.owners is None else message.owners
         if message.source == 0 and len(told.grown) > len(self.grown):
             self._grow(told.grown, offset)
@@ -254,6 +253,7 @@ class Merge:
             raise StateRefused(
                 f"contributions offset {offset}: source partition {message.source} knows other numbers of owner partitions"
             )
+        join(self.watermarks, message)
         joined = len(self.watermarks) - len(self._sequences)
         if joined and message.users_from is not None:
             self._moves.append((message.sources, message.users_from))
