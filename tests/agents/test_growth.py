@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from workers.agents import growth
-from workers.agents.growth import Growth
+from workers.agents.growth import Growth, OwnerGrowth
 from workers.kafka.clients import Connection
-from workers.pipeline.sources import VERSION, Joined, SourceProgress, Sources, SourceTopic
+from workers.mechanisms.config.ticks import TickGrid
+from workers.pipeline.sources import VERSION, Joined, Owners, SourceProgress, Sources, SourceTopic
 from workers.runtime.errors import SettingsError
 
 EVENTS = SourceTopic("events", 2, "id")
@@ -18,6 +19,7 @@ class Scene:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, refusal: str | None = None) -> None:
         self.did: list[object] = []
         self.joined: tuple[Joined, ...] = ()
+        self.known = Owners(2)
         self.denied = False
         monkeypatch.setattr(growth, "_progress", self._progress)
         monkeypatch.setattr(growth, "add_partitions", self._add)
@@ -30,9 +32,20 @@ class Scene:
             refusal=refusal,
         )
 
+    def owners(self, horizon: int | None) -> OwnerGrowth:
+        names = {"contributions": "c", "contribute_state": "s", "release_state": "r"}
+        return OwnerGrowth(
+            Connection("unused:9092"),
+            self.known,
+            **names,
+            epochs=[TickGrid(tick_ms=10, start_ms=0, horizon=horizon)],
+            grow=self.did.append,
+            restart=lambda: self.did.append("restart"),
+        )
+
     def _progress(self, *_: object) -> SourceProgress:
         of = {"version": VERSION, "offset": 0, "watermark": 5, "sources": 2, "topic_id": "id"}
-        return SourceProgress(**of, joined=self.joined)  # type: ignore[arg-type]  # by name
+        return SourceProgress(**of, joined=self.joined, owners=self.known)  # type: ignore[arg-type]  # by name
 
     def _add(self, _: Connection, topic: str, partitions: int) -> None:
         if self.denied:
@@ -79,4 +92,42 @@ def test_why_partitions_do_not_join_is_said_once_and_the_worker_goes_on(
 def test_a_topic_that_is_not_listed_has_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch)
     scene.growth.look({})
+    assert scene.did == []
+
+
+def test_the_state_of_owners_grows_first_then_source_partition_0_is_asked_then_the_run_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that does not know a partition yet would refuse the message to its owner."""
+    scene = Scene(monkeypatch)
+    growth = scene.owners(horizon=5)
+    growth.look({"c": 2, "r": 2, "s": 2})
+    growth.look({})
+    assert scene.did == []
+    growth.look({"c": 4, "r": 2, "s": 2})
+    assert scene.did.pop() == ("r", 4)
+    growth.look({"c": 4, "r": 4, "s": 2})
+    assert scene.did == []
+    growth.look({"c": 4, "r": 4, "s": 2})
+    assert scene.did.pop() == 4
+    scene.known = Owners(2, ((4, 70),))
+    growth.look({"c": 4, "r": 4, "s": 2})
+    assert scene.did == ["restart"]
+
+
+@pytest.mark.parametrize(("horizon", "partitions"), [(5, 3), (None, 4)])
+def test_why_owners_do_not_grow_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    horizon: int | None,
+    partitions: int,
+) -> None:
+    scene = Scene(monkeypatch)
+    growth = scene.owners(horizon)
+    for _ in range(3):
+        growth.look({"c": partitions, "r": 2, "s": 2})
+    [line] = caplog.messages
+    why = "epochs of all histograms never begin together" if horizon is None else "no multiple of 2"
+    expected = f"topic c has {partitions} partitions now, but only 2 owner partitions are counted"
+    assert line == f"{expected}: {why}"
     assert scene.did == []

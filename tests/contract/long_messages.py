@@ -31,12 +31,13 @@ from workers.mechanisms.order_statistics.engine import KeyState, MaxState
 from workers.mechanisms.running.meta import MetaState
 from workers.mechanisms.running.sparse_gumb import SparseState
 from workers.pipeline import ledger_blocks
-from workers.pipeline.contributions import messages
-from workers.pipeline.histogram import HistogramProgress
+from workers.pipeline.contributions import handing_over, messages
+from workers.pipeline.histogram import HandedOver, HistogramProgress
 from workers.pipeline.ledger_blocks import split_pages
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.rejected import read_reject, rejected
 from workers.pipeline.snapshots import LabelCache, Means, ReleasedTick, snapshots
+from workers.pipeline.sources import GROWN_MAX, Owners
 from workers.pipeline.users import Batch, Users
 from workers.runtime.sizes import MESSAGE_BYTES
 
@@ -90,7 +91,15 @@ def contributions(
     tally = {key(k): {label(i): LARGEST for i in range(rows)} for k in range(keys)}
     rows_of = [tallied(LANE, LARGEST - tick, tally, KEY) for tick in range(ticks)]
     of: Any = dict.fromkeys(("offset", "watermark", "first"), LARGEST)
+    grown = tuple((2**i, LARGEST) for i in range(GROWN_MAX))
+    of |= {"sources": 1_000_000, "users_from": LARGEST, "owners": Owners(1, grown)}
     made = messages(rows_of, source=2**31, sequence=2**40, key=KEY.fingerprint, **of)
+    return [Outgoing("contributions", 0, None, message.encoded()) for message in made]
+
+
+def handed_over() -> list[Outgoing]:
+    handed = HandedOver("h" * 100, LARGEST, LARGEST, [(longest(i), LARGEST) for i in range(2_100)])
+    made = handing_over(handed, key=KEY.fingerprint)
     return [Outgoing("contributions", 0, None, message.encoded()) for message in made]
 
 
@@ -307,6 +316,7 @@ MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
     "contributions: shortest rows": lambda: contributions(2, 200_000, 1, str),
     "contributions: most sections": lambda: contributions(1, 1, 20_000, str, str),
     "contributions: stream keys without rows": lambda: contributions(2_000, 0, 1, str),
+    "stream keys handed over": handed_over,
     "ledger: longest labels": lambda: state(
         ledger_blocks.changes(table(map(longest, range(3_000))))
     ),

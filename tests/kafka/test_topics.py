@@ -17,6 +17,7 @@ from workers.kafka.topics import (
     create_missing,
     describe,
     find_growing,
+    find_lacking,
     find_problems,
     missing,
     plan_topics,
@@ -62,8 +63,11 @@ def test_owners_that_contradict_existing_topics_are_refused() -> None:
     """Stream keys are hashed onto owners: another number would split their counts."""
     with pytest.raises(SettingsError, match=r"owner_partitions = 3.*has 2"):
         plan_topics("w", ["e"], 4, 3, [], known(contributions=2))
-    with pytest.raises(SettingsError, match="same number"):
-        plan_topics("w", ["e"], 4, None, [], known(contributions=2, release_state=3))
+    assert counts(plan_topics("w", ["e"], 4, 4, [], known(contributions=2)))["contributions"] == 4
+    made = known(e=4, contributions=2, release_state=4)
+    plan = plan_topics("w", ["e"], 4, 4, [], made)
+    assert [topic.name for topic in find_lacking(plan, made)] == ["w.contributions"]
+    assert any("--create` adds the others" in problem for problem in find_problems(plan, made))
 
 
 @pytest.mark.parametrize("rekey", [False, True])

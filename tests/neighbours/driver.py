@@ -358,6 +358,7 @@ def replaced() -> Iterator[None]:
         (release, "complete_ms", lambda run, _, __, at: run.complete_ms(at)),
         (formats, "Registry", Registered),
         (ceiling_guard, "read_newest", lambda run, places: run.charges(places)),
+        (ceiling_guard, "partition_counts", lambda _: {}),
         (ceiling_guard.CeilingGuard, "_published", lambda self: None),
         (ceiling_guard.OtherWorkers, "charges", lambda self: []),
     ]

@@ -1,9 +1,10 @@
 """Both stages without Kafka: events in, snapshots out, with crashes wherever a test wants."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,11 +14,12 @@ from tests.events.reading import columns, reader
 from workers.mechanisms.config.histogram import HistogramConfig, Lane, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
-from workers.pipeline.contributions import Message, Section
+from workers.pipeline.contributions import Message, Section, handing_over
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.pipeline.snapshots import Snapshot
+from workers.pipeline.sources import Owners, next_epoch
 
 KEY = NoiseKey(bytes(range(32)))
 
@@ -63,6 +65,7 @@ def contents(messages: Iterable[Message]) -> Counter[Contributed]:
 
 
 Event = tuple[str, Items, int]
+NEVER: Mapping[int, int] = MappingProxyType({})
 
 
 def unk(**changes: object) -> UnkBaseConfig:
@@ -80,36 +83,56 @@ def contribute(
     step: int = 5,
     further_ms: int = 1000,
     joins: Sequence[int] = (),
+    grows: Mapping[int, int] = NEVER,
 ) -> list[list[bytes]]:
     """Return every owner partition's messages, sources interleaved `step` events at a time; all
     ticks close at the end.
 
     Time continues for `further_ms` after the last event. `joins` has the rounds, in order, in which
-    the last partitions join; the others are there from the first.
+    the last partitions join; the others are there from the first. `grows` has the rounds in which
+    source partition 0 tells that there will be more owners, and how many: in the next epoch of all
+    `configs` of which no event was read in that round. The other sources know in the round after.
     """
     lanes = list(dict.fromkeys(config.lane for config in configs))
     intakes = [Intake(lanes, grace, KEY) for _ in partitions]
     readers = [reader() for _ in partitions]
+    known_owners = Owners(owners)
     sequences = [[0] * owners for _ in partitions]
-    out: list[list[bytes]] = [[] for _ in range(owners)]
+    out: list[list[bytes]] = [[] for _ in range(max([owners, *grows.values()]))]
+    grids = [histogram_of(config).grid for config in configs]
     last = max((time for events in partitions for _, _, time in events), default=0)
     end = last + further_ms + grace
     first, begun = len(partitions) - len(joins), [0] * len(partitions)
     known = first
-    for round_ in range(max(map(len, partitions), default=0) // step + 3 + max(joins, default=0)):
+    rounds = max(map(len, partitions), default=0) // step + 3 + max([0, *joins, *grows])
+    for round_ in range(rounds):
+        grown = known_owners
+        if round_ in grows:
+            read = [
+                time
+                for events, since in zip(partitions, begun, strict=True)
+                for _, _, time in events[: (round_ + 1 - since) * step]
+            ]
+            at_ms = next_epoch(grids, max([0, *read, *(at for _, at in known_owners.grown)]))
+            assert at_ms is not None
+            grown = Owners(owners, (*known_owners.grown, (grows[round_], at_ms)))
         for source, intake in enumerate(intakes[:known]):
+            if source == 0:
+                known_owners, before = grown, known_owners
+            knows = grown if source == 0 else before
+            sequences[source] += [0] * (knows.number - len(sequences[source]))
             at = (round_ - begun[source]) * step
             intake.add(columns(partitions[source][at : at + step], readers[source]))
-            if at >= len(partitions[source]) and round_ > max(joins, default=-1):
+            if at >= len(partitions[source]) and round_ > max([-1, *joins, *grows]):
                 intake.read_to_end(end)
-            joining = source == 0 and round_ in joins
-            if joining:
+            joining = source == 0 and (round_ in joins or round_ in grows)
+            if source == 0 and round_ in joins:
                 more = joins.count(round_)
                 for new in range(known, known + more):
                     intakes[new].restore(intake.watermark, None)
                     begun[new] = round_ + 1
                 known += more
-            of: dict[str, Any] = {"sources": known, "joining": joining}
+            of: dict[str, Any] = {"sources": known, "joining": joining, "owners": knows}
             commit = intake.commit(source=source, sequences=sequences[source], offset=at, **of)
             for owner, message in commit:
                 out[owner].append(message.encoded())
@@ -133,6 +156,8 @@ class Partition:
     stream: str = "test"
     store: dict[bytes, bytes] = field(default_factory=dict)
     waiting_bytes_max: int = 1 << 20
+    #: What it has handed over: (owner partition, message).
+    handed: list[tuple[int, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.restart()
@@ -173,6 +198,9 @@ class Partition:
     def commit(self, ticks_max: int = 3, *, by_lane: bool = False) -> list[Snapshot] | None:
         """Release at most `ticks_max` ticks in one transaction; None if no tick was complete."""
         released = self.merge.release(ticks_max=ticks_max, by_lane=by_lane)
+        for owner, each in released.handed:
+            made = handing_over(each, key=self.key.fingerprint)
+            self.handed += [(owner, message.encoded()) for message in made]
         if released.ticks:
             for key, value in self.merge.changes():
                 if value is None:

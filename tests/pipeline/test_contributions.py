@@ -29,7 +29,7 @@ Counts = dict[str, dict[str, int]]  # by stream key and label
 
 def encoded(tallies: list[Counts], max_bytes: int) -> list[bytes]:
     counted = [rows(LANE, tick, tally, KEY) for tick, tally in enumerate(tallies, 1)]
-    numbers = {"source": 3, "sequence": 70, "offset": 12, "watermark": 5}
+    numbers: dict[str, Any] = {"source": 3, "sequence": 70, "offset": 12, "watermark": 5}
     key = KEY.fingerprint
     found = messages(counted, **numbers, first=None, key=key, max_bytes=max_bytes)
     return [message.encoded() for message in found]

@@ -14,7 +14,7 @@ from workers.kafka.placement import Placement, partitions_of
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.contributions import Message, messages
 from workers.pipeline.intake import Intake
-from workers.pipeline.sources import next_epoch
+from workers.pipeline.sources import Owners, epochs_of_users, next_epoch
 from workers.runtime.errors import StateRefused
 
 LANES = st.builds(
@@ -38,8 +38,8 @@ def test_users_move_at_the_next_time_at_which_epochs_of_all_histograms_begin(
     times = np.arange(after_ms + 1, after_ms + 1 + all_ms)
     begins = np.logical_and.reduce([(times - start) % width == 0 for start, width in epochs])
     expected = int(times[np.argmax(begins)]) if begins.any() else None
-    assert next_epoch(lanes, after_ms) == expected
-    assert next_epoch([*lanes, lanes[0]._replace(horizon=None)], after_ms) is None
+    assert next_epoch(epochs_of_users(lanes), after_ms) == expected
+    assert next_epoch(epochs_of_users([*lanes, lanes[0]._replace(horizon=None)]), after_ms) is None
 
 
 def test_a_user_is_placed_by_the_partitions_of_the_time_of_the_event() -> None:
@@ -71,7 +71,7 @@ def joining(source: int, sequence: int, sources: int, events: Sequence[str], at:
     lane = unk(max_items_per_user=1).lane
     intake = Intake([lane._replace(max_items_per_user=None)], 0, KEY)
     intake.add(columns([("k", [label], at) for label in events], reader()))
-    rows = intake._builder.build(intake._tallies.take(), 1)[0]
+    rows = intake._builder.build(intake._tallies.take(), Owners(1))[0]
     rows = [msgspec.structs.replace(each, lane=lane) for each in rows]
     numbers = {"source": source, "sequence": sequence, "offset": 0, "watermark": 10, "first": 5}
     of = {"key": KEY.fingerprint, "sources": sources, "users_from": 80 if sources > 1 else None}

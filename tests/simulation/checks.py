@@ -23,7 +23,7 @@ from workers.pipeline.contributions import decode
 from workers.pipeline.merge import Merge
 from workers.pipeline.newest import PROGRESS
 from workers.pipeline.progress import read_progress
-from workers.pipeline.sources import Joined, SourceProgress
+from workers.pipeline.sources import Joined, Owners, SourceProgress
 
 
 class Violation(Exception):
@@ -67,8 +67,9 @@ class Checks:
     ends: dict[tuple[str, Place], int] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     progress: dict[int, bytes] = field(default_factory=dict)
-    #: Committed growth of the events topic.
+    #: Committed growth of the events topic, and of the owners.
     joined: tuple[Joined, ...] = ()
+    owners: Owners | None = None
     published: dict[str, dict[tuple[Place, int], bytes]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -141,6 +142,13 @@ class Checks:
             if joined[: len(self.joined)] != self.joined:
                 raise Violation(f"{log}: partitions that joined are forgotten: {joined}")
             self.joined = joined
+        if (topic, number) == (self.roles.states[0], 0) and values:
+            owners, known = msgspec.json.decode(values[-1], type=SourceProgress).owners, self.owners
+            if known is not None and (
+                owners is None or owners.grown[: len(known.grown)] != known.grown
+            ):
+                raise Violation(f"{log}: owners are forgotten: {owners}")
+            self.owners = owners
 
     def _count(self, records: Sequence[Record]) -> None:
         for record in records:

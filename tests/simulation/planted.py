@@ -19,6 +19,7 @@ from workers.kafka import shard as shard_module
 from workers.kafka import transaction
 from workers.kafka.records import Outgoing
 from workers.kafka.shard import Shard
+from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge
 from workers.pipeline.newest import PROGRESS
@@ -174,6 +175,29 @@ def joins_early() -> Iterator[object]:
     yield patch.object(Sources, "grown", early)
 
 
+def keeps_keys() -> Iterator[object]:
+    """Hand stream keys over, and go on publishing them."""
+    hand_over = Histogram._hand_over
+
+    def keep(self: Histogram, tick: int, owners: int) -> None:
+        kept = self._keys, self._since, self._index
+        hand_over(self, tick, owners)
+        self._keys, self._since, self._index = kept
+
+    yield patch.object(Histogram, "_hand_over", keep)
+
+
+def begins_alone() -> Iterator[object]:
+    """Begin in a new owner without the stream keys that are handed over to it."""
+    make = Histogram.__init__
+
+    def alone(self: Histogram, *parts: Any, **of: Any) -> None:
+        make(self, *parts, **of)
+        self.takes_over = False
+
+    yield patch.object(Histogram, "__init__", alone)
+
+
 PLANTS: Mapping[str, Planting] = MappingProxyType(
     {
         plant.__name__.replace("_", "-"): plant
@@ -191,6 +215,8 @@ PLANTS: Mapping[str, Planting] = MappingProxyType(
             owners_noise,
             joins_early,
             joins_unsaid,
+            keeps_keys,
+            begins_alone,
         )
     }
 )

@@ -11,7 +11,7 @@ from workers.agents.topics import Topics, first_state_topic
 from workers.agents.worker import Factory
 from workers.kafka.topics import ExistingTopic, plan_topics
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.sources import Sources
+from workers.pipeline.sources import Owners, Sources
 from workers.runtime.metrics import Metrics
 from workers.settings.settings import Settings, settings_of
 
@@ -30,6 +30,8 @@ class Site:
     roles: Roles
     #: How many times slower everything is; faults last as long as ever.
     pace: int
+    #: Whether there may be more owners: epochs are short enough.
+    grows_owners: bool
 
     @property
     def ceiling(self) -> bool:
@@ -44,13 +46,14 @@ class Site:
         """Without rekeying, users would move at the beginning of a much later epoch."""
         return self.rekey or self.settings.privacy.unit == "event"
 
-    def grown(self, sources: Sources) -> Factory:
-        """Return the factory of workers that know these partitions of the events topic."""
-        existing = {
-            name: replace(self.topics.existing[name], partitions=len(sources))
-            for name in (EVENTS, first_state_topic(self.settings))
-        }
-        known = replace(self.topics, existing=self.topics.existing | existing, counted=sources)
+    def grown(self, sources: Sources, owners: Owners) -> Factory:
+        """Return the factory of workers that know these events partitions and owners."""
+        of_owners = self.roles.contributions, self.roles.release_state
+        numbers = dict.fromkeys((EVENTS, first_state_topic(self.settings)), len(sources))
+        numbers |= dict.fromkeys(of_owners, owners.number)
+        there = self.topics.existing
+        existing = there | {name: replace(there[name], partitions=n) for name, n in numbers.items()}
+        known = replace(self.topics, existing=existing, counted=sources, counted_owners=owners)
         return _factory(self.settings, known)
 
 
@@ -71,12 +74,15 @@ def make_site(
     rekey: bool,
     pace: int = 1,
     split: int = 1,
+    grows_owners: bool = False,
 ) -> Site:
     privacy: dict[str, Any] = {"unit": unit, "rekey": rekey}
     if ceiling:
         privacy |= {"max_epsilon": 900.0, "max_delta": 0.4}
     events = {"topic": EVENTS, "key": "key", "items": "items", "timestamp": "ts"}
     events |= {"user": "user"} if unit == "user" else {}
+    events |= {"max_ahead": "1s"} if grows_owners else {}
+    horizons = (5, 2) if grows_owners else (4, 3)
     kafka = {"bootstrap": "simulated:9092"}
     worker = {"name": NAME, "data_dir": "unused", "key_file": "unused", "owner_partitions": owners}
     worker |= {"commit_interval": f"{7 * pace}s"}
@@ -86,7 +92,7 @@ def make_site(
         | {"horizon": horizon, "max_items": 2, "epsilon": 4.0, "delta": 1e-3}
         | ({"max_items_per_user": 60} if unit == "user" else {})
         | ({"split": split} if name == "fine" else {})
-        for name, tick_s, horizon in zip(("fine", "wide"), TICKS_S, (4, 3), strict=True)
+        for name, tick_s, horizon in zip(("fine", "wide"), TICKS_S, horizons, strict=True)
     ]
     settings = settings_of(document, Path("/"))
     outputs = {settings.output_topic(one): one.name for one in settings.histograms}
@@ -104,7 +110,7 @@ def make_site(
         states=(*states, *of_rekey),
         outputs=outputs,
     )
-    return Site(settings, topics, _factory(settings, topics), roles, pace)
+    return Site(settings, topics, _factory(settings, topics), roles, pace, grows_owners)
 
 
 def make_sites() -> list[Site]:
@@ -116,4 +122,6 @@ def make_sites() -> list[Site]:
         make_site(2, 2, "user", ceiling=True, rekey=True),
         make_site(2, 2, "event", ceiling=True, rekey=False, pace=SLOWLY),
         make_site(2, 1, "user", ceiling=False, rekey=True, pace=SLOWLY),
+        make_site(2, 2, "event", ceiling=True, rekey=False, split=2, grows_owners=True),
+        make_site(2, 1, "user", ceiling=False, rekey=True, grows_owners=True),
     ]

@@ -14,6 +14,7 @@ from tests.simulation.connection import Running, records_of
 from tests.simulation.loop import BASE_MS, TIME, Actor, Loop
 from tests.simulation.network import Network, Rates
 from tests.simulation.sites import EVENTS, Site
+from workers.agents.contribute import ContributeShard
 from workers.agents.source_shard import SourceShard
 from workers.kafka.clients import unreachable
 from workers.kafka.offsets import LogEnd, ReadPosition
@@ -24,6 +25,7 @@ from workers.kafka.transaction import TRANSACTION_TIMEOUT_MS
 from workers.kafka.transaction_state import State
 from workers.pipeline.factory import lanes
 from workers.runtime.errors import Fenced, SourcesGrown
+from workers.runtime.metrics import RELEASE
 
 _KEYS = ("k0", "k1", "k2")
 _LIVENESS_S = 2_000.0
@@ -32,8 +34,10 @@ _HANGING_S = 40.0
 _TURN_S = 5.0
 _LOOK_S = 1.0
 _WORST = 5.0
-#: Share of schedules in which the events topic gets more partitions.
+#: Share of schedules in which a topic gets more partitions.
 _GROWING = 0.3
+#: Longer than an epoch and the time that workers have to notice.
+_MOVING_S = 200.0
 
 
 @dataclass
@@ -91,6 +95,8 @@ class World:
             for number in range(site.topics.partitions(topic))
         ]
         self.stop_s = site.pace * self.rng.uniform(30.0, 80.0)
+        self._moves = site.grows_owners and self.rng.random() < 2 * _GROWING
+        self.stop_s += _MOVING_S * self._moves
         self._look_s = _LOOK_S
         self._hanging: dict[tuple[Partition, int], float] = {}
         self._wanted: set[tuple[str, Place]] = set()
@@ -126,6 +132,9 @@ class World:
             self.counts["growths"] += 1
             first_s += [rng.uniform(0.0, last_s)] * rng.randint(1, 2)
             self.loop.at(first_s[-1], lambda: self._add_partitions(len(first_s)))
+        if self._moves:
+            self.counts["owners' growths"] += 1
+            self.loop.at(rng.uniform(0.0, 20.0), self._add_owners)
         number = 0
         for partition, since_s in enumerate(first_s):
             for _ in range(rng.randint(3, 9)):
@@ -172,34 +181,50 @@ class World:
             for partition in range(self.site.topics.partitions(topic), number):
                 self.broker.create(topic, partition)
 
+    def _add_owners(self) -> None:
+        roles, number = self.site.roles, 2 * self.site.factory.owners.number
+        self.loop.note(f"{roles.contributions}: {number} partitions")
+        for topic in (roles.release_state, roles.contributions):
+            for partition in range(self.site.topics.partitions(topic), number):
+                self.broker.create(topic, partition)
+
     def _look_for_growth(self) -> None:
         """As `workers.agents.growth`: ask source partition 0 to let partitions join, or know them."""
         [events] = self.site.factory.topics.origins.first
-        number, joined = self.broker.partitions(EVENTS), self.checks.joined
+        number, owners = map(self.broker.partitions, (EVENTS, self.site.roles.contributions))
+        grown = () if self.checks.owners is None else self.checks.owners.grown
         for worker, factory in self.factories.items():
-            if len(factory.topics.origins) == number or self.rng.random() < 0.3:
+            joins = len(factory.topics.origins) < number
+            moves = factory.owners.number < owners
+            if not (joins or moves) or self.rng.random() < 0.3:
                 continue
-            if joined:
+            if (joins and self.checks.joined) or (moves and grown):
                 self._restart(worker)
                 continue
             for slot in self.slots:
                 shard = None if slot.actor is None else slot.actor.shard
-                if slot.where == (EVENTS, 0) and slot.actor is not None and shard is not None:
-                    assert isinstance(shard, SourceShard)
-                    if slot.actor.worker == worker:
-                        shard.grow([msgspec.structs.replace(events, partitions=number)])
+                if slot.actor is None or slot.actor.worker != worker or slot.where[1]:
+                    continue
+                if joins and slot.where[0] == EVENTS and isinstance(shard, SourceShard):
+                    shard.grow([msgspec.structs.replace(events, partitions=number)])
+                if moves and isinstance(shard, ContributeShard):
+                    shard.grow_owners(owners)
 
     def _know_joined(self, worker: str) -> None:
-        """Give a worker that starts the partitions that have joined."""
-        sources, joined = self.factories[worker].topics.origins, self.checks.joined
-        if sources.joined == joined:
+        """Give a worker that starts the partitions that have joined, and the owners."""
+        before, joined = self.factories[worker], self.checks.joined
+        owners = self.checks.owners or before.owners
+        if (before.topics.origins.joined, before.owners) == (joined, owners):
             return
-        now = msgspec.structs.replace(sources, joined=joined)
-        self.factories[worker] = factory = self.site.grown(now)
+        now = msgspec.structs.replace(before.topics.origins, joined=joined)
+        self.factories[worker] = self.site.grown(now, owners)
+        contributions = self.site.roles.contributions
+        places = [(self.slots[0].stage, place.log) for place in now]
+        places += [(RELEASE, (contributions, owner)) for owner in range(owners.number)]
         known = {slot.where for slot in self.slots}
-        for place in factory.topics.origins:
-            if place.log not in known:
-                self.slots.append(slot := Slot(self.slots[0].stage, place.log))
+        for stage, log in places:
+            if log not in known:
+                self.slots.append(slot := Slot(stage, log))
                 self._start_later(slot, self.rng.uniform(0.0, 3.0), worker)
 
     # ---- workers ------------------------------------------------------------------------------

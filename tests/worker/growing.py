@@ -1,9 +1,9 @@
-"""Growth test: the events topics get more partitions under load, and workers are killed meanwhile.
+"""Growth test: topics get more partitions under load, and workers are killed meanwhile.
 
-Two workers, one event topic or two, with or without re-keying by user. The suite runs short forms;
-the long one is
+Two workers, one event topic or two, with or without re-keying by user, or more owner partitions.
+The suite runs short forms; the long one is
 
-    python -m tests.worker.growing --kills 12 [--rekey] [--topics 1 1] [--seed N]
+    python -m tests.worker.growing --kills 12 [--rekey] [--two-topics] [--owners] [--seed N]
 """
 
 import argparse
@@ -25,9 +25,15 @@ from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  #
 from tests.broker import LASTING, broker
 from tests.worker.harness import Site, Worker, now_ms, sale, succeed, unk, until
 from workers.kafka.placement import partitions_of
+from workers.pipeline.progress import read_states
 
 LABELS = [f"item-{i}" for i in range(20)]
 KEYS = ("k0", "k1", "k2")
+#: A worker that lets stream keys move soon.
+SOON = (
+    "import sys; from workers.agents import contribute; contribute.NOTICE_MS = 20_000;"
+    "from workers.cli import main; sys.exit(main())"
+)
 
 
 def grow(site: Site, topic: str, partitions: int) -> None:
@@ -96,11 +102,13 @@ def growing(
     seed: int,
     rekey: bool = False,
     users: bool = False,
+    owners: Sequence[int] = (2,),
 ) -> dict[str, Any]:
     """Run the test, assert every result, and return figures.
 
     `steps` are partitions by topic, the first at the start; `kills` workers are killed in each.
-    `users`: record keys place them on the partitions of the only topic, without `rekey`.
+    `users`: record keys place them on the partitions of the only topic, without `rekey`. `owners`
+    are the numbers of owner partitions, which grow after that.
     """
     rng = random.Random(seed)
     ceiling: dict[str, Any] = {"max_epsilon": 60.0, "max_delta": 1e-4, "period": "epoch"}
@@ -118,9 +126,25 @@ def growing(
         of = {"user": "$key", "partitioner": "murmur2", "grace": "2s", "max_ahead": "1s"}
         given |= {"events": of, "privacy": {"unit": "user"}}
         bounds |= {"horizon": 20}
-    site = Site(bootstrap, directory, [unk(**bounds), unk("wide", tick="3s", **bounds)], **given)
-    workers = {name: site.worker(name) for name in ("one", "two")}
+    histograms = [unk(**bounds), unk("wide", tick="3s", **bounds)]
+    moves_keys = len(owners) > 1
+    if moves_keys:
+        given |= {"events": given.get("events", {}) | {"max_ahead": "1s"}}
+        histograms = [one | {"horizon": n} for one, n in zip(histograms, (12, 4), strict=True)]
+    site = Site(bootstrap, directory, histograms, **given, owners=owners[0])
+    runner = ["-c", SOON] if moves_keys else None
+    workers = {name: site.worker(name, runner) for name in ("one", "two")}
     load, killed, joined_s = Load(site, rng, by_user=users), 0, []
+
+    def kill_some(within_s: float) -> int:
+        for _ in range(kills):
+            time.sleep(rng.uniform(0, within_s))
+            victim = rng.choice(list(workers))
+            assert workers[victim].running(), workers[victim].output()[-3000:]
+            workers[victim].kill()
+            workers[victim] = site.worker(victim, runner)
+        return kills
+
     try:
         with load.running():
             site.wait_published(now_ms())
@@ -129,18 +153,21 @@ def growing(
                 for topic, partitions in zip(site.topics, step, strict=True):
                     grow(site, topic, partitions)
                 began = time.monotonic()
-                for _ in range(kills):
-                    time.sleep(rng.uniform(0, 6))
-                    victim = rng.choice(list(workers))
-                    assert workers[victim].running(), workers[victim].output()[-3000:]
-                    workers[victim].kill()
-                    killed += 1
-                    workers[victim] = site.worker(victim)
+                killed += kill_some(6)
                 wait_joined(workers.values(), sum(step))
                 joined_s.append(round(time.monotonic() - began, 1))
                 if users:
                     time.sleep(max(0, moves_of(workers.values())[-1] / 1000 - time.time() + 10))
                 site.wait_published(now_ms())
+            for number in owners[1:]:
+                site.set("worker", owner_partitions=number)
+                site.create_topics()
+                killed += kill_some(40)
+                said = f"{number} owner partitions are counted from "
+                until(lambda: times_of(directory, said), f"there are {number} owners")  # noqa: B023
+                moved_ms = times_of(directory, said)[-1]
+                time.sleep(max(0, moved_ms / 1000 - time.time() + 4))
+                site.wait_published(max(moved_ms, now_ms()))
         assert site.producer.flush(60) == 0
         site.wait_published(load.last_ms + 2_000)
         ended = [worker.stop() for worker in workers.values()]
@@ -159,7 +186,10 @@ def growing(
         if what.lane == lane:
             found[what.label] += n
     assert found == expected, (found - expected, expected - found)
-    assert users or spent(site) == charged  # of the one epoch
+    assert users or moves_keys or spent(site) == charged  # of the one epoch
+    states = read_states(site.connection, site.name) or []
+    begun = [one is not None and one.histograms["items"].next is not None for one in states]
+    assert begun == [True] * owners[-1]
     assert len(site.reasons()) == len(load.sent) - expected.total()
     site.assert_clean()
     figures = {"events": len(load.sent), "kills": killed, "joined_s": joined_s}
@@ -179,7 +209,12 @@ def spent(site: Site) -> object:
 
 def moves_of(workers: Iterable[Worker]) -> list[int]:
     """Return the times from which users are placed on more partitions, in ms."""
-    directory, said = next(iter(workers)).log.parent, "users are placed on all of them from "
+    directory = next(iter(workers)).log.parent
+    return times_of(directory, "users are placed on all of them from ")
+
+
+def times_of(directory: Path, said: str) -> list[int]:
+    """Return the times that follow some words in the logs, in ms."""
     found = set()
     for log in directory.glob("worker-*.log"):
         for line in log.read_text().splitlines():
@@ -207,13 +242,14 @@ def main() -> None:
     parser.add_argument("--rekey", action="store_true")
     parser.add_argument("--users", action="store_true")
     parser.add_argument("--two-topics", action="store_true")
+    parser.add_argument("--owners", action="store_true")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     steps = ((1, 1), (3, 1), (3, 4)) if given.two_topics else ((2,), (4,), (7,))
     with broker(LASTING) as bootstrap, tempfile.TemporaryDirectory() as directory:
         of: dict[str, Any] = {"kills": given.kills, "seed": seed, "rekey": given.rekey}
-        of["users"] = given.users
+        of |= {"users": given.users, "owners": (2, 4, 8) if given.owners else (2,)}
         print(growing(bootstrap, Path(directory), steps=steps, **of))
 
 

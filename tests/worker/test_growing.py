@@ -24,6 +24,13 @@ def test_origins_of_two_topics_join_and_all_users_stay_where_they_are(
     growing(bootstrap, tmp_path, steps=[(1, 1), (2, 1)], kills=0, seed=8, rekey=True)
 
 
+def test_stream_keys_move_to_new_owners_under_load_though_workers_are_killed(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """A tick that both owners publish, or neither, would be a wrong series of a stream key."""
+    growing(bootstrap, tmp_path, steps=[(2,)], kills=2, seed=9, owners=(2, 4))
+
+
 def test_topics_adds_partitions_that_the_next_start_lets_join(
     bootstrap: str, tmp_path: Path
 ) -> None:

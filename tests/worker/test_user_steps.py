@@ -20,7 +20,7 @@ from workers.kafka.shard import Assignment
 from workers.kafka.store import Changelog, Store
 from workers.pipeline import users
 from workers.pipeline.contributions import decode
-from workers.pipeline.sources import Sources, SourceTopic
+from workers.pipeline.sources import Owners, Sources, SourceTopic
 from workers.settings.settings import EventsSettings
 
 pytestmark = pytest.mark.waits
@@ -102,7 +102,8 @@ class Source:
             events=events,
             sources=sources,
             contributions=f"{self.name}.contributions",
-            owners=1,
+            owners=Owners(1),
+            epochs=(),
             rejects="none",
             lanes=LANES,
             reader=event_reader(events, "who"),

@@ -4,7 +4,7 @@ After a commit nothing is held in memory: the next owner reads everything after 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +19,7 @@ from workers.kafka.placement import Placement
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment
 from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.intake import Intake
@@ -26,13 +27,15 @@ from workers.pipeline.rekey_markers import Origin, Origins, restore_originals
 from workers.pipeline.sources import (
     NOTICE_MS,
     VERSION,
+    Owners,
     Place,
     SourceProgress,
+    epochs_of_users,
     next_epoch,
     refuse_other_count,
 )
 from workers.pipeline.watermark import behind_rejects
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import SourcesGrown, StateRefused
 from workers.runtime.gil_lock import GilLock
 from workers.runtime.metrics import CONTRIBUTE
 from workers.runtime.printing import iso_time
@@ -53,12 +56,14 @@ _DECODER = msgspec.json.Decoder(ContributeProgress)
 class ContributeStage(EventsStage):
     """Shared by the stage-1 shards; `contributions` has a partition for each of `owners`.
 
-    `sums` has the lane of counts of every lane of sums. `origins` is how many partitions re-keyed
-    events topics had at first; None: stage 1 reads those topics.
+    `epochs` are those of all histograms. `sums` has the lane of counts of every lane of sums.
+    `origins` is how many partitions re-keyed events topics had at first; None: stage 1 reads those
+    topics.
     """
 
     contributions: str
-    owners: int
+    owners: Owners
+    epochs: Sequence[TickGrid]
     reader: EventReader
     declared: Declared
     sums: Mapping[Lane, Lane]
@@ -97,7 +102,8 @@ class ContributeShard(SourceShard):
             placement = Placement(events.partitioner, place.partition, placements)
         self._reader = SourceReader(stream.reader, stream.declared, placement, make_format(self))
         self._origins = None if stream.origins is None else Origins(stream.origins)
-        self._sequences = [0] * stream.owners
+        self._owners, self._sequences = stream.owners, [0] * stream.owners.number
+        self._wanted_owners = 0
         self.next_topic = stream.contributions
         self._gil_lock = gil_lock or GilLock()
         self._new_events = 0
@@ -107,10 +113,16 @@ class ContributeShard(SourceShard):
         stream, mark = self._stream, self._intake.watermark
         for at, partitions in stream.sources.placements:
             pending = at > 0 and (mark is None or at > mark)
-            if pending and next_epoch(stream.lanes, at - 1) != at:
+            if pending and next_epoch(epochs_of_users(stream.lanes), at - 1) != at:
                 raise StateRefused(
                     f"users move to {partitions} partitions of {stream.sources} at {iso_time(at)}, in the middle of an epoch of a "
                     "histogram that bounds users: add it, or change its epochs, after that"
+                )
+        for number, at in self._owners.grown:
+            if (mark is None or at > mark) and next_epoch(stream.epochs, at - 1) != at:
+                raise StateRefused(
+                    f"stream keys move to {number} owner partitions at {iso_time(at)}, in the middle of an epoch of a "
+                    "histogram: add it, or change its epochs, after that"
                 )
 
     def _restore(self) -> None:
@@ -118,7 +130,6 @@ class ContributeShard(SourceShard):
         if progress is None:
             self._intake.restore(self._place.watermark, None)
             return
-        stream = self._stream
         stored, origins = progress.origins, self._origins
         if (stored is None) != (origins is None):
             now, then = ("true", "without") if stored is None else ("false", "with")
@@ -130,11 +141,58 @@ class ContributeShard(SourceShard):
                 refuse_other_count("the events topics", len(origins.all), len(stored))
             origins.all = list(stored)
         self._check_sources(progress)
-        contributions = f"the contributions topic {stream.contributions}"
-        refuse_other_count(contributions, stream.owners, len(progress.sequences))
+        self._check_owners(progress.owners or Owners(len(progress.sequences)))
         self._sequences = list(progress.sequences)
+        self._sequences += [0] * (self._owners.number - len(self._sequences))
         self._intake.restore(progress.watermark, progress.first)
         self.offset = progress.offset
+
+    def _check_owners(self, then: Owners) -> None:
+        """Raise SourcesGrown if the state knows of more owners, StateRefused if of others."""
+        now = self._owners
+        topic = f"the contributions topic {self._stream.contributions}"
+        refuse_other_count(topic, now.first, then.first)
+        if len(then.grown) > len(now.grown):
+            raise SourcesGrown(f"{then.number} owner partitions are counted")
+        if then.grown != now.grown[: len(then.grown)]:
+            raise StateRefused(
+                f"{self.store.changelog.topic}[{self.partition}]: the owner partitions have grown otherwise than "
+                "source partition 0 says: was it restored from a copy?"
+            )
+
+    def grow_owners(self, number: int) -> None:
+        """Let there be more owners after a while, if this is source partition 0. Thread-safe."""
+        if self.partition == 0:
+            self._wanted_owners = number
+
+    def idle(self) -> None:
+        if self._wanted_owners:
+            self._grow_owners()
+        super().idle()
+
+    def _grow_owners(self) -> None:
+        """Commit that there will be more owners; raise SourcesGrown: this run knows of none."""
+        number, self._wanted_owners = self._wanted_owners, 0
+        owners, grown = self._owners, self._owners.grown
+        after_ms = max([self._notice_ms(), *(at for _, at in grown)])
+        at_ms = next_epoch(self._stream.epochs, after_ms)
+        if (
+            self.offset is None
+            or at_ms is None
+            or number <= owners.number
+            or number % owners.number
+        ):
+            return
+        self.transactions.look_up()
+        self._owners = Owners(owners.first, (*grown, (number, at_ms)))
+        self._sequences += [0] * (number - owners.number)
+        self._joining = True
+        self._commit_all(self.offset)
+        raise SourcesGrown(f"{number} owner partitions are counted from {iso_time(at_ms)} on")
+
+    def _notice_ms(self) -> int:
+        """Return the time after which nothing was counted, nor will be before all workers know."""
+        return time.time_ns() // 1_000_000 + self._stream.events.max_ahead_ms + NOTICE_MS
 
     def process(self, batch: Batch) -> None:
         now_ms = time.time_ns() // 1_000_000
@@ -169,8 +227,7 @@ class ContributeShard(SourceShard):
         bounds_users = any(lane.max_items_per_user is not None for lane in stream.lanes)
         if self._origins is not None or not bounds_users:
             return None
-        after_ms = time.time_ns() // 1_000_000 + stream.events.max_ahead_ms + NOTICE_MS
-        return next_epoch(stream.lanes, after_ms)
+        return next_epoch(epochs_of_users(stream.lanes), self._notice_ms())
 
     def _commit_all(self, offset: int) -> None:
         intake, topic = self._intake, self._stream.contributions
@@ -182,6 +239,7 @@ class ContributeShard(SourceShard):
                 offset=offset,
                 sources=len(self._sources),
                 users_from=self._sources.users_from,
+                owners=self._owners,
                 joining=self._joining,
             )
             messages = [Outgoing(topic, owner, None, message.encoded()) for owner, message in pages]
@@ -194,6 +252,7 @@ class ContributeShard(SourceShard):
             sources=self._sources.first_count,
             topic_id=self._place.topic.id,
             joined=self._sources.joined if self.partition == 0 else (),
+            owners=self._owners,
             origins=None if self._origins is None else self._origins.all,
         )
         self._commit(progress, messages, users)

@@ -1,9 +1,11 @@
-"""Partitions that the events topics get while workers run: who notices, and when they count.
+"""Partitions that topics get while workers run: who notices, and when they count.
 
 Every worker looks at the topics' partition counts. On growth it adds the missing partitions to the
 state topic, and asks the shard of source partition 0, if it is here, to let the new ones join
 (`SourceShard.grow`). A worker that finds in that shard's progress partitions that it does not know
-restarts its run, and so numbers and reads them (decisions/0031).
+restarts its run, and so numbers and reads them (decisions/0031). The same holds for partitions of
+the contributions topic, which are owners: stage 1's source partition 0 tells from when on
+(`ContributeShard.grow_owners`, decisions/0034).
 """
 
 import logging
@@ -14,14 +16,17 @@ import msgspec
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, read_spans, reader
 from workers.kafka.topics import add_partitions
+from workers.mechanisms.config.ticks import TickGrid
 from workers.pipeline.ledger_blocks import decode_stored, read_paged
 from workers.pipeline.newest import newest_values
 from workers.pipeline.sources import (
     SOURCES,
+    Owners,
     SourceProgress,
     Sources,
     SourceTopic,
     decode_sources,
+    next_epoch,
     refuse_other_count,
     refuse_other_set,
 )
@@ -91,7 +96,77 @@ def stored_topics(
     return None
 
 
-class Growth:
+def counted_owners(
+    connection: Connection, state: str, state_partitions: int, partitions: int
+) -> Owners:
+    """Return the owners that stage 1's `state` knows; before it has any, the topic's partitions."""
+    progress = _progress(connection, state, state_partitions)
+    return Owners(partitions) if progress is None or progress.owners is None else progress.owners
+
+
+class _Noticing:
+    _connection: Connection
+    _said = ""
+
+    def _say(self, text: str, *parts: object) -> None:
+        if text % parts != self._said:
+            self._said = text % parts
+            logger.warning(text, *parts)
+
+    def _add(self, topic: str, partitions: int, why: tuple[object, ...]) -> None:
+        try:
+            add_partitions(self._connection, topic, partitions)
+        except SettingsError as error:
+            self._say("%s, but only %d %s are counted: %s", *why, error)
+
+
+class OwnerGrowth(_Noticing):
+    """What a worker does, during one run, about partitions that the contributions topic gets."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        owners: Owners,
+        *,
+        contributions: str,
+        contribute_state: str,
+        release_state: str,
+        epochs: Sequence[TickGrid],
+        grow: Callable[[int], object],
+        restart: Callable[[], object],
+    ) -> None:
+        """`epochs` are those of all histograms; `grow` asks the shard of source partition 0."""
+        self._connection, self._owners, self._contributions = connection, owners, contributions
+        self._state, self._release_state = contribute_state, release_state
+        self._epochs, self._grow, self._restart = epochs, grow, restart
+        self._seen = 0
+
+    def look(self, counts: Mapping[str, int]) -> None:
+        """Compare the counted owners with the partitions on the cluster, by topic."""
+        number, known = counts.get(self._contributions, 0), self._owners.number
+        if number <= known:
+            return
+        what = f"topic {self._contributions} has {number} partitions now"
+        why = what, known, "owner partitions"
+        owners = counted_owners(self._connection, self._state, counts.get(self._state, 0), known)
+        if len(owners.grown) > len(self._owners.grown):
+            logger.info("%s: restarting to know the new owners", what)
+            self._restart()
+        elif number % known:
+            self._say("%s, but only %d %s are counted: %s", *why, f"no multiple of {known}")
+        elif next_epoch(self._epochs, 0) is None:
+            never = "epochs of all histograms never begin together"
+            self._say("%s, but only %d %s are counted: %s", *why, never)
+        elif counts.get(self._release_state, 0) < number:
+            self._add(self._release_state, number, why)
+        elif self._seen != number:
+            self._seen = number  # by then, every broker knows of them
+        else:
+            self._say("%s: stream keys move to the new owners where an epoch begins", what)
+            self._grow(number)
+
+
+class Growth(_Noticing):
     """What a worker does, during one run, about partitions that have not joined."""
 
     def __init__(
@@ -107,7 +182,6 @@ class Growth:
         """`grow` asks the shard of source partition 0; `refusal`: why none can join, if so."""
         self._connection, self._state, self._sources = connection, state, sources
         self._grow, self._restart, self._refusal = grow, restart, refusal
-        self._said = ""
 
     def look(self, counts: Mapping[str, int]) -> None:
         """Compare the counted partitions with those on the cluster, by topic."""
@@ -122,11 +196,9 @@ class Growth:
         what = ", ".join(
             f"the events topic {one.name} has {one.partitions} partitions now" for one in new
         )
-        number = len(self._sources)
+        why = what, len(self._sources), "source partitions"
         if self._refusal is not None:
-            self._say(
-                "%s, but only %d source partitions are counted: %s", what, number, self._refusal
-            )
+            self._say("%s, but only %d %s are counted: %s", *why, self._refusal)
             return
         places = counts.get(self._state, 0)
         progress = _progress(self._connection, self._state, places)
@@ -136,15 +208,7 @@ class Growth:
             return
         needed = sum(one.partitions for one in now)
         if places < needed:
-            try:
-                add_partitions(self._connection, self._state, needed)
-            except SettingsError as error:
-                self._say("%s, but only %d source partitions are counted: %s", what, number, error)
+            self._add(self._state, needed, why)
             return  # its new partitions must be known before they are used
         self._say("%s: the new ones join", what)
         self._grow(now)
-
-    def _say(self, text: str, *parts: object) -> None:
-        if text % parts != self._said:
-            self._said = text % parts
-            logger.warning(text, *parts)

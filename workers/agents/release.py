@@ -15,13 +15,14 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment, Shard
-from workers.pipeline.histogram import Histogram
+from workers.pipeline.contributions import handing_over
+from workers.pipeline.histogram import HandedOver, Histogram
 from workers.pipeline.ledger_blocks import read_paged, split_pages
 from workers.pipeline.merge import Merge, Released, ReleaseProgress
 from workers.pipeline.newest import PROGRESS
@@ -59,11 +60,6 @@ class ReleaseShard(Shard):
         self._topic_of = {name: topic for topic, name in self._name_of.items()}
 
     def open(self) -> None:
-        if self.partition >= self.merge.owners:
-            raise StateRefused(
-                f"the contributions topic got more partitions than the {self.merge.owners} that it had: "
-                "a changed partition count needs a new worker name (a new stream, charged again)"
-            )
         super().open()
         if self._guard is not None:
             self._guard.refresh()
@@ -125,7 +121,7 @@ class ReleaseShard(Shard):
                     Outgoing(one.topic, None, one.key.encode(), one.value, (), one.end_ms)
                     for one in released.snapshots
                 ]
-                self._commit(messages)
+                self._commit([*messages, *self._hand_over(released.handed)])
                 self._count(released, before)
                 self._released_s = began_s
             if released.beginning:
@@ -137,6 +133,12 @@ class ReleaseShard(Shard):
         progress = self.merge.progress()
         changes = [*self.merge.changes(), *split_pages(PROGRESS, msgspec.json.encode(progress))]
         self.transact(messages, changes, progress.offset)
+
+    def _hand_over(self, handed: Sequence[tuple[int, HandedOver]]) -> Iterator[Outgoing]:
+        key = self.merge.key.fingerprint
+        for owner, each in handed:
+            for message in handing_over(each, key=key):
+                yield Outgoing(self._contributions, owner, None, message.encoded())
 
     def _reserve(self, histograms: Sequence[Histogram]) -> None:
         """Charge the epochs that the next tick begins, before it.

@@ -2,13 +2,20 @@
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaException
 
-from workers.agents.growth import Growth, counted_sources, stored_topics
+from workers.agents.growth import (
+    Growth,
+    OwnerGrowth,
+    counted_owners,
+    counted_sources,
+    stored_topics,
+)
 from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection, forbidden
 from workers.kafka.topics import (
@@ -20,7 +27,7 @@ from workers.kafka.topics import (
     partition_counts,
 )
 from workers.kafka.unavailable import UsedTopics
-from workers.pipeline.sources import Sources, SourceTopic
+from workers.pipeline.sources import Owners, Sources, SourceTopic, next_epoch
 from workers.runtime.errors import QuietcountError, SettingsError
 from workers.runtime.errors import describe as describe_error
 from workers.runtime.metrics import Metrics
@@ -39,8 +46,9 @@ class Topics:
     """Topics on the cluster; `others` match the regular expression but are not counted.
 
     `existing` is the part of `plan` that exists; `plain`: the settings name one events topic;
-    `counted` are their partitions as the state has them, None: all count; `by_user` is the re-keyed
-    topic that stage 1 reads, None: it reads the events topics.
+    `counted` are their partitions as the state has them, None: all count; likewise
+    `counted_owners`; `by_user` is the re-keyed topic that stage 1 reads, None: it reads the events
+    topics.
     """
 
     events: tuple[str, ...]
@@ -49,6 +57,7 @@ class Topics:
     existing: dict[str, ExistingTopic]
     plain: bool = True
     counted: Sources | None = None
+    counted_owners: Owners | None = None
     by_user: str | None = None
     embedded: bool = False
 
@@ -67,6 +76,10 @@ class Topics:
     def origins(self) -> Sources:
         """Counted partitions of the events topics, which must all exist."""
         return self.counted or Sources(tuple(map(self.source, self.events)), self.plain)
+
+    def owners(self, contributions: str) -> Owners:
+        """Return the owners that the state counts, else that topic's partitions: it must exist."""
+        return self.counted_owners or Owners(self.partitions(contributions))
 
     @property
     def used(self) -> UsedTopics:
@@ -116,18 +129,26 @@ def inspect_topics(
         rekey=rekey,
         user_partitions=worker.user_partitions,
     )
-    [owners] = [one.partitions for one in plan if one.name == settings.contributions_topic]
-    for config in settings.histograms:
-        for complaint in split_complaints(config, owners):
-            raise SettingsError(complaint)
+    embedded = connection.embedded is not None
+    [number] = [one.partitions for one in plan if one.name == settings.contributions_topic]
+    owners = Owners(number)
+    if not embedded and existing.keys() >= {
+        settings.contributions_topic,
+        settings.contribute_state_topic,
+    }:
+        state = settings.contribute_state_topic
+        number = existing[settings.contributions_topic].partitions
+        owners = counted_owners(connection, state, existing[state].partitions, number)
+    _check_owners(settings, owners, existing)
     found = Topics(
         events=events,
         others=others,
         plan=plan,
         existing=existing,
         plain=settings.events.topics.is_single,
+        counted_owners=owners,
         by_user=settings.by_user_topic if rekey else None,
-        embedded=connection.embedded is not None,
+        embedded=embedded,
     )
     state = first_state_topic(settings)
     if found.embedded or not existing.keys() >= {*events, state}:
@@ -136,6 +157,23 @@ def inspect_topics(
     partitions = existing[state].partitions
     counted = counted_sources(connection, state, partitions, now, plain=found.plain)
     return replace(found, counted=counted)
+
+
+def _check_owners(
+    settings: Settings, owners: Owners, existing: Mapping[str, ExistingTopic]
+) -> None:
+    """Raise SettingsError if owners cannot grow as wanted, or are too few for a histogram."""
+    wanted, epochs = settings.worker.owner_partitions, (one.grid for one in settings.histograms)
+    grows = wanted is not None and settings.contributions_topic in existing
+    if grows and wanted != owners.number and next_epoch(epochs, 0) is None:
+        raise SettingsError(
+            f"worker.owner_partitions = {wanted}: there are {owners.number}, and more need a time at which epochs of "
+            "all histograms begin together: there never is one"
+        )
+    now = owners.at(time.time_ns() // 1_000_000)
+    for config in settings.histograms:
+        for complaint in split_complaints(config, now):
+            raise SettingsError(complaint)
 
 
 def first_state_topic(settings: Settings) -> str:
@@ -162,6 +200,13 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
     if absent:
         raise _missing(absent)
     wrong = kafka_topics.find_problems(topics.plan, topics.existing)
+    owners = topics.owners(settings.contributions_topic)
+    for name in (settings.contributions_topic, settings.release_state_topic):
+        if topics.partitions(name) < owners.number:
+            wrong.append(
+                f"topic {name} has {topics.partitions(name)} partitions, and there are {owners.number} owners: "
+                "`quietcount topics -c FILE --create` adds the others"
+            )
     if wrong:
         raise SettingsError("; ".join(wrong))
     return topics
@@ -235,7 +280,7 @@ def watch_topics(
     connection: Connection,
     topics: Topics,
     metrics: Metrics,
-    growth: Growth | None = None,
+    growths: Sequence[Growth | OwnerGrowth] = (),
 ) -> Iterator[None]:
     """While the block runs, look for new partitions and for matching topics that are not read.
 
@@ -257,7 +302,7 @@ def watch_topics(
         if pattern is not None:
             found = matching(settings, counts)
             warn([name for name in found if name not in topics.events])
-        if growth is not None:
+        for growth in growths:
             growth.look(counts)
 
     def poll() -> None:
@@ -270,7 +315,7 @@ def watch_topics(
                         logger.debug("the topics could not be looked at: %s", describe_error(error))
 
     warn(topics.others)
-    if pattern is None and growth is None:
+    if pattern is None and not growths:
         yield
         return
     ended = threading.Event()

@@ -14,8 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from msgspec.structs import replace
+
 from workers.agents.contribute import ContributeShard, ContributeStage
-from workers.agents.growth import Growth
+from workers.agents.growth import Growth, OwnerGrowth
 from workers.agents.monitor import OperatorPort
 from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
@@ -44,7 +46,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import declared_keys, histograms, lanes, mechanisms, reader_of, sums
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
-from workers.pipeline.sources import Place, Sources, SourceTopic, next_epoch
+from workers.pipeline.sources import Place, Sources, SourceTopic, epochs_of_users, next_epoch
 from workers.privacy.ceiling import Ceiling, check_ceiling
 from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.privacy.total import warnings_of
@@ -97,12 +99,14 @@ class Factory:
             "commit_interval_s": settings.worker.commit_interval_ms / 1000,
             "max_behind_ms": settings.max_behind_ms,
         }
-        self.owners = topics.partitions(contributions)
+        self.owners = topics.owners(contributions)
+        self.epochs = tuple(config.grid for config in settings.histograms)
         self._stream = ContributeStage(
             **common,
             sources=topics.sources,
             contributions=contributions,
             owners=self.owners,
+            epochs=self.epochs,
             sums=MappingProxyType(sums(settings.histograms)),
             origins=None if topics.by_user is None else topics.origins.first_count,
             reader=self._reader,
@@ -127,13 +131,14 @@ class Factory:
         return {
             REKEY: _of_joined(origins, self.rekey),
             CONTRIBUTE: _of_joined(self.sources, self.contribute),
-            RELEASE: {self._stream.contributions: self.release},
+            RELEASE: {self._stream.contributions: self._release_known},
         }
 
     @property
     def cannot_grow(self) -> str | None:
         """Why partitions that an events topic gets cannot join; None if they can."""
-        if self.topics.by_user is not None or next_epoch(self._stream.lanes, 0) is not None:
+        of_users = epochs_of_users(self._stream.lanes)
+        if self.topics.by_user is not None or next_epoch(of_users, 0) is not None:
             return None
         return (
             "users would move to other partitions in the middle of an epoch, since epochs of all histograms never begin "
@@ -152,10 +157,13 @@ class Factory:
             assignment, place, self._stream, make_format=self._formats.make, gil_lock=self._gil_lock
         )
 
+    def _release_known(self, partition: int) -> ReleaseShard | None:
+        return self.release(partition) if partition < self.owners.number else None
+
     def release(self, partition: int) -> ReleaseShard:
-        settings, owners, guard = self.settings, self.owners, None
+        settings, guard = self.settings, None
         if self._ceiling is not None:
-            guard = CeilingGuard(self._ceiling, partition, owners, self._others)
+            guard = CeilingGuard(self._ceiling, partition, self.owners.number, self._others)
         return ReleaseShard(
             self._assignment(RELEASE, partition, settings.release_state_topic),
             contributions=self._stream.contributions,
@@ -165,7 +173,7 @@ class Factory:
         )
 
     def merge(self, partition: int) -> Merge:
-        state, owners = self.settings.release_state_topic, self.owners
+        state, owners = self.settings.release_state_topic, self.owners.first
         built = histograms(
             Histogram,
             self.settings,
@@ -258,6 +266,9 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
                 _log_start(factory)
                 _prepare()
                 prepared = True
+                # How many there are is in the state now, and may grow while this worker runs.
+                worker = replace(settings.worker, owner_partitions=None)
+                settings = replace(settings, worker=worker)
             if not topics.embedded:
                 await_coordinator(connection, settings.worker.name)
             status = _run_once(factory, operator)
@@ -329,7 +340,7 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
     app = build_app(factory)
     rekeys = topics.by_user is not None
     partitions = {REKEY: len(topics.origins)} if rekeys else {}
-    partitions |= {CONTRIBUTE: len(topics.sources), RELEASE: factory.owners}
+    partitions |= {CONTRIBUTE: len(topics.sources), RELEASE: factory.owners.number}
     operator.show(app.handover, partitions)
     loop = asyncio.get_event_loop()
 
@@ -344,9 +355,14 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
             if isinstance(shard, SourceShard) and shard.stage == (REKEY if rekeys else CONTRIBUTE):
                 shard.grow(now)
 
-    growth = None
+    def grow_owners(number: int) -> None:
+        for shard in list(app.handover.shards.values()):
+            if isinstance(shard, ContributeShard):
+                shard.grow_owners(number)
+
+    growths: list[Growth | OwnerGrowth] = []
     if not topics.embedded:
-        growth = Growth(
+        joining = Growth(
             connection,
             first_state_topic(settings),
             topics.origins,
@@ -354,11 +370,22 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
             restart=give_up,
             refusal=factory.cannot_grow,
         )
+        moving = OwnerGrowth(
+            connection,
+            factory.owners,
+            contributions=settings.contributions_topic,
+            contribute_state=settings.contribute_state_topic,
+            release_state=settings.release_state_topic,
+            epochs=factory.epochs,
+            grow=partial(in_loop, grow_owners),
+            restart=give_up,
+        )
+        growths = [joining, moving]
 
     try:
         with (
             watch_kafka(connection, topics.used, metrics.outage, metrics.waits, give_up),
-            watch_topics(settings, connection, topics, metrics, growth),
+            watch_topics(settings, connection, topics, metrics, growths),
         ):
             return run_app(app)
     finally:

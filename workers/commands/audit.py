@@ -19,14 +19,16 @@ from typing import IO, Any
 import msgspec
 import orjson
 from confluent_kafka import Message
+from msgspec.structs import replace
 
 from workers.agents.topics import check_topics, connection_of
 from workers.commands.compiling import ensure_compiled
 from workers.kafka.reading import await_commits, read_partition
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.contributions import decode
 from workers.pipeline.factory import histograms, mechanisms
-from workers.pipeline.histogram import Histogram
+from workers.pipeline.histogram import HandedOver, Histogram, owner_of
 from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.merge import Merge
 from workers.pipeline.newest import PROGRESS
@@ -54,8 +56,11 @@ class Tally:
 
 class RecomputedHistogram(Histogram):
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
+        """Begin at a tick with the stream keys that are served from a tick on."""
         self.start_at(first)
-        self._public, self._declared = False, dict(since)
+        self._public, self._declared = False, {k: at for k, at in since.items() if at >= first}
+        for name in since.keys() - self._declared.keys():  # handed over
+            self._append_key(name, since[name])
 
 
 class Auditor:
@@ -66,7 +71,9 @@ class Auditor:
         self._connection = connection_of(settings)
         self._topics = check_topics(settings, self._connection)
         self._outputs = [settings.output_topic(config) for config in settings.histograms]
-        self._owners = self._topics.partitions(settings.contributions_topic)
+        self._owners = self._topics.owners(settings.contributions_topic)
+        # What was handed over to each owner, by histogram and generation.
+        self._handed: dict[int, dict[tuple[str, int], HandedOver]] = {}
         self._built = mechanisms(settings)
         self._published: Counter[bytes] = Counter()
         # Digests of whole snapshots that have windows: windows may change while a histogram runs.
@@ -81,7 +88,7 @@ class Auditor:
         """Compare everything, to the first `Difference`; write every snapshot's line to `exact`."""
         self._progress, self._exact = progress, exact
         # The worker may be running: read the states before the published snapshots.
-        states = [self._state(owner) for owner in range(self._owners)]
+        states = [self._state(owner) for owner in range(self._owners.number)]
         numbers = {topic: self._topics.partitions(topic) for topic in self._outputs}
         outputs = [(topic, at) for topic, number in numbers.items() for at in range(number)]
         await_commits(self._connection, outputs)
@@ -91,7 +98,10 @@ class Auditor:
                 self._published[_digest(topic, key, _stripped(value))] += 1
                 if _stripped(value) != value:
                     self._windowed.add(_digest(topic, key, value))
-        for owner, state in enumerate(states):
+        # Stream keys that moved are known where they are now: those owners come first.
+        for owner, state in reversed(list(enumerate(states))):
+            if owner >= self._owners.first:
+                self._read_handed(owner)
             if state is not None:
                 self._recompute(owner, *state)
         if self._published.total():
@@ -101,8 +111,8 @@ class Auditor:
         for partition in range(self._topics.partitions(topic)):
             yield from read_partition(self._connection, topic, partition)
 
-    def _state(self, owner: int) -> tuple[Merge, dict[str, int], int] | None:
-        """Return histograms that repeat the published ticks, their next ticks, and the offset."""
+    def _state(self, owner: int) -> tuple[Merge, int] | None:
+        """Return an owner's histograms as they are in its state, and the offset of that."""
         topic = self._settings.release_state_topic
         store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
         store.load(self._connection)
@@ -110,27 +120,81 @@ class Auditor:
         if value is None:
             return None
         stored = read_progress(value)
-        known, again = self._merge(owner), self._merge(owner)
+        known = self._merge(owner)
         known.restore(stored, store.items)  # refuses state of another key, topic or mechanism
-        ends = {h.name: h.next for h in known.histograms if h.next is not None}
+        return known, stored.position
+
+    def _read_handed(self, owner: int) -> None:
+        """Read what was handed over to an owner."""
+        topic, found = self._settings.contributions_topic, dict[tuple[str, int], HandedOver]()
+        for message in read_partition(self._connection, topic, owner, whole=True):
+            if (page := decode(message.value() or b"").handed) is not None:
+                place = page.histogram, page.generation
+                before = found[place].keys if place in found else []
+                found[place] = replace(page, keys=before + page.keys)
+        self._handed[owner] = found
+
+    def _repeating(self, owner: int, known: Merge) -> Merge:
+        """Return histograms that repeat the published ticks of those `known`."""
+        again, moved = self._merge(owner), dict[tuple[str, int], dict[str, int]]()
+        for _, found in self._handed_by(owner):
+            for place, handed in found.items():
+                moved.setdefault(place, {}).update(handed.keys)
         for before, histogram in zip(known.histograms, again.histograms, strict=True):
-            first = before.life.first
-            if first is not None and isinstance(histogram, RecomputedHistogram):
-                histogram.repeat(first, before.served())
-        return again, ends, stored.position
+            first, place = before.life.first, (before.name, before.life.generation)
+            if first is None or not isinstance(histogram, RecomputedHistogram):
+                continue
+            served = before.served() | moved.get(place, {})
+            histogram.repeat(first, served)
+            if before.takes_over:
+                self._check_taken(owner, before, served)
+        return again
+
+    def _handed_by(self, owner: int) -> Iterator[tuple[int, dict[tuple[str, int], HandedOver]]]:
+        """Yield what other owners got from this one."""
+        for to, found in self._handed.items():
+            if to % self._owners.before(to) == owner:
+                yield to, found
+
+    def _check_taken(self, owner: int, histogram: Histogram, served: Mapping[str, int]) -> None:
+        """Check that an owner serves all that was handed over to it."""
+        handed = self._handed[owner].get((histogram.name, histogram.life.generation))
+        first = histogram.life.first
+        if handed is None or first is None or first < handed.tick:
+            raise Difference(
+                f"histogram {histogram.name!r}: owner partition {owner} began, and nothing was handed over to it"
+            )
+        for key, since in handed.keys:
+            if served.get(key) != since:
+                raise Difference(
+                    f"histogram {histogram.name!r}, key {key!r}: handed over to owner partition {owner} and not served there"
+                )
+
+    def _match_handed(self, histogram: Histogram, owner: int, wanted: HandedOver) -> None:
+        found = self._handed[owner].pop((wanted.histogram, wanted.generation), None)
+        if found is None or found.tick != wanted.tick or dict(found.keys) != dict(wanted.keys):
+            raise _wrongly_handed(wanted.histogram, owner)
+        number = next(number for number in self._owners.numbers if number > owner)
+        for key, _ in wanted.keys:
+            place = wanted.histogram, key, (owner - owner_of(key, number)) % number + 1
+            self._next.setdefault(place, histogram.grid.start(wanted.tick))
 
     def _merge(self, owner: int) -> Merge:
         settings = self._settings
         stream = self._topics.stream(settings.contributions_topic, settings.release_state_topic)
-        of: Any = {"key": self._key, "stream": stream, "owner": owner, "owners": self._owners}
+        of: Any = {"key": self._key, "stream": stream, "owner": owner, "owners": self._owners.first}
         fresh = histograms(RecomputedHistogram, settings, self._built, **of)
         return Merge(
-            fresh, key=self._key, sources=self._topics.sources.first_count, owners=self._owners
+            fresh,
+            key=self._key,
+            sources=self._topics.sources.first_count,
+            owners=self._owners.first,
         )
 
-    def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
+    def _recompute(self, owner: int, known: Merge, position: int) -> None:
         """Release an owner partition's ticks again; remove matches from the published snapshots."""
-        topic = self._settings.contributions_topic
+        topic, merge = self._settings.contributions_topic, self._repeating(owner, known)
+        ends = {h.name: h.next for h in known.histograms if h.next is not None}
         for message in read_partition(self._connection, topic, owner, whole=True):
             offset = message.offset() or 0
             if offset >= position:
@@ -146,6 +210,13 @@ class Auditor:
                 f"histogram {histogram.name!r}: ticks up to {ends[histogram.name] - 1} were "
                 f"released, but the contributions cover only those before {histogram.next}"
             )
+        for to, found in self._handed_by(owner):
+            for (name, generation), handed in found.items():
+                ours = any(
+                    (h.name, h.life.generation) == (name, generation) for h in merge.histograms
+                )
+                if ours and handed.tick < ends.get(name, 0):
+                    raise _wrongly_handed(name, to)
         for histogram in merge.histograms:
             if (end := ends.get(histogram.name)) is None:
                 continue
@@ -159,6 +230,10 @@ class Auditor:
         most = 50 if self._exact is None else 1
         while self._unfinished(merge, ends) and (released := merge.release(ticks_max=most)).ticks:
             merge.changes()
+            for to, handed in released.handed:
+                if handed.tick < ends.get(handed.histogram, 0):
+                    by_name = {h.name: h for h in merge.histograms}
+                    self._match_handed(by_name[handed.histogram], to, handed)
             for snapshot in released.snapshots:
                 histogram = by_topic[snapshot.topic]
                 if snapshot.end_ms <= histogram.grid.end(ends.get(histogram.name, 0) - 1):
@@ -221,6 +296,13 @@ class Auditor:
                     unfounded = "published, but it does not follow from the contributions"
                     raise Difference(f"{_name(value)}: {unfounded}")
                 self.others += not newer
+
+
+def _wrongly_handed(name: str, owner: int) -> Difference:
+    return Difference(
+        f"histogram {name!r}: owner partition {owner} got other stream keys handed over than those "
+        "that follow from the contributions"
+    )
 
 
 def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:

@@ -1,6 +1,7 @@
 """`quietcount topics`: compare the topics a worker needs with those on the cluster."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Literal
 
@@ -40,12 +41,14 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
         if topic.purpose == topics.EVENTS:
             number = plural(topic.partitions, "partition")
             log(f"creating the events topic {topic.name} with {number}")
-    growing = topics.find_growing(plan, existing)
-    for topic in growing if create else ():
+    lacking = topics.find_lacking(plan, existing)
+    for topic in lacking if create else ():
         topics.add_partitions(connection, topic.name, topic.partitions)
-        log(
-            f"{topic.name} has {plural(topic.partitions, 'partition')} now: the events topics have got more"
-        )
+        log(f"{topic.name} has got partitions: {topic.partitions} now")
+        existing = {
+            **existing,
+            topic.name: replace(existing[topic.name], partitions=topic.partitions),
+        }
     wanted = [topic for topic in plan if events_topic or topic.purpose != topics.EVENTS]
     created = topics.create_missing(connection, wanted, existing) if create else []
     # Others created some meanwhile.
@@ -62,10 +65,9 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     for topic in absent:
         if topic.purpose == topics.EVENTS:
             log(_no_events(topic, plan, connection))
-    for topic in () if create else growing:
+    for topic in () if create else lacking:
         log(
-            f"{topic.name} lacks partitions, since the events topics have got more: a running worker adds them if it may, "
-            "--create does"
+            f"{topic.name} lacks partitions: a running worker adds them to a state topic if it may, --create does"
         )
     own = [topic.name for topic in absent if topic.purpose != topics.EVENTS]
     if own:

@@ -332,7 +332,7 @@ class Handover:
             logger.warning("worker.data_dir: %s: reading all of it again", failure)
             self.stop_for_outage()
         elif isinstance(failure, SourcesGrown):
-            logger.info("%s from now on: restarting to read the new ones", failure)
+            logger.info("%s: beginning the run again", failure)
             self.stop_for_outage()
         elif isinstance(failure, QuietcountError):
             self.fail(EXIT_REFUSED, str(failure))

@@ -133,7 +133,8 @@ def plan_topics(
 
     Existing topics take precedence. `events_partitions` applies to every missing events topic,
     unless existing state has other counts. `owners` and `user_partitions` (with `rekey`) default
-    to the counts of an earlier start, else of the events.
+    to the counts of an earlier start, else of the events. `owners` may be a multiple of an earlier
+    count: the topics that lack partitions get them later.
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
     by_user, rekey_state = rekey_topics(name)
@@ -154,18 +155,13 @@ def plan_topics(
         plan.append(Topic(rekey_state, origins, "compact", None, REKEY_STATE))
     siblings = [existing[topic] for topic in (contributions, release_state) if topic in existing]
     for topic in siblings:
-        if owners not in (None, topic.partitions):
+        if owners is not None and owners % topic.partitions:
             raise SettingsError(
                 f"worker.owner_partitions = {owners}, but topic {topic.name} has {topic.partitions} partitions: the number of "
-                "owners cannot change, since stream keys are hashed onto them. Set it back, or use a new worker.name"
+                "owners may only grow, to a multiple. Set it back, or use a new worker.name"
             )
-    if len({topic.partitions for topic in siblings}) > 1:
-        one, other = siblings
-        raise SettingsError(
-            f"topics {one.name} and {other.name} must have the same number of partitions, but have "
-            f"{one.partitions} and {other.partitions}"
-        )
-    owners = siblings[0].partitions if siblings else owners or sources
+    # The state topic gets its partitions first, so it may have more for a moment.
+    owners = owners or (siblings[0].partitions if siblings else sources)
     return [
         *plan,
         Topic(contributions, owners, "delete", INFINITE, CONTRIBUTIONS),
@@ -293,9 +289,16 @@ def find_problems(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) 
     growing = find_growing(plan, existing)
     for topic, here in _existing(plan, existing):
         name, purpose, has = topic.name, topic.purpose, here.partitions
-        # librdkafka's partitioner places rejects and snapshots: any count works.
-        if has == topic.partitions or purpose in (REJECTS, SNAPSHOTS) or topic in growing:
+        # librdkafka's partitioner places rejects and snapshots: any count works. There may be fewer
+        # owners than their state has partitions.
+        placed = purpose in (REJECTS, SNAPSHOTS, RELEASE_STATE)
+        if has == topic.partitions or placed or topic in growing:
             pass
+        elif purpose == CONTRIBUTIONS:
+            found.append(
+                f"{name} has {has} partitions, and worker.owner_partitions is {topic.partitions}: "
+                "`quietcount topics -c FILE --create` adds the others"
+            )
         elif purpose in (CONTRIBUTE_STATE, REKEY_STATE):
             read = by_user[0] if by_user and purpose != REKEY_STATE else origins
             found.append(
@@ -350,12 +353,21 @@ def find_growing(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -
     ]
 
 
+def find_lacking(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[Topic]:
+    """Return the topics that are to get partitions, in that order."""
+    few = [one for one, here in _existing(plan, existing) if here.partitions < one.partitions]
+    of_owners = [one for one in few if one.purpose in (RELEASE_STATE, CONTRIBUTIONS)]
+    # A worker asks for the new owners' counts as soon as it sees their partitions.
+    of_owners.sort(key=lambda one: one.purpose == CONTRIBUTIONS)
+    return [*find_growing(plan, existing), *of_owners]
+
+
 def missing(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[Topic]:
     return [topic for topic in plan if topic.name not in existing]
 
 
 def add_partitions(connection: Connection, topic: str, partitions: int) -> None:
-    """Add partitions to a state topic, up to `partitions`; SettingsError if that is refused."""
+    """Add partitions to an internal topic, up to `partitions`; SettingsError if that is refused."""
     with connection.admin() as admin:
         [asked] = admin.create_partitions([NewPartitions(topic, partitions)]).values()
         try:

@@ -113,6 +113,12 @@ class Transactions:
             self._owner.confirm()
             self._enter(Event.CONFIRMED)
 
+    def look_up(self) -> None:
+        """Learn which partitions there are: a client would notice new ones after minutes."""
+        producer = self._producer
+        assert producer is not None
+        self._call_until_done("connect", lambda within_s: producer.list_topics(timeout=within_s))
+
     def close(self) -> None:
         self._enter(Event.CLOSE)
         self._drop()
@@ -150,7 +156,7 @@ class Transactions:
             },
         )
         # Connect first: a cold init_transactions waits out a 500 ms timer.
-        self._call_until_done("connect", lambda within_s: producer.list_topics(timeout=within_s))
+        self.look_up()
         self._call_until_done("initialize", producer.init_transactions)
         self._enter(Event.INITIALIZED)
 

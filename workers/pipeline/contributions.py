@@ -12,10 +12,16 @@ stays with the operator. Histograms with the same *lane* (tick grid and bounds) 
               label lengths (uint16), labels end to end, counts (uint8/16/32/64, the narrowest that
               holds the largest) and tags (16 bytes) of all rows
     key       fingerprint of the root key that made the tags
+    owners    how many owner partitions there are, as far as the sender knows
+
+An owner whose stream keys move to others sends each of them one such message too, of source -1 and
+without sections: the stream keys *handed over* (`HandedOver`).
 
 Bound, in MessagePack, where numbers take at most 9 bytes and lengths at most 5: header, key and
-sources take 1 + 10 * 9 + 5 + 18 bytes; a section, besides its keys and rows, 2 + 8 * 9 + 7 * 5; a
-key its text, its length and its number of rows; a row its label, 2, at most 8, and 16 bytes.
+sources take 1 + 10 * 9 + 5 + 18 bytes, owners 1 + 9 + 5 and 1 + 2 * 9 for each of at most 20 times
+that they have grown, what is handed over 2 + 3 * 5 + 2 * 9 and its name, and in it a stream key its
+text and 1 + 5 + 9; a section, besides its keys and rows, 2 + 8 * 9 + 7 * 5; a key its text, its
+length and its number of rows; a row its label, 2, at most 8, and 16 bytes.
 Nothing is escaped.
 Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
 """
@@ -32,15 +38,16 @@ from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions
-from workers.pipeline.histogram import parts_of
+from workers.pipeline.histogram import HandedOver, parts_of
 from workers.pipeline.ledger_blocks import UNDECODABLE, pack
-from workers.pipeline.sources import PARTITIONS_MAX
+from workers.pipeline.sources import GROWN_MAX, PARTITIONS_MAX, Owners
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 VERSION = 2
 _LENGTH = np.dtype("<u2")
-_HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 114, 109, 10, 26
+_OWNERS_BYTES, _HANDED_BYTES, _HANDED_KEY_BYTES = 15 + 19 * GROWN_MAX, 35, 15
+_HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 114 + _OWNERS_BYTES, 109, 10, 26
 
 
 class Section(msgspec.Struct, array_like=True, frozen=True):
@@ -182,6 +189,8 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
     key: bytes
     sources: Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX)] = 0
     users_from: int | None = None
+    owners: Owners | None = None
+    handed: HandedOver | None = None
 
     def encoded(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -203,6 +212,7 @@ def messages(
     key: bytes,
     sources: int = 0,
     users_from: int | None = None,
+    owners: Owners | None = None,
     max_bytes: int | None = VALUE_BYTES,
 ) -> list[Message]:
     """Return a commit's messages to one owner: at least one, each at most `max_bytes` long.
@@ -220,10 +230,29 @@ def messages(
                 left = room
             pages[-1].append(section)
             left -= size
-    behind = len(pages), offset, watermark, first
+    behind, known = (len(pages), offset, watermark, first), (key, sources, users_from, owners)
     return [
-        Message(VERSION, source, sequence + i, i + 1, *behind, page, key, sources, users_from)
+        Message(VERSION, source, sequence + i, i + 1, *behind, page, *known)
         for i, page in enumerate(pages)
+    ]
+
+
+#: The source of messages from one owner to another.
+OWNER = -1
+
+
+def handing_over(handed: HandedOver, *, key: bytes, max_bytes: int = VALUE_BYTES) -> list[Message]:
+    """Return the messages, at least one, that hand stream keys over to another owner."""
+    room = max_bytes - _HEADER_BYTES - _HANDED_BYTES - len(handed.histogram.encode())
+    sizes = [len(name.encode()) + _HANDED_KEY_BYTES for name, _ in handed.keys]
+    cuts = split_by_size(sizes, room) or [(0, 0)]
+    empty: list[Section] = []
+    return [
+        Message(
+            *(VERSION, OWNER, 0, page, len(cuts), 0, None, None, empty, key),
+            handed=structs.replace(handed, keys=handed.keys[start:stop]),
+        )
+        for page, (start, stop) in enumerate(cuts, 1)
     ]
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from workers.arrays.types import Codes, Longs, Tags
 from workers.kafka.topics import lacks_ids, refuse_without_ids
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.identity import describe, mechanism_id, series_id
 from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import Mechanism
@@ -44,7 +43,8 @@ class HistogramProgress(msgspec.Struct, kw_only=True):
 
     `deltas` are the parts of delta beside the conversion's, `reserved` is the last epoch
     charged before its first tick (each under a ceiling, else the first one), `until` the time, ms,
-    up to which an ended generation may have published.
+    up to which an ended generation may have published. An owner that waits for keys handed over
+    begins no earlier than at tick `begin`.
     """
 
     generation: int
@@ -59,6 +59,22 @@ class HistogramProgress(msgspec.Struct, kw_only=True):
     deltas: dict[str, float]
     reserved: int | msgspec.UnsetType = msgspec.UNSET
     until: int | msgspec.UnsetType = msgspec.UNSET
+    begin: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class HandedOver(msgspec.Struct, frozen=True, array_like=True):
+    """Stream keys of a (histogram, generation) that move to another owner, before a global tick.
+
+    Each with the tick from which it has been served. Sensitive.
+    """
+
+    histogram: str
+    generation: int
+    tick: int
+    keys: list[tuple[str, int]]
+
+    def __repr__(self) -> str:
+        return f"HandedOver({self.histogram!r}, tick {self.tick}, {len(self.keys)} keys)"
 
 
 def removal_refusals(
@@ -143,14 +159,20 @@ class Histogram:
         owner: tuple[int, int],
     ) -> None:
         """`stream` (internal topics with incarnations) and `events` (topic and fields counted)
-        enter the mechanism id. `owner` is (this owner partition, number of owner partitions).
+        enter the mechanism id. `owner` is (this owner partition, how many there were at first).
         """
         self.config, self.mechanism, self.topic = config, mechanism, topic
         self.name, self.lane, self.sum_lane = config.name, config.lane, config.sum_lane
         self.prefix = f"{config.name}/{config.generation}/"
         grid = {"tick_ms": config.tick_ms, "start_ms": config.start_ms}
-        self.grid = TickGrid(horizon=config.horizon_ticks, **grid)
+        self.grid = config.grid
+        # How many there are in the next tick, and with first ticks how many there will be.
         self._key, (self._owner, self._owners) = key, owner
+        self._growing: list[tuple[int, int]] = []
+        #: Whether it begins only with what another owner hands over.
+        self.takes_over = self._owner >= self._owners
+        #: What this owner hands over to others, in the transaction of the next tick.
+        self.handed: list[tuple[int, HandedOver]] = []
         promise = mechanism.guarantee
         description = describe(
             worker=worker,
@@ -175,7 +197,8 @@ class Histogram:
         self._since: list[int] = []
         self._index: dict[str, int] = {}
         self._public, declared = (True, ()) if config.keys == "public" else (False, config.keys)
-        self._declared = {name: 0 for name in declared if self.part_of(name) < config.split}
+        self._declared = dict.fromkeys(declared, 0)
+        self._keep_own()
         self._stored_keys = 0
         self._epoch: int | None = None
         self._blocks: set[str] = set()
@@ -220,6 +243,32 @@ class Histogram:
         """Return the part of a stream key that lies here; from `split` on, none does."""
         return (self._owner - owner_of(name, self._owners)) % self._owners
 
+    def _is_own(self, name: str) -> bool:
+        # In a histogram that takes over, nothing is known before the growth that made its owner.
+        return self._owner >= self._owners or self.part_of(name) < self.config.split
+
+    def _keep_own(self) -> None:
+        self._declared = {k: since for k, since in self._declared.items() if self._is_own(k)}
+
+    def grow(self, owners: int, at_ms: int) -> None:
+        """Learn that there are `owners` owner partitions in ticks that end after `at_ms`."""
+        if self._owner >= self._owners:
+            self._owners = owners
+            self._keep_own()
+        else:
+            self._growing.append((self.grid.tick_at(at_ms), owners))
+
+    def take_over(self, handed: HandedOver) -> None:
+        """Begin with what another owner handed over."""
+        begin = self.life.begin
+        self.start_at(max(handed.tick, begin if isinstance(begin, int) else 1))
+        for name, since in handed.keys:
+            if not self._public and self._declared.pop(name, None) is None:
+                raise self._refused(
+                    f"keys: {abbreviate(name)} is served and no longer declared: declare it again"
+                )
+            self._append_key(name, since)
+
     def served(self) -> dict[str, int]:
         """Return the stream keys, with the global tick from which each is served."""
         return dict(zip(self._keys, self._since, strict=True))
@@ -260,6 +309,8 @@ class Histogram:
             raise self._refused("asked for a tick before its first one is known")
         tick = self.life.next
         epoch, t = self.grid.split(tick)
+        while self._growing and self._growing[0][0] <= tick:
+            self._hand_over(tick, self._growing.pop(0)[1])
         if epoch != self._epoch:
             self._open(epoch)
         for name in [name for name, since in self._declared.items() if since <= tick]:
@@ -310,8 +361,7 @@ class Histogram:
     def changes(self) -> list[Change]:
         """Return store changes since the last call."""
         changes: list[Change] = [(key, None) for key in self._deletions]
-        for name, value in ledger_blocks.key_changes(self._keys, self._since, self._stored_keys):
-            changes.append(((self.prefix + name).encode(), value))
+        changes += self._key_blocks(self._stored_keys)
         self._deletions, self._stored_keys = [], len(self._keys)
         if self._epoch is not None:
             own = f"{self.prefix}{self._epoch}/"
@@ -328,9 +378,12 @@ class Histogram:
         """
         self.check(life)
         self.life.first, self.life.next, self.life.epochs = life.first, life.next, life.epochs
-        self.life.reserved = life.reserved
+        self.life.reserved, self.life.begin = life.reserved, life.begin
         if life.next is None:
             return
+        while self._growing and self._growing[0][0] < life.next and life.first != life.next:
+            self._owners = self._growing.pop(0)[1]
+            self._keep_own()
         epoch, _ = self.grid.split(max(1, life.next - 1))
         own = f"{epoch}/"
         loading, names = ledger_blocks.Loading(), set[str]()
@@ -414,6 +467,11 @@ class Histogram:
             yield f"{SETTING_NAMES.get(name, name)} = {abbreviate(then)} became {abbreviate(now)}"
 
     def _open(self, epoch: int) -> None:
+        if self._growing and self.config.split > self._owners:
+            raise self._refused(
+                f"split = {self.config.split}: more than the {self._owners} owner partitions in "
+                "this epoch: begin it after they have grown"
+            )
         if self._epoch is not None:
             own = f"{self.prefix}{self._epoch}/"
             self._deletions += [(own + name).encode() for name in sorted(self._blocks)]
@@ -431,10 +489,43 @@ class Histogram:
         self._id = series_id(*of_epoch)
         self._noise = self.mechanism.noise(self._key.stream(mechanism_id(*of_epoch)))
 
-    def _add_key(self, name: str, tick: int) -> None:
+    def _hand_over(self, tick: int, owners: int) -> None:
+        """Drop the stream keys that lie with new ones of `owners` owners, and hand them over."""
+        if self._epoch == self.grid.split(tick)[0]:
+            raise self._refused(
+                f"there are {owners} owner partitions from tick {tick} on, in the middle of an epoch"
+            )
+        before, served, blocks = self._owners, self.served(), dict(self._key_blocks(0))
+        moved: dict[int, list[tuple[str, int]]] = {
+            owner: [] for owner in range(self._owner + before, owners, before)
+        }
+        self._keys, self._since, self._index = [], [], {}
+        for name, since in served.items():
+            part = self.part_of(name)
+            owner = part_owner(owner_of(name, owners), part, owners)
+            if owner == self._owner:
+                self._append_key(name, since)
+            else:
+                moved[owner].append((name, since))
+        self._owners, self._stored_keys = owners, 0
+        self._keep_own()
+        self._deletions += sorted(blocks.keys() - dict(self._key_blocks(0)).keys())
+        generation = self.life.generation
+        self.handed += [
+            (owner, HandedOver(self.name, generation, tick, keys)) for owner, keys in moved.items()
+        ]
+
+    def _key_blocks(self, stored: int) -> Iterator[tuple[bytes, bytes]]:
+        for name, value in ledger_blocks.key_changes(self._keys, self._since, stored):
+            yield (self.prefix + name).encode(), value
+
+    def _append_key(self, name: str, since: int) -> None:
         self._index[name] = len(self._keys)
         self._keys.append(name)
-        self._since.append(tick)
+        self._since.append(since)
+
+    def _add_key(self, name: str, tick: int) -> None:
+        self._append_key(name, tick)
         self._register_key(self._index[name])
 
     def _register_key(self, i: int) -> None:

@@ -19,6 +19,7 @@ from workers.events.columns import EventColumns, Events, ViewDigests, pair_state
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
+from workers.pipeline.sources import Owners
 from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
 from workers.pipeline.users import Batch, StoredPairs, Users
 from workers.pipeline.watermark import Watermark
@@ -152,19 +153,21 @@ class Intake(Watermark):
         offset: int,
         sources: int = 0,
         users_from: int | None = None,
+        owners: Owners | None = None,
         joining: bool = False,
         max_bytes: int | None = VALUE_BYTES,
     ) -> list[tuple[int, Message]]:
         """Return a commit's (owner partition, message) pairs; reset tallies, advance `sequences`.
 
-        If a tick has closed, or source partitions are joining, every owner gets a message, which
-        carries the watermark, how many `sources` there are and `users_from` when users are placed
-        on the last of them; else only owners with contributions do. `sequences` are by owner.
+        If a tick has closed, or partitions are `joining`, every owner gets a message, which carries
+        the watermark, how many `sources` there are, `users_from` when users are placed on the last
+        of them, and how the `owners` have grown; else only owners with contributions do.
+        `sequences` are by owner; without `owners`, there have always been so many.
         """
-        owners = len(sequences)
+        owners = Owners(len(sequences)) if owners is None else owners
         shares, closes = self._builder.build(self._tallies.take(), owners), self.has_closed_tick()
         found: list[tuple[int, Message]] = []
-        for to in range(owners):
+        for to in range(owners.number):
             if not (closes or joining or shares[to]):
                 continue
             pages = messages(
@@ -177,6 +180,7 @@ class Intake(Watermark):
                 key=self._key.fingerprint,
                 sources=sources,
                 users_from=users_from,
+                owners=owners,
                 max_bytes=max_bytes,
             )
             sequences[to] += len(pages)

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -23,10 +23,10 @@ import msgspec
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.contributions import Message, Section, decode
-from workers.pipeline.histogram import Histogram, HistogramProgress, removal_refusals
+from workers.pipeline.contributions import OWNER, Message, Section, decode
+from workers.pipeline.histogram import HandedOver, Histogram, HistogramProgress, removal_refusals
 from workers.pipeline.snapshots import Snapshot
-from workers.pipeline.sources import refuse_other_count
+from workers.pipeline.sources import Grown, Owners, refuse_other_count
 from workers.runtime.errors import CopyFailed, StateRefused
 from workers.runtime.gil_lock import GilLock
 from workers.runtime.sizes import Change
@@ -112,6 +112,10 @@ class WaitingSections:
             if own == lane and waiting < tick:
                 self.drop(own, waiting)
 
+    def any_after(self, at_ms: int) -> bool:
+        """Return whether a section waits of a tick that ends after `at_ms`."""
+        return any(lane.end_ms(tick) > at_ms for lane, tick in self._parts)
+
     def first_offset(self, default: int) -> int:
         """Return the offset from which every waiting section can be read again."""
         return min((entries[0][0] for entries in self._parts.values()), default=default)
@@ -147,6 +151,7 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
 
     `position` follows the messages seen; reading resumes at `offset`, earlier while sections wait.
     `moves` has for users that moved the source partitions from then on, and that event time.
+    `owners` is how many owner partitions there were at first, `grown` how they have grown.
     """
 
     version: int
@@ -158,17 +163,33 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
     firsts: list[int | None]
     sequences: list[int]
     moves: list[tuple[int, int]] = []
+    grown: Grown = ()
     histograms: dict[str, HistogramProgress]
     retired: list[tuple[str, HistogramProgress]]
 
 
 @dataclass(slots=True)
 class Released:
-    """Ticks released by one call; before the next, those `beginning` must be charged an epoch."""
+    """Ticks released by one call; before the next, those `beginning` must be charged an epoch.
+
+    `handed` goes to other owners, in the same transaction.
+    """
 
     ticks: int
     snapshots: list[Snapshot]
+    handed: list[tuple[int, HandedOver]] = field(default_factory=list)
     beginning: Sequence[Histogram] = ()
+
+
+@dataclass(slots=True)
+class Handed:
+    """What has been read of a hand-over; `keys` are those of its pages up to `page`."""
+
+    offset: int
+    page: int
+    tick: int
+    keys: list[tuple[str, int]]
+    whole: bool
 
 
 class Merge:
@@ -185,12 +206,12 @@ class Merge:
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         gil_lock: GilLock | None = None,
     ) -> None:
-        """`sources` is how many source partitions there were at first; messages tell of later ones.
+        """`sources` and `owners` are how many there were at first; messages tell of later ones.
 
         `directory` is as in `WaitingSections`; the worker's shards share `gil_lock`.
         """
         self.histograms = histograms
-        self._key, self.owners = key, owners
+        self.key, self.owners = key, owners
         self._lanes: dict[Lane, list[Histogram]] = {}
         self._of_sums: dict[Lane, list[Histogram]] = {}
         for histogram in histograms:
@@ -202,6 +223,9 @@ class Merge:
         self._sequences = [0] * sources
         self._position = self._read_to = 0
         self._moves: list[tuple[int, int]] = []
+        self.grown: Grown = ()
+        # What was handed over, by name and generation, until a histogram has begun with it.
+        self._handed: dict[tuple[str, int], Handed] = {}
         self._retired: list[tuple[str, HistogramProgress]] = []
         self._deletions: list[Change] = []
         self.waiting = WaitingSections(directory, waiting_bytes_max)
@@ -214,10 +238,20 @@ class Merge:
 
     def take(self, message: Message, offset: int) -> None:
         """Keep a message's sections; raise StateRefused for a broken chain or another tag key."""
-        if message.key != self._key.fingerprint:
+        if message.key != self.key.fingerprint:
             raise StateRefused(
                 f"contributions offset {offset}: written with another key than the key file holds: give every worker "
                 "of this name the same key file"
+            )
+        if message.source == OWNER:
+            self._take_handed(message, offset)
+            return
+        told = Owners(self.owners) if message.owners is None else message.owners
+        if message.source == 0 and len(told.grown) > len(self.grown):
+            self._grow(told.grown, offset)
+        if told != Owners(self.owners, self.grown[: len(told.grown)]):
+            raise StateRefused(
+                f"contributions offset {offset}: source partition {message.source} knows other numbers of owner partitions"
             )
         join(self.watermarks, message)
         joined = len(self.watermarks) - len(self._sequences)
@@ -237,6 +271,59 @@ class Merge:
             if users and any(h.next is None or h.next <= part.tick for h in users):
                 self.waiting.add(offset, part)
 
+    def _grow(self, grown: Grown, offset: int) -> None:
+        """Learn from a message that there will be more owner partitions."""
+        for number, at_ms in grown[len(self.grown) :]:
+            closed = any(mark is not None and mark > at_ms for mark in self.watermarks)
+            if closed or self.waiting.any_after(at_ms):
+                raise StateRefused(
+                    f"contributions offset {offset}: there are {number} owner partitions since a time that was "
+                    "counted before: a worker's clock is wrong. Take a new worker name (a new stream, charged again)"
+                )
+        self._know(grown)
+
+    def _know(self, grown: Grown) -> None:
+        for number, at_ms in grown[len(self.grown) :]:
+            for histogram in self.histograms:
+                histogram.grow(number, at_ms)
+        self.grown = grown
+
+    def _take_handed(self, message: Message, offset: int) -> None:
+        handed = message.handed
+        if handed is None:
+            raise StateRefused(f"contributions offset {offset}: an owner sent nothing")
+        name = handed.histogram, handed.generation
+        if handed.generation <= self._begun(handed.histogram):
+            return
+        known = self._handed.get(name)
+        if known is None:
+            self._handed[name] = known = Handed(offset, 0, handed.tick, [], whole=False)
+        if message.page != known.page + 1 or handed.tick != known.tick:
+            raise StateRefused(
+                f"contributions offset {offset}: page {message.page} of what was handed over for histogram "
+                f"{handed.histogram!r} follows page {known.page}"
+            )
+        known.page += 1
+        known.keys += handed.keys
+        known.whole = message.page == message.pages
+
+    def _take_over(self) -> None:
+        """Begin histograms with what was handed over; forget what none will begin with."""
+        for histogram in self.histograms:
+            at = histogram.name, histogram.life.generation
+            if histogram.next is None and (known := self._handed.get(at)) and known.whole:
+                histogram.take_over(HandedOver(*at, known.tick, known.keys))
+        for lane, users in self._lanes.items():
+            self._drop_early(lane, users)
+        # A generation that these settings do not know yet is for a worker with newer ones.
+        self._handed = {at: kept for at, kept in self._handed.items() if at[1] > self._begun(at[0])}
+
+    def _begun(self, name: str) -> int:
+        """Return the newest generation of a histogram that has begun or ended; 0 if none has."""
+        ended = [life.generation for known, life in self._retired if known == name]
+        running = [h.life.generation for h in self.histograms if h.name == name and h.next]
+        return max([0, *ended, *running])
+
     def _follow(self, message: Message, offset: int) -> None:
         source = message.source
         if message.sequence != self._sequences[source]:
@@ -247,6 +334,7 @@ class Merge:
                 "another worker name, or all internal topics deleted together (either is a new stream, charged again)"
             )
         before = self.watermarks[source]
+        known = () if message.owners is None else message.owners.grown
         for part in message.sections:
             if before is not None and part.lane.end_ms(part.tick) <= before:
                 raise StateRefused(
@@ -258,6 +346,13 @@ class Merge:
                     raise StateRefused(
                         f"contributions offset {offset}: source partition {source} does not know that users moved to "
                         f"{sources} partitions: its worker's clock is wrong, or it could not see the topic for minutes. "
+                        "Take a new worker name (a new stream, charged again)"
+                    )
+            for number, at in self.grown[len(known) :]:
+                if part.lane.end_ms(part.tick) > at:
+                    raise StateRefused(
+                        f"contributions offset {offset}: source partition {source} does not know that there are {number} owner "
+                        "partitions: its worker's clock is wrong, or it could not see the topic for minutes. "
                         "Take a new worker name (a new stream, charged again)"
                     )
         self._sequences[source] += 1
@@ -286,6 +381,8 @@ class Merge:
         complete = self.complete_ms
         if complete is None or self._read_to < self._position:
             return released
+        if self._handed:
+            self._take_over()
         until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
         for each, users in self._lanes.items():
             self._begin(each, users, until[each])
@@ -314,6 +411,8 @@ class Merge:
                     for snapshot in histogram.step([*parts, *sums]):
                         released.snapshots.append(snapshot)
                         size += len(snapshot.value)
+                    released.handed += histogram.handed
+                    histogram.handed = []
                 released.ticks += 1
                 for done in (lane, *of_sums):
                     self.waiting.drop(done, tick)
@@ -325,8 +424,11 @@ class Merge:
 
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
         """Return a lane's place in release order; None if its next tick is incomplete."""
+        # One that waits for what is handed over to it needs the contributions to all later ticks.
+        if any(h.takes_over and h.next is None for h in self._lanes[lane]):
+            return None
         tick = min((h.next for h in self._lanes[lane] if h.next is not None), default=None)
-        if tick is None or (end := lane.start_ms + tick * lane.tick_ms) > until:
+        if tick is None or (end := lane.end_ms(tick)) > until:
             return None
         # None cannot be compared with a number.
         return end, lane.view, lane.split, *(part or 0 for part in lane[:-2])
@@ -341,8 +443,13 @@ class Merge:
             return
         for histogram in users:
             grid = histogram.grid
-            if histogram.next is None and grid.end(max(1, grid.tick_at(first))) <= complete:
+            if histogram.takes_over or histogram.next is not None:
+                continue
+            if grid.end(max(1, grid.tick_at(first))) <= complete:
                 histogram.start_at(histogram.first_tick(first))
+        self._drop_early(lane, users)
+
+    def _drop_early(self, lane: Lane, users: Sequence[Histogram]) -> None:
         starts = [h.next for h in users if h.next is not None]
         if len(starts) == len(users):
             for own in (lane, *_sum_lanes(users)):
@@ -369,14 +476,19 @@ class Merge:
     def progress(self) -> ReleaseProgress:
         return ReleaseProgress(
             version=VERSION,
-            offset=self.waiting.first_offset(self._position),
+            offset=min(
+                self.waiting.first_offset(self._position),
+                *(each.offset for each in self._handed.values()),
+                self._position,
+            ),
             position=self._position,
             owners=self.owners,
-            key=self._key.fingerprint.hex(),
+            key=self.key.fingerprint.hex(),
             watermarks=self.watermarks,
             firsts=self._firsts,
             sequences=self._sequences,
             moves=self._moves,
+            grown=self.grown,
             histograms={h.name: h.life for h in self.histograms},
             retired=self._retired,
         )
@@ -387,7 +499,7 @@ class Merge:
             raise StateRefused(
                 f"stored progress has version {progress.version}; this worker knows {VERSION}: upgrade it"
             )
-        if progress.key != self._key.fingerprint.hex():
+        if progress.key != self.key.fingerprint.hex():
             raise StateRefused(
                 "the key file holds another key than the one this state was made with: restore the old key file"
             )
@@ -419,6 +531,7 @@ class Merge:
         self.watermarks, self._firsts = progress.watermarks, progress.firsts
         self._sequences, self._retired = progress.sequences, list(progress.retired)
         self._moves = list(progress.moves)
+        self._know(progress.grown)
         self._position, self._read_to = progress.position, progress.offset
         for histogram in self.histograms:
             life = progress.histograms.get(histogram.name)
@@ -431,7 +544,11 @@ class Merge:
                 self._retire(histogram.name, life, items, begin_ms)
             begin = begin_ms if replaces else self.complete_ms
             if begin is not None:
-                histogram.start_at(max(1, histogram.grid.tick_at(begin)))
+                tick = max(1, histogram.grid.tick_at(begin))
+                if histogram.takes_over:
+                    histogram.life.begin = tick
+                else:
+                    histogram.start_at(tick)
         names = {histogram.name for histogram in self.histograms}
         for name, life in progress.histograms.items():
             if name not in names:  # nothing of it was published

@@ -21,6 +21,7 @@ from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import with_capacity
 from workers.pipeline.contributions import Rows
 from workers.pipeline.histogram import owner_of, part_owner
+from workers.pipeline.sources import Owners
 from workers.runtime.frozen import read_only
 
 # Row limit of a group of tallies: a new pair is digested once for all of them.
@@ -149,37 +150,40 @@ class ContributionBuilder:
 
     def __init__(self, tag_state: Callable[[str], State]) -> None:
         self._tags = ViewDigests(tag_state)
-        self._owner_of: dict[Vocabulary, Codes] = {}
+        # By vocabulary and number of owners.
+        self._owner_of: dict[tuple[Vocabulary, int], Codes] = {}
 
-    def build(self, counted: Sequence[Counted], owners: int) -> list[list[Rows]]:
-        """Return rows by owner partition, in tally order; `owners` is the same at every call."""
+    def build(self, counted: Sequence[Counted], owners: Owners) -> list[list[Rows]]:
+        """Return rows by owner partition, in tally order."""
         found = [each for group in _group(counted) for each in self._rows(counted, group, owners)]
-        shares: list[list[Rows]] = [[] for _ in range(owners)]
+        shares: list[list[Rows]] = [[] for _ in range(owners.number)]
         for _, owner, rows in sorted(found, key=itemgetter(0)):
             shares[owner].append(rows)
         # Forget vocabularies that have been replaced.
         used = {tally.key_names for _, _, tally in counted}
-        self._owner_of = {names: known for names, known in self._owner_of.items() if names in used}
+        self._owner_of = {at: known for at, known in self._owner_of.items() if at[0] in used}
         return shares
 
     def _rows(
-        self, counted: Sequence[Counted], group: Sequence[int], owners: int
+        self, counted: Sequence[Counted], group: Sequence[int], owners: Owners
     ) -> Iterator[tuple[int, int, Rows]]:
         first_lane, _, first = counted[group[0]]
         key_names, label_names = first.key_names, first.label_names
         room = sum(len(counted[place][2]) for place in group)
         labels, counts = np.empty((2, room), dtype=np.int64)
         out = kernels.LabelRows(np.empty(room, dtype=np.uint64), labels, counts)
-        owner_of_key, used = self._owners(key_names, owners), 0
-        of_keys = []
+        used, of_keys = 0, []
         for place in group:
+            lane, tick, tally = counted[place]
+            number = owners.at(lane.end_ms(tick))
             rest = kernels.LabelRows(out.pairs[used:], out.labels[used:], out.counts[used:])
-            names, bounds, starts = counted[place][2].write(owner_of_key, owners, rest)
-            of_keys.append((place, names, bounds, starts + used))
+            of_key = self._owners(key_names, number)
+            names, bounds, starts = tally.write(of_key, number, rest)
+            of_keys.append((place, number, names, bounds, starts + used))
             used += int(starts[-1])
         texts = label_names.texts(out.labels[:used])
         tags = self._tags.of(first_lane.view, key_names, label_names).of(out.pairs[:used], texts)
-        for place, names, bounds, starts in of_keys:
+        for place, number, names, bounds, starts in of_keys:
             lane, tick, _ = counted[place]
             for owner, (start, stop) in enumerate(pairwise(bounds)):
                 if stop > start:
@@ -197,14 +201,15 @@ class ContributionBuilder:
                         yield place, owner, rows
                         continue
                     for part, own_rows in enumerate(rows.parts()):
-                        yield place, part_owner(owner, part, owners), own_rows
+                        yield place, part_owner(owner, part, number), own_rows
 
     def _owners(self, names: Vocabulary, owners: int) -> Codes:
-        known = self._owner_of.get(names)
+        known = self._owner_of.get((names, owners))
         if known is None or len(known) < len(names):
             known = np.empty(0, dtype=np.int32) if known is None else known
             more = [owner_of(names.name(code), owners) for code in range(len(known), len(names))]
-            self._owner_of[names] = known = np.concatenate([known, np.array(more, dtype=np.int32)])
+            known = np.concatenate([known, np.array(more, dtype=np.int32)])
+            self._owner_of[names, owners] = known
         return known
 
 

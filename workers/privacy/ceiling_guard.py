@@ -131,10 +131,9 @@ class CeilingGuard:
     """The ceiling of one owner partition, used only by its thread."""
 
     def __init__(self, ceiling: Ceiling, owner: int, owners: int, others: OtherWorkers) -> None:
-        self._ceiling, self._owner, self._others = ceiling, owner, others
+        """`owners` is how many this worker knows."""
+        self._ceiling, self._owner, self._owners, self._others = ceiling, owner, owners, others
         self._settings, self._connection = others.settings, others.connection
-        state = self._settings.release_state_topic
-        self._partitions = [(state, partition) for partition in range(owners)]
         self._charges: list[Charge] = []
         self._refreshed = False
 
@@ -146,7 +145,9 @@ class CeilingGuard:
         """
         # Must precede reading the state, which by then includes the charges of published epochs.
         published = None if self._refreshed else self._published()
-        tails = read_newest(self._connection, self._partitions)
+        state = self._settings.release_state_topic
+        number = max(self._owners, partition_counts(self._connection).get(state, 0))
+        tails = read_newest(self._connection, [(state, at) for at in range(number)])
         if published is not None and not tails:
             raise CeilingReached(
                 f"{self._ceiling}: topic {published} holds snapshots, but "

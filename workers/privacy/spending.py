@@ -35,6 +35,7 @@ from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.identity import series_id
 from workers.pipeline.histogram import HistogramProgress, owner_of
 from workers.pipeline.merge import ReleaseProgress
+from workers.pipeline.sources import Owners
 from workers.privacy.ceiling import (
     Ceiling,
     FullestWindow,
@@ -236,6 +237,12 @@ def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> 
     )
 
 
+def owners_of(states: Sequence[ReleaseProgress | None]) -> Owners:
+    """Return how many owners the states know, which may not hold yet."""
+    known = [Owners(one.owners, one.grown) for one in states if one is not None]
+    return max(known, key=lambda one: one.number, default=Owners(max(1, len(states))))
+
+
 def generations_in(settings: Settings) -> dict[str, int]:
     return {config.name: config.generation for config in settings.histograms}
 
@@ -245,7 +252,7 @@ _CHOICES_MAX = 4_096
 
 
 def total_of(
-    entries: Sequence[Entry], settings: Settings, owners: int
+    entries: Sequence[Entry], settings: Settings, owners: Owners
 ) -> tuple[Total | None, tuple[Counted, ...]]:
     """Return the total, None if empty or of mixed units, and the generations of another unit."""
     unit = settings.privacy.unit
@@ -266,7 +273,7 @@ def total_of(
     return _total(unit, groups[worst], found, key), ()
 
 
-def person_loss(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
+def person_loss(entries: Sequence[Entry], settings: Settings, owners: Owners) -> tuple[Span, ...]:
     """Return one person's loss from the generations that have not ended, or else from all."""
     published = [entry for entry in entries if entry.pieces]
     if not published or any(entry.life.unit != settings.privacy.unit for entry in published):
@@ -279,7 +286,7 @@ def person_loss(entries: Sequence[Entry], settings: Settings, owners: int) -> tu
 
 
 def total_of_all(
-    unit: str, found: Mapping[str, Sequence[Entry]], owners: Mapping[str, int]
+    unit: str, found: Mapping[str, Sequence[Entry]], owners: Mapping[str, Owners]
 ) -> tuple[Total | None, tuple[str, ...]]:
     """Return the joint total of workers on the same events, and the workers with another unit."""
     published = {worker: [e for e in entries if e.pieces] for worker, entries in found.items()}
@@ -306,7 +313,7 @@ def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
     return [entries[i] for i in sorted(group)]
 
 
-def _sets(entries: Sequence[Entry], owners: int) -> Iterator[tuple[frozenset[int], str | None]]:
+def _sets(entries: Sequence[Entry], owners: Owners) -> Iterator[tuple[frozenset[int], str | None]]:
     """Yield every set of generations that counts one event, and its key if declared."""
     charges = [entry.charge for entry in entries]
     if len({charge.key for charge in charges}) > 1:
@@ -315,7 +322,9 @@ def _sets(entries: Sequence[Entry], owners: int) -> Iterator[tuple[frozenset[int
         return
     seen: set[tuple[int, frozenset[int]]] = set()
     for key, serving in by_key(charges):
-        for owner in range(owners) if key is None else (owner_of(key, owners),):
+        # One key may have moved; at each time it lay with one of these.
+        own = range(owners.number) if key is None else [owner_of(key, n) for n in owners.numbers]
+        for owner in own:
             if (owner, serving) not in seen:
                 seen.add((owner, serving))
                 for group in _at_one_time(entries, serving, owner):
@@ -409,9 +418,7 @@ def _next(
     ceiling: Ceiling, settings: Settings, known: Sequence[ReleaseProgress], others: Sequence[Charge]
 ) -> Iterator[NextEpoch]:
     for config in settings.histograms:
-        grid = TickGrid(
-            tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
-        )
+        grid = config.grid
         lives = [one.histograms[config.name] for one in known if config.name in one.histograms]
         running = (life.next for life in lives if life.generation == config.generation)
         ticks = [tick for tick in running if tick is not None]
@@ -452,7 +459,7 @@ def budget_of(
     wanted = generations_in(settings)
     begun = {(entry.name, entry.life.generation) for entry in entries if entry.pieces}
     names = list(dict.fromkeys(entry.name for entry in entries))
-    total, outside = total_of(entries, settings, len(states or ()))
+    total, outside = total_of(entries, settings, owners_of(states or ()))
     return Budget(
         worker=settings.worker.name,
         unit=settings.privacy.unit,
@@ -468,7 +475,7 @@ def budget_of(
         total=total,
         not_in_total=outside,
         not_begun=tuple(name for name, number in wanted.items() if (name, number) not in begun),
-        person=person_loss(entries, settings, len(states or ())),
+        person=person_loss(entries, settings, owners_of(states or ())),
         ceiling=remaining_budget(settings, states or (), others),
     )
 
@@ -478,7 +485,7 @@ def budget_of_all(
 ) -> AllBudgets:
     """Return the budgets of workers on the same events: (settings, states, other charges)."""
     entries = {one.worker.name: entries_of(states or (), one) for one, states, _ in all_}
-    owners = {one.worker.name: len(states or ()) for one, states, _ in all_}
+    owners = {one.worker.name: owners_of(states or ()) for one, states, _ in all_}
     total, outside = total_of_all(all_[0][0].privacy.unit, entries, owners)
     return AllBudgets(
         workers=tuple(budget_of(*one) for one in all_),

@@ -36,7 +36,7 @@ class CeilingReached(QuietcountError):
 
 
 class SourcesGrown(QuietcountError):
-    """More source partitions are counted than this run reads: it must begin again."""
+    """More source or owner partitions are counted than this run knows: it must begin again."""
 
 
 class Fenced(QuietcountError):

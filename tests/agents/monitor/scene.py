@@ -14,7 +14,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import histograms, lanes, mechanisms
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
-from workers.pipeline.sources import Sources, SourceTopic
+from workers.pipeline.sources import Owners, Sources, SourceTopic
 from workers.settings.settings import Settings, load
 
 SETTINGS = """\
@@ -70,7 +70,8 @@ class Scene:
             events=self.settings.events,
             sources=SOURCES,
             contributions="orders.contributions",
-            owners=1,
+            owners=Owners(1),
+            epochs=(),
             rejects="rejects",
             lanes=lanes(self.settings),
             reader=event_reader(self.settings.events, None),

@@ -81,7 +81,7 @@ class Stages:
     def go(self, now_ms: int, events: Iterable[object] = ()) -> list[str]:
         """Run both stages as one worker; return each owner partition's refusals."""
         factory, refused, shards = self.factory(), [], []
-        for owner in range(factory._stream.owners):
+        for owner in range(factory.owners.number):
             try:
                 shards.append(self.take_over(owner, factory))
             except CeilingReached as error:

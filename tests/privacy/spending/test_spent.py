@@ -189,6 +189,7 @@ def test_the_total_of_an_event_is_the_largest_of_all_times_and_keys(
             (c, first, first + n) for c, (first, n) in zip([*CONFIGS, *OLDER], spans, strict=True)
         ]
         states.append(state(lived[:4], lived[4:]))
+        states[-1].owners = len(owners)
     found = budget_of(settings(*CONFIGS), states).total
     # Rho, failures, delta and the sum of the epsilons.
     sums: dict[frozenset[tuple[str, int]], tuple[float, float, float, float]] = {}
@@ -360,3 +361,16 @@ def test_every_field_of_the_json_is_documented() -> None:
         if isinstance(record, type) and issubclass(record, Record):
             for name in record.__struct_fields__:
                 assert f"`{name}`" in documented, f"{record.__name__}.{name}"
+
+
+def test_a_declared_key_that_moved_is_charged_where_it_was_and_where_it_is() -> None:
+    """Its histograms may have been published by either owner, at different times."""
+    key = next(f"k{i}" for i in range(9) if (owner_of(f"k{i}", 1), owner_of(f"k{i}", 2)) == (0, 1))
+    one, two = (unk(name=n, epsilon=1.0, delta=1e-6, keys=(key,)) for n in ("one", "two"))
+    old, new = state([(one, 1, 5)]), state([(one, 9, 15), (two, 9, 15)])
+    for each in (old, new):
+        each.owners, each.grown = 1, ((2, 80),)
+    alone = budget_of(settings(one, two), [old, None]).total
+    both = budget_of(settings(one, two), [old, new]).total
+    assert alone is not None and both is not None
+    assert (len(alone.parts), len(both.parts)) == (1, 2)

@@ -19,6 +19,7 @@ from workers.mechanisms.config.buckets import QUANTILES_MAX, Buckets
 from workers.mechanisms.config.checked import Checked, display, whole
 from workers.mechanisms.config.sums import ALLOWED as SUM_ALLOWED
 from workers.mechanisms.config.sums import STEPS_MAX, Sum
+from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, SYNTAX, Condition, path_complaints
 from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
 
@@ -190,6 +191,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     @property
     def horizon_ticks(self) -> int | None:
         return None if self.horizon == "unbounded" else self.horizon
+
+    @property
+    def grid(self) -> TickGrid:
+        return TickGrid(tick_ms=self.tick_ms, start_ms=self.start_ms, horizon=self.horizon_ticks)
 
     @property
     def ticks(self) -> int:
