@@ -111,7 +111,7 @@ def growing(
     are the numbers of owner partitions, which grow after that.
     """
     rng = random.Random(seed)
-    ceiling: dict[str, Any] = {"max_epsilon": 60.0, "max_delta": 1e-4, "period": "epoch"}
+    ceiling: dict[str, Any] = {"max_epsilon": 100.0, "max_delta": 1e-4, "period": "epoch"}
     given: dict[str, Any] = {"partitions": steps[0][0], "privacy": ceiling}
     if len(steps[0]) > 1:
         given |= {"topics": steps[0]}

@@ -24,16 +24,15 @@ def test_state_is_recovered_without_or_from_an_old_copy(bootstrap: str, tmp_path
     """After a replaced machine or restored disk the output must be the same bytes."""
     site = Site(bootstrap, tmp_path, [unk(), known(keys=["k0", "k1", "k2", "k3", "k4"])])
     data, old = tmp_path / "data", tmp_path / "old"
-    with site.worker() as worker:
+    with site.running():
         burst(site)
-        worker.kill()
     shutil.copytree(data, old)
     shutil.rmtree(data)
-    with site.running() as worker:  # from the changelog alone
+    with site.running():  # from the changelog alone
         burst(site)
     shutil.rmtree(data)
     shutil.copytree(old, data)
-    with site.running() as worker:  # from a copy that is a run old
+    with site.running():  # from a copy that is a run old
         burst(site)
     site.assert_clean()
     counted = site.contributed()
@@ -42,8 +41,13 @@ def test_state_is_recovered_without_or_from_an_old_copy(bootstrap: str, tmp_path
 
 WITHOUT = "Continuing with the state in memory"
 AGAIN = "can be written again: the local copy is complete"
-# More than the log of a worker, and less than the log of RocksDB for the labels below.
+# More than the log of a worker, and less than RocksDB's file of the labels below.
 FULL_BYTES = 200_000
+#: A worker whose copies are on disk soon.
+FLUSHING = (
+    "import sys; from workers.kafka import store; store._FLUSH_S = 1.0;"
+    "from workers.cli import main; sys.exit(main())"
+)
 LABELS = 10_000
 
 
@@ -70,7 +74,7 @@ def test_a_full_or_lost_disk_costs_only_the_copy(bootstrap: str, tmp_path: Path)
     data = tmp_path / "data"
     data.mkdir()
     (data / "contribute-1").write_text("in the way")  # at the start already
-    with site.running() as worker:
+    with site.running(runner=["-c", FLUSHING]) as worker:
         site.wait_published(send(site, 1))
         assert f"{data}/contribute-1 cannot be opened: File exists. {WITHOUT}" in worker.output()
         (data / "contribute-1").unlink()

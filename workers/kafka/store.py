@@ -94,7 +94,7 @@ _META = b"m"
 _DATA = b"d"
 _COPIES_MAX = 4
 #: After a kill, at most the changes of this time and of a write buffer are read again from Kafka.
-_FLUSH_S = 600.0
+_FLUSH_S = 60.0
 
 
 class Disk:
