@@ -117,7 +117,7 @@ def test_it_can_be_read_without_seeing_it(window: Window, url: str) -> None:
     window.reads("#bin-reading", "^from 50 to 100: 703 ± 60$")
     window.reads("#reading", "703 ± 60")
     page.keyboard.press("End")
-    window.reads("#item-name", "^>=500$")
+    window.reads("#item-name", "^500 and above$")
     assert page.locator("#bins rect.chosen").count() == 1
     assert "item=%3E%3D500" in page.url
 

@@ -11,7 +11,7 @@ import { Item } from "./item.js";
 import { Followed, isQuantile, quantileItem } from "./model.js";
 import { canSubtract, ends, movesIn, others, shareOfAll } from "./noise.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
-import { Bins } from "./numbers.js";
+import { Bins, bucketName } from "./numbers.js";
 import { Periods } from "./periods.js";
 import { personTable } from "./person.js";
 import { KeySearch, fillSelect } from "./picker.js";
@@ -441,11 +441,12 @@ function drawHistory(snapshot, shown) {
   byId("history").hidden = chosen === null;
   if (chosen === null) return;
   const quantile = isQuantile(chosen) && snapshot.edges ? quantileName(Number(chosen.slice(2))).name : undefined;
-  byId("item-name").textContent = quantile ?? (chosen || NOTHING.empty);
+  const bucket = bucketName(snapshot, chosen, entry().unit);
+  byId("item-name").textContent = quantile ?? bucket ?? (chosen || NOTHING.empty);
   byId("item-name").dir = "auto";
   const texts = quantile !== undefined
     ? { empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true, name: quantile, axis: axisWords(entry()) }
-    : { empty: "Not shown at any of these ticks.", half: "± 2 sd" };
+    : { empty: "Not shown at any of these ticks.", half: "± 2 sd", name: bucket };
   drawItem(snapshot, chosen, texts, shown?.items && !shown.change && !shown.edges ? besides(shown) : null, shown?.change ? shown : null);
 }
 

@@ -168,7 +168,7 @@ export class Item {
     });
     this.legend(lines);
     const falls = !texts.measured && unit === null && lines[0].points.some((one, i, all) => i > 0 && one.id === all[i - 1].id && one.value !== null && one.value < all[i - 1].value);
-    const hidden = !texts.measured && unit !== "epoch" && lines[0].points.some((one) => one.value === null);
+    const hidden = unit === "epoch" || lines[0].points.every((one) => one.value !== null) ? null : texts.measured ? "it cannot be said" : "the item was not shown";
     const again = !joined && beginnings(lines[0].points).length > 0;
     this.note(wanted, unit, { joined, falls, gaps, hidden, again });
   }
@@ -219,7 +219,7 @@ export class Item {
     }
     if (gaps && unit !== "epoch") words.push(unit === null ? "A line breaks where no tick is kept." : "Over missing ticks nothing is drawn: more than one interval was counted there.");
     if (again) words.push("At each vertical dotted line counts began at zero again.");
-    if (hidden) words.push("Where the item was not shown, nothing is drawn.");
+    if (hidden) words.push(`Where ${hidden}, nothing is drawn.`);
     if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
     if (unit === "epoch" && wanted.to === null) words.push("The newest is what the running epoch has reached so far.");
     const interval = wanted.step ?? wanted.width;

@@ -18,6 +18,12 @@ export function inOrder(snapshot) {
   return [-Infinity, ...snapshot.edges].map((low) => found.get(low) ?? { label: null, value: null });
 }
 
+// What a bucket is called that has this label; null where none has.
+export function bucketName(snapshot, label, unit) {
+  const index = snapshot.edges ? inOrder(snapshot).findIndex((one) => one.label === label) : -1;
+  return index < 0 ? null : withUnit(bucketWords(index, snapshot.edges), unit);
+}
+
 export class Bins {
   // onPick(label): a bucket was chosen.
   constructor(box, reading, list, numbers, onPick) {
