@@ -9,7 +9,7 @@ import { Exact } from "./exact.js";
 import { download, fileName, fileTime, table } from "./files.js";
 import { Item } from "./item.js";
 import { Followed, isQuantile, quantileItem } from "./model.js";
-import { canSubtract, ends, movesIn, others, shareOfAll } from "./noise.js";
+import { canSubtract, ends, isCounted, least, movesIn, others, shareOfAll } from "./noise.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
 import { Bins } from "./numbers.js";
 import { Periods } from "./periods.js";
@@ -295,6 +295,7 @@ function draw() {
   byId("numeric").hidden = !numeric || !shown;
   byId("scroller").hidden = numeric ? shown !== null : !items;
   for (const id of ["find-row", "legend"]) byId(id).hidden = !items || numeric || !shown;
+  byId("flat").hidden = true;
   byId("numeric-legend").hidden = !numeric || !shown;
   boardShown = items ? shown : null;
   if (!snapshot) {
@@ -425,6 +426,8 @@ function drawItems(snapshot) {
   const hidden = element("span", truth ? `, ${count(truth.hidden)} hidden` : "");
   hidden.className = "exact";
   const found = byId("find").value.trim() ? `${count(board.rows.length)} of ` : "";
+  const flat = change && snapshot.sd !== null && board.all > 0 && !snapshot.items.some(([label, value]) => isCounted(least(change, label, value), snapshot.sd, total));
+  byId("flat").hidden = !flat;
   byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, snapshot.all_items && !rest ? `; ${NOTHING.others}` : "");
 }
 

@@ -270,7 +270,7 @@ export class Chart {
     }
     const off = p.half === null ? "" : ` ± ${count(p.half)}`;
     const exact = p.exact === undefined ? "" : `, exact ${count(p.exact)}`;
-    return `${signed(p)}${off}${exact}`;
+    return `${count(p.value)}${off}${exact}`;
   }
 
   // The first line as numbers, and the values of the others at the same times.
@@ -284,7 +284,7 @@ export class Chart {
     const rows = [...main.shown].reverse().map((p) => [
       count(p.tick),
       time(p.end),
-      ...(this.words?.measured ? Object.values(spread(p.value, p.low, p.high)) : [signed(p), p.half === null ? "" : count(p.half)]),
+      ...(this.words?.measured ? Object.values(spread(p.value, p.low, p.high)) : [count(p.value), p.half === null ? "" : count(p.half)]),
       ...(withExact ? [p.exact === undefined ? "" : count(p.exact)] : []),
       ...beside.flatMap((points) => {
         const one = points.get(p.end);
@@ -295,7 +295,6 @@ export class Chart {
   }
 }
 
-const signed = (p) => `${p.from !== undefined && p.value > 0 ? "+" : ""}${count(p.value)}`;
 const path = (points) => points.map(([a, b], i) => `${i ? "L" : "M"}${a.toFixed(1)} ${b.toFixed(1)}`).join("");
 
 // When a series began that follows another one: with its epoch, or, where a generation was begun within one, after the last tick of the

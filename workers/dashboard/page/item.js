@@ -6,7 +6,7 @@ import { isQuantile, point, summed } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
 import { Lines, stepOf } from "./lines.js";
 import { NoToken, asked } from "./net.js";
-import { canSubtract, share, shareOfAll } from "./noise.js";
+import { canSubtract, ends, isCounted, least, share, shareOfAll } from "./noise.js";
 import { CHOSEN, RANGES, bounds, rangeName, rates } from "./ranges.js";
 import { beginning, dayWords, fromTo, isMidnight, moment, timeZone } from "./when.js";
 import { NOTHING, changeWords, duration, isRunning, meanWords, oneLine, shareWords, span, timeOf } from "./words.js";
@@ -268,7 +268,7 @@ export class Item {
     if (!found || snapshot.items.length < 2) return "";
     const { change, all_items: all } = snapshot;
     const said = (part, whole) => (part === null ? "" : `${shareWords(part, whole)}.`);
-    // Of a new item nobody knows how much came in the window.
+    // Of a newly shown item nobody knows how much came in the window.
     if (change?.new.includes(item)) return "";
     if (all) return said(shareOfAll(found[1], snapshot.sd, all), `all items, shown or not${change ? ", in the window" : ""}`);
     if (change?.new.length && change.threshold === null) return "";
@@ -293,11 +293,15 @@ export class Item {
       if (!row || found.sd === null) return [];
       const { from } = found.change;
       const ms = found.end - from;
-      const when = one.window === duration(ms) ? `In the ${paused ? `${timeOf(ms)} before` : `last ${timeOf(ms)}`}` : `Since ${moment(from, now)}`;
-      return [changeWords(when, row, found)];
+      const when = one.window === duration(ms) ? `in the ${paused ? `${timeOf(ms)} before` : `last ${timeOf(ms)}`}` : `since ${moment(from, now)}`;
+      const [low, high] = ends(found, ...row);
+      const sure = isCounted(least(found.change, ...row), found.sd, snapshot.total_items ?? this.names.length);
+      return [changeWords(when, { value: row[1], low, high, isNew: found.change.new.includes(item), sure })];
     });
     list.hidden = !said.length;
-    if (list.textContent === said.map((one) => one.text).join("")) return;
+    const text = JSON.stringify(said);
+    if (text === this.changesText) return;
+    this.changesText = text;
     list.replaceChildren(...said.map((one) => element("li", one.text, one.kind)));
   }
 

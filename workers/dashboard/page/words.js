@@ -115,7 +115,7 @@ export function errorBar({ mechanism, sd, tick }, ticks) {
 // The same where what was counted in a window is shown.
 export function windowBar({ exact, threshold }) {
   const usual = exact ? "the true number lies in it about 19 times out of 20" : "the true number lies in it 19 times out of 20 or more: for this window the error is known as an upper bound only";
-  return `error bar: ${usual}; a number below 0 is noise; of a new item it also covers what may have come before the window${threshold === null ? "" : `, up to ${count(threshold)}`}`;
+  return `error bar: ${usual}; a number below 0 is noise; of one that is newly shown it also covers what may have been counted before${threshold === null ? "" : `, up to ${count(threshold)}`}`;
 }
 
 // The same of the band about a line, in short.
@@ -247,7 +247,7 @@ export const NOTHING = {
   mean: "its count may be noise",
   counted: "Nothing can be said of an interval here: the item must be shown at both of its ends.",
   empty: "(no name)",
-  others: "others: unknown, as new items may have come before",
+  others: "others: unknown, as what is newly shown may have been counted before",
 };
 
 // Why a snapshot shows no item; began: when the epoch did, or null for counts of one tick.
@@ -270,17 +270,16 @@ export function duration(ms) {
   return `${ms / size}${unit}`;
 }
 
-// What was counted of an item since a time, in words: {text, kind}. snapshot: its changes.
-export function changeWords(when, [label, value], { sd, change }) {
-  const number = `${value > 0 ? "+" : ""}${count(value)}`;
-  if (change.new.includes(label)) {
-    const before = change.threshold === null ? "an unknown part" : `up to ${count(Math.min(value, change.threshold))}`;
-    return { text: `${when}: ${number} ± ${count(2 * change.sd_to)}, of which ${before} may have come before: it was not shown yet`, kind: "none" };
-  }
-  const off = `± ${count(2 * sd)}`;
-  if (Math.abs(value) <= 2 * sd) return { text: `${when}: no change beyond the noise (${number} ${off})`, kind: "none" };
-  return { text: `${when}: ${number} ${off}`, kind: value > 0 ? "up" : "down" };
+// What was counted of an item since a time, in words: {text, kind}. low, high: the ends of its error bar; isNew: it
+// was not shown then; sure: it is beyond what noise makes of any row of the board.
+export function changeWords(when, { value, low, high, isNew, sure }) {
+  const kind = sure ? "sure" : "none";
+  if (isNew) return { text: `Counted ${when}: ${between(low, high)}, as it is newly shown`, kind };
+  if (low <= 0) return { text: `Counted ${when}: may be none${high > 0 ? `, at most ${count(high)}` : ""}`, kind };
+  return { text: `Counted ${when}: ${count(value)} ± ${count(high - value)}`, kind };
 }
+
+export const between = (low, high) => `between ${count(Math.max(0, low))} and ${count(high)}`;
 
 // A row of `sums`, {sum, mean and interval}, as a board writes it; why: it says nothing of one of them.
 export function sumWords([total, mean, low, high], { sd }) {
