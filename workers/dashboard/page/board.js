@@ -77,6 +77,7 @@ export class Board {
       this.table.classList.toggle("with-sums");
       this.measure(); // rows are higher with sums
     }
+    this.table.classList.toggle("with-moves", this.rows.some((row) => marked(moves.of(row.label))));
     this.others.hidden = rest === null || search !== "";
     this.table.setAttribute("aria-rowcount", `${(snapshot.total_items ?? this.all) + (this.others.hidden ? 1 : 2)}`);
     if (rest) this.fillOthers(rest);
@@ -153,6 +154,8 @@ export class Board {
   }
 
   draw() {
+    const { scrollTop, clientHeight, scrollHeight } = this.scroller;
+    this.scroller.classList.toggle("more", !this.whole && scrollTop + clientHeight < scrollHeight - 2);
     const first = this.whole ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / this.height) - AHEAD);
     const last = this.whole ? this.rows.length : Math.min(this.rows.length, Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / this.height) + AHEAD);
     const shown = this.rows.slice(Math.min(first, last), last);
@@ -215,7 +218,7 @@ export class Board {
     const c = this.others.parts;
     numbers(c, rest, rest.sd);
     set(c.bar, rest.share ? shareWords(rest.share, "everything") : "");
-    if (this.before) this.difference(c.prev, rest.value, this.before.rest?.value, rest.sd, this.before.rest?.sd ?? null);
+    if (this.before) this.difference(c.prev, rest.value, this.before.rest?.value, rest.sd, this.before.rest?.sd ?? null, "not known");
   }
 
   compare(c, row) {
@@ -228,15 +231,15 @@ export class Board {
   }
 
   // A number and what it was in the snapshot beside, undefined if it was not shown; with both standard deviations.
-  difference(cell, value, was, sd, then_sd) {
+  difference(cell, value, was, sd, then_sd, missing = "not shown") {
     const { comparable } = this.before;
     const off = !comparable || sd === null || then_sd === null ? null : TIMES * Math.hypot(sd, then_sd);
     const by = was === undefined || off === null || Math.abs(value - was) <= off ? 0 : value - was;
     const [then, since] = cell.children;
-    set(then, was === undefined ? "–" : count(was));
+    set(then, was === undefined ? missing : count(was));
     set(since, was === undefined || !comparable ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
     since.className = by > 0 ? "up" : by < 0 ? "down" : "";
-    cell.title = was === undefined ? "Not shown then" : !comparable ? "" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
+    cell.title = was === undefined || !comparable ? "" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
   }
 
   // again: by a key, as one of many that are passed.
@@ -355,6 +358,8 @@ function rank(cell, row) {
   cell.title = tied ? words : "";
   cell.dataset.places = placesWords([first, last]);
 }
+
+const marked = ({ isNew, by }) => isNew || by !== 0;
 
 function change(cell, { isNew, by }) {
   set(cell, isNew ? "newly shown" : by > 0 ? `▲${by}` : by < 0 ? `▼${-by}` : "");

@@ -4,8 +4,9 @@ import { grade, isSound, measures, upTo, verdict } from "./promise.js";
 
 const RUNNING = "Running counts since this epoch began, at the end of each tick.";
 const IN_WINDOW = "What was counted in a window of time: the counts at its end less those at its beginning.";
+const NAMED = (names) => `Of the last ${names} the error is published, and smaller; of any other time it is an upper bound.`;
 const OF_TICK = "Counts of this one tick alone.";
-const UNKNOWN = "Items appear as they occur.";
+const UNKNOWN = "An item is shown once its count, with noise, is beyond a limit.";
 const DECLARED = "Every item of a list that was declared beforehand is shown.";
 const ONCE = (n) => `Below ${n} nothing new is shown. Once shown, an item stays until the epoch ends.`;
 const EACH = (n) => `Below ${n} nothing is shown.`;
@@ -33,10 +34,10 @@ const MECHANISMS = new Map(Object.entries({
   two_level_k: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
 }));
 
-// edges: those of a histogram of numbers, or null; windowed: what was counted in a window is shown.
-export function about(mechanism, edges, windowed) {
+// edges: those of a histogram of numbers, or null; windowed: what was counted in a window is shown; windows: those of a snapshot.
+export function about(mechanism, edges, windowed, windows) {
   const [counts, which] = MECHANISMS.get(mechanism) ?? ["Counts with noise.", ""];
-  const what = windowed ? IN_WINDOW : counts;
+  const what = windowed ? [IN_WINDOW, windows?.length ? NAMED(windows.map(({ ms }) => timeOf(ms)).join(" or ")) : ""].join(" ").trim() : counts;
   if (edges === null) return `${what} ${which}`.trim();
   const widths = edges.slice(1).map((one, i) => one - edges[i]);
   const uneven = Math.max(...widths) > 1.01 * Math.min(...widths);
@@ -165,6 +166,9 @@ export function time(ms) {
   const today = date.toDateString() === new Date().toDateString();
   return today ? clock.format(date) : `${day.format(date)} ${clock.format(date)}`;
 }
+
+// A length of time beside others, all in hours.
+export const hours = (ms) => `${Math.round(ms / 360e3) / 10} h`;
 
 export function span(ms) {
   const units = [[86400e3, "day"], [3600e3, "hour"], [60e3, "minute"], [1e3, "second"]];
