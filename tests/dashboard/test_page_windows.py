@@ -133,11 +133,7 @@ def test_the_last_hour_is_a_board_with_its_own_error(window: Window, url: str) -
     low, high = max(0, now["samovar"] - THRESHOLD - 2 * HOUR_SD), now["samovar"] + 2 * SD
     samovar = f"between {low:,.0f} and {high:,.0f}"
     marked = {row[0]: row[1:] for row in rows}
-    assert marked.pop("samovar") == (
-        "newly shown",
-        samovar,
-        "",
-    )
+    assert marked.pop("samovar") == ("newly shown", samovar, "")
     assert all(row[1] == text(changed[label]) for label, row in marked.items())
     # It has passed the lid in the total.
     assert {label for label, (mark, *_) in marked.items() if mark} == {"lid"}
