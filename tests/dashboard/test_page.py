@@ -104,7 +104,7 @@ def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(
     counts = [(label, count) for _, label, count in window.rows()]
     assert counts == [("cup", "9,000"), ("new one", "5,000"), ("tea", "2,116")]
     changes = page.locator("tr.item .change")
-    assert changes.all_inner_texts() == ["▲1", "new", "▼2"]
+    assert changes.all_inner_texts() == ["▲1", "newly shown", "▼2"]
     assert changes.first.get_attribute("aria-label") == "up 1"
     assert all(asked.startswith(url) for asked in window.asked)
 

@@ -105,6 +105,24 @@ def test_noise_alone_moves_nothing_and_a_real_change_is_seen(window: Window) -> 
     assert [one["by"] for one in window.page.evaluate(NOISE, ["moves", now, before])] == [2, -1, -1]
 
 
+def test_of_a_window_in_which_nothing_was_counted_no_row_looks_counted(window: Window) -> None:
+    """The largest of 19 rows of noise was bold. The limit is sqrt(2 ln(20 * 19)) = 3.45 standard deviations, above which is a row's noise
+    with a chance of 0.03 %: 0.5 of 100 boards have one, more than 5 with a chance of 2e-5. With noise of twice what is said a row is
+    above it with a chance of 4.2 %, so 56 of 100 boards have one; 40 or fewer with a chance of 0.1 %.
+    """
+    rng = random.Random(7)
+    beyond = """async ([boards, sd]) => {
+        const { isCounted } = await import("/page/noise.js");
+        return boards.filter((rows) => rows.some((one) => isCounted(one, sd, rows.length))).length;
+    }"""
+
+    def found(times: float, true: int = 0) -> int:
+        boards = [[round(rng.gauss(true, times * SD)) for _ in range(19)] for _ in range(100)]
+        return int(window.page.evaluate(beyond, [boards, SD]))
+
+    assert found(1) <= 5 and found(2) > 40 and found(1, 300) == 100
+
+
 @pytest.mark.parametrize(
     ("changes", "value", "is_new"),
     [

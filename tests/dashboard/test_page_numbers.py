@@ -126,7 +126,7 @@ def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics, 
     with Window(chrome, width=390) as window:
         page = opened(window, url)
         window.counts("#chart .band", 1)
-        assert page.inner_text("#item-name") == "Median"
+        assert page.inner_text("#item-name") == "Median of all since counting began"
         page.click("#as-table summary")
         window.counts("#numbers tbody tr", 3)
         headings = page.locator("#numbers thead th").all_inner_texts()

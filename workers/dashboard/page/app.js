@@ -9,7 +9,7 @@ import { Exact } from "./exact.js";
 import { download, fileName, fileTime, table } from "./files.js";
 import { Item } from "./item.js";
 import { Followed, isQuantile, quantileItem } from "./model.js";
-import { canSubtract, ends, movesIn, others, shareOfAll } from "./noise.js";
+import { canSubtract, ends, isCounted, least, movesIn, others, shareOfAll } from "./noise.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
 import { Bins, bucketName } from "./numbers.js";
 import { Periods } from "./periods.js";
@@ -18,8 +18,8 @@ import { KeySearch, fillSelect } from "./picker.js";
 import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
 import { View, isTick } from "./view.js";
-import { beginning, capital, moment, periodWords, timeZone, windowWords } from "./when.js";
-import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, isRunning, nothingShown, oneLine, purpose, quantileName, sumLegend, threshold, time, timeOf, windowBar } from "./words.js";
+import { beginning, capital, epochName, moment, periodWords, timeZone, windowWords } from "./when.js";
+import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, hours, isRunning, nothingShown, oneLine, purpose, quantileName, span, sumLegend, threshold, time, timeOf, windowBar } from "./words.js";
 
 const READ = "quietcount-read";
 const CATALOGUE_MS = 30000;
@@ -214,18 +214,19 @@ function besides(snapshot) {
   byId("beside-label").hidden = !horizon || !isRunning(snapshot.mechanism) || (periods.epochs.length < 2 && view.beside === null);
   if (!horizon || !isRunning(snapshot.mechanism)) return null;
   const shift = horizon * width;
-  const name = shift === 86400e3 ? "the day before" : "the one before";
+  const called = shift === 86400e3 ? "the day before" : "the one before";
   // Series that do not begin at the same time of their epochs have counted for different times.
   const late = (one) => periods.began(one) - beginning(one);
   const comparable = view.beside === null || !before?.snapshot || late(before.snapshot) === late(snapshot);
   const why = view.beside !== null && before && !before.loading && !before.snapshot ? ", of which nothing is kept for this time" : comparable ? "" : `, which counts since ${moment(periods.began(before.snapshot), now())}, for ${late(before.snapshot) < late(snapshot) ? "longer" : "a shorter time"} than this`;
-  set(byId("beside-words"), `beside ${name}${why}`);
+  set(byId("beside-words"), `beside ${called}${why}`);
   byId("beside").checked = view.beside !== null;
   if (view.beside === null) return null;
   const at = snapshot.end - shift;
   if (before?.at !== at && !before?.loading) loadBefore(at);
   // While the tick that belongs to a new one is on its way, the one before it is shown.
-  return { snapshot: before?.snapshot ?? null, shift, name, comparable };
+  const from = beginning(snapshot) - shift;
+  return { snapshot: before?.snapshot ?? null, shift, name: `${called} (${epochName(from, from + shift, now())})`, comparable };
 }
 
 async function loadBefore(at) {
@@ -295,6 +296,7 @@ function draw() {
   byId("numeric").hidden = !numeric || !shown;
   byId("scroller").hidden = numeric ? shown !== null : !items;
   for (const id of ["find-row", "legend"]) byId(id).hidden = !items || numeric || !shown;
+  byId("flat").hidden = true;
   byId("numeric-legend").hidden = !numeric || !shown;
   boardShown = items ? shown : null;
   if (!snapshot) {
@@ -317,7 +319,7 @@ function draw() {
   set(byId("period"), `${period}.`);
   byId("period").title = `Times are in ${timeZone()}. Epoch ${count(snapshot.epoch)}, tick ${count(snapshot.tick)}.`;
   byId("lead").textContent = purpose(snapshot.guarantee);
-  byId("what").textContent = [about(snapshot.mechanism, numeric ? snapshot.edges : null, Boolean(view.span)), items ? "" : remarks(snapshot)].join(" ").trim();
+  byId("what").textContent = [about(snapshot.mechanism, numeric ? snapshot.edges : null, Boolean(view.span), snapshot.windows), items ? "" : remarks(snapshot)].join(" ").trim();
   if (shown === null) board.clear(windowed?.error ? `Nothing can be said of this window: ${windowed.error}.` : NOTHING.asking);
   else if (numeric) drawNumbers(shown);
   else if (items) drawItems(shown);
@@ -394,9 +396,10 @@ function drawItems(snapshot) {
   byId("legend-band").hidden = snapshot.sd === null;
   byId("band-words").textContent = `band about a line: ${band(snapshot)}`;
   byId("count-head").textContent = change ? "Counted" : "Count";
-  const passed = `Items passed in ${change ? "their counts since the window began" : "the last ten ticks"}, beyond what noise explains`;
+  const passed = `Items passed in ${change ? "their counts since the window began" : `the last ${span(Math.min(10, snapshot.tick) * (snapshot.end - snapshot.start))}`}, beyond noise`;
   byId("passed-head").title = passed;
   set(byId("passed-words"), passed);
+  set(byId("legend-passed"), `a rank such as 2–3: noise hides the order; ▲ ▼: ${passed[0].toLowerCase()}${passed.slice(1)}`);
   const truth = exact?.at(snapshot.end) ?? null;
   byId("legend-exact").hidden = exact === null;
   board.chosen = chosenItem(snapshot);
@@ -404,8 +407,10 @@ function drawItems(snapshot) {
   byId("legend-before").hidden = !beside?.snapshot;
   if (beside?.snapshot) {
     const then = moment(beside.snapshot.end, now());
-    byId("before-head").textContent = then;
-    byId("before-words").textContent = `${then}, for comparison; the change since is a number where noise does not explain it, else ≈`;
+    const length = (one) => (beside.comparable ? "" : ` (${hours(one.end - periods.began(one))})`);
+    byId("before-head").textContent = `${then}${length(beside.snapshot)}`;
+    byId("count-head").textContent = `Count${length(snapshot)}`;
+    byId("before-words").textContent = beside.comparable ? `${then}, for comparison; the change since is a number where noise does not explain it, else ≈` : `${then}, for comparison; it counted for another time`;
   }
   const rest = others(snapshot);
   byId("legend-others").hidden = rest === null;
@@ -425,6 +430,9 @@ function drawItems(snapshot) {
   const hidden = element("span", truth ? `, ${count(truth.hidden)} hidden` : "");
   hidden.className = "exact";
   const found = byId("find").value.trim() ? `${count(board.rows.length)} of ` : "";
+  byId("legend-newly").hidden = !board.rows.some((row) => board.moves.of(row.label).isNew);
+  const flat = change && snapshot.sd !== null && board.all > 0 && !snapshot.items.some(([label, value]) => isCounted(least(change, label, value), snapshot.sd, total));
+  byId("flat").hidden = !flat;
   byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, snapshot.all_items && !rest ? `; ${NOTHING.others}` : "");
 }
 
@@ -441,8 +449,9 @@ function drawHistory(snapshot, shown) {
   byId("history").hidden = chosen === null;
   if (chosen === null) return;
   const quantile = isQuantile(chosen) && snapshot.edges ? quantileName(Number(chosen.slice(2))).name : undefined;
+  const ofAll = quantile !== undefined && isRunning(snapshot.mechanism) ? `${quantile} of all since counting began` : quantile;
   const bucket = bucketName(snapshot, chosen, entry().unit);
-  byId("item-name").textContent = quantile ?? bucket ?? (chosen || NOTHING.empty);
+  byId("item-name").textContent = ofAll ?? bucket ?? (chosen || NOTHING.empty);
   byId("item-name").dir = "auto";
   const texts = quantile !== undefined
     ? { empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true, name: quantile, axis: axisWords(entry()) }

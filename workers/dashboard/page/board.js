@@ -2,7 +2,7 @@
 
 import { set } from "./dom.js";
 import { TIMES, ends, least, places } from "./noise.js";
-import { NOTHING, about2sd, count, oneLine, placesWords, shareWords, short, sumWords, thresholdIsCount } from "./words.js";
+import { NOTHING, about2sd, between, count, oneLine, placesWords, shareWords, short, sumWords, thresholdIsCount } from "./words.js";
 
 const AHEAD = 6;
 const TICKS = 4;
@@ -77,6 +77,7 @@ export class Board {
       this.table.classList.toggle("with-sums");
       this.measure(); // rows are higher with sums
     }
+    this.table.classList.toggle("with-moves", this.rows.some((row) => marked(moves.of(row.label))));
     this.others.hidden = rest === null || search !== "";
     this.table.setAttribute("aria-rowcount", `${(snapshot.total_items ?? this.all) + (this.others.hidden ? 1 : 2)}`);
     if (rest) this.fillOthers(rest);
@@ -153,6 +154,8 @@ export class Board {
   }
 
   draw() {
+    const { scrollTop, clientHeight, scrollHeight } = this.scroller;
+    this.scroller.classList.toggle("more", !this.whole && scrollTop + clientHeight < scrollHeight - 2);
     const first = this.whole ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / this.height) - AHEAD);
     const last = this.whole ? this.rows.length : Math.min(this.rows.length, Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / this.height) + AHEAD);
     const shown = this.rows.slice(Math.min(first, last), last);
@@ -190,11 +193,10 @@ export class Board {
     tr.button.setAttribute("aria-pressed", `${row.label === this.chosen}`);
     rank(c.rank, row);
     change(c.change, this.moves.of(row.label));
-    set(c.count, count(row.value));
+    numbers(c, row, this.sd);
     if (this.before) this.compare(c, row);
-    error(c.sd, row, this.sd);
     if (row.sums) sums(c, row.sums, this.sum);
-    c.count.title = isUneven(row) ? `up to ${count(row.value - row.least)} of it came before` : "";
+    c.count.title = isUneven(row) ? NEWLY : "";
     const from = this.at(Math.min(0, row.value));
     place(c.fill, from, this.at(Math.max(0, row.value)) - from);
     c.error.hidden = this.sd === null;
@@ -214,10 +216,9 @@ export class Board {
 
   fillOthers(rest) {
     const c = this.others.parts;
-    set(c.count, count(rest.value));
-    error(c.sd, rest, rest.sd);
+    numbers(c, rest, rest.sd);
     set(c.bar, rest.share ? shareWords(rest.share, "everything") : "");
-    if (this.before) this.difference(c.prev, rest.value, this.before.rest?.value, rest.sd, this.before.rest?.sd ?? null);
+    if (this.before) this.difference(c.prev, rest.value, this.before.rest?.value, rest.sd, this.before.rest?.sd ?? null, "not known");
   }
 
   compare(c, row) {
@@ -230,15 +231,15 @@ export class Board {
   }
 
   // A number and what it was in the snapshot beside, undefined if it was not shown; with both standard deviations.
-  difference(cell, value, was, sd, then_sd) {
+  difference(cell, value, was, sd, then_sd, missing = "not shown") {
     const { comparable } = this.before;
     const off = !comparable || sd === null || then_sd === null ? null : TIMES * Math.hypot(sd, then_sd);
     const by = was === undefined || off === null || Math.abs(value - was) <= off ? 0 : value - was;
     const [then, since] = cell.children;
-    set(then, was === undefined ? "–" : count(was));
+    set(then, was === undefined ? missing : count(was));
     set(since, was === undefined || !comparable ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
     since.className = by > 0 ? "up" : by < 0 ? "down" : "";
-    cell.title = was === undefined ? "Not shown then" : !comparable ? "" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
+    cell.title = was === undefined || !comparable ? "" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
   }
 
   // again: by a key, as one of many that are passed.
@@ -322,9 +323,12 @@ function space() {
 // Whether a part of a number may have come before the window, so that its error is larger to one side.
 const isUneven = ({ value, least }) => least !== value;
 
-function error(cell, row, sd) {
-  cell.classList.toggle("uneven", isUneven(row));
-  set(cell, sd === null ? "" : isUneven(row) ? `−${count(row.value - row.from)} +${count(row.to - row.value)}` : about2sd(sd));
+// A count and its error, or the two ends between which it lies.
+function numbers(c, row, sd) {
+  const ranged = isUneven(row) && sd !== null;
+  c.count.classList.toggle("uneven", ranged);
+  set(c.count, ranged ? between(row.from, row.to) : count(row.value));
+  set(c.sd, ranged || sd === null ? "" : about2sd(sd));
 }
 
 function sums(c, row, sum) {
@@ -340,6 +344,8 @@ function place(element, left, width) {
   if (width !== null) element.style.width = `${width}%`;
 }
 
+const NEWLY = "not shown before this time; may have been counted before";
+
 // Where an item comes in the list is written; where noise may have put it is what is seen.
 function rank(cell, row) {
   set(cell.firstChild, `${row.rank}`);
@@ -353,11 +359,14 @@ function rank(cell, row) {
   cell.dataset.places = placesWords([first, last]);
 }
 
+const marked = ({ isNew, by }) => isNew || by !== 0;
+
 function change(cell, { isNew, by }) {
-  set(cell, isNew ? "new" : by > 0 ? `▲${by}` : by < 0 ? `▼${-by}` : "");
+  set(cell, isNew ? "newly shown" : by > 0 ? `▲${by}` : by < 0 ? `▼${-by}` : "");
   const kind = isNew ? "new" : by > 0 ? "up" : by < 0 ? "down" : "";
   cell.className = `change ${kind}`;
-  const words = isNew ? "new" : by > 0 ? `up ${by}` : by < 0 ? `down ${-by}` : "no change of rank beyond the noise";
+  cell.title = isNew ? NEWLY : "";
+  const words = isNew ? `newly shown: ${NEWLY}` : by > 0 ? `up ${by}` : by < 0 ? `down ${-by}` : "no change of rank beyond the noise";
   if (cell.getAttribute("aria-label") !== words) cell.setAttribute("aria-label", words);
 }
 

@@ -86,7 +86,8 @@ export class Chart {
     this.plot = { top, bottom };
     this.y = (value) => bottom - ((value - low) / (high - low)) * (bottom - top);
     const most = Math.max(Math.abs(low), Math.abs(high));
-    this.marks = Array.from({ length: Math.round((high - low) / step) + 1 }, (_, i) => low + i * step);
+    const first = Math.ceil(low / step - 1e-9) * step;
+    this.marks = Array.from({ length: Math.round((high - first) / step) + 1 }, (_, i) => first + i * step);
     this.labels = this.marks.map((value) => (this.words?.measured ? measured(value) : short(value, most)));
   }
 
@@ -174,11 +175,12 @@ export class Chart {
       high = Math.max(high, highOf(p), p.exact ?? -Infinity);
       least = Math.min(least, p.value, p.exact ?? Infinity);
     }
-    // True counts are never below 0: where no line is, its band is cut there.
-    if (!this.words?.measured && least >= 0) low = Math.max(0, low);
+    // True counts are never below 0: where no line is, its band is cut there, or at the lowest of the line.
+    const counts = !this.words?.measured;
+    if (counts) low = Math.max(low, Math.min(0, least));
     const narrow = Math.abs(high) * 1e-9;
     const step = this.words?.measured ? fine(Math.max((high - low) / 3, narrow) || 1) : nice((high - low) / 3 || Math.max(1, narrow));
-    this.limits = { low: Math.floor(low / step) * step, high: Math.ceil(high / step) * step || step, step };
+    this.limits = { low: counts && low < 0 ? low : Math.floor(low / step) * step, high: Math.ceil(high / step) * step || step, step };
     if (this.limits.low === this.limits.high) this.limits.high += step;
     return this.limits;
   }
@@ -270,7 +272,7 @@ export class Chart {
     }
     const off = p.half === null ? "" : ` ± ${count(p.half)}`;
     const exact = p.exact === undefined ? "" : `, exact ${count(p.exact)}`;
-    return `${signed(p)}${off}${exact}`;
+    return `${count(p.value)}${off}${exact}`;
   }
 
   // The first line as numbers, and the values of the others at the same times.
@@ -284,7 +286,7 @@ export class Chart {
     const rows = [...main.shown].reverse().map((p) => [
       count(p.tick),
       time(p.end),
-      ...(this.words?.measured ? Object.values(spread(p.value, p.low, p.high)) : [signed(p), p.half === null ? "" : count(p.half)]),
+      ...(this.words?.measured ? Object.values(spread(p.value, p.low, p.high)) : [count(p.value), p.half === null ? "" : count(p.half)]),
       ...(withExact ? [p.exact === undefined ? "" : count(p.exact)] : []),
       ...beside.flatMap((points) => {
         const one = points.get(p.end);
@@ -295,7 +297,6 @@ export class Chart {
   }
 }
 
-const signed = (p) => `${p.from !== undefined && p.value > 0 ? "+" : ""}${count(p.value)}`;
 const path = (points) => points.map(([a, b], i) => `${i ? "L" : "M"}${a.toFixed(1)} ${b.toFixed(1)}`).join("");
 
 // When a series began that follows another one: with its epoch, or, where a generation was begun within one, after the last tick of the

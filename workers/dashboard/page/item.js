@@ -6,9 +6,9 @@ import { isQuantile, point, summed } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
 import { Lines, stepOf } from "./lines.js";
 import { NoToken, asked } from "./net.js";
-import { canSubtract, share, shareOfAll } from "./noise.js";
+import { canSubtract, ends, isCounted, least, share, shareOfAll } from "./noise.js";
 import { CHOSEN, RANGES, bounds, rangeName, rates } from "./ranges.js";
-import { beginning, dayWords, fromTo, isMidnight, moment, timeZone } from "./when.js";
+import { beginning, dayWords, fromTo, gapWords, isMidnight, moment, timeZone } from "./when.js";
 import { NOTHING, changeWords, duration, isRunning, meanWords, oneLine, shareWords, span, timeOf } from "./words.js";
 
 const HOUR_MS = 3600e3;
@@ -107,7 +107,8 @@ export class Item {
     this.controls(snapshot, running, unit ?? what, paused);
     this.changes(snapshot, item, counts && canSubtract(snapshot), paused, windowed);
     // A quantile is one of the counts, whatever the board's window is.
-    const since = texts.measured && isRunning(snapshot.mechanism) ? `Of all that was counted since ${moment(origin, this.hooks.now())}${windowed ? ", not in the window alone" : ""}.` : "";
+    const now = this.hooks.now();
+    const since = texts.measured && isRunning(snapshot.mechanism) ? `At ${moment(snapshot.end, now)}: of all that was counted since ${moment(origin, now)}${windowed ? ", not in the window alone" : ""}.` : "";
     const mean = counts ? meanWords(windowed ?? snapshot, item) : "";
     set(byId("item-words"), counts ? [this.shareOf(windowed ?? snapshot, item), mean].filter((one) => one).join(" ") : since);
     const wanted = this.wanted(snapshot, item, { before: unit === null ? before : null, paused, unit });
@@ -143,13 +144,15 @@ export class Item {
 
   draw(wanted, snapshot, texts, { exact, unit, before, what }) {
     const { lines: asked } = wanted;
-    let gaps = false;
+    let gaps = [];
     const lines = asked.map(({ key, item, shift }, index) => {
       let points = this.lines.points(index);
       if (unit === "epoch") points = this.wholes([...(this.finals[index] ?? []).filter((one) => one.id !== snapshot.id && one.end > (wanted.whole ? -Infinity : wanted.from)), ...points.slice(-1)], snapshot);
       else if (unit !== null) points = rates(points, this.finals[index] ?? [], wanted.step ?? wanted.width, { id: snapshot.id, at: this.origin });
-      gaps ||= unit === null || unit === "epoch" ? gapsIn(points, wanted) : points.gaps;
-      points = points.filter((one) => one.end > (wanted.from ?? -Infinity));
+      if (index === 0) gaps = unit === null || unit === "epoch" ? gapsIn(points, wanted) : points.gaps;
+      // A total begins with the tick at which the range does, if it is of the same series: what came since is the difference from it.
+      const at = unit === null && index === 0 ? snapshot.id : null;
+      points = points.filter((one) => one.end > (wanted.from ?? -Infinity) || (one.id === at && one.end === wanted.from));
       if (exact && index === 0 && unit === null) points = points.map((one) => ({ ...one, exact: exact.at(one.end)?.counts.get(item) }));
       if (shift) points = withPoint(points, before?.snapshot ? point(before.snapshot, item) : null, shift);
       if (what !== null) points = points.map((one) => summed(one, what));
@@ -211,13 +214,13 @@ export class Item {
     const { lines } = this;
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
     else if (!lines.complete && lines.reading) words.push("Ticks may be missing: the history is still being read.");
-    else if (!lines.complete) words.push("Ticks may be missing: some had been removed from the topic before this dashboard read them.");
+    else if (!lines.complete && !gaps.length) words.push("Ticks may be missing: some had been removed from the topic before this dashboard read them.");
     for (const name of ["hour", "tick"]) {
       const longer = name === unit && wanted.step !== null && !(name === "hour" && wanted.step === HOUR_MS);
       set(byId("unit").querySelector(`[value="${name}"]`), longer ? `counted in every ${span(wanted.step)}` : `counted in each ${name}`);
       if (longer) words.push(`For so long a range, what was counted in every ${span(wanted.step)} is drawn.`);
     }
-    if (gaps && unit !== "epoch") words.push(unit === null ? "A line breaks where no tick is kept." : "Over missing ticks nothing is drawn: more than one interval was counted there.");
+    if (unit !== "epoch") words.push(...gapWords(gaps, this.hooks.now()));
     if (again) words.push("At each vertical dotted line counts began at zero again.");
     if (hidden) words.push(`Where ${hidden}, nothing is drawn.`);
     if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
@@ -268,7 +271,7 @@ export class Item {
     if (!found || snapshot.items.length < 2) return "";
     const { change, all_items: all } = snapshot;
     const said = (part, whole) => (part === null ? "" : `${shareWords(part, whole)}.`);
-    // Of a new item nobody knows how much came in the window.
+    // Of a newly shown item nobody knows how much came in the window.
     if (change?.new.includes(item)) return "";
     if (all) return said(shareOfAll(found[1], snapshot.sd, all), `all items, shown or not${change ? ", in the window" : ""}`);
     if (change?.new.length && change.threshold === null) return "";
@@ -293,11 +296,15 @@ export class Item {
       if (!row || found.sd === null) return [];
       const { from } = found.change;
       const ms = found.end - from;
-      const when = one.window === duration(ms) ? `In the ${paused ? `${timeOf(ms)} before` : `last ${timeOf(ms)}`}` : `Since ${moment(from, now)}`;
-      return [changeWords(when, row, found)];
+      const when = one.window === duration(ms) ? `in the ${paused ? `${timeOf(ms)} before` : `last ${timeOf(ms)}`}` : `since ${moment(from, now)}`;
+      const [low, high] = ends(found, ...row);
+      const sure = isCounted(least(found.change, ...row), found.sd, snapshot.total_items ?? this.names.length);
+      return [changeWords(when, { value: row[1], low, high, isNew: found.change.new.includes(item), sure })];
     });
     list.hidden = !said.length;
-    if (list.textContent === said.map((one) => one.text).join("")) return;
+    const text = JSON.stringify(said);
+    if (text === this.changesText) return;
+    this.changesText = text;
     list.replaceChildren(...said.map((one) => element("li", one.text, one.kind)));
   }
 
@@ -331,8 +338,8 @@ function withPoint(points, one, shift) {
   return [...points.filter((p) => p.end < moved.end), moved, ...points.filter((p) => p.end > moved.end)];
 }
 
-// Whether ticks are missing between two points of one series.
-const gapsIn = (points, { step, width }) => points.some((one, i, all) => i > 0 && one.id === all[i - 1].id && one.tick > all[i - 1].tick + 1 && one.end - all[i - 1].end > 2.5 * (step ?? width));
+// From when to when ticks are missing between two points of one series.
+const gapsIn = (points, { step, width }) => points.flatMap((one, i, all) => (i > 0 && one.id === all[i - 1].id && one.tick > all[i - 1].tick + 1 && one.end - all[i - 1].end > 2.5 * (step ?? width) ? [[all[i - 1].end, one.end]] : []));
 
 // Whether hardly more than one point of each epoch is drawn: then the epochs are what a line goes along.
 function manyEpochs(points) {

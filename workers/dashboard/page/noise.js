@@ -15,6 +15,11 @@ const margin = (sd) => TIMES * Math.SQRT2 * sd;
 // there are fewer than n^2 pairs, in order: n^2 exp(-z^2) / 4 <= 1 / 20.
 const boardTimes = (n) => Math.max(TIMES, Math.sqrt(Math.log(5 * n * n)));
 
+// For a window's board: how many standard deviations from 0 a change must be, so that of a board of n rows in which nothing was counted
+// at most one in twenty has a row beyond it: n exp(-z^2 / 2) <= 1 / 20, by the same bound on Q, two-sided.
+const rowTimes = (n) => Math.sqrt(2 * Math.log(20 * Math.max(1, n)));
+export const isCounted = (least, sd, rows) => sd !== null && least > rowTimes(rows) * sd;
+
 // The standard deviation of the difference of one item's counts at two ticks: published, or else a bound. Within an epoch the two share
 // noise, however much: whatever they share, it is at most the sum. Of two epochs nothing is shared.
 export function differenceSd(newer, older) {
@@ -38,11 +43,11 @@ export function places(rows, total, sd) {
 }
 
 // Where the error bar of a row ends: [low, high]. A part of a new item's change may have come before the window: its bar reaches
-// down over it, and up as far as the noise of its count.
+// down over it, but not below 0, and up as far as the noise of its count.
 export function ends({ change, sd }, label, value) {
   if (sd === null) return [value, value];
-  const up = change && isNewIn(change, label) ? change.sd_to : sd;
-  return [least(change, label, value) - TIMES * sd, value + TIMES * up];
+  if (change && isNewIn(change, label)) return [Math.max(0, least(change, label, value) - TIMES * sd), Math.max(0, value + TIMES * change.sd_to)];
+  return [value - TIMES * sd, value + TIMES * sd];
 }
 
 // The least that an item's change may be but for noise: true counts never fall.

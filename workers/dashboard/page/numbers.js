@@ -99,7 +99,8 @@ export class Bins {
     this.named = axisWords(this.about) ? (width < 40 * font ? 1 : 0) : -1;
     const bottom = height - (this.named === 1 ? 4.1 : 3) * font;
     const values = this.buckets.map((one) => one.value).filter((value) => value !== null);
-    const least = Math.min(0, ...values.map((value) => value - this.half));
+    // True counts are never below 0: an error bar is cut there, or at the lowest count.
+    const least = Math.min(0, ...values);
     const most = Math.max(1, ...values.map((value) => value + this.half));
     const step = nice((most - least) / 4);
     const y = (value) => bottom - ((value - least) / (most - least)) * (bottom - top);
@@ -108,7 +109,7 @@ export class Bins {
       this.svg.append(drawing("text", { x: this.left - 8, y: y(value) + font * 0.26, "text-anchor": "end" }, short(value, Math.max(most, -least))));
     }
     this.svg.append(drawing("text", { x: 2, y: 0.85 * font }, this.snapshot.change ? "Counted" : "Count"));
-    this.bars(y);
+    this.bars(y, least);
     for (const one of this.quantiles) this.interval(one, top, bottom);
     if (least < 0) this.svg.append(drawing("line", { class: "base", x1: this.left, x2: this.right, y1: y(0), y2: y(0) }));
     for (const one of this.quantiles) {
@@ -148,7 +149,7 @@ export class Bins {
     return this.first + (above - 1 + (value - edges[above - 1]) / (edges[above] - edges[above - 1])) * this.wide;
   }
 
-  bars(y) {
+  bars(y, least) {
     const narrow = this.wide < WHISKER_PX;
     const edgeOf = narrow ? 0 : Math.min(1, this.wide * 0.06);
     const upper = [];
@@ -163,7 +164,7 @@ export class Bins {
       if (this.half === 0) continue;
       // One that is too short to be seen is drawn longer, to both sides.
       const off = Math.max(y(value) - y(value + this.half), LEAST_PX);
-      const [above, below, middle] = [y(value) - off, y(value) + off, (start + stop) / 2];
+      const [above, below, middle] = [y(value) - off, Math.min(y(value) + off, y(least)), (start + stop) / 2];
       if (narrow && !open) {
         upper.push([start, above], [stop, above]);
         lower.unshift([stop, below], [start, below]);

@@ -113,7 +113,8 @@ export class Periods {
 
   chip(epoch, newest, shown, paused, now) {
     const chosen = shown?.id === epoch.id && (newest ? !paused : shown.end === epoch.end);
-    const made = button(capital(this.name(epoch, now)), "chip", () => (newest ? this.hooks.onNewest() : this.pick(epoch.end, epoch.id)));
+    const soFar = epoch.final || this.wholeEnd(epoch) === null ? "" : `, so far until ${moment(epoch.end, now)}`;
+    const made = button(`${capital(this.name(epoch, now))}${soFar}`, "chip", () => (newest ? this.hooks.onNewest() : this.pick(epoch.end, epoch.id)));
     made.setAttribute("aria-pressed", `${chosen}`);
     made.title = newest ? "The newest tick" : `The last counts of it, at ${moment(epoch.end, now)}`;
     return made;
@@ -122,7 +123,7 @@ export class Periods {
   entry(epoch, shown, now) {
     const made = button("", "epoch", () => this.pick(epoch.end, epoch.id));
     // Of what is final the name says until when.
-    const text = epoch.final ? "final" : `so far, ${moment(epoch.end, now)}`;
+    const text = epoch.final ? "final" : `so far, until ${moment(epoch.end, now)}`;
     made.append(element("span", capital(this.name(epoch, now))), element("small", text));
     made.dataset.id = epoch.id;
     made.dataset.end = epoch.end;

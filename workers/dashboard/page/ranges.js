@@ -46,12 +46,12 @@ export function increase(newer, older) {
 
 // Rates: for each interval between consecutive points what was counted in it. finals: the last points of the epochs, so that
 // what came between the last step and the end of an epoch is not lost; step: the width of an interval; origin: {id, at}, when the
-// series that is shown began. gaps: whether an interval was left out.
+// series that is shown began. gaps: from when to when intervals were left out.
 export function rates(points, finals, step, origin) {
-  if (!points.length) return [];
+  const found = Object.assign([], { gaps: [] });
+  if (!points.length) return found;
   const [first, last] = [points[0].end, points.at(-1).end];
   const all = new Map([...points, ...finals.filter((one) => one.end > first && one.end < last)].map((one) => [`${one.id} ${one.end}`, one]));
-  const found = Object.assign([], { gaps: false });
   let before = null;
   for (const newer of [...all.values()].sort((a, b) => a.end - b.end)) {
     const grid = newer.id === origin.id ? origin.at : newer.end - newer.tick * (newer.end - newer.start);
@@ -62,7 +62,7 @@ export function rates(points, finals, step, origin) {
     // The first one that is known of an epoch counts from its beginning, which may be long before; and over a gap more than in one
     // interval was counted.
     if (newer.end - (older?.end ?? began) > 1.5 * step) {
-      found.gaps ||= older !== null;
+      if (older !== null) found.gaps.push([older.end, newer.end]);
       continue;
     }
     const by = increase(newer, older);

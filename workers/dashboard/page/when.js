@@ -80,4 +80,12 @@ export function fromTo(begin, end, now) {
   return `${from} to ${moment(end, now)}`;
 }
 
+// Times of which a dashboard has no ticks, [[from, to], ...], in words.
+export function gapWords(gaps, now) {
+  if (!gaps.length) return [];
+  const named = gaps.slice(0, 2).map(([from, to]) => `from ${fromTo(from, to, now)}`).join(" and ");
+  const more = gaps.length > 2 ? `, and ${gaps.length - 2} more times` : "";
+  return [`This dashboard has nothing ${named}${more}; what was counted then is in the later totals.`];
+}
+
 export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);

@@ -4,8 +4,9 @@ import { grade, isSound, measures, upTo, verdict } from "./promise.js";
 
 const RUNNING = "Running counts since this epoch began, at the end of each tick.";
 const IN_WINDOW = "What was counted in a window of time: the counts at its end less those at its beginning.";
+const NAMED = (names) => `Of the last ${names} the error is published, and smaller; of any other time it is an upper bound.`;
 const OF_TICK = "Counts of this one tick alone.";
-const UNKNOWN = "Items appear as they occur.";
+const UNKNOWN = "An item is shown once its count, with noise, is beyond a limit.";
 const DECLARED = "Every item of a list that was declared beforehand is shown.";
 const ONCE = (n) => `Below ${n} nothing new is shown. Once shown, an item stays until the epoch ends.`;
 const EACH = (n) => `Below ${n} nothing is shown.`;
@@ -33,10 +34,10 @@ const MECHANISMS = new Map(Object.entries({
   two_level_k: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
 }));
 
-// edges: those of a histogram of numbers, or null; windowed: what was counted in a window is shown.
-export function about(mechanism, edges, windowed) {
+// edges: those of a histogram of numbers, or null; windowed: what was counted in a window is shown; windows: those of a snapshot.
+export function about(mechanism, edges, windowed, windows) {
   const [counts, which] = MECHANISMS.get(mechanism) ?? ["Counts with noise.", ""];
-  const what = windowed ? IN_WINDOW : counts;
+  const what = windowed ? [IN_WINDOW, windows?.length ? NAMED(windows.map(({ ms }) => timeOf(ms)).join(" or ")) : ""].join(" ").trim() : counts;
   if (edges === null) return `${what} ${which}`.trim();
   const widths = edges.slice(1).map((one, i) => one - edges[i]);
   const uneven = Math.max(...widths) > 1.01 * Math.min(...widths);
@@ -115,7 +116,7 @@ export function errorBar({ mechanism, sd, tick }, ticks) {
 // The same where what was counted in a window is shown.
 export function windowBar({ exact, threshold }) {
   const usual = exact ? "the true number lies in it about 19 times out of 20" : "the true number lies in it 19 times out of 20 or more: for this window the error is known as an upper bound only";
-  return `error bar: ${usual}; a number below 0 is noise; of a new item it also covers what may have come before the window${threshold === null ? "" : `, up to ${count(threshold)}`}`;
+  return `error bar: ${usual}; a number below 0 is noise; of one that is newly shown it also covers what may have been counted before${threshold === null ? "" : `, up to ${count(threshold)}`}`;
 }
 
 // The same of the band about a line, in short.
@@ -165,6 +166,9 @@ export function time(ms) {
   const today = date.toDateString() === new Date().toDateString();
   return today ? clock.format(date) : `${day.format(date)} ${clock.format(date)}`;
 }
+
+// A length of time beside others, all in hours.
+export const hours = (ms) => `${Math.round(ms / 360e3) / 10} h`;
 
 export function span(ms) {
   const units = [[86400e3, "day"], [3600e3, "hour"], [60e3, "minute"], [1e3, "second"]];
@@ -247,7 +251,7 @@ export const NOTHING = {
   mean: "its count may be noise",
   counted: "Nothing can be said of an interval here: the item must be shown at both of its ends.",
   empty: "(no name)",
-  others: "others: unknown, as new items may have come before",
+  others: "others: unknown, as what is newly shown may have been counted before",
 };
 
 // Why a snapshot shows no item; began: when the epoch did, or null for counts of one tick.
@@ -270,17 +274,16 @@ export function duration(ms) {
   return `${ms / size}${unit}`;
 }
 
-// What was counted of an item since a time, in words: {text, kind}. snapshot: its changes.
-export function changeWords(when, [label, value], { sd, change }) {
-  const number = `${value > 0 ? "+" : ""}${count(value)}`;
-  if (change.new.includes(label)) {
-    const before = change.threshold === null ? "an unknown part" : `up to ${count(Math.min(value, change.threshold))}`;
-    return { text: `${when}: ${number} ± ${count(2 * change.sd_to)}, of which ${before} may have come before: it was not shown yet`, kind: "none" };
-  }
-  const off = `± ${count(2 * sd)}`;
-  if (Math.abs(value) <= 2 * sd) return { text: `${when}: no change beyond the noise (${number} ${off})`, kind: "none" };
-  return { text: `${when}: ${number} ${off}`, kind: value > 0 ? "up" : "down" };
+// What was counted of an item since a time, in words: {text, kind}. low, high: the ends of its error bar; isNew: it
+// was not shown then; sure: it is beyond what noise makes of any row of the board.
+export function changeWords(when, { value, low, high, isNew, sure }) {
+  const kind = sure ? "sure" : "none";
+  if (isNew) return { text: `Counted ${when}: ${between(low, high)}, as it is newly shown`, kind };
+  if (low <= 0) return { text: `Counted ${when}: may be none${high > 0 ? `, at most ${count(high)}` : ""}`, kind };
+  return { text: `Counted ${when}: ${count(value)} ± ${count(high - value)}`, kind };
 }
+
+export const between = (low, high) => `between ${count(Math.max(0, low))} and ${count(high)}`;
 
 // A row of `sums`, {sum, mean and interval}, as a board writes it; why: it says nothing of one of them.
 export function sumWords([total, mean, low, high], { sd }) {
