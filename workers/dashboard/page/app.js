@@ -449,7 +449,7 @@ function drawHistory(snapshot, shown) {
   byId("history").hidden = chosen === null;
   if (chosen === null) return;
   const quantile = isQuantile(chosen) && snapshot.edges ? quantileName(Number(chosen.slice(2))).name : undefined;
-  const ofAll = quantile !== undefined && isRunning(snapshot.mechanism) ? `${quantile} of all since counting began` : quantile;
+  const ofAll = quantile !== undefined && isRunning(snapshot.mechanism) ? `${quantile}, of all since counting began` : quantile;
   const bucket = bucketName(snapshot, chosen, entry().unit);
   byId("item-name").textContent = ofAll ?? bucket ?? (chosen || NOTHING.empty);
   byId("item-name").dir = "auto";
