@@ -3,7 +3,7 @@
 const [MINUTE, HOUR, DAY] = [60e3, 3600e3, 86400e3];
 // Parts of a day; days; months.
 const PARTS = [1e3, 5e3, 15e3, 30e3, MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR];
-const DAYS = [1, 2, 7, 14];
+const DAYS = [1, 2, 3, 5, 7, 14];
 const MONTHS = [1, 2, 3, 6, 12];
 const MONTH = 30.4 * DAY;
 const second = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
