@@ -14,8 +14,8 @@ sweep       one replay of 24 combinations of settings: exit 1 where they cost 6 
 history     a year of ticks of ten seconds in the dashboard's history: size, memory, and how long each view takes; exit 1 at 1 GB or 300 ms
 users       `quietcount replay` of 59.0 M records of 10 M users: seconds and memory
 sqlp        the table of DP-SQLP, section 5.1, beside ours: keys, norms, seconds and memory; exit 1 where C = 32 misses its targets
-attacks     lower bounds on epsilon, measured by attacks on worst neighbours, by many canaries in one run, and by times and sizes, beside
-            the claims: exit 1 where one is above its claim (of times: printed only)
+attacks     lower bounds on epsilon, measured by attacks on worst neighbours, by many canaries in one run, by times and sizes, and by the
+            arrival of snapshots, beside the claims: exit 1 where one is above its claim (of processor time: printed only)
 day         a day of a worker in a quarter of an hour: memory, disk, state topics and commits by its hours; exit 1 where one grows
 utility     measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
 

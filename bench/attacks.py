@@ -7,7 +7,7 @@ above the claim disproves it; one below proves nothing. Seeds are fixed, so the 
 import time
 from dataclasses import dataclass
 
-from bench import attack_side_channels
+from bench import attack_arrivals, attack_side_channels
 from bench.attack_bounds import Bound, Worlds, fit, fit_by_tick, measure
 from bench.attack_canaries import CANARIES, GUESSES, canaries
 from bench.attack_canaries import EPSILON as CANARIES_EPSILON
@@ -75,7 +75,8 @@ def table() -> bool:
             + ("" if holds is not each.half_noise else "  UNEXPECTED"),
             flush=True,
         )
-    return attack_side_channels.table() and good
+    good &= attack_side_channels.table()
+    return attack_arrivals.table() and good
 
 
 def _row(name: str, case: Case, breaks: bool) -> bool:
