@@ -91,7 +91,7 @@ def contributions(
     tally = {key(k): {label(i): LARGEST for i in range(rows)} for k in range(keys)}
     rows_of = [tallied(LANE, LARGEST - tick, tally, KEY) for tick in range(ticks)]
     of: Any = dict.fromkeys(("offset", "watermark", "first"), LARGEST)
-    grown = tuple((2**i, LARGEST) for i in range(GROWN_MAX))
+    grown = tuple((2**i, LARGEST - GROWN_MAX + i) for i in range(1, GROWN_MAX))
     of |= {"sources": 1_000_000, "users_from": LARGEST, "owners": Owners(1, grown)}
     made = messages(rows_of, source=2**31, sequence=2**40, key=KEY.fingerprint, **of)
     return [Outgoing("contributions", 0, None, message.encoded()) for message in made]

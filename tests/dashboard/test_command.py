@@ -76,8 +76,9 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
         topics.send(message(1), message(2))
         with dashboard(config, "--token-file", str(tmp_path / "token")) as (process, url):
             address = f"{url}api/snapshots?histogram=products&key=s1"
-            sent = {"snapshots": [message(1), message(2)], "more": False}
-            until(lambda: get(address, TOKEN) == sent, "the snapshots")
+            times = "2023-11-14T22:13:30.000Z", "2023-11-14T22:13:40.000Z"
+            sent = [message(tick, end_time=end) for tick, end in enumerate(times, 1)]
+            until(lambda: get(address, TOKEN) == {"snapshots": sent, "more": False}, "both")
             with pytest.raises(HTTPError, match="401"):
                 get(address)
             request = asked(f"{url}api/stream", TOKEN)
