@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # a re-export
 
 from tests.worker.harness import Bare, Site, now_ms, quietcount, sale, unk, until
 from workers.agents.topics import check_topics
@@ -125,11 +124,9 @@ def test_more_parts_than_the_events_topic_gives_owner_partitions_are_refused(bar
 
 
 def test_changed_number_of_owners_is_refused(ran: Site) -> None:
-    """Only `topics --create` gives new owners their partitions, those of their state first."""
+    """Only `topics --create` adds partitions to the topic that stage 2 reads."""
     ran.document["worker"]["owner_partitions"] = 2
     assert_refused(ran.run_to_end(), f"{ran.name}.contributions has 1 partitions", "--create")
-    enlarge(ran, f"{ran.name}.contributions", 2)
-    assert_refused(ran.run_to_end(), f"{ran.name}.release-state has 1 partitions")
 
 
 def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
@@ -140,15 +137,6 @@ def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
     for partition in range(2):
         site.produce(partition, [sale("a", 1)] * 10)
     assert_refused(site.run_to_end(), "deleted and created again", "new worker name")
-
-
-def enlarge(site: Site, topic: str, partitions: int) -> None:
-    for future in site.admin.create_partitions([NewPartitions(topic, partitions)]).values():
-        future.result()
-    until(
-        lambda: len(site.admin.list_topics(timeout=60).topics[topic].partitions) == partitions,
-        "the new partitions",
-    )
 
 
 def test_a_partition_that_appears_while_the_worker_runs_is_not_read(site: Site) -> None:
