@@ -52,7 +52,7 @@ def _produce(place: Site, sides: Sides, world: Bools, found: dict[int, float]) -
     for tick, is_there in enumerate(world.tolist()):
         at = first + tick * TICK_MS
         contents = [*crowd, (sides.with_it if is_there else sides.without)(tick)]
-        values = [orjson.dumps(sale(items, at, "k")) for items in contents if items]
+        values = [orjson.dumps(sale(items, at, "k")) for items in contents]
         time.sleep(max(0.0, (at + TICK_MS // 10 - time.time() * 1000) / 1000))
         for value in values:
             producer.produce(place.topic, value, partition=0)

@@ -185,6 +185,8 @@ class Comparison:
             # Between closed ticks, an owner without contributions does not learn of the watermark.
             marks = [_closed(self.scene, mark) for mark in state["watermarks"]]
             kept = {name: state[name] for name in ("firsts", "histograms", "retired")}
+            for _, life in kept["retired"]:
+                life["until"] = _closed(self.scene, life.get("until"))
             snapshots = {
                 (m.topic, (m.key or b"").decode(), m.timestamp_ms or 0): m for m in commit.messages
             }

@@ -143,7 +143,8 @@ def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
     if isinstance(life.reserved, int):
         found += [grid.split(life.first)[0], life.reserved]
     if found and isinstance(life.until, int):
-        found.append(grid.split(max(life.first, grid.tick_at(life.until - 1)))[0])
+        # The last tick that was complete by then, so that nothing but closed ticks moves a charge.
+        found.append(grid.split(max(life.first, grid.tick_at(life.until) - 1))[0])
     return found
 
 

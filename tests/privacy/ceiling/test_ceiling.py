@@ -196,12 +196,12 @@ def test_charged_is_what_was_published_reserved_or_may_have_been_published() -> 
     assert epochs(reserved) == [(1, 1)]
     ended = state([], [(config, 5, 12)])
     assert epochs(ended) == [(1, 2)]
-    ended.retired[0][1].until = 300
+    ended.retired[0][1].until = 309
     assert epochs(ended) == [(1, 3)]
-    ended.retired[0][1].until = 301
+    ended.retired[0][1].until = 310
     assert epochs(ended) == [(1, 4)]
     never = state([], [(config, 5, 5)])
-    never.retired[0][1].until = 301
+    never.retired[0][1].until = 310
     assert epochs(never) == []
     first, second, third = (
         charges_of("w", state([lived]))
