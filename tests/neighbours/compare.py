@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, zip_longest
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -174,7 +175,7 @@ class Comparison:
                 sent = [(*m[1:4], _late(m[4])) for m in commit.forwarded]
             found.append(Told(state, list(_rejects(commit)), marks, sent))
         if self.scene.tight and trail.where[0] == CONTRIBUTE and found:
-            rejects = list(chain.from_iterable(one.rejects for one in found))
+            rejects = sorted(chain.from_iterable(one.rejects for one in found), key=itemgetter(0))
             return [found[-1]._replace(rejects=rejects)]
         return found
 

@@ -8,7 +8,14 @@ from typing import TypeVar
 
 from tests.neighbours.compare import Comparison, Sizes, rejected
 from tests.neighbours.driver import World
-from tests.neighbours.pairs import ACCEPTED_OR_NOT, Neighbour, Stream, make_stream, neighbours
+from tests.neighbours.pairs import (
+    ACCEPTED_OR_NOT,
+    Neighbour,
+    Stream,
+    closing,
+    make_stream,
+    neighbours,
+)
 from tests.neighbours.rules import alone
 from tests.neighbours.scenes import Scene, make_scene
 from workers.runtime.errors import QuietcountError
@@ -121,7 +128,7 @@ def violated(stream: Stream, near: Neighbour) -> tuple[str, ...]:
 
 
 def shrunk(found: Violation) -> Violation:
-    """Drop events, then steps, as long as some violation is left."""
+    """Drop events, then steps before the closing ones, as long as some violation is left."""
     stream, near, texts = found.stream, found.neighbour, found.texts
     for place in reversed(range(len(stream.events))):
         # Earlier events may be why this one moves no watermark.
@@ -134,7 +141,8 @@ def shrunk(found: Violation) -> Violation:
         )
         if left := violated(fewer, other):
             stream, near, texts = fewer, other, left
-    for place in reversed(range(len(stream.script))):
+    last = len(list(closing(stream.scene, 0)))
+    for place in reversed(range(len(stream.script) - last)):
         fewer = replace(stream, script=_without(stream.script, place))
         if left := violated(fewer, near):
             stream, texts = fewer, left

@@ -111,7 +111,7 @@ def make_stream(scene: Scene, seed: int) -> Stream:
             script += _steps(rng, scene, now_ms + lag_ms)
         if raised and place == number * 2 // 3:
             script.append(Step("raise", "", 0, 0, now_ms + lag_ms))
-    script += _end(scene, now_ms + lag_ms)
+    script += closing(scene, now_ms + lag_ms)
     return Stream(scene, tuple(events), tuple(script))
 
 
@@ -191,7 +191,7 @@ def _steps(rng: random.Random, scene: Scene, now_ms: int) -> Iterator[Step]:
         yield Step("read", RELEASE, owner, ALL, now_ms)
 
 
-def _end(scene: Scene, now_ms: int) -> Iterator[Step]:
+def closing(scene: Scene, now_ms: int) -> Iterator[Step]:
     """Close every tick by the clock, and release them all."""
     yield from _everything(scene, now_ms + 2_000)
     for owner in range(scene.owners):
