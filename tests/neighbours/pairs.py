@@ -192,10 +192,16 @@ def _steps(rng: random.Random, scene: Scene, now_ms: int) -> Iterator[Step]:
 
 
 def closing(scene: Scene, now_ms: int) -> Iterator[Step]:
-    """Close every tick by the clock, and release them all."""
-    yield from _everything(scene, now_ms + 2_000)
+    """Close every tick by the clock, and release them all.
+
+    What follows a commit of full buffers is committed in a later round, a stage in each.
+    """
+    rounds = 3 if scene.tight else 1
+    for _ in range(rounds):
+        now_ms += 2_000
+        yield from _everything(scene, now_ms)
     for owner in range(scene.owners):
-        yield Step("idle", RELEASE, owner, 0, now_ms + 4_000)
+        yield Step("idle", RELEASE, owner, 0, now_ms + 2_000)
 
 
 def _everything(scene: Scene, now_ms: int) -> Iterator[Step]:
