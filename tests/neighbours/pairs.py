@@ -120,7 +120,7 @@ def _event(rng: random.Random, scene: Scene, now_ms: int) -> Event:
     if scene.unit == "user" and not scene.rekey and rng.random() < 0.9:
         partition = _home(user, scene.partitions)
     at = now_ms - rng.choice((0, 0, 0, 0, 0, 300, 900, 2_500, 6_000))
-    if rng.random() < 0.12:
+    if rng.random() < 0.12 and not scene.tight:
         at = now_ms + rng.choice((300, 1_000, 2_500, 30_000, 400_000))
     garbage = rng.choice(_garbage(scene)) if rng.random() < 0.1 else None
     return Event(partition, at, now_ms, user, _content(rng, scene), garbage)
