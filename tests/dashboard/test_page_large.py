@@ -95,6 +95,7 @@ def test_a_thousand_items_and_fifty_keys_stay_smooth(window: Window) -> None:
         with topics.served("products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=shop 07")
             window.counts("#key option", 50)
+            window.reads("#under", r"^\u25be 9\d\d more below$")
             page.evaluate(COUNT_NODES)
             most = 0
             for step in range(1, 11):
@@ -111,6 +112,7 @@ def test_a_thousand_items_and_fifty_keys_stay_smooth(window: Window) -> None:
             )
             last = items(13)[-1]
             assert window.rows()[-1] == ("1000", last[0], text(last[1]))
+            window.reads("#under", "^$")
             page.locator("tr.item .pick").last.focus()
             page.keyboard.press("Home")
             window.reads("tr.item .rank", "^1$")

@@ -92,7 +92,13 @@ def test_an_empty_board_says_why(window: Window, url: str) -> None:
     page.goto(f"{url}?histogram=products&key=s1")
     page.wait_for_selector("tr.item")
     page.fill("#find", "nothing like it")
-    window.reads("#empty", r"^No item here has this in its name\.$")
+    # 121 and two standard deviations of the noise.
+    bound = r"at most about 156 were counted\.$"
+    window.reads(
+        "#empty", rf"^No item here has this in its name\. Of one that is not shown, {bound}"
+    )
+    page.goto(f"{url}?histogram=products&key=s1&item=matcha")
+    window.reads("#item-words", f"^Not shown: {bound}")
 
 
 def test_a_telephone_shows_counts_without_scrolling(chrome: Browser, url: str) -> None:
@@ -104,6 +110,15 @@ def test_a_telephone_shows_counts_without_scrolling(chrome: Browser, url: str) -
             box = page.locator("tr.item").nth(index).bounding_box()
             assert box is not None and box["y"] + box["height"] <= 664
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        # A label gives way to its number, never the other way round: also beside a longer one.
+        cut = """() => {
+            const row = document.querySelector("tr.item"), count = row.querySelector(".count");
+            row.querySelector(".pick").textContent = "a box with a ribbon ".repeat(9);
+            row.querySelector(".prev span").textContent = "not shown";
+            document.querySelector("#table").classList.add("with-before");
+            return [count.textContent, count.clientWidth > 0 && count.scrollWidth <= count.clientWidth];
+        }"""
+        assert page.evaluate(cut) == ["2,089", True]
         page.click("#how summary")
         assert "19 times out of 20" in page.inner_text("#sd-words")
 

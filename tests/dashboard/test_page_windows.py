@@ -150,6 +150,8 @@ def test_the_last_hour_is_a_board_with_its_own_error(window: Window, url: str) -
     page.select_option("#unit", "hour")
     window.shows('document.querySelectorAll("#chart .line").length > 0')
     assert "Not shown" not in page.inner_text("#chart")
+    over = snapshot(TICKS, "s1")["end"] % (60 * RECENT_MS) == 0
+    window.reads("#reading", "^From .* to " if over else "^From .*, so far until ")
 
 
 def test_since_a_time_has_an_upper_bound_of_the_error_and_says_so(window: Window, url: str) -> None:
@@ -159,6 +161,17 @@ def test_since_a_time_has_an_upper_bound_of_the_error_and_says_so(window: Window
     rows = {row[0]: row[2:] for row in board(page)}
     assert rows["tea"] == (text(items(TICKS, "s1")[0][1] - items(TICKS - 30, "s1")[0][1]), "80")
     assert "upper bound" in (page.text_content("#sd-words") or "")
+    # One truth: what the chart has risen by, from its first point on, is what the board has.
+    page.click("#as-table summary")
+    window.counts("#numbers tbody tr", 31)
+    drawn = page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
+    assert drawn[-1] == text(items(TICKS - 30, "s1")[0][1])
+    # Each in its own tick; so many that they would be dots upon dots are a line.
+    page.select_option("#unit", "tick")
+    window.counts("#chart .line", 30)
+    page.click('#ranges [data-range="all"]')
+    window.counts("#chart .line", 1)
+    window.counts("#numbers tbody tr", TICKS)
     page.click('#windows button:has-text("All of it")')
     window.reads("#count-head", "^Count$")
     assert "since=" not in page.url

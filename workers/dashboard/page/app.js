@@ -9,7 +9,7 @@ import { Exact } from "./exact.js";
 import { download, fileName, fileTime, table } from "./files.js";
 import { Item } from "./item.js";
 import { Followed, isQuantile, quantileItem } from "./model.js";
-import { canSubtract, ends, isCounted, least, movesIn, others, shareOfAll } from "./noise.js";
+import { canSubtract, ends, isCounted, least, mostHidden, movesIn, others, shareOfAll } from "./noise.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
 import { Bins, bucketName } from "./numbers.js";
 import { Periods } from "./periods.js";
@@ -19,7 +19,7 @@ import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
 import { View, isTick } from "./view.js";
 import { beginning, capital, epochName, moment, periodWords, timeZone, windowWords } from "./when.js";
-import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, hours, isRunning, nothingShown, oneLine, purpose, quantileName, span, sumLegend, threshold, time, timeOf, windowBar } from "./words.js";
+import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, hiddenWords, hours, isRunning, nothingShown, oneLine, purpose, quantileName, span, sumLegend, threshold, time, timeOf, windowBar } from "./words.js";
 
 const READ = "quietcount-read";
 const CATALOGUE_MS = 30000;
@@ -84,7 +84,7 @@ const keys = () => catalogue.histograms.find((one) => one.histogram === view.his
 const hasHistory = () => ["live", "waiting"].includes(catalogue.history?.state) && (Boolean(followed?.newest) || keys().includes(view.key));
 hooks.hasHistory = hasHistory;
 const changes = new Changes({ onChange: later, onNoToken: showLogin });
-const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, readWords: () => readWords(), first: () => periods.first });
+const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, horizonOf, readWords: () => readWords(), first: () => periods.first });
 const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onNewest: () => changeTick(null, null), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });
 
 // ---- what there is, and what is chosen of it
@@ -217,8 +217,9 @@ function besides(snapshot) {
   const called = shift === 86400e3 ? "the day before" : "the one before";
   // Series that do not begin at the same time of their epochs have counted for different times.
   const late = (one) => periods.began(one) - beginning(one);
+  const counted = (one) => one.end - periods.began(one);
   const comparable = view.beside === null || !before?.snapshot || late(before.snapshot) === late(snapshot);
-  const why = view.beside !== null && before && !before.loading && !before.snapshot ? ", of which nothing is kept for this time" : comparable ? "" : `, which counts since ${moment(periods.began(before.snapshot), now())}, for ${late(before.snapshot) < late(snapshot) ? "longer" : "a shorter time"} than this`;
+  const why = view.beside !== null && before && !before.loading && !before.snapshot ? ", of which nothing is kept for this time" : comparable ? "" : `, which counts since ${moment(periods.began(before.snapshot), now())}: ${hours(counted(before.snapshot))} against ${hours(counted(snapshot))}`;
   set(byId("beside-words"), `beside ${called}${why}`);
   byId("beside").checked = view.beside !== null;
   if (view.beside === null) return null;
@@ -226,7 +227,7 @@ function besides(snapshot) {
   if (before?.at !== at && !before?.loading) loadBefore(at);
   // While the tick that belongs to a new one is on its way, the one before it is shown.
   const from = beginning(snapshot) - shift;
-  return { snapshot: before?.snapshot ?? null, shift, name: `${called} (${epochName(from, from + shift, now())})`, comparable };
+  return { snapshot: before?.snapshot ?? null, shift, name: `${called} (${comparable ? epochName(from, from + shift, now()) : `since ${moment(periods.began(before.snapshot), now())}`})`, comparable };
 }
 
 async function loadBefore(at) {
@@ -413,6 +414,7 @@ function drawItems(snapshot) {
     byId("before-words").textContent = beside.comparable ? `${then}, for comparison; the change since is a number where noise does not explain it, else ≈` : `${then}, for comparison; it counted for another time`;
   }
   const rest = others(snapshot);
+  const unlisted = hiddenWords(mostHidden(current() ?? snapshot));
   byId("legend-others").hidden = rest === null;
   byId("legend-sums").hidden = !snapshot.sums;
   if (snapshot.sums) set(byId("legend-sums"), sumLegend(snapshot, entry().sum_field));
@@ -423,6 +425,7 @@ function drawItems(snapshot) {
     exact: exact && exact.counts(snapshot),
     wanted: byId("find").value,
     before: beside?.snapshot ? { ...beside, rest: others(beside.snapshot) } : null,
+    found: [NOTHING.found, unlisted && `Of one that is not shown, ${unlisted}.`].join(" ").trim(),
     nothing: nothingShown(snapshot, isRunning(snapshot.mechanism) ? periods.began(snapshot) : null),
   });
   const total = snapshot.total_items ?? snapshot.items.length;

@@ -1,6 +1,6 @@
 // The board: one row an item, largest first, of which only those in sight are in the document.
 
-import { set } from "./dom.js";
+import { byId, set } from "./dom.js";
 import { TIMES, ends, least, places } from "./noise.js";
 import { NOTHING, about2sd, between, count, oneLine, placesWords, shareWords, short, sumWords, thresholdIsCount } from "./words.js";
 
@@ -17,6 +17,7 @@ export class Board {
     this.body = scroller.querySelector("#rows");
     this.axis = scroller.querySelector("#axis");
     this.empty = scroller.querySelector("#empty");
+    this.under = byId("under");
     this.onPick = onPick;
     this.rows = [];
     this.made = new Map();
@@ -41,9 +42,9 @@ export class Board {
   }
 
   // snapshot: what to show; moves: how items have moved (noise.js); exact: Map of exact counts, or null; wanted: text that labels
-  // must contain; before: {snapshot, comparable, rest}, an earlier one beside it, or null; nothing: what is said where there is no item;
-  // rest: what is not listed (noise.js), or null, there and in `before`.
-  show(snapshot, { moves, exact, wanted, before, nothing, rest }) {
+  // must contain; before: {snapshot, comparable, rest}, an earlier one beside it, or null; nothing, found: what is said where there is
+  // no item, and none of what is wanted; rest: what is not listed (noise.js), or null, there and in `before`.
+  show(snapshot, { moves, exact, wanted, before, nothing, found, rest }) {
     const search = wanted.trim().toLocaleLowerCase();
     this.exact = exact;
     this.sd = snapshot.sd;
@@ -82,7 +83,7 @@ export class Board {
     this.table.setAttribute("aria-rowcount", `${(snapshot.total_items ?? this.all) + (this.others.hidden ? 1 : 2)}`);
     if (rest) this.fillOthers(rest);
     this.empty.hidden = this.rows.length > 0;
-    this.empty.textContent = this.all ? NOTHING.found : nothing;
+    this.empty.textContent = this.all ? found : nothing;
     this.moved = true;
     this.draw();
   }
@@ -155,7 +156,12 @@ export class Board {
 
   draw() {
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
-    this.scroller.classList.toggle("more", !this.whole && scrollTop + clientHeight < scrollHeight - 2);
+    const more = !this.whole && scrollTop + clientHeight < scrollHeight - 2;
+    this.scroller.classList.toggle("more", more);
+    const under = this.rows.length - Math.floor((scrollTop + clientHeight - this.head) / this.height);
+    // Its line stays while there is anything to scroll, so that rows do not move at the end.
+    this.under.hidden = this.whole || scrollHeight <= clientHeight + 2;
+    set(this.under, more ? `▾ ${under > 0 ? `${count(under)} ` : ""}more below` : "");
     const first = this.whole ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / this.height) - AHEAD);
     const last = this.whole ? this.rows.length : Math.min(this.rows.length, Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / this.height) + AHEAD);
     const shown = this.rows.slice(Math.min(first, last), last);

@@ -9,6 +9,10 @@ const RIGHT = 14;
 // A band that would be thinner than the line is drawn so much wider than it, to each side: it is there at every zoom.
 const BAND_PX = 4;
 const DRAG_PX = 8;
+// Intervals that would be narrower are drawn as a line: of many dots nobody sees which belong together.
+const NARROW_PX = 4;
+// What is written over an interval may be so much wider than it.
+const RATE_PX = 6;
 // With more series than this their beginnings are not marked.
 const CUTS = 40;
 
@@ -33,9 +37,9 @@ export class Chart {
 
   // lines: [{name, kind, points}], kind: a number that names its colour, or "before". points: [{end, tick, id, value, half, threshold,
   // exact}], oldest first; half: half the width of the band, or null; value: null where nothing is shown; from: where an interval begins
-  // whose increase the value is. words.measured: values are no counts, and may have parts; then low and high are the ends of the band,
-  // or null. range: {step, joined, current}: the width
-  // of a step; whether lines go on from epoch to epoch, up to the current one.
+  // whose increase the value is; open: it is not over; rate: what that is on average, in words. words.fromZero: the axis begins there.
+  // words.measured: values are no counts, and may have parts; then low and high are the ends of the band, or null. range: {step, joined,
+  // current}: the width of a step; whether lines go on from epoch to epoch, up to the current one.
   show(lines, words, range) {
     this.lines = lines.map((line) => ({ ...line, shown: line.points.filter((p) => p.value !== null) }));
     this.words = words;
@@ -116,8 +120,9 @@ export class Chart {
     for (const at of begun.length < CUTS ? begun : []) {
       group.append(drawing("line", { class: "cut", x1: this.x(at), x2: this.x(at), y1: this.plot.top, y2: this.plot.bottom }));
     }
+    const narrow = this.x(this.first + (this.range?.step ?? 0)) - this.x(this.first) < NARROW_PX;
     for (const run of this.runs(points)) {
-      if (run[0].from !== undefined) this.steps(group, run);
+      if (run[0].from !== undefined && !narrow) this.steps(group, run);
       else this.run(group, run);
     }
   }
@@ -151,6 +156,10 @@ export class Chart {
       const wide = Math.max(1, right - left - 1);
       if (p.half !== null) group.append(drawing("rect", { class: "band", x: left, width: wide, y: this.topOf(p), height: this.bottomOf(p) - this.topOf(p) }));
       group.append(drawing("path", { class: "line", d: `M${left.toFixed(1)} ${y(p.value).toFixed(1)}h${wide.toFixed(1)}` }));
+      if (p.rate === undefined || this.lines.length > 1) continue;
+      const text = drawing("text", { class: "rate", x: left + wide / 2, y: this.topOf(p) - 4, "text-anchor": "middle" }, p.rate);
+      group.append(text);
+      if (text.getComputedTextLength() > wide + RATE_PX) text.remove();
     }
   }
 
@@ -178,6 +187,7 @@ export class Chart {
     // True counts are never below 0: where no line is, its band is cut there, or at the lowest of the line.
     const counts = !this.words?.measured;
     if (counts) low = Math.max(low, Math.min(0, least));
+    if (this.words?.fromZero) low = Math.min(0, low);
     const narrow = Math.abs(high) * 1e-9;
     const step = this.words?.measured ? fine(Math.max((high - low) / 3, narrow) || 1) : nice((high - low) / 3 || Math.max(1, narrow));
     this.limits = { low: counts && low < 0 ? low : Math.floor(low / step) * step, high: Math.ceil(high / step) * step || step, step };
@@ -192,7 +202,7 @@ export class Chart {
     for (const p of points) {
       if (p.value !== null) {
         const same = before && (p.id === before.id || (this.range?.joined && p.id !== this.range.current));
-        const near = same && (p.end - before.end <= 2.5 * (this.range?.step ?? 0) || p.tick === before.tick + 1);
+        const near = same && (p.from === undefined ? p.end - before.end <= 2.5 * (this.range?.step ?? 0) || p.tick === before.tick + 1 : p.from <= before.end);
         if (near) runs.at(-1).push(p);
         else runs.push([p]);
       }
@@ -260,7 +270,7 @@ export class Chart {
       this.reading.textContent = "";
       return;
     }
-    const when = main.p.from === undefined ? `Tick ${count(main.p.tick)}, ${time(main.p.end)}` : `From ${time(main.p.from)} to ${time(main.p.end)}`;
+    const when = main.p.from === undefined ? `Tick ${count(main.p.tick)}, ${time(main.p.end)}` : `From ${time(main.p.from)}${main.p.open ? ", so far until" : " to"} ${time(main.p.end)}`;
     const name = this.lines.length > 1 ? `${main.name} ` : "";
     this.reading.textContent = [`${when}: ${name}${this.valueWords(main.p)}`, ...others.map((line) => `${line.name} ${this.valueWords(line.p)}`)].join("; ");
   }
@@ -272,7 +282,7 @@ export class Chart {
     }
     const off = p.half === null ? "" : ` ± ${count(p.half)}`;
     const exact = p.exact === undefined ? "" : `, exact ${count(p.exact)}`;
-    return `${count(p.value)}${off}${exact}`;
+    return `${count(p.value)}${off}${exact}${p.rate === undefined ? "" : `, ${p.rate}`}`;
   }
 
   // The first line as numbers, and the values of the others at the same times.
@@ -281,12 +291,14 @@ export class Chart {
     const [main, ...others] = this.lines;
     const withExact = main.shown.some((p) => p.exact !== undefined);
     const rate = main.shown.some((p) => p.from !== undefined);
-    const head = ["Tick", rate ? "Until" : "Ended", this.words?.measured ? "Value" : rate ? "Counted" : "Count", this.words?.half ?? "±", ...(withExact ? ["Exact"] : []), ...others.flatMap((line) => [line.name, "±"])];
+    const even = main.shown.some((p) => p.rate !== undefined);
+    const head = ["Tick", rate ? "Until" : "Ended", this.words?.measured ? "Value" : rate ? "Counted" : "Count", this.words?.half ?? "±", ...(even ? ["On average"] : []), ...(withExact ? ["Exact"] : []), ...others.flatMap((line) => [line.name, "±"])];
     const beside = others.map((line) => new Map(line.shown.map((p) => [p.end, p])));
     const rows = [...main.shown].reverse().map((p) => [
       count(p.tick),
       time(p.end),
       ...(this.words?.measured ? Object.values(spread(p.value, p.low, p.high)) : [count(p.value), p.half === null ? "" : count(p.half)]),
+      ...(even ? [p.rate ?? ""] : []),
       ...(withExact ? [p.exact === undefined ? "" : count(p.exact)] : []),
       ...beside.flatMap((points) => {
         const one = points.get(p.end);

@@ -6,19 +6,20 @@ import { isQuantile, point, summed } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
 import { Lines, stepOf } from "./lines.js";
 import { NoToken, asked } from "./net.js";
-import { canSubtract, ends, isCounted, least, share, shareOfAll } from "./noise.js";
+import { canSubtract, ends, isCounted, least, mostHidden, share, shareOfAll } from "./noise.js";
 import { CHOSEN, RANGES, bounds, rangeName, rates } from "./ranges.js";
 import { beginning, dayWords, fromTo, gapWords, isMidnight, moment, timeZone } from "./when.js";
-import { NOTHING, changeWords, duration, isRunning, meanWords, oneLine, shareWords, span, timeOf } from "./words.js";
+import { NOTHING, changeWords, count, duration, hiddenWords, isRunning, meanWords, oneLine, shareWords, span, timeOf } from "./words.js";
 
 const HOUR_MS = 3600e3;
+const DAY_MS = 86400e3;
 const MOST = 6;
 const MANY = 10;
 const UNITS = ["tick", "hour", "epoch"];
 const SUMMED = ["mean", "sum"];
 
 export class Item {
-  // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords(), changes: Changes,
+  // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords(), horizonOf(histogram), changes: Changes,
   // first(): when the oldest tick that is kept ended, or null
   constructor(chart, view, hooks) {
     Object.assign(this, { chart, view, hooks, finals: [], finalsOf: "" });
@@ -110,7 +111,7 @@ export class Item {
     const now = this.hooks.now();
     const since = texts.measured && isRunning(snapshot.mechanism) ? `At ${moment(snapshot.end, now)}: of all that was counted since ${moment(origin, now)}${windowed ? ", not in the window alone" : ""}.` : "";
     const mean = counts ? meanWords(windowed ?? snapshot, item) : "";
-    set(byId("item-words"), counts ? [this.shareOf(windowed ?? snapshot, item), mean].filter((one) => one).join(" ") : since);
+    set(byId("item-words"), counts ? [this.hidden(snapshot, item), this.shareOf(windowed ?? snapshot, item), mean].filter((one) => one).join(" ") : since);
     const wanted = this.wanted(snapshot, item, { before: unit === null ? before : null, paused, unit });
     this.lines.follow(wanted);
     this.loadFinals(wanted, unit !== null);
@@ -137,8 +138,8 @@ export class Item {
       ...(before ? [{ key: view.key, item, shift: before.shift }] : []),
     ].slice(0, MOST);
     const sliding = to === null && from !== null && name !== "epoch" ? name : from;
-    // What was counted in the first interval takes the count at its beginning.
-    const lead = unit === "hour" || unit === "tick" ? (step ?? width) : 0;
+    // What was counted since the beginning, or in the first interval, takes the count there.
+    const lead = unit === "epoch" ? 0 : (step ?? width);
     return { name: JSON.stringify([view.histogram, lines, sliding, to, step, lead]), histogram: view.histogram, lines, from, to, until, step, width, lead, whole: from === null || name === "epoch" };
   }
 
@@ -151,10 +152,12 @@ export class Item {
       else if (unit !== null) points = rates(points, this.finals[index] ?? [], wanted.step ?? wanted.width, { id: snapshot.id, at: this.origin });
       if (index === 0) gaps = unit === null || unit === "epoch" ? gapsIn(points, wanted) : points.gaps;
       // A total begins with the tick at which the range does, if it is of the same series: what came since is the difference from it.
-      const at = unit === null && index === 0 ? snapshot.id : null;
+      const at = unit === null && !shift ? points.at(-1)?.id : null;
       points = points.filter((one) => one.end > (wanted.from ?? -Infinity) || (one.id === at && one.end === wanted.from));
       if (exact && index === 0 && unit === null) points = points.map((one) => ({ ...one, exact: exact.at(one.end)?.counts.get(item) }));
-      if (shift) points = withPoint(points, before?.snapshot ? point(before.snapshot, item) : null, shift);
+      if (unit !== null) points = points.map((one) => ({ ...one, open: this.isOpen(one, wanted, unit, snapshot) }));
+      // A series that began later than its epoch is compared from there on, as on the board.
+      if (shift) points = withPoint(points.filter((one) => !before?.snapshot || one.id === before.snapshot.id), before?.snapshot ? point(before.snapshot, item) : null, shift);
       if (what !== null) points = points.map((one) => summed(one, what));
       const own = texts.name && item === asked[0].item ? texts.name : oneLine(item) || NOTHING.empty;
       const name = shift ? (before?.name ?? "before") : key !== this.view.key ? `${own} of ${oneLine(key)}` : own;
@@ -164,14 +167,16 @@ export class Item {
     const joined = manyEpochs(lines[0].points);
     const empty = unit === null || unit === "epoch" ? texts.empty : NOTHING.counted;
     const axis = texts.axis ?? (unit === null ? "Count" : "Counted");
-    this.chart.show(lines, { ...texts, axis, empty: loading ? NOTHING.asking : empty }, {
+    this.chart.show(lines, { ...texts, axis, fromZero: unit !== null, empty: loading ? NOTHING.asking : empty }, {
       step: unit === "epoch" ? Infinity : (wanted.step ?? wanted.width),
       joined,
       current: snapshot.id,
     });
     this.legend(lines);
     const falls = !texts.measured && unit === null && lines[0].points.some((one, i, all) => i > 0 && one.id === all[i - 1].id && one.value !== null && one.value < all[i - 1].value);
-    const hidden = unit === "epoch" || lines[0].points.every((one) => one.value !== null) ? null : texts.measured ? "it cannot be said" : "the item was not shown";
+    const unseen = unit === "epoch" ? [] : lines[0].points.filter((one) => one.value === null);
+    const most = Math.max(...unseen.map((one) => one.most ?? -Infinity));
+    const hidden = !unseen.length ? null : texts.measured ? "it cannot be said, nothing is drawn" : `the item was not shown, nothing is drawn${most > 0 ? `: its total was at most about ${count(Math.ceil(most))}` : ""}`;
     const again = !joined && beginnings(lines[0].points).length > 0;
     this.note(wanted, unit, { joined, falls, gaps, hidden, again });
   }
@@ -179,7 +184,25 @@ export class Item {
   // What was counted in each epoch or generation, over the time in which it was; of many epochs a line goes along.
   wholes(points, { id }) {
     if (manyEpochs(points)) return points;
-    return points.map((one) => ({ ...one, from: (one.id === id ? this.origin : one.began) ?? undefined }));
+    const found = points.map((one) => ({ ...one, from: (one.id === id ? this.origin : one.began) ?? undefined }));
+    const lengths = found.map((one) => one.end - one.from);
+    const longest = Math.max(...lengths);
+    // Times of unlike length are compared by what was counted in a day of them, or an hour.
+    if (!(longest > 1.01 * Math.min(...lengths))) return found;
+    const [ms, each] = longest >= 2 * DAY_MS ? [DAY_MS, "day"] : [HOUR_MS, "hour"];
+    return found.map((one, i) => (one.value === null ? one : { ...one, rate: `${count((one.value * ms) / lengths[i])}/${each}` }));
+  }
+
+  // Whether the interval of a point is not over.
+  isOpen({ id, from, end }, { step, width }, unit, snapshot) {
+    if (unit === "epoch") return id === snapshot.id && snapshot.tick !== this.hooks.horizonOf(snapshot.histogram);
+    return end === snapshot.end && end - from < 0.99 * (step ?? width);
+  }
+
+  // What an item may have counted that a snapshot does not show.
+  hidden(snapshot, item) {
+    const words = hiddenWords(mostHidden(snapshot));
+    return !words || snapshot.items.some(([label]) => label === item) ? "" : `Not shown: ${words}.`;
   }
 
   legend(lines) {
@@ -214,19 +237,19 @@ export class Item {
     const { lines } = this;
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
     else if (!lines.complete && lines.reading) words.push("Ticks may be missing: the history is still being read.");
-    else if (!lines.complete && !gaps.length) words.push("Ticks may be missing: some had been removed from the topic before this dashboard read them.");
+    else if (!lines.complete && !gaps.length) words.push("Something may be missing: it was gone before this dashboard read it.");
     for (const name of ["hour", "tick"]) {
       const longer = name === unit && wanted.step !== null && !(name === "hour" && wanted.step === HOUR_MS);
       set(byId("unit").querySelector(`[value="${name}"]`), longer ? `counted in every ${span(wanted.step)}` : `counted in each ${name}`);
       if (longer) words.push(`For so long a range, what was counted in every ${span(wanted.step)} is drawn.`);
     }
-    if (unit !== "epoch") words.push(...gapWords(gaps, this.hooks.now()));
+    const every = wanted.step ?? wanted.width;
+    const each = unit === null ? null : every === HOUR_MS ? "hour" : span(every);
+    if (unit !== "epoch") words.push(...gapWords(gaps, this.hooks.now(), each, unit === null && wanted.step !== null));
     if (again) words.push("At each vertical dotted line counts began at zero again.");
-    if (hidden) words.push(`Where ${hidden}, nothing is drawn.`);
+    if (hidden) words.push(`Where ${hidden}.`);
     if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
-    if (unit === "epoch" && wanted.to === null) words.push("The newest is what the running epoch has reached so far.");
-    const interval = wanted.step ?? wanted.width;
-    if (["hour", "tick"].includes(unit) && !this.shown.snapshot.windows?.some((one) => one.ms === interval)) words.push(`Bands are upper bounds: the settings have no window of ${span(interval)}.`);
+    if (["hour", "tick"].includes(unit) && !this.shown.snapshot.windows?.some((one) => one.ms === every)) words.push(`Bands are upper bounds: the settings have no window of ${span(every)}.`);
     if (joined && unit === null) words.push("Counts begin at zero with each epoch: a point is what its epoch had reached.");
     if (wanted.step !== null && unit === null) words.push(`The last tick of every ${span(wanted.step)} is drawn.`);
     words.push(`Times are in ${timeZone()}.`);

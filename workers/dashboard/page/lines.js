@@ -129,12 +129,13 @@ export class Lines {
 
 // The entries of the history in the form of snapshots with the items that were asked for.
 function snapshotsOf({ entries, items, series }) {
-  const edges = new Map(series.map((one) => [one.id, one.edges]));
+  const shared = new Map(series.map((one) => [one.id, one]));
   return entries.map((entry) => {
     const shown = entry.counts && [...items.keys()].filter((index) => entry.counts[index] !== null);
     return {
       ...entry,
-      edges: edges.get(entry.id) ?? undefined,
+      mechanism: shared.get(entry.id)?.mechanism,
+      edges: shared.get(entry.id)?.edges ?? undefined,
       items: shown?.map((index) => [items[index], entry.counts[index]]),
       sums: entry.sums && shown?.map((index) => entry.sums[index]),
     };

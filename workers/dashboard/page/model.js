@@ -2,7 +2,7 @@
 
 import { answersOf } from "./answers.js";
 import { Events, NoToken, ask, asked } from "./net.js";
-import { Moves } from "./noise.js";
+import { Moves, mostHidden } from "./noise.js";
 import { isTick } from "./view.js";
 
 // The largest items that are asked for: more than anybody reads, few enough to be quick.
@@ -143,7 +143,8 @@ export class Followed {
 export const quantileItem = (q) => `q:${q}`;
 export const isQuantile = (item) => item.startsWith("q:");
 
-// One item at one tick, as it is drawn: a value, and half the width of its band. Its value is null where it is not shown.
+// One item at one tick, as it is drawn: a value, and half the width of its band. Its value is null where it is not shown; most: what it
+// may have counted there.
 export function point(snapshot, item) {
   const { id, tick, start, end, windows } = snapshot;
   const at = { id, tick, start, end, windows, sd: snapshot.sd ?? null, value: null, half: null, threshold: null };
@@ -155,7 +156,7 @@ export function point(snapshot, item) {
   }
   if (snapshot.items) {
     const index = snapshot.items.findIndex(([label]) => label === item);
-    if (index < 0) return { ...at, cut: snapshot.total_items > snapshot.items.length };
+    if (index < 0) return { ...at, cut: snapshot.total_items > snapshot.items.length, most: mostHidden(snapshot) };
     const { threshold, sums, sum } = snapshot;
     return { ...at, value: snapshot.items[index][1], half: at.sd === null ? null : 2 * at.sd, threshold, sums: sums?.[index], sum };
   }

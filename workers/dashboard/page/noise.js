@@ -132,6 +132,13 @@ function unseen(snapshot) {
   return values.length ? Math.min(...values) : null;
 }
 
+// The most that an item may have counted which a snapshot does not show, but for noise that is larger 1 time in 40; null where that
+// cannot be said.
+export function mostHidden({ mechanism, threshold, sd, items, total_items }) {
+  const known = items && thresholdIsCount(mechanism) && (threshold ?? null) !== null && (sd ?? null) !== null;
+  return known && !(total_items > items.length) ? threshold + TIMES * sd : null;
+}
+
 // The share of a count in the total of what is shown, with two standard deviations; null where the total itself may be noise.
 // unknown: how much of the total may not belong to it.
 export function share(value, items, sd, unknown = 0) {

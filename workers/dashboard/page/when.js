@@ -75,16 +75,18 @@ export function epochName(begin, end, now) {
 }
 
 // A day is said once where both ends are of it.
-export function fromTo(begin, end, now) {
+export function fromTo(begin, end, now, about = false) {
   const from = sameDay(begin, end) ? clockOf(begin) : moment(begin, now);
-  return `${from} to ${moment(end, now)}`;
+  return `${from} to ${about ? "about " : ""}${moment(end, now)}`;
 }
 
-// Times of which a dashboard has no ticks, [[from, to], ...], in words.
-export function gapWords(gaps, now) {
+// Times of which a dashboard has no ticks, [[from, to], ...], in words. each: of what is drawn instead of totals, or null; about: whether
+// ticks are left out, so that the first one after a gap may have been earlier.
+export function gapWords(gaps, now, each, about) {
   if (!gaps.length) return [];
-  const named = gaps.slice(0, 2).map(([from, to]) => `from ${fromTo(from, to, now)}`).join(" and ");
+  const named = gaps.slice(0, 2).map(([from, to]) => `from ${fromTo(from, to, now, about)}`).join(" and ");
   const more = gaps.length > 2 ? `, and ${gaps.length - 2} more times` : "";
+  if (each !== null) return [`This dashboard does not know what was counted in each ${each} ${named}${more}; the totals have it.`];
   return [`This dashboard has nothing ${named}${more}; what was counted then is in the later totals.`];
 }
 

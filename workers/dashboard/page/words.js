@@ -254,6 +254,9 @@ export const NOTHING = {
   others: "others: unknown, as what is newly shown may have been counted before",
 };
 
+// How much may have been counted of an item that is not shown.
+export const hiddenWords = (most) => (most === null ? "" : `at most about ${count(Math.ceil(most))} were counted`);
+
 // Why a snapshot shows no item; began: when the epoch did, or null for counts of one tick.
 export function nothingShown(snapshot, began) {
   const limit = snapshot.threshold !== null && thresholdIsCount(snapshot.mechanism) ? count(Math.ceil(snapshot.threshold)) : null;
