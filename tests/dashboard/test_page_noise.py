@@ -160,6 +160,23 @@ def test_a_difference_has_the_published_error_where_there_is_one(window: Window)
         assert found == (None if sd is None else pytest.approx(sd))
 
 
+def test_an_hour_that_is_not_over_counts_from_its_beginning(window: Window) -> None:
+    """The newest tick when the page was opened once began an interval of its own."""
+    ten = 600_000
+    one = {"id": "a", "start": 0, "sd": SD, "windows": []}
+    points = [
+        one | {"tick": t, "end": t * ten, "start": (t - 1) * ten, "value": t} for t in range(9)
+    ]
+    ask = """async ([points, finals, at]) => {
+        const { rates } = await import("/page/ranges.js");
+        return rates(points, finals, 3600e3, { id: "a", at }).map(({ from, end, value }) => [from, end, value]);
+    }"""
+    for final, expected in ((False, [[6, 8, 2]]), (True, [[6, 7, 1], [7, 8, 1]])):
+        given = [[points[6], points[8]], [points[7] | {"final": final}], -7 * 86_400_000]
+        found = [[a / ten, b / ten, value] for a, b, value in window.page.evaluate(ask, given)]
+        assert found == expected
+
+
 def test_the_error_of_a_share_is_that_of_simulated_shares(window: Window) -> None:
     """2,000 runs: the standard deviation of an estimate of sd is 1.6 %; 6 of them are 10 %, so half and double are rejected."""
     true, total_sd = [3_000, 2_000, 1_000, 500], 3 * SD

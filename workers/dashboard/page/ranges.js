@@ -44,14 +44,14 @@ export function increase(newer, older) {
   return { value: newer.value - older.value, half: TIMES * differenceSd(newer, older) };
 }
 
-// Rates: for each interval between consecutive points what was counted in it. finals: the last points of the epochs, so that
-// what came between the last step and the end of an epoch is not lost; step: the width of an interval; origin: {id, at}, when the
+// Rates: for each interval between consecutive points what was counted in it. finals: the last points of the epochs, so that what came
+// between the last step and the end of an epoch is not lost; that of the running one, which is not final, ends no interval; step: the width of an interval; origin: {id, at}, when the
 // series that is shown began. gaps: from when to when intervals were left out.
 export function rates(points, finals, step, origin) {
   const found = Object.assign([], { gaps: [] });
   if (!points.length) return found;
   const [first, last] = [points[0].end, points.at(-1).end];
-  const all = new Map([...points, ...finals.filter((one) => one.end > first && one.end < last)].map((one) => [`${one.id} ${one.end}`, one]));
+  const all = new Map([...points, ...finals.filter((one) => one.final && one.end > first && one.end < last)].map((one) => [`${one.id} ${one.end}`, one]));
   let before = null;
   for (const newer of [...all.values()].sort((a, b) => a.end - b.end)) {
     const grid = newer.id === origin.id ? origin.at : newer.end - newer.tick * (newer.end - newer.start);
