@@ -1,8 +1,9 @@
 """Find or start a real Apache Kafka: `QUIETCOUNT_TEST_BOOTSTRAP`, testcontainers, or Maven jars.
 
-The jars (Java 17, cached in ~/.cache/quietcount-kafka-<version>) run one KRaft node in a temporary
-directory. `QUIETCOUNT_TEST_KAFKA` chooses another version, from 3.9 on, than kafka_pom.xml. Kafka
-tests are never skipped: without a broker they fail and say what to install.
+The jars (Java 17, cached in ~/.cache/quietcount-kafka-<version>, with an archive of their classes
+beside them) run one KRaft node in a temporary directory. `QUIETCOUNT_TEST_KAFKA` chooses another
+version, from 3.9 on, than kafka_pom.xml. Kafka tests are never skipped: without a broker they fail
+and say what to install.
 """
 
 from __future__ import annotations
@@ -150,8 +151,9 @@ def own_broker(
 ) -> Iterator[OwnBroker]:
     """Yield a broker from Kafka's jars that can be killed, started again and frozen; `port` is any free one if left out."""
     program, jars = _java(), _jars()
+    ways = (*program, *java), jars
     with tempfile.TemporaryDirectory(prefix="quietcount-kafka-") as directory:
-        running = OwnBroker((program, *java), jars, Path(directory), further, port)
+        running = OwnBroker(*ways, Path(directory), further, port)
         try:
             running.start()
             yield running
@@ -159,10 +161,34 @@ def own_broker(
             running.stop()
 
 
-def _java() -> str:
+def _java() -> tuple[str, str]:
+    """Return java with an option that maps Kafka's classes from a file, once there is one.
+
+    To find, read and verify them took half of the processor time of a broker's start.
+    """
     if (program := shutil.which("java")) is None:
         raise BrokerUnavailable("java is not installed")
-    return program
+    jars = _jars()
+    archive = jars.with_name(f"{jars.name}.jsa")
+    if not archive.exists():
+        _make_archive(archive, program, jars)
+    return program, f"-XX:SharedArchiveFile={archive}"  # ignored if absent, or of another java
+
+
+def _make_archive(archive: Path, program: str, jars: Path) -> None:
+    directory = archive.with_suffix(".making")
+    try:
+        directory.mkdir()
+    except OSError:  # another process is at it, or nobody may write here
+        return
+    try:
+        one, made = OwnBroker((program, *BRIEF), jars, directory), directory / archive.name
+        one.start(f"-XX:ArchiveClassesAtExit={made}")
+        one.stop()
+        if made.exists():
+            made.rename(archive)
+    finally:
+        shutil.rmtree(directory)
 
 
 def kafka_version() -> str:
@@ -238,9 +264,10 @@ class OwnBroker:
         if formatted.returncode != 0:
             said = (formatted.stdout + formatted.stderr)[-2000:]
             raise RuntimeError(f"Kafka's directory could not be formatted: {said}")
-        self._command = [*java, "-Xmx1g", "-cp", classpath, "kafka.Kafka", str(properties)]
+        self._java = [*java, "-Xmx1g"]
+        self._program = ["-cp", classpath, "kafka.Kafka", str(properties)]
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Start it, on the data that it had; return once it answers without TLS."""
         log = self._directory / "broker.log"
         deadline = time.monotonic() + _START_S
@@ -248,7 +275,7 @@ class OwnBroker:
         while time.monotonic() < deadline and len(ended) < 5:
             with log.open("ab") as output:
                 self._process = process = subprocess.Popen(
-                    self._command,
+                    [*self._java, *options, *self._program],
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     cwd=self._directory,
@@ -336,7 +363,7 @@ def three_brokers(further: str = "") -> Iterator[Brokers]:
             own = Path(directory) / str(i)
             own.mkdir()
             properties = _CLUSTER.format(node=i + 1, voters=voters) + further
-            ways = (program, *BRIEF), jars, own, properties, ports[3 + i], ports[i], identity
+            ways = (*program, *BRIEF), jars, own, properties, ports[3 + i], ports[i], identity
             brokers.append(OwnBroker(*ways))
         try:
             brokers.each(OwnBroker.start)

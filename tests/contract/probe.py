@@ -68,7 +68,7 @@ class Probe:
     numbers: dict[Half, Fraction] = field(default_factory=dict)
     samples: dict[InversionTable, Samples] = field(default_factory=dict)
     peels: dict[Block, Peel] = field(default_factory=dict)
-    _moved: dict[Half, int] = field(default_factory=dict)  # normal numbers, times 2^_BITS
+    _moved: dict[tuple[int, int, bytes], Any] = field(default_factory=dict)
     _laws: dict[str, InversionTable] = field(default_factory=dict)
     _known: dict[int, tuple[InversionTable, Samples]] = field(default_factory=dict)
     _others: dict[int, tuple[InversionTable, InversionTable]] = field(default_factory=dict)
@@ -121,25 +121,33 @@ class Probe:
     def counted(self, counter: Counter, stream: NoiseStream, t: int, tags: Tags) -> Longs:
         """Return a counter's noise as the definition has it, each number moved by its shift."""
         sums, d = np.zeros(len(tags)), counter._denominator
-        exact = [d << _BITS] * len(tags)  # twice the noise, and one for rounding, times d 2^_BITS
-        for (level, k), a in counter.nodes(t).items():
-            cell, half = (level, k >> 1), k & 1
-            if not self.keep_values:
-                sums += a / d * self._numbers(counter, stream, (level, k), tags)
-                continue
-            halves = [(*one, half) for one in (tags ^ np.array(cell, dtype=np.uint64)).tolist()]
-            if not self._moved.keys() >= set(halves):
-                found = self._numbers(counter, stream, (level, k), tags).tolist()
-                for one, value in zip(halves, found, strict=True):
-                    self.numbers[one] = counter.variance_of((level, k))
-                    moved = Fraction(value) + self.of_numbers.get(one, 0)
-                    self._moved[one], rest = divmod(moved.numerator << _BITS, moved.denominator)
-                    assert rest == 0
-            for row, one in enumerate(halves):
-                exact[row] += 2 * a * self._moved[one]
+        # Twice the noise, and one for rounding, times d 2^_BITS.
+        exact = np.full(len(tags), d << _BITS, dtype=object)
+        for node, a in counter.nodes(t).items():
+            if self.keep_values:
+                exact += 2 * a * self._exact(counter, stream, node, tags)
+            else:
+                sums += a / d * self._numbers(counter, stream, node, tags)
         if self.keep_values:
-            return np.array([n // (2 * d << _BITS) for n in exact], dtype=np.int64)
+            return (exact // (2 * d << _BITS)).astype(np.int64)
         return np.floor(sums + 0.5).astype(np.int64)
+
+    def _exact(self, counter: Counter, stream: NoiseStream, node: Block, tags: Tags) -> Any:
+        """Return a node's numbers, moved by their shifts, as integers times 2^_BITS."""
+        level, k = node
+        place = level, k, tags.tobytes()
+        if place not in self._moved:
+            blocks = (tags ^ np.array((level, k >> 1), dtype=np.uint64)).tolist()
+            numbers = self._numbers(counter, stream, node, tags).tolist()
+            variance, moved = counter.variance_of(node), np.empty(len(tags), dtype=object)
+            for row, ((high, low), number) in enumerate(zip(blocks, numbers, strict=True)):
+                one = high, low, k & 1
+                self.numbers[one] = variance
+                whole = (Fraction(number) + self.of_numbers.get(one, 0)) * (1 << _BITS)
+                assert whole.denominator == 1
+                moved[row] = whole.numerator
+            self._moved[place] = moved
+        return self._moved[place]
 
     def _numbers(self, counter: Counter, stream: NoiseStream, node: Block, tags: Tags) -> Floats:
         level, k = node

@@ -85,7 +85,7 @@ def caches() -> Iterator[Any]:
 def forget() -> None:
     """Empty all caches but that of the normal numbers' table, the same for every mechanism.
 
-    Each of eight threads would make it: nine tenths of the processor time of a race.
+    Each thread would make it: nine tenths of the processor time of a race.
     """
     for cache in caches():
         if cache is not normal.table:

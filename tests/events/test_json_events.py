@@ -45,10 +45,10 @@ def test_the_readers_agree_about_hostile_json() -> None:
 
 def test_the_readers_agree_about_mutated_events() -> None:
     """The long run is `python -m tests.events.json_corpus --records 10000000`."""
-    said, scanned, found, _ = zip(*compare(200_000, 2), strict=True)
+    said, scanned, found, _ = zip(*compare(100_000, 2), strict=True)
     assert set(said) == {None}
     # A scanner that declines everything would agree as well.
-    assert sum(found) > 60_000
+    assert sum(found) > 30_000
     assert sum(scanned) > 0.6 * sum(found)
 
 

@@ -128,14 +128,14 @@ def first_difference(
 
 def test_hostile_and_mutated_records_are_logged_as_they_are() -> None:
     """The long run is `python -m tests.events.json_log_corpus --records 5000000`."""
-    assert first_difference(100_000) is None
+    assert first_difference(50_000) is None
 
 
 def test_the_scanner_does_not_decline_what_a_log_can_say() -> None:
     """A scanner that declines everything would never be wrong."""
-    said, scanned, could, _ = zip(*compare(40_000, 4), strict=True)
+    said, scanned, could, _ = zip(*compare(20_000, 4), strict=True)
     assert set(said) == {None}
-    assert sum(could) > 8_000
+    assert sum(could) > 4_000
     assert sum(scanned) > 0.65 * sum(could)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from workers.arrays.tag_index import Tags
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.order_statistics.engine import MaxNoise, MaxState, OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
+from workers.runtime.frozen import read_only
 
 KINDS = ("bounded_max", "doubling", "two_level", "two_level_k")
 Numbers = NDArray[np.int64]
@@ -71,7 +73,8 @@ class Run:
         return release.of_key
 
 
-def rows_of(ticks: int, columns: int, seed: int, ones: int = 1, most: int = 1) -> list[Numbers]:
+@cache
+def rows_of(ticks: int, columns: int, seed: int, ones: int = 1, most: int = 1) -> Sequence[Numbers]:
     """Return rows where `ones` columns get 1..most, the first columns more often."""
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, columns + 1)
@@ -80,8 +83,8 @@ def rows_of(ticks: int, columns: int, seed: int, ones: int = 1, most: int = 1) -
         row = np.zeros(columns, dtype=np.int64)
         hit = rng.choice(columns, size=ones, replace=False, p=weights / weights.sum())
         row[hit] = rng.integers(1, most + 1, size=ones)
-        rows.append(row)
-    return rows
+        rows.append(read_only(row))
+    return tuple(rows)
 
 
 @dataclass
