@@ -21,7 +21,7 @@ from workers.pipeline.sources import (
     decode_sources,
     refuse_other_set,
 )
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import SourcesGrown, StateRefused
 
 EU, US = SourceTopic("orders-eu", 2, "id-eu"), SourceTopic("orders-us", 3, "id-us")
 BOTH = Sources((EU, US), plain=False)
@@ -117,6 +117,13 @@ def test_a_shard_compares_the_whole_set_with_what_its_state_has(tmp_path: Path) 
     other = Sources((EU, SourceTopic("orders-uz", 3, "uz")), plain=False)
     with pytest.raises(StateRefused, match="another set of topics"):
         restored(tmp_path, other, BOTH, told=True)
+
+
+def test_a_worker_that_begins_while_the_topic_grows_begins_again(tmp_path: Path) -> None:
+    """Another has counted fewer partitions meanwhile; a refusal would ask for a new name."""
+    now = Sources((SourceTopic("orders-eu", 5, "id-eu"),), assumed=True)
+    with pytest.raises(SourcesGrown, match="only 2 partitions of orders-eu"):
+        restored(tmp_path, now, Sources((EU,)), told=False)
 
 
 def test_a_histogram_in_whose_epoch_users_would_move_is_refused(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def counted_sources(
     """
     progress = _progress(connection, state, state_partitions)
     if progress is None:
-        return Sources(now, plain)
+        return Sources(now, plain, assumed=True)
     first, number = now, sum(topic.partitions for topic in now)
     if progress.sources != number:
         stored = stored_topics(connection, state, state_partitions)

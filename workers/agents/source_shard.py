@@ -154,8 +154,13 @@ class SourceShard(Shard):
         return progress
 
     def _check_sources(self, progress: SourceProgress) -> None:
-        """Refuse topics other than the state's; take over how they have grown."""
+        """Refuse topics other than the state's; take over how they have grown.
+
+        Raise SourcesGrown if another worker has begun meanwhile, with fewer partitions.
+        """
         known, sources, own = read_paged(SOURCES, self.store.get), self._sources, self._place.topic
+        if sources.assumed and progress.sources < sources.first_count:
+            raise SourcesGrown(f"only {progress.sources} partitions of {sources} are counted yet")
         if known is not None:
             refuse_other_set(sources.topics, decode_sources(known))
             self._set_stored = True

@@ -69,12 +69,13 @@ class Sources(msgspec.Struct, frozen=True):
     """The counted partitions, in the order of their numbers.
 
     `first` has the topics, in order, with the partitions of the first commit. `plain`: one topic is
-    named, so the set need not be stored.
+    named, so the set need not be stored. `assumed`: before any commit, all that there are.
     """
 
     first: tuple[SourceTopic, ...]
     plain: bool = True
     joined: tuple[Joined, ...] = ()
+    assumed: bool = False
 
     def __str__(self) -> str:
         return ", ".join(topic.name for topic in self.first)
