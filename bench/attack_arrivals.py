@@ -94,18 +94,14 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def table() -> bool:
-    """Print what arrivals tell; return whether none tells more than the claim."""
+def table() -> None:
+    """Print what arrivals tell. Like all times they are not covered by the claim."""
     print(
         f"\narrival of snapshots at a consumer: medians without and with, us, and epsilon at least (claim {EPSILON:g})"
     )
-    good = True
     with own_broker() as broker, tempfile.TemporaryDirectory() as directory:
         for number, sides in enumerate(one for one in SIDES if one.name in ROWS):
             seen = arrivals(broker.bootstrap, Path(directory) / str(number), sides)
             without, with_it = seen.medians(0)
-            holds = seen.bound(0) <= sides.steps * EPSILON
             found = f"{without:10,.0f} {with_it:8,.0f} {seen.bound(0):6.2f}"
-            print(f"{sides.name:20}{found}{'' if holds else '  DISPROVED'}", flush=True)
-            good &= holds
-    return good
+            print(f"{sides.name:20}{found}", flush=True)
