@@ -74,6 +74,7 @@ class Checks:
         default_factory=lambda: defaultdict(dict)
     )
     _state_ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    _read_to: dict[tuple[str, int], int] = field(default_factory=dict)
     _reserved: dict[tuple[int, str], int] = field(default_factory=dict)
 
     # ---- at every step ------------------------------------------------------------------------
@@ -104,6 +105,9 @@ class Checks:
         self._reserved[owner, histogram] = reserved
 
     def marked(self, log: Log, records: Sequence[Record], committed: bool) -> None:
+        topic = log.where[0]
+        if topic in self.roles.outputs:
+            self._read(log)
         attempts = {id(one.attempt): one.attempt for one in records if one.attempt is not None}
         if not committed:
             return
@@ -117,14 +121,11 @@ class Checks:
             attempt.committed += len(records)
             if log.where[0] in self.roles.states:
                 self._check_line(log, attempt, records)
-        topic = log.where[0]
         if topic == self.roles.contributions:
             self._count(records)
         elif topic == self.roles.rejects:
             for record in records:
                 self._reject(record.value or b"")
-        elif topic in self.roles.outputs:
-            self._publish(topic, records)
 
     def _check_line(self, log: Log, attempt: Attempt, records: Sequence[Record]) -> None:
         before = self._state_ends.get(log.where, 0)
@@ -163,6 +164,12 @@ class Checks:
         self.rejected[value] += 1
         if self.rejected[value] > 1:
             raise Violation(f"{value!r} is rejected {self.rejected[value]} times")
+
+    def _read(self, log: Log) -> None:
+        """Take what a reader of committed records gets: nothing behind an open transaction."""
+        records = log.data(self._read_to.get(log.where, 0), log.stable)
+        self._read_to[log.where] = log.stable
+        self._publish(log.where[0], records)
 
     def _publish(self, topic: str, records: Sequence[Record]) -> None:
         for record in records:
