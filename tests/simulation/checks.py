@@ -119,7 +119,7 @@ class Checks:
             if not attempt.committed:
                 self.attempts.append(attempt)
             attempt.committed += len(records)
-            if log.where[0] in self.roles.states:
+            if topic in self.roles.states:
                 self._check_line(log, attempt, records)
         if topic == self.roles.contributions:
             self._count(records)

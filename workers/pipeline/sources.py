@@ -69,7 +69,8 @@ class Sources(msgspec.Struct, frozen=True):
     """The counted partitions, in the order of their numbers.
 
     `first` has the topics, in order, with the partitions of the first commit. `plain`: one topic is
-    named, so the set need not be stored. `assumed`: before any commit, all that there are.
+    named, so the set need not be stored. `assumed`: nothing was committed yet, so all
+    partitions count.
     """
 
     first: tuple[SourceTopic, ...]

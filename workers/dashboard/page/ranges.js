@@ -45,8 +45,8 @@ export function increase(newer, older) {
 }
 
 // Rates: for each interval between consecutive points what was counted in it. finals: the last points of the epochs, so that what came
-// between the last step and the end of an epoch is not lost; that of the running one, which is not final, ends no interval; step: the width of an interval; origin: {id, at}, when the
-// series that is shown began. gaps: from when to when intervals were left out.
+// between the last step and the end of an epoch is not lost; that of the running one, which is not final, ends no interval. step: the
+// width of an interval; origin: {id, at}, when the series that is shown began. gaps: from when to when intervals were left out.
 export function rates(points, finals, step, origin) {
   const found = Object.assign([], { gaps: [] });
   if (!points.length) return found;
