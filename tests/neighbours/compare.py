@@ -64,11 +64,11 @@ class Told(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A commit of stage 2."""
+    """A commit of stage 2; with each snapshot the first tick of its histogram."""
 
     progress: Any
     messages: int
-    snapshots: dict[Tick, Outgoing]
+    snapshots: dict[Tick, tuple[Outgoing, int]]
 
 
 @dataclass(slots=True)
@@ -143,13 +143,11 @@ class Comparison:
     def _steps(self, trail: Trail) -> list[int]:
         """Return the steps at which a shard told of something.
 
-        Where buffers are full, content may cut what it tells into more commits: of stage 1 only the
-        last one is compared, of stage 2 what all commits of a step tell together.
+        Where buffers are full, content may cut it into more commits, and in a backlog let a tick
+        appear earlier: of stage 1 the last commit is compared, of stage 2 all of them together.
         """
         steps = [commit.step for commit in trail.commits]
-        if not self.scene.tight or trail.where[0] == REKEY:
-            return steps
-        return sorted(set(steps)) if trail.where[0] == RELEASE else steps[-1:]
+        return steps[-1:] if self.scene.tight and trail.where[0] != REKEY else steps
 
     def _read_counts(self, trail: Trail) -> tuple[Counter[Row], set[Named]]:
         """Return what a source partition contributed, and where it named stream keys."""
@@ -180,7 +178,7 @@ class Comparison:
         return found
 
     def _read_shown(self, trail: Trail) -> list[Shown]:
-        found, before = list[Shown](), -1
+        found = list[Shown]()
         for commit in trail.commits:
             state = progress(commit)
             # Between closed ticks, an owner without contributions does not learn of the watermark.
@@ -188,16 +186,16 @@ class Comparison:
             kept = {name: state[name] for name in ("firsts", "histograms", "retired")}
             for _, life in kept["retired"]:
                 life["until"] = _closed(self.scene, life.get("until"))
-            snapshots = {
-                (m.topic, (m.key or b"").decode(), m.timestamp_ms or 0): m for m in commit.messages
-            }
+            snapshots = {}
+            for m in commit.messages:
+                first = kept["histograms"][self._configs[m.topic].name]["first"]
+                snapshots[m.topic, (m.key or b"").decode(), m.timestamp_ms or 0] = m, first
             kept = {"watermarks": marks, **kept}
             shown = Shown(kept, len(commit.messages), snapshots)
-            if self.scene.tight and found and commit.step == before:
+            if self.scene.tight and found:
                 both = found[-1].snapshots | snapshots
                 shown = Shown(kept, found.pop().messages + shown.messages, both)
             found.append(shown)
-            before = commit.step
         return found
 
     def _sources(self, ours: Trail, theirs: Trail, places: set[Place]) -> Iterator[str]:
@@ -230,6 +228,9 @@ class Comparison:
             order = [
                 [place for place in mine if place in values[1 - i]] for i, mine in enumerate(order)
             ]
+        if self.scene.tight:
+            for mine in order:
+                mine.sort(key=itemgetter(0))  # ticks of other histograms may appear between
         # Keys first met in the differing tick may be in another order.
         if (sorted(order[0]) if self._public else order[0]) != (
             sorted(order[1]) if self._public else order[1]
@@ -242,8 +243,7 @@ class Comparison:
                 yield f"step {step}: only one world publishes {topic} {key} tick {tick}"
         for place in order[0]:
             config = self._configs[place[0]]
-            mine, yours = values[0][place], values[1][place]
-            first = one.progress["histograms"][config.name]["first"]
+            (mine, first), (yours, _) = values[0][place], values[1][place]
             yield from _snapshots(config, first, place[1], mine, yours, moved)
         self._sizes.rows += len(order[0])
         self._sizes.ticks += len({(topic, end) for topic, _, end in order[0]})
