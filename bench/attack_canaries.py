@@ -60,10 +60,7 @@ class Canaries:
         coins = np.random.default_rng(seed).random(canaries) < 0.5
         settings = self._settings(canaries)
         [config] = settings.histograms
-        mechanism = build(config, "event")
-        if self.half_noise:
-            quiet = type("HalfNoise", (type(mechanism),), {"noise": half_noise})
-            mechanism = quiet(config, "event")
+        mechanism = (half_noise if self.half_noise else build)(config, "event")
         scores = _scores(mechanism, _published(settings, mechanism, self._lines(coins), canaries))
         surest = np.argsort(-np.abs(scores), kind="stable")[:guesses]
         right = int(((scores[surest] > 0) == coins[surest]).sum())

@@ -1,6 +1,6 @@
 """Flaws planted in mechanisms: an attack that does not find them shows nothing.
 
-half noise          every noise value has half its standard deviation
+half noise          the mechanism is built for four times its rho, or twice its pure epsilon: all noise has half its standard deviation
 threshold           a new label is shown one count too early
 shared noise        two items of a stream key have the same noise
 forgotten budget    what was spent is forgotten after every tick
@@ -11,6 +11,7 @@ not sticky          that an item was shown is forgotten; harmless: its tests wer
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -30,6 +31,22 @@ from workers.mechanisms.registry import build
 from workers.mechanisms.running.base import UnkBase
 from workers.runtime.frozen import read_only
 
+# Cases of every mechanism but `two_level_k`, whose attacks are too weak for it.
+HALVED = (
+    *("known_base lifted", "unk_base", "known_gauss", "positive_gauss", "positive_laplace"),
+    *("unk_gauss", "limit_dom_laplace", "known_gumbel", "limit_dom", "pay_what_you_get"),
+    *("meta known_gauss", "sparse_gumb tight", "misra_gries pmg", "misra_gries merge"),
+    *("misra_gries pure", "bounded_max zcdp", "doubling zcdp", "two_level zcdp"),
+)
+# A label that the event does not move, and one that it moves.
+SHARED = MappingProxyType(
+    dict.fromkeys(("known_base lifted", "unk_base", "known_gauss"), (b"c", b"a"))
+    | dict.fromkeys(("positive_gauss", "positive_laplace"), (b"g", b"a"))
+    | dict.fromkeys(("unk_gauss", "limit_dom_laplace"), (b"g", b"a"))
+    | dict.fromkeys(("meta known_gauss", "meta limit_dom"), (b"c", b"a"))
+    | {"misra_gries pmg": (b"k01", b"k00")}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
@@ -40,14 +57,14 @@ class Flaw:
     breaks: bool = True
 
 
-def half_noise(mechanism: Mechanism, stream: NoiseStream) -> Noise:
-    loud = structs.replace(mechanism.config, epsilon=None, rho=4 * mechanism.cost().rho)
-    return build(loud, mechanism.guarantee.unit).noise(stream)
-
-
-def half_pure_noise(mechanism: Mechanism, stream: NoiseStream) -> Noise:
-    loud = structs.replace(mechanism.config, epsilon=2 * mechanism.guarantee.epsilon)
-    return build(loud, mechanism.guarantee.unit).noise(stream)
+def half_noise(config: HistogramConfig, unit: str) -> Mechanism:
+    """Build a mechanism that spends four times its rho, or twice its pure epsilon."""
+    pure = "pure" in (getattr(config, "accounting", None), getattr(config, "release", None))
+    right = build(config, unit)
+    more = {"epsilon": None, "rho": 4 * right.cost().rho}
+    if pure:
+        more = {"epsilon": 2 * right.guarantee.epsilon}
+    return build(structs.replace(config, **more), unit)
 
 
 class EarlyUnkBase(UnkBase):
@@ -134,13 +151,12 @@ def flaws(cases: Mapping[str, Case]) -> list[Flaw]:
     def add(flaw: str, name: str, breaks: bool = True, **changes: Any) -> None:
         found.append(Flaw(flaw, replace(cases[name], **changes), breaks))
 
-    for name in ("known_base lifted", "known_gauss"):
-        add("half noise", name, noise_of=half_noise)
-    add("half noise", "misra_gries pure", noise_of=half_pure_noise)
+    for name in HALVED:
+        add("half noise", name, make=half_noise)
     add("threshold", "unk_base new", make=EarlyUnkBase)
     add("threshold", "positive_gauss new", make=early)
-    for name in ("known_base lifted", "known_gauss"):
-        found.append(Flaw("shared noise", shared_noise(cases[name], b"c", b"a")))
+    for name in SHARED:
+        found.append(Flaw("shared noise", shared_noise(cases[name], *SHARED[name])))
     found.append(Flaw("forgotten budget", asked_on(cases["pay_what_you_get"])))
     add("forgotten count", "unk_base", make=RestartingUnkBase)
     for name in ("unk_base", "unk_base new"):

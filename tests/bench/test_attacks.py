@@ -18,7 +18,7 @@ from bench.attacks import attack
 from workers.mechanisms.registry import MECHANISMS
 
 SHORT = {"known_base lifted": 20_000, "known_gauss": 20_000, "unk_base new": 50_000}
-SHORT |= {"unk_base": 50_000, "pay_what_you_get": 1_000}
+SHORT |= {"unk_base": 50_000, "positive_laplace": 20_000, "pay_what_you_get": 1_000}
 
 
 @cache
@@ -28,6 +28,11 @@ def every() -> dict[str, Case]:
 
 def test_every_mechanism_is_attacked() -> None:
     assert {case.config.mechanism for case in every().values()} == set(MECHANISMS)
+
+
+def test_half_the_noise_is_planted_in_every_mechanism_but_one() -> None:
+    halved = {one.case.config.mechanism for one in flaws(every()) if one.name == "half noise"}
+    assert set(MECHANISMS) - halved == {"two_level_k"}
 
 
 @pytest.mark.parametrize(("name", "least"), [("known_base lifted", 1.5), ("known_gauss", 1.2)])
@@ -40,6 +45,7 @@ def test_an_attack_comes_near_the_claim_and_not_above_it(name: str, least: float
     "name",
     [
         "half noise: known_base lifted",
+        "half noise: positive_laplace",
         "threshold: unk_base new",
         "shared noise: known_gauss",
         "forgotten budget: pay_what_you_get",

@@ -95,7 +95,8 @@ class World:
             for number in range(site.topics.partitions(topic))
         ]
         self.stop_s = site.pace * self.rng.uniform(30.0, 80.0)
-        self._moves = site.grows_owners and self.rng.random() < 2 * _GROWING
+        grows_owners = site.grows_owners and self.rng.random() < 2 * _GROWING
+        self._moves = self.rng.choice((1, 2)) if grows_owners else 0
         self.stop_s += _MOVING_S * self._moves
         self._look_s = _LOOK_S
         self._hanging: dict[tuple[Partition, int], float] = {}
@@ -132,9 +133,10 @@ class World:
             self.counts["growths"] += 1
             first_s += [rng.uniform(0.0, last_s)] * rng.randint(1, 2)
             self.loop.at(first_s[-1], lambda: self._add_partitions(len(first_s)))
-        if self._moves:
-            self.counts["owners' growths"] += 1
-            self.loop.at(rng.uniform(0.0, 20.0), self._add_owners)
+        self.counts["owners' growths"] += self._moves
+        # The second one may be asked for before the first one holds.
+        for at_s in (20.0, _MOVING_S)[: self._moves]:
+            self.loop.at(rng.uniform(0.0, at_s), self._add_owners)
         number = 0
         for partition, since_s in enumerate(first_s):
             for _ in range(rng.randint(3, 9)):
@@ -182,23 +184,24 @@ class World:
                 self.broker.create(topic, partition)
 
     def _add_owners(self) -> None:
-        roles, number = self.site.roles, 2 * self.site.factory.owners.number
-        self.loop.note(f"{roles.contributions}: {number} partitions")
+        roles = self.site.roles
+        before = self.broker.partitions(roles.contributions)
+        self.loop.note(f"{roles.contributions}: {2 * before} partitions")
         for topic in (roles.release_state, roles.contributions):
-            for partition in range(self.site.topics.partitions(topic), number):
+            for partition in range(before, 2 * before):
                 self.broker.create(topic, partition)
 
     def _look_for_growth(self) -> None:
         """As `workers.agents.growth`: ask source partition 0 to let partitions join, or know them."""
         [events] = self.site.factory.topics.origins.first
         number, owners = map(self.broker.partitions, (EVENTS, self.site.roles.contributions))
-        grown = () if self.checks.owners is None else self.checks.owners.grown
+        told = 0 if self.checks.owners is None else self.checks.owners.number
         for worker, factory in self.factories.items():
             joins = len(factory.topics.origins) < number
             moves = factory.owners.number < owners
             if not (joins or moves) or self.rng.random() < 0.3:
                 continue
-            if (joins and self.checks.joined) or (moves and grown):
+            if (joins and self.checks.joined) or factory.owners.number < told:
                 self._restart(worker)
                 continue
             for slot in self.slots:
