@@ -3,6 +3,9 @@
 import copy
 import functools
 import pickle
+import signal
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from fractions import Fraction
@@ -166,3 +169,39 @@ def test_the_message_shows_nothing_of_a_secret() -> None:
     with pytest.raises(TypeError) as refused:
         Pair(["the root key"])
     assert "root key" not in str(refused.value)
+
+
+_RACE = """
+import importlib, sys, threading
+from workers.dashboard import changes
+from workers.mechanisms.config import checked, sums
+from workers.runtime import frozen
+
+def race(work):
+    barrier = threading.Barrier(6)
+    threads = [threading.Thread(target=lambda: (barrier.wait(), work())) for _ in range(6)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+
+if "planted" in sys.argv:
+    frozen.ready = checked.ready = lambda *records: None
+both = {"mechanism": "unk_base", "threshold": 3.0, "sd": 2.0, "items": [["a", 9]]}
+both |= {"sums": [[1.0, 0.5, 0.1, 1.0]], "sum": {"from": 0, "to": 20, "step": 0.5, "sd": 3.0}}
+both |= {"all_items": {"count": 15, "sd": 2.0}, "windows": [{"ms": 1, "ticks": 1, "sd": 1.0}]}
+of = [both | {"tick": tick, "start": tick, "end": tick + 1} for tick in (1, 2)]
+sys.setswitchinterval(1e-6)
+for _ in range(20):
+    importlib.reload(changes)
+    race(lambda: changes.changes(of[1], of[0], 0))
+    checked.rules.cache_clear()
+    race(lambda: sums.parse_sum({"field": "f", "from": 0, "to": 20, "step": 0.5}))
+"""
+
+
+@pytest.mark.parametrize(("planted", "code"), [((), 0), (("planted",), -signal.SIGSEGV)])
+def test_threads_may_meet_at_the_first_use_of_a_record_that_is_ready(
+    planted: tuple[str, ...], code: int
+) -> None:
+    """Two requests for changes at once could end the dashboard; without `ready` they do here."""
+    run = subprocess.run([sys.executable, "-c", _RACE, *planted], capture_output=True, check=False)
+    assert run.returncode == code, run.stderr.decode()

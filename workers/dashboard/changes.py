@@ -24,6 +24,7 @@ from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import SUBTRACTING
 from workers.mechanisms.config.sums import parse_sum
 from workers.pipeline.snapshots import SD_DIGITS, Means, Numeric
+from workers.runtime.frozen import ready
 
 Fields = Mapping[str, Any]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -50,6 +51,9 @@ class Sums(msgspec.Struct, frozen=True):
     sums: list[SumRow]
     sum: SumRange
     sd: NotNegative
+
+
+ready(Window, Total, Sums)
 
 
 def can_subtract(snapshot: Fields) -> bool:

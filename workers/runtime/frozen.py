@@ -7,6 +7,7 @@ threads once appended to a table that grew on first use, and every later pick re
     memoized   replaces functools.cache and lru_cache: the shared results are checked
     shared     `class Own(Base, shared=False)`: one thread owns it; shared objects may not hold it
     thawed     a mutable copy, owned by one thread
+    ready      records that msgspec may validate in any thread
 
 Allowed are numbers, texts, bytes, dates, classes; tuples and frozensets of allowed objects;
 read-only mappings (`MappingProxyType` over a copy) and arrays; frozen dataclasses and msgspec
@@ -149,6 +150,15 @@ def memoized(maxsize: int | None) -> Callable[[Callable[P, T]], Memoized[P, T]]:
 def read_only(array: NDArray[A]) -> NDArray[A]:
     array.flags.writeable = False
     return array
+
+
+def ready(*records: type[msgspec.Struct]) -> None:
+    """Build what msgspec needs to validate these, before threads use them.
+
+    Else it does so at their first use, and two threads at once may end the process (SIGSEGV, 0.22).
+    """
+    for record in records:
+        msgspec.json.Decoder(record)
 
 
 def thawed(value: T) -> T:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from workers.runtime.frozen import memoized
+from workers.runtime.frozen import memoized, ready
 
 
 def whole(least: int, most: int) -> Meta:
@@ -80,6 +80,7 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
             raise TypeError(f"{record.__name__}.{field.name} does not say in words what is allowed")
         duration = any((meta.extra or {}).get("duration") for meta in metas)
         probe = msgspec.defstruct(f"{record.__name__}_{field.name}", [("value", hint)])
+        ready(probe)
         found.append(Rule(field.name, field.encode_name, probe, allowed, duration, field.required))
     return tuple(found)
 
