@@ -17,6 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from tests import ROOT
 from tests.contract.racing import Picture, alone, caches, cold, modules, race, stream_of, switching
 from tests.contract.soak import Soak
 from tests.contract.stage import KEY
@@ -173,7 +174,7 @@ def test_no_module_holds_what_threads_could_change() -> None:
 
 
 def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_checks_it() -> None:
-    """`frozen.kept` refuses mutable values; functools' caches take anything."""
+    """`memoized` refuses mutable values; functools' caches take anything."""
     found = []
     for module in modules():
         path = Path(str(module.__file__))
@@ -187,6 +188,17 @@ def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_ch
                 ):
                     found.append((path.name, node.name))
     assert found == []
+
+
+def test_records_that_threads_let_msgspec_validate_are_ready() -> None:
+    """Decoders are made at import; `convert` prepares a record where it is called."""
+    dashboard = ROOT.glob("workers/dashboard/**/*.py")
+    paths = {*(Path(str(module.__file__)) for module in modules()), *dashboard}
+    texts = {path.name: path.read_text() for path in paths if path.name != "frozen.py"}
+    validates = re.compile(r"msgspec\.convert\(|\.decode\([^)]*\btype=")
+    using = [name for name, text in texts.items() if validates.search(text)]
+    assert sorted(using) == ["changes.py", "checked.py"]
+    assert all("ready(" in texts[name] for name in using)
 
 
 def hammered(work: Callable[[int], object]) -> None:
