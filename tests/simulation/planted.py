@@ -150,7 +150,13 @@ def owners_noise() -> Iterator[object]:
 
     def other(self: ReleaseShard, messages: Sequence[Outgoing]) -> None:
         spaces = b" " * int(current().name.partition("#")[2].partition(" ")[0])
-        commit(self, [one._replace(value=(one.value or b"") + spaces) for one in messages])
+        changed = [
+            one
+            if one.topic == self._contributions
+            else one._replace(value=(one.value or b"") + spaces)
+            for one in messages
+        ]
+        commit(self, changed)
 
     yield patch.object(ReleaseShard, "_commit", other)
 
