@@ -18,7 +18,8 @@ from workers.mechanisms.mechanism import State
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.order_statistics.column_sums import LaplaceTree
 from workers.mechanisms.order_statistics.config import Queries
-from workers.runtime.errors import HorizonExceeded
+from workers.mechanisms.order_statistics.engine import MaxState
+from workers.runtime.errors import HorizonExceeded, StateRefused
 
 pytestmark = pytest.mark.slow
 
@@ -124,6 +125,16 @@ def test_foreign_state_noise_and_ticks_are_refused() -> None:
         mechanism.step(run.state, 513, [], run.noise)
     with pytest.raises(TypeError, match="this mechanism's own"):
         mechanism.step(run.state, 1, [], ForeignNoise())
+
+
+@pytest.mark.parametrize(("number", "value"), [(1, 0), (1, 65), (2, 0), (3, -1), (4, -1), (5, -1)])
+def test_a_stored_place_before_the_first_is_refused(number: int, value: int) -> None:
+    """Found by fuzzing: noise of interval 0 was asked for at the next tick."""
+    [(name, block)] = Run(make("two_level", 2)).state.changed()
+    numbers = np.frombuffer(block, dtype="<i8").copy()
+    numbers[number] = value
+    with pytest.raises(StateRefused, match="damaged"):
+        MaxState().restore(name, numbers.tobytes())
 
 
 @pytest.mark.parametrize("kind", ["bounded_max", "two_level"])

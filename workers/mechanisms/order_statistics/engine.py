@@ -140,7 +140,8 @@ class KeyState:
             raise StateRefused(f"stored state of a partition has version {version}: {known}")
         numbers = numbers[_HEAD:]
         # A segment at least doubles counts, which have 64 bits.
-        if k < 0 or d < 0 or len(numbers) != k + 3 * d or not 0 <= segment <= 64:
+        possible = 1 <= segment <= 64 and interval >= 1 and since >= 0 and min(k, d) >= 0
+        if not possible or len(numbers) != k + 3 * d:
             raise StateRefused("stored state of a partition is truncated or damaged")
         parts = np.split(numbers, [k, k + d, k + 2 * d])
         thresholds, start, noise, shown = (part.copy() for part in parts)
