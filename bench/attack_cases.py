@@ -156,7 +156,7 @@ def cases() -> list[Case]:
     add("unk_base", "every, new", large, new, MANY, threshold="every", every=2, **few)
 
     add("known_gauss", "", large[:1], event, MANY, **known, **two)
-    # The more counts an event moves, the less Laplace noise hides of what is paid in zCDP.
+    # The more counts an event moves, the closer Laplace noise comes to its cost in zCDP.
     seven, six = steady(dict.fromkeys("abcdefg", 900), 1), at(1, **dict.fromkeys("abcdef", 20))
     for mechanism in ("positive_gauss", "positive_laplace"):
         add(mechanism, "", seven, six, MANY, max_items=6, max_count=20)

@@ -143,8 +143,8 @@ class Comparison:
     def _steps(self, trail: Trail) -> list[int]:
         """Return the steps at which a shard told of something.
 
-        Where buffers are full, content may cut it into more commits, and in a backlog let a tick
-        appear earlier: of stage 1 the last commit is compared, of stage 2 all of them together.
+        Where buffers are full, content may cut it into more commits, and in a backlog a tick may
+        appear earlier: of stage 1 only the last commit is compared, of stage 2 all of them together.
         """
         steps = [commit.step for commit in trail.commits]
         return steps[-1:] if self.scene.tight and trail.where[0] != REKEY else steps
