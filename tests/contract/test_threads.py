@@ -194,11 +194,10 @@ def test_records_that_threads_let_msgspec_validate_are_ready() -> None:
     """Decoders are made at import; `convert` prepares a record where it is called."""
     dashboard = ROOT.glob("workers/dashboard/**/*.py")
     paths = {*(Path(str(module.__file__)) for module in modules()), *dashboard}
-    texts = {path.name: path.read_text() for path in paths if path.name != "frozen.py"}
     validates = re.compile(r"msgspec\.convert\(|\.decode\([^)]*\btype=")
-    using = [name for name, text in texts.items() if validates.search(text)]
-    assert sorted(using) == ["changes.py", "checked.py"]
-    assert all("ready(" in texts[name] for name in using)
+    using = {path: text for path in paths if validates.search(text := path.read_text())}
+    assert sorted(path.name for path in using) == ["changes.py", "checked.py"]
+    assert all("ready(" in text for text in using.values())
 
 
 def hammered(work: Callable[[int], object]) -> None:
