@@ -244,6 +244,12 @@ REFUSALS = [
     (GOOD + "[[[\n", "not TOML ... line"),
     (GOOD + "x = " + "[" * 5_000 + "]" * 5_000 + "\n", "not TOML: nested too deeply"),
     (GOOD + "[kafka.client]\n" + "a." * 5_000 + "b = 1\n", "not TOML: nested too deeply"),
+    (GOOD + '\'a.b\' . "\\"" .' * 50 + "b = 1\n", "not TOML: nested too deeply"),
+    (GOOD + "a." * 99 + "b = 1\n", "a: unknown name"),
+    (
+        GOOD + f"[kafka.client]\nx = {('{' + 'a.' * 99 + 'a = ') * 50}1{'}' * 50}\n",
+        "nested too deeply",
+    ),
     (GOOD + "[privacy]\nrekey = true\n", 'privacy.rekey = true: only with privacy.unit = "user"'),
     (GOOD + '[privacy]\nrekey = "yes"\n', 'privacy.rekey = "yes" ... true or false'),
     (

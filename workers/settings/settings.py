@@ -575,20 +575,26 @@ def load(path: str | Path) -> Settings:
 def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
     """Return `read(parsed TOML file, its directory)`; a SettingsError is one line with the file."""
     try:
-        document = tomllib.loads(read_file(path).decode())
+        text = read_file(path).decode()
     except UnicodeDecodeError as error:
         where = f"byte {error.start:,}"
         raise SettingsError(f"{path}: not UTF-8 at {where}; a TOML file is UTF-8") from None
+    try:
+        if _DEEP_KEY.search(text):
+            raise RecursionError
+        return read(tomllib.loads(text), path.absolute().parent)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not TOML: {error}") from None
-    except RecursionError:
-        raise SettingsError(f"{path}: not TOML: nested too deeply") from None
-    try:
-        return read(document, path.absolute().parent)
     except (ValueError, SettingsError) as error:
         raise SettingsError(f"{path}: {error}") from None
-    except RecursionError:  # dotted names
+    except RecursionError:
         raise SettingsError(f"{path}: not TOML: nested too deeply") from None
+
+
+# A key of over 100 dotted parts: tomllib takes time and memory that grow with their square.
+_DEEP_KEY = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]++|"(?:\\.|[^"\\\n])*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""", re.ASCII
+)
 
 
 def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
