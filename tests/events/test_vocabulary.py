@@ -110,7 +110,7 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
             slots, codes = np.full(256, -1, dtype=np.int32), np.empty(300, dtype=np.int32)
             hashes, ends = np.empty(100, np.uint64), np.empty(100, np.int64)
             found = np.empty(kernels.BLOCK_TEXTS, np.uint64)
-            recent = np.full((kernels.RECENT, 3), kernels.FREE)
+            recent = np.zeros((kernels.RECENT, 3), dtype=np.uint64)
             of_texts = np.empty(1_000, np.uint8)
             table = kernels.Table(SECRET, slots, hashes, ends, of_texts, found, recent)
             done = uncompiled(kernels.encode_texts)(column.text, places, 0, table, 0, codes)

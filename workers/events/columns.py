@@ -17,8 +17,6 @@ from workers.events.log_values import AMOUNT_MAX
 from workers.events.vocabulary import Vocabulary
 from workers.runtime.frozen import read_only
 
-# No pair: its upper half is above any stream key code.
-FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ANY = np.uint64(0)
 
 
@@ -26,14 +24,15 @@ _ANY = np.uint64(0)
 def look_up_digests(pairs: Words, cached: Words, values: Words, out: Words, missed: Longs) -> int:
     """Look up pairs, uint64 (m,), in a direct-mapped cache; return the number of misses.
 
-    `cached` (slots,) has a pair or FREE, `values` its digest. Writes the digests of hits to `out`,
-    uint64 (m, 2), and the rows of misses to `missed`, ascending.
+    `cached` (slots,) has the complement of a pair, or 0 (no pair is all ones), and `values` its
+    digest. Writes the digests of hits to `out`, uint64 (m, 2), and the rows of misses to `missed`,
+    ascending.
     """
     mask = np.uint64(len(cached) - 1)
     n = 0
     for row in range(len(pairs)):
         place = pair_slot(pairs[row], _ANY, mask)
-        if cached[place] == pairs[row]:
+        if cached[place] == ~pairs[row]:
             out[row, 0] = values[place, 0]
             out[row, 1] = values[place, 1]
         else:
@@ -51,7 +50,7 @@ def store_digests(
     for i in range(len(rows)):
         row = rows[i]
         place = pair_slot(pairs[row], _ANY, mask)
-        cached[place] = pairs[row]
+        cached[place] = ~pairs[row]
         values[place, 0] = out[row, 0] = of_rows[i, 0]
         values[place, 1] = out[row, 1] = of_rows[i, 1]
 
@@ -97,7 +96,8 @@ class PairDigests:
         self.names = key_names, label_names
         self._state_of = state_of
         self._states: dict[int, State] = {}
-        self._cached, self._values = np.full(SLOTS, FREE), np.empty((SLOTS, 2), dtype=np.uint64)
+        self._cached = np.zeros(SLOTS, dtype=np.uint64)
+        self._values = np.empty((SLOTS, 2), dtype=np.uint64)
 
     def __repr__(self) -> str:
         return "PairDigests(<secret>)"

@@ -27,10 +27,9 @@ OUTSIDE = -1
 # 29 ns below this size (41 with guessing), and 62 ns (87 without) at 175,000 texts.
 LARGE = 1 << 18
 # Slots of recent texts. An entry has the first eight bytes, zero-padded; the last eight, 0 if the
-# text is shorter; and the length, with the code in the lower half.
+# text is shorter; and the length plus 1, with the code in the lower half.
 RECENT_BITS = 16
 RECENT, RECENT_COLUMNS = 1 << RECENT_BITS, 3
-FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _HALF, _LOWER = np.uint64(32), np.uint64(0xFFFFFFFF)
 # 2^64 divided by the golden ratio: the upper bits of a product depend on all lower bits.
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -107,7 +106,7 @@ class Table(NamedTuple):
         slots: int32 (a power of two,): the code in each slot, -1 if free.
         hashes, ends: uint64 and int64 (capacity,), the hash of each text and its end in `text`.
         found: uint64 (BLOCK_TEXTS,), scratch for hashes.
-        recent: uint64 (RECENT, 3), the last text in each slot, or FREE. Finds most texts in 4 to 6
+        recent: uint64 (RECENT, 3), the last text in each slot, or 0. Finds most texts in 4 to 6
             ns instead of 24; flooding its weak hash costs one wasted look. Texts of more than
             sixteen bytes are also compared with their code's text.
     """
@@ -162,7 +161,7 @@ def encode_texts(
             start, stop = places[i, 0], places[i, 1]
             if large and codes[i] >= 0 and _same(data, start, stop, text, ends, codes[i]):
                 continue
-            place, head, tail, size = -1, np.uint64(0), np.uint64(0), np.uint64(stop - start)
+            place, head, tail, size = -1, np.uint64(0), np.uint64(0), np.uint64(stop - start + 1)
             if not large and start + WORD <= len(data):
                 head = word_at(data, start)
                 if stop - start >= WORD:
@@ -245,7 +244,7 @@ class Vocabulary:
             np.empty(_FIRST_TEXTS, dtype=np.int64),
             np.empty(16 * _FIRST_TEXTS, dtype=np.uint8),
             np.empty(BLOCK_TEXTS, dtype=np.uint64),
-            np.full((RECENT, RECENT_COLUMNS), FREE),
+            np.zeros((RECENT, RECENT_COLUMNS), dtype=np.uint64),
         )
         self._used = 0
         self._names: list[str] = []
