@@ -1,10 +1,12 @@
-"""Runs schedules one after the other, and adds up their figures."""
+"""Runs schedules, each in one thread, and adds up their figures."""
 
 import gc
 import logging
+import multiprocessing
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
@@ -45,7 +47,7 @@ def simulating(plant: str | None = None) -> Iterator[Callable[[int], Outcome]]:
     try:
         # A smaller cache: a new owner's first commit would fault in 12 MB.
         with patch.object(columns, "SLOTS", 1 << 10), planted(plant), simulated_time():
-            yield lambda seed: World(seed, SITES).run()
+            yield run
     finally:
         logging.disable(disabled)
 
@@ -55,18 +57,34 @@ SITES: list[Site] = []
 _COLLECT = 10
 
 
+def run(seed: int) -> Outcome:
+    """Run one schedule; only while `simulating`."""
+    outcome = World(seed, SITES).run()
+    if seed % _COLLECT == 0:
+        gc.collect()  # a schedule is full of cycles
+    return outcome
+
+
 def first_violation(
-    seeds: Iterable[int], plant: str | None, each: Callable[[Outcome], object] = lambda _: None
+    seeds: Iterable[int],
+    plant: str | None,
+    each: Callable[[Outcome], object] = lambda _: None,
+    processes: int = 1,
 ) -> tuple[Totals, Outcome | None]:
     """Run schedules until one violates an invariant, or until an interrupt."""
     totals = Totals()
-    with simulating(plant) as run, suppress(KeyboardInterrupt):
-        for seed in seeds:
-            outcome = run(seed)
+    with ExitStack() as stack:
+        stack.enter_context(suppress(KeyboardInterrupt))
+        stack.enter_context(simulating(plant))
+        outcomes: Iterable[Outcome] = map(run, seeds)
+        if processes > 1:  # forked, so that they simulate too
+            fork = multiprocessing.get_context("fork")
+            ignore = (signal.SIGINT, signal.SIG_IGN)
+            pool = stack.enter_context(fork.Pool(processes, signal.signal, ignore))
+            outcomes = pool.imap(run, seeds, _COLLECT)
+        for outcome in outcomes:
             totals.add(outcome)
             each(outcome)
             if outcome.violation is not None:
                 return totals, outcome
-            if totals.schedules % _COLLECT == 0:
-                gc.collect()  # a schedule is full of cycles
     return totals, None
