@@ -209,7 +209,7 @@ def _timed(run: Callable[[], T], seconds: float) -> T:
 def _words(error: Exception) -> str:
     """Return an error's message without what it quotes: two such errors are one outcome."""
     text = str(error).split("\n")[0]
-    kept = [word for word in text.split() if word.isalpha()]
+    kept = [word for word in text.split() if word.isalpha() and len(word) <= 20]
     return " ".join(kept[:8]) if isinstance(error, QuietcountError) else type(error).__name__
 
 

@@ -42,6 +42,8 @@ sasl.oauthbearer.jwt.validator.class={package}.BrokerJwtValidator
 listener.name.oauth.oauthbearer.connections.max.reauth.ms=3600000
 sasl.oauthbearer.jwks.endpoint.url={jwks}
 sasl.oauthbearer.clock.skew.seconds=0
+sasl.oauthbearer.expected.audience=kafka
+sasl.oauthbearer.expected.issuer=tests
 """
 
 
@@ -93,7 +95,7 @@ class TokenServer:
         now = time.time()
         life_s = self.life_s if life_s is None else life_s
         times = {"iat": now - 1, "exp": now + life_s}
-        content = {"sub": CLIENT, "iss": "tests", **times, **claims}
+        content = {"sub": CLIENT, "iss": "tests", "aud": "kafka", **times, **claims}
         head = {"alg": "RS256", "kid": "1", "typ": "JWT"}
         signed = ".".join(_encoded(json.dumps(part).encode()) for part in (head, content))
         made = self._key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
