@@ -367,10 +367,11 @@ def test_what_is_no_request_is_refused_like_everything_else(
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX: %s\r\n\r\n" % long,
         b"GET /%s HTTP/9.9\r\nHost: localhost\r\n\r\n" % SECRET,
         b"GET /%s HTTP/1.1\r\n\r\n" % SECRET,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nExpect: %s\xff\r\n\r\n" % SECRET,
     )
     with caplog.at_level(logging.INFO):
         answers = asyncio.run(answers_of(app, *requests))
-    assert [status for status, _, _ in answers] == [405, 400, 400, 400, 400]
+    assert [status for status, _, _ in answers] == [405, 400, 400, 400, 400, 417]
     for _, headers, body in answers:
         assert headers.keys() >= NAMES
         assert headers["server"] == "quietcount"

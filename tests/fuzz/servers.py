@@ -42,6 +42,7 @@ HEADERS = (
     *(b"Authorization: Bearer " + TOKEN.encode(), b"Authorization: Bearer \xff"),
     *(b'If-None-Match: "x"', b"If-None-Match: *", b"Last-Event-ID: 1-2", b"Range: bytes=0-1"),
     *(b"Accept: application/openmetrics-text; version=1.0.0", b"Accept: " + b"a," * 50),
+    b"Expect: \xff",
 )
 PARTS = (
     *(

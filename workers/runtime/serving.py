@@ -54,6 +54,8 @@ class _Connection(web.RequestHandler):
     def handle_error(
         self, request: Any, status: int = 500, exc: BaseException | None = None, *_: Any
     ) -> web.StreamResponse:
+        if isinstance(exc, UnicodeEncodeError) and "Expect" in request.headers:
+            status = 417  # aiohttp refuses what it does not know, but cannot quote any byte
         if status >= 500:
             self.log_exception("an answer failed", exc_info=exc)
         if request.writer.output_size > 0:
