@@ -23,7 +23,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first schedule")
     parser.add_argument("--only", type=int, metavar="SEED", help="run this schedule alone")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="plant a fault in the worker")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    cores = os.cpu_count() or 1
+    parser.add_argument("--processes", type=int, default=cores, help="default: one for each core")
     given = parser.parse_args()
     seeds = range(given.seed, given.seed + given.schedules)
     if given.only is not None:

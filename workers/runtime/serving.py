@@ -55,7 +55,7 @@ class _Connection(web.RequestHandler):
         self, request: Any, status: int = 500, exc: BaseException | None = None, *_: Any
     ) -> web.StreamResponse:
         if isinstance(exc, UnicodeEncodeError) and "Expect" in request.headers:
-            status = 417  # aiohttp refuses what it does not know, but cannot quote any byte
+            status = 417  # aiohttp's answer to an unknown one, which it fails to quote
         if status >= 500:
             self.log_exception("an answer failed", exc_info=exc)
         if request.writer.output_size > 0:
