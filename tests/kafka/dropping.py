@@ -48,7 +48,8 @@ def main(bootstrap: str, topic: str, partitions: str, state: str, seconds: str) 
     """Drop the producers in turn, in many threads; print their errors."""
     logging.disable(logging.CRITICAL)
     transaction.TRANSACTION_TIMEOUT_MS = TIMEOUT_MS
-    connection, failed = Connection(bootstrap), Counter[str]()
+    connection = Connection(bootstrap, {"socket.timeout.ms": str(TIMEOUT_MS)})
+    failed = Counter[str]()
     until = time.monotonic() + float(seconds)
 
     def drop(partition: int) -> None:

@@ -21,6 +21,7 @@ from tests.kafka.test_shard import Cluster
 from tests.worker.harness import Site, Worker, now_ms, sale, unk, until
 from tests.worker.test_metrics import ask, ready, total
 from workers.kafka import transaction
+from workers.kafka.clients import Connection
 from workers.runtime.errors import KafkaAway
 
 pytestmark = pytest.mark.waits
@@ -209,6 +210,7 @@ def test_a_transaction_that_the_broker_ended_is_no_newer_owner(
     """The broker fences a producer that was silent for too long; no new assignment would follow."""
     monkeypatch.setattr(transaction, "TRANSACTION_TIMEOUT_MS", TIMEOUT_MS)
     cluster = Cluster(living.bootstrap, tmp_path)
+    cluster.connection = Connection(living.bootstrap, {"socket.timeout.ms": str(TIMEOUT_MS)})
     shard = cluster.shard()
     with pytest.raises(KafkaAway, match=f"{cluster.name}: a transaction was open for"):
         shard.transact([], [(b"offset", b"1")], 1, [Slow(cluster)])

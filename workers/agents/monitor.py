@@ -223,6 +223,7 @@ def source_topics(handover: Handover) -> list[str]:
 
 
 CLOSING_S = 1.0
+_OPENMETRICS = "application/openmetrics-text"
 HEADERS = MappingProxyType(
     {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "quietcount"}
 )
@@ -316,7 +317,9 @@ class OperatorPort(ExitStack):
             return response
 
         async def metrics(request: web.Request) -> web.Response:
-            encode, kind = choose_encoder(request.headers.get(hdrs.ACCEPT) or "")
+            # Without what else the header says: some of it makes `choose_encoder` fail.
+            accepted = request.headers.get(hdrs.ACCEPT) or ""
+            encode, kind = choose_encoder(_OPENMETRICS if _OPENMETRICS in accepted else "")
             return web.Response(body=encode(self._registry), headers={hdrs.CONTENT_TYPE: kind})
 
         async def state(request: web.Request) -> web.Response:

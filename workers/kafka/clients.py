@@ -134,6 +134,10 @@ class Connection:
             "log_level": 4,
             # Rebootstrap after losing all brokers; by default that takes five minutes.
             "metadata.recovery.rebootstrap.trigger.ms": 10_000,
+            # For brokers that freeze: by default requests to one wait for a minute, a producer's as
+            # long as its transaction may take, and clients ask every five minutes who leads now.
+            "socket.timeout.ms": 20_000,
+            "topic.metadata.refresh.interval.ms": 10_000,
             **self.client,
             "bootstrap.servers": self.bootstrap,
             "error_cb": _log_error,

@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 #: Longest time the broker may hold a fetch. aiokafka has one fetch in flight per broker, so a
 #: drained partition waits this long while the others have no records.
 FETCH_WAIT_MS = 100
+#: How often leaders are asked for, and how long one broker may take to say them.
+METADATA_MS, METADATA_S = 10_000, 3.0
 _ASK_S = 10.0
 # Of log ends: of all together, of one alone, and for how long they are asked alone.
 _ENDS_S, _ALONE_S, _APART_S = 3.0, 1.0, 30.0
@@ -119,6 +121,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer._isolation_level = "read_committed"
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
         consumer._client_rack = cast(QuietcountApp, self.consumer.app).rack
+        _limit_metadata(consumer._client)
         return consumer
 
     def read_positions(self) -> dict[Partition, ReadPosition]:
@@ -302,6 +305,19 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             return None
         self._chain[tp] = batch.end
         return batch
+
+
+def _limit_metadata(client: Any) -> None:
+    """Ask another broker after METADATA_S, not 90 s: one that froze must not hide new leaders."""
+    update = client._metadata_update
+
+    async def limited(*args: Any) -> bool:
+        try:
+            return bool(await asyncio.wait_for(update(*args), METADATA_S))
+        except TimeoutError:
+            return False
+
+    client._metadata_update = limited
 
 
 def _log_unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -566,6 +582,7 @@ def create_app(
         "broker_check_crcs": connection.client.get("check.crcs", "true").lower() != "false",
         "consumer_auto_offset_reset": "earliest",  # `_take` detects and refuses a reset
         "consumer_max_fetch_size": 4 << 20,
+        "consumer_metadata_max_age_ms": METADATA_MS,
         "TableManager": _Tables,
         "processing_guarantee": "at_least_once",
         "store": "memory://",

@@ -96,8 +96,11 @@ def test_head_has_no_body_other_paths_are_missing_and_no_version_is_shown(port: 
     assert response.headers["Server"] == "quietcount"
 
 
-def test_openmetrics_is_served_on_request(port: int) -> None:
-    response, body = ask(port, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
+@pytest.mark.parametrize("version", ["1.0.0", "0.0.1", "x", "1.x", "2.\xff"])
+def test_openmetrics_is_served_on_request(port: int, version: str) -> None:
+    response, body = ask(
+        port, "/metrics", Accept=f"application/openmetrics-text; version={version}"
+    )
     assert response.headers["Content-Type"].startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
 
