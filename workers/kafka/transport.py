@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 #: Longest time the broker may hold a fetch. aiokafka has one fetch in flight per broker, so a
 #: drained partition waits this long while the others have no records.
 FETCH_WAIT_MS = 100
-#: How often leaders are asked for, and how long one broker may take to say them.
+#: How often leaders are asked for, and how long a broker may take to say them at first.
 METADATA_MS, METADATA_S = 10_000, 3.0
 _ASK_S = 10.0
 # Of log ends: of all together, of one alone, and for how long they are asked alone.
@@ -308,14 +308,18 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
 
 def _limit_metadata(client: Any) -> None:
-    """Ask another broker after METADATA_S, not 90 s: one that froze must not hide new leaders."""
-    update = client._metadata_update
+    """Do not wait 90 s for the metadata of one broker: one that froze must not hide new leaders."""
+    update, within_s = client._metadata_update, METADATA_S
 
     async def limited(*args: Any) -> bool:
+        nonlocal within_s
         try:
-            return bool(await asyncio.wait_for(update(*args), METADATA_S))
+            updated = bool(await asyncio.wait_for(update(*args), within_s))
         except TimeoutError:
+            within_s *= 2  # all of them may be slow
             return False
+        within_s = METADATA_S
+        return updated
 
     client._metadata_update = limited
 
