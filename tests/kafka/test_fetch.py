@@ -161,3 +161,23 @@ def test_a_task_of_the_consumer_that_returned_has_ended() -> None:
         return thread.task_failure()
 
     assert isinstance(asyncio.run(returned()), ConsumerStoppedError)
+
+
+def test_a_broker_that_gives_no_metadata_is_left_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time doubles while none gives any, for slow networks; nobody asks for 90 s as aiokafka does."""
+    monkeypatch.setattr(transport, "_METADATA_S", 0.2)
+    answers_after_s = [NEVER_S, 0.25, NEVER_S, 0.0, 0.25]
+
+    async def ask() -> list[bool]:
+        async def update(*_: object) -> bool:
+            await asyncio.sleep(answers_after_s.pop(0))
+            return True
+
+        client = SimpleNamespace(_metadata_update=update)
+        transport._limit_metadata(client)
+        return [await client._metadata_update("cluster", ["t"]) for _ in range(5)]
+
+    # Within 0.2, 0.4, 0.2, 0.4 and 0.2 s.
+    assert asyncio.run(ask()) == [False, True, False, True, False]

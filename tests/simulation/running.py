@@ -38,8 +38,8 @@ class Totals:
 
 
 @contextmanager
-def simulating(plant: str | None = None) -> Iterator[Callable[[int], Outcome]]:
-    """Yield a function that runs the schedule of a seed, under simulated time."""
+def simulating(plant: str | None = None) -> Iterator[None]:
+    """Run the block under simulated time, perhaps with a planted fault."""
     if not SITES:
         SITES.extend(make_sites())
     disabled = logging.root.manager.disable
@@ -47,7 +47,7 @@ def simulating(plant: str | None = None) -> Iterator[Callable[[int], Outcome]]:
     try:
         # A smaller cache: a new owner's first commit would fault in 12 MB.
         with patch.object(columns, "SLOTS", 1 << 10), planted(plant), simulated_time():
-            yield run
+            yield
     finally:
         logging.disable(disabled)
 

@@ -92,6 +92,8 @@ _ASK_S = 0.5
 
 #: Receives clients' logs; otherwise librdkafka writes to stderr itself.
 _LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
+#: How often clients look up the leaders of partitions; by default every five minutes.
+METADATA_MS = 10_000
 #: Discards logs that repeat a message of our own.
 _MUTED_LOG = logging.getLogger("librdkafka.muted")
 _MUTED_LOG.setLevel(logging.CRITICAL + 1)
@@ -134,10 +136,10 @@ class Connection:
             "log_level": 4,
             # Rebootstrap after losing all brokers; by default that takes five minutes.
             "metadata.recovery.rebootstrap.trigger.ms": 10_000,
-            # For brokers that freeze: by default requests to one wait for a minute, a producer's as
-            # long as its transaction may take, and clients ask every five minutes who leads now.
+            # A broker that freezes: by default a request to it takes a minute to time out, and a
+            # transactional producer's as long as the transaction may take.
             "socket.timeout.ms": 20_000,
-            "topic.metadata.refresh.interval.ms": 10_000,
+            "topic.metadata.refresh.interval.ms": METADATA_MS,
             **self.client,
             "bootstrap.servers": self.bootstrap,
             "error_cb": _log_error,

@@ -39,7 +39,14 @@ from faust.types.tuples import ConsumerMessage
 from mode import Service
 from mode.utils.futures import notify
 
-from workers.kafka.clients import Connection, faust_credentials, forbidden, text_of, unreachable
+from workers.kafka.clients import (
+    METADATA_MS,
+    Connection,
+    faust_credentials,
+    forbidden,
+    text_of,
+    unreachable,
+)
 from workers.kafka.decoding import PART_RECORDS, ColumnRecords, keep_raw_batches
 from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover
 from workers.kafka.offsets import ReadPosition
@@ -52,8 +59,8 @@ logger = logging.getLogger(__name__)
 #: Longest time the broker may hold a fetch. aiokafka has one fetch in flight per broker, so a
 #: drained partition waits this long while the others have no records.
 FETCH_WAIT_MS = 100
-#: How often leaders are asked for, and how long a broker may take to say them at first.
-METADATA_MS, METADATA_S = 10_000, 3.0
+# A first attempt to look up leaders.
+_METADATA_S = 3.0
 _ASK_S = 10.0
 # Of log ends: of all together, of one alone, and for how long they are asked alone.
 _ENDS_S, _ALONE_S, _APART_S = 3.0, 1.0, 30.0
@@ -308,17 +315,17 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
 
 def _limit_metadata(client: Any) -> None:
-    """Do not wait 90 s for the metadata of one broker: one that froze must not hide new leaders."""
-    update, within_s = client._metadata_update, METADATA_S
+    """Do not wait 90 s for one broker's metadata: it may be frozen, and others know the leaders."""
+    update, within_s = client._metadata_update, _METADATA_S
 
     async def limited(*args: Any) -> bool:
         nonlocal within_s
         try:
             updated = bool(await asyncio.wait_for(update(*args), within_s))
         except TimeoutError:
-            within_s *= 2  # all of them may be slow
+            within_s *= 2  # the network may be slow
             return False
-        within_s = METADATA_S
+        within_s = _METADATA_S
         return updated
 
     client._metadata_update = limited
