@@ -44,7 +44,7 @@ def test_the_page_says_the_same_to_the_letter(chrome: Browser) -> None:
 
 def test_another_sentence_is_noticed(chrome: Browser) -> None:
     page = Window(chrome).page
-    wrong = SOURCE.read_text(encoding="utf-8").replace("may be nearly sure", "can hardly tell")
+    wrong = SOURCE.read_text(encoding="utf-8").replace("can be practically sure", "can hardly tell")
     page.add_script_tag(content=wrong + "\nwindow.say = verdict;", type="module")
     page.wait_for_function("() => window.say")
     said = page.evaluate("([e, d, w]) => say(e, d, w)", [20, 1e-9, WHETHER])
@@ -79,18 +79,23 @@ def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_p
     _, rows = loss_table(total.person, "event")
     expected = [[row[0], row[1].replace("e-0", "e\u2212")] for row in rows]
     assert [row[:2] for row in cells] == expected
-    assert "learns only a little" in said and window.wrong == []
+    assert "better than by a coin toss, but not reliably" in said and window.wrong == []
 
 
-HIDDEN, WEAK = "to hide a single event", "too little to be sure"
+SOUND, WEAK = "limits what can be learned about a single event", "too little to protect"
 
 
 @pytest.mark.parametrize(
     ("epsilon", "delta", "lead", "parts"),
     [
-        (0.1, 1e-9, HIDDEN, ["learns only a little", "52.5 times in 100", "1.11 times"]),
-        (4.0, 1e-5, HIDDEN, ["cannot become sure", "98.3 times in 100", "1 in 100,000"]),
-        (20.0, 1e-9, WEAK, ["nearly sure", "the promise is weak", "nearly every time"]),
+        (
+            0.1,
+            1e-9,
+            SOUND,
+            ["slightly better than by a coin toss", "52.5 times in 100", "1.11 times"],
+        ),
+        (4.0, 1e-5, SOUND, ["can be nearly sure", "98.3 times in 100", "1 in 100,000"]),
+        (20.0, 1e-9, WEAK, ["practically sure", "the promise is weak", "nearly every time"]),
         (0.1, 0.5, WEAK, ["with a chance of up to 50 in 100", "next to nothing is promised"]),
     ],
 )

@@ -1,31 +1,50 @@
 """Wording of an (epsilon, delta) guarantee, true for all values of both.
 
-Limits and their sources (docs/decisions/0017-words-and-people.md):
+An observer who takes presence and absence for equally likely guesses right with probability at
+most 1 - (1 - delta) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015: both errors of a test add up
+to at least 2 (1 - delta) / (1 + e^epsilon)). `WORDS` names ranges of these odds, and every
+sentence about what an observer learns takes its words from there:
 
-    epsilon <= 1     little is learned (Dwork, Roth 2014; Ponomareva et al. 2023, tier 1)
+    epsilon up to    right at most, of 100    words
+    0.2              55                       only slightly better than a coin toss
+    1                73.2                     better than a coin toss, but not reliably
+    3                95.3                     right most of the time
+    5                99.4                     nearly sure
+    20               nearly every time        practically sure
+    above            every time               sure
+
+Limits of warnings and their sources (docs/decisions/0017-words-and-people.md):
+
     epsilon <= 5     "a conservative choice" (Near, Darais, NIST 2022); above, `plan`, `run` warn
     epsilon <= 20    above, the guarantee is almost void (the largest of the deployments there)
     delta <= 1e-5    above, they warn: n delta of n events may be unprotected, and a topic of a
                      hundred thousand events is a small one
     delta < 0.01     at or above, the guarantee counts as none (a choice)
 
-Two figures quantify the guarantee: e^epsilon, and the highest success rate of a guess between
-equally likely presence and absence, 1 - (1 - delta) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015:
-both errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon)). Rounding never overstates
-it. `dashboard/page/promise.js` writes the same text, compared by test_page_words.py.
+Rounding never overstates the guarantee. `dashboard/page/promise.js` writes the same text, compared
+by test_page_words.py; tests/docs/test_words.py compares the documents.
 """
 
 import math
 from collections.abc import Iterator
 from typing import Literal
 
-EPSILON_LITTLE = 1.0
 EPSILON_WARNED = 5.0
 EPSILON_VOID = 20.0
 DELTA_WARNED = 1e-5
 DELTA_VOID = 0.01
 
-Grade = Literal["little", "some", "weak", "void", "none"]
+#: What an observer can do, by the largest epsilon for which the words hold.
+WORDS = (
+    (0.2, "can guess only slightly better than by a coin toss"),
+    (1.0, "can guess better than by a coin toss, but not reliably,"),
+    (3.0, "can guess right most of the time"),
+    (EPSILON_WARNED, "can be nearly sure"),
+    (EPSILON_VOID, "can be practically sure"),
+    (math.inf, "can be sure"),
+)
+
+Grade = Literal["sound", "weak", "void", "none"]
 
 _LARGE = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 # Floating-point error of a division; far below the three digits written.
@@ -42,47 +61,55 @@ def grade(epsilon: float | None, delta: float) -> Grade:
         return "void"
     if epsilon > EPSILON_WARNED or delta > DELTA_WARNED:
         return "weak"
-    return "little" if epsilon <= EPSILON_LITTLE else "some"
+    return "sound"
 
 
 def is_void(epsilon: float | None, delta: float) -> bool:
     return grade(epsilon, delta) in ("void", "none")
 
 
+def can_do(epsilon: float) -> str:
+    """Return what an observer can do at this epsilon, such as "can be nearly sure"."""
+    return next(words for most, words in WORDS if epsilon <= most)
+
+
 def verdict(epsilon: float | None, delta: float, whether: str) -> str:
-    """Return the end of "Someone who sees everything ...": how surely they learn `whether`."""
+    """Return the end of "Someone who sees everything ...": how well they can tell `whether`."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return f"may learn whether {whether}: nothing is promised, as delta is 1 or more."
+    learned, odds = can_do(epsilon), _odds(epsilon, delta)
     if delta <= DELTA_WARNED:
-        return f"{_learned(epsilon, whether, 's')}."
+        return f"{learned} whether {whether}: at even odds, {odds}{_weakness(epsilon)}."
     large = "next to nothing is promised" if delta >= DELTA_VOID else "the promise is weak"
     return (
         f"may, with a chance of up to {one_in(delta)}, see for certain whether {whether}: {large}, "
-        f"as delta is above 0.00001. Otherwise they {_learned(epsilon, whether, '')}."
+        f"as delta is above 0.00001. Otherwise they {learned.rstrip(',')}{_weakness(epsilon)}. At "
+        f"even odds, they are {odds}."
     )
 
 
-def _learned(epsilon: float, whether: str, s: str) -> str:
-    if epsilon <= EPSILON_LITTLE:
-        return f"learn{s} only a little about whether {whether}"
+def _odds(epsilon: float, delta: float) -> str:
+    right = guesses_right(epsilon, delta)
+    if right is None:
+        return "right nearly every time instead of 50 times in 100"
+    return f"right at most {right} times in 100 instead of 50"
+
+
+def _weakness(epsilon: float) -> str:
     if epsilon <= EPSILON_WARNED:
-        return f"may guess better whether {whether}, but cannot become sure"
+        return ""
     if epsilon <= EPSILON_VOID:
-        return f"may be nearly sure whether {whether}: the promise is weak, as epsilon is above 5"
-    return f"may be sure whether {whether}: next to nothing is promised, as epsilon is above 20"
+        return "; the promise is weak, as epsilon is above 5"
+    return "; next to nothing is promised, as epsilon is above 20"
 
 
 def measures(epsilon: float | None, delta: float) -> list[str]:
-    """Return the guarantee in figures, as two sentences; none without a guarantee."""
+    """Return what epsilon and delta bound, as a sentence; none without a guarantee."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return []
-    right, guess = guesses_right(epsilon, delta), "may be right nearly every time"
-    if right is not None:
-        guess = f"is right at most {right} times in 100"
     return [
         f"Whatever they look for is at most {factor(epsilon)} times as likely in either case as in the other, "
-        + f"but for a chance of {one_in(delta)}.",
-        f"Who guesses which is the case, and would be right 50 times in 100 without this, {guess} with it.",
+        + f"but for a chance of {one_in(delta)}."
     ]
 
 
@@ -92,12 +119,11 @@ def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
         yield f"delta is 1 or more: nothing is promised to any {unit}"
         return
     if epsilon > EPSILON_WARNED:
-        what, sure = "the promise is weak", "nearly sure"
-        if epsilon > EPSILON_VOID:
-            what, sure = "next to nothing is promised", "sure"
+        void = epsilon > EPSILON_VOID
+        what = "next to nothing is promised" if void else "the promise is weak"
         yield (
             f"epsilon = {epsilon:.6g} is above {EPSILON_WARNED:g}: {what}; whoever sees all "
-            f"snapshots may be {sure} whether any one {unit} was counted"
+            f"snapshots {can_do(epsilon)} whether any one {unit} was counted"
         )
     if delta > DELTA_WARNED:
         lost = f"nothing at all may be promised to {one_in(delta)} {unit}s"

@@ -376,7 +376,7 @@ def loss_caption(unit: str) -> str:
     whose = "events in every epoch" if unit == "event" else "user ids who appears in every epoch"
     return (
         f"epsilon and delta for a person with this many {whose}; {VOID}: epsilon is above 20 or "
-        "delta 0.01 or more, so almost nothing, or nothing, is promised"
+        "delta 0.01 or more, so next to nothing, or nothing, is promised"
     )
 
 

@@ -96,7 +96,13 @@ def test_the_view_fits_the_terminal_and_says_what_matters(
     assert len(lines) < height
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    promised = ("epsilon 1", "cannot become sure", "exact (demo only)", "above 113", "± 31")
+    promised = (
+        "epsilon 1",
+        "can guess right most of the time",
+        "exact (demo only)",
+        "above 113",
+        "± 31",
+    )
     progress = ("12,345,678 events", "1,000/s", "tick 1 of 1,024", "0.7 s old")
     place = ("2013-02-03 04:05", "3rd time", "http://127.0.0.1:8080/", *ORIGINS, "ORD")
     for part in (*promised, *progress, *place, compact(count - 30)):

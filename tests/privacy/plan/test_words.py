@@ -1,12 +1,13 @@
 """The words of a promise hold for every epsilon and delta; see dashboard/test_page_words.py."""
 
 import math
-import re
 from fractions import Fraction
 
 import pytest
 
 from workers.privacy.phrasing import (
+    WORDS,
+    can_do,
     cautions,
     factor,
     grade,
@@ -87,20 +88,37 @@ def test_every_sentence_is_one_that_its_figures_bear_out() -> None:
         if delta >= 1:
             assert not figures and "delta is 1 or more: nothing is promised" in warned
             continue
-        assert ("only a little" in words) == (epsilon <= 1)
-        assert ("cannot become sure" in words) == (1 < epsilon <= 5)
-        assert ("nearly sure" in words) == (5 < epsilon <= 20)
-        assert ("may be sure" in words) == (epsilon > 20)
+        assert can_do(epsilon).rstrip(",") in words
+        assert "at even odds, " in words.lower()
+        right = guesses_right(epsilon, delta)
+        stated = "nearly every time" if right is None else f"at most {right} times in 100"
+        assert f"right {stated} instead of 50" in words
         # A large chance comes first, and the remaining promise covers the other cases alone.
         assert words.startswith(f"may, with a chance of up to {one_in(delta)}, ") == (delta > 1e-5)
         assert ("Otherwise" in words) == (delta > 1e-5)
         promised = "next to nothing is promised" in words
         assert promised == (epsilon > 20 or delta >= 0.01) == is_void(epsilon, delta)
-        if not weak:
-            # "Little": right at most three times in four. "Not sure": wrong once in 200 at least.
-            assert float(guesses_right(epsilon, delta) or 100) <= (75 if epsilon <= 1 else 99.5)
         assert f"{factor(epsilon)} times" in figures and f"chance of {one_in(delta)}." in figures
-        assert re.search(r"nearly every time|at most \d+(\.\d+)? times in 100", figures)
+
+
+#: The least and the most right guesses of 100 for which the words are fair, by our reading of them.
+FAIR = {
+    "only slightly better than by a coin toss": (50, 55),
+    "better than by a coin toss, but not reliably,": (55, 75),
+    "right most of the time": (70, 96),
+    "nearly sure": (95, 99.5),
+    "practically sure": (99, 100),
+    "can be sure": (99.9, 100),
+}
+
+
+def test_words_are_those_of_the_odds() -> None:
+    """At epsilon 1 (73 of 100) it once said "only a little", at 3 (95 of 100) "cannot become sure"."""
+    for words in FAIR:
+        assert sum(words in said for _, said in WORDS) == 1
+    for epsilon in EPSILONS:
+        [(least, most)] = [range_ for words, range_ in FAIR.items() if words in can_do(epsilon)]
+        assert least <= 100 * (1 - 1 / (1 + math.exp(min(epsilon, 700.0)))) <= most, epsilon
 
 
 def test_no_epsilon_at_all_is_no_promise() -> None:

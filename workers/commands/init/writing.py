@@ -14,6 +14,7 @@ from workers.commands.init.fields import Form, percent
 from workers.commands.init.names import unaccented
 from workers.commands.init.tick_choice import DELTA, EPSILON, TickChoice
 from workers.mechanisms.config.views import ALL_KEYS
+from workers.privacy.phrasing import guesses_right
 from workers.runtime.printing import plural
 from workers.settings.durations import format_duration
 from workers.settings.settings import internal_topics
@@ -239,7 +240,9 @@ def _histogram(lines: _SettingsLines, draft: Draft, choice: TickChoice, name: st
         why = "most pairs of stream key and item that count of one user in an epoch"
         lines.set("max_items_per_user", str(ITEMS_PER_USER), f"{CHOOSE}: {why}")
     limit = f"how much all snapshots of an epoch may reveal about one {unit}"
-    why = f"{CHOOSE}: {limit}; smaller reveals less, with more noise. {choice.noise}"
+    odds = f"{guesses_right(EPSILON, DELTA)} times in 100 instead of 50"
+    means = f"at {EPSILON:g}, a guess at even odds whether it was counted is right at most {odds}"
+    why = f"{CHOOSE}: {limit}; {means}; smaller reveals less, with more noise. {choice.noise}"
     lines.set("epsilon", str(EPSILON), why)
     chance = f"the chance that they reveal more; far below 1 / (number of {unit}s in an epoch)"
     lines.set("delta", f"{DELTA:g}".replace("e-0", "e-"), f"{CHOOSE}: {chance}")

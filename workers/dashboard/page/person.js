@@ -26,7 +26,7 @@ export function personTable(together) {
   wide.append(table);
   const many = together.histograms.length > 1 ? ", over all histograms here" : "";
   const whose = user ? "user ids who appears in every epoch" : "events in every epoch";
-  const note = element("p", `ε and δ for a person with this many ${whose}${many}. Void: ε is above 20 or δ 0.01 or more, so almost nothing, or nothing, is promised.`);
+  const note = element("p", `ε and δ for a person with this many ${whose}${many}. Void: ε is above 20 or δ 0.01 or more, so next to nothing, or nothing, is promised.`);
   note.className = "note";
   box.append(wide, note);
   return box;

@@ -1,46 +1,56 @@
 // What (epsilon, delta) promises, in words that are true for every value of both. The limits and sentences are those of
 // workers/privacy/phrasing.py, to the letter; figures are rounded so that no more is promised than holds.
 
-const LIMITS = { little: 1, warned: 5, void: 20, deltaWarned: 1e-5, deltaVoid: 0.01 };
+const LIMITS = { warned: 5, void: 20, deltaWarned: 1e-5, deltaVoid: 0.01 };
+// What an observer can do, by the largest epsilon for which the words hold.
+const WORDS = [
+  [0.2, "can guess only slightly better than by a coin toss"],
+  [1, "can guess better than by a coin toss, but not reliably,"],
+  [3, "can guess right most of the time"],
+  [LIMITS.warned, "can be nearly sure"],
+  [LIMITS.void, "can be practically sure"],
+  [Infinity, "can be sure"],
+];
 const LARGE = [[1e15, "quadrillion"], [1e12, "trillion"], [1e9, "billion"], [1e6, "million"]];
 const SLACK = 1e-9;
 const NAMED_BELOW = Math.log(1e18);
 
-// "little", "some", "weak", "void" or "none". epsilon is null where there is none.
+// "sound", "weak", "void" or "none". epsilon is null where there is none.
 export function grade(epsilon, delta) {
   if (epsilon === null || !(delta < 1) || !Number.isFinite(epsilon)) return "none";
   if (epsilon > LIMITS.void || delta >= LIMITS.deltaVoid) return "void";
   if (epsilon > LIMITS.warned || delta > LIMITS.deltaWarned) return "weak";
-  return epsilon <= LIMITS.little ? "little" : "some";
+  return "sound";
 }
 
 // Whether a promise is one of which more than its figures may be said.
-export const isSound = (epsilon, delta) => ["little", "some"].includes(grade(epsilon, delta));
+export const isSound = (epsilon, delta) => grade(epsilon, delta) === "sound";
 
-// What somebody who sees everything learns: the end of a sentence about them.
+// What somebody who sees everything can tell: the end of a sentence about them.
 export function verdict(epsilon, delta, whether) {
   if (grade(epsilon, delta) === "none") return `may learn whether ${whether}: nothing is promised, as delta is 1 or more.`;
-  if (delta <= LIMITS.deltaWarned) return `${learned(epsilon, whether, "s")}.`;
+  const [, learned] = WORDS.find(([most]) => epsilon <= most);
+  const right = odds(epsilon, delta);
+  if (delta <= LIMITS.deltaWarned) return `${learned} whether ${whether}: at even odds, ${right}${weakness(epsilon)}.`;
   const large = delta >= LIMITS.deltaVoid ? "next to nothing is promised" : "the promise is weak";
-  return `may, with a chance of up to ${oneIn(delta)}, see for certain whether ${whether}: ${large}, as delta is above 0.00001. Otherwise they ${learned(epsilon, whether, "")}.`;
+  return `may, with a chance of up to ${oneIn(delta)}, see for certain whether ${whether}: ${large}, as delta is above 0.00001. Otherwise they ${learned.replace(/,$/, "")}${weakness(epsilon)}. At even odds, they are ${right}.`;
 }
 
-function learned(epsilon, whether, s) {
-  if (epsilon <= LIMITS.little) return `learn${s} only a little about whether ${whether}`;
-  if (epsilon <= LIMITS.warned) return `may guess better whether ${whether}, but cannot become sure`;
-  if (epsilon <= LIMITS.void) return `may be nearly sure whether ${whether}: the promise is weak, as epsilon is above 5`;
-  return `may be sure whether ${whether}: next to nothing is promised, as epsilon is above 20`;
+function odds(epsilon, delta) {
+  const right = timesRight(epsilon, delta);
+  return right === null ? "right nearly every time instead of 50 times in 100" : `right at most ${right} times in 100 instead of 50`;
 }
 
-// The promise in figures: two sentences, or none.
+function weakness(epsilon) {
+  if (epsilon <= LIMITS.warned) return "";
+  if (epsilon <= LIMITS.void) return "; the promise is weak, as epsilon is above 5";
+  return "; next to nothing is promised, as epsilon is above 20";
+}
+
+// What epsilon and delta bound: a sentence, or none.
 export function measures(epsilon, delta) {
   if (grade(epsilon, delta) === "none") return [];
-  const right = timesRight(epsilon, delta);
-  const guess = right === null ? "may be right nearly every time" : `is right at most ${right} times in 100`;
-  return [
-    `Whatever they look for is at most ${factor(epsilon)} times as likely in either case as in the other, but for a chance of ${oneIn(delta)}.`,
-    `Who guesses which is the case, and would be right 50 times in 100 without this, ${guess} with it.`,
-  ];
+  return [`Whatever they look for is at most ${factor(epsilon)} times as likely in either case as in the other, but for a chance of ${oneIn(delta)}.`];
 }
 
 // e^epsilon, rounded up.

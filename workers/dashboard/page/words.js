@@ -201,8 +201,8 @@ function inAll({ unit, histograms, epsilon, delta }) {
 // What the noise is for, in the line below the title.
 export function purpose({ unit, epsilon, delta }) {
   const one = unit === "user" ? "a single user" : "a single event";
-  if (isSound(epsilon, delta)) return `Noise is added to every number on purpose, to hide ${one}.`;
-  return `Noise is added to every number on purpose, but too little to be sure that it hides ${one}.`;
+  if (isSound(epsilon, delta)) return `Noise is added to every number on purpose: it limits what can be learned about ${one}.`;
+  return `Noise is added to every number on purpose, but too little to protect ${one} well.`;
 }
 
 // The guarantee as [kind, text] paragraphs and [term, value, explanation] rows; together is what all histograms promise.
