@@ -15,8 +15,8 @@ from confluent_kafka import KafkaException
 from tests import ROOT
 from tests.commands.export.outputs import COLUMNS, expected
 from tests.dashboard.feeding import Topics, answer, message, numbers, on_a_broker
-from workers.client import Item, Quantile, Stream, Sum, Window, latest, snapshots, table
-from workers.client.reading import open_topics
+from workers.client import Item, Quantile, Stream, Sum, Window, latest, reading, snapshots, table
+from workers.client.reading import Assembly, open_topics
 from workers.dashboard.config import load_dashboard
 from workers.dashboard.snapshots import InvalidSnapshot
 
@@ -86,6 +86,27 @@ def test_snapshots_are_read_in_a_range_and_as_they_come(topics: Topics, config: 
     later.join()
 
 
+def test_the_reader_passes_over_ticks_without_all_parts_and_keeps_nothing_of_them(
+    topics: Topics, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part 2 begins at tick 200, and neither other partitions nor other keys matter for that."""
+
+    def part(tick: int, number: int) -> dict[str, object]:
+        return message(tick, [(f"i{number}", 1)], part=number, parts=2)
+
+    early = [part(tick, 1) for tick in range(1, 200)]
+    late = [part(tick, number) for tick in range(200, 203) for number in (1, 2)]
+    topics.send(*early, *late, *(message(tick, key="s2") for tick in range(1, 203)))
+    monkeypatch.setattr(reading, "EVENTS", 10)
+    with open_topics(load_dashboard(config)) as opened:
+        assembly = Assembly(opened.histogram_of)
+        found = [one for _, one in opened.snapshots(opened.starts(), assembly)]
+    assert [one.tick for one in found if one.key == "s1"] == [200, 201, 202]
+    assert [one.tick for one in found if one.key == "s2"] == [*range(1, 203)]
+    assert [pages.size for pages in assembly._pages.values()] == [0]
+    assert {one.tick for one in latest(config).values()} == {202}
+
+
 def test_the_newest_board_is_whole_and_of_the_newest_tick(topics: Topics, config: Path) -> None:
     """Its tick may be longer than what is looked at first; another key may be behind."""
     assert latest(config) == {}
@@ -104,12 +125,12 @@ def test_a_reader_stops_at_what_is_no_snapshot_or_is_gone(topics: Topics, config
     topics.send(message(1), message(2, sd="high"), message(3))
     with pytest.raises(InvalidSnapshot, match=r"products\[\d\] offset 1: .* no snapshot"):
         list(snapshots(config))
-    with open_topics(load_dashboard(config)) as reading:
-        positions = reading.starts()
+    with open_topics(load_dashboard(config)) as opened:
+        positions = opened.starts()
         topics.remove("products", leaving=1)
         # By default, librdkafka would go on at the end, and these be missing in silence.
         with pytest.raises(KafkaException, match="(?i)offset"):
-            list(reading.read(positions))
+            list(opened.read(positions))
 
 
 def test_the_example_of_the_guide_runs(

@@ -1,6 +1,8 @@
 """Whole snapshots, typed, from the histogram topics: read_committed, from any position."""
 
+import math
 import time
+from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,15 @@ import orjson
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from workers.dashboard.config import DashboardSettings, load_dashboard
-from workers.dashboard.snapshots import Head, InvalidSnapshot, Pages, SeenSnapshot, Stream
+from workers.dashboard.snapshots import (
+    Frame,
+    Head,
+    InvalidSnapshot,
+    LostTick,
+    Pages,
+    SeenSnapshot,
+    Stream,
+)
 from workers.kafka.reading import EVENTS, FetchedChunk, Partition, bounds_of, read_spans, reader
 from workers.kafka.topics import ExistingTopic, describe
 from workers.runtime.errors import SettingsError
@@ -22,8 +32,8 @@ _FOLLOW_S = 0.2
 _ASK_S = 30.0
 # Offsets of a partition first searched for its newest ticks, with transaction markers.
 _TAIL = 100
-# Bytes of snapshots of which some pages or parts were read.
-UNFINISHED_MAX = 1 << 30
+# A tick whose other records are not within this many, for each partition of its topic, is lost.
+RECORDS_WITHIN = 1_000_000
 
 
 class Item(NamedTuple):
@@ -152,23 +162,62 @@ class Between(NamedTuple):
 
 
 class Assembly:
-    """Puts the pages and parts of snapshots together."""
+    """Puts the pages and parts of snapshots together; `start` says what will be read.
+
+    A tick that lacks records is lost once a later one of its stream key is whole: the records of a
+    part are in the order of its ticks. They are in one partition, unless the topic was copied or
+    got more partitions: so this waits until all partitions are read up to then. Memory is bounded:
+    beyond it, or `RECORDS_WITHIN`, the oldest ticks are lost.
+    """
 
     def __init__(self, histogram_of: Mapping[str, str]) -> None:
         self._histogram_of = histogram_of
         self._pages = {topic: Pages(keeps=True) for topic in histogram_of}
+        # Where there is more to read: the end of the tick that was read last.
+        self._read_ms: dict[Partition, int] = {}
+        self._records: Counter[str] = Counter()
+        self._partitions: Counter[str] = Counter()
+
+    def start(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
+        """Note that each partition will be read from its position to its end."""
+        self._read_ms = {where: 0 for where, at in positions.items() if at < ends[where]}
+        self._partitions = Counter(topic for topic, _ in positions)
 
     def receive(self, where: Partition, message: Message) -> Snapshot | None:
         """Return the snapshot that a record completes, if it does; refuse any other record."""
-        pages = self._pages[where[0]]
-        if pages.size >= UNFINISHED_MAX:
-            raise InvalidSnapshot(f"{where[0]}: {UNFINISHED_MAX >> 30} GiB of snapshots lack pages")
+        topic = where[0]
+        pages = self._pages[topic]
+        self._records[topic] += 1
         try:
-            seen = pages.receive(self._histogram_of[where[0]], message.value())
-            return None if seen is None else typed(seen)
+            seen = pages.receive(self._histogram_of[topic], message.value(), self._records[topic])
+            found = None if seen is None else typed(seen)
         except InvalidSnapshot as error:
-            place = f"{where[0]}[{where[1]}] offset {message.offset()}"
+            place = f"{topic}[{where[1]}] offset {message.offset()}"
             raise InvalidSnapshot(f"{place}: {error}") from None
+        self._read_ms[where] = pages.last.end
+        return found
+
+    def last(self, topic: str) -> Frame:
+        """Return the head of the record that was received last."""
+        return self._pages[topic].last
+
+    def finish(self, where: Partition) -> None:
+        """Note that a partition was read up to its end."""
+        self._read_ms.pop(where, None)
+
+    def take_lost(self) -> list[tuple[str, LostTick]]:
+        """Forget ticks that stay incomplete; return them with their topics, each once."""
+        read_ms: dict[str, float] = {}
+        for (topic, _), end in self._read_ms.items():
+            read_ms[topic] = min(end, read_ms.get(topic, math.inf))
+        found = []
+        for topic, pages in self._pages.items():
+            pages.forget_outdated(read_ms.get(topic, math.inf))
+            within = RECORDS_WITHIN * self._partitions[topic]
+            pages.forget_before(self._records[topic] - within)
+            found += [(topic, tick) for tick in pages.lost]
+            pages.lost.clear()
+        return found
 
 
 def typed(seen: SeenSnapshot) -> Snapshot:
@@ -246,10 +295,14 @@ class Topics:
         self, positions: dict[Partition, int], assembly: Assembly
     ) -> Iterator[tuple[Partition, Snapshot]]:
         """Yield snapshots with the partition of their last record; see `read`."""
-        for where, messages, _, _ in self.read(positions):
+        assembly.start(positions, {where: high for where, (_, high) in self.bounds.items()})
+        for where, messages, _, ended in self.read(positions):
             for message in messages:
                 if (found := assembly.receive(where, message)) is not None:
                     yield where, found
+            if ended:
+                assembly.finish(where)
+            assembly.take_lost()
 
 
 @contextmanager

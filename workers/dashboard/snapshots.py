@@ -1,6 +1,5 @@
 """Snapshots in memory: a tick's JSON, byte for byte as in the topic if it has one page."""
 
-import math
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from workers.runtime.errors import QuietcountError
 
 # Incomplete ticks hold at most these bytes; the oldest are dropped for new ones.
 WAITING_BYTES_MAX = 64 << 20
+# The same where ticks are kept.
+KEPT_BYTES_MAX = 1 << 30
 # What a waiting record takes beside its bytes.
 RECORD_BYTES = 500
 
@@ -107,23 +108,40 @@ class _Tick:
 
     offset: int  # of the first one
     end: int
+    of_parts: int  # how many there are
     parts: dict[int, dict[int, bytes]] = field(default_factory=dict)
     whole: set[int] = field(default_factory=set)  # the parts with all their pages
     size: int = 0
+
+
+class LostTick(NamedTuple):
+    """An incomplete tick that was forgotten, of a stream key in `parts` parts."""
+
+    stream: Stream
+    id: str
+    tick: int
+    end: int
+    parts: int
 
 
 class Pages:
     """Ticks that still lack pages or parts, which may arrive in any order.
 
     A part's records are in the order of its ticks. So what an incomplete tick lacks never follows
-    a later tick of its stream that is complete, and the incomplete one is forgotten: unless
-    `keeps`, for records of several partitions of a topic, in any order.
+    a later tick of its stream that is complete, and the incomplete one is forgotten. With `keeps`,
+    for records of several partitions of a topic, in any order, that waits for `forget_outdated`;
+    then `lost` are the ticks that were forgotten.
     """
 
     def __init__(self, *, keeps: bool = False) -> None:
         self._keeps = keeps
         self._waiting: dict[_Place, _Tick] = {}
         self._of: dict[Stream, dict[_Place, _Tick]] = {}
+        # Waiting ticks that are older than a complete one of their stream.
+        self._outdated: dict[_Place, _Tick] = {}
+        # The end of the newest complete tick of each stream, if `keeps`.
+        self._newest: dict[Stream, int] = {}
+        self.lost: list[LostTick] = []
         self.size = 0  # bytes
 
     @property
@@ -135,16 +153,18 @@ class Pages:
         """Add a record; None while others are missing. InvalidSnapshot does not quote it."""
         page = value or b""
         frame = decode(histogram, page)
+        self.last = frame
+        stream = Stream(frame.histogram, frame.key)
         if frame.pages == frame.parts == 1:
+            self._complete(stream, frame.end)
             one_line = b"\n" not in page and b"\r" not in page
             return _snapshot(frame, page if one_line else orjson.dumps(orjson.loads(page)))
         fields = orjson.loads(page)
         if not any(isinstance(fields.get(name), list) for name in LISTS):
             raise InvalidSnapshot("a record that is no snapshot: a page that lists nothing")
-        place = _Place(Stream(frame.histogram, frame.key), frame.id, frame.tick)
-        tick = self._waiting.setdefault(place, _Tick(offset, frame.end))
-        of_stream = self._of.setdefault(place.stream, {})
-        of_stream[place] = tick
+        place = _Place(stream, frame.id, frame.tick)
+        tick = self._waiting.setdefault(place, _Tick(offset, frame.end, frame.parts))
+        self._of.setdefault(stream, {})[place] = tick
         pages = tick.parts.setdefault(frame.part, {})
         if frame.page not in pages:
             tick.size += len(page) + RECORD_BYTES
@@ -153,14 +173,12 @@ class Pages:
         if len(pages) == frame.pages:
             tick.whole.add(frame.part)
         if len(tick.whole) < frame.parts:
-            most = math.inf if self._keeps else WAITING_BYTES_MAX
-            while self.size > most and len(self._waiting) > 1:
-                self._forget(next(iter(self._waiting)))
+            if tick.end < self._newest.get(stream, 0):
+                self._outdated[place] = tick
+            self._limit()
             return None
-        self._forget(place)
-        until = -math.inf if self._keeps else tick.end
-        while of_stream and of_stream[first := next(iter(of_stream))].end <= until:
-            self._forget(first)
+        self._remove(place)
+        self._complete(stream, tick.end)
         return _snapshot(frame, _joined(tick))
 
     def forget_before(self, offset: int) -> None:
@@ -168,12 +186,47 @@ class Pages:
         while (first := self.first_offset) is not None and first < offset:
             self._forget(next(iter(self._waiting)))
 
+    def forget_outdated(self, before_ms: float) -> None:
+        """Forget ticks that ended before a time, and before a complete tick of their stream."""
+        for place, tick in list(self._outdated.items()):
+            if tick.end < before_ms:
+                self._forget(place)
+
+    def _complete(self, stream: Stream, end: int) -> None:
+        """Note a complete tick: nothing follows that earlier ones of its stream lack."""
+        if self._keeps:
+            self._newest[stream] = max(end, self._newest.get(stream, 0))
+        of_stream = self._of.get(stream, {})
+        # Another series may have a tick that ends at the same time.
+        until = end - self._keeps
+        while of_stream and of_stream[first := next(iter(of_stream))].end <= until:
+            if self._keeps:
+                self._outdated[first] = of_stream.pop(first)
+            else:
+                self._forget(first)
+
+    def _limit(self) -> None:
+        """Forget the oldest ticks beyond the limit, those that nothing completes first."""
+        while self.size > WAITING_BYTES_MAX and self._outdated:
+            self._forget(next(iter(self._outdated)))
+        most = KEPT_BYTES_MAX if self._keeps else WAITING_BYTES_MAX
+        while self.size > most and len(self._waiting) > 1:
+            self._forget(next(iter(self._waiting)))
+
     def _forget(self, place: _Place) -> None:
-        self.size -= self._waiting.pop(place).size
-        of_stream = self._of[place.stream]
-        del of_stream[place]
+        tick = self._remove(place)
+        if self._keeps:
+            self.lost.append(LostTick(*place, tick.end, tick.of_parts))
+
+    def _remove(self, place: _Place) -> _Tick:
+        tick = self._waiting.pop(place)
+        self._outdated.pop(place, None)
+        self.size -= tick.size
+        of_stream = self._of.get(place.stream, {})
+        of_stream.pop(place, None)
         if not of_stream:
-            del self._of[place.stream]
+            self._of.pop(place.stream, None)
+        return tick
 
 
 def decode(histogram: str, value: bytes) -> Frame:

@@ -9,9 +9,10 @@ import pytest
 
 from tests.dashboard.feeding import message
 from workers.client import Snapshot
+from workers.client import reading as client_reading
 from workers.commands.export.export import Cut
+from workers.dashboard import snapshots
 from workers.kafka.reading import Partition
-from workers.runtime.errors import SettingsError
 
 TOPIC, TOPICS = "orders.products", {"orders.products": "products"}
 PARTITIONS = [(TOPIC, part) for part in range(3)]
@@ -93,11 +94,59 @@ def test_a_snapshot_that_may_still_become_whole_is_read_again() -> None:
     assert positions == {PARTITIONS[0]: 6}
 
 
-def test_a_snapshot_that_never_becomes_whole_ends_the_export() -> None:
-    with pytest.raises(
-        SettingsError, match=r"products\[0\] offset 6: a snapshot with missing pages"
-    ):
-        reading(message(1), half(2), message(3)).take()
+def test_a_snapshot_that_never_becomes_whole_is_left_out_once_a_later_one_is_whole() -> None:
+    """Other stream keys are not held up by it, and it is reported once."""
+    cut = reading(message(1), half(2), message(2, key="s2"), message(3), message(3, key="s2"))
+    taken, positions = cut.take()
+    assert [place(one) for one in taken] == [("s1", 1), ("s2", 2), ("s1", 3), ("s2", 3)]
+    assert positions == {PARTITIONS[0]: 10}
+    assert [(one.stream.key, one.tick, one.parts) for one in cut.lost] == [("s1", 2, 1)]
+    assert cut.take() == ([], positions) and not cut.lost
+
+
+def part(tick: int, number: int, **changes: Any) -> dict[str, Any]:
+    items = [(f"i{number}", tick)]
+    return message(tick, items, part=number, parts=2, **changes)
+
+
+@pytest.mark.parametrize("stop", range(15))
+def test_ticks_before_the_last_part_began_are_left_out_wherever_a_run_stops(stop: int) -> None:
+    """Part 2 of s1 begins at tick 4, that of s2 at tick 2; a run stops and another goes on."""
+    log = []
+    for tick in range(1, 6):
+        log += [part(tick, 1), part(tick, 1, key="s2")]
+        log += [part(tick, 2, key="s2")] if tick >= 2 else []
+        log += [part(tick, 2)] if tick >= 4 else []
+    where, position = PARTITIONS[0], 0
+    exported, lost = [], []
+    for end in (stop, len(log)):
+        cut = Cut(TOPICS, {where: position}, {where: end})
+        for at in range(position, end):
+            receive(cut, where, at, log[at])
+            if at % 3 == 0:
+                cut.move(where, at + 1)
+        cut.move(where, end)
+        taken, positions = cut.take()
+        position = positions[where]
+        exported += [place(one) for one in taken]
+        lost += [(one.stream.key, one.tick) for one in cut.lost]
+    assert len(log) == 16 and position == 16
+    assert sorted(exported) == [("s1", 4), ("s1", 5), *(("s2", tick) for tick in (2, 3, 4, 5))]
+    assert sorted(lost) == [("s1", 1), ("s1", 2), ("s1", 3), ("s2", 1)]
+
+
+def test_what_waits_for_a_part_that_never_comes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No later tick of it is whole: the oldest ticks are left out, and other keys go on."""
+    monkeypatch.setattr(client_reading, "RECORDS_WITHIN", 100)
+    documents = [one for tick in range(1, 201) for one in (part(tick, 1), message(tick, key="b"))]
+    cut = reading(*documents)
+    taken, _ = cut.take()
+    assert [place(one) for one in taken] == [("b", tick) for tick in range(1, 151)]
+    assert [one.tick for one in cut.lost] == list(range(1, 151))
+    monkeypatch.setattr(snapshots, "KEPT_BYTES_MAX", 10_000)
+    cut = reading(*documents)
+    cut.take()
+    assert 180 < len(cut.lost) < 195
 
 
 def test_the_rest_of_a_snapshot_that_retention_cut_is_left_out() -> None:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.admin import admin_of
-from tests.commands.export.outputs import expected, exported
+from tests.commands.export.outputs import KINDS, expected, exported
 from tests.dashboard.feeding import Topics, answer, message, new_topic, numbers, on_a_broker
 from workers.cli import execute
 from workers.client import reading, table
@@ -37,12 +37,14 @@ class Run:
             capsys,
         )
         self._config.write_text(topics.toml("products"))
+        self.err = ""
 
     def __call__(self, kind: str, *further: str, code: int = 0) -> str:
         """Return the line that it prints."""
         place = ("-c", str(self._config), "--output", str(self.output), "--format", kind)
         assert execute(["export", *place, *further]) == code
         said = self._capsys.readouterr()
+        self.err = said.err
         [line] = (said.err if code else said.out).splitlines()
         return line
 
@@ -156,6 +158,37 @@ def test_numbers_keep_their_edges_and_quantiles(topics: Topics, run: Run) -> Non
     topics.send(one)
     run("csv")
     assert exported(run.output, "csv") == expected([one])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ticks_that_lack_parts_are_left_out_and_named_and_hold_nothing_up(
+    kind: str, topics: Topics, run: Run
+) -> None:
+    """After a rolling restart one part begins some ticks after the other."""
+
+    def parts(tick: int, *numbers: int) -> list[dict[str, Any]]:
+        place: dict[str, Any] = {"key": "split", "parts": 2}
+        return [message(tick, [(f"i{n}", n)], part=n, **place) for n in numbers]
+
+    def whole(tick: int) -> dict[str, Any]:
+        return message(tick, [("i2", 2), ("i1", 1)], key="split")
+
+    single = [message(tick, key="plain") for tick in range(1, 7)]
+    topics.send(*parts(1, 1), *single[:2], *parts(2, 1), *parts(3, 1))
+    run(kind)
+    topics.send(*parts(3, 2), *single[2:], *parts(4, 2, 1), *parts(5, 1), *pages(1, 2)[1:])
+    line = run(kind)
+    assert line.endswith("; 2 ticks left out")
+    assert run.err == (
+        "products split: 2 ticks without all their parts left out, "
+        "ended from 2023-11-14T22:13:30.000+00:00 to 2023-11-14T22:13:40.000+00:00\n"
+    )
+    topics.send(*parts(5, 2), message(2, key="paged"))
+    assert run(kind).endswith("; 1 tick left out")
+    assert run.err.startswith("products paged: 1 tick with missing pages left out, ended from ")
+    assert run(kind) == "nothing new" and not run.err
+    documents = [*single, *map(whole, (3, 4, 5)), message(2, key="paged")]
+    assert exported(run.output, kind) == expected(documents)
 
 
 def test_topics_that_changed_or_lost_records_add_nothing(topics: Topics, run: Run) -> None:

@@ -1,18 +1,17 @@
 """Copy new snapshots from the histogram topics into an output, each once.
 
 A commit covers the records before one offset of each partition. The offsets are chosen so that all
-records of a snapshot (its pages) lie on the same side: those before are exported, the others are
-read again by the next commit or run.
+records of a snapshot (its pages and parts) lie on the same side: those before are exported, the
+others are read again by the next commit or run. A snapshot that stays incomplete is left out, and
+named in the output by the commit that passes its records.
 """
 
-import math
 from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import click
-import msgspec
 from confluent_kafka import Message
 
 from workers.client.reading import Assembly, Between, Snapshot, Topics, open_topics
@@ -21,9 +20,10 @@ from workers.commands.export.files import Files
 from workers.commands.export.iceberg import Table
 from workers.commands.export.output import Output, Progress, Selection, State
 from workers.dashboard.config import load_dashboard
+from workers.dashboard.snapshots import LostTick, Stream
 from workers.kafka.reading import Partition
 from workers.runtime.errors import SettingsError
-from workers.runtime.printing import plural
+from workers.runtime.printing import plural, printable
 from workers.settings.times import when
 
 # A commit has this many rows, and those of at most one more snapshot and fetch.
@@ -92,7 +92,9 @@ class _Run:
         }
         ends = {where: high for where, (_, high) in topics.bounds.items()}
         self._cut = Cut(topics.histogram_of, self._positions, ends, cut_short)
-        self._rows = self._snapshots = 0
+        self._rows = 0
+        self._snapshots = 0
+        self._lost = 0
         self._ends: list[int] = []
 
     def _starts(self) -> dict[Partition, int]:
@@ -127,6 +129,7 @@ class _Run:
 
     def _commit(self) -> None:
         found, positions = self._cut.take()
+        lost = [tick for tick in self._cut.lost if self._between.contains(tick.end)]
         if positions == self._positions and self._before:
             return
         wanted = [one for one in found if self._between.contains(one.end)]
@@ -139,40 +142,58 @@ class _Run:
         self._positions, self._before = positions, topics
         self._rows += len(rows)
         self._snapshots += len(wanted)
+        self._lost += len(lost)
+        _say_lost(lost)
         ends = [*self._ends, *(one.end for one in wanted)]
         self._ends = [min(ends), max(ends)] if ends else []
 
     @property
     def summary(self) -> str:
+        left_out = f"; {plural(self._lost, 'tick')} left out" if self._lost else ""
         if not self._snapshots:
-            return "nothing new"
+            return f"nothing new{left_out}"
         since, until = map(when, self._ends)
         counted = f"{plural(self._rows, 'row')} from {plural(self._snapshots, 'snapshot')}"
-        return f"{counted}, of ticks that ended from {since} to {until}"
+        return f"{counted}, of ticks that ended from {since} to {until}{left_out}"
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """Of which snapshot a record has a page."""
+def _say_lost(lost: list[LostTick]) -> None:
+    """Name each stream whose ticks were left out, on stderr."""
+    ticks_of: dict[tuple[Stream, bool], list[LostTick]] = {}
+    for tick in lost:
+        ticks_of.setdefault((tick.stream, tick.parts > 1), []).append(tick)
+    for ((histogram, key), in_parts), ticks in ticks_of.items():
+        first = when(min(tick.end for tick in ticks))
+        last = when(max(tick.end for tick in ticks))
+        cause = "without all their parts" if in_parts else "with missing pages"
+        counted = plural(len(ticks), "tick")
+        click.echo(
+            f"{histogram} {printable(key)}: {counted} {cause} left out, ended from {first} to {last}",
+            err=True,
+        )
 
+
+class _Place(NamedTuple):
+    """A snapshot of a topic that records belong to."""
+
+    topic: str
     key: str
     id: str
     tick: int
-    end: int
 
 
-_PLACES = msgspec.json.Decoder(_Place)
+class _Finished(NamedTuple):
+    """A whole snapshot, or one that stays incomplete, and all its records."""
 
-
-class _Whole(NamedTuple):
-    snapshot: Snapshot
+    snapshot: Snapshot | LostTick
     records: list[Offset]
 
 
 class Cut:
-    """Snapshots read so far, and the offsets up to which all of them are whole.
+    """Snapshots read so far, and the offsets up to which none of them waits for records.
 
     The run reads each partition up to its offset in `ends`. `cut_short` names topics that lost
-    their first records to retention: a snapshot that never becomes whole there is left out.
+    their first records to retention: a snapshot that stays incomplete there is nothing to report.
     """
 
     def __init__(
@@ -183,63 +204,65 @@ class Cut:
         cut_short: Collection[str] = (),
     ) -> None:
         self.rows = 0
+        # Ticks that were left out before the last cut.
+        self.lost: list[LostTick] = []
         self._assembly = Assembly(histogram_of)
+        self._assembly.start(positions, ends)
         self._positions = dict(positions)
-        self._cut_short = cut_short
-        self._whole: list[_Whole] = []
-        self._parts: dict[tuple[str, _Place], list[Offset]] = {}
         self._ends = ends
-        # The end of the newest tick of each partition, infinite once it is read.
-        self._passed = {where: self._end_of(where, 0) for where in positions}
-        # The end of the newest whole snapshot, by topic and stream key.
-        self._newest: dict[tuple[str, str], int] = {}
-
-    def _end_of(self, where: Partition, end_ms: float) -> float:
-        return math.inf if self._positions[where] >= self._ends[where] else end_ms
+        self._cut_short = cut_short
+        self._finished: list[_Finished] = []
+        self._waiting: dict[_Place, list[Offset]] = {}
 
     def receive(self, where: Partition, message: Message) -> None:
         record = where, message.offset() or 0
-        found = self._assembly.receive(where, message)
-        if found is None:
-            place = _PLACES.decode(message.value() or b"")
-            self._parts.setdefault((where[0], place), []).append(record)
+        snapshot = self._assembly.receive(where, message)
+        head = self._assembly.last(where[0])
+        place = _Place(where[0], head.key, head.id, head.tick)
+        if snapshot is None:
+            self._waiting.setdefault(place, []).append(record)
         else:
-            place = _Place(found.key, found.id, found.tick, found.end)
-            self._whole.append(_Whole(found, [*self._parts.pop((where[0], place), ()), record]))
-            self._newest[where[0], found.key] = found.end
-            self.rows += max(len(found.items or ()), 1)
-        self._passed[where] = place.end
+            self._finish(place, snapshot, [record])
+            self.rows += _rows(snapshot)
 
     def move(self, where: Partition, position: int) -> None:
         """Note that all records before a position were received."""
         self._positions[where] = position
-        self._passed[where] = self._end_of(where, self._passed[where])
+        if position >= self._ends[where]:
+            self._assembly.finish(where)
+        for topic, tick in self._assembly.take_lost():
+            self._finish(_Place(topic, tick.stream.key, tick.id, tick.tick), tick)
 
     def take(self) -> tuple[list[Snapshot], dict[Partition, int]]:
         """Return the whole snapshots before a cut, each once, and the offsets of the cut."""
-        self._drop_lost()
-        cut, free = dict(self._positions), self._whole
-        waiting = list(self._parts.values())
-        self._whole = []
+        cut, before = dict(self._positions), self._finished
+        waiting = list(self._waiting.values())
+        self._finished = []
         while waiting:
             for where, offset in chain.from_iterable(waiting):
                 cut[where] = min(cut[where], offset)
-            late = [one for one in free if any(at >= cut[where] for where, at in one.records)]
-            free = [one for one in free if all(at < cut[where] for where, at in one.records)]
-            self._whole += late
+            late = [one for one in before if any(at >= cut[where] for where, at in one.records)]
+            before = [one for one in before if all(at < cut[where] for where, at in one.records)]
+            self._finished += late
             waiting = [one.records for one in late]
-        self.rows = sum(max(len(one.snapshot.items or ()), 1) for one in self._whole)
-        return [one.snapshot for one in free], cut
+        self.rows = sum(_rows(one.snapshot) for one in self._finished)
+        found: list[Snapshot] = []
+        self.lost = []
+        for snapshot, records in before:
+            if isinstance(snapshot, Snapshot):
+                found.append(snapshot)
+            elif records[0][0][0] not in self._cut_short:
+                self.lost.append(snapshot)
+        return found, cut
 
-    def _drop_lost(self) -> None:
-        """Drop snapshots that lack pages for ever: every partition has later ones, or was read."""
-        for (topic, place), records in list(self._parts.items()):
-            passed = min(end for where, end in self._passed.items() if where[0] == topic)
-            if min(passed, self._newest.get((topic, place.key), 0)) <= place.end:
-                continue
-            if topic not in self._cut_short:
-                (_, partition), offset = records[0]
-                raise SettingsError(
-                    f"{topic}[{partition}] offset {offset}: a snapshot with missing pages"
-                )
-            del self._parts[topic, place]
+    def _finish(
+        self, place: _Place, snapshot: Snapshot | LostTick, last: Collection[Offset] = ()
+    ) -> None:
+        records = [*self._waiting.pop(place, ()), *last]
+        self._finished.append(_Finished(snapshot, records))
+
+
+def _rows(snapshot: Snapshot | LostTick) -> int:
+    if isinstance(snapshot, LostTick):
+        return 0
+    return max(len(snapshot.items or ()), 1)
