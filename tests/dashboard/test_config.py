@@ -1,10 +1,13 @@
 """What the dashboard takes from a settings file, and that it needs no more."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
 from workers.dashboard.config import HistogramTopic, load_dashboard, read_token
+from workers.dashboard.store.writing import connect
 from workers.runtime.errors import SettingsError
 
 LEAST = """
@@ -85,3 +88,35 @@ def test_a_token_is_the_files_line_and_not_a_short_one(tmp_path: Path) -> None:
             read_token(file)
     with pytest.raises(SettingsError, match="no such file"):
         read_token(tmp_path / "none")
+
+
+def test_the_store_is_the_file_that_is_named_or_its_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever characters it has, also as a relative path."""
+    monkeypatch.chdir(tmp_path)
+    names = [
+        "a b",
+        "a%20b",
+        "a#b",
+        "é",
+        "a:b",
+        "it's",
+        'a"b',
+        "[z]",
+        "a*b",
+        "~",
+        "md:x",
+        ":memory:x",
+    ]
+    for name in names:
+        (tmp_path / "x.toml").write_text(f"{LEAST}[dashboard]\nstore = {json.dumps(name)}\n")
+        store = load_dashboard(Path("x.toml")).history.store
+        assert store is not None
+        connect(store).close()
+    assert sorted(os.listdir(tmp_path)) == sorted([*names, "x.toml"])
+    for name in ("a?b", "a\\b"):
+        said = refusal(tmp_path, f"{LEAST}[dashboard]\nstore = {json.dumps(name)}\n")
+        assert "dashboard.store = " in said and "must have no ? and no backslash" in said
+    (tmp_path / "a?b").mkdir()
+    assert "dashboard.store = " in refusal(tmp_path / "a?b", f'{LEAST}[dashboard]\nstore = "x"\n')

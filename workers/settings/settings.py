@@ -657,7 +657,14 @@ def history_of(values: object, base: Path) -> HistorySettings:
     settings = _section(HistorySettings, _must_be_section("dashboard", values), "dashboard.")
     if settings.store is None:
         return settings
-    return msgspec.structs.replace(settings, store=base / settings.store)
+    store = base / settings.store
+    # DuckDB would take what follows a question mark for options, and a backslash for a slash.
+    if {"?", "\\"} & set(str(store.absolute())):
+        raise SettingsError(
+            f"dashboard.store = {display(str(settings.store))}: the whole path must have no ? and "
+            "no backslash; give another file"
+        )
+    return msgspec.structs.replace(settings, store=store)
 
 
 def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:

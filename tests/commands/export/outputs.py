@@ -1,8 +1,10 @@
 """What an export must hold, and what it holds."""
 
+import glob
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import duckdb
 import orjson
@@ -40,14 +42,14 @@ def exported(directory: Path, kind: str) -> list[Row]:
             from pyiceberg.catalog.sql import SqlCatalog
 
             place = {
-                "uri": f"sqlite:///{directory / 'catalog.db'}",
+                "uri": f"sqlite:///{quote(str(directory / 'catalog.db'))}",
                 "warehouse": f"file://{directory}",
             }
             catalog = SqlCatalog("quietcount", **place)
             database.register("rows", catalog.load_table("quietcount.snapshots").scan().to_arrow())
         else:
             options = ", allow_quoted_nulls = false, all_varchar = true" if kind == "csv" else ""
-            files = str(directory / f"*.{kind}").replace("'", "''")
+            files = f"{glob.escape(str(directory))}/*.{kind}".replace("'", "''")
             database.execute(f"create view rows as select * from read_{kind}('{files}'{options})")
         assert [one[0] for one in database.execute("describe rows").fetchall()] == list(COLUMNS)
         times = "epoch_ms(start_time::timestamptz), epoch_ms(end_time::timestamptz)"

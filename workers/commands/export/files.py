@@ -39,7 +39,10 @@ class Files:
     """A directory of files of one kind, "csv" or "parquet"."""
 
     def __init__(self, directory: Path, kind: str) -> None:
-        self._directory, self._kind, self._files = directory, kind, 0
+        # DuckDB reads the beginning of a relative path, such as `s3:`, as a scheme.
+        self._directory = directory.absolute()
+        self._kind = kind
+        self._files = 0
 
     @classmethod
     @contextmanager

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from urllib.parse import quote
 
 import duckdb
 import msgspec
 
 from workers.commands.export.output import State, locked
 from workers.runtime.errors import SettingsError
+from workers.runtime.printing import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,10 +42,11 @@ class Table:
             raise SettingsError(
                 "--format iceberg needs pyiceberg: install quietcount[iceberg]"
             ) from None
+        place = directory.absolute()
+        warehouse = _location(place)
         with locked(directory, _CATALOG):
-            place = directory.absolute()
-            uri = f"sqlite:///{place / _CATALOG}"
-            catalog = SqlCatalog(_NAMESPACE, uri=uri, warehouse=f"file://{place}")
+            uri = f"sqlite:///{quote(str(place / _CATALOG))}"
+            catalog = SqlCatalog(_NAMESPACE, uri=uri, warehouse=warehouse)
             try:
                 yield cls(catalog)
             finally:
@@ -68,6 +71,20 @@ class Table:
         added = rows.to_arrow_table()
         text = msgspec.json.encode(state).decode()
         _create(self._catalog, added.schema).append(added, snapshot_properties={_PROPERTY: text})
+
+
+def _location(directory: Path) -> str:
+    """Return the location of a directory; refuse characters at which PyIceberg would cut it."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    location = f"file://{directory}"
+    _, _, path = PyArrowFileIO.parse_location(location)
+    if path != str(directory):
+        raise SettingsError(
+            f"--output {printable(str(directory))}: the path of an Iceberg table cannot have ?, # "
+            "or control characters; give another directory"
+        )
+    return location
 
 
 def _create(catalog: "SqlCatalog", schema: "pa.Schema") -> "IcebergTable":

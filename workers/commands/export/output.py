@@ -13,6 +13,7 @@ import duckdb
 import msgspec
 
 from workers.runtime.errors import SettingsError
+from workers.runtime.printing import printable
 
 _LOCK = ".lock"
 
@@ -50,6 +51,12 @@ class Output(Protocol):
 @contextmanager
 def locked(directory: Path, marker: str) -> Iterator[None]:
     """Lock a directory, made if missing, that is empty or has the `marker` of an export."""
+    try:
+        str(directory.absolute()).encode()
+    except UnicodeEncodeError:
+        raise SettingsError(
+            f"--output {printable(str(directory))}: the path is not UTF-8; give another directory"
+        ) from None
     directory.mkdir(parents=True, exist_ok=True)
     there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
     if there and marker not in there:

@@ -72,6 +72,8 @@ class SchemaMismatch(Exception):
 
 def connect(path: Path) -> Database:
     """Open or create a file; raise duckdb.Error if that fails, SchemaMismatch for old tables."""
+    # DuckDB reads the beginning of a relative path, such as `md:`, as a scheme.
+    path = path.absolute()
     spilling = {"temp_directory": f"{path}.tmp", "max_temp_directory_size": SPILL}
     # Never load extensions, whatever a query needs.
     extensions = {f"auto{verb}_known_extensions": "false" for verb in ("install", "load")}

@@ -1,0 +1,71 @@
+"""An output is in the directory that was named, whatever characters its name has."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.commands.export.outputs import KINDS, expected, exported
+from tests.dashboard.feeding import message, seen
+from workers.client import table
+from workers.client.reading import typed
+from workers.commands.export.files import Files
+from workers.commands.export.iceberg import Table
+from workers.commands.export.output import Selection, State
+from workers.runtime.errors import SettingsError
+
+NAMES = [
+    "a b",
+    "a%20b",
+    "100%",
+    "%41",
+    "a?b=c",
+    "a#b",
+    "é😀",
+    "a:b",
+    "a'b",
+    'a"b',
+    "a+b&c",
+    "a*[b]",
+]
+NAMES += ["~", "s3:", "file:", "sqlite:", "new\nline", "tab\t", " ends ", "a;b", "{a}$HOME"]
+REFUSED_BY_ICEBERG = re.compile(r"[?#\n\t]")
+
+
+def export_to(directory: Path, kind: str) -> None:
+    selection = Selection(worker="w", format=kind, histograms=(), since_ms=None, until_ms=None)
+    state = State(selection, {})
+    opener = Table.open if kind == "iceberg" else Files.open
+    for load in (None, state):
+        with opener(directory, kind) as output:
+            assert output.load() == load
+            if load is None:
+                output.commit(table([typed(seen(message()))]), state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_output_is_in_its_directory_or_the_name_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also below a directory of such a name, and as a relative path."""
+    monkeypatch.chdir(tmp_path)
+    expected_there = []
+    for name in NAMES:
+        if kind == "iceberg" and REFUSED_BY_ICEBERG.search(name):
+            with pytest.raises(SettingsError, match=r"cannot have \?, # or control characters"):
+                export_to(Path(name), kind)
+            continue
+        expected_there.append(name)
+        for directory in (Path(name), tmp_path / name / name):
+            export_to(directory / "out", kind)
+            assert exported(tmp_path / directory / "out", kind) == expected([message()])
+    assert sorted(os.listdir(tmp_path)) == sorted(expected_there)
+
+
+def test_a_path_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    for kind in KINDS:
+        with pytest.raises(SettingsError, match=r"udcff: the path is not UTF-8"):
+            export_to(directory, kind)
+    assert not os.listdir(tmp_path)
