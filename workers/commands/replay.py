@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from workers.commands.compiling import ensure_compiled
-from workers.commands.failures import EXIT_INTERRUPTED
+from workers.commands.failures import EXIT_INTERRUPTED, log
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
@@ -50,7 +50,7 @@ def _opener(
 
     since_ms = None if since is None else parse_time("--from", since)
     until_ms = None if until is None else parse_time("--to", until)
-    return partial(open_topic, since_ms=since_ms, until_ms=until_ms)
+    return partial(open_topic, since_ms=since_ms, until_ms=until_ms, say=log)
 
 
 def replay_events(
@@ -95,6 +95,8 @@ def replay_events(
                 for note in backtest.notes():
                     progress.print(f"replay: {note}")
                 summary = backtest.runs.run(read, events, output.write, show)
+            for note in events.notes():
+                progress.print(f"replay: {note}")
             if not summary.events and not summary.partial:
                 _refuse_empty(summary, events, source is None, measured=backtest is not None)
             if not summary.partial or summary.snapshots:

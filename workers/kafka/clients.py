@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.errors import KafkaError as ConsumerError
@@ -334,6 +334,14 @@ def faust_credentials(
         if not value:
             raise SettingsError(f"kafka.client.sasl.{name} is missing: {mechanism} needs it")
     return SASLCredentials(**login, ssl_context=context, mechanism=mechanism)
+
+
+def consumer_security(connection: Connection) -> Mapping[str, Any]:
+    """Return the security settings of a worker's consumer as arguments of aiokafka's clients."""
+    # Imported late: only commands that read topics without Faust need it here.
+    from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
+
+    return cast(Mapping[str, Any], credentials_to_aiokafka_auth(faust_credentials(connection)))
 
 
 def _cause(error: BaseException) -> KafkaError | None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from aiokafka.consumer import fetcher
-from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import encode_varint
@@ -451,6 +451,17 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
                 self._aborted_producers.discard(batch.producer_id)
             return True
         return batch.is_transactional and batch.producer_id in self._aborted_producers
+
+
+def take_batch(result: FetchResult, start: int) -> FetchedRecords:
+    """Take the next part of a response, which begins at `start`, and move aiokafka's position."""
+    records = ColumnRecords.of(result._partition_records)
+    result._partition_records = records
+    batch = records.take(start, PART_RECORDS)
+    result._update_position()
+    if not records.has_more():
+        result._partition_records = None
+    return batch
 
 
 def keep_raw_batches() -> None:

@@ -32,10 +32,11 @@ from typing import Any, Protocol
 from aiokafka.errors import KafkaError as ConsumerError
 
 from workers.kafka.clients import forbidden, text_of, unreachable
-from workers.kafka.offsets import Lag, LogEnd, ReadPosition
+from workers.kafka.offsets import Lag, LogEnd, OpenTransaction, ReadPosition
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
+from workers.runtime.availability import TRANSACTIONS
 from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, SourcesGrown, describe
 from workers.runtime.logs import json_fields
 from workers.runtime.metrics import Metrics
@@ -86,6 +87,7 @@ class Handover:
         self.shards: dict[Partition, Shard] = {}
         self.metrics = Metrics() if metrics is None else metrics
         self.lags: dict[Partition, Lag] = {}
+        self._transactions: dict[Partition, OpenTransaction] = {}
         #: Whether the last assignment was taken over.
         self.assigned = False
         self.beat_s = time.monotonic()
@@ -144,6 +146,7 @@ class Handover:
         self.metrics.recovery_seconds.observe(recovery_s)
         self.metrics.recovered_records.inc(records)
         self.lags = {tp: Lag() for tp in offsets}
+        self._transactions = {tp: OpenTransaction() for tp in offsets}
         self.assigned = True
         fence_ms = max(shard.fence_s for shard in new.values()) * 1e3
         load_ms = max(shard.load_s for shard in new.values()) * 1e3
@@ -187,6 +190,8 @@ class Handover:
         """Give up every shard; return when their threads have ended, or after ten seconds."""
         old, self.shards = self.shards, {}
         self.assigned, self.lags = False, {}
+        self._transactions = {}
+        self.metrics.waits.drop(TRANSACTIONS)
         self._unassigned_s = time.monotonic()
         self._waiting.clear()
         self._shown.clear()
@@ -235,6 +240,18 @@ class Handover:
             shard, lag = self.shards.get(tp), self.lags.get(tp)
             if shard is not None and lag is not None and shard.offset is not None:
                 lag.sample(now, shard.offset, reading)
+                self._transactions[tp].sample(now, reading)
+        self._note_transactions()
+
+    def _note_transactions(self) -> None:
+        held = {
+            f"{topic}[{partition}]": transaction
+            for (topic, partition), transaction in self._transactions.items()
+            if transaction.holds_up
+        }
+        whys = {log: transaction.why for log, transaction in held.items()}
+        since_s = {log: transaction.since_s for log, transaction in held.items()}
+        self.metrics.waits.note(TRANSACTIONS, whys, since_s)
 
     def _note_waits(self, now: float) -> None:
         waits = {}

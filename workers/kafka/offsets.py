@@ -3,6 +3,8 @@
 Lag in seconds counts from when the log first had a record that the shard has not processed,
 whatever the record's timestamp, so old events do not look like lag.
 
+`OpenTransaction` notices another producer's transaction that stays open and hides what follows it.
+
 `LogEnds` lets the wall clock close ticks. At every beat the event loop notes the time and the log's
 end, and the shard closes ticks for that time *at that offset*. So processing speed, which depends
 on the content of events, does not decide in which tick another event counts.
@@ -46,12 +48,15 @@ _SAMPLES_MAX = 512
 class ReadPosition(NamedTuple):
     """Offsets of one partition: `handed` is the end of the last batch given to the shard.
 
-    `position` also passes invisible records; `end` is the last stable offset at the last fetch.
+    `position` also passes invisible records. At the last fetch, at `fetched_ms`, the log ended at
+    `end`, and could be read up to `stable`, the first open transaction (None: up to `end`).
     """
 
     handed: int
     position: int
     end: int
+    stable: int | None = None
+    fetched_ms: int = 0
 
     def passed(self, offset: int) -> int:
         """Return a shard's position, past invisible records if it has received all others."""
@@ -81,3 +86,42 @@ class Lag:
 
     def seconds(self, now_s: float) -> float:
         return max(0.0, now_s - self._ends[0][0]) if self._ends else 0.0
+
+
+#: A transaction open this long holds the worker up. Exactly-once producers commit more often.
+OPEN_S = 10.0
+
+
+class OpenTransaction:
+    """The transaction that keeps a log from being read further, if it does. Not thread-safe.
+
+    Offsets do not show when it began: it counts from when the last stable offset stood still.
+    """
+
+    def __init__(self) -> None:
+        #: Records after it, at most: the broker counts its own control records too.
+        self.hidden = 0
+        self.offset = 0
+        self.since_s = self._seen_s = 0.0
+        self._fetched_ms = 0
+
+    def sample(self, now_s: float, reading: ReadPosition) -> None:
+        stable = reading.end if reading.stable is None else reading.stable
+        if stable != self.offset or stable >= reading.end:
+            self.offset = stable
+            self.since_s = now_s
+            self._seen_s = now_s
+        # Without a fetch since, it may have ended: a broker is away, or the shard has no room.
+        if reading.fetched_ms != self._fetched_ms:
+            self._fetched_ms = reading.fetched_ms
+            self._seen_s = now_s
+        self.hidden = reading.end - stable if reading.position >= stable else 0
+
+    @property
+    def holds_up(self) -> bool:
+        return self.hidden > 0 and self._seen_s - self.since_s >= OPEN_S
+
+    @property
+    def why(self) -> str:
+        hidden = f"hides up to {self.hidden:,} records from there on"
+        return f"a transaction is open at offset {self.offset} and {hidden}"

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from confluent_kafka import Message
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import checked_kernel, checked_part, kernel, kernel_part
@@ -248,18 +247,6 @@ class Records:
             places[:n],
             np.zeros(n, dtype=np.int64) if times is None else np.array(times, dtype=np.int64),
             np.arange(n) if offsets is None else np.array(offsets, dtype=np.int64),
-        )
-
-    @classmethod
-    def from_messages(
-        cls, messages: Sequence[Message], keys: Sequence[bytes | None] | None = None
-    ) -> Records:
-        """Build records from a client's messages; `keys` replace theirs."""
-        return cls.of(
-            [message.value() for message in messages],
-            [message.key() for message in messages] if keys is None else keys,
-            [message.timestamp()[1] for message in messages],
-            [message.offset() or 0 for message in messages],
         )
 
     def __len__(self) -> int:

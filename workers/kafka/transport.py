@@ -47,7 +47,7 @@ from workers.kafka.clients import (
     text_of,
     unreachable,
 )
-from workers.kafka.decoding import PART_RECORDS, ColumnRecords, keep_raw_batches
+from workers.kafka.decoding import keep_raw_batches, take_batch
 from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover
 from workers.kafka.offsets import ReadPosition
 from workers.kafka.reading import Partition
@@ -132,15 +132,21 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return consumer
 
     def read_positions(self) -> dict[Partition, ReadPosition]:
-        """Return position and log end per partition, as of its last fetch; no request."""
+        """Return position and ends of the log per partition, as of its last fetch; no request."""
         subscription = None if self._consumer is None else self._consumer._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
         found: dict[Partition, ReadPosition] = {}
         for tp, handed in list(self._chain.items()):
             state = None if assignment is None else assignment.state_value(TopicPartition(*tp))
             if state is not None and state.highwater is not None:
-                end = state.highwater if state.lso is None or state.lso < 0 else state.lso
-                found[tp] = ReadPosition(handed, self._consumed.get(tp, handed), end)
+                stable = None if state.lso is None or state.lso < 0 else state.lso
+                found[tp] = ReadPosition(
+                    handed,
+                    self._consumed.get(tp, handed),
+                    state.highwater,
+                    stable,
+                    state.timestamp or 0,
+                )
         return found
 
     def group_error(self) -> BaseException | None:
@@ -301,12 +307,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 f"{tp.topic}[{tp.partition}]: the broker no longer has position {self._consumed[tp]} and went on at "
                 f"{state.position}: retention overtook this worker, or the log was cut. Raise the topic's retention"
             )
-        records = ColumnRecords.of(result._partition_records)
-        result._partition_records = records
-        batch = records.take(self._chain[tp], PART_RECORDS)
-        result._update_position()
-        if not records.has_more():
-            result._partition_records = None
+        batch = take_batch(result, self._chain[tp])
         self._consumed[tp] = state.position
         if not batch.number:
             return None

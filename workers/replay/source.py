@@ -85,6 +85,10 @@ class Source:
     def ended(self) -> frozenset[int]:
         return frozenset()
 
+    def notes(self) -> Sequence[str]:
+        """Say what of the source could not be read; called at its end."""
+        return ()
+
 
 class FileSource(Source):
     """A file, whose records are numbered from 1."""

@@ -1,5 +1,7 @@
 """Read the events topics as a source, between offsets fixed at the start, so that reading ends.
 
+A partition ends where an open transaction begins, as for the worker; `notes` says so.
+
 Every partition is read in its order, with one intake, like the worker; the order among partitions
 does not affect any snapshot. With `privacy.rekey` the events are the re-keyed ones, and time
 follows the origins' markers (`pipeline/rekey_markers.py`), as in the worker.
@@ -11,12 +13,11 @@ time. Nothing later can count in these ticks, so they equal the worker's, late e
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from workers.agents.topics import check_events, connection_of
 from workers.arrays.types import Longs
@@ -24,21 +25,18 @@ from workers.events.columns import Events
 from workers.events.formats.reader import RecordFormats
 from workers.events.reader import Reject
 from workers.events.source_reader import SourceReader
-from workers.kafka.reading import EVENTS, bounds_of, read_spans, reader
+from workers.kafka.reading import Partition
 from workers.kafka.records import Records
+from workers.kafka.topic_reader import Bounds, TopicReader, open_reader
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.pipeline.factory import reader_of, source_reader_of
-from workers.pipeline.rekey_markers import Origins, read_headers
+from workers.pipeline.rekey_markers import Origins, restore_originals
 from workers.pipeline.sources import Place, Sources
 from workers.pipeline.watermark import Watermark, behind_rejects
 from workers.replay.source import EventBatch, Source
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 from workers.settings.times import when
-
-# Limits of a batch, which holds records of one partition.
-RECORDS_AT_ONCE, BYTES_AT_ONCE = 2_000, 8 << 20
-_ASK_S = 30.0
 
 
 @dataclass(slots=True)
@@ -50,8 +48,6 @@ class _Partition:
     start: int
     end: int
     position: int
-    waiting: list[Message] = field(default_factory=list)
-    nbytes: int = 0
 
 
 class TopicSource(Source):
@@ -63,7 +59,7 @@ class TopicSource(Source):
         self,
         settings: Settings,
         sources: Sources,
-        consumer: Consumer,
+        topic_reader: TopicReader,
         since_ms: int | None,
         until_ms: int | None,
     ) -> None:
@@ -72,7 +68,8 @@ class TopicSource(Source):
         if since_ms is not None or until_ms is not None:
             since, until = (None if at is None else when(at) for at in (since_ms, until_ms))
             self.name += f" from {since or 'its beginning'} to {until or 'its end'}"
-        self.until_ms, self._since, self._consumer = until_ms, since_ms, consumer
+        self.until_ms, self._since = until_ms, since_ms
+        self._topic_reader, self._longest = topic_reader, events.max_bytes
         self._grace_ms, self._user_is_key = events.grace_ms, events.user == RECORD_KEY
         self.partitions = len(sources)
         self.begins = [one.watermark for one in sources]
@@ -83,9 +80,11 @@ class TopicSource(Source):
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
         ahead_ms = 0 if events.timestamp is None else events.max_ahead_ms
         earliest = None if since_ms is None else since_ms - ahead_ms
-        self._parts: dict[tuple[str, int], _Partition] = {}
+        self._bounds = topic_reader.bounds(place.log for place in sources)
+        starts = _starts(topic_reader, self._bounds, earliest)
+        self._parts: dict[Partition, _Partition] = {}
         for place in sources:
-            start, end = _bounds(consumer, place, earliest)
+            start, end = starts[place.log], self._bounds[place.log].stable
             of = place.partition, sources.placements, formats.make()
             source = source_reader_of(settings, reader, *of)
             watermark = Watermark((), events.grace_ms, settings.max_behind_ms, sources.moves)
@@ -98,36 +97,30 @@ class TopicSource(Source):
         self.total = sum(part.end - part.start for part in self._parts.values())
 
     def batches(self) -> Iterator[EventBatch]:
-        for taken in read_spans(self._consumer, self._open, most=EVENTS):
+        for taken in self._topic_reader.read(self._open, self._longest):
             part = self._parts[taken.where]
-            part.waiting += taken.messages
-            part.nbytes += sum(len(message) for message in taken.messages)
-            if taken.ended or len(part.waiting) >= RECORDS_AT_ONCE or part.nbytes >= BYTES_AT_ONCE:
-                yield from self._batches(part, whole=taken.ended)
+            if len(taken.records):
+                yield from self._batches(part, taken.records, whole=taken.ended)
+            elif taken.ended:
+                self._end(part)
+
+    def notes(self) -> list[str]:
+        """Say which partitions end before their logs do, since a transaction is open there."""
+        return self._topic_reader.open_transactions(self._bounds)
 
     def ended(self) -> frozenset[int]:
         parts = self._parts.items()
         return frozenset(part.place.number for log, part in parts if log not in self._open)
 
-    def _batches(self, part: _Partition, *, whole: bool) -> Iterator[EventBatch]:
-        """Yield a partition's waiting records; `whole`: they are its last."""
-        messages, part.waiting, part.nbytes = part.waiting, [], 0
-        if not messages:
-            self._end(part)
-            return
-        keys = [message.key() for message in messages]
-        headers: list[tuple[int, bytes | None]] = []
+    def _batches(self, part: _Partition, records: Records, *, whole: bool) -> Iterator[EventBatch]:
+        """Yield records of a partition; `whole`: they are its last."""
+        marks: Longs | None = None
         if part.origins is not None:
-            headers = [read_headers(message.headers()) for message in messages]
-            if not self._user_is_key:
-                each = zip(messages, keys, headers, strict=True)
-                keys = [key if one.value() is None else own for one, key, (_, own) in each]
-        records = Records.from_messages(messages, keys)
-        marks, start = np.array([late for late, _ in headers], dtype=np.int64), 0
+            records, marks = restore_originals(records, user_is_key=self._user_is_key)
+        start = 0
         for found, rejected, stop in part.reader.read(records, self._latest_ms):
-            came_late = None
+            came_late = None if marks is None else marks[found.index]
             if part.origins is not None:
-                came_late = marks[found.index]
                 rejected = part.origins.take(records, range(start, stop), rejected, part.place)
             part.position, start = int(records.offsets[stop - 1]) + 1, stop
             ends = whole and stop == len(records)
@@ -200,23 +193,35 @@ class TopicSource(Source):
 
 
 @contextmanager
-def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -> Iterator[Source]:
-    """Open the events topics in a range of time, which must not end before it begins."""
+def open_topic(
+    settings: Settings,
+    since_ms: int | None,
+    until_ms: int | None,
+    say: Callable[[str], object] = lambda text: None,
+) -> Iterator[Source]:
+    """Open the events topics in a range of time, which must not end before it begins.
+
+    `say` tells the operator which partition reading waits for.
+    """
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise SettingsError(
             f"--from {when(since_ms)} --to {when(until_ms)}: an empty range; --to must be later"
         )
     connection = connection_of(settings)
     sources = check_events(settings, connection)
-    with reader(connection, events=True) as consumer:
-        yield TopicSource(settings, sources, consumer, since_ms, until_ms)
+    with open_reader(connection, say) as topic_reader:
+        yield TopicSource(settings, sources, topic_reader, since_ms, until_ms)
 
 
-def _bounds(consumer: Consumer, place: Place, earliest_ms: int | None) -> tuple[int, int]:
-    low, high = bounds_of(consumer, *place.log)
-    if earliest_ms is None or earliest_ms <= 0 or low == high:
-        return low, high
-    [found] = consumer.offsets_for_times([TopicPartition(*place.log, earliest_ms)], timeout=_ASK_S)
-    if found.error is not None:
-        raise KafkaException(found.error)
-    return (high if found.offset < 0 else min(found.offset, high)), high
+def _starts(
+    topic_reader: TopicReader, bounds: Mapping[Partition, Bounds], earliest_ms: int | None
+) -> dict[Partition, int]:
+    """Return where to begin each log: at its first offset, or with records of a time."""
+    starts = {log: of.low for log, of in bounds.items()}
+    if earliest_ms is None or earliest_ms <= 0:
+        return starts
+    filled = {log: earliest_ms for log, of in bounds.items() if of.low < of.stable}
+    for log, offset in topic_reader.offsets_at(filled).items():
+        end = bounds[log].stable
+        starts[log] = end if offset is None else min(offset, end)
+    return starts

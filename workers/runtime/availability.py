@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -59,6 +59,8 @@ class Outage:
 HELD_UP_S = 5.0
 #: The source of waits that explain others: partitions that are not available.
 PARTITIONS = "partitions"
+#: The source of waits for transactions of other producers, which nothing else explains or causes.
+TRANSACTIONS = "transactions"
 _NAMED_MAX = 3
 
 
@@ -74,16 +76,30 @@ class Waits:
         self._lock, self._now_s = Lock(), now_s
         self._by_source: dict[str, dict[str, _Wait]] = {}
         self._said_s: float | None = None
+        # Logs that were said to be held up by a transaction, and since when they are.
+        self._said_of: dict[str, float] = {}
 
-    def note(self, source: str, waits: Mapping[str, str]) -> None:
-        """Replace what a source waits for; what it waited for before keeps its beginning."""
+    def note(
+        self, source: str, waits: Mapping[str, str], since_s: Mapping[str, float] | None = None
+    ) -> None:
+        """Replace what a source waits for; what it waited for before keeps its beginning.
+
+        `since_s` has beginnings that are known (monotonic).
+        """
         with self._lock:
             before, now_s = self._by_source.pop(source, {}), self._now_s()
+            known = {what: wait.since_s for what, wait in before.items()} | dict(since_s or {})
             if waits:
                 self._by_source[source] = {
-                    what: _Wait(before[what].since_s if what in before else now_s, why)
-                    for what, why in waits.items()
+                    what: _Wait(known.get(what, now_s), why) for what, why in waits.items()
                 }
+
+    def drop(self, source: str) -> None:
+        """Forget a source's waits without a word: they are another worker's now."""
+        with self._lock:
+            self._by_source.pop(source, None)
+            if source == TRANSACTIONS:
+                self._said_of = {}
 
     def has(self, source: str) -> bool:
         return source in self._by_source
@@ -91,18 +107,24 @@ class Waits:
     @property
     def seconds(self) -> float:
         """How long the worker has been held up; 0 below `HELD_UP_S`."""
-        since = [wait.since_s for _, _, wait in self._all()]
-        seconds = self._now_s() - min(since) if since else 0.0
-        return seconds if seconds >= HELD_UP_S else 0.0
+        return self._longest_s(self._all())
 
     @property
     def reasons(self) -> list[str]:
         """What waits, why and for how long, if the worker is held up: partitions first."""
-        if not self.seconds:
-            return []
-        found, now_s = self._all(), self._now_s()
-        found.sort(key=lambda one: (one[0] != PARTITIONS, one[2].since_s, one[1]))
-        return [f"{what}: {wait.why} (for {now_s - wait.since_s:.0f} s)" for _, what, wait in found]
+        return self._named(self._all()) if self.seconds else []
+
+    def _longest_s(self, found: Sequence[tuple[str, str, _Wait]]) -> float:
+        since = [wait.since_s for _, _, wait in found]
+        seconds = self._now_s() - min(since) if since else 0.0
+        return seconds if seconds >= HELD_UP_S else 0.0
+
+    def _named(self, found: Sequence[tuple[str, str, _Wait]]) -> list[str]:
+        now_s = self._now_s()
+        ordered = sorted(found, key=lambda one: (one[0] != PARTITIONS, one[2].since_s, one[1]))
+        return [
+            f"{what}: {wait.why} (for {now_s - wait.since_s:.0f} s)" for _, what, wait in ordered
+        ]
 
     def _all(self) -> list[tuple[str, str, _Wait]]:
         with self._lock:
@@ -111,23 +133,46 @@ class Waits:
 
     def say(self) -> None:
         """Log once that the worker is held up, and once that this is over."""
-        seconds, now_s = self.seconds, self._now_s()
+        found = self._all()
+        transactions = [one for one in found if one[0] == TRANSACTIONS]
+        others = [one for one in found if one[0] != TRANSACTIONS]
+        self._say_transactions(transactions)
+        seconds, now_s = self._longest_s(others), self._now_s()
         # Partitions are looked at every few seconds, and explain the rest.
         explained = self.has(PARTITIONS) or seconds >= 2 * HELD_UP_S
         if seconds and explained and self._said_s is None:
-            self._said_s, reasons = now_s - seconds, self.reasons
-            named = reasons[:_NAMED_MAX]
-            if more := len(reasons) - len(named):
-                named.append(f"and {more} more")
+            self._said_s = now_s - seconds
             logger.warning(
                 "held up: %s. Waiting for it; nothing is lost",
-                "; ".join(named),
+                _listed(self._named(others), "; "),
                 extra=json_fields(event="held_up"),
             )
-        elif self._said_s is not None and not self._by_source:
+        elif self._said_s is not None and not others:
             took_s, self._said_s = now_s - self._said_s, None
             logger.warning(
                 "no longer held up, after %.0f s",
+                took_s,
+                extra=json_fields(event="goes_on", seconds=round(took_s, 1)),
+            )
+
+    def _say_transactions(self, found: Sequence[tuple[str, str, _Wait]]) -> None:
+        """Log each log that is held up once, and once that it is not: others may follow."""
+        since_s = {what: wait.since_s for _, what, wait in found}
+        with self._lock:
+            new = [one for one in found if one[1] not in self._said_of]
+            over = {what: at for what, at in self._said_of.items() if what not in since_s}
+            self._said_of = since_s
+        if new:
+            logger.warning(
+                "held up: %s. Nothing is lost; what it hides counts when it ends, as late events",
+                _listed(self._named(new), "; "),
+                extra=json_fields(event="held_up"),
+            )
+        if over:
+            took_s = self._now_s() - min(over.values())
+            logger.warning(
+                "no longer held up by an open transaction: %s, after %.0f s",
+                _listed(sorted(over), ", "),
                 took_s,
                 extra=json_fields(event="goes_on", seconds=round(took_s, 1)),
             )
@@ -137,3 +182,11 @@ class Waits:
         with self._lock:
             self._by_source.clear()
             self._said_s = None
+            self._said_of = {}
+
+
+def _listed(names: Sequence[str], separator: str) -> str:
+    named = list(names[:_NAMED_MAX])
+    if more := len(names) - len(named):
+        named.append(f"and {more} more")
+    return separator.join(named)

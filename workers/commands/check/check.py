@@ -23,10 +23,14 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
     """Print findings on `records` events of the events topics, or of the file `source`."""
     check_ceiling(settings)
     ensure_compiled()
-    sample = of_topics(settings, records) if source is None else of_file(settings, source, records)
+    sample = (
+        of_topics(settings, records, log) if source is None else of_file(settings, source, records)
+    )
     if not len(sample):
         late = " within 15 s" if sample.stopped else ""
         log(f"{sample.name}: there are none{late}, so nothing can be checked")
+        for note in sample.notes:
+            log(note)
         return EXIT_NOTHING_ACCEPTED
     found = examine.examine(settings, sample)
     show(found, sample, settings, Console(highlight=False))
@@ -41,6 +45,8 @@ def show(found: examine.Findings, sample: Sample, settings: Settings, console: C
     say.line(f"{sample.name}: {found.records:,}. Exact: for the operator only.", style="bold")
     if sample.stopped:
         say.line("the time limit was reached before the requested number was read", 2)
+    for note in sample.notes:
+        say.line(f"! {note}", 2)
     rows = [
         (name, f"{n:,}", percent(n, found.records), why if n else "")
         for name, n, why in (

@@ -1,15 +1,16 @@
 """Take a sample of events: the newest records of the events topics, or the first of a file."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from workers.agents.topics import check_events, connection_of
-from workers.commands.init.sample import WIDER, read_sample
-from workers.kafka.reading import Partition, bounds_of, reader
+from workers.commands.init.sample import WIDER, Record, read_sample
+from workers.kafka.reading import Partition
 from workers.kafka.records import Records
+from workers.kafka.topic_reader import open_reader
 from workers.mechanisms.config.views import Shape
 from workers.pipeline.sources import Place, SourceTopic
 from workers.replay.source import shape_of_files
@@ -38,44 +39,63 @@ class Part:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sample:
-    """Records to examine: `live` if from a topic, `stopped` if time ran out first."""
+    """Records to examine: `live` if from a topic, `stopped` if time ran out first.
+
+    `notes` say where partitions end before their logs do.
+    """
 
     name: str
     parts: Sequence[Part]
     shape: Shape
     live: bool
     stopped: bool = False
+    notes: Sequence[str] = ()
 
     def __len__(self) -> int:
         return sum(len(part) for part in self.parts)
 
 
-def of_topics(settings: Settings, number: int) -> Sample:
-    """Return the newest records of the events topics, an equal share of each partition."""
+def of_topics(
+    settings: Settings, number: int, say: Callable[[str], object] = lambda text: None
+) -> Sample:
+    """Return the newest records of the events topics, an equal share of each partition.
+
+    `say` tells the operator which partition reading waits for.
+    """
     connection = connection_of(settings)
     places = check_events(settings, connection, as_produced=True)
     sources = {source.log: source for source in places}
     deadline = time.monotonic() + PATIENCE_S
-    with reader(connection, events=True) as consumer:
-        bounds = {log: bounds_of(consumer, *log) for log in sources}
-        total, wide = sum(high - low for low, high in bounds.values()), number
+    longest = settings.events.max_bytes
+    with open_reader(connection, say) as topic_reader:
+        bounds = topic_reader.bounds(sources)
+        total, wide = sum(of.stable - of.low for of in bounds.values()), number
         while True:
-            newest = shares({log: high - low for log, (low, high) in bounds.items()}, wide)
-            spans = {log: (bounds[log][1] - n, bounds[log][1]) for log, n in newest.items() if n}
-            found, cut = read_sample(consumer, spans, deadline, BYTES_MAX)
+            newest = shares({log: of.stable - of.low for log, of in bounds.items()}, wide)
+            ends = {log: bounds[log].stable for log in newest}
+            spans = {log: (ends[log] - n, ends[log]) for log, n in newest.items() if n}
+            found, cut = read_sample(topic_reader, spans, deadline, BYTES_MAX, longest=longest)
             enough = cut or sum(map(len, found.values())) >= number
             if enough or time.monotonic() > deadline or wide >= total:
                 break
             wide *= WIDER
-    kept = shares({log: len(messages) for log, messages in found.items()}, number)
+        notes = topic_reader.open_transactions(bounds)
+    kept = shares({log: len(records) for log, records in found.items()}, number)
     sampled = ((log, source) for log, source in sources.items() if kept.get(log))
-    parts = [
-        Part(source, Records.from_messages(found[log][-kept[log] :])) for log, source in sampled
-    ]
+    parts = [Part(source, _columns(found[log][-kept[log] :])) for log, source in sampled]
     names = dict.fromkeys(source.topic.name for source in sources.values())
     name = f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}"
     stopped = not enough and time.monotonic() > deadline
-    return Sample(name, parts, settings.shape, live=True, stopped=stopped)
+    return Sample(name, parts, settings.shape, live=True, stopped=stopped, notes=notes)
+
+
+def _columns(found: Sequence[Record]) -> Records:
+    return Records.of(
+        [record.value for record in found],
+        [record.key for record in found],
+        [record.time_ms for record in found],
+        [record.offset for record in found],
+    )
 
 
 def of_file(settings: Settings, name: str, number: int) -> Sample:

@@ -75,7 +75,9 @@ def write_settings(
     except ValueError as error:
         raise SettingsError(str(error)) from None
     access = None if asked is None else Access(asked.url, asked.client(), 0.0)
-    sample = sample_of(Connection(bootstrap, values), topic, records)
+    sample = sample_of(Connection(bootstrap, values), topic, records, log)
+    for note in sample.notes:
+        log(note)
     now_ms = time.time_ns() // 1_000_000
     try:
         if not sample.records:

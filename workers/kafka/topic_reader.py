@@ -1,0 +1,348 @@
+"""Read spans of topics as the worker reads them, but synchronously and without a group.
+
+`check`, `init` and `replay` use it, so they read every record batch that the worker reads, within
+the same bounds (`decoding`). aiokafka fetches in a thread of its own; the caller decodes.
+
+aiokafka retries everything without a word. So a log that gives nothing for `SAY_S` although it has
+more is named, with the reason, and after `GIVE_UP_S` reading ends with an error.
+"""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from threading import Thread
+from typing import Any, NamedTuple, TypeVar
+
+from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED, Fetcher, FetchResult
+from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.errors import CorruptRecordException, KafkaTimeoutError, OffsetOutOfRangeError
+from aiokafka.errors import KafkaError as ConsumerError
+
+from workers.kafka.clients import METADATA_MS, Connection, consumer_security, text_of
+from workers.kafka.decoding import keep_raw_batches, take_batch
+from workers.kafka.reading import Partition
+from workers.kafka.records import FetchedRecords, Records
+from workers.runtime.errors import KafkaAway, SettingsError
+from workers.runtime.sizes import MESSAGE_BYTES
+
+SAY_S, GIVE_UP_S = 10, 60
+_ASK_S, _ALONE_S = 15.0, 5.0
+_FETCH_BYTES, _RESPONSE_BYTES = 4 << 20, 16 << 20
+_FETCH_WAIT_MS = 100
+_REQUEST_MS = 40_000
+_WAIT_S = 0.2
+_RECENT_MS = 5_000
+_CLOSE_S = 3.0
+_LATEST, _EARLIEST = -1, -2
+
+T = TypeVar("T")
+Say = Callable[[str], object]
+
+
+class Bounds(NamedTuple):
+    """Offsets of a log: the first one, and the ends for readers: of what is committed, of all."""
+
+    low: int
+    stable: int
+    high: int
+
+
+class ReadRecords(NamedTuple):
+    """A log's next records, the position after them, and whether its span has ended."""
+
+    where: Partition
+    records: Records
+    position: int
+    ended: bool
+
+
+def name_of(where: Partition) -> str:
+    return f"{where[0]}[{where[1]}]"
+
+
+class TopicReader:
+    """A reader of committed records; `open_reader` opens and closes it. Not thread-safe."""
+
+    def __init__(self, connection: Connection, say: Say) -> None:
+        self._connection, self._say = connection, say
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="topic-reader", daemon=True)
+        self._thread.start()
+        self._wanted: set[TopicPartition] = set()
+        #: Seconds for which a log has given nothing, while it was asked.
+        self._silent_s: Counter[TopicPartition] = Counter()
+        self._said: set[TopicPartition] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._fetcher: Fetcher | None = None
+        self._client: AIOKafkaClient | None = None
+
+    def start(self) -> None:
+        self._call(self._start())
+
+    def _call(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    async def _start(self) -> None:
+        keep_raw_batches()
+        connection = self._connection
+        servers = [server.strip() for server in connection.bootstrap.split(",")]
+        self._client = AIOKafkaClient(
+            bootstrap_servers=servers,
+            client_id=connection.client.get("client.id", "quietcount"),
+            metadata_max_age_ms=METADATA_MS,
+            request_timeout_ms=_REQUEST_MS,
+            **consumer_security(connection),
+        )
+        await self._client.bootstrap()
+        self._subscription = SubscriptionState()
+        self._fetcher = Fetcher(
+            self._client,
+            self._subscription,
+            fetch_max_wait_ms=_FETCH_WAIT_MS,
+            max_partition_fetch_bytes=_FETCH_BYTES,
+            fetch_max_bytes=_RESPONSE_BYTES,
+            check_crcs=connection.client.get("check.crcs", "true").lower() != "false",
+            # A position that the log no longer has is an error.
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            client_rack=connection.client.get("client.rack"),
+        )
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._call(asyncio.wait_for(self._close(), _CLOSE_S))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._fetcher is not None:
+            await self._fetcher.close()
+        if self._client is not None:
+            await self._client.close()
+
+    def bounds(self, logs: Iterable[Partition]) -> dict[Partition, Bounds]:
+        """Return the bounds of logs; KafkaAway names one that does not answer."""
+        asked = list(logs)
+        low = self._call(self._ask(dict.fromkeys(asked, _EARLIEST)))
+        # In this order: the end for all grows meanwhile, and must not be before the other one.
+        stable = self._call(self._ask(dict.fromkeys(asked, _LATEST)))
+        high = self._call(self._ask(dict.fromkeys(asked, _LATEST), READ_UNCOMMITTED))
+        return {log: Bounds(low[log] or 0, stable[log] or 0, high[log] or 0) for log in asked}
+
+    def offsets_at(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """Return the first offset of records from a time on (ms), None if there is none yet."""
+        return self._call(self._ask(times))
+
+    async def _ask(
+        self, times: Mapping[Partition, int], isolation: int = READ_COMMITTED
+    ) -> dict[Partition, int | None]:
+        fetcher, client = self._started()
+        asked = {TopicPartition(*log): at for log, at in times.items()}
+        if not asked:
+            return {}
+        # aiokafka has no other way to ask for the end of what is not committed yet.
+        fetcher._isolation_level = isolation
+        try:
+            client.set_topics([tp.topic for tp in asked])
+            found = await fetcher._retrieve_offsets(asked, _ASK_S * 1000)
+        except KafkaTimeoutError:
+            alone = (fetcher._retrieve_offsets({tp: asked[tp]}, _ALONE_S * 1000) for tp in asked)
+            answers = await asyncio.gather(*alone, return_exceptions=True)
+            pairs = zip(asked, answers, strict=True)
+            silent = [tp for tp, answer in pairs if isinstance(answer, BaseException)]
+            raise self._away(silent or list(asked), _ASK_S) from None
+        finally:
+            fetcher._isolation_level = READ_COMMITTED
+        offsets = {log: found.get(TopicPartition(*log), (-1, None))[0] for log in times}
+        return {log: None if offset < 0 else offset for log, offset in offsets.items()}
+
+    def open_transactions(self, bounds: Mapping[Partition, Bounds]) -> list[str]:
+        """Say of each log whether an open transaction hides its end, unless it has ended since.
+
+        Exactly-once producers nearly always have one open, but not for long.
+        """
+        hidden = {log: of for log, of in bounds.items() if of.stable < of.high}
+        now = self._call(self._ask(dict.fromkeys(hidden, _LATEST)))
+        return [
+            f"{name_of(log)}: ends at offset {of.stable}, where a transaction is open that hides "
+            f"up to {of.high - of.stable:,} records"
+            for log, of in hidden.items()
+            if now[log] == of.stable
+        ]
+
+    def read(
+        self,
+        spans: dict[Partition, tuple[int, int]],
+        longest: int = MESSAGE_BYTES,
+        until_s: float = math.inf,
+    ) -> Iterator[ReadRecords]:
+        """Yield the records in `spans` of offsets until every span has ended, or at `until_s`.
+
+        The caller may delete spans to end them early. Values far longer than `longest` are
+        truncated, but not to within that limit. Raises KafkaAway if a log gives nothing for a
+        minute, and CorruptRecordException for a damaged record batch.
+        """
+        self._call(self._seek({log: start for log, (start, _) in spans.items()}))
+        while spans and time.monotonic() < until_s:
+            for tp, fetched in self._call(self._take(set(spans))):
+                where = tp.topic, tp.partition
+                if where in spans:
+                    yield from self._parts(where, fetched, spans, longest, until_s)
+
+    def _parts(
+        self,
+        where: Partition,
+        fetched: FetchedRecords,
+        spans: dict[Partition, tuple[int, int]],
+        longest: int,
+        until_s: float,
+    ) -> Iterator[ReadRecords]:
+        end = spans[where][1]
+        for part in fetched.parts(longest):
+            inside, _ = part.split(end)
+            ended = part.end >= end
+            if ended:
+                del spans[where]
+            yield ReadRecords(where, inside.records, inside.end, ended)
+            if where not in spans or time.monotonic() >= until_s:
+                return
+
+    async def _seek(self, starts: Mapping[Partition, int]) -> None:
+        fetcher, client = self._started()
+        tps = {TopicPartition(*log): start for log, start in starts.items()}
+        if self._watching is not None:
+            self._watching.cancel()
+        self._wanted = set(tps)
+        self._silent_s.clear()
+        self._subscription.assign_from_user(list(tps))
+        client.set_topics([tp.topic for tp in tps])
+        for tp, start in tps.items():
+            fetcher.seek_to(tp, start)
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def _take(self, logs: set[Partition]) -> list[tuple[TopicPartition, FetchedRecords]]:
+        """Return fetched records, waiting a moment for some; stop fetching what is not wanted."""
+        fetcher, _ = self._started()
+        wanted = {TopicPartition(*log) for log in logs}
+        for tp in self._wanted - wanted:
+            self._subscription.pause(tp)
+            fetcher._records.pop(tp, None)
+        self._wanted = wanted
+        found = self._drain(fetcher)
+        if not found:
+            waiter = fetcher._create_fetch_waiter()
+            await asyncio.wait([waiter], timeout=_WAIT_S)
+            waiter.cancel()
+            found = self._drain(fetcher)
+        if not found:
+            self._check(fetcher)
+        return found
+
+    def _drain(self, fetcher: Fetcher) -> list[tuple[TopicPartition, FetchedRecords]]:
+        found: list[tuple[TopicPartition, FetchedRecords]] = []
+        for tp in [tp for tp in fetcher._records if tp in self._wanted]:
+            result = fetcher._records[tp]
+            if not isinstance(result, FetchResult):
+                if found:
+                    break  # raised next time
+                self._raise(tp, result)
+            if result.check_assignment(tp):
+                position = self._subscription._assigned_state(tp).position
+                try:
+                    found.append((tp, take_batch(result, position)))
+                except CorruptRecordException as error:
+                    text = f"{name_of(tp)} from offset {position}: {error.args[0]}"
+                    raise CorruptRecordException(text) from error
+            if not result.has_more():
+                del fetcher._records[tp]
+                fetcher._notify(fetcher._wait_consume_future)
+        return found
+
+    def _raise(self, tp: TopicPartition, result: Any) -> None:
+        try:
+            result.check_raise()
+        except OffsetOutOfRangeError:
+            position = self._subscription._assigned_state(tp).position
+            raise SettingsError(
+                f"{name_of(tp)}: offset {position} is no longer in the log: retention removed it, or the "
+                "log was cut, while it was read"
+            ) from None
+
+    def _started(self) -> tuple[Fetcher, AIOKafkaClient]:
+        if self._fetcher is None or self._client is None:
+            raise RuntimeError("the reader was not started")
+        return self._fetcher, self._client
+
+    async def _watch(self) -> None:
+        """Count for how long each log has given nothing; a suspended process counts no time."""
+        positions: dict[TopicPartition, int] = {}
+        fetcher, _ = self._started()
+        while True:
+            await asyncio.sleep(1)
+            for tp in self._wanted:
+                position = self._subscription._assigned_state(tp).position
+                if position == positions.get(tp) and tp not in fetcher._records:
+                    self._silent_s[tp] += 1
+                else:
+                    self._silent_s[tp] = 0
+                positions[tp] = position
+
+    def _check(self, fetcher: Fetcher) -> None:
+        if fetcher._fetch_task.done():
+            raise KafkaAway("the Kafka client ended by itself; try again")
+        for patience_s in (GIVE_UP_S, SAY_S):
+            silent = [tp for tp in sorted(self._wanted) if self._silent_s[tp] >= patience_s]
+            if silent and patience_s == GIVE_UP_S:
+                raise self._away(silent, GIVE_UP_S)
+            if new := [tp for tp in silent if tp not in self._said]:
+                self._said.update(new)
+                error = self._away(new, SAY_S)
+                self._say(f"{error}. Waiting for it, for a minute in all")
+
+    def _away(self, silent: list[TopicPartition], seconds: float) -> KafkaAway:
+        named = [f"{name_of(tp)}{self._position(tp)}: {self._why(tp)}" for tp in silent[:3]]
+        if more := len(silent) - len(named):
+            named.append(f"and {more} more")
+        return KafkaAway(f"nothing could be read for {seconds:g} s: {'; '.join(named)}")
+
+    def _position(self, tp: TopicPartition) -> str:
+        if tp not in self._wanted:
+            return ""
+        return f" from offset {self._subscription._assigned_state(tp).position}"
+
+    def _why(self, tp: TopicPartition) -> str:
+        _, client = self._started()
+        leader = client.cluster.leader_for_partition(tp)
+        if leader is None:
+            return "no broker knows this partition: was the topic deleted?"
+        if leader == -1:
+            return "it has no leader"
+        state = self._subscription._assigned_state(tp) if tp in self._wanted else None
+        if state is not None and time.time() * 1000 - (state.timestamp or 0) < _RECENT_MS:
+            return f"its leader, broker {leader}, sends no records from there on"
+        return f"its leader, broker {leader}, does not answer"
+
+
+@contextmanager
+def open_reader(connection: Connection, say: Say) -> Iterator[TopicReader]:
+    """Open a reader, which names logs that give nothing with `say`; KafkaAway without a broker."""
+    reader = TopicReader(connection, say)
+    try:
+        try:
+            reader.start()
+        except ConsumerError as error:
+            raise KafkaAway(
+                f"kafka.bootstrap = {connection.bootstrap!r}: {text_of(error)}"
+            ) from error
+        yield reader
+    finally:
+        reader.close()
