@@ -293,25 +293,41 @@ def _reasons_of(node: ast.AST, tree: ast.Module, of_format: bool) -> Iterator[st
 
 
 def _phrases(node: ast.expr, tree: ast.Module) -> set[str]:
-    """The phrases that an expression can be: what varies by the settings in words is in a property named `_kind` or a table `_IN`."""
+    """The phrases that an expression can be: what varies in words is in a function, a constant or a table."""
     if isinstance(node, ast.BinOp):  # behind it, the likely unit
         node = node.left
     text = template(node)
     if text.endswith(HOLE) and isinstance(node, ast.JoinedStr):
         last = node.values[-1]
         choices = last.value if isinstance(last, ast.FormattedValue) else last
-        word = name_of(choices.value if isinstance(choices, ast.Subscript) else choices)
-        inners = (
-            inner
-            for other in ast.walk(tree)
-            if (isinstance(other, ast.FunctionDef) and other.name == word)
-            or (isinstance(other, ast.Assign) and name_of(other.targets[0]) == word)
-            for inner in ast.walk(other)
-        )
-        strings = {template(i) for i in inners if isinstance(i, ast.Constant | ast.JoinedStr)}
-        kinds = {string for string in strings if string[:1] in ("a", " ") and string[-1:] != " "}
+        if isinstance(choices, ast.Subscript):
+            choices = choices.value
+        if isinstance(choices, ast.Call) and name_of(choices.func).endswith("fault"):
+            choices = choices.func
+        kinds = _words_of(name_of(choices), tree)
         return {text[:-1] + kind for kind in kinds} or {text}
     return {text}
+
+
+def _words_of(word: str, tree: ast.Module) -> set[str]:
+    """The ends of a reason that a function, constant or table of this name holds or returns."""
+    inners = (
+        inner
+        for other in ast.walk(tree)
+        if (isinstance(other, ast.FunctionDef) and other.name == word)
+        or (isinstance(other, ast.Assign) and name_of(other.targets[0]) == word)
+        for inner in ast.walk(other)
+    )
+    found: set[str] = set()
+    for inner in inners:
+        if isinstance(inner, ast.Constant | ast.JoinedStr):
+            string = template(inner)
+            if string.startswith(("a ", "an ", " ", "not ")) and string[-1:] != " ":
+                found.add(string)
+        named = inner.id if isinstance(inner, ast.Name) and inner.id != word else ""
+        if named.isupper() or named.endswith("fault"):
+            found |= _words_of(named, tree)
+    return found
 
 
 def rows(heading: str, guide: str) -> list[list[str]]:

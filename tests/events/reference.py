@@ -18,14 +18,19 @@ STEP = re.compile(r'("(?:[^"\\]|\\.)*"|[^.\[]+)(\[\])?(?:\.|$)')
 
 
 # With 0 for every digit: `datetime.fromisoformat` reads more, such as weeks.
-FRACTIONS = [point + "0" * digits for point in ".," for digits in range(1, 10)]
-CLOCKS = ["00:00", "00:00:00", *("00:00:00" + fraction for fraction in FRACTIONS)]
+FRACTIONS = ["", *(point + "0" * digits for point in ".," for digits in range(1, 19))]
+CLOCKS = ["00:00", "0000", *(at + part for at in ("00:00:00", "000000") for part in FRACTIONS)]
+OFFSETS = [sign + form for sign in "+-" for form in ("00", "0000", "00:00")]
+ZONES = ["", *(space + zone for space in ("", " ") for zone in ("Z", "z", "UTC", "GMT", *OFFSETS))]
 ISO = {
-    f"0000-00-00{mark}{clock}{zone}"
-    for mark in "T "
+    f"{date}{mark}{clock}{zone}"
+    for date in ("0000-00-00", "00000000")
+    for mark in "Tt "
     for clock in CLOCKS
-    for zone in ("", "Z", "+00:00", "-00:00", "+0000", "-0000")
+    for zone in ZONES
 }
+BRACKETS = re.compile(r"(?<=.)(\[[A-Za-z][-A-Za-z0-9_+/.=]*\])+$")
+NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 
 
 class Looked(NamedTuple):
@@ -74,13 +79,27 @@ def at(value: Any, path: str) -> Any:
     return walk(value, [name for name, _ in steps_of(path)])
 
 
+def unicode_only(value: Any) -> Any:
+    if isinstance(value, str) and any(0xD800 <= ord(each) < 0xE000 for each in value):
+        raise Refused
+    return value
+
+
 def text_of(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else None
 
 
+def number_in(value: Any) -> Any:
+    """Return a text that is exactly a number as that number; any other value as it is."""
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return json.loads(value, parse_float=Decimal, parse_int=lambda text: int(text[:4_000]))
+    return value
+
+
 def number_of(value: Any) -> float | None:
+    value = number_in(value)
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         return None
     try:
@@ -90,7 +109,7 @@ def number_of(value: Any) -> float | None:
 
 
 def label(value: Any) -> str:
-    text = text_of(value)
+    text = text_of(unicode_only(value))
     if text is None or len(text.encode()) > LONGEST:
         raise Refused
     return text
@@ -101,6 +120,7 @@ def matches(record: Any, condition: Mapping[str, Any]) -> bool:
         value = at(record, condition["field"])
     except Refused:
         value = NOTHING
+    unicode_only(value)
     there = value is not NOTHING and value is not None
     text, number = (text_of(value), number_of(value)) if there else (None, None)
     checks: dict[str, Callable[[Any], bool]] = {
@@ -114,9 +134,13 @@ def matches(record: Any, condition: Mapping[str, Any]) -> bool:
 
 
 def times(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    value = number_in(value)
+    if isinstance(value, bool) or not isinstance(value, int | Decimal) or value < 0:
         raise Refused
-    return min(value, MOST)
+    # An exponent of more than 400 is beyond what readers keep.
+    if isinstance(value, Decimal) and (value.adjusted() > 400 or Fraction(value).denominator > 1):
+        raise Refused
+    return min(int(value), MOST)
 
 
 def one(value: Any, edges: Sequence[float] | None) -> str | int:
@@ -133,6 +157,7 @@ def in_steps(value: Any, of: Mapping[str, Any]) -> int:
     if number_of(value) is None:
         raise Refused
     least, most, step = (Fraction(repr(of[name])) for name in ("from", "to", "step"))
+    value = number_in(value)
     # Exponents of thousands: compared before they are expanded.
     if value <= Decimal(repr(of["from"])):
         return 0
@@ -189,20 +214,46 @@ def items_of(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[st
     return items
 
 
+def iso_of(text: str) -> Fraction | int:
+    zoned = BRACKETS.sub("", text)
+    form = re.sub("[0-9]", "0", zoned)
+    if form not in ISO or (zoned != text and form in ISO_WITHOUT_ZONE):
+        raise Refused
+    date, clock = zoned[: 10 if "-" in zoned[:5] else 8], zoned[11 if "-" in zoned[:5] else 9 :]
+    clock = clock.replace(" ", "").replace("UTC", "Z").replace("GMT", "Z").upper()
+    seconds = 0
+    if re.match("24:?00($|[^0-9:]|:?00([.,]0*)?($|[^0-9.,]))", clock):
+        clock, seconds = "00" + clock[2:], 86_400
+    if leaping := re.match("[0-9]{2}:?[0-9]{2}:?60", clock):
+        end = leaping.end()
+        clock, seconds = clock[: end - 2] + "59" + clock[end:], 1
+    if re.search("[-+][0-9]{2}:?[6-9][0-9]$", clock):
+        raise Refused  # Python reads +00:60
+    fraction = re.search("[.,][0-9]+", clock)
+    clock = re.sub("[.,][0-9]+", "", clock)
+    try:
+        moment = datetime.fromisoformat(date + "T" + clock)
+    except ValueError:
+        raise Refused from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if seconds == 1 and moment.astimezone(UTC).strftime("%H:%M") != "23:59":
+        raise Refused
+    since = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(seconds=1) + seconds
+    return since * 1_000 + (Fraction("0." + fraction[0][1:]) * 1_000 if fraction else 0)
+
+
+ISO_WITHOUT_ZONE = {form for form in ISO if re.search("[0-9]$", form) and "+" not in form[8:]}
+ISO_WITHOUT_ZONE = {form for form in ISO_WITHOUT_ZONE if "-" not in form[9:]}
+
+
 def time_of(value: Any, unit: str) -> int:
     found: int | Fraction = -1
     if unit == "iso":
-        iso = isinstance(value, str) and re.sub("[0-9]", "0", value).upper() in ISO
-        if iso and value[11:13] != "24":
-            try:
-                moment = datetime.fromisoformat(value[:10] + "T" + value[11:].upper())
-            except ValueError:
-                raise Refused from None
-            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-            since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-            found = Fraction(since // timedelta(microseconds=1), 1_000)
-    elif not isinstance(value, bool) and isinstance(value, int | Decimal if unit == "s" else int):
-        found = Fraction(value) * TIMES[unit]
+        found = iso_of(value) if isinstance(value, str) else -1
+    else:
+        value = number_in(value)
+        if not isinstance(value, bool) and isinstance(value, int | Decimal):
+            found = -1 if value > 10**30 else Fraction(value) * TIMES[unit]
     if found < 0 or found // 1 > 2**53:
         raise Refused
     return int(found // 1)
@@ -255,7 +306,11 @@ def event(
     try:
         seen: list[Looked | None] = []
         for view in views_of(events, histograms):
-            if not all(matches(record, condition) for condition in view.get("where", [])):
+            try:
+                selected = all(matches(record, condition) for condition in view.get("where", []))
+            except Refused:
+                return "rejected"
+            if not selected:
                 seen.append(None)
                 continue
             looking = True

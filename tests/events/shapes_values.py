@@ -24,7 +24,8 @@ def dumped(value: Any, choose: random.Random) -> str:
         return "{" + comma.join(fields) + "}"
     if isinstance(value, list):
         return "[" + choose.choice((",", ", ")).join(dumped(inner, choose) for inner in value) + "]"
-    return WRITERS[choose.random() < 0.005](value)
+    in_ascii = choose.random() < 0.005 or any("\ud800" <= each < "\ue000" for each in str(value))
+    return WRITERS[in_ascii](value)
 
 
 def a_label(choose: random.Random) -> Any:
@@ -51,10 +52,13 @@ def a_number(choose: random.Random) -> Any:
         return Raw(choose.choice(rare.split()))
     exact = choose.random() < 0.1
     number = choose.uniform(-20, 120)
-    return Raw(repr(number) if exact else f"{number:.2f}")
+    text = repr(number) if exact else f"{number:.2f}"
+    return text if choose.random() < 0.1 else Raw(text)
 
 
-def a_count(choose: random.Random) -> int:
+def a_count(choose: random.Random) -> Any:
+    if choose.random() < 0.1:
+        return choose.choice(("2", "0", Raw("3.0"), "12345678901", "4.0"))
     if choose.random() < 0.02:
         return choose.choice((40, 999_999_999_999, 2**40, 2**41, 2**70))
     return choose.randrange(5)
@@ -67,7 +71,8 @@ def a_time(unit: str) -> One:
             rare = choose.random() < 0.03
             at = time.gmtime(min(ms // 1_000, 2**34))
             fractions = ("", "", ".5", ".123", ".999999", *((".123456789", ",25") if rare else ()))
-            zones = ("z", "+02:00", "-0530", "-00:00") if rare else ("Z", "", "+00:00")
+            odd = ("z", "-00:00", " UTC", "Z[UTC]", " +01", "+01:00[Europe/Berlin]")
+            zones = odd if rare else ("Z", "", "+00:00", "+02:00", "-0530", "+00", "-05")
             mark = choose.choice("t" if rare else "T ")
             text = time.strftime(f"%Y-%m-%d{mark}%H:%M:%S", at)
             return text + choose.choice(fractions) + choose.choice(zones)
@@ -75,7 +80,8 @@ def a_time(unit: str) -> One:
             s, whole = ms / 1_000, ms // 1_000
             return Raw(choose.choice((str(whole), f"{s:.3f}", repr(s), f"{whole}.9999")))
         below_ms = choose.randrange(1 if unit == "ms" else 1_000)
-        return ms * {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit] + below_ms
+        since = ms * {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit] + below_ms
+        return str(since) if choose.random() < 0.1 else since
 
     return drawn
 
@@ -91,6 +97,18 @@ ODD: tuple[Any, ...] = (
     *map(Raw, ("-0.5", '{"a":1,"a":2}', "9007199254740992", "9007199254740.9921")),
     Raw("0.00000000000000000001"),
     *("2026-01-02T03:04:05Z", "2026-02-30T00:00:00Z", "1969-12-31T23:59:59Z", "2026-01-02T03:04"),
+    *(
+        "\ud83d",
+        "a\udc00b",
+        ["a", "\ud800"],
+        {"\udfff": 1},
+        "12",
+        "1.50",
+        "-3",
+        "07",
+        "NaN",
+        "2 kg",
+    ),
     *("2026-01-02T03:04:60Z", "2024-02-29 23:59:59.999", "0001-01-01T00:00:00+01:00"),
     "9999-12-31T23:59:59-01:00",
 )

@@ -13,6 +13,7 @@ from tests.events.reading import event_reader, one
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.events.json import NESTED_MAX
 from workers.events.log import LIST, VALUE, FieldSpans
+from workers.events.project import NOT_UNICODE
 from workers.events.reader import EventReader
 from workers.events.view_kernels import ITEMS
 from workers.kafka.records import Records
@@ -26,7 +27,18 @@ BROKEN = {
     b'{"shop":"s1"': "not JSON",
     b'{"shop":"s1","products":["a"],"ts":1}{}': "not JSON",
     b'{"shop":"s1","products":["a"],"ts":1},{"shop":"s1","products":["a"],"ts":1}': "not JSON",
-    b'{"shop":"s1","products":["\\ud800"],"ts":1}': "not JSON",
+    b'{"shop":"s1","products":["\\ud800"],"ts":1}': f"field 'products' has an item that is {NOT_UNICODE}",
+    b'{"shop":"s1","products":{"\\ud800":1},"ts":1}': f"a label in 'products' is {NOT_UNICODE}",
+    b'{"shop":"\\udfffs1","products":["a"],"ts":1}': f"field 'shop' is {NOT_UNICODE}",
+    b'{"shop":"s1","products":["a"],"note":"caf\xe9","ts":1}': "not JSON",
+    b'{"shop":"s1","products":["a"],"caf\xe9":1,"ts":1}': "not JSON",
+    b'{"shop":"s1","products":["a"],"note":"a \\x22b\\x22","ts":1}': "not JSON",
+    b'{"shop":"s1","products":["a"],"note":NaN,"ts":1}': "not JSON",
+    b'{"shop":"s1","products":["a"],"note":1,"ts":1,}': "not JSON",
+    b"{'shop':'s1','products':['a'],'ts':1}": "not JSON",
+    GOOD + b"\n" + GOOD: "not JSON",
+    GOOD + b"\0": "not JSON",
+    GOOD.decode().encode("utf-16"): "not JSON",
     b"[" * 100_000: "not JSON",
     b'{"deep":'
     + b"[" * 5_000
@@ -43,11 +55,13 @@ BROKEN = {
     b'{"shop":"s1","products":null,"ts":1}': "field 'products' is null",
     b'{"shop":"s1","products":["a",7.5],"ts":1}': "field 'products' has an item that is not a string, whole number or boolean",
     b'{"shop":"s1","products":{"a":-1},"ts":1}': "a count in 'products' is not a non-negative integer",
-    b'{"shop":"s1","products":{"a":1.0},"ts":1}': "a count in 'products' is not a non-negative integer",
+    b'{"shop":"s1","products":{"a":1.5},"ts":1}': "a count in 'products' is not a non-negative integer",
+    b'{"shop":"s1","products":{"a":"1.5"},"ts":1}': "a count in 'products' is not a non-negative integer",
     b'{"shop":"s1","products":{"a":true},"ts":1}': "a count in 'products' is not a non-negative integer",
-    b'{"shop":"s1","products":{"a":"1"},"ts":1}': "a count in 'products' is not a non-negative integer",
+    b'{"shop":"s1","products":{"a":"1 kg"},"ts":1}': "a count in 'products' is a text that holds no number",
     b'{"shop":"s1","products":["a"]}': "missing field 'ts'",
-    b'{"shop":"s1","products":["a"],"ts":"1"}': "field 'ts' is not a time in ms",
+    b'{"shop":"s1","products":["a"],"ts":"-1"}': "field 'ts' is not a time in ms",
+    b'{"shop":"s1","products":["a"],"ts":"1 s"}': "field 'ts' is not a time in ms: a text that holds no number",
     b'{"shop":"s1","products":["a"],"ts":-1}': "field 'ts' is not a time in ms",
     b'{"shop":"s1","products":["' + b"x" * 1025 + b'"],"ts":1}': "label too long",
     b'{"shop":"s1","products":["' + "é".encode() * 513 + b'"],"ts":1}': "label too long",
@@ -205,7 +219,7 @@ def test_a_user_is_a_string_a_whole_number_or_the_record_key() -> None:
     spans, rejects = one(event_reader(events, "who").read(records))
     assert [row[3] for row in read_back(spans)] == [*good.values()]
     reasons = ["field 'who' is not a string or a whole number"] * 3 + ["field 'who' is null"]
-    reasons += ["not JSON", "missing field 'who'", *["label too long"] * 2]
+    reasons += ["label too long", "missing field 'who'", *["label too long"] * 2]
     assert [r.reason for r in rejects] == reasons
     keyed = event_reader(msgspec.structs.replace(events, user="$key"), "$key")
     spans, rejects = one(keyed.read(Records.of([values[0], values[0]], [b"bob", None])))

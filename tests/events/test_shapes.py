@@ -1,6 +1,7 @@
 """Three readers agree on any shape; the compiled one reads plain events of every ordinary shape."""
 
 import functools
+import json
 import random
 from typing import Any
 
@@ -165,18 +166,64 @@ DAYS = (
     *("2024-02-29", "2023-02-29", "2000-02-29", "2100-02-29", "2026-02-30", "2026-04-30"),
     *("2026-04-31", "2026-07-31", "2026-08-31", "2026-09-31", "2026-12-31", "2026-13-01"),
     *("2026-00-01", "2026-01-00", "2026-01-32", "1969-12-31", "1970-01-01", "9999-12-31"),
-    *("2026/01-01", "2026-01/01", "26-01-01"),
+    *("2026/01-01", "2026-01/01", "26-01-01", "20260131", "20260231", "202601-31", "2026-0131"),
+    *("0000-01-01", "10000-01-01", "+002026-01-01", "2026-W01-1", "2026-001", "0001-01-01"),
 )
 CLOCKS = (
     *("00:00:00", "23:59:59", "24:00:00", "25:00:00", "23:60:00", "23:59:60", "23:59:61"),
-    *("12:00", "12-00-00", "1:00:00", "aa:00:00"),
+    *("12:00", "12-00-00", "1:00:00", "aa:00:00", "1200", "120000", "12:0000", "1200:00", "12"),
+    *("24:00", "2400", "24:00:00.000", "24:00:00.001", "24:00:01", "24:01", "23:59:60.5"),
+    *("235960", "23:58:60", "00:59:60"),
 )
 BEHIND = (
     "",
     *("Z", ".5Z", ".05Z", ".123456789Z", ".Z", ",5Z", "+00:00", "+01:00", "-00:30"),
     *("+00:01", "-00:00", "+0100"),
     " Z",
-    *("ZZ", "z", "UTC"),
+    *(
+        "ZZ",
+        "z",
+        "UTC",
+        "GMT",
+        " UTC",
+        " GMT",
+        "  Z",
+        "utc",
+        " utc",
+        "UTC+1",
+        "GMT+01:00",
+        "Z+01:00",
+    ),
+    *("+00", "-05", "+0530", "+05:30", "-0930", " +00", " -0500", "+1", "+01:", "+01:0", "+", "-"),
+    *(
+        "+23:59",
+        "-23:59",
+        "+24",
+        "+24:00",
+        "-24:00",
+        "+00:60",
+        "+0060",
+        "+99",
+        "+01:00:00",
+        "+1:00",
+    ),
+    *(
+        "Z[UTC]",
+        "+01:00[Europe/Berlin]",
+        "-03[America/Argentina/La_Rioja]",
+        "Z[Etc/GMT+1][u-ca=iso]",
+    ),
+    *(
+        "[Europe/Berlin]",
+        "[UTC]",
+        "+01:00[",
+        "+01:00[]",
+        "+01:00[x]y",
+        " Europe/Berlin",
+        " CET",
+        " PM",
+    ),
+    *(",123456789+01", ".1234567890", ".123456789012345678Z", ",Z", "+01:00 "),
 )
 NUMBERS: tuple[Any, ...] = (
     *(0, 1, -1, -999, 999, 2**53 - 1, 2**53, 2**53 + 1, 2**53 // 1_000, 2**53 // 1_000 + 1),
@@ -190,7 +237,14 @@ DECIMALS = (
     *("49.999999999999999", "999999999999999.9", "1e1", "1E400", "5e-1", "5E-01", "0.5e+0"),
     *("49999999999999999e-17", "500000000000000.1e-15", "1e01", "1E+1"),
     *("10000000000000001e-15", "0.01e3", "9.99999999999999999e0", "1e-99", "1e99", "1e100"),
-    *("-1e1", "0e99", "-0e0", "5.0e1", "1.5e3"),
+    *("-1e1", "0e99", "-0e0", "5.0e1", "1.5e3", "2.00", "2.01", "2e0", "1795296236471.999"),
+    *("1795296236471.0", "1.795296236471e12", "-1.0", "-0.4", "1795296236471999.9", "999.999999"),
+)
+TEXTS = (
+    *("", " ", " 1", "1 ", "1\n", "+1", "007", "00", "01.5", "-", "1.", ".5", "1e", "1,5", "1_000"),
+    *("2 kg", "NaN", "Infinity", "-Infinity", "inf", "0x10", "true", "null", "\u0661\u0662", "-0"),
+    *("1795296236471000", "12345678901234567890", "9" * 19, "9" * 20, "1" + "0" * 400, "5e-1x"),
+    *("2026-11-22T10:00:00Z", "-5", "--5", "5-", "1" + "0" * 5_000, "-1" + "0" * 5_000),
 )
 
 
@@ -200,7 +254,7 @@ def probes() -> list[tuple[Case, list[bytes]]]:
         f"{day}{mark}{clock}{behind}"
         for day, clock, behind, mark in (
             *((day, "01:02:03", "Z", "T") for day in DAYS),
-            *((DAYS[0], clock, "", " ") for clock in CLOCKS),
+            *((DAYS[0], clock, zone, " ") for clock in CLOCKS for zone in ("", "Z", "-0100")),
             *((DAYS[0], "01:02:03", behind, "T") for behind in BEHIND),
             *((DAYS[0], "01:02:03", "Z", mark) for mark in "Tt _x"),
         )
@@ -209,6 +263,8 @@ def probes() -> list[tuple[Case, list[bytes]]]:
     numbers = [
         *(dumped(number, random.Random(1)).encode() for number in NUMBERS),
         *(number.encode() for number in DECIMALS),
+        *(b'"%b"' % number.encode() for number in DECIMALS),
+        *(json.dumps(text).encode() for text in TEXTS),
     ]
     times = [b'{"i":"a","t":%b}' % number for number in numbers]
     for unit in ("ms", "s", "us", "ns"):
@@ -361,7 +417,14 @@ DEFECTS = {
     "the 24th hour": ("hour > 23", "hour > 24"),
     "a minute of 61 seconds": ("second > 59", "second > 60"),
     "a fraction of tenths": ("scale //= 10\n            ", ""),
-    "any zone is UTC": ("utc = two(data, at + 1) == 0 and two(data, at + 4) == 0", "utc = True"),
+    "any zone is UTC": ("offset = offset_minutes(data, at, stop)", "offset = 0"),
+    "west is east": ("else -60 * hours - minutes", "else 60 * hours + minutes"),
+    "minutes of an offset are nothing": ("return 60 * hours + minutes", "return 60 * hours"),
+    "an offset of a day": ("0 <= hours <= 23", "0 <= hours <= 24"),
+    "an offset of 60 minutes": ("0 <= minutes <= 59", "0 <= minutes <= 60"),
+    "a text that only begins as a number": ("kind if end == stop else kinds.TEXT", "kind"),
+    "a text of doubt is no number": ("return -math.inf, math.inf, True", "return 0.0, 0.0, False"),
+    "a count with a fraction": ("if data[at] != ZERO:\n                return -1", "pass"),
     "a text in any form is a time": ("data[start + 4] != 45", "False"),
 }
 

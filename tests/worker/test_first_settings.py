@@ -15,7 +15,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from tests.commands.init.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
 from tests.registry_server import registry_server
 from tests.worker.harness import Site, Worker, now_ms, succeed, unk
-from workers.events.project import time_ms
+from workers.events.times import time_ms
 from workers.settings.settings import Settings
 
 pytestmark = pytest.mark.waits

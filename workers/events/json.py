@@ -1,15 +1,16 @@
 """JSON format, one object per record: the node tree for the scanner, and the general reader.
 
-The general reader decodes with msgspec along the tree of wanted paths. A record of another shape is
-decoded completely, so that the reject can say what is wrong with it. Skipped values are checked
-less: an unwanted string may hold invalid UTF-8, and an unwanted integer more digits than Python
-reads (4,300). In decoded values both are "not JSON", as is an unpaired surrogate escape everywhere.
+A record is JSON as RFC 8259 has it: UTF-8 throughout, even in unwanted fields. A byte order mark
+before it is ignored. The general reader decodes with msgspec along the tree of wanted paths. A
+record of another shape is decoded completely, so that the reject can say what is wrong with it.
+Python decodes the JSON that msgspec refuses: unpaired surrogate escapes, which `events.project`
+rejects in wanted fields, and integers of more than 4,300 digits.
 """
 
+import json
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from itertools import compress
-from typing import Any, TypedDict
+from typing import Any, NoReturn, TypedDict
 
 import msgspec
 import numpy as np
@@ -20,15 +21,15 @@ from workers.arrays.words import WORD
 from workers.events import json_scanner as scanner
 from workers.events.json_scanner import nesting_depths
 from workers.events.log import FieldSpans, scan_parts
+from workers.events.numbers import decimal, whole
 from workers.events.tree import Node
 from workers.runtime.frozen import Frozen, read_only
 
 # Nested lists and objects. CPython allows a recursion depth of about 1,000, including our own
 # calls; which of msgspec's calls count differs by version. All versions allow this many.
 NESTED_MAX = 512
-# Beyond the range of a float, yet small enough that the integer stays short: without a limit, ten
-# bytes of JSON would fill the memory.
-EXPONENT_MAX = 400
+# RFC 8259 lets a reader ignore it; .NET and Windows write it.
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class JsonTree(Frozen):
@@ -111,8 +112,8 @@ class JsonDecoder(Frozen):
     def __init__(self, tree: Node) -> None:
         wanted: Any = msgspec.json.Decoder(_type(tree), float_hook=decimal)
         anything: Any = msgspec.json.Decoder(float_hook=decimal)
-        self._wanted: Callable[[bytes], Any] = wanted.decode
-        self._anything: Callable[[bytes], Any] = anything.decode
+        self._wanted: Callable[[str], Any] = wanted.decode
+        self._anything: Callable[[str], Any] = anything.decode
 
     def decode(self, value: bytes) -> object:
         """Return a record as dict, list, str, int, bool and None, with `decimal` for other numbers.
@@ -120,19 +121,33 @@ class JsonDecoder(Frozen):
         Unwanted fields are left out, unless the record has another shape. The last value of a
         repeated name wins.
         """
-        _check_depth(value)
+        text = _checked_text(value)
         try:
-            return self._wanted(value)
+            return self._wanted(text)
         except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
-            return self.decode_all(value)
+            return self._decode_all(text)
 
     def decode_all(self, value: bytes) -> object:
         """As `decode`, with every field of the record."""
-        _check_depth(value)
+        return self._decode_all(_checked_text(value))
+
+    def _decode_all(self, text: str) -> object:
         try:
-            return self._anything(value)
+            return self._anything(text)
+        except (ValueError, RecursionError):
+            pass
+        try:
+            return _PYTHON.decode(text)
         except (ValueError, RecursionError):
             raise ValueError("not JSON") from None
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python reads and writes, but JSON does not have."""
+    raise ValueError(word)
+
+
+_PYTHON = json.JSONDecoder(parse_float=decimal, parse_int=whole, parse_constant=_refuse_constant)
 
 
 class Json(JsonDecoder):
@@ -164,21 +179,17 @@ class Json(JsonDecoder):
         return decode
 
 
-def _check_depth(value: bytes) -> None:
-    if value.count(b"[") + value.count(b"{") <= NESTED_MAX:
-        return
-    record, whole = np.frombuffer(value, dtype=np.uint8), np.array([[0, len(value)]])
-    if nesting_depths(readonly_contiguous(record), readonly_contiguous(whole))[0] > NESTED_MAX:
-        raise ValueError("not JSON")
-
-
-def decimal(text: str) -> Decimal | float:
-    """Return a number exactly as written; beyond EXPONENT_MAX, as a float, 0 or infinite."""
+def _checked_text(value: bytes) -> str:
+    """Return the text of a record that is nested no deeper than its readers go."""
+    if value.count(b"[") + value.count(b"{") > NESTED_MAX:
+        record, all_of_it = np.frombuffer(value, dtype=np.uint8), np.array([[0, len(value)]])
+        depths = nesting_depths(readonly_contiguous(record), readonly_contiguous(all_of_it))
+        if depths[0] > NESTED_MAX:
+            raise ValueError("not JSON")
     try:
-        found = Decimal(text)
-    except ArithmeticError:  # an exponent of many digits
-        return float(text)
-    return found if abs(found.adjusted()) <= EXPONENT_MAX else float(text)
+        return value.removeprefix(_BYTE_ORDER_MARK).decode()
+    except UnicodeDecodeError:
+        raise ValueError("not JSON") from None
 
 
 def _type(node: Node) -> Any:

@@ -3,17 +3,17 @@
 The scanner is stricter than the general reader (`events.json`), never laxer, and declines to it
 every record that it is unsure of. It reads:
 
-    record  one object, surrounded by optional white space
+    record  one object, surrounded by optional white space, behind an optional byte order mark
     names   strings in every object on a wanted path; each wanted name once
     values  strings, numbers within the limits of `events.log`, true, false, null; lists and objects
             that are skipped
     items   such values, lists of them, objects of at most MAP_NAMES_MAX with distinct names
     inner   null, or the object or list that the wanted paths require
-    others  skipped: strings (surrogate escapes only in pairs), numbers with at most NUMBER_DIGITS
+    others  skipped: strings (unpaired surrogate escapes, too), numbers with at most NUMBER_DIGITS
             digits in every part, true, false, null; lists and objects of such values, nested at
             most DEPTH_MAX deep
 
-Every string must be valid UTF-8 as CPython defines it, even where msgspec would not check.
+Every string must be valid UTF-8 as CPython defines it.
 `data`, uint8 (b,), has the bytes of a batch; `stop` is the exclusive end of the record. Functions
 return positions in `data`, or REFUSED.
 
@@ -57,6 +57,7 @@ OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = 91, 93, 123, 125
 SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
 ZERO, NINE = 48, 57
 TRUE, FALSE, NULL = (np.frombuffer(word, dtype=np.uint8) for word in (b"true", b"false", b"null"))
+BYTE_ORDER_MARK = np.frombuffer(b"\xef\xbb\xbf", dtype=np.uint8)
 SMALL_E, LARGE_E, SMALL_U = 101, 69, 117
 # By byte: the character that it escapes, and its value as a hexadecimal digit; -1: invalid.
 ESCAPES = np.full(256, -1)
@@ -66,7 +67,6 @@ HEXADECIMAL[list(b"0123456789abcdefABCDEF")] = [*range(16), *range(10, 16)]
 ESCAPES.flags.writeable = HEXADECIMAL.flags.writeable = False
 # UTF-16 surrogates: high halves from HIGH on, low halves from LOW to SURROGATES_STOP.
 HIGH, LOW, SURROGATES_STOP = 0xD800, 0xDC00, 0xE000
-# The general reader rejects integers of more than 4,300 digits as not JSON.
 NUMBER_DIGITS = 400
 # Below 64: one bit per level, the innermost lowest, marks objects.
 DEPTH_MAX = 32
@@ -183,13 +183,23 @@ def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return found, at
 
 
+@checked_inline
+def skip_escape(data: Bytes, at: int, stop: int) -> int:
+    """Return the end of the escape at `at`, a backslash; surrogates need not be in pairs."""
+    after = peek(data, at + 1, stop)
+    if after == SMALL_U:
+        return at + 6 if unit(data, at + 2, stop) >= 0 else REFUSED
+    return at + 2 if after != END and ESCAPES[after] >= 0 else REFUSED
+
+
 @checked_part
-def escaped_text(data: Bytes, at: int, stop: int) -> int:
+def skip_text(data: Bytes, at: int, stop: int) -> int:
+    """Return the closing quote of an unwanted string that opens at `at`."""
     if peek(data, at, stop) != QUOTE:
         return REFUSED
     at = skip_plain(data, at + 1, stop)
     while peek(data, at, stop) == BACKSLASH:
-        _, at = escape(data, at, stop)
+        at = skip_escape(data, at, stop)
         if at == REFUSED:
             return REFUSED
         at = skip_plain(data, at, stop)
@@ -235,7 +245,7 @@ def skip_word(data: Bytes, at: int, stop: int, word: Bytes) -> int:
 
 @checked_part
 def skip_name(data: Bytes, at: int, stop: int) -> int:
-    at = escaped_text(data, at, stop)
+    at = skip_text(data, at, stop)
     if at == REFUSED:
         return REFUSED
     at = skip_space(data, at + 1, stop)
@@ -258,7 +268,7 @@ def scan_word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 def skip_flat(data: Bytes, at: int, stop: int) -> int:
     byte = peek(data, at, stop)
     if byte == QUOTE:
-        at = escaped_text(data, at, stop)
+        at = skip_text(data, at, stop)
         return at + 1 if at != REFUSED else REFUSED
     end, _ = scan_word(data, at, stop)
     return skip_number(data, at, stop) if end == REFUSED else end
@@ -634,9 +644,13 @@ def scan_record(
     level = 0
     node, row, hint = NONE, NONE, NONE
     child, before = 0, NONE
+    begin = at
     at = skip_space(data, at, stop)
     if peek(data, at, stop) != OPEN_OBJECT:
-        return DECLINED, filled
+        end = skip_word(data, begin, stop, BYTE_ORDER_MARK)
+        at = skip_space(data, end, stop) if end != REFUSED else stop
+        if peek(data, at, stop) != OPEN_OBJECT:
+            return DECLINED, filled
     while True:
         # The value of `child` begins at `at`; NONE: not wanted.
         opens = False

@@ -8,7 +8,17 @@ from workers.arrays.compiled import checked_inline, checked_part, kernel_inline
 from workers.arrays.types import Bytes, Longs
 from workers.arrays.words import WORD, digits_at
 from workers.events import log as kinds
-from workers.events.json_scanner import PLUS, SMALL_E, ZERO, byte_at
+from workers.events.json_scanner import (
+    MINUS,
+    NINE,
+    PLUS,
+    POINT,
+    SMALL_E,
+    ZERO,
+    byte_at,
+    peek,
+    scan_number,
+)
 from workers.events.log import KIND, START, STOP
 from workers.settings.times import TIME_MAX_MS
 
@@ -25,6 +35,7 @@ EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
 NEAR = 1e-13
 WORD_POWER = 10**WORD
 MS, S, US, NS, ISO = 0, 1, 2, 3, 4
+NO_OFFSET = -1 << 20
 
 TRUE_WORD = np.frombuffer(b"true", dtype=np.uint8)
 FALSE_WORD = np.frombuffer(b"false", dtype=np.uint8)
@@ -81,11 +92,40 @@ def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     return (-real if minus else real), exact
 
 
+@checked_part
+def kind_in_text(data: Bytes, start: int, stop: int) -> int:
+    """Return the kind of the number that a text holds.
+
+    OTHER if it certainly holds none, TEXT if the general reader has to decide.
+    """
+    byte = peek(data, start, stop)
+    if byte != MINUS and not ZERO <= byte <= NINE:
+        return kinds.OTHER
+    end, kind = scan_number(data, start, stop)
+    return kind if end == stop else kinds.TEXT
+
+
+@checked_part
+def past_whole_digits(data: Bytes, start: int, stop: int) -> int:
+    """Return the place of the point in a number, or `stop`."""
+    for at in range(start, stop):
+        if data[at] == POINT:
+            return at
+    return stop
+
+
 @kernel_inline
 def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
-    """Return float64 bounds, usually equal, on the nearest float64, and whether it is a number."""
+    """Return float64 bounds, usually equal, on the nearest float64, and whether it is a number.
+
+    Infinite bounds where the general reader has to decide.
+    """
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     real, exact = 0.0, True
+    if kind == kinds.TEXT:
+        kind = kind_in_text(data, start, stop)
+        if kind == kinds.TEXT:
+            return -math.inf, math.inf, True
     if kind in (kinds.WHOLE, kinds.NUMBER, kinds.EXPONENT):
         if kind == kinds.WHOLE and stop - start <= INT64_DIGITS:
             real = float(parse_integer(data, start, stop))
@@ -158,6 +198,14 @@ def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[in
 def item_count(data: Bytes, log: Longs, row: int) -> int:
     """Return the count of an item in an event; -1 if it is no count, or has too many digits."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    if kind == kinds.TEXT:
+        kind = kind_in_text(data, start, stop)
+    if kind == kinds.NUMBER:
+        point = past_whole_digits(data, start, stop)
+        for at in range(point + 1, stop):
+            if data[at] != ZERO:
+                return -1
+        kind, stop = kinds.WHOLE, point
     if kind == kinds.WHOLE:
         few = stop - start <= COUNT_DIGITS and data[start] != 45
         return parse_integer(data, start, stop) if few else -1
@@ -174,8 +222,25 @@ def two(data: Bytes, at: int) -> int:
 
 
 @checked_part
+def offset_minutes(data: Bytes, at: int, stop: int) -> int:
+    """Return the minutes of an offset from UTC, (+|-)hh[[:]mm]; NO_OFFSET for any other form."""
+    plus = data[at] == PLUS
+    if (not plus and data[at] != MINUS) or stop - at < 3:
+        return NO_OFFSET
+    hours, minutes = two(data, at + 1), 0
+    if stop - at > 3:
+        begin = at + 3 + (data[at + 3] == 58)
+        if stop - begin != 2:
+            return NO_OFFSET
+        minutes = two(data, begin)
+    if not 0 <= hours <= 23 or not 0 <= minutes <= 59:
+        return NO_OFFSET
+    return 60 * hours + minutes if plus else -60 * hours - minutes
+
+
+@checked_part
 def iso_time(data: Bytes, start: int, stop: int) -> int:
-    """Return the ms since 1970 of YYYY-MM-DD(T| )hh:mm:ss[.f][Z|+00:00]; -1 for any other form."""
+    """Return the ms since 1970 of YYYY-MM-DD(T| )hh:mm:ss[.f][Z|+hh[[:]mm]]; -1 for other forms."""
     length = stop - start
     if length < 19:
         return -1
@@ -207,23 +272,27 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
             at += 1
         if at == begin or at - begin > 9:
             return -1
-    if at < stop:
-        utc = stop - at == 6 and data[at] == 43 and data[at + 3] == 58
-        if utc:
-            utc = two(data, at + 1) == 0 and two(data, at + 4) == 0
-        if not utc and not (stop - at == 1 and data[at] == 90):
+    offset = 0
+    if at < stop and not (stop - at == 1 and data[at] == 90):
+        offset = offset_minutes(data, at, stop)
+        if offset == NO_OFFSET:
             return -1
     # Days since 1970 in the Gregorian calendar, with years that begin in March.
     years, months = (year, month - 3) if month > 2 else (year - 1, month + 9)
     leaps = years // 4 - years // 100 + years // 400
     passed = 365 * years + leaps + (153 * months + 2) // 5 + day - 1 - 719_468
-    return (((passed * 24 + hour) * 60 + minute) * 60 + second) * 1000 + fraction
+    return (((passed * 24 + hour) * 60 + minute - offset) * 60 + second) * 1000 + fraction
 
 
 @checked_inline
 def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
     """Return a time in ms since 1970; -1 if the general reader has to decide."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    if kind == kinds.TEXT and unit != ISO:
+        kind = kind_in_text(data, start, stop)
+    if kind == kinds.NUMBER and unit != S and data[start] != MINUS:
+        # Fractions of a ms are cut off.
+        kind, stop = kinds.WHOLE, past_whole_digits(data, start, stop)
     if unit == ISO:
         found = iso_time(data, start, stop) if kind == kinds.TEXT else -1
     elif kind == kinds.WHOLE and unit in (US, NS):
@@ -269,4 +338,4 @@ def may_be_time(log: Longs, row: int, unit: int) -> bool:
     kind = log[row, KIND]
     if unit == ISO:
         return bool(kind == kinds.TEXT)
-    return kind in (kinds.WHOLE, kinds.NUMBER, kinds.VALUE, kinds.REAL, kinds.EXPONENT)
+    return kind in (kinds.TEXT, kinds.WHOLE, kinds.NUMBER, kinds.VALUE, kinds.REAL, kinds.EXPONENT)

@@ -5,32 +5,20 @@ the two. Reject reasons name configuration fields only.
 """
 
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta, timezone
-from decimal import ROUND_FLOOR, Context, Decimal
-from types import MappingProxyType
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from workers.events.log_values import AMOUNT_MAX
+from workers.events.numbers import number_in
+from workers.events.times import ISO, time_ms, why_no_time
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import Condition, Path, Shape, View, as_label, parse
 from workers.runtime.frozen import Frozen
-from workers.settings.times import TIME_MAX_MS
 
-PER_SECOND = MappingProxyType({"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000})
-ISO = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?",
-    re.ASCII,
-)
-UNIT_WORDS = MappingProxyType(
-    {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-)
-#: 2000 to 2100; times outside suggest a wrong unit.
-PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLI, _EXACT = Decimal("0.001"), Context(prec=40)
+NO_NUMBER = "a text that holds no number"
+NOT_UNICODE = "not Unicode text: it has an unpaired surrogate escape"
 # A larger integer has more digits than a label may have bytes.
 _LABEL_BITS_MAX = 3_410
 # The field is absent; None means null.
@@ -103,8 +91,8 @@ class Projection(Frozen):
             value = _field(record, path)
             time = time_ms(value, unit)
             if time is None:
-                kind = "an ISO time" if unit == "iso" else f"a time in {unit}"
-                raise _Rejected(f"field {_name(path)} is not {kind}" + _likely_unit(value))
+                kind = "an ISO time" if unit == ISO else f"a time in {unit}"
+                raise _Rejected(f"field {_name(path)} is not {kind}" + why_no_time(value, unit))
         except _Rejected:
             if wanted:
                 raise
@@ -118,16 +106,9 @@ class Projection(Frozen):
         user = _field(record, path)
         if isinstance(user, bool) or not isinstance(user, str | int):
             raise _Rejected(f"field {_name(path)} is not a string or a whole number")
-        return user if isinstance(user, str) else _digits(user)
-
-
-def _likely_unit(value: object) -> str:
-    """Return the likely unit of an invalid time, as the end of a reject reason."""
-    for unit, word in UNIT_WORDS.items():
-        time = time_ms(value, unit)
-        if time is not None and PLAUSIBLE_MS[0] <= time < PLAUSIBLE_MS[1]:
-            return f": {word}?"
-    return ""
+        if not _is_unicode(user):
+            raise _Rejected(f"field {_name(path)} is {NOT_UNICODE}")
+        return _text(user)
 
 
 class _ViewProjection(Frozen):
@@ -136,14 +117,20 @@ class _ViewProjection(Frozen):
         self._where = tuple((condition, parse(condition.field).steps) for condition in view.where)
 
     def seen(self, record: Mapping[str, Any]) -> ViewValues | None:
-        if not all(holds(condition, _value(record, steps)) for condition, steps in self._where):
-            return None
+        for condition, steps in self._where:
+            value = _value(record, steps)
+            if not _is_unicode(value):
+                raise _Rejected(f"field {_name(Path(steps))} is {NOT_UNICODE}")
+            if not holds(condition, value):
+                return None
         key = self._view.key
         name = ""
         if isinstance(key, Path):
             given = _field(record, key)
             if not isinstance(given, str | int):
                 raise _Rejected(f"field {_name(key)} is not a string, whole number or boolean")
+            if not _is_unicode(given):
+                raise _Rejected(f"field {_name(key)} is {NOT_UNICODE}")
             name = _text(given)
         items, amounts = self._items(record)
         if self._view.sum is not None:
@@ -190,27 +177,36 @@ class _ViewProjection(Frozen):
         if isinstance(found, Mapping) and self._view.edges is None and count is None:
             return self._of_object(found)
         if not self._fits(found):
-            if count is not None:
-                raise _Rejected(f"field {_name(items)} is not {self._kind}")
+            if count is not None or isinstance(found, str):
+                raise _Rejected(f"field {_name(items)} is {self._fault(found)}")
             if self._view.edges is not None:
                 raise _Rejected(f"field {_name(items)} is not a number or a list of them")
             raise _Rejected(f"field {_name(items)} is not a string, list or object")
-        return [self._label(found)], [1 if count is None else _amount(_field(record, count), count)]
+        if not _is_unicode(found):
+            raise _Rejected(f"field {_name(items)} is {NOT_UNICODE}")
+        amount = 1 if count is None else _amount(_field(record, count), count)
+        return [self._label(found)], [amount]
 
     def _of_list(self, found: list[Any]) -> tuple[list[Any], list[int]]:
         kept = [value for value in found if value is not None] if self._empty else found
-        if not all(map(self._fits, kept)):
-            name = _name(Path(self._view.items.steps))
-            if None in kept:
-                raise _Rejected(f"field {name} has an item that is null")
-            raise _Rejected(f"field {name} has an item that is not {self._kind}")
+        name = _name(Path(self._view.items.steps))
+        if None in kept:
+            raise _Rejected(f"field {name} has an item that is null")
+        for value in kept:
+            if not self._fits(value):
+                raise _Rejected(f"field {name} has an item that is {self._fault(value)}")
+            if not _is_unicode(value):
+                raise _Rejected(f"field {name} has an item that is {NOT_UNICODE}")
         return [self._label(value) for value in kept], [1] * len(kept)
 
     def _of_object(self, found: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
-        counts = list(found.values())
-        if not all(type(count) is int and count >= 0 for count in counts):
-            raise _Rejected(f"a count in {_name(self._view.items)} is not a non-negative integer")
-        return list(found), [min(count, AMOUNT_MAX) for count in counts]
+        items = _name(self._view.items)
+        for label, count in found.items():
+            if _count_fault(count):
+                raise _Rejected(f"a count in {items} is {_count_fault(count)}")
+            if not _is_unicode(label):
+                raise _Rejected(f"a label in {items} is {NOT_UNICODE}")
+        return list(found), [_clamped(count) for count in found.values()]
 
     def _of_elements(
         self, record: Mapping[str, Any], steps: tuple[str, ...], rest: tuple[str, ...]
@@ -231,7 +227,9 @@ class _ViewProjection(Frozen):
                 continue
             value = _required(value, items)
             if not self._fits(value):
-                raise _Rejected(f"field {_name(items)} is not {self._kind}")
+                raise _Rejected(f"field {_name(items)} is {self._fault(value)}")
+            if not _is_unicode(value):
+                raise _Rejected(f"field {_name(items)} is {NOT_UNICODE}")
             values.append(self._label(value))
             if count is None:
                 amounts.append(1)
@@ -240,9 +238,11 @@ class _ViewProjection(Frozen):
                 amounts.append(_amount(_required(given, count), count))
         return values, amounts
 
-    @property
-    def _kind(self) -> str:
-        return "a string, whole number or boolean" if self._view.edges is None else "a number"
+    def _fault(self, value: object) -> str:
+        """Return what is wrong with a value that does not fit."""
+        if self._view.edges is None:
+            return "not a string, whole number or boolean"
+        return _number_fault(value)
 
     def _fits(self, value: object) -> bool:
         if self._view.edges is None:
@@ -268,9 +268,19 @@ def holds(condition: Condition, value: object) -> bool:
     )
 
 
+def as_number(value: object) -> int | float | Decimal | None:
+    """Return a number, or the one that a text holds; None if there is none."""
+    if isinstance(value, str):
+        return number_in(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    return value
+
+
 def number_of(value: object) -> float | None:
     """Return a number as the nearest float64, possibly infinite; None if not a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+    value = as_number(value)
+    if value is None:
         return None
     if isinstance(value, float) and math.isnan(value):
         return None
@@ -280,52 +290,11 @@ def number_of(value: object) -> float | None:
         return math.inf if value > 0 else -math.inf
 
 
-def bucket(edges: Sequence[float], value: float | Decimal) -> int:
+def bucket(edges: Sequence[float], value: object) -> int:
     """Return the bucket of a number: how many of the ascending edges are at most that number."""
     number = number_of(value)
     assert number is not None, "looked at before"
     return bisect_right(edges, number)
-
-
-def time_ms(value: object, unit: str) -> int | None:
-    """Return a time in ms since 1970, rounded down; None if it is not a valid event time."""
-    if unit == "iso":
-        found = _iso(value)
-    elif type(value) is int:
-        found = value * 1000 // PER_SECOND[unit]
-    elif (
-        unit == "s"
-        and isinstance(value, Decimal)
-        and value.is_finite()
-        and abs(value) <= TIME_MAX_MS
-    ):
-        found = int(value.quantize(_MILLI, ROUND_FLOOR, _EXACT).scaleb(3, _EXACT))
-    elif unit == "s" and isinstance(value, float) and abs(value) <= TIME_MAX_MS:
-        # Binary formats hold only the nearest float: round to the microsecond first.
-        found = round(value * 1e6) // 1000
-    else:
-        found = None
-    if isinstance(value, int | float | Decimal) and value < 0:
-        return None
-    return None if found is None or not 0 <= found <= TIME_MAX_MS else found
-
-
-def _iso(value: object) -> int | None:
-    """Parse an ISO 8601 time to ms since 1970; UTC if it has no zone."""
-    parts = ISO.fullmatch(value) if isinstance(value, str) else None
-    if parts is None:
-        return None
-    year, month, day, hour, minute, second = (int(part or 0) for part in parts.groups()[:6])
-    sign, hours, minutes = parts[9] or "+", int(parts[10] or 0), int(parts[11] or 0)
-    if hours > 23 or minutes > 59:
-        return None
-    offset = timedelta(hours=hours, minutes=minutes) * (-1 if sign == "-" else 1)
-    try:
-        at = datetime(year, month, day, hour, minute, second, tzinfo=timezone(offset))
-    except ValueError:
-        return None
-    fraction = int((parts[7] or "").ljust(3, "0")[:3])
-    return (at - _EPOCH) // timedelta(milliseconds=1) + fraction
 
 
 def _at(record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None = None) -> Any:
@@ -365,17 +334,49 @@ def _value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:
     return found
 
 
-def _number(value: Any, path: Path) -> float | Decimal:
-    if number_of(value) is None:
-        raise _Rejected(f"field {_name(path)} is not a number")
-    found: float | Decimal = value
-    return found
+def _number(value: object, path: Path) -> float | Decimal:
+    number = as_number(value)
+    if number is None or number_of(number) is None:
+        raise _Rejected(f"field {_name(path)} is {_number_fault(value)}")
+    return number
+
+
+def _number_fault(value: object) -> str:
+    return NO_NUMBER if isinstance(value, str) else "not a number"
 
 
 def _amount(value: object, path: Path) -> int:
-    if type(value) is not int or value < 0:
-        raise _Rejected(f"field {_name(path)} is not a non-negative integer")
-    return min(value, AMOUNT_MAX)
+    if _count_fault(value):
+        raise _Rejected(f"field {_name(path)} is {_count_fault(value)}")
+    return _clamped(value)
+
+
+def _count_fault(value: object) -> str:
+    """Return why a value is no count; "" if it is one."""
+    number = as_number(value)
+    if number is None and isinstance(value, str):
+        return NO_NUMBER
+    # JavaScript and Kafka Connect write whole numbers as 2.0, too.
+    counts = number is not None and number >= 0 and _is_whole(number)
+    return "" if counts else "not a non-negative integer"
+
+
+def _clamped(count: object) -> int:
+    return min(int(as_number(count) or 0), AMOUNT_MAX)
+
+
+def _is_whole(number: float | Decimal) -> bool:
+    if isinstance(number, Decimal):
+        return number == number.to_integral_value()
+    return isinstance(number, int) or number.is_integer()
+
+
+def _is_unicode(value: object) -> bool:
+    """Return False for a text with half a surrogate pair."""
+    try:
+        return not isinstance(value, str) or value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _text(value: str | int) -> str:

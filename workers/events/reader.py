@@ -22,7 +22,8 @@ from workers.events.json import Json
 from workers.events.json_scanner import valid_texts
 from workers.events.layout import Layout
 from workers.events.log import DECLINED, FieldSpans, Format, longest_log, longest_value, outcomes
-from workers.events.project import PER_SECOND, PLAUSIBLE_MS, UNIT_WORDS, Event, Projection
+from workers.events.project import Event, Projection
+from workers.events.times import PER_SECOND, PLAUSIBLE_MS, UNIT_WORDS
 from workers.events.view_kernels import READ, UNSEEN, Logs, Output, project_views
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX

@@ -40,9 +40,9 @@ from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 from workers.events.columns import NO_AMOUNTS, Events, LabelEncoder, Names, user_digests
 from workers.events.log import Flags
 from workers.events.log_values import AMOUNT_MAX
-from workers.events.project import PLAUSIBLE_MS
 from workers.events.reader import EARLIEST_MS, EARLY, EventReader, Reject, with_unit
 from workers.events.source_reader import SourceReader
+from workers.events.times import PLAUSIBLE_MS
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View, as_label, parse
 from workers.pipeline.factory import declared_keys

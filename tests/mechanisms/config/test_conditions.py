@@ -67,10 +67,10 @@ HOLDS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({"not_in": ["a", 5]}, ["b", 5.0, None, [], {}, True], ["a", "5", 5]),
     (
         {"min": 1.5},
-        [1.5, 2, Decimal("1.5"), 10**400, math.inf],
-        [1, "2", True, None, [], math.nan, -math.inf],
+        [1.5, 2, "2", Decimal("1.5"), 10**400, math.inf],
+        [1, "1", "2 kg", True, None, [], math.nan, -math.inf],
     ),
-    ({"max": 1.5}, [1.5, 1, -(10**400)], [2, "1", False, None]),
+    ({"max": 1.5}, [1.5, 1, "1", -(10**400)], [2, "2", "", False, None]),
     ({"min": 1, "max": 2}, [1, 2], [0, 3, None]),
     ({"exists": True}, ["", 0, False, [], {}], [None]),
     ({"exists": False}, [None], ["", 0, False, [], {}]),

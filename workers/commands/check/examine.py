@@ -27,9 +27,10 @@ from workers.commands.check.sample import Part, Sample
 from workers.commands.init.fields import OUTLIERS, walk
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.formats.reader import RecordFormats
-from workers.events.project import PLAUSIBLE_MS, Projection, time_ms
+from workers.events.project import Projection
 from workers.events.reader import AHEAD, EARLY, Reject
 from workers.events.source_reader import SourceReader
+from workers.events.times import PLAUSIBLE_MS, time_ms
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.views import CHARACTERS_MAX, UNITS, Path, Shape, parse
 from workers.mechanisms.mechanism import Mechanism
