@@ -74,15 +74,15 @@ def test_records_behind_an_open_transaction_are_lag() -> None:
 @pytest.mark.parametrize("first", [0, 100])
 def test_a_transaction_that_stays_open_holds_a_log_up_until_it_ends(first: int) -> None:
     """Even if nothing of the log was ever readable."""
-    transaction = OpenTransaction()
+    transaction, start_s = OpenTransaction(), 5_000.0
     for second in range(30):
-        transaction.sample(float(second), hidden_tail(first, first + 251, first, second))
+        transaction.sample(start_s + second, hidden_tail(first, first + 251, first, second))
         assert transaction.holds_up is (second >= OPEN_S)
     assert transaction.why == (
         f"a transaction is open at offset {first} and hides up to 251 records from there on"
     )
-    assert transaction.since_s == 0.0
-    transaction.sample(30.0, hidden_tail(first, first + 252, first + 252, 30))
+    assert transaction.since_s == start_s
+    transaction.sample(start_s + 30, hidden_tail(first, first + 252, first + 252, 30))
     assert not transaction.holds_up
 
 

@@ -111,6 +111,8 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
     site.come_in_as(site.user("operator"))
     checked = quietcount("check", "-c", str(site.config))
     assert checked.returncode == 0, checked.stderr
+    replayed = quietcount("replay", "-c", str(site.config), "--topic")
+    assert replayed.returncode == 0 and "replay: 200 events" in replayed.stderr, replayed.stderr
     site.document["events"]["max_bytes"] = 1_000_000
     site.config = site.write(site.document)
     back = quietcount("rejects", "-c", str(site.config), "--retry")

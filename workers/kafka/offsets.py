@@ -101,7 +101,7 @@ class OpenTransaction:
     def __init__(self) -> None:
         #: Records after it, at most: the broker counts its own control records too.
         self.hidden = 0
-        self.offset = 0
+        self.offset = -1  # none that a log could have
         self.since_s = self._seen_s = 0.0
         self._fetched_ms = 0
 

@@ -152,7 +152,7 @@ class TopicReader:
         # aiokafka has no other way to ask for the end of what is not committed yet.
         fetcher._isolation_level = isolation
         try:
-            client.set_topics([tp.topic for tp in asked])
+            client.set_topics({tp.topic for tp in (*asked, *self._wanted)})
             found = await fetcher._retrieve_offsets(asked, _ASK_S * 1000)
         except KafkaTimeoutError:
             alone = (fetcher._retrieve_offsets({tp: asked[tp]}, _ALONE_S * 1000) for tp in asked)
@@ -237,24 +237,26 @@ class TopicReader:
             self._subscription.pause(tp)
             fetcher._records.pop(tp, None)
         self._wanted = wanted
-        found = self._drain(fetcher)
+        found = await self._drain(fetcher)
         if not found:
             waiter = fetcher._create_fetch_waiter()
             await asyncio.wait([waiter], timeout=_WAIT_S)
             waiter.cancel()
-            found = self._drain(fetcher)
+            found = await self._drain(fetcher)
         if not found:
             self._check(fetcher)
         return found
 
-    def _drain(self, fetcher: Fetcher) -> list[tuple[TopicPartition, FetchedRecords]]:
+    async def _drain(self, fetcher: Fetcher) -> list[tuple[TopicPartition, FetchedRecords]]:
         found: list[tuple[TopicPartition, FetchedRecords]] = []
         for tp in [tp for tp in fetcher._records if tp in self._wanted]:
             result = fetcher._records[tp]
             if not isinstance(result, FetchResult):
                 if found:
-                    break  # raised next time
-                self._raise(tp, result)
+                    break  # looked at next time
+                del fetcher._records[tp]
+                await self._raise(tp, result)
+                continue
             if result.check_assignment(tp):
                 position = self._subscription._assigned_state(tp).position
                 try:
@@ -267,15 +269,20 @@ class TopicReader:
                 fetcher._notify(fetcher._wait_consume_future)
         return found
 
-    def _raise(self, tp: TopicPartition, result: Any) -> None:
+    async def _raise(self, tp: TopicPartition, result: Any) -> None:
+        """Raise the error of a fetch, unless only a replica in our rack was behind."""
         try:
             result.check_raise()
         except OffsetOutOfRangeError:
             position = self._subscription._assigned_state(tp).position
-            raise SettingsError(
-                f"{name_of(tp)}: offset {position} is no longer in the log: retention removed it, or the "
-                "log was cut, while it was read"
-            ) from None
+            log = tp.topic, tp.partition
+            low = (await self._ask({log: _EARLIEST}))[log] or 0
+            high = (await self._ask({log: _LATEST}))[log] or 0
+            if not low <= position < high:
+                raise SettingsError(
+                    f"{name_of(tp)}: offset {position} is no longer in the log: retention removed it, or "
+                    "the log was cut, while it was read"
+                ) from None
 
     def _started(self) -> tuple[Fetcher, AIOKafkaClient]:
         if self._fetcher is None or self._client is None:
