@@ -79,9 +79,6 @@ async def test_histograms_and_snapshots_are_answered_as_json() -> None:
         ends = [one.pop("end_time") for one in body["snapshots"]]
         assert body == {"snapshots": sent, "more": False}
         assert ends[0] == "2023-11-14T22:13:30.000Z" and [iso(one["end"]) for one in sent] == ends
-        # A public key may be asked for before its first event.
-        nothing = await (await http.get("/api/snapshots?histogram=products&key=later")).json()
-        assert nothing == {"snapshots": [], "more": False}
         body = await (await http.get("/api/snapshots?histogram=maximum&key=s1")).json()
         [query] = body["snapshots"]
         assert (query["query"], query["value"], query["sd"]) == ("max", 70, None)
@@ -115,18 +112,38 @@ async def test_items_can_be_picked_and_cut() -> None:
         ("/api/snapshots?key=s1", 400, "histogram is missing"),
         ("/api/snapshots?histogram=products", 400, "key is missing"),
         (f"{SNAPSHOTS}&key=s2", 400, "key: only one"),
-        ("/api/snapshots?histogram=nothing&key=s1", 404, "no such histogram"),
+        ("/api/snapshots?histogram=products&key=s9", 404, "no such key: 's9' of products"),
+        ("/api/snapshots?histogram=products&key=s9&window=1h", 404, "no such key: 's9'"),
+        ("/api/snapshots?histogram=products&key=s9&at=1", 404, "no such key: 's9'"),
+        (
+            "/api/snapshots?histogram=nothing&key=s1",
+            404,
+            "no such histogram: 'nothing'; one of maximum, products",
+        ),
+        ("/api/snapshots?histogram=nothing&key=s1&at=1", 404, "no such histogram: 'nothing'"),
         (f"{SNAPSHOTS}&after=-1", 400, "after: a whole number"),
         (f"{SNAPSHOTS}&after=1e3", 400, "after: a whole number"),
         (f"{SNAPSHOTS}&limit=0", 400, "limit: a whole number from 1"),
         (f"{SNAPSHOTS}&limit=99999", 400, "to 1,000"),
         (f"{SNAPSHOTS}&limit=%D9%A3", 400, "limit"),
-        (f"{SNAPSHOTS}&lmit=3", 400, "lmit: unknown"),
+        (
+            f"{SNAPSHOTS}&lmit=3",
+            400,
+            "lmit: unknown; one of after, at, epoch, histogram, id, item, key, limit, since, tick, top, window",
+        ),
+        (
+            f"{SNAPSHOTS}&at=1&limit=3",
+            400,
+            "limit: unknown with at or tick; one of at, epoch, histogram, id, item, key, since, tick, top, window",
+        ),
+        (f"{SNAPSHOTS}&window=1h&after=3", 400, "after: unknown with window or since; one of at,"),
         (f"{SNAPSHOTS}&" + "item=a&" * 101, 400, "at most 100"),
-        ("/api/stream?histogram=nothing", 404, "no such histogram"),
-        ("/api/stream?top=7", 400, "top: one of"),
-        ("/api/histograms?histogram=products", 400, "no parameters"),
-        ("/api/nothing", 404, "not found"),
+        ("/api/stream?histogram=nothing", 404, "no such histogram: 'nothing'"),
+        ("/api/stream?top=7", 400, "top: one of 10, 100, 1000, 10000"),
+        ("/api/stream?tick=7", 400, "tick: unknown; one of histogram, key, top"),
+        ("/api/histograms?histogram=products", 400, "histogram: unknown; this address takes no"),
+        ("/api/nothing", 404, "not found: /api/nothing; there are /, /api/histograms, "),
+        ("/api/histograms/", 404, "not found: /api/histograms/; there are /, /api/histograms, "),
         ("/demo/exact?histogram=products&key=s1", 404, "not found"),
         ("/page/../config.py", 404, "not found"),
         ("/page/%2e%2e/config.py", 404, "not found"),

@@ -128,7 +128,9 @@ def test_open_to_the_network_without_a_token_is_said(tmp_path: Path) -> None:
     config.write_text(LEAST)
     with dashboard(config, "--host", "0.0.0.0") as (_, url):
         port = url.rstrip("/").rpartition(":")[2]
-        found = get(f"http://127.0.0.1:{port}/api/histograms")
-        assert isinstance(found, dict)
+        with pytest.raises(HTTPError, match="503") as refused:
+            get(f"http://127.0.0.1:{port}/api/histograms")
+        found = json.load(refused.value)
         assert found["state"]["kafka"] in ("connecting", "away")
+        assert found["error"].startswith("products: not read yet: no broker")
     assert "without --token-file" in (tmp_path / "log").read_text()

@@ -11,13 +11,16 @@ GET /metrics               Kafka outages, for Prometheus
 
 Error responses are JSON and quote nothing from an unreadable request. Files carry a Content-Length,
 so that a client notices a truncated one.
+
+Memory and history are filled by two consumers. What is not read yet is 503, never empty or 404; a
+request waits up to `READ_WAIT_S` for memory, which is filled a moment after a start.
 """
 
 import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
@@ -34,6 +37,7 @@ from prometheus_client.exposition import choose_encoder
 from workers.dashboard.changes import can_subtract, changes, ticks_of
 from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
 from workers.dashboard.hub import (
+    READING,
     TOPS,
     Filter,
     History,
@@ -50,6 +54,7 @@ from workers.dashboard.store.queries import (
     EpochsQuery,
     Format,
     HistoryQuery,
+    NotReadYet,
     NotStored,
     Range,
     TickQuery,
@@ -82,6 +87,11 @@ def refuse_unreadable(status: int, error: BaseException | None) -> web.Response:
 
 
 BEAT_S = 5.0
+# A request waits this long for the newest snapshots, which are read within a second or two.
+READ_WAIT_S = 10.0
+READ_POLL_S = 0.05
+RETRY_AFTER = {"Retry-After": "5"}
+NAME_CHARS = 100
 # A client that receives nothing for this long is disconnected.
 STALLED_S = 60.0
 DRAIN_S = 0.05
@@ -104,7 +114,8 @@ FILE_TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 CHUNK = 256 << 10
 
 HISTORY_PARAMS = {"histogram", "key", "item", "from", "to", "limit", "format"}
-TICK_PARAMS = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"}
+NEWEST_PARAMS = {"histogram", "key", "after", "limit", "item", "top"}
+TICK_PARAMS = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top", "window", "since"}
 
 HUB = web.AppKey("hub", Hub)
 KNOWN = web.AppKey("known", frozenset)
@@ -116,10 +127,55 @@ class BadQuery(ValueError):
     """Invalid query string; the client sees the message."""
 
 
-def refuse_unknown(query: Mapping[str, str], names: set[str]) -> None:
+class NotYet(Exception):
+    """A query about what is not read yet; the client sees the message and the nearest ticks."""
+
+    def __init__(self, message: str, nearest: Mapping[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.nearest = nearest
+
+
+def refuse_unknown(query: Mapping[str, str], names: set[str], beside: str = "") -> None:
     for name in query:
         if name not in names:
-            raise BadQuery(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
+            listed = ", ".join(sorted(names))
+            raise BadQuery(f"{name[:NAME_CHARS]}: unknown{beside}; one of {listed}")
+
+
+def refuse_histogram(name: str, known: frozenset[str]) -> None:
+    if name not in known:
+        listed = ", ".join(sorted(known))
+        raise NotStored(f"no such histogram: {name[:NAME_CHARS]!r}; one of {listed}")
+
+
+def no_such_key(stream: Stream) -> NotStored:
+    where = f"no such key: {stream.key[:NAME_CHARS]!r} of {stream.histogram}"
+    return NotStored(f"{where}; /api/histograms lists the keys")
+
+
+async def wait_until_read(hub: Hub, histograms: Collection[str]) -> None:
+    """Wait a moment for the newest snapshots of histograms that are about to be read."""
+    until = time.monotonic() + READ_WAIT_S
+    while hub.waits_for_kafka(histograms) and time.monotonic() < until:
+        await asyncio.sleep(READ_POLL_S)
+
+
+async def require_read(hub: Hub, histogram: str) -> None:
+    """Wait as `wait_until_read`; raise `NotYet` if a histogram is not read then."""
+    await wait_until_read(hub, [histogram])
+    why = hub.why_unread(histogram)
+    if why is not None:
+        raise NotYet(f"{histogram} is not read yet: {why}")
+
+
+def history_unread(stream: Stream, hub: Hub, store: Store) -> str | None:
+    """Return why ticks of a stream may be missing in the history; None once all were read."""
+    reading = store.reading
+    if reading is not None:
+        return f"the history is still being read: {100 * reading:.0f} % of the topics so far"
+    # A topic that has just come is read by one of the two first.
+    why = hub.why_unread(stream.histogram)
+    return None if why is None else f"{stream.histogram} is not read yet: {why}"
 
 
 def param(query: MultiMapping[str], name: str) -> str:
@@ -184,12 +240,17 @@ def items_of(query: MultiMapping[str]) -> list[str]:
     return named
 
 
-def json_of(value: Mapping[str, object], status: int = 200) -> web.Response:
-    return answer(orjson.dumps(value), status)
+def json_of(
+    value: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    return answer(orjson.dumps(value), status, headers)
 
 
-def answer(body: bytes, status: int = 200) -> web.Response:
-    response = web.Response(body=body, status=status, content_type="application/json")
+def answer(
+    body: bytes, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    kind = "application/json"
+    response = web.Response(body=body, status=status, content_type=kind, headers=headers)
     if len(body) >= COMPRESS_FROM:
         response.enable_compression()
     return response
@@ -220,7 +281,8 @@ def application(
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
     app[CHANGES] = {}
-    app[KNOWN] = frozenset(histogram for histogram, _ in histograms)
+    known = [histogram for histogram, _ in histograms]
+    app[KNOWN] = frozenset(known)
     app.on_response_prepare.append(headers_for(host, token))
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))
@@ -229,7 +291,11 @@ def application(
         return json_of(hub.state)
 
     async def ready(_request: web.Request) -> web.Response:
-        return json_of(hub.state, status=200 if hub.state["kafka"] == "live" else 503)
+        opening = store is not None and store.opening
+        live = hub.state["kafka"] == "live" and not opening
+        about = {} if store is None else {"history": dict(store.state)}
+        state = {**hub.state, **about}
+        return json_of(state) if live else json_of(state, 503, RETRY_AFTER)
 
     registry = CollectorRegistry(auto_describe=False)
     outages = CollectorRegistry()
@@ -245,13 +311,20 @@ def application(
         hub.close()
 
     async def list_histograms(request: web.Request) -> web.Response:
-        if request.query:
-            return refusal(400, "no parameters here")
-        listed = catalog(hub.history, histograms, words or {})
+        for given in request.query:
+            return refusal(400, f"{given[:NAME_CHARS]}: unknown; this address takes no parameters")
+        await wait_until_read(hub, known)
+        unread = [one for one in known if one in hub.unread and one not in hub.missing]
+        listed = catalog(hub.history, histograms, words or {}, hub.missing)
         found = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
         found["together"] = joint_guarantee(hub.history, histograms)
-        kept = {} if store is None else {"history": dict(store.state)}
-        return json_of({**found, **kept, **(further or {})})
+        found |= {} if store is None else {"history": dict(store.state)}
+        found |= further or {}
+        if not unread:
+            return json_of(found)
+        # With what is known so far: the page shows it, and how Kafka stands.
+        error = f"{', '.join(unread)}: not read yet: {hub.why_unread(unread[0])}"
+        return json_of({"error": error} | found, 503, RETRY_AFTER)
 
     served = {"/api/histograms": list_histograms, "/api/snapshots": json_errors(_snapshots)}
     served |= {"/api/stream": json_errors(_stream), "/healthz": health, "/readyz": ready}
@@ -292,21 +365,24 @@ def _serve(page: Page) -> Handler:
 
 
 async def _snapshots(request: web.Request) -> web.Response:
-    query, history = request.query, request.app[HUB].history
-    if "histogram" in query and query["histogram"] not in request.app[KNOWN]:
-        raise NotStored("no such histogram; /api/histograms lists them")
+    query, hub = request.query, request.app[HUB]
+    if "histogram" in query:
+        refuse_histogram(query["histogram"], request.app[KNOWN])
     if "window" in query or "since" in query:
         return await _shared(request)
     if "at" in query or "tick" in query:
-        return await tick(query, history, request.app.get(STORE))
-    refuse_unknown(query, TICK_PARAMS | {"after", "limit"})
+        return await tick(query, hub, request.app.get(STORE))
+    refuse_unknown(query, NEWEST_PARAMS | TICK_PARAMS)
     if "epoch" in query or "id" in query:
         raise BadQuery("epoch and id: only with tick, or id with at")
     stream, named = stream_of(query), items_of(query)
     after, top = time_param(query, "after", 2**63 - 1), optional_int(query, "top", 1, 2**31)
     limit = optional_int(query, "limit", 1, SNAPSHOTS_MAX) or 100
     items = frozenset(named) if named else None
-    found, more = history.page(stream, after, limit)
+    await require_read(hub, stream.histogram)
+    if hub.history.newest(stream) is None:
+        raise no_such_key(stream)
+    found, more = hub.history.page(stream, after, limit)
     lines = []
     for index, snapshot in enumerate(found):
         if (items is not None or top is not None) and index % 50 == 49:
@@ -327,8 +403,8 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     if "top" in query and query["top"] not in {str(top) for top in TOPS}:
         raise BadQuery(f"top: one of {', '.join(map(str, TOPS))}")
     histograms = frozenset(query.getall("histogram")) if "histogram" in query else None
-    if histograms is not None and not histograms <= request.app[KNOWN]:
-        raise NotStored("no such histogram; /api/histograms lists them")
+    for histogram in histograms or ():
+        refuse_histogram(histogram, request.app[KNOWN])
     keys = frozenset(query.getall("key")) if "key" in query else None
     top = int(query["top"]) if "top" in query else None
     wanted = Filter(histograms=histograms, keys=keys, top=top)
@@ -389,10 +465,10 @@ async def _by_epoch(request: web.Request) -> web.StreamResponse:
     return await _answer(request, EpochsQuery(**common, top=top, limit=limit or 100))
 
 
-async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
+async def tick(query: MultiMapping[str], hub: Hub, store: Store | None) -> web.Response:
     """Answer /api/snapshots with `at` or `tick`, from memory or else from the store."""
-    refuse_unknown(query, TICK_PARAMS)
-    found, nearest = await _find(_tick_query(query), memory, store)
+    refuse_unknown(query, TICK_PARAMS, " with at or tick")
+    found, nearest = await _find(_tick_query(query), hub, store)
     if found is None:
         return json_of({"error": "this tick is not stored", "nearest": nearest}, status=404)
     return answer(b'{"snapshots":[%s],"more":false}' % found)
@@ -406,7 +482,7 @@ async def _shared(request: web.Request) -> web.Response:
     kept, asked = request.app[CHANGES], tuple(request.query.items())
     store = request.app.get(STORE)
     if (task := kept.get(asked)) is None:
-        made = changed(request.query, request.app[HUB].history, store)
+        made = changed(request.query, request.app[HUB], store)
         task = kept[asked] = asyncio.ensure_future(made)
         while len(kept) > CHANGES_KEPT:
             del kept[next(iter(kept))]
@@ -422,22 +498,21 @@ async def _shared(request: web.Request) -> web.Response:
     return answer(body, status)
 
 
-async def changed(
-    query: MultiMapping[str], memory: History, store: Store | None
-) -> tuple[bytes, int]:
+async def changed(query: MultiMapping[str], hub: Hub, store: Store | None) -> tuple[bytes, int]:
     """Return changes in place of counts as JSON, and the status."""
-    refuse_unknown(query, TICK_PARAMS | {"window", "since"})
+    refuse_unknown(query, TICK_PARAMS, " with window or since")
     if ("window" in query) == ("since" in query):
         raise BadQuery("window or since: one of the two")
     stream, items = stream_of(query), frozenset(items_of(query)) or None
     top = optional_int(query, "top", 1, 2**31)
-    newest = memory.newest(stream)
     if "at" in query or "tick" in query:
         asked = replace(_tick_query(query), items=(), top=None)
-        line, nearest = await _find(asked, memory, store)
-    elif newest is None:
-        raise NotStored("no such key; /api/histograms lists the keys")
+        line, nearest = await _find(asked, hub, store)
     else:
+        await require_read(hub, stream.histogram)
+        newest = hub.history.newest(stream)
+        if newest is None:
+            raise no_such_key(stream)
         line, nearest = newest.json, {}
     if line is None:
         return orjson.dumps({"error": "this tick is not stored", "nearest": nearest}), 404
@@ -451,14 +526,14 @@ async def changed(
     older, begin_ms = None, newer["end"] - newer["tick"] * width
     if (place := newer["tick"] - ticks_of(newer, window)) > 0:
         asked = TickQuery(stream=stream, epoch=newer["epoch"], tick=place, id=newer["id"])
-        line, nearest = await _find(asked, memory, store)
+        line, nearest = await _find(asked, hub, store)
         if line is None and (before := nearest["before"]) is not None:
             # What is kept before it begins a longer window.
-            line, _ = await _find(replace(asked, tick=before["tick"]), memory, store)
+            line, _ = await _find(replace(asked, tick=before["tick"]), hub, store)
         if line is not None:
             older = await asyncio.to_thread(orjson.loads, line)
             begin_ms = older["end"]
-        elif (begun := await _began(stream, newer["id"], memory, store)) is not None:
+        elif (begun := await _began(stream, newer["id"], hub.history, store)) is not None:
             begin_ms = begun
         else:
             error = "no tick at the beginning of this window is stored"
@@ -481,7 +556,10 @@ async def _began(stream: Stream, series: str, memory: History, store: Store | No
     def query(cursor: Any) -> int | None:
         return beginnings(cursor, stream, locate(cursor, stream), [series]).get(series)
 
-    return await store.ask(query)
+    try:
+        return await store.ask(query)
+    except NotStored:
+        raise NotYet(f"{_COMES_LATER}: {stream.key[:NAME_CHARS]!r}") from None
 
 
 def _tick_query(query: MultiMapping[str]) -> TickQuery:
@@ -499,26 +577,39 @@ def _tick_query(query: MultiMapping[str]) -> TickQuery:
     )
 
 
+# A key whose first snapshots are in memory.
+_COMES_LATER = "the history does not have this new key yet"
+
+
 async def _find(
-    asked: TickQuery, memory: History, store: Store | None
+    asked: TickQuery, hub: Hub, store: Store | None
 ) -> tuple[bytes | None, dict[str, Any]]:
-    """Return a tick as JSON, or None and its nearest neighbours."""
-    held = memory.page(asked.stream, None, memory.ticks)[0]
+    """Return a tick as JSON, or None and its nearest neighbours; `NotYet` if it may be unread."""
+    held = hub.history.page(asked.stream, None, hub.history.ticks)[0]
     found = next((snapshot for snapshot in reversed(held) if _matches(snapshot, asked)), None)
     if found is not None:
         line = select_items(found, items=frozenset(asked.items) or None, top=asked.top)
         return with_end_time(line, found.end), {}
     snapshot, nearest = None, _nearest(held, asked)
-    if store is not None:
-        try:
-            snapshot, nearest = await store.ask(lambda cursor: one_tick(cursor, asked))
-        except (NotStored, QueryFailed):
-            if not held:
-                raise
+    if store is None:
+        why = hub.why_unread(asked.stream.histogram)
+        if why is not None:
+            raise NotYet(f"{asked.stream.histogram} is not read yet: {why}", nearest)
+        if not held:
+            raise no_such_key(asked.stream)
+        return None, nearest
+    unread = history_unread(asked.stream, hub, store)
+    try:
+        snapshot, nearest = await store.ask(lambda cursor: one_tick(cursor, asked))
+    except QueryFailed as error:
+        raise NotYet(str(error), nearest) from None
+    except NotStored:
+        if unread is None and not held:
+            raise no_such_key(asked.stream) from None
     if snapshot is not None:
         return with_end_time(orjson.dumps(snapshot), snapshot["end"]), {}
-    if not held and store is None:
-        raise NotStored("no such key in the history; /api/histograms lists the keys")
+    if unread is not None:
+        raise NotYet(unread, nearest)
     return None, nearest
 
 
@@ -533,26 +624,21 @@ def json_errors(handler: Handler) -> Handler:
         except NotStored as error:
             return refusal(404, str(error))
         except QueryFailed as error:
-            return refusal(503, str(error), **{hdrs.RETRY_AFTER: "5"})
+            return refusal(503, str(error), **RETRY_AFTER)
+        except NotYet as error:
+            near = {} if error.nearest is None else {"nearest": error.nearest}
+            return json_of({"error": str(error), **near}, 503, RETRY_AFTER)
 
     return handle
 
 
-def _nothing_yet(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.Response:
-    """Return an empty JSON history for a stream only in memory; else raise `NotStored`."""
-    memory = request.app[HUB].history
-    held = memory.page(asked.stream, None, memory.ticks)[0]
-    if not held or request.query.get("format", "json") != "json":
-        raise NotStored("no such key in the history; /api/histograms lists the keys")
-    first, last = held[0].end, held[-1].end
-    kept = {"first": first, "last": last, "ticks": first, "hours": first}
-    reading = request.app[STORE].reading
-    about = {"complete": False, "reading": reading, "more": False, "kept": kept}
-    if isinstance(asked, EpochsQuery):
-        return json_of({"epochs": [], **about})
-    place = {**asked.stream._asdict(), "items": list(asked.items)}
-    times = {"from": asked.range.since, "to": asked.range.until, "step": asked.step, "next": None}
-    return json_of({**place, **times, **about, "series": [], "entries": []})
+def _not_stored(hub: Hub, stream: Stream, unread: str | None) -> Exception:
+    """Return why a stream is not in the history: not read yet, or no such key."""
+    if unread is not None:
+        return NotYet(unread)
+    if hub.history.newest(stream) is not None:
+        return NotYet(f"{_COMES_LATER}: {stream.key[:NAME_CHARS]!r}")
+    return no_such_key(stream)
 
 
 async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.StreamResponse:
@@ -561,21 +647,26 @@ async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> we
 
     def as_json(cursor: Any) -> bytes:
         if isinstance(asked, HistoryQuery):
-            return history(cursor, asked, store.reading)
-        return epochs(cursor, asked, store.reading)
+            return history(cursor, asked, reading)
+        return epochs(cursor, asked, reading)
 
     def as_file(cursor: Any) -> BinaryIO:
-        return history_file(cursor, asked, store.reading, cast(Format, wanted), store.path)
+        return history_file(cursor, asked, reading, cast(Format, wanted), store.path)
 
+    if wanted not in ("json", *FILE_TYPES):
+        raise BadQuery(f"format = {wanted[:NAME_CHARS]!r}: must be json, csv or parquet")
+    # Asked before the query: what is read during it may be missing in the answer.
+    reading = store.reading
+    unread = history_unread(asked.stream, request.app[HUB], store)
     try:
         if wanted == "json":
             return answer(await store.ask(as_json))
-        if wanted not in FILE_TYPES:
-            raise BadQuery(f"format = {wanted!r}: must be json, csv or parquet")
         async with store.make_file(as_file) as file:
             return await _send_file(request, file, _file_name(asked, wanted), wanted)
+    except NotReadYet:
+        raise NotYet(unread or READING) from None
     except NotStored:
-        return _nothing_yet(request, asked)
+        raise _not_stored(request.app[HUB], asked.stream, unread) from None
 
 
 def _file_name(asked: HistoryQuery | EpochsQuery, wanted: str) -> str:
@@ -615,8 +706,7 @@ async def _send_file(
 
 def _common(request: web.Request) -> dict[str, Any]:
     query, stream = request.query, stream_of(request.query)
-    if stream.histogram not in request.app[KNOWN]:
-        raise NotStored("no such histogram; /api/histograms lists them")
+    refuse_histogram(stream.histogram, request.app[KNOWN])
     since, until = time_param(query, "from"), time_param(query, "to")
     if since is not None and until is not None and since >= until:
         raise BadQuery("to: larger than from")

@@ -64,6 +64,7 @@ class Feed:
         self._invalid = 0
         self._halted = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
+        hub.unread = frozenset(topics.values())
 
     async def run(self) -> None:
         options = {"enable.partition.eof": True, "auto.offset.reset": "earliest"}
@@ -210,6 +211,10 @@ class Feed:
     def _report_reading(self, missing: list[str]) -> None:
         self._hub.outage.end()
         self._silence = None
+        self._hub.unread = frozenset(self._topics[topic] for topic, _ in self._unread)
+        # What was read of a topic that is gone stays.
+        seen = {topic for topic, _ in self._assigned}
+        self._hub.missing = frozenset(self._topics[topic] for topic in missing if topic not in seen)
         reading = "reading" if self._unread else "live"
         self._set_state({"kafka": "missing", "topics": missing} if missing else {"kafka": reading})
 

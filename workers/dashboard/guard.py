@@ -66,9 +66,19 @@ def guard(host: str, token: str | None) -> Middleware:
         except web.HTTPException as error:
             if error.status < 400:
                 raise
+            if error.status == 404:
+                return refusal(
+                    404, f"not found: {request.path[:100]}; there are {_addresses(request.app)}"
+                )
             return refusal(error.status, error.reason.lower())
 
     return middleware
+
+
+def _addresses(app: web.Application) -> str:
+    """Return the addresses of an application, without the page's files."""
+    paths = {resource.canonical for resource in app.router.resources()}
+    return ", ".join(sorted(path for path in paths if not path.startswith("/page/")))
 
 
 def headers_for(

@@ -95,6 +95,14 @@ class History:
         self.bytes -= len(snapshot.json)
 
 
+# Why a histogram is not read, by the state of Kafka.
+READING = "its newest snapshots are being read"
+UNREAD = {
+    "connecting": "no broker has answered yet",
+    "away": "no broker answers",
+    "refused": "the broker refuses the login, or reading a topic",
+}
+
 # Allowed item limits of an event. Viewers share the encoded events, so the limits are few.
 TOPS = (10, 100, 1_000, 10_000)
 
@@ -154,6 +162,9 @@ class Hub:
         self.history = history or History()
         self.run = secrets.token_hex(4)
         self.state: Mapping[str, object] = {"kafka": "connecting"}
+        # Histograms whose newest snapshots are not all in memory, and those without a topic.
+        self.unread: Collection[str] = frozenset()
+        self.missing: Collection[str] = frozenset()
         self.outage = Outage()
         self.history_state: Mapping[str, object] | None = None
         self._viewers: set[Viewer] = set()
@@ -181,6 +192,19 @@ class Hub:
             self.state = dict(state)
             self._broadcast("state", self.state)
         return changed
+
+    def why_unread(self, histogram: str) -> str | None:
+        """Return why nothing can be said yet of a histogram's newest snapshots; None if it can."""
+        if histogram in self.missing:
+            return "its topic does not exist yet, or may not be read"
+        if histogram not in self.unread:
+            return None
+        return UNREAD.get(str(self.state["kafka"]), READING)
+
+    def waits_for_kafka(self, histograms: Iterable[str]) -> bool:
+        """Return whether any of the histograms is about to be read."""
+        soon = self.state["kafka"] in ("connecting", "missing", "reading")
+        return soon and any(one in self.unread and one not in self.missing for one in histograms)
 
     def set_history_state(self, state: Mapping[str, object]) -> None:
         if state != self.history_state:
@@ -246,17 +270,20 @@ def catalog(
     history: History,
     known: Collection[tuple[str, int | None]],
     words: Mapping[str, Mapping[str, str | None]],
+    missing: Collection[str] = (),
 ) -> list[dict[str, object]]:
     """Return every histogram with its stream keys and the metadata of its newest snapshot.
 
-    `words` are the label and unit of a histogram's numbers, and the field that is added up.
+    `words` are the label and unit of a histogram's numbers, and the field that is added up. The
+    keys of `missing` histograms, whose topic is not there, are None.
     """
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
     for stream in history.streams():
         keys.setdefault(stream.histogram, []).append(stream.key)
     newest, found = history.newest_of_histograms(), []
     for name, horizon in known:
-        about: dict[str, object] = {"histogram": name, "keys": sorted(keys[name])}
+        known_keys = None if name in missing else sorted(keys[name])
+        about: dict[str, object] = {"histogram": name, "keys": known_keys}
         about |= {"horizon": horizon, **dict.fromkeys(WORDS), **words.get(name, {})}
         for field in ("mechanism", "id", "epoch", "tick", "end", "guarantee"):
             about[field] = getattr(newest.get(name), field, None)

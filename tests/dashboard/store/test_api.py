@@ -246,6 +246,14 @@ REFUSED = [
 ]
 
 
+async def refused(http: Client, path: str, status: int) -> str:
+    """Return the reason for which a question is not answered."""
+    answer = await http.get(path)
+    assert answer.status == status, path
+    assert ("Retry-After" in answer.headers) == (status == 503)
+    return str((await answer.json())["error"])
+
+
 @on_a_loop
 async def test_what_cannot_be_answered_is_refused_with_a_reason(file: Path) -> None:
     async with client(file) as (http, _):
@@ -409,14 +417,55 @@ async def test_a_question_that_takes_too_long_or_too_much_is_ended(
 @pytest.mark.parametrize("name", ["history", "epochs"])
 @on_a_loop
 async def test_a_stream_that_is_only_in_memory_is_not_unknown(tmp_path: Path, name: str) -> None:
-    async with client(tmp_path / "empty.duckdb", memory=5) as (http, _):
-        for address in (f"{name}?histogram=products&key=s9", f"{name}?{STREAM}&format=csv"):
-            assert (await http.get(f"/api/{address}")).status == 404
-        found = await body(http, f"/api/{name}?{STREAM}&item=tea")
-    assert found["complete"] is False
-    assert found["entries" if name == "history" else "epochs"] == []
-    assert (found["kept"]["first"], found["kept"]["last"]) == (LIFE[-5]["end"], LIFE[-1]["end"])
-    validator(name).validate(found)
+    async with client(tmp_path / "empty.duckdb", memory=5) as (http, store):
+        asked = f"/api/{name}?{STREAM}&item=tea"
+        for address in (asked, f"{asked}&format=csv"):
+            error = await refused(http, address, 503)
+            assert error == "the history does not have this new key yet: 's1'"
+        unknown = f"/api/{name}?histogram=products&key=s9"
+        assert "no such key: 's9' of products" in await refused(http, unknown, 404)
+        store.reading = 0.25
+        assert "25 % of the topics so far" in await refused(http, unknown, 503)
+
+
+@on_a_loop
+async def test_a_range_that_is_not_read_yet_is_not_empty(file: Path) -> None:
+    async with client(file) as (http, store):
+        later = f"{STREAM}&from={LIFE[-1]['end']}"
+        addresses = [f"/api/{name}?{later}" for name in ("history", "epochs")]
+        addresses += [f"{one}&format={kind}" for one in addresses for kind in ("csv", "parquet")]
+        store.reading = 0.5
+        for address in addresses:
+            assert "50 % of the topics so far" in await refused(http, address, 503)
+        earlier = await body(http, f"/api/history?{STREAM}&to={LIFE[5]['end']}")
+        assert (earlier["complete"], len(earlier["entries"])) == (True, 6)
+        store.reading = None
+        for address in addresses:
+            assert (await http.get(address)).status == 200
+
+
+@on_a_loop
+async def test_a_window_that_begins_in_what_is_not_read_yet_is_not_made_longer(
+    tmp_path: Path,
+) -> None:
+    series = [one for one in LIFE if one["id"] == LIFE[-1]["id"]]
+    with opened(tmp_path / "part.duckdb") as (_, writer):
+        store_all(writer, series[:100])
+    async with client(tmp_path / "part.duckdb", memory=3) as (http, store):
+        begin = series[300]["end"]
+        window, tick = (
+            f"/api/snapshots?{STREAM}&since={begin}",
+            f"/api/snapshots?{STREAM}&at={begin}",
+        )
+        store.reading = 0.5
+        for address in (window, tick):
+            assert "50 % of the topics so far" in await refused(http, address, 503)
+        recent = await body(http, f"/api/snapshots?{STREAM}&since={series[-3]['end']}")
+        assert recent["snapshots"][0]["change"]["from"] == series[-3]["end"]
+        store.reading = None
+        [found] = (await body(http, window))["snapshots"]
+        assert found["change"]["from"] == series[99]["end"], "what is kept before it"
+        assert (await http.get(tick)).status == 404
 
 
 @on_a_loop

@@ -10,7 +10,7 @@ import { download, fileName, fileTime, table } from "./files.js";
 import { Item } from "./item.js";
 import { Followed, isQuantile, quantileItem } from "./model.js";
 import { canSubtract, ends, isCounted, least, mostHidden, movesIn, others, shareOfAll } from "./noise.js";
-import { NoToken, ask, setToken, takeToken } from "./net.js";
+import { NoToken, asked, setToken, takeToken } from "./net.js";
 import { Bins, bucketName } from "./numbers.js";
 import { Periods } from "./periods.js";
 import { personTable } from "./person.js";
@@ -91,8 +91,10 @@ const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onNewest: 
 
 async function loadCatalogue() {
   try {
-    const found = await ask("api/histograms");
-    if (!found) return;
+    // 503: not all is read; what is known so far comes with it.
+    const { status, body: found } = await asked("api/histograms");
+    if (!found.histograms) throw new Error(`the server answers with ${status}`);
+    for (const one of found.histograms) one.keys ??= [];
     byId("login").hidden = true;
     byId("counts").hidden = false;
     clockOff = found.now - Date.now();
@@ -186,7 +188,7 @@ async function pin() {
   const found = typeof at === "number" ? await mine.pinned(at, id) : { snapshot: null, nearest: null };
   if (mine !== followed || at !== view.at || id !== view.id) return;
   if (found === null) {
-    loadSoon(); // the server is away
+    loadSoon(); // the server is away, or has not read that far
     return;
   }
   pinned = found.snapshot;
@@ -235,7 +237,11 @@ async function loadBefore(at) {
   before = { at, snapshot: before?.snapshot ?? null, loading: true };
   const found = await mine.pinned(at, null);
   if (mine !== followed) return;
-  before = { at, snapshot: found?.snapshot ?? null, loading: false };
+  if (found === null) {
+    setTimeout(() => mine === followed && before?.at === at && loadBefore(at), SOON_MS);
+    return;
+  }
+  before = { at, snapshot: found.snapshot, loading: false };
   later();
 }
 

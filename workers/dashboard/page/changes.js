@@ -39,8 +39,9 @@ export class Changes {
     Object.assign(one, { of: query.at, at: performance.now(), loading: true });
     try {
       const { status, body } = await asked("api/snapshots", query);
-      if (status === 503) one.of = null; // the server is busy
-      else one.found = { snapshot: body.snapshots?.[0] ?? null, error: body.error };
+      // 503: the server is busy, or has not read that far; it is asked again.
+      if (status === 503) one.of = null;
+      if (status !== 503 || one.found === null) one.found = { snapshot: body.snapshots?.[0] ?? null, error: body.error };
     } catch (error) {
       one.of = null;
       if (error instanceof NoToken) this.hooks.onNoToken();

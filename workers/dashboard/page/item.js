@@ -341,6 +341,7 @@ export class Item {
       wanted.lines.map(async ({ key, item }) => {
         try {
           const answer = await asked("api/epochs", { histogram: wanted.histogram, key, item, limit: 1000 });
+          if (answer.status === 503) this.finalsOf = null; // asked for again with the next tick
           return answer.status === 200 ? answer.body.epochs.map((one) => ({ ...point(one, item), began: one.began, final: one.final })) : [];
         } catch (error) {
           if (error instanceof NoToken) this.hooks.onNoToken();

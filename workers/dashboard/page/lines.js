@@ -8,6 +8,7 @@ const POINTS = 500;
 const LIMIT = 10000;
 const HELD = 120;
 const OTHERS_MS = 5000;
+const SOON_MS = 2000;
 const STEPS_MS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800].map((s) => s * 1000);
 
 // The width of a step with which a range has few enough of them; null: every tick.
@@ -27,6 +28,7 @@ export class Lines {
     this.reading = false;
     this.loading = false;
     this.othersAt = 0;
+    this.timer = 0;
   }
 
   // wanted: {name, histogram, lines: [{key, item, shift}], from, to, until, step, lead}; of the same name it is only followed on. to: null
@@ -46,6 +48,12 @@ export class Lines {
     const points = this.of[index] ?? [];
     const shown = shift ? points.map((one) => ({ ...one, end: one.end + shift, start: one.start + shift, was: one.end })) : points;
     return shown.filter((one) => (from === null || one.end > from - lead) && (shift ? one.end <= until : to === null || one.end <= to));
+  }
+
+  // What is not in the history yet comes.
+  soon() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.again(), SOON_MS);
   }
 
   again() {
@@ -83,6 +91,7 @@ export class Lines {
       shift ? null : this.quietly(asked("api/snapshots", { ...base, item: items, limit: HELD })),
     ]);
     if (number !== this.asked) return;
+    if (kept?.status === 503) this.soon();
     const history = kept?.status === 200 ? snapshotsOf(kept.body) : [];
     const last = history.at(-1)?.end ?? -Infinity;
     const recent = (held?.status === 200 ? held.body.snapshots : []).filter((one) => one.end > last);

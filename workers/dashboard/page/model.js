@@ -55,9 +55,11 @@ export class Followed {
   }
 
   async load() {
-    const found = await this.quietly(ask("api/snapshots", { histogram: this.histogram, key: this.key, limit: RANK_TICKS + 1, top: TOP }));
+    const found = await this.quietly(asked("api/snapshots", { histogram: this.histogram, key: this.key, limit: RANK_TICKS + 1, top: TOP }));
     if (!found || this.closed) return;
-    for (const snapshot of found.snapshots) this.keep(snapshot);
+    // 503: not read yet. When it is, the stream says so, and it is asked for again.
+    if (![200, 404].includes(found.status)) return;
+    for (const snapshot of found.body.snapshots ?? []) this.keep(snapshot);
     this.known = true;
     this.hooks.onChange();
   }
@@ -97,7 +99,8 @@ export class Followed {
     this.snapshots = this.snapshots.slice(-RANK_TICKS - 1);
   }
 
-  // The snapshot of a tick: {snapshot}, or {snapshot: null, nearest}, the ends of ticks before and after that are kept.
+  // The snapshot of a tick: {snapshot}, or {snapshot: null, nearest}, the ends of ticks before and after that are kept; null while that
+  // cannot be known.
   async pinned(at, id) {
     await this.loaded;
     const known = this.snapshots.find((one) => (isTick(at) ? one.tick === at : one.end === at) && (id === null || one.id === id));
@@ -107,6 +110,7 @@ export class Followed {
     const found = await this.quietly(asked("api/snapshots", query));
     if (found?.status === 200) return { snapshot: found.body.snapshots[0] ?? null, nearest: null };
     if (found?.status === 404) return { snapshot: null, nearest: found.body.nearest ?? null };
+    if (found?.status === 503) return null;
     return this.held(at, known);
   }
 
@@ -114,10 +118,12 @@ export class Followed {
   async held(at, known) {
     if (known) return { snapshot: known };
     const query = { histogram: this.histogram, key: this.key };
-    const found = await this.quietly(ask("api/snapshots", { ...query, top: 1, limit: HELD }));
-    if (found === null) return null;
-    const match = found.snapshots.find((one) => (isTick(at) ? one.tick === at : one.start < at && at <= one.end));
-    if (!match) return { snapshot: null, nearest: { before: null, after: found.snapshots[0] ?? null } };
+    const found = await this.quietly(asked("api/snapshots", { ...query, top: 1, limit: HELD }));
+    if (found?.status === 404) return { snapshot: null, nearest: null };
+    if (found?.status !== 200) return null;
+    const { snapshots } = found.body;
+    const match = snapshots.find((one) => (isTick(at) ? one.tick === at : one.start < at && at <= one.end));
+    if (!match) return { snapshot: null, nearest: { before: null, after: snapshots[0] ?? null } };
     const whole = await this.quietly(ask("api/snapshots", { ...query, top: TOP, after: match.end - 1, limit: 1 }));
     return { snapshot: whole?.snapshots[0] ?? null, nearest: null };
   }

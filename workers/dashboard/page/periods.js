@@ -80,7 +80,10 @@ export class Periods {
       if (error instanceof NoToken) this.hooks.onNoToken();
       return; // asked again with the next epoch, or when the connection is back
     }
-    if (stream !== this.stream || found.status !== 200) return;
+    if (stream !== this.stream) return;
+    // What is not in the history yet comes.
+    if (found.status === 503) this.timer = setTimeout(() => this.load(older), SOON_MS);
+    if (found.status !== 200) return;
     this.first = found.body.kept?.first ?? null;
     // What was thinned on purpose is not missing, and what is still being read comes.
     if (to === null) byId("epochs-gone").hidden = found.body.complete || found.body.reading !== null;

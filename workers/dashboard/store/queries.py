@@ -28,6 +28,10 @@ class NotStored(Exception):
     """A key that was never shown; the client sees the message."""
 
 
+class NotReadYet(Exception):
+    """An answer without a tick, of a history that is still being read."""
+
+
 class AnswerTooLarge(Exception):
     """A query whose answer would be too large; the client sees the message."""
 
@@ -138,6 +142,11 @@ def is_complete(
     return not _lost(_gaps(cursor, asked.stream, where), asked.range)
 
 
+def _refuse_unread(ticks: int, reading: float | None, complete: bool) -> None:
+    if not ticks and reading is not None and not complete:
+        raise NotReadYet
+
+
 def _gaps(cursor: Database, stream: Stream, where: StoredRange) -> list[tuple[Any, ...]]:
     gaps = "select after_ms, until_ms from gaps where histogram = ? and part = ?"
     return cursor.execute(gaps, [stream.histogram, where.part]).fetchall()
@@ -227,7 +236,7 @@ def history_file(
 ) -> BinaryIO:
     """Return an open file with the answer, written next to the history at `path`.
 
-    Raises `NotStored`, `AnswerTooLarge` (more than `ROWS_MAX` rows) or duckdb.Error.
+    Raises `NotStored`, `NotReadYet`, `AnswerTooLarge` (more than `ROWS_MAX` rows) or duckdb.Error.
     """
     where = locate(cursor, asked.stream)
     complete = is_complete(cursor, where, asked, reading)
@@ -240,6 +249,7 @@ def history_file(
     rows = "greatest(coalesce(shown, 0), 1)" if not asked.items else str(len(asked.items))
     totals = f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads"
     total, low, high = first(cursor, totals) or (0, None, None)
+    _refuse_unread(total, reading, complete)
     if total > ROWS_MAX:
         raise AnswerTooLarge(
             f"the file would have {total:,} rows: at most {ROWS_MAX:,}; take a shorter time, a longer step or fewer items"
@@ -345,12 +355,17 @@ def _heads(cursor: Database, rows: str, values: Sequence[object] = ()) -> list[_
 
 
 def history(cursor: Database, asked: HistoryQuery, reading: float | None) -> bytes:
-    """Answer /api/history; raise `NotStored`, or `AnswerTooLarge` above `COUNTS_MAX` counts."""
+    """Answer /api/history.
+
+    Raises `NotStored`, `NotReadYet`, or `AnswerTooLarge` above `COUNTS_MAX` counts.
+    """
     where = locate(cursor, asked.stream)
     heads = _heads(
         cursor, f"({selected(where, asked)}) order by end_ms, place limit {asked.limit + 1}"
     )
     heads, more = heads[: asked.limit], len(heads) > asked.limit
+    complete = is_complete(cursor, where, asked, reading)
+    _refuse_unread(len(heads), reading, complete)
     if len(heads) * len(asked.items) > COUNTS_MAX:
         raise AnswerTooLarge(
             f"{len(heads):,} entries of {len(asked.items)} items: at most {COUNTS_MAX:,} counts; take a longer step"
@@ -368,7 +383,7 @@ def history(cursor: Database, asked: HistoryQuery, reading: float | None) -> byt
             "to": asked.range.until,
             "step": asked.step,
             "items": list(asked.items),
-            "complete": is_complete(cursor, where, asked, reading),
+            "complete": complete,
             "reading": reading,
             "more": more,
             "next": _next(heads[-1].end_ms, asked) if more else None,
@@ -391,6 +406,7 @@ def epochs(cursor: Database, asked: EpochsQuery, reading: float | None) -> bytes
         snapshot |= {"total": head.total, "final": head.place != where.newest}
         snapshot |= {"began": began.get(snapshot["id"]), "end_time": iso(head.end_ms)}
     complete = is_complete(cursor, where, asked, reading)
+    _refuse_unread(len(found), reading, complete)
     about = {"complete": complete, "reading": reading, "kept": where.kept, "more": more}
     return orjson.dumps({"epochs": found} | about)
 

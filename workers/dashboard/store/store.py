@@ -43,6 +43,7 @@ FILE_S = 120.0
 THIN_EVERY = 48
 COMPACT_S = 5.0
 
+OPENING = "it is being opened"
 OTHER = "its file is of another version, or of another program"
 # DuckDB's messages for such a file.
 _FOREIGN = ("not a valid DuckDB database", "version number")
@@ -82,9 +83,12 @@ class Store:
         self._asking = self._sending = 0
         self._thinned: dict[str, int] = {}
         self.reading: float | None = 0.0
-        self.state: Mapping[str, object] = MappingProxyType(
-            {"state": "off", "why": "it is being opened"}
-        )
+        self.state: Mapping[str, object] = MappingProxyType({"state": "off", "why": OPENING})
+
+    @property
+    def opening(self) -> bool:
+        """Whether the file was not opened so far, and has not failed to open either."""
+        return self.state.get("why") == OPENING
 
     @property
     def path(self) -> Path:
@@ -155,7 +159,7 @@ class Store:
     def _cursor(self) -> Iterator[Database]:
         with self._idle:
             if self._database is None:
-                why = self.state.get("why", "it is being opened")
+                why = self.state.get("why", OPENING)
                 raise QueryFailed(f"there is no history: {why}")
             cursor = self._database.cursor()
             self._cursors.add(cursor)
@@ -189,11 +193,14 @@ class Store:
         try:
             writer = Writer(database)
             follower = Follower(self._connection, self._topics, writer)
+            # Another file may have taken the place of one that failed.
+            self.reading = 0.0
             with self._idle:
                 self._database = database
             if self.state["state"] == "off":
                 logger.info("history: kept in %s", "a file of its own" if self._own else self._path)
-            self._report({"state": "waiting"})
+            # Not "waiting", in which the page asks for what the file already has.
+            self._report({"state": "reading", "read": 0.0})
             self._follow(database, writer, follower)
         finally:
             if follower is not None:
