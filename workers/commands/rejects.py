@@ -15,6 +15,7 @@ import time
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -23,8 +24,11 @@ from rich.console import Console
 
 from workers.agents.topics import check_events, connection_of, partitions_by_user
 from workers.commands.compiling import ensure_compiled
+from workers.commands.undeclared import UndeclaredKeys, shown_key
 from workers.events.formats.reader import RecordFormats
-from workers.events.source_reader import SourceReader
+from workers.events.json import JsonDecoder
+from workers.events.source_reader import NOT_DECLARED, SourceReader
+from workers.events.tree import Node
 from workers.kafka.clients import Connection
 from workers.kafka.reading import await_commits, read_partition
 from workers.kafka.records import Outgoing, Records
@@ -101,6 +105,7 @@ RECORDS_MAX = 1_000
 BYTES_MAX = 16 << 20
 # How long Kafka may not answer; checks further apart than the pause belong to separate waits.
 _PATIENCE_S, _PAUSE_S = 120.0, 10.0
+_JSON = JsonDecoder(Node())
 
 
 @dataclass(slots=True)
@@ -242,7 +247,7 @@ class _AcceptanceFilter:
             self._readers[log] = source_reader_of(*of, self._formats.make())
         records = Records.of(
             [reject.value for reject in rejects],
-            [self._key(reject) for reject in rejects],
+            [record_key(self._settings, reject) for reject in rejects],
             [reject.time_ms for reject in rejects],
         )
         now, most = time.time_ns() // 1_000_000, self._settings.max_behind_ms
@@ -257,12 +262,25 @@ class _AcceptanceFilter:
             accepted += events.index[wanted].tolist()
         return accepted
 
-    def _key(self, reject: Rejected) -> bytes | None:
-        """Return the record's key from before re-keying by user."""
-        settings = self._settings
-        if reject.topic != settings.by_user_topic or settings.events.user == RECORD_KEY:
-            return reject.key
-        return read_headers(reject.headers)[1]
+
+def record_key(settings: Settings, reject: Rejected) -> bytes | None:
+    """Return the record's key from before re-keying by user."""
+    if reject.topic != settings.by_user_topic or settings.events.user == RECORD_KEY:
+        return reject.key
+    return read_headers(reject.headers)[1]
+
+
+def _shown(key: bytes | None) -> str:
+    return "none" if key is None else shown_key(key.decode(errors="backslashreplace"))
+
+
+def _decoded(settings: Settings, reject: Rejected) -> object:
+    """Return the event of a reject in JSON; None for others, whose schemas are in a registry."""
+    if settings.events.format != "json" or reject.value is None:
+        return None
+    with suppress(ValueError):
+        return _JSON.decode_all(reject.value)
+    return None
 
 
 def list_rejects(settings: Settings, *, reason: str | None, show: int | None, retry: bool) -> int:
@@ -277,12 +295,15 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
         _print_retry(retry_rejects(settings, connection, wanted), say)
         say.line()
     counts = defaultdict[str, ReasonCounts](ReasonCounts)
+    undeclared = UndeclaredKeys(settings)
     shown: list[Rejected] = []
     number = 0
     with ProgressLine() as progress:
         for partition in range(partitions_of(settings, connection)):
             for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
                 counts[reject.reason].add(reject, message.timestamp()[1], was_sent)
+                if reject.reason == NOT_DECLARED:
+                    undeclared.add(record_key(settings, reject), _decoded(settings, reject))
                 if not was_sent and len(shown) < (show or 0):
                     shown.append(reject)
                 number += 1
@@ -297,6 +318,9 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
         say.line(f"{text}: {one.number:,}", 2)
         topics = ", ".join(sorted(one.topics))
         say.line(f"{iso_time(one.first_ms)} to {iso_time(one.last_ms)}, from {topics}", 6)
+        if text == NOT_DECLARED:
+            for line in undeclared.lines():
+                say.line(line, 6)
         if one.sent:
             say.line(f"{one.sent:,} sent back", 6)
         if one.cut:
@@ -305,9 +329,12 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
         say.line()
         first = f"The first {len(shown):,} that were not sent back."
         say.line(f"{first} Exact: for the operator only.", style="bold")
+        by_record_key = any(view.key == RECORD_KEY for view in settings.shape.views.values())
         for reject in shown:
             place = f"{reject.topic}[{reject.partition}] offset {reject.offset:,}"
             say.line(f"{place}, {iso_time(reject.time_ms)}: {reject.reason}", 2)
+            if by_record_key:
+                say.one_line(f"record key: {_shown(record_key(settings, reject))}", 6)
             text = "no value"
             if reject.value is not None:
                 text = reject.value.decode(errors="backslashreplace")

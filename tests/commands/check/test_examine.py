@@ -13,8 +13,10 @@ from tests.worker.harness import Bare, known, toml, unk
 from workers.cli import execute
 from workers.commands.check.check import show
 from workers.commands.check.examine import Findings, examine
-from workers.commands.check.sample import of_file, shares
+from workers.commands.check.sample import Part, Sample, of_file, shares
+from workers.kafka.records import Records
 from workers.mechanisms.registry import build
+from workers.pipeline.sources import Place, SourceTopic
 from workers.settings.settings import Settings, load
 
 Capture = pytest.CaptureFixture[str]
@@ -272,3 +274,39 @@ def test_missing_empty_is_suggested_only_where_it_helps(tmp_path: Path) -> None:
     assert 'missing = "empty" would accept 1 of them' in shown(settings, source, tmp_path)
     settings = settings_in(tmp_path, [unk()], missing="empty")
     assert sum(why.empty for why in examined(settings, source).why) == 0
+
+
+def test_undeclared_keys_are_told_with_their_numbers(tmp_path: Path) -> None:
+    """The most frequent first; also those that only another histogram declares."""
+    settings = settings_in(tmp_path, [unk(keys=["a"]), unk("b", keys=["a", "b"])])
+    keys = ["a"] * 4 + ["b"] * 3 + [" a"] * 2 + ["A", "\x1b[2J"]
+    said = shown(settings, lines(tmp_path, [event(i, key=k) for i, k in enumerate(keys)]), tmp_path)
+    assert '3 undeclared keys: " a" (2), "A" (1), "\\u001b[2J" (1)' in said
+    assert 'do not count here; the most frequent: "b" (3)' in said
+
+
+def test_many_undeclared_keys_are_cut_to_the_most_frequent(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, [unk(keys=["a"])])
+    keys = [f"k{i}" for i in range(50)] + ["k7"] * 9 + ["z" * 900]
+    said = shown(settings, lines(tmp_path, [event(i, key=k) for i, k in enumerate(keys)]), tmp_path)
+    assert 'the most frequent of 51 undeclared keys: "k7" (10), "k0" (1)' in said
+    assert "z" * 100 not in said.partition("most frequent")[2].partition("{")[0]
+
+
+@pytest.mark.parametrize("declared", [["s1", "s2"], ["s1"], "public"])
+def test_quotes_of_record_keys_in_json_are_told(tmp_path: Path, declared: Any) -> None:
+    """As many serializers write them; with public keys, the quotes would be published."""
+    settings = settings_in(tmp_path, [unk(keys=declared)], key="$key")
+    records = [json.dumps(event(i)).encode() for i in range(6)]
+    keys = [b'"s1"', b'"s1"', b'"s2"', b'"s1"', b'"s2"', b'"s1"']
+    part = Part(Place(0, SourceTopic("events", 1, None), 0), Records.of(records, keys, [AT] * 6))
+    sample = Sample("events", [part], settings.shape, live=True)
+    console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
+    show(examine(settings, sample), sample, settings, console)
+    said = " ".join(console.export_text().split())
+    assert "the record keys are JSON strings; the quotes are part of each key" in said
+    if declared == "public":
+        assert said.count('"\\"s1\\"", "\\"s2\\""') == 1
+    else:
+        assert '2 undeclared record keys: "\\"s1\\"" (4), "\\"s2\\"" (2)' in said
+        assert 'keys = ["\\"s1\\"", "\\"s2\\""]' in said

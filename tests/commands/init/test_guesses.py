@@ -211,6 +211,15 @@ def test_the_record_key_is_a_stream_key_where_no_field_holds_it() -> None:
     assert said(draft_of(sample, {"name_keys": "public"}))["key"] == "$key"
 
 
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_quotes_that_are_part_of_record_keys_are_told(quote: str) -> None:
+    keys = (f"{quote}shop{i % 3}{quote}" for i in range(300))
+    sample = sample_of((key, {"page": f"p{i % 5}", "n": 1}) for i, key in enumerate(keys))
+    for answers in ({"name_keys": "public"}, {"name_keys": "none"}):
+        text, _ = written(sample, answers)
+        assert ("quotes are part of each key" in comments(text)) == bool(quote)
+
+
 @pytest.mark.parametrize(
     ("numbers", "found"),
     [

@@ -308,3 +308,19 @@ def test_a_reject_reads_back_as_what_was_rejected() -> None:
     damaged = [*made.headers[:2], ("partition", b"one"), *made.headers[3:]]
     assert read_reject(damaged, None, None) is None
     assert "value" not in repr(read)
+
+
+def test_undeclared_record_keys_are_shown_with_their_quotes(
+    bootstrap: str, tmp_path: Path, capsys: Capture
+) -> None:
+    site = Site(bootstrap, tmp_path, [unk(keys=["s1"])], partitions=1, events={"key": "$key"})
+    assert execute(["topics", "-c", str(site.config), "--create"]) == 0
+    for key in (b'"s1"', b'"s1"', b"s\xff", None):
+        reject(site, 0, good(0), "key not declared", key=key)
+    capsys.readouterr()
+    assert execute(["rejects", "-c", str(site.config), "--show", "4"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert '2 undeclared record keys: "\\"s1\\"" (2), "s\\\\xff" (1)' in said
+    assert "quotes are part of each key" in said
+    for written in ('"\\"s1\\""', '"s\\\\xff"', "none"):
+        assert f"record key: {written}" in said

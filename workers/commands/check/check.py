@@ -8,6 +8,7 @@ from workers.commands.check import examine
 from workers.commands.check.sample import Sample, of_file, of_topics
 from workers.commands.compiling import ensure_compiled
 from workers.commands.failures import log
+from workers.commands.undeclared import QUOTES, shown_key, shown_keys
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.sums import Sum
 from workers.privacy.ceiling import check_ceiling
@@ -81,6 +82,8 @@ def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
         say.line(f"{would}: as events without items, which count nothing", 6)
     if why.absent is not None:
         say.line(_near(why.absent, "none of them"), 6)
+    for line in why.keys:
+        say.line(line, 6)
     say.one_line(why.example or "(empty)", 6)
 
 
@@ -103,6 +106,9 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
     if not seen:
         return
     say.line(f"{plural(one.keys, 'stream key')}: {_declared(one)}; {plural(one.labels, 'item')}", 2)
+    if one.quoted_keys:
+        keys = ", ".join(map(shown_key, one.quoted_keys))
+        say.line(f"! {QUOTES}: {keys}", 2)
     if one.early:
         before = f"dated before its start {iso_time(config.start_ms)}: not counted"
         say.line(f"! {plural(one.early, 'event')} of these {before}", 2)
@@ -161,7 +167,8 @@ def _declared(one: examine.HistogramFindings) -> str:
     if one.served == one.keys:
         return "all declared"
     others = plural(one.unserved, "event")
-    return f"{one.served:,} declared; {others} of the others do not count here"
+    most = shown_keys(one.undeclared)
+    return f"{one.served:,} declared; {others} of the others do not count here; the most frequent: {most}"
 
 
 def _spread(spread: examine.Distribution, bound: str, events: int | None, thing: str) -> str:

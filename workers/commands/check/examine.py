@@ -25,11 +25,12 @@ import numpy as np
 from workers.arrays.types import Longs
 from workers.commands.check.sample import Part, Sample
 from workers.commands.init.fields import OUTLIERS, walk
+from workers.commands.undeclared import UndeclaredKeys, json_string
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.formats.reader import RecordFormats
 from workers.events.project import Projection
 from workers.events.reader import AHEAD, EARLY, Reject
-from workers.events.source_reader import SourceReader
+from workers.events.source_reader import NOT_DECLARED, SourceReader
 from workers.events.times import PLAUSIBLE_MS, time_ms
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.views import CHARACTERS_MAX, UNITS, Path, Shape, parse
@@ -47,6 +48,7 @@ NAMES_MAX = 200
 ELEMENTS_MAX = 20
 # For all records together.
 PATHS_MAX = 5_000
+_QUOTED_MAX = 5
 NEAREST = 3
 _NEAR = 0.6
 # The last name alone is weaker evidence than the whole path, and short names match by chance.
@@ -211,7 +213,8 @@ class RejectReason:
     """Records rejected for one reason.
 
     `example` is the first of them, exact; `absent` the named field if none has it; `empty` how many
-    `missing = "empty"` would accept, as events without items.
+    `missing = "empty"` would accept, as events without items; `keys` what is said of undeclared
+    stream keys.
     """
 
     reason: str
@@ -221,6 +224,7 @@ class RejectReason:
     absent: Nearest | None = None
     hint: str = ""
     empty: int = 0
+    keys: tuple[str, ...] = ()
 
 
 class Distribution(NamedTuple):
@@ -257,7 +261,8 @@ class HistogramFindings:
     """A histogram's view of the sample.
 
     `where` matches `looked_at` events, with `keys` stream keys, of which it serves `served`.
-    `unserved` (other keys) and `early` (before its start) events do not count below. `items` per
+    `unserved` (other keys, counted in `undeclared`) and `early` (before its start) events do not
+    count below. `quoted_keys` are some that count and are JSON strings. `items` per
     event compares with max_items, `amounts` per item in an event with max_count. `numbers` is None
     without a sum, `of_users` if events are protected, `expected` if the sample gives no rate; no
     record has the paths in `absent`.
@@ -268,6 +273,8 @@ class HistogramFindings:
     keys: int
     served: int
     unserved: int
+    undeclared: Counter[str]
+    quoted_keys: tuple[str, ...]
     without_items: int
     early: int
     labels: int
@@ -309,6 +316,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
     strict, lenient = Projection(sample.shape), Projection(replace(sample.shape, empty=True))
     reasons: dict[str, RejectReason] = {}
+    undeclared = UndeclaredKeys(settings, sample.shape)
     accepted_events: list[Events] = []
     numbers: dict[str, list[float | Decimal]] = {
         config.sum_lane.view: [] for config in settings.histograms if config.sum_lane is not None
@@ -337,15 +345,22 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                 why.fields.add(record)
                 refused = isinstance(strict.event(record), str)
                 why.empty += refused and not isinstance(lenient.event(record), str)
+                if reject.reason == NOT_DECLARED:
+                    key = None if part.objects is not None else part.records.key(reject.index)
+                    undeclared.add(key, record)
                 if why.number == 1:
                     why.example = _example(part, reject.index, record)
                     why.hint = _time_hint(sample.shape, reject.reason, record)
+                    if reject.reason.startswith("record key") and part.objects is None:
+                        why.hint = f"for example {part.records.key(reject.index)!r}"
             accepted_events.append(found)
     wanted = wanted_paths(sample.shape)
     absent = {path: fields.nearest(path) for path in wanted if not fields.has(path)}
     for why in reasons.values():
         named = (path for path in wanted if _quotes(why.reason, path) and not why.fields.has(path))
         why.absent = next(map(why.fields.nearest, named), None)
+    if NOT_DECLARED in reasons:
+        reasons[NOT_DECLARED].keys = tuple(undeclared.lines())
     times_by_part = [events.times[events.in_any_view] for events in accepted_events]
     weighted = list(zip(accepted_events, _weights(times_by_part), strict=True))
     times = _concatenated(times_by_part)
@@ -430,6 +445,8 @@ def _plausible(at_ms: int | None) -> bool:
 @dataclass(slots=True)
 class _Sums:
     unserved: int = 0
+    undeclared: Counter[str] = field(default_factory=Counter)
+    quoted: set[str] = field(default_factory=set)
     early: int = 0
     keys: set[str] = field(default_factory=set)
     labels: set[str] = field(default_factory=set)
@@ -462,6 +479,8 @@ def _findings(
         keys=len(sums.keys),
         served=served,
         unserved=sums.unserved,
+        undeclared=sums.undeclared,
+        quoted_keys=tuple(sorted(sums.quoted)[:_QUOTED_MAX]),
         without_items=int(np.count_nonzero(items == 0)),
         early=sums.early,
         labels=len(sums.labels),
@@ -518,7 +537,11 @@ def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) ->
     sums.keys |= set(names.values())
     all_keys = config.keys == "public"
     served = {code for code, name in names.items() if all_keys or name in config.keys}
-    sums.unserved += sum(code not in served for code in keys)
+    sums.quoted |= {names[code] for code in served if json_string(names[code]) is not None}
+    for code, number in Counter(keys).items():
+        if code not in served:
+            sums.unserved += number
+            sums.undeclared[names[code]] += number
     early = events.times[seen] < config.start_ms
     sums.early += int(np.count_nonzero(early))
     rows, numbers = _rows(columns, seen)

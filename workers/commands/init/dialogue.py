@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 from rich.console import Console
@@ -21,11 +22,14 @@ from workers.commands.init.draft import Draft, SampleGuesses
 from workers.commands.init.fields import Field, Form, Kind, percent
 from workers.commands.init.formats import CannotGuess, decode_sample
 from workers.commands.init.items import Range, range_between
+from workers.commands.init.names import UserKind
 from workers.commands.init.sample import sample_of
 from workers.commands.init.tick_choice import choose_tick
 from workers.commands.init.writing import CHOOSE, plain, settings_text, toml
+from workers.commands.undeclared import QUOTES
 from workers.events.schemas import Access
 from workers.kafka.clients import Connection
+from workers.mechanisms.config.views import RECORD_KEY
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import plural
 from workers.settings.files import client_values
@@ -36,6 +40,16 @@ _ROWS_MAX = 40
 _PLAIN_WIDTH = 120
 _EXAMPLES, _EXAMPLE = 3, 24
 _DIGITS = 1e19
+_IDENTIFIED = MappingProxyType(
+    {
+        UserKind.PERSON: "a person",
+        UserKind.ACCOUNT: "an account",
+        UserKind.DEVICE: "a device",
+        UserKind.SESSION: "a session",
+        UserKind.EVENT: "an event",
+        UserKind.TRAIT: "people or events",
+    }
+)
 _NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
 
 
@@ -155,10 +169,11 @@ def _answers(
     fitting = [key for key in guess.keys if key.fits]
     if ask and keys is None and fitting:
         named = fitting[0]
+        quotes = f"\n{QUOTES}." if guess.quoted_keys and named.setting == RECORD_KEY else ""
         click.echo(
             f"\nEach value of {named.setting} could have a histogram of its own, with its name on it; "
             f"in the sample there are {plural(len(named.values), 'different value')}: "
-            f"{_examples(named.values, 8)}.\n"
+            f"{_examples(named.values, 8)}.{quotes}\n"
             "public: any name in the data may be published. declare: these may, and go into the file; "
             "others are not\ncounted. none: one histogram of all events, without names."
         )
@@ -241,11 +256,16 @@ def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
     say = f"{choices} of its comments say {CHOOSE}: what only you can decide."
     console.print()
     next_command = f"Next: quietcount check -c {file}"
-    for shown in (f"{line}.", f"{file}: written. {say}", next_command):
+    lines = [f"{line}.", f"{file}: written. {say}", next_command]
+    if draft.quoted_keys and draft.key is not None and draft.key.setting == RECORD_KEY:
+        lines.insert(1, f'key = "{RECORD_KEY}": {QUOTES}.')
+    for shown in lines:
         console.print(Text(shown), soft_wrap=True)
 
 
 def _example(field: Field) -> str:
+    if field.who is not None:
+        return f"not shown: identifies {_IDENTIFIED[field.who]}"
     found = []
     if field.whole or field.kinds[Kind.NUMBER]:
         low, high = min(field.numbers), max(field.numbers)

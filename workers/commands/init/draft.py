@@ -11,16 +11,35 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from types import MappingProxyType
 
-from workers.commands.init.fields import ConditionGuess, field_label, guess_condition, survey
+from workers.commands.init.fields import (
+    NEARLY_ALL,
+    ConditionGuess,
+    Field,
+    field_label,
+    guess_condition,
+    survey,
+)
 from workers.commands.init.formats import CannotGuess, DecodedSample
-from workers.commands.init.items import Candidate, ItemCandidate, Range, items_of, keys_of, users_of
+from workers.commands.init.items import (
+    Candidate,
+    ItemCandidate,
+    Range,
+    items_of,
+    keys_of,
+    record_key_field,
+    users_of,
+)
+from workers.commands.init.people import mark_people
 from workers.commands.init.sample import Sample
 from workers.commands.init.times import MAX_AHEAD_MS, OLDEST_MS, TimeCandidate, grace_of, times_of
+from workers.commands.undeclared import json_string
 from workers.events.project import Event, Projection, ViewValues
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Condition, Shape, View, complaints
 from workers.mechanisms.config.views import field as named_field
 
 _TRIED = 12
+# Personal fields in a message.
+_NAMED = 6
 # If fewer events have items, a field may identify those that do.
 _SOME = 0.98
 _MOST_ITEMS = 0.99
@@ -47,6 +66,8 @@ class Draft:
         pairs: occurrences of every (stream key, label) in them, within the bounds of an event.
         max_items, max_count, within: the bounds, and the shares of events within them.
         times: of the accepted events, ms since 1970.
+        personal: fields that are never offered as labels or stream keys.
+        quoted_keys: whether the record keys are texts written as JSON, in quotes.
     """
 
     sample: Sample
@@ -72,6 +93,8 @@ class Draft:
     max_count: int
     within: tuple[float, float]
     times: Sequence[int]
+    personal: Sequence[Field]
+    quoted_keys: bool
 
 
 class SampleGuesses:
@@ -80,6 +103,7 @@ class SampleGuesses:
     def __init__(self, sample: Sample, decoded: DecodedSample, now_ms: int) -> None:
         self._sample, self._decoded = sample, decoded
         self._places, self._latest_ms = sorted(decoded.objects), now_ms + MAX_AHEAD_MS
+        self.all_fields: Sequence[Field] = ()
         self._survey(now_ms)
         self.all_fields = self.fields
         self.where: ConditionGuess | None = None
@@ -105,7 +129,11 @@ class SampleGuesses:
         self._logged = [record.time_ms for record in records]
         self._record_keys = [_text_key(record.key) for record in records]
         self.fields = survey(self.objects)
-        self._times = times_of(self.fields, self._partitions, self._logged, now_ms)
+        self._record_key = record_key_field(self._record_keys)
+        mark_people([*self.fields, self._record_key], self.all_fields)
+        times = times_of(self.fields, self._partitions, self._logged, now_ms)
+        # The time of a person's first visit goes with the person, not with the event.
+        self._times = [time for time in times if time.field.who is None]
         self.items, *self.other_items = self._item_candidates()
 
     def _item_candidates(self) -> list[ItemCandidate]:
@@ -123,7 +151,7 @@ class SampleGuesses:
         if not good:
             raise CannotGuess(
                 "no field of the sampled records can be counted: "
-                "none holds lists, repeated texts or numbers"
+                f"none{_other_than(self.fields)} holds lists, repeated texts or numbers"
             )
         return good
 
@@ -134,8 +162,15 @@ class SampleGuesses:
         return {place for place, view in views if view is not None and view.labels}
 
     @property
+    def quoted_keys(self) -> bool:
+        """Return whether nearly all record keys are JSON strings: their quotes are part of them."""
+        keys = [key for key in self._record_keys if key is not None]
+        quoted = sum(json_string(key) is not None for key in keys)
+        return 0 < quoted >= NEARLY_ALL * len(keys)
+
+    @property
     def keys(self) -> list[Candidate]:
-        found = keys_of(self.fields, self._record_keys)
+        found = keys_of(self.fields, self._record_keys, self._record_key)
         return [candidate for candidate in found if self._fits(candidate, None)]
 
     def users(self, key: Candidate | None) -> list[Candidate]:
@@ -229,6 +264,8 @@ class SampleGuesses:
             max_count=max_count,
             within=(few_items, few_counts),
             times=times,
+            personal=[field for field in self.all_fields if field.who is not None],
+            quoted_keys=self.quoted_keys,
         )
 
     def _events(self, shape: Shape) -> list[tuple[int, Event]]:
@@ -251,6 +288,15 @@ def views_of(
     count = None if items.count is None else items.count.path
     view = View(named_field(key) or ALL_KEYS, items.field.path, count, where, edges)
     return MappingProxyType({"": view})
+
+
+def _other_than(fields: Sequence[Field]) -> str:
+    paths = [str(field.path) for field in fields if field.who is not None]
+    if not paths:
+        return ""
+    shown = ", ".join(paths[:_NAMED])
+    more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
+    return f", other than those that seem to identify people or single events ({shown}{more}),"
 
 
 def _amounts(view: ViewValues) -> dict[str, int]:

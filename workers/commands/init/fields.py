@@ -46,6 +46,8 @@ FIELDS_MAX = 2_000
 NAMES_MAX = 5_000
 # Per list, from its beginning.
 ELEMENTS_MAX = 1_000
+# Of them, those that are compared with the user of their event.
+_COMPARED_MAX = 20
 # Names vary if an object has on average less than this share of all names at its path: for objects
 # of whole numbers, which more often hold counts than optional fields; for any object.
 _VARYING_COUNTS, _VARYING = 0.8, 0.5
@@ -78,7 +80,8 @@ class Field:
 
     `records` have a value other than null, `nulls` have null; `values` counts labels: texts, whole
     numbers, booleans and an object's names; `column` has the value by the record's place, for ONE
-    only.
+    only, and `elements` the first labels by the record's place, for other forms. `who` says whom or
+    what the values identify, if anybody, and `why` what shows that beside the field's name.
     """
 
     path: Path
@@ -90,6 +93,9 @@ class Field:
     values: Counter[str] = dataclasses.field(default_factory=Counter)
     numbers: list[float] = dataclasses.field(default_factory=list)
     column: dict[int, object] = dataclasses.field(default_factory=dict)
+    elements: dict[int, list[str]] = dataclasses.field(default_factory=dict)
+    who: names.UserKind | None = None
+    why: str = "by its name"
 
     def __repr__(self) -> str:
         return f"Field({self.path}, {self.form})"
@@ -109,6 +115,12 @@ class Field:
     def name_has(self, *tables: frozenset[str]) -> bool:
         """Return whether the field's own name, not its containers', has a word of these tables."""
         return not frozenset().union(*tables).isdisjoint(names.words(self.path.steps[-1]))
+
+    @property
+    def constant(self) -> bool:
+        """Return whether every record has the same values, as those of a schema in each message."""
+        occurrences = set(self.values.values())
+        return len(occurrences) == 1 and min(occurrences) >= self.records > 1
 
     @property
     def distinct(self) -> int:
@@ -271,6 +283,10 @@ class _Survey:
                     found.kinds[Kind.OTHER] += 1
                     continue
                 found.values[text] += 1
+                if form is not Form.ONE:
+                    some = found.elements.setdefault(self._place, [])
+                    if len(some) < _COMPARED_MAX:
+                        some.append(text)
             found.kinds[kind] += 1
             if kind in (Kind.WHOLE, Kind.NUMBER) and isinstance(value, int | float | Decimal):
                 found.numbers.append(_float(value))
@@ -337,7 +353,7 @@ def guess_condition(fields: Sequence[Field], having: Collection[int]) -> Conditi
     """Return the condition that separates records with items (`having`) from the others, if any."""
     having, found = set(having), []
     for field in fields:
-        if not (field.everywhere and field.labels) or names.user_kind(field.path) is not None:
+        if not (field.everywhere and field.labels) or field.who is not None:
             continue
         if not 2 <= field.distinct <= _TYPES_MAX:
             continue

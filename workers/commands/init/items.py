@@ -6,7 +6,6 @@ numbers around the sampled ones.
 """
 
 import math
-import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,8 +28,9 @@ from workers.commands.init.fields import (
     percent,
 )
 from workers.commands.init.names import UserKind
+from workers.commands.init.people import USERS_MIN, is_name_of_values
 from workers.mechanisms.config.buckets import parse_buckets
-from workers.mechanisms.config.views import RECORD_KEY
+from workers.mechanisms.config.views import RECORD_KEY, Path
 from workers.runtime.printing import plural
 
 _STEPS = 20
@@ -131,11 +131,7 @@ def _checked(found: Range | None) -> Range | None:
 # More histograms would each be too small for their noise, unless there are many events.
 KEYS_MAX = 50
 _EVENTS_PER_KEY = 5
-_USERS_MIN = 10
 _PLACED = 0.99
-_ADDRESS = re.compile(
-    r"[^@\s]+@[^@\s]+\.[^@\s]+|(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9a-fA-F]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*"
-)
 
 
 # At this share of distinct values a field identifies single events.
@@ -176,11 +172,28 @@ class Candidate:
         return MEANS[self.who]
 
 
-def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Candidate]:
+def record_key_field(record_keys: Sequence[str | None]) -> Field:
+    """Return the text keys of records as a field, to compare them with those of the events."""
+    keys = {place: key for place, key in enumerate(record_keys) if key is not None}
+    found = Field(path=Path((RECORD_KEY,)), form=Form.ONE, total=len(record_keys))
+    found.records = len(keys)
+    found.kinds[Kind.TEXT] = len(keys)
+    found.values.update(keys.values())
+    found.column.update(keys)
+    return found
+
+
+def keys_of(
+    fields: Sequence[Field], record_keys: Sequence[str | None], record_key: Field
+) -> list[Candidate]:
+    """Return the candidates for the stream key, likeliest first.
+
+    `record_keys` is None for a record without a text key; `record_key` has them as a field.
+    """
     found = []
     for field in fields:
         few = _is_few(field.distinct, field.number_of_values)
-        if not (field.everywhere and field.labels and few) or is_personal(field):
+        if not (field.everywhere and field.labels and few) or field.who is not None:
             continue
         named = field.name_has(names.KEY)
         if not named and field.name_has(names.MEASURE, names.COUNT, names.SOURCE):
@@ -192,7 +205,8 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
     values = Counter(key for key in record_keys if key is not None)
     there = values.total() / len(record_keys)
     few = _is_few(len(values), values.total())
-    if there >= NEARLY_ALL and few and not _same_as_key(fields, record_keys):
+    personal = record_key.who is not None
+    if there >= NEARLY_ALL and few and not personal and not _same_as_key(fields, record_keys):
         values_there = _values_there(len(values), there)
         reason, score = f"the record key: {values_there}", 15.0 - len(values) / 5
         found.append(Candidate(setting=RECORD_KEY, reason=reason, values=values, score=score))
@@ -209,10 +223,10 @@ def users_of(
     same = {str(field.path) for field in _same_as_key(fields, record_keys)}
     found = []
     for field in fields:
-        who, is_key = names.user_kind(field.path), str(field.path) in same
-        if not (field.everywhere and (field.text or field.whole)) or field.distinct < _USERS_MIN:
+        who, is_key = field.who, str(field.path) in same
+        if not (field.everywhere and (field.text or field.whole)) or field.distinct < USERS_MIN:
             continue
-        if who is UserKind.EVENT or not (who or is_key):
+        if who not in names.USERS and not (who is None and is_key):
             continue
         unique = field.distinct > _UNIQUE * field.number_of_values
         if who is None and (unique or field.name_has(names.KEY, names.ITEM)):
@@ -223,13 +237,14 @@ def users_of(
         score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (partitioner is not None)
         # An identifier stays when an address or a name changes.
         score += 3.0 * field.name_has(names.ID) - 3.0 * field.name_has(names.CHANGING)
-        score -= len(field.path.steps) / 10
+        score -= 6.0 * field.name_has(names.LINK)
+        score -= len(field.path.steps) / 10 + len(names.words(field.path.steps[-1])) / 20
         beside = ", the same as the record key" if is_key else ""
         found.append(_candidate(field, score, beside, partitioner=partitioner, who=who))
     keys = {place: key for place, key in enumerate(record_keys) if key is not None}
     counts = Counter(keys.values())
     partitioner = _partitioner(keys, partitions, n)
-    repeated = _USERS_MIN <= len(counts) <= _UNIQUE * len(keys)
+    repeated = USERS_MIN <= len(counts) <= _UNIQUE * len(keys)
     everywhere = len(keys) >= NEARLY_ALL * len(record_keys)
     if everywhere and repeated and not same and partitioner is not None:
         different = plural(len(counts), "different value")
@@ -253,13 +268,6 @@ def _candidate(field: Field, score: float, beside: str = "", **more: Any) -> Can
     reason = _values_there(field.distinct, field.share) + beside
     path = str(field.path)
     return Candidate(setting=path, reason=reason, values=field.values, score=score, **more)
-
-
-def is_personal(field: Field) -> bool:
-    if names.user_kind(field.path) is not None:
-        return True
-    addresses = sum(_ADDRESS.fullmatch(value) is not None for value in field.values)
-    return field.text and 2 * addresses > field.distinct
 
 
 def _same_as_key(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Field]:
@@ -319,7 +327,7 @@ def items_of(fields: Sequence[Field]) -> list[ItemCandidate]:
 
 
 def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
-    if not field.number_of_values or is_personal(field):
+    if not field.number_of_values or field.who is not None or field.constant:
         return  # its published values would identify people or single events
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
@@ -332,7 +340,16 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
     else:
-        yield from _of_value(field, where)
+        yield from _of_value(field, where, named=_has_name_beside(field, fields))
+
+
+def _has_name_beside(field: Field, fields: Sequence[Field]) -> bool:
+    """Return whether an object has a name beside this link to it, so that the link says no more."""
+    around = field.path.steps[:-1]
+    if not around or not field.name_has(names.LINK):
+        return False
+    beside = (other for other in fields if other.path.steps[:-1] == around)
+    return any(other.path.steps[-1] in ("name", "title") and other.labels for other in beside)
 
 
 def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[ItemCandidate]:
@@ -343,6 +360,7 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         return
     score = 85.0 + 8.0 * field.name_has(names.ITEM) + 4.0 * field.name_has(names.ITEM_OF_LIST)
     score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
+    score -= 50.0 * is_name_of_values(field, fields)
     beside = (
         other
         for other in fields
@@ -357,7 +375,7 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
     yield ItemCandidate(field=field, count=next(beside, None), score=score, reason=reason)
 
 
-def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
+def _of_value(field: Field, where: str, *, named: bool) -> Iterator[ItemCandidate]:
     measure = field.name_has(names.MEASURE)
     most = max(_FEW, _REPEATED * field.number_of_values)
     repeated = 1 < field.distinct <= most and not _unique(field)
@@ -365,7 +383,7 @@ def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
         mostly_text = 2 * field.kinds[Kind.TEXT] > field.number_of_values
         score = 50.0 if mostly_text else 35.0 if field.whole else 15.0
         score += _name_score(field) + min(5.0 * math.log10(field.distinct), 9.0)
-        score -= 40.0 * _is_prose(field)
+        score -= 40.0 * _is_prose(field) + 35.0 * named
         reason = f"{field.holds}, {where}, with {plural(field.distinct, 'different value')}"
         yield ItemCandidate(field=field, score=score, reason=reason)
     if not field.numeric or _counts_up(field) or field.name_has(names.PLACE, names.ID):
@@ -383,6 +401,8 @@ def _name_score(field: Field) -> float:
         return -25.0
     if field.name_has(names.ITEM):
         return 20.0
+    if names.words(field.path.steps[-1]) in (["event"], ["event", "name"]):
+        return 10.0  # what analytics tools call an action
     return -10.0 if field.name_has(names.KEY, names.TYPE) else 0.0
 
 

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -19,7 +20,7 @@ TIME = _table(
 )
 OTHER_TIME = _table(
     "expires expiry expiration due until birth birthday birthdate dob valid end ends ended "
-    "scheduled deadline renewal next"
+    "scheduled deadline renewal next first touch previous"
 )
 ITEM = _table(
     "sku product products item items article articles isbn asin ean gtin upc page pages path url "
@@ -44,7 +45,18 @@ MEASURE = _table(
 )
 PLACE = _table("lat lon lng latitude longitude")
 ID = _table("id ids uuid guid hash token ref")
-CHANGING = _table("email mail phone mobile telephone tel msisdn name username nickname fullname")
+CHANGING = _table(
+    "email mail phone mobile telephone tel msisdn name username nickname fullname login handle display"
+)
+#: Words of a field that holds an address on the web.
+LINK = _table(
+    "url uri href link links avatar gravatar photo picture image img icon portrait homepage website"
+)
+#: Several people share one of these, even where it belongs to a person.
+SHARED = _table(
+    "plan role segment tier team org organization organisation company tenant language locale "
+    "timezone cohort experiment variant campaign source currency status state"
+)
 ITEM_OF_LIST = _table("id name code label")
 
 
@@ -63,37 +75,78 @@ class UserKind(StrEnum):
     DEVICE = "device"
     SESSION = "session"
     EVENT = "event"
+    #: What people share with few others, such as an address or a birthday: it names no user.
+    TRAIT = "trait"
 
 
+#: Kinds that a worker can protect as users.
+USERS = frozenset({UserKind.PERSON, UserKind.ACCOUNT, UserKind.DEVICE, UserKind.SESSION})
 _NOUNS = MappingProxyType(
     {
         UserKind.PERSON: _table(
             "user usr customer cust client member subscriber player passenger patient person people visitor guest buyer "
             "owner employee driver rider student teacher shopper payer payee cardholder login email mail phone mobile "
             "telephone tel msisdn ssn uid username nickname surname author sender recipient follower friend viewer "
-            "voter contact caller callee citizen resident tenantuser reader fullname firstname lastname"
+            "voter contact caller callee citizen resident tenantuser reader fullname actor principal assignee reviewer "
+            "committer creator commenter participant attendee applicant beneficiary policyholder borrower donor taxpayer "
+            "passport identity ecid mcid mcvisid visid cpf aadhaar handle skype whatsapp fax"
         ),
         UserKind.ACCOUNT: _table("account acct acc iban card pan wallet profile household"),
         UserKind.DEVICE: _table(
-            "device ip ipv4 ipv6 imei imsi idfa gaid aaid adid mac fingerprint handset iccid"
+            "device ip ipv4 ipv6 imei imsi meid idfa idfv gaid aaid adid oaid rida udid ssaid androidid mac fingerprint "
+            "handset iccid fcm apns plate vin"
         ),
         UserKind.SESSION: _table("session sess sid cookie visit jsessionid"),
         UserKind.EVENT: _table(
             "order request req trace span message msg transaction txn tx event evt invoice payment ticket correlation "
-            "log record entry row call booking reservation purchase checkout cart basket job run batch"
+            "log record entry row call booking reservation purchase checkout cart basket job run batch click "
+            "pageview impression insert idempotency tracking shipment parcel"
+        ),
+        UserKind.TRAIT: _table("billing shipping delivery"),
+    }
+)
+#: Nouns that identify somebody only together with a word such as "id" or "token".
+_WITH_ID = MappingProxyType(
+    {
+        UserKind.PERSON: _table(
+            "distinct amplitude mixpanel heap braze crm tax national loyalty insurance nhs"
+        ),
+        UserKind.DEVICE: _table(
+            "anonymous pseudo advertising advertiser idfa android browser installation install appsflyer push "
+            "registration cross appinstance"
+        ),
+        UserKind.EVENT: _table("view"),
+    }
+)
+#: Whole names, without what separates their words.
+_WHOLE = MappingProxyType(
+    {
+        UserKind.PERSON: _table("visidhigh visidlow loyaltynumber membershipnumber gsmnumber"),
+        UserKind.DEVICE: _table(
+            "ga fbp fbc gcl cid gcid fpid hubspotutk licenseplate licenceplate numberplate plateno appinstanceid "
+            "remoteaddr remotehost remoteaddress xforwardedfor forwardedfor"
+        ),
+        UserKind.EVENT: _table("gclid fbclid msclkid ttclid dclid wbraid gbraid"),
+        UserKind.TRAIT: _table(
+            "firstname lastname givenname familyname middlename maidenname birthname birthdate birthday dateofbirth dob street "
+            "streetaddress streetname address address1 address2 addressline addressline1 addressline2 postaladdress "
+            "homeaddress driverlicense driverslicense driverlicence driverslicence socialsecuritynumber"
         ),
     }
 )
 _IDENTIFIES = _table(
-    "id ids uuid guid key hash hashed sha md5 token ref reference no nr num number name address addr hex pseudonym"
+    "id ids uuid guid key hash hashed sha md5 token ref reference no nr num number name address addr hex pseudonym "
+    "idx index"
 )
+_ALL_NOUNS = frozenset[str]().union(*_NOUNS.values(), *_WITH_ID.values())
 # Path segments that say nothing about their content.
 _AROUND = _table(
     "info details detail data payload body value context ctx meta metadata attributes props properties after before current"
 )
+_PLACE_IN_ORDER = _table("idx index no nr num number")
 # Endings of names written as one word, such as "userid", the longest first.
 _ENDS = sorted(
-    _table("uuid guid number name address addr email phone hash key id no ip"),
+    _table("uuid guid number name address addr email phone hash key id no ip token idx index"),
     key=len,
     reverse=True,
 )
@@ -106,22 +159,83 @@ def user_kind(path: Path) -> UserKind | None:
     path that has one. `order.customer.id` and `order_customer_id` are a customer,
     `customer.order.id` is an order, and `user_agent` an agent.
     """
-    identifies = names_itself = False
+    return _kind_by_noun(path) or _kind_of_whole_name(path.steps[-1])
+
+
+def kind_of_name(path: Path) -> UserKind | None:
+    """Return the entity that a field's own name identifies, without the objects around it."""
+    return user_kind(path_of(path.steps[-1:]))
+
+
+def path_of(steps: tuple[str, ...]) -> Path:
+    return Path(steps)
+
+
+def _kind_by_noun(path: Path) -> UserKind | None:
+    identified_by = set[str]()
     for step in reversed(path.steps):
-        for word in reversed([part for whole in words(step) for part in _parts(whole)]):
+        for word in reversed(_parts_of_name(step)):
             if word in _IDENTIFIES or word.isdecimal():
-                identifies, names_itself = True, names_itself or word in ID
+                identified_by.add(word)
                 continue
-            found = next((kind for kind, nouns in _NOUNS.items() if word in nouns), None)
+            found = _noun(word)
+            if found is None and not identified_by.isdisjoint(ID):
+                found = _entity(_WITH_ID, word)
             if found is None and word in _AROUND:
                 continue
-            return None if found is UserKind.EVENT and not identifies else found
-    return UserKind.EVENT if names_itself else None
+            # `event_name` and `transaction_name` name a type.
+            if found is UserKind.EVENT and not identified_by - {"name"}:
+                return None
+            # A session's number counts the sessions of one user.
+            if found is UserKind.SESSION and identified_by and identified_by <= _PLACE_IN_ORDER:
+                return UserKind.TRAIT
+            return None if found is UserKind.TRAIT and not identified_by else found
+    return None if identified_by.isdisjoint(ID) else UserKind.EVENT
+
+
+def _kind_of_whole_name(name: str) -> UserKind | None:
+    """Return the kind of a name whose last words are, together, a known one."""
+    parts = words(name)
+    endings = ("".join(parts[start:]) for start in range(len(parts)))
+    return next(filter(None, (_entity(_WHOLE, ending) for ending in endings)), None)
+
+
+def container_kind(steps: tuple[str, ...]) -> UserKind | None:
+    """Return the person, account or device that an object is, by the last word of its name."""
+    for step in reversed(steps):
+        word = _parts_of_name(step)[-1:]
+        if not word or word[0] in _AROUND:
+            continue
+        found = _noun(word[0])
+        return found if found in (UserKind.PERSON, UserKind.ACCOUNT, UserKind.DEVICE) else None
+    return None
+
+
+def is_around(name: str) -> bool:
+    """Return whether an object's name says nothing about its content."""
+    return set(_parts_of_name(name)) <= _AROUND
+
+
+def only_identifies(name: str) -> bool:
+    """Return whether a name, such as `id` or `name`, says only that it identifies its object."""
+    return set(words(name)) <= _IDENTIFIES
+
+
+def _parts_of_name(name: str) -> list[str]:
+    return [part for whole in words(name) for part in _parts(whole)]
+
+
+def _noun(word: str) -> UserKind | None:
+    return _entity(_NOUNS, word)
+
+
+def _entity(tables: Mapping[UserKind, frozenset[str]], word: str) -> UserKind | None:
+    return next((kind for kind, nouns in tables.items() if word in nouns), None)
 
 
 def _parts(word: str) -> list[str]:
     """Return a word in the singular, with compounds split in two."""
-    nouns = frozenset[str]().union(*_NOUNS.values())
+    nouns = _ALL_NOUNS
     for one in (word, word.removesuffix("s")):
         if one in nouns or one in _IDENTIFIES:
             return [one]
@@ -129,4 +243,8 @@ def _parts(word: str) -> list[str]:
             start = one.removesuffix(end)
             if start != one and (start in nouns or start.removesuffix("s") in nouns):
                 return [start if start in nouns else start.removesuffix("s"), end]
+        # As in Matomo's `idvisitor`.
+        rest = one.removeprefix("id")
+        if rest != one and rest in nouns:
+            return [rest, "id"]
     return [word]

@@ -13,7 +13,8 @@ from workers.commands.init.draft import ITEMS_PER_USER, Draft
 from workers.commands.init.fields import Form, percent
 from workers.commands.init.names import unaccented
 from workers.commands.init.tick_choice import DELTA, EPSILON, TickChoice
-from workers.mechanisms.config.views import ALL_KEYS
+from workers.commands.undeclared import QUOTES
+from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY
 from workers.privacy.phrasing import guesses_right
 from workers.runtime.printing import plural
 from workers.settings.durations import format_duration
@@ -21,6 +22,7 @@ from workers.settings.settings import internal_topics
 
 _WIDTH, _COLUMN = 118, 36
 _OTHERS = 4
+_PERSONAL_NAMED = 12
 _GENERIC = ("id", "name", "code", "label", "key", "value")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_-]+")
 CHOOSE = "CHOOSE"
@@ -126,6 +128,7 @@ def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
     _key(lines, draft)
     lines.text("items", str(items.field.path), f"what is counted: {items.reason}")
     lines.others("items", [other.name for other in draft.other_items])
+    _personal(lines, draft)
     if items.count is not None:
         why = "how many of it: a whole number beside it, by its name"
         lines.text("count", str(items.count.path), why)
@@ -136,6 +139,20 @@ def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
     _time(lines, draft)
     _user(lines, draft)
     lines.text("grace", *draft.grace)
+
+
+def _personal(lines: _SettingsLines, draft: Draft) -> None:
+    """List the fields that are not offered, so that a wrong guess can be noticed."""
+    fields = [field for field in draft.personal if field.distinct > 1]
+    if not fields:
+        return
+    named = [f"{field.path} ({field.why})" for field in fields[:_PERSONAL_NAMED]]
+    if len(fields) > len(named):
+        named.append(f"and {len(fields) - len(named):,} more")
+    never = (
+        "never offered as items or stream keys, as they seem to identify people or single events"
+    )
+    lines.note(f"  {never}: {', '.join(named)}")
 
 
 def _key(lines: _SettingsLines, draft: Draft) -> None:
@@ -150,12 +167,20 @@ def _key(lines: _SettingsLines, draft: Draft) -> None:
         lines.text("key", ALL_KEYS, why)
         for other in others[:_OTHERS]:
             setting = f"key = {toml(other.setting)}, and keys below: a histogram for each"
-            lines.note(f"{CHOOSE}: or {setting}; {other.reason}")
+            lines.note(f"{CHOOSE}: or {setting}; {other.reason}{_quotes(draft, other.setting)}")
         return
     named = "their names" if draft.keys == "public" else "those in keys below"
-    lines.text("key", key.setting, f"a histogram for each; {named} are published: {key.reason}")
+    lines.text(
+        "key",
+        key.setting,
+        f"a histogram for each; {named} are published: {key.reason}{_quotes(draft, key.setting)}",
+    )
     all_events = f"{ALL_KEYS} (one histogram for all)"
     lines.others("key", [*(other.setting for other in others), all_events])
+
+
+def _quotes(draft: Draft, setting: str) -> str:
+    return f"; {QUOTES}" if draft.quoted_keys and setting == RECORD_KEY else ""
 
 
 def _time(lines: _SettingsLines, draft: Draft) -> None:

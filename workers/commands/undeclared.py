@@ -1,0 +1,115 @@
+"""Say which stream keys the settings do not declare, and where record keys are written as JSON.
+
+Exact, for the operator only.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from workers.events.project import Projection
+from workers.mechanisms.config.views import RECORD_KEY, Path, Shape
+from workers.pipeline.factory import declared_keys
+from workers.runtime.printing import plural
+from workers.settings.settings import Settings
+
+#: A mark of JSON strings in the record keys of a topic, which init finds too.
+QUOTES = (
+    "the record keys are JSON strings; the quotes are part of each key, as $key is the key as "
+    "written"
+)
+_SHOWN = 5
+_CHARACTERS = 60
+# Different keys that are counted; those that come later are left out.
+_KEYS_MAX = 10_000
+
+
+def json_string(key: str) -> str | None:
+    """Return the text in a key that is a JSON string, such as `"s1"` with its quotes; else None."""
+    if not (len(key) > 1 and key.startswith('"') and key.endswith('"')):
+        return None
+    try:
+        text = json.loads(key)
+    except ValueError:
+        return None
+    return text if isinstance(text, str) else None
+
+
+class UndeclaredKeys:
+    """Counts of stream keys that rejected events have and no histogram declares."""
+
+    def __init__(self, settings: Settings, shape: Shape | None = None) -> None:
+        self._shape = settings.shape if shape is None else shape
+        self._projection = Projection(self._shape)
+        # In a file, the record key is a field.
+        self._in_topic = settings.shape.views
+        self._declared = _declared(settings, self._shape)
+        self._counts = Counter[str]()
+        self._of_records = False
+
+    def __repr__(self) -> str:
+        return f"UndeclaredKeys({len(self._counts)})"
+
+    def add(self, record_key: bytes | None, record: object) -> None:
+        """Count the undeclared keys of an event; `record` None: not decoded."""
+        event = self._projection.event(record)
+        views = [] if isinstance(event, str) else event.views
+        keys = set[str]()
+        for place, (name, view) in enumerate(self._shape.views.items()):
+            declared = self._declared[view.key]
+            if declared is None:
+                continue
+            key = None
+            if view.key == RECORD_KEY and record_key is not None:
+                key = record_key.decode(errors="backslashreplace")
+            elif isinstance(view.key, Path) and views:
+                values = views[place]
+                key = None if values is None else values.key
+            if key is not None and key not in declared:
+                keys.add(key)
+                self._of_records |= self._in_topic[name].key == RECORD_KEY
+        for key in keys:
+            if key in self._counts or len(self._counts) < _KEYS_MAX:
+                self._counts[key] += 1
+
+    def lines(self) -> Iterator[str]:
+        if not self._counts:
+            return
+        whose = "record key" if self._of_records else "key"
+        number = len(self._counts)
+        few = "" if number <= _SHOWN else "the most frequent of "
+        yield f"{few}{plural(number, f'undeclared {whose}')}: {shown_keys(self._counts)}"
+        quoted = sum(n for key, n in self._counts.items() if json_string(key) is not None)
+        if quoted:
+            total = self._counts.total()
+            some = "" if quoted == total else f" in {quoted:,} of {plural(total, 'record')}"
+            subject = QUOTES if self._of_records else "the keys are JSON strings, with their quotes"
+            yield f"{subject}{some}: {_remedy(self._counts)}"
+
+
+def _declared(settings: Settings, shape: Shape) -> Mapping[Path | str, frozenset[str] | None]:
+    """Return the keys that count by the field they are in; None: all."""
+    found: dict[Path | str, frozenset[str] | None] = {}
+    for name, keys in declared_keys(settings).items():
+        field = shape.views[name].key
+        before = found.get(field, frozenset())
+        found[field] = None if keys is None or before is None else before | keys
+    return found
+
+
+def shown_keys(counts: Counter[str]) -> str:
+    """Return the most frequent keys as a settings file writes them, with their numbers."""
+    return ", ".join(f"{shown_key(key)} ({n:,})" for key, n in counts.most_common(_SHOWN))
+
+
+def shown_key(key: str) -> str:
+    if len(key) > _CHARACTERS:
+        key = f"{key[: _CHARACTERS - 3]}..."
+    return json.dumps(key, ensure_ascii=False)
+
+
+def _remedy(counts: Counter[str]) -> str:
+    keys = [key for key, _ in counts.most_common() if json_string(key) is not None]
+    written = ", ".join(map(shown_key, keys[:_SHOWN]))
+    more = ", ..." if len(keys) > _SHOWN else ""
+    return f"declare them so, keys = [{written}{more}], or let the producer write plain text"
