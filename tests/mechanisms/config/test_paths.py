@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.events.reference import steps_of
-from workers.mechanisms.config.views import CHARACTERS_MAX, STEPS_MAX, Path, parse
+from workers.mechanisms.config.views import CHARACTERS_MAX, STEPS_MAX, Path, parse, path_complaints
 
 PATHS = {
     "type": Path(("type",)),
@@ -18,6 +18,7 @@ PATHS = {
     "a$.@b/c-d": Path(("a$", "@b/c-d")),
     '"a[]"[]."b\\"\\u00e9\\n"': Path(("a[]", 'b"é\n'), 1),
     '"type"': Path(("type",)),
+    'a."*"."/b".c*': Path(("a", "*", "/b", "c*")),
     "žluť.商品": Path(("žluť", "商品")),
 }
 
@@ -78,3 +79,44 @@ WRONG = {
 def test_a_wrong_path_is_refused_at_its_place(text: str) -> None:
     with pytest.raises(ValueError, match=rf"^{re.escape(WRONG[text])}\Z"):
         parse(text)
+
+
+MEANT = {
+    "lines[*].sku": "lines[].sku",
+    "lines[0].sku": "lines[].sku",
+    "lines[-1].sku": "lines[].sku",
+    "lines[0:3].sku": "lines[].sku",
+    "lines[?(@.qty>1)].sku": "lines[].sku",
+    "$.lines[].sku": "lines[].sku",
+    "$.lines[*].sku": "lines[].sku",
+    """$['lines'][*]["sku"]""": "lines[].sku",
+    "lines.*.sku": "lines[].sku",
+    "lines.[].sku": "lines[].sku",
+    ".lines[].sku": "lines[].sku",
+    "lines[]sku": "lines[].sku",
+    "/lines/0/sku": "lines[].sku",
+    "/order/shop": "order.shop",
+    'order["shop"]': "order.shop",
+    "order['shop.name']": 'order."shop.name"',
+    "properties.$city": 'properties."$city"',
+}
+
+
+@pytest.mark.parametrize("text", MEANT)
+def test_a_path_in_another_notation_is_refused_with_what_it_means(text: str) -> None:
+    [complaint] = path_complaints({"items": text})
+    every = " (every element of the list)" if "[]" in MEANT[text] else ""
+    assert complaint.endswith(f"; did you mean {MEANT[text]}{every}?")
+
+
+@pytest.mark.parametrize("text", ["$..sku", "a[0][1]", "a..b", "*", "$", "a b"])
+def test_nothing_is_suggested_that_is_no_path(text: str) -> None:
+    [complaint] = path_complaints({"items": text})
+    assert "did you mean" not in complaint
+
+
+def test_no_list_is_suggested_where_one_value_is_wanted() -> None:
+    [complaint] = path_complaints({"key": "lines[0].shop"})
+    assert complaint.endswith("; one value is wanted, not one in a list")
+    [complaint] = path_complaints({"timestamp": "$.order.ts"})
+    assert complaint.endswith("; did you mean order.ts?")

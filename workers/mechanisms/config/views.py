@@ -5,7 +5,8 @@ no event can satisfy and paths through another view's items, which scanners open
 
 Paths: `order.lines[].sku` has the steps order, lines, sku. `[]`, at most once in a path, means
 every element of the list `lines`. A name with a dot, a bracket, a quote, white space or a leading $
-is quoted as in JSON: `order."shop.name"`. Conditions select the events of a histogram; all must
+is quoted as in JSON: `order."shop.name"`, and so is the name `*` or one with a leading slash, which
+other notations use for lists and paths. Conditions select the events of a histogram; all must
 hold:
 
     where = [{ field = "type", in = ["purchase", "refund"] }, { field = "order.total", min = 10 }]
@@ -32,7 +33,7 @@ STEPS_MAX = 16
 CHARACTERS_MAX = 1_000
 SYNTAX = 'the name of a field, or a path such as order.lines[].sku (a name with a dot in quotes: order."shop.name")'
 
-_PLAIN = re.compile(r"[^.\[\]\"'\s$][^.\[\]\"'\s]*")
+_PLAIN = re.compile(r"(?!\*(?:[.\[]|$))[^.\[\]\"'\s$/][^.\[\]\"'\s]*")
 _QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 
 
@@ -107,6 +108,49 @@ def _wrong(text: str, at: int, why: str) -> ValueError:
     return ValueError(f"{place}: {why}")
 
 
+# Elements of a list in other notations: one of them, a range, all, or those that pass a filter.
+_ELEMENTS = re.compile(r"\.?\[\s*(?:\*|-?[0-9]+|[-0-9]*:[-0-9:]*|\?[^\]]*)?\s*\]|\.\*(?=[.\[]|$)")
+_NAME_IN_BRACKETS = re.compile(r"""\[\s*(?:'([^'\\]+)'|"([^"\\]+)")\s*\]""")
+_DOLLAR_NAME = re.compile(r"""(?<![^.])\$[^.\[\]"'\s]+""")
+
+
+def meant(text: str) -> Path | None:
+    """Return the path that a JSONPath, a JSON pointer or a filter of jq most likely means."""
+    if text.startswith("/"):
+        own = _of_pointer(text)
+    else:
+        own = re.sub(r"^[$@]?\.(?=[^.])|^[$@](?=\[)", "", text)
+        own = _NAME_IN_BRACKETS.sub(lambda found: f".{_quoted(found[1] or found[2])}", own)
+        own = _ELEMENTS.sub("[]", own)
+        own = re.sub(r"\[\](?=[^.\[])", "[].", own)
+        own = _DOLLAR_NAME.sub(lambda found: _quoted(found[0]), own).removeprefix(".")
+    try:
+        path = parse(own)
+    except ValueError:
+        return None
+    return None if str(path) == text else path
+
+
+def _of_pointer(text: str) -> str:
+    parts: list[str] = []
+    for name in text[1:].split("/"):
+        if parts and (name.isdecimal() or name in ("*", "-")):
+            parts[-1] += "[]"
+        else:
+            parts.append(_quoted(name.replace("~1", "/").replace("~0", "~")))
+    return ".".join(parts)
+
+
+def _hint(text: str, *, lists: bool) -> str:
+    path = meant(text)
+    if path is None:
+        return ""
+    if path.list_at is not None and not lists:
+        return "; one value is wanted, not one in a list"
+    every = " (every element of the list)" if path.list_at is not None else ""
+    return f"; did you mean {path}{every}?"
+
+
 ALLOWED = (
     'a list such as [{ field = "type", in = ["purchase"] }], with in, not_in, min, max or exists'
 )
@@ -164,7 +208,7 @@ def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
     try:
         path = parse(field)
     except ValueError as error:
-        yield f"field = {display(field)}: {error}"
+        yield f"field = {display(field)}: {error}{_hint(field, lists=False)}"
         return
     if path.list_at is not None:
         yield f"field = {display(field)}: one value is wanted, so no []"
@@ -233,15 +277,20 @@ class Shape:
     empty: bool = False  # whether absent or null items count as none, or the event is rejected
 
 
+# Settings that may name a value in each element of a list.
+_LISTED = ("items", "count", "sum.field")
+
+
 def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
     for name, text in fields.items():
         if text is not None and text not in (RECORD_KEY, ALL_KEYS):
             try:
                 path = parse(text)
             except ValueError as error:
-                yield f"{name} = {_quoted(text)}: {error}"
+                hint = _hint(text, lists=name in _LISTED)
+                yield f"{name} = {_quoted(text)}: {error}{hint}"
             else:
-                if path.list_at is not None and name not in ("items", "count", "sum.field"):
+                if path.list_at is not None and name not in _LISTED:
                     yield f"{name} = {_quoted(text)}: one value is wanted, so no []"
 
 
