@@ -25,6 +25,7 @@ INTERNAL = {
     # Of schemas: they become the reason of a reject, or a refused setting that says it in other words.
     "workers/events/formats/avro.py",
     "workers/events/formats/protobuf.py",
+    "workers/events/formats/protobuf_schemas.py",
     "workers/arrays/blake2b.py",
     "workers/mechanisms/ledger.py",
     "workers/arrays/tag_index.py",

@@ -52,7 +52,7 @@ _ID_MAX = 2**31 - 1
 # HTTP statuses that do not concern the id: not authorized, busy.
 _NOT_ABOUT_THE_ID = frozenset((401, 403, 404, 405, 407, 408, 425, 429))
 _UNKNOWN_ID_CODES = (40403, 40401, 40402)
-_REFERENCES_MAX = 1_000
+_REFERENCES_MAX, _REFERENCES_DEEP = 1_000, 100
 
 
 class SchemaWaiter(Protocol):
@@ -191,7 +191,7 @@ class Registry:
         try:
             found = self._client.get_schema(schema_id)
             references: dict[str, Reference] = {}
-            self._add_references(found, references, 0)
+            self._add_references(found, references, set())
         except SchemaRegistryError as error:
             status, code = error.http_status_code, error.error_code
             if code in _UNKNOWN_ID_CODES or (
@@ -201,14 +201,15 @@ class Registry:
             raise
         return Schema(found.schema_type or AVRO, found.schema_str or "", tuple(references.values()))
 
-    def _add_references(self, schema: Any, found: dict[str, Reference], depth: int) -> None:
+    def _add_references(self, schema: Any, found: dict[str, Reference], above: set[str]) -> None:
+        """Add references, dependencies first; those `above`, in a cycle, are added once."""
         for each in schema.references or ():
-            if each.name in found:
+            if each.name in found or each.name in above:
                 continue
-            if depth > 100 or len(found) >= _REFERENCES_MAX:
+            if len(above) > _REFERENCES_DEEP or len(found) >= _REFERENCES_MAX:
                 raise _UnknownId
             inner = self._client.get_version(each.subject, each.version).schema
-            self._add_references(inner, found, depth + 1)
+            self._add_references(inner, found, above | {each.name})
             found[each.name] = Reference(each.name, inner.schema_str or "")
 
     def _note_outage(self, schema_id: int, error: Exception) -> None:

@@ -242,7 +242,7 @@ def test_what_cannot_be_in_a_schema_is_said_with_its_path(tree: Node, why: str) 
 
 
 NO_SCHEMAS = [
-    *("message {", 'syntax = "proto3"; import "nowhere.proto"; message M {}'),
+    *("message {", 'syntax = "proto3"; import "nowhere.proto"; message M {'),
     *(base64.b64encode(b"\x0a\x01f\x22\x02\x0a\x00").decode(), "message A {" * 50_000),
 ]
 OUTSIDE = Schema(

@@ -23,13 +23,13 @@ from workers.events.formats import avro_scanner as ops
 from workers.events.formats.fitting import (
     NOT_OF_FORMAT,
     ROOT,
-    UNREADABLE,
     UNWANTED,
     Fit,
     Program,
     RecordScan,
     SchemaFormat,
     SchemaRefused,
+    Unreadable,
     child,
     element,
     longs,
@@ -480,7 +480,7 @@ class AvroFormat(SchemaFormat[AvroProgram]):
             root, whole, fit = self._source.add(writer, self._reader)
         except Exception:  # noqa: BLE001
             # fastavro accepts malformed schemas, such as a union in a union.
-            raise SchemaRefused(UNREADABLE) from None
+            raise Unreadable from None
         number = self._accept(root, fit)
         self._writers.append((writer, whole))
         return number

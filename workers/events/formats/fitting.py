@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -21,6 +21,24 @@ class SchemaRefused(Exception):
 NOT_OF_FORMAT = "schema of another format"
 UNREADABLE = "schema cannot be read"
 NO_MESSAGE = "no such message in the schema"
+
+# Imports that a reason names, and the characters of each: a schema may have any number.
+_IMPORTS_MAX, _IMPORT_LENGTH_MAX = 3, 120
+
+
+class Unreadable(SchemaRefused):
+    """No event of a schema can be read; `imports` are those it needs and nothing provides."""
+
+    def __init__(self, imports: Sequence[str] = ()) -> None:
+        super().__init__(UNREADABLE)
+        self.imports = imports
+
+
+def imports_named(names: Sequence[str]) -> str:
+    shown = [repr(name[:_IMPORT_LENGTH_MAX]) for name in names[:_IMPORTS_MAX]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
 
 #: Scans from a record on into `number` and `log`; returns the next record.
 RecordScan = Callable[[int, Longs, Longs], int]
@@ -77,6 +95,8 @@ class SchemaFormat(Generic[P]):
         self.roots: list[int] = []
         #: Wanted fields missing from the last schema added.
         self.absent: list[str] = []
+        #: Its imports that nothing provides, and that no wanted field needs.
+        self.missing: Sequence[str] = ()
 
     def add(self, schema: Schema, message: bytes) -> int:
         """Add a schema, or its message; return its number. SchemaRefused if no event is usable."""

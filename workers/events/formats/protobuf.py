@@ -4,21 +4,13 @@ Message types and the wanted paths are compiled into a program for `protobuf_sca
 stores a schema as text or descriptor; either becomes a message type of upb.
 """
 
-import base64
-import binascii
-import pathlib
-import subprocess
-import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
 from workers.arrays.types import Bytes, Longs
 from workers.events.formats import protobuf_scanner as ops
@@ -26,40 +18,38 @@ from workers.events.formats.fitting import (
     NO_MESSAGE,
     NOT_OF_FORMAT,
     ROOT,
-    UNREADABLE,
     UNWANTED,
     Fit,
     Program,
     RecordScan,
     SchemaFormat,
     SchemaRefused,
+    Unreadable,
     child,
     element,
     longs,
     wants,
 )
+from workers.events.formats.protobuf_schemas import Compiled, MissingImports, compile_schema
 from workers.events.formats.wire import REFUSED, zigzag
 from workers.events.log import FALSE, LIST, MAP, OTHER, REAL, TEXT, VALUE
 from workers.events.schemas import PROTOBUF, Schema
 from workers.events.tree import NO_SLOT, Node
 from workers.mechanisms.config.views import Path
 
-_MAIN = "quietcount/event.proto"
-_PROTOC_S = 30.0
-
 
 class ProtobufSchema:
     """A schema and its imports in their own descriptor pool; errors as in `avro.parse`."""
 
     def __init__(self, schema: Schema) -> None:
-        found = _compile(schema)
+        self.compiled = compile_schema(schema)
         self._pool = descriptor_pool.DescriptorPool()
         try:
-            for file in found:
+            for file in self.compiled.files:
                 self._pool.Add(file)
         except TypeError:
             raise ValueError("no Protobuf schema") from None
-        self._file = found[-1]
+        self._file = self.compiled.files[-1]
 
     def message(self, indexes: Sequence[int]) -> Any:
         """Return the message at a path of indexes through nested messages, else ValueError."""
@@ -90,76 +80,6 @@ def indexes_of(message: bytes) -> list[int]:
     return found
 
 
-def _descriptor(text: str) -> descriptor_pb2.FileDescriptorProto | None:
-    """Parse a file in base64, as Python producers register it; None for any other text."""
-    try:
-        file = base64.b64decode(text.strip(), validate=True)
-        made = descriptor_pb2.FileDescriptorProto.FromString(file)
-    except (binascii.Error, ValueError, DecodeError):
-        return None
-    return made if text.strip() else None
-
-
-def _compile(schema: Schema) -> list[descriptor_pb2.FileDescriptorProto]:
-    texts: dict[str, str] = {}
-    files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
-    main = _MAIN
-    references = [(each.name, each.text) for each in schema.references]
-    for name, text in [*references, (_MAIN, schema.text)]:
-        file = _descriptor(text)
-        if file is None:
-            texts[name] = text
-            continue
-        if name == _MAIN:
-            main = name = file.name or _MAIN
-        file.name = name
-        files[name] = file
-    if not texts and all(name in files for file in files.values() for name in file.dependency):
-        return list(files.values())
-    return _run_protoc(texts, list(files.values()), main)
-
-
-def _run_protoc(
-    texts: Mapping[str, str], files: Sequence[descriptor_pb2.FileDescriptorProto], main: str
-) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Compile `main`, preceded by its imports, in a process that a bad text may crash or stall."""
-    with tempfile.TemporaryDirectory(prefix="quietcount-protoc-") as made:
-        place = pathlib.Path(made)
-        (place / "texts").mkdir()
-        for name, text in texts.items():
-            path = pathlib.PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or "\0" in name:
-                raise ValueError("no Protobuf schema: a reference's name")
-            (place / "texts" / path).parent.mkdir(parents=True, exist_ok=True)
-            (place / "texts" / path).write_text(text, encoding="utf-8", errors="replace")
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={place / 'texts'}"]
-        command += _bundled_paths()
-        if files:
-            known = descriptor_pb2.FileDescriptorSet(file=files)
-            (place / "known").write_bytes(known.SerializeToString())
-            command.append(f"--descriptor_set_in={place / 'known'}")
-        command += ["--include_imports", f"--descriptor_set_out={place / 'out'}", main]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=_PROTOC_S)
-            found = descriptor_pb2.FileDescriptorSet.FromString((place / "out").read_bytes())
-        except (subprocess.SubprocessError, OSError, DecodeError, ValueError):
-            raise ValueError("no Protobuf schema") from None
-    return list(found.file)
-
-
-def _bundled_paths() -> list[str]:
-    """Return protoc options for files that registries do not store: Google's own types."""
-    places = []
-    for package, inner in (("grpc_tools", "_proto"), ("google.type", "../..")):
-        try:
-            spec = find_spec(package)
-        except ModuleNotFoundError:
-            spec = None
-        for place in (spec.submodule_search_locations or []) if spec is not None else []:
-            places.append(f"--proto_path={pathlib.Path(place, inner).resolve()}")
-    return places
-
-
 _GROUP = 10
 # A log row for a missing field; see `protobuf_scanner`.
 Missing = tuple[int, int, int, int, int, int]
@@ -185,9 +105,10 @@ class ProtobufProgram(Program):
         #: Number of rows that the scanner's `lists` needs.
         self.lists = 0
 
-    def add(self, message: Any) -> tuple[int, Fit]:
+    def add(self, message: Any, compiled: Compiled) -> tuple[int, Fit]:
+        """Add a message type; raise MissingImports if a wanted field may need one."""
         fit = Fit(self.tree)
-        return _Walk(self, fit).message(message, self.tree), fit
+        return _Walk(self, fit, compiled).message(message, self.tree), fit
 
     def complete(self) -> ops.Program:
         return ops.Program(
@@ -218,8 +139,8 @@ class ProtobufProgram(Program):
 
 
 class _Walk:
-    def __init__(self, program: ProtobufProgram, fit: Fit) -> None:
-        self._program, self._fit = program, fit
+    def __init__(self, program: ProtobufProgram, fit: Fit, compiled: Compiled) -> None:
+        self._program, self._fit, self._compiled = program, fit, compiled
         self._made: dict[tuple[str, int], int] = {}
         # Keeps nodes alive while `_made` has their ids in its keys.
         self._alive: list[Node] = []
@@ -234,6 +155,8 @@ class _Walk:
         self._alive.append(node)
         row = self._made[key] = self._program.reserve()
         children = {name: inner for name, inner in node.children.items() if wants(inner)}
+        if any((kind.full_name, name) in self._compiled.unread for name in children):
+            raise MissingImports(self._compiled.missing)
         bits, mode = _bits(kind, list(children)), ops.CLOSED
         if kind.extension_ranges or kind.GetOptions().message_set_wire_format:
             mode = ops.STRICT
@@ -414,18 +337,23 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
             found = self._schemas.get(schema)
             if found is None:
                 found = self._schemas[schema] = ProtobufSchema(schema)
+        except MissingImports as error:
+            raise Unreadable(error.names) from None
         except ValueError:
-            raise SchemaRefused(UNREADABLE) from None
+            raise Unreadable from None
         try:
             descriptor = found.message(indexes_of(message))
         except ValueError:
             raise SchemaRefused(NO_MESSAGE) from None
         try:
-            root, fit = self._source.add(descriptor)
+            root, fit = self._source.add(descriptor, found.compiled)
             kind = message_factory.GetMessageClass(descriptor)
+        except MissingImports as error:
+            raise Unreadable(error.names) from None
         except RecursionError:
-            raise SchemaRefused(UNREADABLE) from None
+            raise Unreadable from None
         number = self._accept(root, fit)
+        self.missing = found.compiled.missing
         self._classes.append(kind)
         return number
 

@@ -15,7 +15,13 @@ import numpy as np
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.events.formats.fitting import NO_MESSAGE, SchemaFormat, SchemaRefused
+from workers.events.formats.fitting import (
+    NO_MESSAGE,
+    SchemaFormat,
+    SchemaRefused,
+    Unreadable,
+    imports_named,
+)
 from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, parse_headers
 from workers.events.json import Json
 from workers.events.log import DECLINED, FieldSpans, Format, scan_parts
@@ -200,6 +206,12 @@ class FormatReader:
         number, reason = DECLINED, None
         try:
             number = self.fmt.add(schema, message)
+        except Unreadable as refusal:
+            reason = f"schema cannot be read: id {schema_id}"
+            if refusal.imports:
+                names = imports_named(refusal.imports)
+                reason = f"schema cannot be read: id {schema_id} imports {names}, which is missing"
+            logger.error("schema %d: every event of it is a reject: %s", schema_id, reason)
         except SchemaRefused as refusal:
             reason = str(refusal)
             if reason == NO_MESSAGE:
@@ -208,6 +220,12 @@ class FormatReader:
         else:
             for path in self.fmt.absent:
                 logger.warning("schema %d has no field %r", schema_id, path)
+            if self.fmt.missing:
+                logger.warning(
+                    "schema %d imports %s, which is missing; no field in the settings needs it",
+                    schema_id,
+                    imports_named(self.fmt.missing),
+                )
         self._known = np.append(self._known, [[schema_id, which]], axis=0)
         self._numbers.append(number)
         self._reasons.append(reason)

@@ -1,0 +1,354 @@
+"""Compile Protobuf schemas of a registry, in a process that a bad text may crash or stall.
+
+A schema's imports are its references and the files that registries know without storing them:
+Google's and Confluent's own (`protos`). If another one is missing, the rest is still read where its
+meaning on the wire is certain:
+
+- Custom options are removed: they say nothing about the wire.
+- Types that are defined nowhere become stubs. Fields of such types are dropped, and so look like
+  fields that the schema does not know: readers skip those, whatever their wire type.
+- A missing file may define a type nearer to where its name is used than the file that does define
+  it. So fields of types of another package are dropped, too, except for well-known types.
+- The other members of a dropped field's oneof stay, but cannot be wanted: the dropped one may come
+  later and clear them.
+"""
+
+import base64
+import binascii
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
+
+from workers.events.schemas import Schema
+
+File: TypeAlias = descriptor_pb2.FileDescriptorProto
+
+_MAIN = "quietcount/event.proto"
+# The time of all runs of protoc for one schema, and how many find stubs.
+_PROTOC_S = 30.0
+_ROUNDS = 5
+_STUB = "quietcount/missing/{}.proto"
+
+# What protoc says.
+_NOT_FOUND = re.compile(r"^(.+): File not found\.$", re.MULTILINE)
+_UNDEFINED = (
+    re.compile(r'"\.?([\w.]+)" is not defined\.'),
+    re.compile(r'is resolved to "\.?([\w.]+)", which is not defined'),
+)
+_NO_ENUM = re.compile(r'"\.?([\w.]+)" is not an enum type\.')
+_TYPE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+
+
+class MissingImports(ValueError):
+    """Nothing provides these imports, and what is wanted may need them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__("no Protobuf schema: imports are missing")
+        self.names = tuple(names)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The main file of a schema, preceded by its imports.
+
+    Attributes:
+        missing: imports that nothing provides.
+        unread: full name of the message, and name, of each field that cannot be wanted.
+    """
+
+    files: Sequence[File] = field(repr=False)
+    missing: Sequence[str] = ()
+    unread: frozenset[tuple[str, str]] = frozenset()
+
+
+def compile_schema(schema: Schema) -> Compiled:
+    """Compile a schema; raise ValueError, without its content, if it cannot be used."""
+    texts: dict[str, str] = {}
+    files: dict[str, File] = {}
+    main = _MAIN
+    references = [(each.name, each.text) for each in schema.references]
+    for name, text in [*references, (_MAIN, schema.text)]:
+        file = _descriptor(text)
+        if file is None:
+            texts[name] = text
+            continue
+        if name == _MAIN:
+            main = name = file.name or _MAIN
+        file.name = name
+        files[name] = file
+    if main.startswith(("-", "@")):
+        raise ValueError("no Protobuf schema: protoc would read its name as an option")
+    if not texts and all(name in files for file in files.values() for name in file.dependency):
+        return Compiled(list(files.values()))
+    deadline = time.monotonic() + _PROTOC_S
+    found, errors = _run_protoc(texts, list(files.values()), main, deadline)
+    if found:
+        return Compiled(found)
+    missing = sorted(set(_NOT_FOUND.findall(errors)))
+    if not missing:
+        raise ValueError("no Protobuf schema")
+    texts = {name: without_custom_options(text) for name, text in texts.items()}
+    # By the full name of a type that is defined nowhere: message or enum.
+    stubs: dict[str, str] = {}
+    for _ in range(_ROUNDS):
+        given = texts | _stub_files(missing, stubs)
+        found, errors = _run_protoc(given, list(files.values()), main, deadline)
+        if found:
+            files_of_registry = {*texts, *files, main}
+            return _certain_part(found, missing, stubs, files_of_registry)
+        undefined = [name for form in _UNDEFINED for name in form.findall(errors)]
+        more = {name: "message" for name in undefined if name not in stubs}
+        more |= {name: "enum" for name in _NO_ENUM.findall(errors) if stubs.get(name) == "message"}
+        if not more:
+            break
+        stubs |= more
+    raise MissingImports(missing)
+
+
+def _descriptor(text: str) -> File | None:
+    """Parse a file in base64, as Python producers register it; None for any other text."""
+    try:
+        file = base64.b64decode(text.strip(), validate=True)
+        made = File.FromString(file)
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+    return made if text.strip() else None
+
+
+def _run_protoc(
+    texts: Mapping[str, str], files: Sequence[File], main: str, deadline_s: float
+) -> tuple[list[File], str]:
+    """Compile `main`, preceded by its imports; return the files, or nothing and protoc's errors."""
+    with tempfile.TemporaryDirectory(prefix="quietcount-protoc-") as made:
+        place = pathlib.Path(made)
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={place / 'texts'}"]
+        command += _bundled_paths()
+        try:
+            (place / "texts").mkdir()
+            for name, text in texts.items():
+                _write_text(place / "texts", name, text)
+            if files:
+                known = descriptor_pb2.FileDescriptorSet(file=files)
+                (place / "known").write_bytes(known.SerializeToString())
+                command.append(f"--descriptor_set_in={place / 'known'}")
+            command += ["--include_imports", f"--descriptor_set_out={place / 'out'}", main]
+            left_s = max(0.0, deadline_s - time.monotonic())
+            done = subprocess.run(command, check=False, capture_output=True, timeout=left_s)
+            if done.returncode:
+                return [], done.stderr.decode(errors="replace")
+            found = descriptor_pb2.FileDescriptorSet.FromString((place / "out").read_bytes())
+        except (subprocess.SubprocessError, OSError, DecodeError, ValueError):
+            # A name may be too long for a file, or be that of a folder.
+            raise ValueError("no Protobuf schema") from None
+    return list(found.file), ""
+
+
+def _write_text(folder: pathlib.Path, name: str, text: str) -> None:
+    path = pathlib.PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError("no Protobuf schema: a reference's name")
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text(text, encoding="utf-8", errors="replace")
+
+
+def _bundled_paths() -> list[str]:
+    """Return protoc options for files that registries do not store: Google's and Confluent's."""
+    places = [pathlib.Path(__file__).with_name("protos")]
+    for package, inner in (("grpc_tools", "_proto"), ("google.type", "../..")):
+        try:
+            spec = find_spec(package)
+        except ModuleNotFoundError:
+            spec = None
+        for place in (spec.submodule_search_locations or []) if spec is not None else []:
+            places.append(pathlib.Path(place, inner).resolve())
+    return [f"--proto_path={place}" for place in places]
+
+
+# Comments and strings that end with the text, not at their end mark, keep this linear.
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|//[^\n]*|/\*(?:.*?\*/|.*))|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|\w+|.""",
+    re.DOTALL,
+)
+_WORD = re.compile(r"\w")
+_OPENING, _CLOSING = frozenset("[{(<"), frozenset("]})>")
+
+
+def without_custom_options(text: str) -> str:
+    """Return a schema without the options in parentheses, which its imports define.
+
+    Nor with `packed`, which protoc accepts for no stub.
+    """
+    tokens = [found[0] for found in _TOKEN.finditer(text) if found["space"] is None]
+    kept: list[str] = []
+    at = 0
+    while at < len(tokens):
+        begins = not kept or kept[-1] in (";", "{", "}")
+        if begins and tokens[at : at + 2] == ["option", "("]:
+            at = _end(tokens, at, ";") + 1
+        elif tokens[at] == "[":
+            end = _end(tokens, at + 1, "]")
+            entries = [each for each in _entries(tokens[at + 1 : end]) if not _is_needless(each)]
+            if entries:
+                kept.append("[")
+                for place, entry in enumerate(entries):
+                    kept += [",", *entry] if place else entry
+                kept.append("]")
+            at = end + 1
+        else:
+            kept.append(tokens[at])
+            at += 1
+    return _spaced(kept)
+
+
+def _end(tokens: Sequence[str], at: int, mark: str) -> int:
+    """Return the place of a mark outside brackets from `at` on, or the end."""
+    depth = 0
+    while at < len(tokens) and (depth or tokens[at] != mark):
+        depth += (tokens[at] in _OPENING) - (tokens[at] in _CLOSING)
+        at += 1
+    return at
+
+
+def _entries(tokens: Sequence[str]) -> Iterator[list[str]]:
+    begin = 0
+    while begin < len(tokens):
+        end = _end(tokens, begin, ",")
+        yield list(tokens[begin:end])
+        begin = end + 1
+
+
+def _is_needless(entry: Sequence[str]) -> bool:
+    """Return whether an option is custom, or `packed`: readers accept both forms anyway."""
+    name = entry[: entry.index("=")] if "=" in entry else entry
+    return "(" in name or name[:1] == ["packed"]
+
+
+def _spaced(tokens: Iterable[str]) -> str:
+    """Join tokens, with a space only where two words would become one: `-inf`, `1.5`, `.a.B`."""
+    parts: list[str] = []
+    for token in tokens:
+        if parts and _WORD.match(token) and _WORD.match(parts[-1][-1]):
+            parts.append(" ")
+        parts.append(token)
+    return "".join(parts)
+
+
+def _stub_files(missing: Sequence[str], stubs: Mapping[str, str]) -> dict[str, str]:
+    """Return texts for missing imports: files without content, which import all stubs."""
+    packages: dict[str, list[str]] = {}
+    for name in stubs:
+        package, _, short = name.rpartition(".")
+        if _TYPE_NAME.fullmatch(name) and package not in stubs:
+            packages.setdefault(package, []).append(_stub(name, short, stubs))
+    made: dict[str, str] = {}
+    for number, (package, types) in enumerate(packages.items()):
+        named = f"package {package};" if package else ""
+        made[_STUB.format(number)] = f'syntax = "proto2"; {named} {" ".join(types)}'
+    imports = " ".join(f'import public "{name}";' for name in made)
+    return made | dict.fromkeys(missing, f'syntax = "proto3"; {imports}')
+
+
+def _stub(name: str, short: str, stubs: Mapping[str, str]) -> str:
+    if stubs[name] == "enum":
+        return f"enum {short} {{ QUIETCOUNT_{name.replace('.', '_')} = 0; }}"
+    prefix = name + "."
+    inner = [each for each in stubs if each.rpartition(".")[0] == name]
+    nested = " ".join(_stub(each, each.removeprefix(prefix), stubs) for each in inner)
+    return f"message {short} {{ extensions 1 to max; {nested} }}"
+
+
+def _certain_part(
+    files: Sequence[File], missing: Sequence[str], stubs: Mapping[str, str], of_registry: set[str]
+) -> Compiled:
+    made = {*missing, *(_STUB.format(number) for number in range(len(stubs)))}
+    known: set[str] = set()
+    for file in files:
+        if file.name not in of_registry | made:
+            known |= {f".{name}" for name in _type_names(file.package, file)}
+    unread: set[tuple[str, str]] = set()
+    for file in files:
+        if file.name in of_registry:
+            within = f".{file.package}." if file.package else "."
+            own = {f".{name}" for name in _type_names(file.package, file)}
+            pruner = _Pruner(within, own | known, {f".{name}" for name in stubs}, unread)
+            for message in file.message_type:
+                pruner.prune(message, within[1:] + message.name)
+    return Compiled(files, tuple(missing), frozenset(unread))
+
+
+def _type_names(scope: str, holder: Any) -> Iterator[str]:
+    """Yield the full names of the messages and enums in a file or message."""
+    before = f"{scope}." if scope else ""
+    for enum in holder.enum_type:
+        yield before + enum.name
+    for message in holder.message_type if hasattr(holder, "message_type") else holder.nested_type:
+        yield before + message.name
+        yield from _type_names(before + message.name, message)
+
+
+@dataclass(frozen=True)
+class _Pruner:
+    """Drops the fields of one file with types that are not certain, and notes them in `unread`."""
+
+    within: str
+    certain: set[str]
+    stubs: set[str]
+    unread: set[tuple[str, str]]
+
+    def prune(self, message: Any, name: str) -> None:
+        entries = {f".{name}.{inner.name}": inner for inner in message.nested_type}
+        kept: list[Any] = []
+        cleared: set[int] = set()
+        for each in message.field:
+            entry = entries.get(each.type_name)
+            is_map = entry is not None and entry.options.map_entry
+            if self._is_certain(each) and not (
+                is_map and entry is not None and not all(map(self._is_certain, entry.field))
+            ):
+                kept.append(each)
+                continue
+            self.unread.add((name, each.name))
+            if each.HasField("oneof_index"):
+                cleared.add(each.oneof_index)
+        for each in kept:
+            if each.HasField("oneof_index") and each.oneof_index in cleared:
+                self.unread.add((name, each.name))
+        if len(kept) < len(message.field):
+            _keep_fields(message, kept)
+        for inner in message.nested_type:
+            # Indexes of records count the entries of maps, and without a value they are invalid.
+            if not inner.options.map_entry:
+                self.prune(inner, f"{name}.{inner.name}")
+
+    def _is_certain(self, each: Any) -> bool:
+        kind = each.type_name
+        if not kind:
+            return True
+        if kind in self.stubs:
+            return False
+        return kind in self.certain or kind.startswith(self.within)
+
+
+def _keep_fields(message: Any, kept: Sequence[Any]) -> None:
+    """Leave a message only some of its fields, and the oneofs of these."""
+    fields = [type(each).FromString(each.SerializeToString()) for each in kept]
+    used = sorted({each.oneof_index for each in fields if each.HasField("oneof_index")})
+    oneofs = [message.oneof_decl[place].name for place in used]
+    del message.field[:]
+    del message.oneof_decl[:]
+    for name in oneofs:
+        message.oneof_decl.add(name=name)
+    for each in fields:
+        if each.HasField("oneof_index"):
+            each.oneof_index = used.index(each.oneof_index)
+    message.field.extend(fields)
