@@ -9,6 +9,7 @@ from aiokafka.errors import CorruptRecordException
 from confluent_kafka import TopicPartition
 
 from tests.admin import admin_of
+from tests.broker import own_broker
 from tests.kafka.bombs import CODECS, batch, record
 from tests.kafka.harness import await_all, create_topic, unique
 from tests.kafka.produced import produce_batch, two_members
@@ -207,3 +208,24 @@ def test_without_a_broker_reading_ends_with_the_address() -> None:
         open_reader(Connection("127.0.0.1:1"), silent),
     ):
         pass
+
+
+@pytest.mark.slow
+def test_a_broker_that_goes_away_under_way_ends_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_reader, "SAY_S", 1)
+    monkeypatch.setattr(topic_reader, "GIVE_UP_S", 6)
+    monkeypatch.setattr(topic_reader, "_RECENT_MS", 1_000)
+    said: list[str] = []
+    with own_broker() as kafka:
+        connection = Connection(kafka.bootstrap)
+        name = unique("away")
+        create_topic(connection, name)
+        produce_batch(kafka.bootstrap, name, 0, plain([b"x"]))
+        with open_reader(connection, said.append) as reader:
+            assert len(read(reader, {(name, 0): (0, 1)})[name, 0]) == 1
+            kafka.freeze()
+            silent = rf"{name}\[0\] from offset 1: its leader, broker 1, does not answer"
+            with pytest.raises(KafkaAway, match=silent):
+                list(reader.read({(name, 0): (1, 5)}))
+            kafka.thaw()
+    assert len(said) == 1
