@@ -1,6 +1,8 @@
-"""Read logs to their current ends, read_committed, in one shared loop."""
+"""Read this worker's own logs to their current ends, read_committed, in one shared loop.
 
-import math
+Producers of events may compress them in ways that librdkafka does not read: `topic_reader` does.
+"""
+
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,11 +13,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from workers.kafka.clients import Connection, is_group_denial, unreachable
 from workers.runtime.errors import KafkaAway, SettingsError
 
-#: Records per call, over all partitions; events may have a megabyte each.
+#: Records per call, over all partitions; snapshots may have a megabyte each.
 RECORDS, EVENTS = 5_000, 100
-# librdkafka decompresses a response at once. Our topics use lz4, which expands up to 255 times;
-# producers of events may use zstd, up to ten thousand times.
-_FETCH_BYTES, _EVENTS_FETCH_BYTES = 8_000_000, 32_768
+# librdkafka decompresses a response at once. Our topics use lz4, which expands up to 255 times.
+_FETCH_BYTES = 8_000_000
 _POLL_S = 0.02
 _PATIENCE_S = 60.0
 _ASK_S = 30.0
@@ -37,11 +38,8 @@ class FetchedChunk(NamedTuple):
 
 
 @contextmanager
-def reader(
-    connection: Connection, *, uncommitted: bool = False, events: bool = False
-) -> Iterator[Consumer]:
-    """Yield a consumer for `read_spans`; `events` bounds fetches of data that producers control."""
-    fetch_bytes = _EVENTS_FETCH_BYTES if events else _FETCH_BYTES
+def reader(connection: Connection, *, uncommitted: bool = False) -> Iterator[Consumer]:
+    """Yield a consumer for `read_spans`."""
     config: dict[str, object] = {
         "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
         "enable.partition.eof": True,
@@ -49,16 +47,9 @@ def reader(
         "auto.offset.reset": "error",
         "fetch.wait.max.ms": 10,  # the default 500 ms would be wasted at the end
         "fetch.queue.backoff.ms": 10,
-        "fetch.message.max.bytes": fetch_bytes,
+        "fetch.message.max.bytes": _FETCH_BYTES,
         "queued.max.messages.kbytes": 65_536,
     }
-    if events:
-        config |= {
-            "message.max.bytes": fetch_bytes,
-            "fetch.max.bytes": fetch_bytes,
-            # Limit of a record batch's expansion; librdkafka doubles its buffer up to this.
-            "receive.message.max.bytes": 200_000_000,
-        }
     consumer = connection.consumer(**config)
     try:
         yield consumer
@@ -121,12 +112,10 @@ def read_spans(
     spans: dict[Partition, tuple[int, int]],
     on_wait: Callback = lambda: None,
     most: int = RECORDS,
-    until_s: float = math.inf,
 ) -> Iterator[FetchedChunk]:
     """Yield the records in `spans` of offsets, up to `most` at once, until every span has ended.
 
-    Raise after a minute without progress. Stop early at `until_s` (monotonic); the caller may
-    delete spans to end them early.
+    Raise after a minute without progress. The caller may delete spans to end them early.
     """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
@@ -134,7 +123,7 @@ def read_spans(
     names = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(spans))
     problem = KafkaError(KafkaError._TIMED_OUT, f"reading {names}")
     deadline = time.monotonic() + _PATIENCE_S
-    while spans and time.monotonic() < until_s:
+    while spans:
         if gone := assigned - spans.keys():
             consumer.incremental_unassign([TopicPartition(*where) for where in gone])
             assigned -= gone
