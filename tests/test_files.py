@@ -8,7 +8,8 @@ import pytest
 from tests.settings.test_settings import changed, loaded, refusal
 from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.runtime.errors import SettingsError
-from workers.settings.files import read_key
+from workers.settings.files import client_values, read_domain, read_file, read_key
+from workers.settings.settings import load, registry_values
 
 # Domain files
 
@@ -145,3 +146,53 @@ def test_a_key_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with pytest.raises(SettingsError, match="not a regular file"):
         read_key(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
+    """Return what no file of the settings may be, and what is said about it."""
+    directory = tmp_path_factory.mktemp("endless")
+    pipe, huge = directory / "pipe", directory / "huge"
+    os.mkfifo(pipe)
+    huge.touch()
+    os.truncate(huge, 3 << 30)
+    return {
+        pipe: "not a regular file",
+        Path("/dev/zero"): "not a regular file",
+        directory: "Is a directory",
+        huge: "longer than .* bytes, the most that is read",
+    }
+
+
+def test_a_file_of_the_settings_that_never_ends_is_refused_in_one_line(
+    endless: dict[Path, str], tmp_path: Path
+) -> None:
+    """A pipe without a writer hangs, and a device takes all memory."""
+    for path, word in endless.items():
+        secret = {"file": str(path)}
+        for ask in (
+            lambda path=path: read_file(path),
+            lambda path=path: read_domain(path),
+            lambda secret=secret: client_values({"sasl.password": secret}, tmp_path),
+            lambda secret=secret: registry_values({"password": secret}, tmp_path),
+            lambda path=path: registry_values({"ca": str(path)}, tmp_path),
+            lambda path=path: registry_values({"reader_schema": str(path)}, tmp_path),
+        ):
+            with pytest.raises(SettingsError, match=word) as refused:
+                ask()
+            assert "\n" not in str(refused.value)
+
+
+def test_a_settings_file_may_be_a_pipe_but_never_without_end(
+    endless: dict[Path, str], tmp_path: Path
+) -> None:
+    """A shell passes what a program prints as one: `-c <(...)`."""
+    for path in (Path("/dev/zero"), tmp_path, *[path for path in endless if path.name == "huge"]):
+        with pytest.raises(SettingsError, match=r"longer than|Is a directory"):
+            load(path)
+    reading, writing = os.pipe()
+    os.write(writing, b"[worker")
+    os.close(writing)
+    with pytest.raises(SettingsError, match="not TOML"):
+        load(Path(f"/dev/fd/{reading}"))
+    os.close(reading)

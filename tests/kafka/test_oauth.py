@@ -1,20 +1,26 @@
 """Tokens for OAUTHBEARER: where they come from, when they are renewed, and what is said about it."""
 
 import asyncio
+import fcntl
 import json
 import logging
 import math
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
+from typing import IO
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
 from confluent_kafka import KafkaException
 from faust.auth import OAuthCredentials
 
+from tests.kafka.harness import wait_until
 from tests.kafka.oauth import CLIENT, OAUTH, SECRET, TokenServer
 from tests.kafka.secure import write_certificates
 from workers.kafka import tokens
@@ -230,6 +236,114 @@ def test_a_command_runs_without_a_shell_and_its_errors_stay_with_it(tmp_path: Pa
     absent = source_of(Connection("a:1", OAUTH, token_command=("/none/such", "Planted")))
     with pytest.raises(KafkaRefuses, match=r'\["/none/such", \.\.\.\]: No such file'):
         absent.get()
+
+
+@contextmanager
+def dripping(head: bytes, drip: bytes) -> Iterator[str]:
+    """Serve the URL of an endpoint that answers with `head`, and then `drip` for ever."""
+    ended = Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65_536)
+            connection.sendall(head)
+            while not ended.wait(0.0 if len(drip) > 1 else 0.05):
+                connection.sendall(drip)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                Thread(target=answer, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Thread(target=accept, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/token"
+        finally:
+            ended.set()
+
+
+@pytest.mark.parametrize(
+    ("head", "drip", "word"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65_536, "its answer has more than 1,048,576 bytes"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b" ", "it took more than 1 s"),
+        (b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a", "it took more than 1 s"),
+        (b"", b"H", "it took more than 1 s"),
+    ],
+)
+def test_an_endpoint_that_never_ends_its_answer_is_given_up(
+    head: bytes, drip: bytes, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every byte arrives in time, and the answer never: all clients would wait for it."""
+    monkeypatch.setattr(tokens, "_TIMEOUT_S", 1.0)
+    with dripping(head, drip) as url:
+        client = GOOD | {"sasl.oauthbearer.token.endpoint.url": url}
+        source = source_of(Connection("a:1", client))
+        with pytest.raises(SettingsError, match=word):
+            source.get()
+
+
+def test_a_token_file_that_is_no_file_or_too_long_is_refused_at_once(tmp_path: Path) -> None:
+    """A named pipe without a writer would hang every client; a device has no end."""
+    pipe, huge = tmp_path / "pipe", tmp_path / "huge"
+    os.mkfifo(pipe)
+    huge.touch()
+    os.truncate(huge, 100 << 20)
+    said = "longer than 1,048,576 bytes"
+    unusable = {pipe: "not a regular file", Path("/dev/zero"): "not a regular file", huge: said}
+    for path, word in (unusable | {tmp_path: "Is a directory"}).items():
+        with pytest.raises(KafkaRefuses, match=f"kafka.token_file = .*: {word}"):
+            source_of(Connection("a:1", OAUTH, token_file=path)).get()
+
+
+@pytest.mark.parametrize(
+    ("program", "word"),
+    [
+        ("print('x' * 65_536)", "it printed more than 1,048,576 bytes"),
+        ("print('x', flush=True); time.sleep(0.1)", "it took more than 1 s"),
+        ("os.close(1); time.sleep(3600)", "it took more than 1 s"),
+        ("subprocess.run(['sleep', '3600'], pass_fds=[lock])", "it took more than 1 s"),
+    ],
+)
+def test_a_command_that_never_ends_is_ended_with_what_it_started(
+    program: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that prints for ever took all memory of the machine."""
+    monkeypatch.setattr(tokens, "_TIMEOUT_S", 1.0)
+    held = tmp_path / "held"
+    # Its children inherit the lock, which the last of them to end releases.
+    script = (
+        "import fcntl, os, subprocess, sys, time; lock = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)\n"
+        f"fcntl.flock(lock, fcntl.LOCK_EX); os.write(lock, b'held')\nwhile True: {program}"
+    )
+    arguments = (sys.executable, "-c", script, str(held))
+    source = source_of(Connection("a:1", OAUTH, token_command=arguments))
+    with pytest.raises(SettingsError, match=word):
+        source.get()
+    assert held.read_bytes() == b"held"
+    with held.open() as file:
+        wait_until(lambda: locked(file), "all have ended")
+
+
+def locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_a_certificate_that_a_library_would_read_for_ever_is_refused(tmp_path: Path) -> None:
+    pipe, huge = tmp_path / "pipe", tmp_path / "huge"
+    os.mkfifo(pipe)
+    huge.touch()
+    os.truncate(huge, 100 << 20)
+    for name in ("ssl.ca.location", "https.ca.location", "ssl.key.location"):
+        for path, word in ((pipe, "not a regular file"), (huge, "longer than 16,777,216 bytes")):
+            with pytest.raises(SettingsError, match=rf"kafka.client.{name} = .*: {word}"):
+                Connection("a:1", {name: str(path)})
 
 
 # --- Renewal

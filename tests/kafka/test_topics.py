@@ -16,6 +16,7 @@ from workers.kafka.topics import (
     cautions,
     create_missing,
     describe,
+    find_changes,
     find_growing,
     find_lacking,
     find_problems,
@@ -256,3 +257,73 @@ def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_th
         "eu, us together have 5 partitions, but w.rekey-state was made for 6",
         "w.by-user has 7 partitions, but w.contribute-state was made for 5",
     ]
+
+
+LOSES = {
+    "contributions": "records would vanish",
+    "by-user": "all but the last event of a user",
+    "rejects": "it takes no record without a key",
+    "products": "all but the last snapshot of a stream key",
+}
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete, compact", "COMPACT"])
+@pytest.mark.parametrize("topic", LOSES)
+def test_compaction_is_refused_wherever_it_would_lose_records(topic: str, policy: str) -> None:
+    """Rejects have no key: the broker would refuse the first one, and all workers stop for ever."""
+    plan = plan_topics("w", ["w.events"], 2, 2, ["w.products"], {}, rekey=True)
+    existing = {
+        one.name: ExistingTopic(one.name, one.partitions, "id", {"cleanup.policy": "delete"})
+        for one in plan
+        if one.cleanup_policy == "delete"
+    }
+    assert find_problems(plan, existing) == []
+    compacted = ExistingTopic(f"w.{topic}", 2, "id", {"cleanup.policy": policy})
+    [line] = find_problems(plan, existing | {compacted.name: compacted})
+    assert line.startswith(f"w.{topic} has cleanup.policy = {policy} and needs delete: ")
+    assert LOSES[topic] in line
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete", "Delete,Compact", ""])
+def test_state_is_compacted_and_nothing_else(policy: str) -> None:
+    plan = plan_topics("w", ["w.events"], 2, 2, [], {}, rekey=True)
+    for state in ("contribute-state", "release-state", "rekey-state"):
+        name = f"w.{state}"
+        existing = {name: ExistingTopic(name, 2, "id", {"cleanup.policy": policy})}
+        problems = find_problems(plan, existing)
+        assert [line for line in problems if f"{policy} and needs compact" in line]
+
+
+def test_a_compacted_events_topic_is_a_caution() -> None:
+    """It may be meant; but which events count depends on when the broker cleans."""
+    plan = plan_topics("w", ["w.events"], 2, 2, [], {})
+    for policy, number in (("compact", 1), ("Delete,Compact", 1), ("delete", 0)):
+        existing = {"w.events": ExistingTopic("w.events", 2, "id", {"cleanup.policy": policy})}
+        assert find_problems(plan, existing) == []
+        assert len(cautions(plan, existing)) == number
+
+
+def test_topics_are_made_with_their_own_policy_whatever_the_clusters_is() -> None:
+    """`log.cleanup.policy = compact` would apply to every topic that names none."""
+    for topic in plan_topics("w", ["w.events"], 2, 2, ["w.products"], {}, rekey=True):
+        assert topic.config()["cleanup.policy"] in ("compact", "delete")
+
+
+def test_what_was_done_to_topics_of_a_running_worker_is_told_apart() -> None:
+    """A histogram that was made again has a hole; any other topic holds what the worker rests on."""
+    plan = plan_topics("w", ["w.events"], 2, 2, ["w.products"], {})
+    before = {one.name: ExistingTopic(one.name, one.partitions, "id") for one in plan}
+    assert find_changes(plan, before, before) == ([], [])
+    for topic in plan:
+        others = {name: one for name, one in before.items() if name != topic.name}
+        [gone], notes = find_changes(plan, before, others)
+        assert gone.startswith(f"topic {topic.name} does not exist any more") and not notes
+        again = others | {topic.name: ExistingTopic(topic.name, topic.partitions, "other")}
+        problems, notes = find_changes(plan, before, again)
+        written = topic.name in ("w.rejects", "w.products")
+        [said] = notes if written else problems
+        assert said.startswith(f"topic {topic.name} was deleted and created again while this")
+        assert not (problems if written else notes)
+    short = ExistingTopic("w.products", 2, "id", {"max.message.bytes": "50"})
+    [line], _ = find_changes(plan, before, before | {"w.products": short})
+    assert line.startswith("w.products has max.message.bytes = 50 and needs 1000000")

@@ -251,6 +251,7 @@ class ContributeShard(SourceShard):
             sequences=self._sequences,
             sources=self._sources.first_count,
             topic_id=self._place.topic.id,
+            state_id=self._state_id,
             joined=self._sources.joined if self.partition == 0 else (),
             owners=self._owners,
             origins=None if self._origins is None else self._origins.all,

@@ -206,6 +206,7 @@ class RekeyShard(SourceShard):
             sequence=mark.sequence + 1,
             sources=origins.first_count,
             topic_id=self._place.topic.id,
+            state_id=self._state_id,
             joined=origins.joined if self.partition == 0 else (),
             users=topic.partitions,
             users_id=topic.id,

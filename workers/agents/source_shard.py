@@ -135,6 +135,7 @@ class SourceShard(Shard):
         self._sources, self._set_stored = stream.sources, stream.sources.plain
         self._growing: tuple[SourceTopic, ...] = ()
         self._joining = False
+        self._state_id = self.store.changelog.topic_id
 
     @property
     def watermark(self) -> int | None:
@@ -158,6 +159,12 @@ class SourceShard(Shard):
 
         Raise SourcesGrown if another worker has begun meanwhile, with fewer partitions.
         """
+        state, begun_id = self.store.changelog, progress.state_id
+        if begun_id is not None and begun_id != state.topic_id:
+            raise StateRefused(
+                f"topic {state.topic} was deleted and created again after its state was begun, so only the last part of "
+                "it is there. Restore the topic, or take a new worker name (a new stream, charged again)"
+            )
         known, sources, own = read_paged(SOURCES, self.store.get), self._sources, self._place.topic
         if sources.assumed and progress.sources < sources.first_count:
             raise SourcesGrown(f"only {progress.sources} partitions of {sources} are counted yet")

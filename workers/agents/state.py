@@ -11,7 +11,7 @@ from itertools import chain
 
 from confluent_kafka import KafkaError, KafkaException
 
-from workers.kafka.clients import Connection, forbidden
+from workers.kafka.clients import Connection, forbidden, unreachable
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.histogram import removal_refusals
 from workers.pipeline.merge import Merge, ReleaseProgress
@@ -28,11 +28,6 @@ _ANSWER_S = 30.0
 # for a coordinator, it ends the process ("Assertion `eonce->refcnt > 0' failed", 2.16.1).
 _NEVER_S = 3_600.0
 _AGAIN_S = 0.2
-_TRANSIENT = (
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.NOT_COORDINATOR,
-)
 
 
 def group_size(connection: Connection, group: str) -> int:
@@ -50,7 +45,7 @@ def group_size(connection: Connection, group: str) -> int:
                     return 0
                 if (reason := forbidden(error)) is not None:
                     raise SettingsError(f"the consumer group {group}: {reason}") from None
-                if error.args[0].code() not in _TRANSIENT or time.monotonic() > deadline:
+                if not unreachable(error) or time.monotonic() > deadline:
                     raise
             time.sleep(_AGAIN_S)
 

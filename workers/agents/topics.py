@@ -3,11 +3,13 @@
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
 
 from workers.agents.growth import (
     Growth,
@@ -38,6 +40,8 @@ logger = logging.getLogger(__name__)
 #: Interval between looks for new partitions, and matching topics that are not counted.
 INTERVAL_S = 5.0
 _ANSWER_S, _AGAIN_S = 3.0, 1.0
+#: A topic that is missing in so many looks is gone.
+MISSING_LOOKS = 3
 FIXED = "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
 
 
@@ -81,12 +85,14 @@ class Topics:
         """Return the owners that the state counts, else that topic's partitions: it must exist."""
         return self.counted_owners or Owners(self.partitions(contributions))
 
-    @property
-    def used(self) -> UsedTopics:
-        """What the worker reads and writes; it does not write the events topics."""
-        written = {name: one for name, one in self.existing.items() if name not in self.events}
-        least = {name: one.config.get("min.insync.replicas", "1") for name, one in written.items()}
-        return UsedTopics(tuple(self.existing), {name: int(of) for name, of in least.items()})
+    def used(self, existing: Mapping[str, ExistingTopic]) -> UsedTopics:
+        """Return what the worker reads and writes; it does not write the events topics."""
+        least = {
+            name: int(topic.config.get("min.insync.replicas", "1"))
+            for name, topic in existing.items()
+            if name not in self.events
+        }
+        return UsedTopics(tuple(self.existing), least)
 
     @property
     def sources(self) -> Sources:
@@ -274,6 +280,35 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
     return [name for name in sorted(there) if name not in own and selects(name)]
 
 
+class RunningTopics:
+    """The worker's topics during one run: `look` finds what was done to them since its start."""
+
+    def __init__(self, topics: Topics, fail: Callable[[str], object]) -> None:
+        """`fail` ends the worker, with a sentence for its operator."""
+        self._topics, self._fail = topics, fail
+        self._missing: Counter[str] = Counter()
+        self._said = set(kafka_topics.cautions(topics.plan, topics.existing))
+        #: What the worker uses, with the replicas that its topics need by now.
+        self.used = topics.used(topics.existing)
+
+    def look(self, admin: AdminClient, metadata: ClusterMetadata) -> None:
+        topics = self._topics
+        now = kafka_topics.with_details(admin, kafka_topics.among(metadata, topics.existing))
+        absent = topics.existing.keys() - now.keys()
+        self._missing = Counter({name: self._missing[name] + 1 for name in absent})
+        # A broker that has just started may not know every topic yet.
+        unsure = {name for name, looks in self._missing.items() if looks < MISSING_LOOKS}
+        now |= {name: topics.existing[name] for name in unsure}
+        problems, notes = kafka_topics.find_changes(topics.plan, topics.existing, now)
+        for note in notes:
+            if note not in self._said:
+                self._said.add(note)
+                logger.warning("%s", note)
+        self.used = topics.used(now)
+        if problems:
+            self._fail("; ".join(problems))
+
+
 @contextmanager
 def watch_topics(
     settings: Settings,
@@ -281,10 +316,12 @@ def watch_topics(
     topics: Topics,
     metrics: Metrics,
     growths: Sequence[Growth | OwnerGrowth] = (),
+    running: RunningTopics | None = None,
 ) -> Iterator[None]:
-    """While the block runs, look for new partitions and for matching topics that are not read.
+    """While the block runs, look at the topics every `INTERVAL_S`.
 
-    The latter are logged, and set their metric.
+    New partitions join (`growths`), changes that would lose something end the worker (`running`),
+    and matching topics that are not read are logged, and set their metric.
     """
     pattern, warned = settings.events.topics.pattern, set[str]()
 
@@ -310,12 +347,15 @@ def watch_topics(
             with suppress(KafkaException), connection.quiet_admin([]) as admin:
                 while not ended.wait(INTERVAL_S):
                     try:
-                        look(counts_of(admin.list_topics(timeout=_ANSWER_S)))
+                        metadata = admin.list_topics(timeout=_ANSWER_S)
+                        look(counts_of(metadata))
+                        if running is not None:
+                            running.look(admin, metadata)
                     except (KafkaException, QuietcountError) as error:
                         logger.debug("the topics could not be looked at: %s", describe_error(error))
 
     warn(topics.others)
-    if pattern is None and not growths:
+    if pattern is None and not growths and running is None:
         yield
         return
     ended = threading.Event()

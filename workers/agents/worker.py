@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from confluent_kafka import KafkaException
 from msgspec.structs import replace
 
 from workers.agents.contribute import ContributeShard, ContributeStage
@@ -24,6 +25,7 @@ from workers.agents.release import ReleaseShard
 from workers.agents.source_shard import SourceShard
 from workers.agents.state import await_coordinator, check_states, load_key
 from workers.agents.topics import (
+    RunningTopics,
     Topics,
     check_topics,
     connection_of,
@@ -32,9 +34,9 @@ from workers.agents.topics import (
 )
 from workers.events.formats.reader import RecordFormats
 from workers.events.user_reader import UserReader
-from workers.kafka.clients import Connection, faust_credentials
-from workers.kafka.handover import KAFKA_AWAY, Handover
-from workers.kafka.outages import filter_outage_logs, wait_for, watch_kafka
+from workers.kafka.clients import Connection, faust_credentials, text_of, unreachable
+from workers.kafka.handover import EXIT_REFUSED, KAFKA_AWAY, Handover
+from workers.kafka.outages import CONFIRM_S, filter_outage_logs, wait_for, watch_kafka
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
@@ -50,7 +52,7 @@ from workers.pipeline.sources import Place, Sources, SourceTopic, epochs_of_user
 from workers.privacy.ceiling import Ceiling, check_ceiling
 from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.privacy.total import warnings_of
-from workers.runtime.errors import SettingsError
+from workers.runtime.errors import KafkaAway, SettingsError
 from workers.runtime.frozen import check_frozen
 from workers.runtime.gil_lock import GilLock
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE, Metrics
@@ -256,20 +258,28 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
         nullcontext() if traces is None else closing(traces),
     ):
         while True:
-            topics = _topics(settings, connection, metrics, operator)
-            copies = None if topics.embedded else data_dir
-            factory = Factory(settings, connection, topics, key, copies, metrics, traces)
-            _log_sources(topics)
+            try:
+                # Only what a worker had while it ran may be missing for a moment.
+                confirm_s = CONFIRM_S if prepared else 0.0
+                topics = _topics(settings, connection, metrics, operator, confirm_s)
+                copies = None if topics.embedded else data_dir
+                factory = Factory(settings, connection, topics, key, copies, metrics, traces)
+                _log_sources(topics)
+                if not prepared:
+                    _begin(factory, connection, key)
+            except (KafkaException, KafkaAway) as error:
+                # A broker that ends between two calls of the start.
+                if not unreachable(error):
+                    raise
+                metrics.outage.begin(text_of(error))
+                time.sleep(RESTART_DELAY_S)
+                continue
             if not prepared:
-                if not topics.embedded:
-                    check_states(settings, connection, key, factory.merge)
-                _log_start(factory)
-                _prepare()
                 prepared = True
                 # How many there are is in the state now, and may grow while this worker runs.
                 worker = replace(settings.worker, owner_partitions=None)
                 settings = replace(settings, worker=worker)
-            if not topics.embedded:
+            if not factory.topics.embedded:
                 await_coordinator(connection, settings.worker.name)
             status = _run_once(factory, operator)
             del factory
@@ -279,8 +289,20 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             time.sleep(RESTART_DELAY_S)
 
 
+def _begin(factory: Factory, connection: Connection, key: NoiseKey) -> None:
+    """Do what only the first run needs."""
+    if not factory.topics.embedded:
+        check_states(factory.settings, connection, key, factory.merge)
+    _log_start(factory)
+    _prepare()
+
+
 def _topics(
-    settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorPort
+    settings: Settings,
+    connection: Connection,
+    metrics: Metrics,
+    operator: OperatorPort,
+    confirm_s: float,
 ) -> Topics:
     nothing_yet = Handover({}, metrics=metrics)
 
@@ -289,7 +311,7 @@ def _topics(
         if operator.address is None:
             operator.show(nothing_yet, {})
 
-    return wait_for(lambda: check_topics(settings, connection), metrics.outage, waiting)
+    return wait_for(lambda: check_topics(settings, connection), metrics.outage, waiting, confirm_s)
 
 
 def _log_start(factory: Factory) -> None:
@@ -361,6 +383,7 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
                 shard.grow_owners(number)
 
     growths: list[Growth | OwnerGrowth] = []
+    running = RunningTopics(topics, partial(in_loop, app.handover.fail, EXIT_REFUSED))
     if not topics.embedded:
         joining = Growth(
             connection,
@@ -384,8 +407,10 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
 
     try:
         with (
-            watch_kafka(connection, topics.used, metrics.outage, metrics.waits, give_up),
-            watch_topics(settings, connection, topics, metrics, growths),
+            watch_kafka(connection, lambda: running.used, metrics.outage, metrics.waits, give_up),
+            watch_topics(
+                settings, connection, topics, metrics, growths, None if topics.embedded else running
+            ),
         ):
             return run_app(app)
     finally:

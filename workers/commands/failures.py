@@ -32,11 +32,9 @@ def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) 
     if isinstance(error, QuietcountError):
         say(_one_line(error))
         return EXIT_FENCED if isinstance(error, Fenced) else EXIT_EXPECTED
-    kafka_errors = (getattr(sys.modules.get(module), name, ()) for module, name in KAFKA_ERRORS)
-    if isinstance(error, tuple(kafka_errors)):
-        # librdkafka's exceptions hold an error object; those of aiokafka are texts.
-        text = getattr(error.args[0], "str", None) if error.args else None
-        say(f"Kafka: {text() if callable(text) else _one_line(error)}")
+    kinds = (getattr(sys.modules.get(module), name, ()) for module, name in KAFKA_ERRORS)
+    if isinstance(error, tuple(kinds)) and (text := _kafka_text(error)) is not None:
+        say(f"Kafka: {text}")
         return EXIT_EXPECTED
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
@@ -48,6 +46,17 @@ def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) 
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
     say(f"internal error: {type(error).__name__} at {place}; --debug shows more")
     return EXIT_FAULT
+
+
+def _kafka_text(error: Exception) -> str | None:
+    """Return what an operator should read; None for what only a defect can raise."""
+    from workers.kafka.clients import text_of
+    from workers.kafka.verdicts import Verdict, verdict_of
+
+    verdict, text = verdict_of(error), text_of(error) or type(error).__name__
+    if verdict is Verdict.FORBIDDEN:
+        return f"{text.rstrip('.')}. See deploy/acls.md for the rights that are needed"
+    return None if verdict is Verdict.BUG else text
 
 
 def _one_line(error: Exception) -> str:

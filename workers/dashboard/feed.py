@@ -24,6 +24,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from workers.dashboard.hub import TICKS, Hub
 from workers.dashboard.snapshots import InvalidSnapshot, Pages, SeenSnapshot, decode
 from workers.kafka.clients import Connection, unreachable
+from workers.kafka.verdicts import Verdict, verdict_of_code
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +45,14 @@ CHECK_S = 5.0
 
 T = TypeVar("T")
 Place = tuple[str, int]
-_REFUSALS = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError._AUTHENTICATION,
-)
+
+
+def _refuses(error: KafkaError) -> bool:
+    """Return whether the brokers answer, but refuse this reader."""
+    # A failed handshake may as well be another server's, or the network's.
+    if error.code() == KafkaError._SSL:
+        return False
+    return verdict_of_code(error.code()) in (Verdict.FORBIDDEN, Verdict.SETTING)
 
 
 class Feed:
@@ -197,7 +201,7 @@ class Feed:
                 if error is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
                         open_ends.discard(place)
-                    elif error.fatal() or error.code() in _REFUSALS:
+                    elif error.fatal() or _refuses(error):
                         raise KafkaException(error)
                     continue
                 with suppress(InvalidSnapshot):
@@ -228,7 +232,7 @@ class Feed:
         """Log an error: librdkafka's message names brokers, topics and reasons, but no record."""
         # Only the callback gets the reason for a broker's silence.
         cause, self._cause = self._cause or error, None
-        if cause.code() in _REFUSALS:
+        if _refuses(cause):
             self._set_state({"kafka": "refused"})
             logger.warning("Kafka: %s", cause.str())
         else:
@@ -238,7 +242,7 @@ class Feed:
 
     def _record_error(self, error: KafkaError) -> None:
         """Record an error from librdkafka's callback, which runs within our calls in the thread."""
-        if error.code() in (*_REFUSALS, KafkaError._SSL):
+        if _refuses(error) or error.code() == KafkaError._SSL:
             self._cause = error
         elif error.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE):
             self._silence = error

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
-from aiokafka.errors import CorruptRecordException
 from aiokafka.errors import KafkaError as ConsumerError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, cimpl
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
@@ -26,8 +25,9 @@ from faust.auth import GSSAPICredentials, OAuthCredentials, SASLCredentials, SSL
 
 from workers.kafka import tokens
 from workers.kafka.tokens import FaustTokens, Login, Tokens
+from workers.kafka.verdicts import Verdict, cause_of, verdict_of
 from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError, describe
-from workers.settings.files import CLIENT_RESERVED
+from workers.settings.files import CLIENT_RESERVED, check_client_file
 
 logger = logging.getLogger(__name__)
 
@@ -58,35 +58,6 @@ _REFUSED = MappingProxyType(
         KafkaError._AUTHENTICATION: "Check sasl.mechanism, sasl.username and sasl.password in [kafka.client]",
         KafkaError._SSL: "Check ssl.ca.location and the other ssl names in [kafka.client], and that this is the broker's TLS port",
     }
-)
-#: librdkafka's errors for unreachable brokers, and brokers' errors during startup or after an
-#: election.
-_UNREACHABLE = (
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._RESOLVE,
-    KafkaError._TIMED_OUT,
-    KafkaError._MSG_TIMED_OUT,
-    KafkaError._TIMED_OUT_QUEUE,
-    KafkaError._WAIT_COORD,
-    KafkaError._PURGE_QUEUE,
-    KafkaError._PURGE_INFLIGHT,
-    KafkaError.BROKER_NOT_AVAILABLE,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.OFFSET_NOT_AVAILABLE,  # a new leader does not know its high watermark yet
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.REPLICA_NOT_AVAILABLE,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.NETWORK_EXCEPTION,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.NOT_CONTROLLER,
-    KafkaError.NOT_ENOUGH_REPLICAS,
-    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    KafkaError.KAFKA_STORAGE_ERROR,
 )
 _ASK_S = 0.5
 
@@ -123,6 +94,9 @@ class Connection:
         for name in self.client:
             if name in CLIENT_RESERVED:
                 raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
+        for name, value in self.client.items():
+            if name.endswith(".location") and value != "probe":
+                check_client_file(name, value)
         login = tokens.login_of(self.client, self.token_file, self.token_command)
         object.__setattr__(self, "login", login)
 
@@ -344,22 +318,15 @@ def consumer_security(connection: Connection) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], credentials_to_aiokafka_auth(faust_credentials(connection)))
 
 
-def _cause(error: BaseException) -> KafkaError | None:
-    first = error.args[0] if error.args else None
-    return first if isinstance(first, KafkaError) else None
-
-
 def forbidden(error: BaseException) -> str | None:
     """Return a message for the operator if the broker denied authorization, else None."""
-    cause = _cause(error)
-    name = type(error).__name__ if cause is None else cause.name()
-    if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
+    if verdict_of(error) is not Verdict.FORBIDDEN:
         return None
     return f"Kafka does not allow it: {text_of(error).rstrip('.')}. See deploy/acls.md for the rights that are needed"
 
 
 def text_of(error: BaseException) -> str:
-    if (cause := _cause(error)) is not None:
+    if (cause := cause_of(error)) is not None:
         return _line(cause)
     of_kafka = isinstance(error, ConsumerError | KafkaAway)
     return " ".join(str(error).split()) if of_kafka else describe(error)
@@ -367,15 +334,10 @@ def text_of(error: BaseException) -> str:
 
 def unreachable(error: BaseException) -> bool:
     """Return whether waiting can cure an error: Kafka is unreachable or still starting."""
-    if isinstance(error, KafkaAway | TimeoutError | ConnectionError):
+    if verdict_of(error) is Verdict.OUTAGE:
         return True
-    if isinstance(error, KafkaException):
-        cause = _cause(error)
-        return cause is not None and (cause.code() in _UNREACHABLE or cause.retriable())
-    if not isinstance(error, ConsumerError) or isinstance(error, CorruptRecordException):
-        return False
-    # aiokafka raises its base class for broker errors it did not expect.
-    return error.retriable or type(error) is ConsumerError
+    cause = cause_of(error)
+    return cause is not None and cause.retriable()
 
 
 def is_group_denial(error: KafkaError) -> bool:

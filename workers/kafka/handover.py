@@ -13,6 +13,7 @@
         because it could not be reached             from stored state (`KAFKA_AWAY`)
     a local copy cannot be read                     the same, without these files            -
     more source partitions are counted now          the same, to read them                   -
+    a topic is not there, or another one            the same: the start checks all topics    -
     settings or state refused, or not authorized    stop cleanly, one message                2
     any other failure in a shard                    stop, with the traceback in the log      70
 
@@ -36,6 +37,7 @@ from workers.kafka.offsets import Lag, LogEnd, OpenTransaction, ReadPosition
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
+from workers.kafka.verdicts import Verdict, verdict_of
 from workers.runtime.availability import TRANSACTIONS
 from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, SourcesGrown, describe
 from workers.runtime.logs import json_fields
@@ -345,6 +347,11 @@ class Handover:
             loop.call_later(self.fenced_grace_s, self._still_fenced, shard)
         elif unreachable(failure):
             self.stop_for_outage(text_of(failure))
+        elif verdict_of(failure) in (Verdict.MISSING, Verdict.FENCED):
+            # Whether the topic is gone, the checks of the next start tell.
+            what = shard.transactional_id, text_of(failure)
+            logger.info("%s: %s: beginning the run again", *what)
+            self.stop_for_outage()
         elif isinstance(failure, CopyFailed):
             logger.warning("worker.data_dir: %s: reading all of it again", failure)
             self.stop_for_outage()
@@ -355,9 +362,29 @@ class Handover:
             self.fail(EXIT_REFUSED, str(failure))
         elif (reason := forbidden(failure)) is not None:
             self.fail(EXIT_REFUSED, f"{shard.transactional_id}: {reason}")
+        elif verdict_of(failure) is Verdict.SETTING:
+            self.fail(EXIT_REFUSED, f"{shard.transactional_id}: {text_of(failure)}")
         else:
             logger.error("%s failed", shard.transactional_id, exc_info=failure)
             self.fail(EXIT_FAILED, f"{shard.transactional_id} failed: {describe(failure)}")
+
+    def consumer_failed(self, what: str, failure: BaseException) -> None:
+        """React to a failure of the consumer while `what`, as `_failed` does to one of a shard."""
+        verdict, reason = verdict_of(failure), forbidden(failure)
+        if isinstance(failure, QuietcountError) and verdict is None:
+            self.fail(EXIT_REFUSED, str(failure))
+        elif unreachable(failure):
+            self.stop_for_outage(text_of(failure))
+        elif verdict in (Verdict.MISSING, Verdict.FENCED):
+            logger.info("%s: %s: beginning the run again", what, text_of(failure))
+            self.stop_for_outage()
+        elif reason is not None:
+            self.fail(EXIT_REFUSED, f"{what} failed: {reason}")
+        elif verdict is Verdict.SETTING:
+            self.fail(EXIT_REFUSED, f"{what} failed: {text_of(failure)}")
+        else:
+            logger.error("%s failed", what, exc_info=failure)
+            self.fail(EXIT_FAILED, f"{what} failed: {describe(failure)}")
 
     def _still_fenced(self, shard: Shard) -> None:
         if shard in self.shards.values():

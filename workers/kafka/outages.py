@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 from workers.kafka.clients import Connection, text_of, unreachable
 from workers.kafka.reading import Callback
 from workers.kafka.unavailable import UsedTopics, unavailable
+from workers.kafka.verdicts import Verdict, verdict_of
 from workers.runtime.availability import PARTITIONS, Outage, Waits
 from workers.runtime.errors import SettingsError
 
@@ -48,7 +49,9 @@ _AIOKAFKA = (
     "Unexpected error in coordinator routine",
     "Unexpected error in fetcher routine",
 )
-_LIBRDKAFKA = re.compile(r"FAIL|METADATAUPDATE|GETPID|REQTMOUT|TIMEOUT|TXNERR|COORDQUERY|TXNCOORD")
+_LIBRDKAFKA = re.compile(
+    r"FAIL|METADATAUPDATE|GETPID|REQTMOUT|TIMEOUT|TXNERR|COORDQUERY|TXNCOORD|ADDPARTS|FATAL"
+)
 _OURS = re.compile(r"Kafka client: (_TRANSPORT|_ALL_BROKERS_DOWN|_TIMED_OUT|_RESOLVE)")
 _FAUST = ("Thread keepalive is not responding", "No active partitions for")
 _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECASE)
@@ -76,8 +79,10 @@ ASK_S = 3.0
 LOOK_S = 2.0
 AWAY_S = 5.0
 GIVE_UP_S = 15.0
-#: A refusal that lasts this long, by a broker that had accepted us before, is not temporary.
+#: A refusal that lasts this long, by a broker that had accepted us before, is not temporary: after
+#: an outage, and without one.
 REFUSED_S = 30.0
+CONFIRM_S = 5.0
 INTERVAL_S = 1.0
 _END_S = 10.0
 #: Detect a recovered broker quickly; replace a connection that hangs.
@@ -88,11 +93,15 @@ T = TypeVar("T")
 
 @contextmanager
 def watch_kafka(
-    connection: Connection, topics: UsedTopics, outage: Outage, waits: Waits, give_up: Callback
+    connection: Connection,
+    topics: Callable[[], UsedTopics],
+    outage: Outage,
+    waits: Waits,
+    give_up: Callback,
 ) -> Iterator[None]:
     """Monitor Kafka, unless embedded, while the block runs; call `give_up` after GIVE_UP_S.
 
-    Logs `outage`, and `waits` with the partitions among `topics` that are not available.
+    Logs `outage`, and `waits` with the partitions among `topics()` that are not available.
     """
     if connection.embedded is not None:
         yield
@@ -111,7 +120,7 @@ def watch_kafka(
 
 def _watch(
     connection: Connection,
-    topics: UsedTopics,
+    topics: Callable[[], UsedTopics],
     outage: Outage,
     waits: Waits,
     give_up: Callback,
@@ -124,11 +133,11 @@ def _watch(
         while not ended.wait(INTERVAL_S):
             try:
                 # Any broker answers this; describe_cluster asks one, which may be away.
-                admin.list_topics(topics.names[0], timeout=ASK_S)
+                admin.list_topics(topics().names[0], timeout=ASK_S)
             except KafkaException:
                 admin.poll(0)  # serves the callback
                 silent_s = time.monotonic() - answered_s
-                if silent_s >= AWAY_S and not outage.is_active and _answers(connection, topics):
+                if silent_s >= AWAY_S and not outage.is_active and _answers(connection, topics()):
                     answered_s = time.monotonic()
                     continue
                 if silent_s >= AWAY_S and not ended.is_set():
@@ -141,7 +150,7 @@ def _watch(
                 answered_s = time.monotonic()
                 outage.end()
                 if answered_s >= look_s:
-                    found = unavailable(admin, topics, ASK_S, ended.is_set)
+                    found = unavailable(admin, topics(), ASK_S, ended.is_set)
                     if ended.is_set():
                         return
                     waits.note(PARTITIONS, found)
@@ -166,11 +175,14 @@ def _answers(connection: Connection, topics: UsedTopics) -> bool:
     return False
 
 
-def wait_for(ask: Callable[[], T], outage: Outage, on_wait: Callback = lambda: None) -> T:
+def wait_for(
+    ask: Callable[[], T], outage: Outage, on_wait: Callback = lambda: None, confirm_s: float = 0.0
+) -> T:
     """Return the answer of `ask`, retrying while Kafka is away; call `on_wait` before every retry.
 
-    Raises SettingsError if Kafka refuses us or the topic does not exist: at once, but after an
-    outage only if it persists, since a broker that has just started may not know everything yet.
+    Raises SettingsError if Kafka refuses us or the topic does not exist: once that has lasted for
+    `confirm_s`, or for REFUSED_S after an outage, since a broker that has just started may not know
+    everything yet.
     """
     refused_s: float | None = None
     seen = outage.is_active
@@ -179,17 +191,17 @@ def wait_for(ask: Callable[[], T], outage: Outage, on_wait: Callback = lambda: N
         try:
             answer = ask()
         except (SettingsError, KafkaException) as error:
-            is_away = unreachable(error)
-            if not is_away and (isinstance(error, KafkaException) or not seen):
-                raise
-            seen = True
-            outage.begin(text_of(error) if is_away else str(error))
-            if is_away:
-                refused_s = None
+            if unreachable(error):
+                seen, refused_s = True, None
+                outage.begin(text_of(error))
             else:
-                refused_s = began_s if refused_s is None else refused_s
-                if began_s - refused_s >= REFUSED_S:
+                if isinstance(error, KafkaException) and verdict_of(error) is not Verdict.MISSING:
                     raise
+                refused_s = began_s if refused_s is None else refused_s
+                if began_s - refused_s >= (REFUSED_S if seen else confirm_s):
+                    raise
+                if seen:
+                    outage.begin(str(error))
         else:
             outage.end()
             return answer

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from workers.kafka.clients import Connection, is_group_denial, unreachable
+from workers.kafka.verdicts import Verdict, verdict_of
 from workers.runtime.errors import KafkaAway, SettingsError
 
 #: Records per call, over all partitions; snapshots may have a megabyte each.
@@ -67,7 +68,7 @@ def bounds_of(
             low, high = consumer.get_watermark_offsets(log, timeout=_LOOK_S)
         except KafkaException as error:
             # A broker may learn late of a partition that was just added.
-            unknown = error.args[0].code() == KafkaError._UNKNOWN_PARTITION
+            unknown = verdict_of(error) is Verdict.MISSING
             if not (unknown or unreachable(error)) or time.monotonic() > deadline:
                 raise
             on_wait()
@@ -140,8 +141,9 @@ def read_spans(
                     if offset >= end - (error is None):
                         ended.add(where)
             elif not is_group_denial(error):
-                if error.fatal() or not error.retriable():
-                    raise KafkaException(error)
+                failure = KafkaException(error)
+                if error.fatal() or not unreachable(failure):
+                    raise failure
                 problem = error
         if found:
             deadline = time.monotonic() + _PATIENCE_S

@@ -19,7 +19,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.offsets import LogEnd, LogEnds, ReadPosition
 from workers.kafka.reading import end_of, hidden_by_transaction
 from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing
-from workers.kafka.store import Store
+from workers.kafka.store import Store, recreated
 from workers.kafka.transaction import Transactions
 from workers.runtime.availability import PARTITIONS
 from workers.runtime.errors import Fenced
@@ -214,6 +214,8 @@ class Shard:
                     for one in messages
                 ]
             state_end = self.transactions.run(messages, changes, forwarded)
+            if changes and state_end < (self.store.offset or 0):
+                raise recreated(self.store.changelog.topic)
             if changes:
                 self.store.write(changes, state_end)
         self.committed = group_offset

@@ -338,10 +338,7 @@ class Store:
         """Refuse a re-created changelog: its state is gone, and its old id repeats the noise."""
         log = self.changelog
         if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
-            raise StateRefused(
-                f"topic {log.topic} was deleted and created again while this worker ran: what was published is "
-                "forgotten, and its noise must not be used again. Restart the worker: it says what to do"
-            )
+            raise recreated(log.topic)
 
     def _discard_stale(self, low: int, high: int) -> None:
         if self.offset is None:
@@ -430,3 +427,10 @@ class Store:
         if self._copy is None:
             raise RuntimeError("the store is not open")
         return self._copy
+
+
+def recreated(topic: str) -> StateRefused:
+    return StateRefused(
+        f"topic {topic} was deleted and created again while this worker ran: what was published is "
+        "forgotten, and its noise must not be used again. Restart the worker: it says what to do"
+    )

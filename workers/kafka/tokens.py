@@ -14,18 +14,24 @@ import http.client
 import json
 import logging
 import math
+import os
 import re
+import selectors
+import signal
+import socket
 import ssl
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import quote, urlsplit
 
 from aiokafka.abc import AbstractTokenProvider
@@ -34,6 +40,7 @@ from aiokafka.errors import KafkaConnectionError
 from workers.mechanisms.config.checked import display
 from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
 from workers.runtime.logs import json_fields
+from workers.settings.files import NotReadable, read_regular
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +60,10 @@ _RENEW_AT = 0.8
 _BACKOFF_S, _BACKOFF_MAX_S = 1.0, 10.0
 #: A file is read this often, and a token without a known expiry renewed.
 FILE_S, _UNKNOWN_S = 10.0, 300.0
-#: Of one request, or one run of the command.
+#: Of one request with its answer, or one run of the command.
 _TIMEOUT_S = 10.0
 _PATIENCE_S = 1.0
+#: Of a token, with what is around it. Brokers take half of it (sasl.server.max.receive.size).
 _BYTES_MAX = 1 << 20
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _EXTENSION = re.compile(r"(?!auth=)([A-Za-z]+)=([\x20-\x7e]*)")
@@ -245,11 +253,28 @@ class Endpoint:
         return _token(value, self.where, math.inf if math.isnan(expires_s) else expires_s)
 
     def _ask(self, request: urllib.request.Request) -> bytes:
-        secure = urllib.request.HTTPSHandler(context=self._context())
-        opener = urllib.request.build_opener(secure, _NoRedirects())
+        late = f"{self.where}: it took more than {_TIMEOUT_S:g} s"
+        with _Deadline(_TIMEOUT_S) as deadline:
+            try:
+                answer = self._answer(request, deadline)
+            except SettingsError:
+                if not deadline.passed:
+                    raise
+                raise KafkaAway(late) from None
+            if deadline.passed:
+                raise KafkaAway(late)
+            return answer
+
+    def _answer(self, request: urllib.request.Request, deadline: "_Deadline") -> bytes:
+        plain, secure = _Http(), _Https(context=self._context())
+        plain.deadline = secure.deadline = deadline
+        opener = urllib.request.build_opener(plain, secure, _NoRedirects())
         try:
             with opener.open(request, timeout=_TIMEOUT_S) as response:
-                return bytes(response.read(_BYTES_MAX))
+                answer = bytes(response.read(_BYTES_MAX + 1))
+            if len(answer) > _BYTES_MAX:
+                raise KafkaRefuses(f"{self.where}: its answer has more than {_BYTES_MAX:,} bytes")
+            return answer
         except urllib.error.HTTPError as error:
             with error:
                 text = f"{self.where}: it answered {error.code}{_error_code(error)}"
@@ -274,6 +299,61 @@ class Endpoint:
         except (OSError, ValueError) as error:  # includes SSLError
             name = _CA_FILE if self.ca_pem is None else _CA_PEM
             raise KafkaRefuses(f"kafka.client.{name}: no certificates: {error}") from None
+
+
+class _Deadline:
+    """Ends the connections of one request after a while, however its peer drips bytes."""
+
+    def __init__(self, within_s: float) -> None:
+        self.passed = False
+        self._sockets: list[socket.socket] = []
+        self._timer = threading.Timer(within_s, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        for each in self._sockets:
+            each.close()
+
+    def connect(self, *args: Any, **kwargs: Any) -> socket.socket:
+        made = socket.create_connection(*args, **kwargs)
+        # A copy: TLS takes the socket over, and the answer outlives its connection.
+        self._sockets.append(made.dup())
+        return made
+
+    def _end(self) -> None:
+        self.passed = True
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+class _Http(urllib.request.HTTPHandler):
+    deadline: _Deadline
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        def connection(host: str, **options: Any) -> http.client.HTTPConnection:
+            made = http.client.HTTPConnection(host, **options)
+            made._create_connection = self.deadline.connect  # type: ignore[attr-defined]
+            return made
+
+        return self.do_open(connection, request)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    deadline: _Deadline
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        def connection(host: str, **options: Any) -> http.client.HTTPConnection:
+            made = http.client.HTTPSConnection(host, **options)
+            made._create_connection = self.deadline.connect  # type: ignore[attr-defined]
+            return made
+
+        return self.do_open(connection, request, context=self._context)  # type: ignore[attr-defined]
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -303,10 +383,9 @@ class File:
     def fetch(self) -> Token:
         where = f"kafka.token_file = {display(str(self.path))}"
         try:
-            with self.path.open("rb") as file:
-                content = file.read(_BYTES_MAX)
-        except OSError as error:
-            raise KafkaRefuses(f"{where}: {error.strerror}") from None
+            content = read_regular(self.path, _BYTES_MAX)
+        except NotReadable as error:
+            raise KafkaRefuses(f"{where}: {error}") from None
         token = _token(content.decode("latin-1").strip(), where)
         return token._replace(renew_s=min(token.renew_s, time.time() + FILE_S))
 
@@ -320,21 +399,49 @@ class Command:
     def fetch(self) -> Token:
         where = f"kafka.token_command = [{display(self.arguments[0])}, ...]"
         try:
-            done = subprocess.run(
+            # In a session of its own, so that what it starts ends with it.
+            process = subprocess.Popen(
                 self.arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # may hold a secret
-                timeout=_TIMEOUT_S,
-                check=False,
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired:
-            raise KafkaAway(f"{where}: it took more than {_TIMEOUT_S:g} s") from None
         except OSError as error:
             raise KafkaRefuses(f"{where}: {error.strerror}") from None
-        if done.returncode != 0:
-            raise KafkaAway(f"{where}: exit status {done.returncode}")
-        return _token(done.stdout.decode("latin-1").strip(), where)
+        with process:
+            try:
+                output = _output_of(process, where)
+            finally:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode != 0:
+            raise KafkaAway(f"{where}: exit status {process.returncode}")
+        return _token(output.decode("latin-1").strip(), where)
+
+
+def _output_of(process: "subprocess.Popen[bytes]", where: str) -> bytes:
+    """Return what a process prints until it ends; raise if that is too late or too much."""
+    assert process.stdout is not None
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    output = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not selector.select(left_s):
+                raise KafkaAway(f"{where}: it took more than {_TIMEOUT_S:g} s")
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            if not piece:
+                break
+            output += piece
+            if len(output) > _BYTES_MAX:
+                raise KafkaRefuses(f"{where}: it printed more than {_BYTES_MAX:,} bytes")
+    try:
+        process.wait(max(0.0, deadline_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise KafkaAway(f"{where}: it took more than {_TIMEOUT_S:g} s") from None
+    return bytes(output)
 
 
 def _token(value: object, where: str, expires_s: float = math.inf) -> Token:

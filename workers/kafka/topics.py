@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -76,6 +77,18 @@ EVENTS, BY_USER = "events", "events, keyed by user"
 CONTRIBUTIONS, SNAPSHOTS, REJECTS = "contributions", "snapshots", "dead letters"
 REKEY_STATE = "state of rekeying"
 CONTRIBUTE_STATE, RELEASE_STATE = "state of stage 1", "state of stage 2"
+COMPACT, DELETE = "compact", "delete"
+#: Topics whose records compaction would remove, or refuse, and what that means.
+_LOST_BY_COMPACTION = MappingProxyType(
+    {
+        BY_USER: "all but the last event of a user would vanish",
+        CONTRIBUTIONS: "records would vanish",
+        REJECTS: "it takes no record without a key, so one reject would stop every worker",
+        SNAPSHOTS: "all but the last snapshot of a stream key would vanish",
+    }
+)
+#: Topics that the worker never reads.
+_ONLY_WRITTEN = (REJECTS, SNAPSHOTS)
 BY_USER_RETENTION_MS = 7 * 86_400_000
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
@@ -84,7 +97,17 @@ _AGAIN_S = 0.05
 _EMBEDDED = "mockCluster"
 #: Prefix of Kafka's own topics: __consumer_offsets, __transaction_state.
 INTERNAL_PREFIX = "__"
-_SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes", "min.insync.replicas")
+_SHOWN = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "max.message.bytes",
+    "min.insync.replicas",
+    "segment.bytes",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.difference.max.ms",
+)
 
 
 @dataclass(frozen=True)
@@ -189,23 +212,36 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
     """Return the existing topics among `names`; refuse a cluster without ids or answers."""
     # List all topics: asking for one by name may create it.
     with _connect(connection) as (admin, metadata):
-        found = {
-            name: ExistingTopic(name, len(metadata.topics[name].partitions))
-            for name in dict.fromkeys(names)
-            if name in metadata.topics and metadata.topics[name].error is None
-        }
-        if connection.embedded is not None or not found:
-            return found
-        for name, topic_id in _topic_ids(admin, list(found)).items():
-            found[name] = replace(found[name], topic_id=topic_id)
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
-        asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
-        for resource, future in asked.items():
-            with suppress(KafkaException):  # not authorized; the rest is still worth showing
-                entries, name = future.result(), resource.name
-                shown = {key: str(entries[key].value) for key in _SHOWN if key in entries}
-                found[name] = replace(found[name], config=shown)
-    return found
+        found = among(metadata, names)
+        return found if connection.embedded is not None else with_details(admin, found)
+
+
+def among(metadata: ClusterMetadata, names: Iterable[str]) -> dict[str, ExistingTopic]:
+    """Return the existing topics among `names`, without ids and settings."""
+    return {
+        name: ExistingTopic(name, len(metadata.topics[name].partitions))
+        for name in dict.fromkeys(names)
+        if name in metadata.topics and metadata.topics[name].error is None
+    }
+
+
+def with_details(
+    admin: AdminClient, found: Mapping[str, ExistingTopic]
+) -> dict[str, ExistingTopic]:
+    """Return the topics with their ids, and with their settings where this principal sees them."""
+    detailed = dict(found)
+    if not detailed:
+        return detailed
+    for name, topic_id in _topic_ids(admin, list(found)).items():
+        detailed[name] = replace(detailed[name], topic_id=topic_id)
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
+    asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
+    for resource, future in asked.items():
+        with suppress(KafkaException):  # not authorized; the rest is still worth showing
+            entries, name = future.result(), resource.name
+            shown = {key: str(entries[key].value) for key in _SHOWN if key in entries}
+            detailed[name] = replace(detailed[name], config=shown)
+    return detailed
 
 
 def _topic_ids(admin: AdminClient, names: list[str]) -> dict[str, str]:
@@ -307,30 +343,93 @@ def find_problems(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) 
             )
         else:
             found.append(f"{name} has {has} partitions and needs {topic.partitions}")
-        policy = here.config.get("cleanup.policy", topic.cleanup_policy)
-        has_policy = f"{name} has cleanup.policy = {policy}"
-        if topic.cleanup_policy == "compact" and policy != "compact":
-            found.append(f"{has_policy} and needs compact: state would be lost")
-        if purpose in (CONTRIBUTIONS, BY_USER) and "compact" in policy:
-            found.append(f"{has_policy} and needs delete: records would vanish")
-        limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
-        if purpose != EVENTS and limit < BATCH_BYTES:
-            found.append(
-                f"{name} has max.message.bytes = {limit} and needs {BATCH_BYTES}: long labels in the data could "
-                f"stop the worker; raise it with kafka-configs.sh, to {TOPIC_BYTES} as Kafka has it by default"
-            )
+        found += _config_problems(topic, here)
+    return found
+
+
+def policies(value: str) -> set[str]:
+    """Return the policies in a `cleanup.policy`: Kafka takes them in any order and case."""
+    return {policy.strip().lower() for policy in value.split(",")} - {""}
+
+
+def _config_problems(topic: Topic, here: ExistingTopic) -> list[str]:
+    found = []
+    name, purpose = topic.name, topic.purpose
+    policy = here.config.get("cleanup.policy", topic.cleanup_policy)
+    has_policy = f"{name} has cleanup.policy = {policy}"
+    if topic.cleanup_policy == COMPACT and policies(policy) != {COMPACT}:
+        found.append(f"{has_policy} and needs compact: state would be lost")
+    if purpose in _LOST_BY_COMPACTION and COMPACT in policies(policy):
+        lost = _LOST_BY_COMPACTION[purpose]
+        found.append(f"{has_policy} and needs delete: {lost}; change it with kafka-configs.sh")
+    limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
+    if purpose != EVENTS and limit < BATCH_BYTES:
+        found.append(
+            f"{name} has max.message.bytes = {limit} and needs {BATCH_BYTES}: long labels in the data could "
+            f"stop the worker; raise it with kafka-configs.sh, to {TOPIC_BYTES} as Kafka has it by default"
+        )
+    segment = int(here.config.get("segment.bytes", TOPIC_BYTES))
+    if purpose != EVENTS and segment < BATCH_BYTES:
+        found.append(
+            f"{name} has segment.bytes = {segment} and needs {BATCH_BYTES}: long labels in the data could "
+            "stop the worker; raise it with kafka-configs.sh"
+        )
     return found
 
 
 def cautions(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[str]:
     found, kept = [], str(INFINITE)
     for topic, here in _existing(plan, existing):
-        retention = here.config.get("retention.ms", kept)
-        if topic.retention_ms == INFINITE and retention != kept:
+        for name in ("retention.ms", "retention.bytes"):
+            retention = here.config.get(name, kept)
+            if topic.retention_ms == INFINITE and retention != kept:
+                found.append(
+                    f"{topic.name} has {name} = {retention}: what it removes cannot be audited (-1 keeps everything)"
+                )
+        policy = here.config.get("cleanup.policy", "")
+        if topic.purpose == EVENTS and COMPACT in policies(policy):
             found.append(
-                f"{topic.name} has retention.ms = {retention}: what it removes cannot be audited (-1 keeps everything)"
+                f"{topic.name} has cleanup.policy = {policy}: an event that a later record of its key replaces "
+                "before the worker has read it is never counted, and nothing shows it; delete keeps every event"
             )
     return found
+
+
+def find_changes(
+    plan: Sequence[Topic], before: Mapping[str, ExistingTopic], now: Mapping[str, ExistingTopic]
+) -> tuple[list[str], list[str]]:
+    """Return what must end a worker that runs, and what its operator should know.
+
+    `before` are the topics as they were when it began. A changed number of partitions is not among
+    them (agents/growth.py).
+    """
+    problems: list[str] = []
+    notes: list[str] = []
+    for topic, then in _existing(plan, before):
+        here = now.get(topic.name)
+        if here is None:
+            problems.append(str(gone(topic.name)))
+            continue
+        if here.topic_id != then.topic_id:
+            if topic.purpose in _ONLY_WRITTEN:
+                notes.append(
+                    f"topic {topic.name} was deleted and created again while this worker ran: what was in it is gone, and "
+                    "is not published again"
+                )
+            else:
+                problems.append(
+                    f"topic {topic.name} was deleted and created again while this worker ran: start it again, and it says "
+                    "what to do"
+                )
+        problems += _config_problems(topic, here)
+    return problems, [*notes, *cautions(plan, now)]
+
+
+def gone(topic: str) -> SettingsError:
+    return SettingsError(
+        f"topic {topic} does not exist any more, or this worker may no longer see it: it was deleted, or a right was "
+        "withdrawn (deploy/acls.md)"
+    )
 
 
 def _existing(

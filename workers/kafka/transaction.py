@@ -21,28 +21,16 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from workers.kafka.clients import Connection, unreachable
 from workers.kafka.records import Forwarded, Outgoing
+from workers.kafka.refusals import refusal_of
 from workers.kafka.transaction_state import Event, State, next_state
-from workers.runtime.errors import Fenced, KafkaAway, KafkaRefuses, MessageTooLong, SettingsError
+from workers.kafka.verdicts import Verdict, verdict_of_code
+from workers.runtime.errors import Fenced, KafkaAway, MessageTooLong, SettingsError
 from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, Change
 
 logger = logging.getLogger(__name__)
 
-#: A newer producer has our transactional id.
-_FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
-#: Answers to records dated more than `message.timestamp.after.max.ms` ahead of the broker's clock.
-_DATED_AHEAD = (KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP)
 #: Delivery failures that a retry of the transaction cannot cure.
-_PERMANENT = (
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.INVALID_MSG,
-    *_DATED_AHEAD,
-    KafkaError.POLICY_VIOLATION,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-)
+_PERMANENT = (Verdict.SETTING, Verdict.FORBIDDEN, Verdict.MISSING)
 #: Errors of messages whose transaction failed for another reason.
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 # Timeout of one call; it bounds the wait after the shard is given up.
@@ -89,6 +77,8 @@ class Transactions:
         # End of the state partition after the last attempt; -1: not reported.
         self._state_end = -1
         self._failure: KafkaError | None = None
+        # Of the message that failed.
+        self._failed_topic: str | None = None
         self._begun_s = time.monotonic()
         # EndTxn is sent after this: last delivery report, or begin of the commit.
         self._delivered_s = self._begun_s
@@ -186,8 +176,8 @@ class Transactions:
         of their topic, or a partition that takes none would look like a slow one.
 
         Return the end of the state partition; -1 without changes. Raise Fenced if a newer owner
-        exists (not committed); KafkaException or KafkaRefuses if it cannot be committed (too large,
-        not authorized, dated too far ahead); MessageTooLong for a defective encoder. The outcome is
+        exists (not committed); KafkaException if it cannot be committed (too large, not authorized,
+        dated too far ahead), which says why; MessageTooLong for a defective encoder. The outcome is
         unknown after ShardClosed (the next owner reads it from the changelog) and KafkaAway (the
         broker timed the transaction out, or a minute passed without progress).
         """
@@ -218,6 +208,7 @@ class Transactions:
             producer = self._producer
             assert producer is not None
             self._state_end, self._failure, self._begun_s = -1, None, time.monotonic()
+            self._failed_topic = None
             try:
                 producer.begin_transaction()
                 for records in forwarded:
@@ -253,7 +244,7 @@ class Transactions:
         self._raise_if_final(error)
         failure = self._failure
         if failure is None or failure.code() in _PURGED:
-            failure = error
+            failure, self._failed_topic = error, None
         self._enter(Event.ABORT)
         if error.code() == KafkaError._STATE:
             # The broker ended the transaction; librdkafka has not served the error that says so.
@@ -261,18 +252,24 @@ class Transactions:
         if not error.txn_requires_abort():
             self._call_until_done("abort", producer.abort_transaction)
             raise exc
-        logger.warning("%s: transaction aborted: %s: %s", self._id, failure.name(), failure.str())
-        if failure.code() in _PERMANENT:
+        if verdict_of_code(failure.code()) in _PERMANENT:
             with suppress(KafkaException, Fenced, KafkaAway):
                 self._call_until_done("abort", producer.abort_transaction)
-            if failure.code() in _DATED_AHEAD:
-                raise KafkaRefuses(
-                    f"{self._id}: the broker refuses a record: {failure.str()}: is this machine's clock more than "
-                    "an hour ahead (message.timestamp.after.max.ms)? Nothing of this transaction counts"
-                )
-            raise KafkaException(failure)
+            raise self._refusal(failure)
+        logger.warning("%s: transaction aborted: %s: %s", self._id, failure.name(), failure.str())
         self._call_until_done("abort", producer.abort_transaction)
         self._enter(Event.ABORTED)
+
+    def _refusal(self, failure: KafkaError) -> KafkaException:
+        """Return the failure of a transaction that a retry cannot commit, with its cause."""
+        topic = self._failed_topic
+        if topic is None:
+            return KafkaException(failure)
+        why = f"topic {topic}: {failure.str()}"
+        if verdict_of_code(failure.code()) is not Verdict.FORBIDDEN:
+            refusal = refusal_of(self._connection, topic, failure)
+            why = f"{refusal}. Nothing of this transaction counts"
+        return KafkaException(KafkaError(failure.code(), why))
 
     def _produce(self, producer: Producer, message: Outgoing) -> None:
         options: dict[str, Any] = {"on_delivery": self._delivered}
@@ -318,7 +315,7 @@ class Transactions:
         self._delivered_s = time.monotonic()
         if error is not None:
             if self._failure is None or self._failure.code() in _PURGED:
-                self._failure = error
+                self._failure, self._failed_topic = error, message.topic()
         elif (message.topic(), message.partition()) == self._state_log:
             offset = message.offset()
             if offset is not None:
@@ -363,7 +360,7 @@ class Transactions:
                 "of this worker may take: raise it (Kafka's default is 900000)"
             )
         cause = KafkaException(error)
-        if error.code() in _FENCED:
+        if verdict_of_code(error.code()) is Verdict.FENCED:
             took_s = time.monotonic() - self._begun_s
             # By then the broker itself fences a producer.
             if took_s >= TRANSACTION_TIMEOUT_MS / 1000:
@@ -371,7 +368,7 @@ class Transactions:
                     f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}"
                 ) from cause
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from cause
-        if error.fatal() and error.code() not in _PERMANENT:
+        if error.fatal() and verdict_of_code(error.code()) not in _PERMANENT:
             raise KafkaAway(
                 f"{self._id}: the producer cannot continue: {error.name()}: {error.str()}"
             ) from cause

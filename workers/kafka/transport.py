@@ -39,14 +39,7 @@ from faust.types.tuples import ConsumerMessage
 from mode import Service
 from mode.utils.futures import notify
 
-from workers.kafka.clients import (
-    METADATA_MS,
-    Connection,
-    faust_credentials,
-    forbidden,
-    text_of,
-    unreachable,
-)
+from workers.kafka.clients import METADATA_MS, Connection, faust_credentials, forbidden
 from workers.kafka.decoding import keep_raw_batches, take_batch
 from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover
 from workers.kafka.offsets import ReadPosition
@@ -90,14 +83,12 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self._consumed: dict[Partition, int] = {}
 
     async def on_start(self) -> None:
-        """Start aiokafka's consumer; if no broker answers, tell the hand-over to stop."""
+        """Start aiokafka's consumer; if that fails, tell the hand-over to stop."""
         try:
             await super().on_start()
         except ConsumerError as exc:
-            if not unreachable(exc):
-                raise
-            stop_for_outage = self.consumer.handover.stop_for_outage
-            self.parent_loop.call_soon_threadsafe(stop_for_outage, text_of(exc))
+            failed = self.consumer.handover.consumer_failed
+            self.parent_loop.call_soon_threadsafe(failed, "starting the consumer", exc)
             while not self.should_stop:
                 await self.sleep(_LOOK_S)
 
@@ -429,14 +420,10 @@ class Consumer(driver.Consumer):
                 await self.thread.call_thread(self.thread.seek_all, epoch, dict(offsets))
         except IllegalStateError:
             logger.info("the partitions were revoked during the takeover")
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001  # the hand-over decides
             if self.epoch != epoch or self.should_stop:
                 return
-            if unreachable(exc):
-                self.handover.stop_for_outage(text_of(exc))
-            else:
-                logger.exception("taking over failed")
-                self.handover.fail(EXIT_FAILED, f"taking partitions over failed: {describe(exc)}")
+            self.handover.consumer_failed("taking partitions over", exc)
 
     async def on_stop(self) -> None:
         self.epoch += 1
@@ -502,18 +489,13 @@ class Consumer(driver.Consumer):
             fetched = await self._answer(self._getmany(active, timeout))
         except self.consumer_stopped_errors:
             raise
-        except Exception as exc:
-            reason, ended = forbidden(exc), self.thread.task_failure()
-            if isinstance(exc, StateRefused):
-                self.handover.fail(EXIT_REFUSED, str(exc))
-            elif unreachable(exc) or (reason is None and ended is not None):
-                away = text_of(exc) if ended is None else _ENDED.format(describe(ended))
-                self.handover.stop_for_outage(away)
-            elif reason is not None:
-                self.handover.fail(EXIT_REFUSED, f"fetching failed: {reason}")
+        except Exception as exc:  # noqa: BLE001  # the hand-over decides
+            ended = self.thread.task_failure()
+            refused = isinstance(exc, StateRefused) or forbidden(exc) is not None
+            if ended is not None and not refused:
+                self.handover.stop_for_outage(_ENDED.format(describe(ended)))
             else:
-                logger.exception("fetching failed")
-                self.handover.fail(EXIT_FAILED, f"fetching failed: {describe(exc)}")
+                self.handover.consumer_failed("fetching", exc)
             await self.sleep(timeout)
             return
         if not isinstance(fetched, Fetched):

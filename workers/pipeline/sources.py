@@ -202,7 +202,8 @@ VERSION = 1
 class SourceProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """Progress of one partition; stored with every commit. Sensitive: its offset counts events.
 
-    `sources` is how many there were at first, `topic_id` of this one's topic. `joined`, in number
+    `sources` is how many there were at first, `topic_id` of this one's topic, `state_id` of the
+    state topic when its first record was written. `joined`, in number
     0's only, is how the topics have grown since; `owners`, in stage 1's, those that it knows.
     """
 
@@ -213,6 +214,7 @@ class SourceProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
     topic_id: str | None
     joined: tuple[Joined, ...] = ()
     owners: Owners | None = None
+    state_id: str | None = None
 
 
 #: Before users or stream keys move, every worker has this long to notice.

@@ -11,11 +11,12 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from workers.kafka.clients import Connection, forbidden
 from workers.kafka.reading import Partition, bounds_of, reader
 from workers.kafka.topics import partition_counts
+from workers.kafka.verdicts import Verdict, verdict_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_newest
 from workers.privacy.ceiling import Ceiling, FullestWindow, charges_of, merge, parts_of, topics_of
@@ -79,7 +80,7 @@ class OtherWorkers:
                 "privacy.uncounted_workers if it does not count the same events"
             ) from error
         except KafkaException as error:
-            if _is_missing(error):
+            if verdict_of(error) is Verdict.MISSING:
                 return []
             if forbidden(error) is None:
                 raise
@@ -116,11 +117,6 @@ def topics_overlap(counted: set[str], events: TopicNames, there: Iterable[str] =
 
     names = {entry for entry in (*counted, *wanted, *there) if not entry.startswith("^")}
     return any(covers(counted, name) and covers(wanted, name) for name in names)
-
-
-def _is_missing(error: KafkaException) -> bool:
-    unknown = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC
-    return error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, *unknown)
 
 
 # Most charges that a message names.

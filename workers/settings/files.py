@@ -44,13 +44,69 @@ CLIENT_SECRETS = (
 )
 
 
-def read_file(path: Path) -> bytes:
+#: Of a settings file, a certificate or a schema; of a list of labels or files; of a secret.
+FILE_BYTES_MAX, LIST_BYTES_MAX, SECRET_BYTES_MAX = 16 << 20, 1 << 30, 1 << 20
+
+
+class NotReadable(Exception):
+    """Why a file cannot be used: it is missing, not a regular file, or too long."""
+
+
+def read_regular(path: str | Path, most: int) -> bytes:
+    """Return the content of a regular file of at most `most` bytes, else raise NotReadable.
+
+    A named pipe may never have a writer, and a device never ends.
+    """
+    # Non-blocking: opening a named pipe would otherwise wait for a writer.
+    return _read(path, most, os.O_NONBLOCK)
+
+
+def _read(path: str | Path, most: int, flags: int) -> bytes:
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise SettingsError(f"{path}: no such file") from None
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+        with open(descriptor, "rb", buffering=0) as file:
+            status = os.fstat(descriptor)
+            mode = status.st_mode
+            if flags and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise NotReadable("not a regular file")
+            pieces: list[bytes] = []
+            left = 0 if status.st_size > most else most + 1
+            while left > 0 and (piece := file.read(min(left, 1 << 20))):
+                pieces.append(piece)
+                left -= len(piece)
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from None
+        raise NotReadable(error.strerror or type(error).__name__) from error
+    except ValueError:
+        raise NotReadable("not a file name") from None
+    if left <= 0:
+        raise NotReadable(f"longer than {most:,} bytes, the most that is read")
+    return b"".join(pieces)
+
+
+def read_file(path: Path, most: int = FILE_BYTES_MAX, *, may_be_pipe: bool = False) -> bytes:
+    """Return a file's content; `may_be_pipe`: the command line names it, perhaps as a pipe."""
+    try:
+        return _read(path, most, 0) if may_be_pipe else read_regular(path, most)
+    except NotReadable as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise SettingsError(f"{path}: no such file") from None
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def check_client_file(name: str, value: str) -> None:
+    """Refuse a file of [kafka.client] that a library would read for ever; it may be missing."""
+    try:
+        status = os.stat(value)
+    except (OSError, ValueError):
+        return  # the library says so
+    if stat.S_ISDIR(status.st_mode):
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise SettingsError(f"kafka.client.{name} = {display(value)}: not a regular file")
+    if status.st_size > FILE_BYTES_MAX:
+        raise SettingsError(
+            f"kafka.client.{name} = {display(value)}: longer than {FILE_BYTES_MAX:,} bytes, the most that is read"
+        )
 
 
 @contextmanager
@@ -100,7 +156,7 @@ def read_key(path: str | Path) -> bytes:
 def read_domain(path: Path) -> list[str]:
     """Return the labels of a domain file: UTF-8, one per line, blank lines ignored."""
     lines: dict[str, int] = {}
-    content = read_file(path).removeprefix(BYTE_ORDER_MARK)
+    content = read_file(path, LIST_BYTES_MAX).removeprefix(BYTE_ORDER_MARK)
     for number, line in enumerate(content.split(b"\n"), start=1):
         line, where = line.removesuffix(b"\r"), f"{path}: line {number}"
         if not line.strip():
@@ -190,7 +246,9 @@ def read_secret(source: Mapping[str, object], name: str, base: Path) -> str:
             raise SettingsError(f"{name}: the environment variable {place} is not set")
         return text
     try:
-        text = read_file(base / place).decode().removesuffix("\n").removesuffix("\r")
+        text = (
+            read_file(base / place, SECRET_BYTES_MAX).decode().removesuffix("\n").removesuffix("\r")
+        )
     except SettingsError as error:
         raise SettingsError(f"{name}: {error}") from None
     except UnicodeDecodeError:

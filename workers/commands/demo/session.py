@@ -43,7 +43,7 @@ from workers.commands.failures import EXIT_EXPECTED, EXIT_FAULT, EXIT_FENCED, lo
 from workers.commands.key import new_key
 from workers.dashboard.config import DashboardSettings, load_dashboard
 from workers.dashboard.server import PORT, Background, Dashboard, is_free
-from workers.kafka.clients import EMBEDDED_PARTITIONS, Connection, EmbeddedCluster
+from workers.kafka.clients import EMBEDDED_PARTITIONS, Connection, EmbeddedCluster, unreachable
 from workers.kafka.topics import create_missing, describe, plan_topics
 from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.registry import build
@@ -326,7 +326,7 @@ class Session:
             error = message.error()
             if error is None:
                 self._boards.receive(json.loads(message.value() or b""))
-            elif error.fatal() or not error.retriable():
+            elif error.fatal() or not unreachable(KafkaException(error)):
                 raise KafkaException(error)
         return self._boards.snapshots - before
 

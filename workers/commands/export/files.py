@@ -16,7 +16,7 @@ import msgspec
 
 from workers.commands.export.output import State, locked
 from workers.runtime.errors import SettingsError
-from workers.settings.files import read_file, write_atomically
+from workers.settings.files import LIST_BYTES_MAX, read_file, write_atomically
 
 _MANIFEST = "manifest.json"
 _TIMES = ", ".join(
@@ -54,7 +54,7 @@ class Files:
         path, manifest = self._directory / _MANIFEST, None
         if path.exists():
             try:
-                manifest = _MANIFESTS.decode(read_file(path))
+                manifest = _MANIFESTS.decode(read_file(path, LIST_BYTES_MAX))
             except msgspec.DecodeError:
                 raise SettingsError(f"{path}: not the manifest of an export") from None
             self._files = manifest.files

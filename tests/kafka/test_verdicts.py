@@ -1,0 +1,123 @@
+"""What every error of both Kafka clients means: one table, without gaps."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from aiokafka import errors as aiokafka
+from confluent_kafka import KafkaError, KafkaException
+
+from workers.kafka import verdicts
+from workers.kafka.clients import forbidden, unreachable
+from workers.kafka.outages import wait_for
+from workers.kafka.verdicts import BY_CODE, Verdict, verdict_of
+from workers.runtime.availability import Outage
+from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
+
+WORKERS = Path(verdicts.__file__).parents[1]
+CODES = {
+    name: code
+    for name, code in inspect.getmembers(KafkaError, lambda value: isinstance(value, int))
+    if name.isupper()
+}
+CLASSES = [
+    kind
+    for _, kind in inspect.getmembers(aiokafka, inspect.isclass)
+    if issubclass(kind, Exception) and kind.__module__ == aiokafka.__name__
+]
+
+
+def test_every_code_of_librdkafka_has_one_verdict() -> None:
+    """An upgrade that brings new codes must say what they mean."""
+    assert len(CODES) > 150
+    assert {name for name, code in CODES.items() if code not in BY_CODE} == set()
+    listed = [code for codes in verdicts._BY_VERDICT.values() for code in codes]
+    assert len(listed) == len(set(listed))
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_every_error_of_aiokafka_has_a_verdict(kind: type[Exception]) -> None:
+    """One with a code means what librdkafka's does, unless it is listed."""
+    verdict = verdict_of(kind("why"))
+    assert verdict is not None
+    code = getattr(kind, "errno", None)
+    if code is not None and kind is not aiokafka.CorruptRecordException:
+        base = aiokafka.CorruptRecordException
+        assert verdict is BY_CODE[code] or issubclass(kind, base)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_DESTROY",
+        "_DESTROY_BROKER",
+        "_TRANSPORT",
+        "_FAIL",
+        "_WAIT_CACHE",
+        "_RETRY",
+        "_INTR",
+        "_OUTDATED",
+        "_UNKNOWN_BROKER",
+        "_NODE_UPDATE",
+        "_IN_PROGRESS",
+        "STALE_BROKER_EPOCH",
+        "REBOOTSTRAP_REQUIRED",
+    ],
+)
+def test_what_is_nobodys_setting_is_waited_for(name: str) -> None:
+    """A broker killed beside a start ended the worker, as if its settings were wrong."""
+    error, answers = KafkaException(KafkaError(CODES[name])), ["topics"]
+    assert unreachable(error)
+    failing = [error]
+
+    def ask() -> str:
+        if failing:
+            raise failing.pop()
+        return answers.pop()
+
+    outage = Outage()
+    assert wait_for(ask, outage) == "topics"
+    assert outage.count == 1
+
+
+def test_a_missing_right_a_wrong_password_and_a_missing_topic_are_no_outages() -> None:
+    def verdict(name: str) -> Verdict | None:
+        return verdict_of(KafkaException(KafkaError(CODES[name])))
+
+    assert verdict("TOPIC_AUTHORIZATION_FAILED") is Verdict.FORBIDDEN
+    assert forbidden(aiokafka.GroupAuthorizationFailedError("g")) is not None
+    assert verdict("_AUTHENTICATION") is verdict("INVALID_RECORD") is Verdict.SETTING
+    assert verdict("UNKNOWN_TOPIC_OR_PART") is verdict("_UNKNOWN_TOPIC") is Verdict.MISSING
+    assert verdict("_FENCED") is Verdict.FENCED
+    assert verdict_of(KafkaAway("x")) is Verdict.OUTAGE
+    assert verdict_of(KafkaRefuses("x")) is verdict_of(SettingsError("x")) is None
+    assert verdict_of(ValueError("x")) is None
+    assert verdict_of(KafkaException(KafkaError(30_000))) is Verdict.OUTAGE, "of a later broker"
+
+
+def test_no_other_module_keeps_a_list_of_codes() -> None:
+    """Codes elsewhere tell events, requests of one kind and refused records apart."""
+    allowed = {
+        "_PARTITION_EOF",
+        "_AUTO_OFFSET_RESET",
+        "_PURGE_QUEUE",
+        "_PURGE_INFLIGHT",
+        "_AUTHENTICATION",
+        "_SSL",
+        "_TRANSPORT",
+        "_RESOLVE",
+        "_TIMED_OUT",
+        "_STATE",
+        "_FAIL",
+        "GROUP_AUTHORIZATION_FAILED",
+        "GROUP_ID_NOT_FOUND",
+        "INVALID_PARTITIONS",
+        "INVALID_TRANSACTION_TIMEOUT",
+        "SASL_AUTHENTICATION_FAILED",
+        "UNKNOWN_TOPIC_OR_PART",
+    }
+    for path in WORKERS.rglob("*.py"):
+        if path.name not in ("verdicts.py", "refusals.py"):
+            used = set(re.findall(r"\bKafkaError\.(_?[A-Z][A-Z_]+)", path.read_text()))
+            assert used <= allowed, f"{path.name}: {used - allowed}"
