@@ -22,7 +22,6 @@ from workers.kafka.clients import Connection
 from workers.mechanisms.config.checked import Checked, rules
 from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.factory import mechanisms
 from workers.replay.offline import replay
 from workers.replay.sources import JsonLines
 from workers.settings import settings as sections
@@ -124,16 +123,6 @@ def test_totals_in_the_guarantee_are_what_its_code_gives(tmp_path: Path) -> None
     done = subprocess.check_output(command, text=True, **place)
     epsilon, delta = done.replace("e-0", "e-").split()
     assert f"epsilon = {epsilon} at delta = {delta}" in " ".join(guarantee.split())
-
-
-def test_thresholds_named_in_the_limits_are_those_of_the_tutorial(tmp_path: Path) -> None:
-    """Who plans by these numbers must get them."""
-    (tmp_path / "orders.toml").write_text((ORDERS / "orders.toml").read_text())
-    [mechanism] = mechanisms(load(tmp_path / "orders.toml"))
-    noisiest = max(range(1, 43_201), key=mechanism.sd)
-    thresholds = [mechanism.threshold(t) or 0 for t in (1, noisiest)]
-    limits = " ".join((ROOT / "docs" / "limits.md").read_text().split())
-    assert f"the threshold lies between {min(thresholds)} and {max(thresholds)}." in limits
 
 
 def test_every_setting_is_documented_and_no_other() -> None:

@@ -3,8 +3,8 @@
 `budget --json` prints a `Budget` (docs/budget.md). Field names are an interface: fields may be
 added but not changed; a figure that does not apply is null. The source is a worker's release state:
 identity, cost and published ticks of every generation, also of those no longer in the settings.
-Reading it needs no key and no exact counts, and it says nothing of the content of events: snapshots state
-ticks, ids and costs as well. An epoch is charged in full from its first tick; mechanisms that
+Reading it needs no key and no exact counts, and it says nothing of the content of events: snapshots
+state ticks, ids and costs as well. An epoch is charged in full from its first tick; mechanisms that
 answer until their budget is used up lose the rest at its end.
 
 Total for one event. The worker assigns an event one time (late events count in the open tick), the
