@@ -25,7 +25,7 @@ TOO_MUCH = re.compile(
     r"|cannot become sure|can hardly|nobody can (?:tell|learn|know|be sure)|no one can (?:tell|learn|know)"
     r"|cannot (?:tell|learn|know|find out|be sure) whether (?:any|an event|one|you|some)"
     r"|impossible to (?:tell|learn|know) whether"
-    r"|learns? nothing|reveals? nothing|completely (?:private|hidden)|perfectly (?:private|hidden)|anonym",
+    r"|learns? nothing|reveals? nothing|completely (?:private|hidden)|perfectly (?:private|hidden)|(?:is|are|stays?) anonymous",
     re.IGNORECASE,
 )
 OBSERVER = re.compile(
