@@ -101,9 +101,12 @@ def test_a_list_that_is_elsewhere_is_named_too(tmp_path: Path) -> None:
         ("ms", "2026-11-21T08:00:00Z", 'timestamp_unit = "iso"'),
         ("ms", AT / 1000, 'timestamp_unit = "s"'),
         ("iso", AT, 'timestamp_unit = "ms"'),
+        ("s", str(AT * 1000), 'timestamp_unit = "us"'),
+        ("ms", str(AT // 1000), 'timestamp_unit = "s"'),
+        ("iso", str(AT * 1000), 'timestamp_unit = "us"'),
         ("ms", "yesterday", ""),
     ],
-    ids=["iso for ms", "s for ms", "ms for iso", "none"],
+    ids=["iso for ms", "s for ms", "ms for iso", "us as text", "s as text", "text for iso", "none"],
 )
 def test_an_invalid_time_suggests_the_unit_that_makes_it_valid(
     tmp_path: Path, unit: str, value: object, word: str

@@ -110,6 +110,10 @@ def test_names_that_vary_like_data_are_not_walked() -> None:
         ([NOW_MS - i for i in range(60)], "ms"),
         ([(NOW_MS - i) * 1000 for i in range(60)], "us"),
         ([(NOW_MS - i) * 1_000_000 for i in range(60)], "ns"),
+        ([str((NOW_MS - i) * 1000) for i in range(60)], "us"),
+        ([str(NOW_MS - i) for i in range(60)], "ms"),
+        ([f"{(NOW_MS - i) / 1000:.3f}" for i in range(60)], "s"),
+        ([iso(NOW_MS - i * 1000)[:19].replace("T", " ") + "+00" for i in range(60)], "iso"),
         ([NOW_MS + 400_000 + i for i in range(60)], None),
         ([iso(NOW_MS)[:10]] * 60, None),
         ([f"{i} o'clock" for i in range(60)], None),
@@ -117,6 +121,19 @@ def test_names_that_vary_like_data_are_not_walked() -> None:
 )
 def test_the_unit_of_a_time_follows_from_its_size(values: list[object], unit: str | None) -> None:
     assert said(of(pages(values))).get("timestamp") == (None if unit is None else f"ts {unit}")
+
+
+def test_a_time_as_text_is_written_with_what_it_is() -> None:
+    """BigQuery and the JSON of protobuf write 64-bit numbers as texts."""
+    draft = of(pages([str((NOW_MS - i) * 1000) for i in range(60)]))
+    assert draft.time is not None
+    assert draft.time.reason.startswith("a number, written as text, that is a time between")
+
+
+def test_half_a_surrogate_pair_is_no_label() -> None:
+    """The worker rejects such labels, and no settings file can hold one."""
+    [field] = survey([{"page": "a \ud83d"}, {"page": "b"}])
+    assert list(field.values) == ["b"]
 
 
 def test_an_expiry_time_is_not_the_event_time() -> None:

@@ -319,13 +319,16 @@ def kind_of(value: object) -> Kind:
 
 
 def field_label(value: object) -> str | None:
-    """Return a text, whole number or boolean as a label; None for others, and if too long."""
+    """Return a text, whole number or boolean as a label; None for others, as for the worker."""
     if not isinstance(value, str | int):
         return None
     if isinstance(value, int) and value.bit_length() > 3 * LABEL_BYTES_MAX:
         return None
     text = as_label(value)
-    return text if len(text.encode(errors="replace")) <= LABEL_BYTES_MAX else None
+    try:
+        return text if len(text.encode()) <= LABEL_BYTES_MAX else None
+    except UnicodeEncodeError:  # half a surrogate pair
+        return None
 
 
 def _float(value: float | Decimal) -> float:

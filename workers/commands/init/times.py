@@ -37,7 +37,8 @@ class TimeCandidate:
     def reason(self) -> str:
         what = "ISO 8601 text"
         if self.unit != "iso":
-            what = f"a number that is a time between 2000 and now if read in {self.unit}"
+            written = ", written as text," if self.field.text else ""
+            what = f"a number{written} that is a time between 2000 and now if read in {self.unit}"
         order = "always in order"
         if self.ascending < 1:
             order = f"in order in {percent(self.ascending)} of them"
@@ -61,7 +62,7 @@ def _time(
     if not (field.everywhere and (field.text or field.numeric)):
         return None
     latest = now_ms + MAX_AHEAD_MS
-    for unit in ("iso",) if field.text else _UNITS:
+    for unit in ("iso", *_UNITS) if field.text else _UNITS:
         read = ((place, time_ms(value, unit)) for place, value in field.column.items())
         times = {place: at for place, at in read if at is not None and OLDEST_MS <= at <= latest}
         if len(times) >= NEARLY_ALL * len(field.column):
