@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiokafka.errors import CorruptRecordException
+from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.errors import CorruptRecordException, TopicAuthorizationFailedError
 from confluent_kafka import TopicPartition
 
 from tests.admin import admin_of
@@ -17,7 +18,7 @@ from workers.kafka import decoding, topic_reader
 from workers.kafka.clients import Connection
 from workers.kafka.reading import Partition
 from workers.kafka.topic_reader import Bounds, TopicReader, open_reader
-from workers.runtime.errors import KafkaAway, SettingsError
+from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
 
 Found = dict[Partition, list[tuple[int, bytes | None]]]
 
@@ -229,3 +230,16 @@ def test_a_broker_that_goes_away_under_way_ends_reading(monkeypatch: pytest.Monk
                 list(reader.read({(name, 0): (1, 5)}))
             kafka.thaw()
     assert len(said) == 1
+
+
+def test_a_missing_right_is_one_line_that_says_where_rights_are_listed(
+    bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise TopicAuthorizationFailedError(topic)
+
+    monkeypatch.setattr(Fetcher, "_proc_offset_request", refuse)
+    connection = Connection(bootstrap)
+    refused = rf"Kafka does not allow it: .*{topic}.*deploy/acls.md"
+    with open_reader(connection, silent) as reader, pytest.raises(KafkaRefuses, match=refused):
+        reader.bounds([(topic, 0)])

@@ -23,11 +23,11 @@ from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.errors import CorruptRecordException, KafkaTimeoutError, OffsetOutOfRangeError
 from aiokafka.errors import KafkaError as ConsumerError
 
-from workers.kafka.clients import METADATA_MS, Connection, consumer_security, text_of
+from workers.kafka.clients import METADATA_MS, Connection, consumer_security, forbidden, text_of
 from workers.kafka.decoding import keep_raw_batches, take_batch
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords, Records
-from workers.runtime.errors import KafkaAway, SettingsError
+from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
 from workers.runtime.sizes import MESSAGE_BYTES
 
 SAY_S, GIVE_UP_S = 10, 60
@@ -85,7 +85,12 @@ class TopicReader:
         self._call(self._start())
 
     def _call(self, call: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        except ConsumerError as error:
+            if (reason := forbidden(error)) is None:
+                raise
+            raise KafkaRefuses(reason) from error
 
     async def _start(self) -> None:
         keep_raw_batches()
@@ -98,7 +103,7 @@ class TopicReader:
             request_timeout_ms=_REQUEST_MS,
             **consumer_security(connection),
         )
-        await self._client.bootstrap()
+        await asyncio.wait_for(self._client.bootstrap(), _ASK_S)
         self._subscription = SubscriptionState()
         self._fetcher = Fetcher(
             self._client,
@@ -346,10 +351,9 @@ def open_reader(connection: Connection, say: Say) -> Iterator[TopicReader]:
     try:
         try:
             reader.start()
-        except ConsumerError as error:
-            raise KafkaAway(
-                f"kafka.bootstrap = {connection.bootstrap!r}: {text_of(error)}"
-            ) from error
+        except (ConsumerError, TimeoutError) as error:
+            reason = text_of(error) if isinstance(error, ConsumerError) else "no broker answers"
+            raise KafkaAway(f"kafka.bootstrap = {connection.bootstrap!r}: {reason}") from error
         yield reader
     finally:
         reader.close()
