@@ -292,6 +292,12 @@ class OwnBroker:
         said = log.read_text(errors="replace")[-2000:]
         raise RuntimeError(f"Kafka did not start, exit codes {ended}: {said}")
 
+    @property
+    def pid(self) -> int | None:
+        """Return the number of its process; None while it is down."""
+        process = self._process
+        return None if process is None or process.poll() is not None else process.pid
+
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 

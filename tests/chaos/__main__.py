@@ -10,13 +10,16 @@ import signal
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import msgspec
 
 from tests.chaos.figures import figures
-from tests.chaos.rounds import cluster
-from tests.chaos.schedule import read, rounds_of, write
+from tests.chaos.rounds import BRIEFLY, cluster
+from tests.chaos.schedule import Round, read, rounds_of, starts_of, write
 from tests.chaos.segment import Result
 
 
@@ -28,17 +31,31 @@ def main() -> int:
     parser.add_argument("--schedule", type=Path, default=None, help=said)
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--together", type=int, default=4, help="segments side by side")
+    said = "instead of that: kill the only broker at every step of workers' starts"
+    parser.add_argument("--starts", action="store_true", help=said)
+    said = "repeat with further schedules until so much time has passed"
+    parser.add_argument("--minutes", type=float, default=0.0, help=said)
     parser.add_argument("--print", action="store_true", help="only print the schedule")
     kept = "of a segment that fails, all is kept there; default: a temporary one"
     parser.add_argument("--directory", type=Path, default=None, help=kept)
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
-    rounds = (
-        rounds_of(seed, given.kills, given.brokers, given.together)
-        if given.schedule is None
-        else read(given.schedule)
-    )
+    until_s = time.monotonic() + 60 * given.minutes
+
+    def schedules() -> Iterator[Round]:
+        if given.schedule is not None:
+            yield from read(given.schedule)
+            return
+        for number in count():
+            drawn = rounds_of(seed + number, given.kills, given.brokers, given.together)
+            if given.starts:
+                drawn = starts_of(seed + number, given.kills, given.together)
+            yield from drawn
+            if given.print or time.monotonic() >= until_s:
+                return
+
+    rounds = schedules()
     if given.print:
         for line in write(rounds):
             print(line)
@@ -48,8 +65,11 @@ def main() -> int:
         signal.signal(number, lambda *_: ending.set())
     results: list[Result] = []
     directory = given.directory or Path(tempfile.mkdtemp(prefix="quietcount-chaos-"))
-    with cluster(given.brokers, directory) as running:
+    living = {"living": BRIEFLY} if given.starts else {}
+    with cluster(given.brokers, directory, **living) as running:
         for each in rounds:
+            if given.minutes and results and time.monotonic() >= until_s:
+                break
             print(*write([each]), flush=True)
             for result in running.run(each):
                 results.append(result)

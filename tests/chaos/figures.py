@@ -6,6 +6,7 @@ from statistics import median
 
 from tests.chaos.schedule import KINDS
 from tests.chaos.segment import Result
+from tests.chaos.steps import BROKER
 
 
 def figures(results: Iterable[Result]) -> Iterator[str]:
@@ -22,10 +23,11 @@ def figures(results: Iterable[Result]) -> Iterator[str]:
             counts[end.step][end.kind] += 1
             waits[end.kind, result.session_s] += end.recovered_s
             waits["disturbed", result.session_s] += end.disturbed_s
-    yield f"{'step':36}" + "".join(f"{kind:>6}" for kind in KINDS)
     counts["all"] = sum(counts.values(), Counter())
+    kinds = [*KINDS, BROKER] if counts["all"][BROKER] else KINDS
+    yield f"{'step':36}" + "".join(f"{kind:>7}" for kind in kinds)
     for step in sorted(counts, key=lambda step: (step == "all", step)):
-        yield f"{step:36}" + "".join(f"{counts[step][kind]:6}" for kind in KINDS)
+        yield f"{step:36}" + "".join(f"{counts[step][kind]:7}" for kind in kinds)
     yield f"{'to the next commit':36}{'n':>6}{'median s':>10}{'99 % s':>9}{'worst s':>9}"
     for (kind, session_s), found in sorted(waits.items()):
         if found:

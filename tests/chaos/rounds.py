@@ -21,6 +21,8 @@ _SESSIONS = "group.min.session.timeout.ms=2000\n"
 # A frozen controller must not declare its own broker dead when both go on; a killed broker may have
 # to wait as long, and gives up after 60 s.
 _LIVING = "broker.session.timeout.ms=30000\n"
+#: Where the broker is only killed, it comes back at once.
+BRIEFLY = "broker.session.timeout.ms=3000\nbroker.heartbeat.interval.ms=500\n"
 # Rejects that a worker on a slow clock writes would be old at once.
 _KEPT = "log.retention.ms=-1\n"
 
@@ -37,6 +39,8 @@ class Cluster:
     network: Network | None = None
 
     def run(self, each: Round) -> list[Result]:
+        if each.away_s:
+            return self._run_with_restarts(each)
         began_s = time.monotonic()
 
         calm = threading.Event()
@@ -57,23 +61,69 @@ class Cluster:
         troubling.join()
         return results
 
-    def _run(self, segment: Segment, calm: threading.Event) -> Result:
+    def _run_with_restarts(self, each: Round) -> list[Result]:
+        """Run segments whose workers kill the only broker, which is started again each time."""
+        assert self.brokers is not None
+        [broker] = self.brokers
+        number, calm, over = self.directory / "broker.pid", threading.Event(), threading.Event()
+        number.write_text(str(broker.pid))
+        # All topics are there before the first kill.
+        running = [self._prepared(segment, calm, number) for segment in each.segments]
+
+        def restart() -> None:
+            away_s = iter(each.away_s)
+            while not over.wait(0.1):
+                if broker.pid is not None:
+                    if not any(one.kills_broker for one in running):
+                        calm.set()
+                    continue
+                over.wait(next(away_s, 0.0))
+                broker.start()
+                number.write_text(str(broker.pid))
+
+        restarting = threading.Thread(target=restart)
+        restarting.start()
+        try:
+            with ThreadPoolExecutor(len(running)) as pool:
+                results = list(pool.map(self._result, running))
+        finally:
+            over.set()
+            restarting.join()
+        return results
+
+    def _prepared(
+        self, segment: Segment, calm: threading.Event, broker: Path | None = None
+    ) -> Running:
         bootstraps = dict.fromkeys(("", *SLOTS), self.bootstrap)
         if self.network is not None:
             bootstraps["one"] = self.network.bootstrap
         directory = self.directory / f"segment-{segment.number}"
+        return Running(bootstraps, directory, segment, self.workers, calm, broker)
+
+    def _run(self, segment: Segment, calm: threading.Event) -> Result:
         try:
-            running = Running(bootstraps, directory, segment, self.workers, calm)
+            running = self._prepared(segment, calm)
+        except Exception as failure:  # noqa: BLE001  # the others go on, and the run ends with 1
+            return _failed(segment, failure)
+        return self._result(running)
+
+    def _result(self, running: Running) -> Result:
+        try:
             result = running.run()
             running.forget()
-        except Exception as failure:  # noqa: BLE001  # the others go on, and the run ends with 1
-            said = f"{directory}\n" + "".join(traceback.format_exception(failure))
-            return Result(segment.number, segment.session_s, wrong=said)
+        except Exception as failure:  # noqa: BLE001  # as above
+            said = f"{running.site.directory}\n"
+            return _failed(running.segment, failure, said)
         return result
 
 
+def _failed(segment: Segment, failure: Exception, said: str = "") -> Result:
+    said += "".join(traceback.format_exception(failure))
+    return Result(segment.number, segment.session_s, wrong=said)
+
+
 @contextmanager
-def cluster(brokers: int, directory: Path) -> Iterator[Cluster]:
+def cluster(brokers: int, directory: Path, *, living: str = _LIVING) -> Iterator[Cluster]:
     if brokers == 3:
         with (
             three_brokers(_SESSIONS + PROPERTIES) as three,
@@ -82,6 +132,6 @@ def cluster(brokers: int, directory: Path) -> Iterator[Cluster]:
         ):
             yield Cluster(three.bootstrap, workers, directory, three, network)
         return
-    own = own_broker(_SESSIONS + _LIVING + _KEPT, port=fixed_port(), java=LASTING)
+    own = own_broker(_SESSIONS + living + _KEPT, port=fixed_port(), java=LASTING)
     with own as one, Workers() as workers:
         yield Cluster(one.bootstrap, workers, directory, Brokers([one]))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.chaos.steps import STEPS
+from tests.chaos.steps import BROKER, START_STEPS, STEPS
 
 KINDS = ("kill", "stop", "term")
 #: Step of an act at a random moment, which is the driver's.
@@ -99,8 +99,11 @@ class Trouble(msgspec.Struct):
 
 
 class Round(msgspec.Struct, omit_defaults=True):
+    """`away_s`: how long the only broker is away each time that a worker kills it, in turn."""
+
     segments: list[Segment]
     trouble: list[Trouble] = []
+    away_s: list[float] = []
 
 
 class Deck:
@@ -144,6 +147,41 @@ def rounds_of(seed: int, acts: int, brokers: int, together: int) -> Iterator[Rou
         if not segments:
             return
         yield Round(segments, trouble)
+
+
+#: Starts of a segment; the broker is killed once in each.
+_STARTS = 9
+
+
+def starts_of(seed: int, kills: int, together: int) -> Iterator[Round]:
+    """Yield rounds in which workers kill the broker at every step of their start, `kills` times.
+
+    Each worker is ended a while later, while the broker is away or after that.
+    """
+    rng, number = random.Random(seed), 0
+    steps: list[str] = []
+    while kills > 0:
+        segments: list[Segment] = []
+        before = kills
+        while len(segments) < together and kills > 0:
+            segment = Segment(number=number, seed=rng.randrange(10**9), starts=[])
+            segment.session_s, segment.patience_s = 4.0, 60.0
+            # No event is late for the broker's absences, which follow one another.
+            segment.ahead_ms, segment.backlog, segment.rate = 240_000, 1_000, 50
+            segment.unit = rng.choice(("event", "user"))
+            segment.rekey = segment.unit == "user" and rng.random() < 0.5
+            segment.ceiling = rng.random() < 0.3
+            for _ in range(min(_STARTS, kills)):
+                steps = steps or rng.sample(START_STEPS, len(START_STEPS))
+                end = Act(rng.choice(("kill", "term")), after_s=round(rng.uniform(0.5, 30.0), 1))
+                killed = Act(BROKER, steps.pop())
+                segment.starts.append(Start([killed, end], wait_s=round(rng.uniform(0, 1.5), 2)))
+                kills -= 1
+            segments.append(segment)
+            number += 1
+        # Beyond 15 s a worker gives everything up.
+        away_s = [round(rng.choice((0.0, rng.uniform(0, 22))), 1) for _ in range(before - kills)]
+        yield Round(segments, away_s=away_s)
 
 
 def _trouble(rng: random.Random, brokers: int, at: int) -> list[Trouble]:

@@ -9,7 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.chaos.checks import compare, one_tick_once, uncommitted_agree
 from tests.chaos.faults import spoil_copy
 from tests.chaos.oracle import GRACE_MS, KEYS, LABELS, Oracle, Totals, without_ticks
 from tests.chaos.schedule import CLOCKS_MS, RANDOM, Act, Segment, Start
+from tests.chaos.steps import BROKER
 from tests.chaos.worker import Plan, Planned, Workers
 from tests.worker.growing import grow
 from tests.worker.harness import Site, assert_contiguous, known, now_ms, unk, until
@@ -133,10 +134,14 @@ class Running:
         segment: Segment,
         workers: Workers,
         calm: threading.Event,
+        broker: Path | None = None,
     ) -> None:
-        """`bootstraps` by slot; that of "" is everyone else's. `calm`: brokers have no trouble."""
+        """`bootstraps` by slot; that of "" is everyone else's. `calm`: brokers have no trouble.
+
+        `broker` is the file with the number of the only broker's process.
+        """
         self.segment, self._workers, self._bootstraps = segment, workers, bootstraps
-        self._calm = calm
+        self._calm, self._broker = calm, broker
         self.site = site_of(bootstraps[""], directory, segment)
         lanes = list(dict.fromkeys(histogram.lane for histogram in self.site.settings.histograms))
         self.oracle = Oracle(segment, lanes)
@@ -146,6 +151,12 @@ class Running:
         self._processes: list[Planned] = []
         self._ends: list[Ended] = []
         self._spoilt: list[str] = []
+
+    @property
+    def kills_broker(self) -> bool:
+        """Return whether a worker of this segment may yet kill the broker."""
+        left = [act for start in self._queue for act in start.acts]
+        return any(act.kind == BROKER for act in chain(left, *(slot.left for slot in self._slots)))
 
     def run(self) -> Result:
         began_s, site = time.monotonic(), self.site
@@ -212,6 +223,7 @@ class Running:
         journal = directory / f"worker-{number}.journal"
         plan = Plan(str(journal), acts, self.segment.session_s)
         plan.clock_ms, plan.disk = CLOCKS_MS.get(start.clock, 0), start.disk
+        plan.broker = "" if self._broker is None else str(self._broker)
         config, log = self.site.write(document, f"{slot.name}.toml"), journal.with_suffix(".log")
         slot.worker, slot.left, slot.lines, slot.ended = None, list(start.acts), 0, False
         slot.worker = self._workers.start(config, log, plan)
@@ -294,6 +306,10 @@ class Running:
         slot.left = slot.left[1:]
         if act.kind == "stop":
             slot.thaw_s = at_s + self.segment.session_s + _STOPPED_S
+            return
+        if act.kind == BROKER:
+            # The next act is at a moment after this one, whether Kafka is back by then or not.
+            slot.armed_s, slot.at_s = at_s, at_s
             return
         code = slot.worker.ended()
         wanted = (-signal.SIGKILL,) if act.kind == "kill" else (0,)

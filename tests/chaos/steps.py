@@ -9,15 +9,24 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from workers.agents import growth, worker
+from confluent_kafka.admin import AdminClient
+
+from workers.agents import growth, topics, worker
 from workers.agents.release import ReleaseShard
 from workers.agents.source_shard import SourceShard
+from workers.kafka import shard as kafka_shard
+from workers.kafka import store as kafka_store
+from workers.kafka import topics as kafka_topics
 from workers.kafka.handover import Handover
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
+from workers.kafka.transport import Consumer, ConsumerThread
+from workers.pipeline import newest, progress
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.users import Users
 from workers.privacy.ceiling_guard import CeilingGuard
@@ -64,6 +73,37 @@ STEPS = {
     "growth: run begun again": Step("growth", seldom=True),
     "growth: new partition restored": Step("growth", seldom=True),
 }
+#: Steps of a worker's start, in this order, at which the broker is killed (`--starts`).
+START_STEPS = (
+    "start: before Kafka is asked",
+    "start: connected",
+    "start: topics listed",
+    "start: ids known",
+    "start: owners to be read",
+    "start: sources to be read",
+    "start: end of state asked",
+    "start: topics checked",
+    "start: states to be checked",
+    "start: release state to be read",
+    "start: coordinator to be asked",
+    "start: coordinator known",
+    "start: consumer to be made",
+    "start: consumer made",
+    "start: group joined",
+    "take-over: connected",
+    "take-over: fenced",
+    "take-over: end of state asked",
+    "take-over: state half read",
+    "take-over: topic id asked",
+    "take-over: restored",
+    "start: log bounds asked",
+    "start: to seek",
+    "commit: before begin",
+    "commit: produced",
+    "commit: committed, copy not written",
+    "commit: copy written",
+)
+BROKER = "broker"
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 # Longest wait of a commit for the revocation that is to meet it.
 _MEET_S = 1.0
@@ -82,9 +122,14 @@ class Journal:
 class Acting:
     """Acts that this process has left, in order; the first is the one that is waited for."""
 
-    def __init__(self, journal: Journal, acts: list[tuple[str, str, int, str]]) -> None:
-        """`acts` are (kind, step, nth, part of the transactional id)."""
-        self.journal, self._acts = journal, acts
+    def __init__(
+        self, journal: Journal, acts: list[tuple[str, str, int, str]], broker: str = ""
+    ) -> None:
+        """`acts` are (kind, step, nth, part of the transactional id).
+
+        `broker` is the file with the number of the broker's process.
+        """
+        self.journal, self._acts, self._broker = journal, acts, broker
         self._lock = threading.Lock()
 
     def awaits(self, step: str) -> bool:
@@ -103,8 +148,12 @@ class Acting:
                 return
             before()
             self.journal.note(f"{kind} {step}", who)
-            del self._acts[: 1 if kind == "stop" else None]
-            os.kill(os.getpid(), SIGNALS[kind])
+            del self._acts[: 1 if kind in ("stop", BROKER) else None]
+            if kind == BROKER:
+                with suppress(ProcessLookupError):  # another worker was quicker
+                    os.kill(int(Path(self._broker).read_text()), signal.SIGKILL)
+            else:
+                os.kill(os.getpid(), SIGNALS[kind])
 
 
 def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -117,9 +166,9 @@ def before(owner: Any, name: str, act: Callable[[Any], object]) -> None:
     """Run `act` on the first argument before each call of a function."""
 
     def make(original: Any) -> Any:
-        def call(one: Any, *args: Any) -> Any:
+        def call(one: Any, *args: Any, **options: Any) -> Any:
             act(one)
-            return original(one, *args)
+            return original(one, *args, **options)
 
         return call
 
@@ -130,8 +179,8 @@ def after(owner: Any, name: str, act: Callable[[Any], object]) -> None:
     """Run `act` on the first argument after each call of a function that raises nothing."""
 
     def make(original: Any) -> Any:
-        def call(one: Any, *args: Any) -> Any:
-            found = original(one, *args)
+        def call(one: Any, *args: Any, **options: Any) -> Any:
+            found = original(one, *args, **options)
             act(one)
             return found
 
@@ -141,6 +190,7 @@ def after(owner: Any, name: str, act: Callable[[Any], object]) -> None:
 
 
 def install(acting: Acting) -> None:
+    _starts(acting)
     _commits(acting)
     _take_over(acting)
     _hand_over(acting)
@@ -148,6 +198,41 @@ def install(acting: Acting) -> None:
     _releases(acting)
     _sources(acting)
     _growth(acting)
+
+
+def _starts(acting: Acting) -> None:
+    """Patch what only a start does, or does first."""
+
+    def reach(step: str) -> Callable[[object], None]:
+        return lambda _: acting.at(step, "")
+
+    def made(original: Any) -> Any:
+        async def call(self: ConsumerThread) -> None:
+            await original(self)
+            acting.at("start: consumer made", "")
+
+        return call
+
+    before(worker, "check_topics", reach("start: before Kafka is asked"))
+    after(worker, "check_topics", reach("start: topics checked"))
+    before(kafka_topics, "among", reach("start: connected"))
+    before(kafka_topics, "with_details", reach("start: topics listed"))
+    before(AdminClient, "describe_configs", reach("start: ids known"))
+    before(topics, "counted_owners", reach("start: owners to be read"))
+    before(topics, "counted_sources", reach("start: sources to be read"))
+    before(worker, "check_states", reach("start: states to be checked"))
+    before(progress, "_newest", reach("start: release state to be read"))
+    before(newest, "bounds_of", reach("start: end of state asked"))
+    before(worker, "await_coordinator", reach("start: coordinator to be asked"))
+    after(worker, "await_coordinator", reach("start: coordinator known"))
+    before(ConsumerThread, "on_start", reach("start: consumer to be made"))
+    patch(ConsumerThread, "on_start", made)
+    before(Handover, "acquire", reach("start: group joined"))
+    after(Transactions, "look_up", reach("take-over: connected"))
+    before(kafka_shard, "end_of", reach("take-over: end of state asked"))
+    before(kafka_store, "current_id", reach("take-over: topic id asked"))
+    before(Consumer, "bounds", reach("start: log bounds asked"))
+    before(ConsumerThread, "seek_all", reach("start: to seek"))
 
 
 def _commits(acting: Acting) -> None:

@@ -37,6 +37,8 @@ class Plan(msgspec.Struct):
     session_s: float
     clock_ms: int = 0
     disk: str = ""
+    #: The file with the number of the broker's process, for acts that kill it.
+    broker: str = ""
     #: Begin of the faults after the start, and the disk's end.
     from_s: float = 4.0
     to_s: float = 14.0
@@ -89,7 +91,7 @@ class Workers:
 
 def _apply(plan: Plan) -> None:
     journal = Journal(plan.journal)
-    install(Acting(journal, plan.acts))
+    install(Acting(journal, plan.acts, plan.broker))
 
     def shorten(original: Any) -> Any:
         def call(self: QuietcountApp, name: str, **settings: Any) -> None:
