@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.rounds import Cluster, cluster
+from tests.chaos.rounds import BRIEFLY, Cluster, cluster
 from tests.chaos.schedule import (
     KINDS,
     RANDOM,
@@ -15,10 +15,11 @@ from tests.chaos.schedule import (
     Trouble,
     read,
     rounds_of,
+    starts_of,
     write,
 )
 from tests.chaos.segment import Result
-from tests.chaos.steps import STEPS
+from tests.chaos.steps import BROKER, START_STEPS, STEPS
 from tests.chaos.worker import Workers
 from tests.kafka.late_end_txn import FATES, Faults
 from tests.kafka.proxy import Api, Fate, proxied_broker
@@ -114,6 +115,29 @@ def test_no_tick_is_torn_where_the_network_delivers_commits_late(tmp_path: Path)
     assert result.snapshots > 300
     late = {kind for kind in faults.delivered if kind.startswith("commit")}
     assert late == {"commit: INVALID_PRODUCER_EPOCH"}, faults.delivered
+
+
+def test_a_broker_killed_while_workers_start_ends_none_of_them(tmp_path: Path) -> None:
+    """A client that its broker left in the middle of a call once ended a start with 2."""
+    killed = ("start: end of state asked", "start: consumer made", "take-over: end of state asked")
+    starts = [Start([Act(BROKER, step), Act("term", after_s=8.0)]) for step in killed]
+    given = Segment(number=0, seed=12, starts=starts, session_s=SESSION_S, patience_s=60.0)
+    given.ahead_ms = 120_000
+    with cluster(1, tmp_path, living=BRIEFLY) as running:
+        [result] = running.run(Round([given], away_s=[0.0, 17.0, 2.0]))
+    assert not result.wrong, result.wrong
+    assert {end.step for end in result.ends if end.kind == BROKER} == {*killed}
+
+
+def test_starts_are_drawn_so_that_the_broker_is_killed_at_every_step() -> None:
+    drawn = list(starts_of(7, 60, 2))
+    assert drawn == list(starts_of(7, 60, 2)) != list(starts_of(8, 60, 2))
+    acts = [
+        act for each in drawn for one in each.segments for start in one.starts for act in start.acts
+    ]
+    kills = [act.step for act in acts if act.kind == BROKER]
+    assert len(kills) == 60 == sum(len(each.away_s) for each in drawn)
+    assert set(kills) == {*START_STEPS}
 
 
 def test_a_schedule_is_the_same_for_the_same_seed_and_is_read_as_written(tmp_path: Path) -> None:

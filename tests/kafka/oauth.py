@@ -8,15 +8,16 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import socket
 import ssl
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -53,6 +54,32 @@ def _encoded(content: bytes) -> str:
 
 def _number(value: int) -> str:
     return _encoded(value.to_bytes((value.bit_length() + 7) // 8, "big"))
+
+
+@contextmanager
+def dripping(head: bytes, drip: bytes) -> Iterator[str]:
+    """Serve the URL of an endpoint that answers with `head`, and then `drip` for ever."""
+    ended = Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65_536)
+            connection.sendall(head)
+            while not ended.wait(0.0 if len(drip) > 1 else 0.05):
+                connection.sendall(drip)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                Thread(target=answer, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Thread(target=accept, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/token"
+        finally:
+            ended.set()
 
 
 class TokenServer:

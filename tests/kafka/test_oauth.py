@@ -6,13 +6,10 @@ import json
 import logging
 import math
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Thread
 from typing import IO
 
 import pytest
@@ -21,7 +18,7 @@ from confluent_kafka import KafkaException
 from faust.auth import OAuthCredentials
 
 from tests.kafka.harness import wait_until
-from tests.kafka.oauth import CLIENT, OAUTH, SECRET, TokenServer
+from tests.kafka.oauth import CLIENT, OAUTH, SECRET, TokenServer, dripping
 from tests.kafka.secure import write_certificates
 from workers.kafka import tokens
 from workers.kafka.clients import Connection, faust_credentials, unreachable
@@ -236,32 +233,6 @@ def test_a_command_runs_without_a_shell_and_its_errors_stay_with_it(tmp_path: Pa
     absent = source_of(Connection("a:1", OAUTH, token_command=("/none/such", "Planted")))
     with pytest.raises(KafkaRefuses, match=r'\["/none/such", \.\.\.\]: No such file'):
         absent.get()
-
-
-@contextmanager
-def dripping(head: bytes, drip: bytes) -> Iterator[str]:
-    """Serve the URL of an endpoint that answers with `head`, and then `drip` for ever."""
-    ended = Event()
-
-    def answer(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            connection.recv(65_536)
-            connection.sendall(head)
-            while not ended.wait(0.0 if len(drip) > 1 else 0.05):
-                connection.sendall(drip)
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                Thread(target=answer, args=(connection,), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        Thread(target=accept, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/token"
-        finally:
-            ended.set()
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,11 @@ def test_a_deleted_events_topic_ends_the_worker_with_its_name(site: Site) -> Non
 def test_a_limit_below_what_is_needed_ends_the_worker_and_raised_again_nothing_is_lost(
     site: Site, topic: str
 ) -> None:
-    """It ended with 70 and a traceback, as a defect. A marker of a transaction needs 78 bytes."""
+    """It ended with 70 and a traceback, as a defect."""
     name = f"{site.name}.{topic}"
     with site.worker() as worker:
         at_work(site, worker)
+        # The marker that ends a transaction still fits.
         configure(site, name, "max.message.bytes", "100")
         said = f"{name} has max.message.bytes = 100"
         assert_refused(worker, said, "1000000", "kafka-configs.sh")

@@ -12,6 +12,8 @@ from itertools import chain
 from confluent_kafka import KafkaError, KafkaException
 
 from workers.kafka.clients import Connection, forbidden, unreachable
+from workers.kafka.reading import bounds_of, reader
+from workers.kafka.topics import describe as describe_topics
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.histogram import removal_refusals
 from workers.pipeline.merge import Merge, ReleaseProgress
@@ -101,6 +103,29 @@ def check_states(
             fewer = len(progress.watermarks) < len(merge.watermarks)
             if not fewer and progress.owners == merge.owners:
                 merge.check(progress)
+
+
+def emptied_topics(settings: Settings, connection: Connection) -> list[str]:
+    """Return the histogram topics that are empty although snapshots were published there."""
+    outputs: dict[str, str] = {}
+    for state in _readable_states(settings, connection):
+        for config in settings.histograms:
+            progress = None if state is None else state.histograms.get(config.name)
+            if progress is not None and progress.next not in (None, progress.first):
+                outputs[settings.output_topic(config)] = config.name
+    if not outputs:
+        return []
+    empty = []
+    try:
+        existing = describe_topics(connection, outputs)
+        with reader(connection) as consumer:
+            for topic, here in existing.items():
+                numbers = range(here.partitions)
+                if not any(bounds_of(consumer, topic, number)[1] for number in numbers):
+                    empty.append(topic)
+    except (QuietcountError, KafkaException) as error:
+        logger.debug("the histogram topics cannot be looked at: %s", describe(error))
+    return empty
 
 
 def start_refusals(settings: Settings, connection: Connection) -> list[str]:

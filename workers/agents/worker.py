@@ -23,7 +23,7 @@ from workers.agents.monitor import OperatorPort
 from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
 from workers.agents.source_shard import SourceShard
-from workers.agents.state import await_coordinator, check_states, load_key
+from workers.agents.state import await_coordinator, check_states, emptied_topics, load_key
 from workers.agents.topics import (
     RunningTopics,
     Topics,
@@ -293,6 +293,12 @@ def _begin(factory: Factory, connection: Connection, key: NoiseKey) -> None:
     """Do what only the first run needs."""
     if not factory.topics.embedded:
         check_states(factory.settings, connection, key, factory.merge)
+        for topic in emptied_topics(factory.settings, connection):
+            logger.warning(
+                "topic %s is empty, but snapshots were published there: it was deleted and created again, and what was in "
+                "it is not published again",
+                topic,
+            )
     _log_start(factory)
     _prepare()
 

@@ -13,8 +13,9 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from workers.runtime.errors import SettingsError
 from workers.runtime.metrics import Metrics
@@ -49,6 +50,8 @@ _IMPATIENCE = 10
 _FORGOTTEN_S, _REMEMBERED = 60.0, 1_000
 # Registry ids are signed 32-bit integers.
 _ID_MAX = 2**31 - 1
+# Of one answer: the longest schema, and the longest time for it.
+_ANSWER_BYTES_MAX, _ANSWER_S = 16 << 20, 60.0
 # HTTP statuses that do not concern the id: not authorized, busy.
 _NOT_ABOUT_THE_ID = frozenset((401, 403, 404, 405, 407, 408, 425, 429))
 _UNKNOWN_ID_CODES = (40403, 40401, 40402)
@@ -102,6 +105,37 @@ class _Request:
     waiting: int = 0
 
 
+def _bound_answers(client: Any) -> None:
+    """Let a client give up answers that are too long or too late: it reads them to their end."""
+    import httpx2 as httpx
+
+    class Bounded(httpx.SyncByteStream):
+        def __init__(self, stream: httpx.SyncByteStream) -> None:
+            self._stream = stream
+
+        def __iter__(self) -> Iterator[bytes]:
+            left, until_s = _ANSWER_BYTES_MAX, time.monotonic() + _ANSWER_S
+            for piece in self._stream:
+                left -= len(piece)
+                if left < 0:
+                    raise httpx.ReadError(f"an answer of more than {_ANSWER_BYTES_MAX:,} bytes")
+                if time.monotonic() > until_s:
+                    raise httpx.ReadTimeout(f"an answer that takes more than {_ANSWER_S:g} s")
+                yield piece
+
+        def close(self) -> None:
+            self._stream.close()
+
+    def bound(response: httpx.Response) -> None:
+        if "content-encoding" in response.headers:
+            raise httpx.DecodingError("a compressed answer, which was not asked for")
+        response.stream = Bounded(cast(httpx.SyncByteStream, response.stream))
+
+    session: httpx.Client = client._rest_client.session
+    session.headers["accept-encoding"] = "identity"
+    session.event_hooks = {"response": [bound]}
+
+
 class Registry:
     """A Schema Registry client, shared by all threads of a process."""
 
@@ -110,6 +144,7 @@ class Registry:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
         self._client = SchemaRegistryClient({"url": access.url, "max.retries": 0, **access.client})
+        _bound_answers(self._client)
         self._url, self._patience_s = access.url, access.patience_s
         self._waits = (Metrics() if metrics is None else metrics).registry_waits
         self._lock = threading.Lock()

@@ -12,6 +12,7 @@ from confluent_kafka.schema_registry import Schema as Registered
 from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient
 
 from tests.kafka.harness import wait_until
+from tests.kafka.oauth import dripping
 from tests.registry_server import RegistryServer
 from workers.events import schemas as registries
 from workers.events.schemas import Access, AlwaysOpen, Reference, Registry
@@ -179,3 +180,22 @@ def test_an_answer_that_says_nothing_about_the_id_is_waited_out(
     assert not found
     shard.closed.set()
     thread.join(120)
+
+
+@pytest.mark.parametrize(
+    ("drip", "said"), [(b" " * 65_536, "more than 1,000,000 bytes"), (b" ", "takes more than 1 s")]
+)
+def test_an_answer_without_end_is_given_up(
+    drip: bytes, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client reads an answer to its end, which took all memory or hung its thread."""
+    monkeypatch.setattr(registries, "_ANSWER_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(registries, "_ANSWER_S", 1.0)
+    shard = Shard()
+    with dripping(b"HTTP/1.1 200 OK\r\n\r\n", drip) as url:
+        asking = Registry(Access(url, {"timeout": 5.0}))
+        thread, result = in_thread(lambda: asking.schema(1, shard))
+        wait_until(lambda: said in caplog.text, "it is given up, and asked again")
+        shard.closed.set()
+        thread.join()
+    assert isinstance(result[0], Closed)
