@@ -1,6 +1,7 @@
 """Stage 1 counts every event once, in a tick that depends only on the partition's order."""
 
 from collections import Counter
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -102,6 +103,45 @@ def check_where_they_end(events: list[Event], grace: int, data: st.DataObject) -
             again.restore(intake.watermark, intake.first)
             intake = again
     assert got == by_hand(events, grace)
+
+
+@given(st.lists(EVENT, max_size=40), st.sampled_from([0, 5, 25]), st.integers(1, 7))
+def test_events_are_called_late_where_their_tick_was_closed(
+    events: list[Event], grace: int, size: int
+) -> None:
+    """Behind the watermark, but in a tick that is still open, an event is not late."""
+    intake = Intake(LANES, grace, KEY)
+    for start in range(0, len(events), size):
+        intake.add(columns(events[start : start + size]))
+    counted, late = Counter[Lane](), Counter[Lane]()
+    mark = None
+    for _, _, time in events:
+        mark = time if mark is None else max(mark, time - grace)
+        for lane in LANES:
+            own, at = time - lane.start_ms, max(time, mark) - lane.start_ms
+            counted[lane] += own >= 0
+            late[lane] += own >= 0 and own // lane.tick_ms < at // lane.tick_ms
+    lanes = LANES if events else []
+    assert intake.take_counted() == {lane: (counted[lane], late[lane]) for lane in lanes}
+    assert intake.take_counted() == {}
+
+
+def test_only_events_of_a_view_are_late_in_it_also_when_sent_on_by_user() -> None:
+    """An origin's mark says by how much; a restart forgets what is read again."""
+    lane = Lane(10, 0, 1, 1)
+    events = columns([("k", ["a"], 12), ("k", ["b"], 33), ("k", ["c"], 13), ("k", ["d"], 14)])
+    [(name, view)] = events.views.items()
+    seen = np.array([True, True, True, False])
+    events = replace(events, views={name: replace(view, seen=seen)})
+    intake = Intake([lane], grace_ms=0, key=KEY)
+    intake.add(events)
+    assert intake.take_counted() == {lane: (3, 1)}
+    by_user = Intake([lane], grace_ms=0, key=KEY)
+    by_user.add(events, came_late=np.array([15, 0, 25, 25]))
+    assert by_user.take_counted() == {lane: (3, 1)}
+    by_user.add(events, came_late=np.array([15, 0, 25, 25]))
+    by_user.restore(None, None)
+    assert by_user.take_counted() == {}
 
 
 def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() -> None:

@@ -5,7 +5,8 @@ After a commit nothing is held in memory: the next owner reads everything after 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -56,7 +57,8 @@ _DECODER = msgspec.json.Decoder(ContributeProgress)
 class ContributeStage(EventsStage):
     """Shared by the stage-1 shards; `contributions` has a partition for each of `owners`.
 
-    `epochs` are those of all histograms. `sums` has the lane of counts of every lane of sums.
+    `epochs` are those of all histograms. `names` has the histograms of every lane, `sums` the lane
+    of counts of every lane of sums.
     `origins` is how many partitions re-keyed events topics had at first; None: stage 1 reads those
     topics.
     """
@@ -69,6 +71,7 @@ class ContributeStage(EventsStage):
     sums: Mapping[Lane, Lane]
     key: NoiseKey
     origins: int | None = None
+    names: Mapping[Lane, Sequence[str]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class ContributeShard(SourceShard):
@@ -232,6 +235,7 @@ class ContributeShard(SourceShard):
     def _commit_all(self, offset: int) -> None:
         intake, topic = self._intake, self._stream.contributions
         closed, users = intake.ticks_closed(), intake.user_changes()
+        counted = intake.take_counted()
         with self._gil_lock.for_rows(intake.rows):
             pages = intake.commit(
                 source=self.partition,
@@ -259,4 +263,7 @@ class ContributeShard(SourceShard):
         self._commit(progress, messages, users)
         self.metrics.events.inc(self._new_events)
         self.metrics.ticks_closed.inc(closed)
+        for lane, (number, late) in counted.items():
+            for name in self._stream.names.get(lane, ()):
+                self.metrics.count_events(name, number, late)
         self._new_events = 0

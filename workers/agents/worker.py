@@ -45,7 +45,15 @@ from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.factory import declared_keys, histograms, lanes, mechanisms, reader_of, sums
+from workers.pipeline.factory import (
+    declared_keys,
+    histograms,
+    lanes,
+    mechanisms,
+    names_by_lane,
+    reader_of,
+    sums,
+)
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
 from workers.pipeline.sources import Place, Sources, SourceTopic, epochs_of_users, next_epoch
@@ -109,6 +117,7 @@ class Factory:
             contributions=contributions,
             owners=self.owners,
             epochs=self.epochs,
+            names=MappingProxyType(names_by_lane(settings)),
             sums=MappingProxyType(sums(settings.histograms)),
             origins=None if topics.by_user is None else topics.origins.first_count,
             reader=self._reader,

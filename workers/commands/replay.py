@@ -159,6 +159,9 @@ def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[
         yield f"  {summary.outside:,} events outside the time range, left out"
     if summary.late:
         yield f"  {summary.late:,} events later than events.grace allows, counted in the open tick, as the worker does"
+    for name, late in summary.moved.items():
+        if late:
+            yield f"  {plural(late, 'event')} of {name} came after their tick had closed, and count in a later one"
     for reason, times in summary.rejects.most_common():
         yield f"  {plural(times, word)} rejected: {reason}"
     for reject in summary.first_rejects:

@@ -30,6 +30,14 @@ def sums(histograms: Iterable[Histogram | HistogramConfig]) -> dict[Lane, Lane]:
     return {one.sum_lane: one.lane for one in histograms if one.sum_lane is not None}
 
 
+def names_by_lane(settings: Settings) -> dict[Lane, tuple[str, ...]]:
+    """Return the histograms that count the events of every lane."""
+    found: dict[Lane, tuple[str, ...]] = {}
+    for config in settings.histograms:
+        found[config.lane] = (*found.get(config.lane, ()), config.name)
+    return found
+
+
 def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
     """Return the stream keys served in each view, by view name; None where all keys are served."""
     found: dict[str, frozenset[str] | None] = {}

@@ -7,6 +7,7 @@ re-keyed by user (`rekey.py`), the origin partition's order and W decide: late e
 time, and marks advance W here.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -22,7 +23,7 @@ from workers.pipeline.contributions import Message, messages
 from workers.pipeline.sources import Owners
 from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
 from workers.pipeline.users import Batch, StoredPairs, Users
-from workers.pipeline.watermark import Watermark
+from workers.pipeline.watermark import Watermark, late_events
 from workers.runtime.sizes import VALUE_BYTES, Change
 
 _NO_SUMS: Mapping[Lane, Lane] = MappingProxyType({})
@@ -54,11 +55,14 @@ class Intake(Watermark):
         self._users = Users([lane for lane in lanes if lane not in sums], stored)
         self.first: int | None = None
         self._tallies = Tallies()
+        self._counted: Counter[Lane] = Counter()
+        self._late: Counter[Lane] = Counter()
 
     def restore(self, watermark: int | None, first: int | None) -> None:
         self.resume(watermark)
         self.first = first
         self._tallies = Tallies()
+        self.take_counted()
         if watermark is not None:
             self._users.restore(watermark)
 
@@ -93,12 +97,14 @@ class Intake(Watermark):
             first = int(effective[0]) if read_ms is None else min(int(effective[0]), read_ms)
             self.first = first if before is None else max(before, first)
         grids: dict[tuple[int, int], tuple[Longs, list[Run]]] = {}  # most lanes have the same grid
+        late: dict[tuple[int, int], Longs] = {}
         bounded: dict[Lane, Longs] = {}
         for lane in self._lanes:
             grid = lane.start_ms, lane.tick_ms
             if grid not in grids:
                 # A tick is closed when it ends at or before W, so the tick that holds W is open.
                 grids[grid] = by_tick(times, effective, lane)
+                late[grid] = late_events(times, effective, lane)
             ticks, runs = grids[grid]
             columns = events.views[lane.view]
             amounts = columns.amounts
@@ -111,7 +117,24 @@ class Intake(Watermark):
                 bounded[lane] = _bounded(lane, columns)
             for tick, rows in runs:
                 self._tallies.add(columns, lane, tick, rows, amounts)
+            if lane not in self._sums:
+                self._note_late(lane, columns, ticks, late[grid])
         return behind
+
+    def _note_late(self, lane: Lane, columns: EventColumns, ticks: Longs, late: Longs) -> None:
+        if columns.seen is None:
+            counted = np.count_nonzero(ticks)
+        else:
+            counted = np.count_nonzero(columns.seen & (ticks > 0))
+            late = late[columns.seen[late]]
+        self._counted[lane] += int(counted)
+        self._late[lane] += len(late)
+
+    def take_counted(self) -> dict[Lane, tuple[int, int]]:
+        """Return how many events every lane counted since the last call, and how many came late."""
+        found = {lane: (number, self._late[lane]) for lane, number in self._counted.items()}
+        self._counted, self._late = Counter(), Counter()
+        return found
 
     def _bound_users(
         self, lane: Lane, ticks: Longs, events: EventColumns, users: Words | None

@@ -55,6 +55,20 @@ def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
     return [Reject(row, BEHIND) for row in index.tolist()]
 
 
+def late_events(times: Longs, effective: Longs, lane: Lane) -> Longs:
+    """Return the events (k,) whose tick was closed when they came, so that a later one has them.
+
+    `times` and `effective` (n,) are as in `Watermark.advance_by`. An event before the lane's start
+    counts in no tick.
+    """
+    # Few events are behind the watermark: only these need a division.
+    moved = np.flatnonzero(effective > times)
+    own, counted = times[moved] - lane.start_ms, effective[moved] - lane.start_ms
+    later = (own >= 0) & (own // lane.tick_ms < counted // lane.tick_ms)
+    found: Longs = moved[later]
+    return found
+
+
 class Watermark:
     """Current and last committed watermark of one partition. Sensitive."""
 

@@ -140,6 +140,7 @@ class Summary:
     """Totals of a replay. Exact.
 
     `late` are `events` (valid, within the time range) dated further back than `grace` allows;
+    `moved` those, by histogram, whose tick was closed, so that they count in a later one;
     `outside` lie outside the range; `rejects` are by reason, `first_rejects` the first hundred.
     `ticks` counts released ticks of all histograms; `position` is progress in the source and
     `total` its length (None: unknown). `partial`: stopped before the end, with whole ticks only.
@@ -147,6 +148,7 @@ class Summary:
 
     events: int = 0
     late: int = 0
+    moved: Counter[str] = field(default_factory=Counter)
     outside: int = 0
     rejects: Counter[str] = field(default_factory=Counter)
     first_rejects: list[Rejected] = field(default_factory=list)
@@ -227,6 +229,10 @@ class Offline:
         self._note(batch)
         self._intakes[batch.partition].add(batch.events, came_late=batch.came_late)
         self._intakes[batch.partition].advance_to(batch.watermark)
+        for lane, (_, late) in self._intakes[batch.partition].take_counted().items():
+            for histogram in self.histograms:
+                if histogram.lane == lane:
+                    self.summary.moved[histogram.name] += late
         ended = self._source.ended()
         if self._commit(batch.partition) or ended:
             self._commit_ended(ended)

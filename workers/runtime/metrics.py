@@ -7,10 +7,12 @@ are exact, so they are for the operator only.
 
 `RejectRate` logs when nearly all of a topic's relevant records in a minute (at least `RECORDS_MIN`)
 are rejected, and when that ends: at a far lower share (no flapping), or after `QUIET_S` of silence.
+`LateRate` does the same where more than a tenth of a histogram's events come late.
 """
 
 import collections
 import logging
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +30,9 @@ WINDOW_S = 60.0
 RECORDS_MIN = 100
 #: Shares of rejects above which the alarm is raised, and at or below which it is cleared.
 ALARM, CLEAR = 0.9, 0.5
+#: The same for late events.
+LATE_ALARM, LATE_CLEAR = 0.1, 0.05
+LATE = "late"
 QUIET_S = 600.0
 _STEP_S = 5.0
 
@@ -48,6 +53,8 @@ class _Topic:
 
 class RejectRate:
     """Reject rates by topic. Thread-safe."""
+
+    _alarm, _clear_at = ALARM, CLEAR
 
     def __init__(self) -> None:
         self._lock, self._topics = Lock(), dict[str, _Topic]()
@@ -82,20 +89,44 @@ class RejectRate:
         records = sum(step.records for step in of_topic.steps)
         rejects = sum((step.rejects for step in of_topic.steps), collections.Counter[str]())
         number = rejects.total()
-        if number > ALARM * records and (records >= RECORDS_MIN or of_topic.rejecting is not None):
+        enough = records >= RECORDS_MIN or of_topic.rejecting is not None
+        if number > self._alarm * records and enough:
             [(reason, _)] = rejects.most_common(1)
             if of_topic.rejecting is None:
-                share = f"{number} of {records} within a minute"
-                text = f"nearly all records are rejected ({share}), most of them: {reason}"
-                remedy = "`quietcount check -c FILE` says why, with examples"
-                logger.error("%s: %s. %s", topic, text, remedy)
+                self._log_alarm(topic, f"{number} of {records} within a minute", reason)
             of_topic.rejecting = reason
-        elif number <= CLEAR * records and of_topic.rejecting is not None:
+        elif number <= self._clear_at * records and of_topic.rejecting is not None:
             self._clear(topic, of_topic)
 
     def _clear(self, topic: str, of_topic: _Topic) -> None:
         of_topic.rejecting = None
+        self._log_clear(topic)
+
+    def _log_alarm(self, topic: str, share: str, reason: str) -> None:
+        text = f"nearly all records are rejected ({share}), most of them: {reason}"
+        remedy = "`quietcount check -c FILE` says why, with examples"
+        logger.error("%s: %s. %s", topic, text, remedy)
+
+    def _log_clear(self, topic: str) -> None:
         logger.warning("%s: its records are accepted again", topic)
+
+
+class LateRate(RejectRate):
+    """Shares of late events by histogram. Thread-safe."""
+
+    _alarm, _clear_at = LATE_ALARM, LATE_CLEAR
+
+    def note_events(self, histogram: str, now_s: float, events: int, late: int) -> None:
+        """Add committed `events`, of which some came after their tick had closed."""
+        self.note(histogram, now_s, events, {LATE: late} if late else {})
+
+    def _log_alarm(self, topic: str, share: str, reason: str) -> None:
+        text = f"many events come {reason}, after their tick has closed, and count in a later tick"
+        remedy = "a longer events.grace waits for them"
+        logger.warning("%s: %s (%s): %s", topic, text, share, remedy)
+
+    def _log_clear(self, topic: str) -> None:
+        logger.warning("%s: few of its events come late now", topic)
 
 
 PREFIX = "quietcount"
@@ -140,6 +171,13 @@ class Metrics:
         text = "Ticks that owner partitions released: each tick once for each of them"
         self.ticks_released = counter("ticks_released", text, "histogram")
         self.snapshots = counter("snapshots", "Snapshot records that were published", "histogram")
+        text = (
+            "Events that a histogram counted in a committed contribution, once across all workers"
+        )
+        self.histogram_events = counter("histogram_events", text, "histogram")
+        text = "Of these, events that came after their tick had closed, and count in a later one"
+        self.late_events = counter("late_events", text, "histogram")
+        self.late = LateRate()
         text = "Bytes of the snapshot records that were published"
         self.snapshot_bytes = counter("snapshot_bytes", text, "histogram")
         text = "Seconds that a Kafka transaction took, with all its repetitions"
@@ -186,8 +224,15 @@ class Metrics:
 
     def expect_histogram(self, name: str) -> None:
         """Create a histogram's counters at zero: alerts do not work on absent series."""
-        for counter in (self.ticks_released, self.snapshots, self.snapshot_bytes):
+        of_events = self.histogram_events, self.late_events
+        for counter in (self.ticks_released, self.snapshots, self.snapshot_bytes, *of_events):
             counter.labels(name)
+
+    def count_events(self, histogram: str, events: int, late: int) -> None:
+        """Add events of a commit, of which some came after their tick had closed."""
+        self.histogram_events.labels(histogram).inc(events)
+        self.late_events.labels(histogram).inc(late)
+        self.late.note_events(histogram, time.monotonic(), events, late)
 
 
 def register_outages(outage: Outage, registry: CollectorRegistry) -> None:

@@ -11,7 +11,7 @@ from workers.agents.release import ReleaseShard
 from workers.kafka.handover import Handover
 from workers.kafka.offsets import Lag, ReadPosition
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.factory import histograms, lanes, mechanisms
+from workers.pipeline.factory import histograms, lanes, mechanisms, names_by_lane
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
 from workers.pipeline.sources import Owners, Sources, SourceTopic
@@ -72,6 +72,7 @@ class Scene:
             contributions="orders.contributions",
             owners=Owners(1),
             epochs=(),
+            names=names_by_lane(self.settings),
             rejects="rejects",
             lanes=lanes(self.settings),
             reader=event_reader(self.settings.events, None),

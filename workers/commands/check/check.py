@@ -112,6 +112,9 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
     if one.early:
         before = f"dated before its start {iso_time(config.start_ms)}: not counted"
         say.line(f"! {plural(one.early, 'event')} of these {before}", 2)
+    if one.late:
+        these = f"{plural(one.late, 'event')} of these ({percent(one.late, seen)})"
+        say.line(f"! {these} come after their tick has closed, and count in a later one", 2)
     if one.without_items:
         empty = one.without_items
         these = f"{plural(empty, 'event')} of these ({percent(empty, seen)})"

@@ -37,7 +37,7 @@ from workers.mechanisms.config.views import CHARACTERS_MAX, UNITS, Path, Shape, 
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.pipeline.factory import lanes, reader_of, source_reader_of
-from workers.pipeline.watermark import Watermark, behind_rejects
+from workers.pipeline.watermark import Watermark, behind_rejects, late_events
 from workers.privacy.ceiling import mechanism_of
 from workers.privacy.plan import noise
 from workers.settings.settings import Settings
@@ -262,7 +262,8 @@ class HistogramFindings:
 
     `where` matches `looked_at` events, with `keys` stream keys, of which it serves `served`.
     `unserved` (other keys, counted in `undeclared`) and `early` (before its start) events do not
-    count below. `quoted_keys` are some that count and are JSON strings. `items` per
+    count below; `late` ones, of those looked at, come after their tick has closed, and count in a
+    later one. `quoted_keys` are some that count and are JSON strings. `items` per
     event compares with max_items, `amounts` per item in an event with max_count. `numbers` is None
     without a sum, `of_users` if events are protected, `expected` if the sample gives no rate; no
     record has the paths in `absent`.
@@ -277,6 +278,7 @@ class HistogramFindings:
     quoted_keys: tuple[str, ...]
     without_items: int
     early: int
+    late: int
     labels: int
     items: Distribution
     amounts: Distribution
@@ -318,6 +320,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     reasons: dict[str, RejectReason] = {}
     undeclared = UndeclaredKeys(settings, sample.shape)
     accepted_events: list[Events] = []
+    late: Counter[str] = Counter()
     numbers: dict[str, list[float | Decimal]] = {
         config.sum_lane.view: [] for config in settings.histograms if config.sum_lane is not None
     }
@@ -333,11 +336,15 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         # The watermark before the sample is unknown; it begins with the first sampled event.
         clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
         for found, rejects in _read(source, part, latest):
-            if sample.live and len(found):
-                late = clock.too_far_behind(found.times, clock.advance_by(found.times, None))
-                if late.any():
-                    rejects += behind_rejects(found, np.flatnonzero(late))
-                    found = found.select(np.flatnonzero(~late))
+            if len(found):
+                effective = clock.advance_by(found.times, None)
+                behind = clock.too_far_behind(found.times, effective)
+                if sample.live and behind.any():
+                    rejects += behind_rejects(found, np.flatnonzero(behind))
+                    found = found.select(np.flatnonzero(~behind))
+                    effective = effective[~behind]
+                for config in settings.histograms:
+                    late[config.name] += _late(config, found, effective)
             for reject in rejects:
                 why = reasons.setdefault(reject.reason, RejectReason(reason=reject.reason))
                 why.number += 1
@@ -375,9 +382,17 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         time_hint=_time_doubt(settings, times),
         times_of_records=sample.shape.time is None,
         histograms=tuple(
-            _findings(settings, config, weighted, absent, numbers) for config in settings.histograms
+            _findings(settings, config, weighted, absent, numbers, late[config.name])
+            for config in settings.histograms
         ),
     )
+
+
+def _late(config: HistogramConfig, events: Events, effective: Longs) -> int:
+    """Return how many of the events that a histogram looks at come after their tick has closed."""
+    late = late_events(events.times, effective, config.lane)
+    seen = events.views[config.view].seen
+    return len(late) if seen is None else int(np.count_nonzero(seen[late]))
 
 
 def _read(
@@ -463,6 +478,7 @@ def _findings(
     weighted: Sequence[tuple[Events, float]],
     absent: Mapping[Path, Nearest],
     numbers: Mapping[str, Sequence[float | Decimal]],
+    late: int,
 ) -> HistogramFindings:
     sums = _Sums()
     for events, weight in weighted:
@@ -483,6 +499,7 @@ def _findings(
         quoted_keys=tuple(sorted(sums.quoted)[:_QUOTED_MAX]),
         without_items=int(np.count_nonzero(items == 0)),
         early=sums.early,
+        late=late,
         labels=len(sums.labels),
         items=_spread(items, config.max_items),
         amounts=_spread(_concatenated(sums.amounts), config.max_count),
