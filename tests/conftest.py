@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
-from multiprocessing.connection import Client, Listener
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.broker import BrokerUnavailable, broker
+from tests.supplies import Borrower, Lender, Supplies, needs_of
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
     from xdist.workermanage import WorkerController
@@ -37,54 +37,60 @@ for name in (*COLOURS, "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
 
 #: Files that wait for more than a minute.
 LONGEST = {"test_threads.py", "test_chaos.py", "test_outages.py"}
-#: Fixtures that start a broker or a browser.
-STARTED = {"bootstrap", "chrome", "secure"}
-
-
-class Lender:
-    """The session's broker, started when the first test process asks for it and stopped by `close`."""
-
-    def __init__(self) -> None:
-        self.listener = Listener(family="AF_UNIX")
-        self.thread = Thread(target=self._lend, daemon=True)
-        self.thread.start()
-
-    def _lend(self) -> None:
-        answer: str | BrokerUnavailable | RuntimeError | None = None
-        with ExitStack() as running:
-            while True:
-                # Who asks may be gone before the broker has started, after Ctrl-C or a crash.
-                with suppress(OSError, EOFError), self.listener.accept() as asking:
-                    if asking.recv() == "stop":
-                        return
-                    if answer is None:
-                        try:
-                            answer = running.enter_context(broker())
-                        except RuntimeError as exc:
-                            answer = exc
-                    asking.send(answer)
-
-    def close(self) -> None:
-        """Stop the broker and wipe it, also one that is only starting."""
-        with Client(self.listener.address) as asking:
-            asking.send("stop")
-        self.thread.join()
-        self.listener.close()
-
-
+SUPPLIES = pytest.StashKey[Supplies | Borrower]()
 LENDER = pytest.StashKey[Lender]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--install",
+        action="store_true",
+        help="install what tests need and this machine lacks, by apt-get, as root or by sudo",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Own the broker where other processes run the tests; describe the markers."""
+    """Prepare supplies in the process that the user started; describe the markers."""
     for marker in (
         "slow: a test with more than about 1 s of computing; `make quick` leaves it out",
         "waits: a file that mostly waits for workers, browsers, ticks; also left out",
     ):
         config.addinivalue_line("markers", marker)
+    # Python looks for leaks of extensions at its end, where it does not see what is frozen.
+    config.add_cleanup(gc.unfreeze)
+    lender = getattr(config, "workerinput", {}).get("lender")
+    if lender is not None:
+        config.stash[SUPPLIES] = Borrower(lender)
+        return
+
+    def say(line: str) -> None:
+        terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+        terminal.ensure_newline()
+        terminal.write_line(line, flush=True)
+
+    config.stash[SUPPLIES] = supplies = Supplies(say, may_install=config.getoption("install"))
     if config.getoption("numprocesses", None):
-        config.stash[LENDER] = lender = Lender()
+        config.stash[LENDER] = lender = Lender(supplies)
         config.add_cleanup(lender.close)
+    else:
+        config.add_cleanup(supplies.close)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run in which tests were left out because something is missing."""
+    supplies = session.config.stash[SUPPLIES]
+    succeeded = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    if isinstance(supplies, Supplies) and supplies.not_run() and succeeded:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say in the last lines which tests did not run, and what to type."""
+    supplies = config.stash[SUPPLIES]
+    if isinstance(supplies, Supplies):
+        for line in supplies.not_run():
+            print(line)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -96,7 +102,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
-    node.workerinput["lender"] = node.config.stash[LENDER].listener.address
+    node.workerinput["lender"] = node.config.stash[LENDER].address
 
 
 def unit(nodeid: str) -> str:
@@ -139,25 +145,61 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files into the order of a run and mark what `make quick` leaves out."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """Put files into the order of a run, mark what `make quick` leaves out, and drop what cannot run."""
     places = {path: place for place, path in enumerate(in_order(items))}
     items.sort(key=lambda item: places[item.path])
+    needs = {item: needs_of(getattr(item, "fixturenames", ())) for item in items}
     for item in items:
-        if item.get_closest_marker("waits") or STARTED & set(getattr(item, "fixturenames", ())):
+        if item.get_closest_marker("waits") or needs[item]:
             item.add_marker("slow")
+    yield
+    # By now, only the tests that were asked for are left.
+    if config.option.collectonly:
+        return
+    missing = config.stash[SUPPLIES].missing(Counter(needs[item] for item in items))
+    dropped = [item for item in items if missing.intersection(needs[item])]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if not missing.intersection(needs[item])]
 
 
 @pytest.fixture(scope="session")
-def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
-    lender = getattr(request.config, "workerinput", {}).get("lender")
-    if lender is None:
-        with broker() as address:
-            yield address
-        return
-    with Client(lender) as asking:
-        asking.send("address")
-        answer = asking.recv()
-    if isinstance(answer, Exception):
-        raise answer
-    yield answer
+def bootstrap(pytestconfig: pytest.Config) -> str:
+    """The address of a real Kafka: the user's, or one of this session."""
+    return pytestconfig.stash[SUPPLIES].get("bootstrap")
+
+
+@pytest.fixture(scope="session")
+def own_kafka(pytestconfig: pytest.Config) -> None:
+    """Java and Kafka's jars, for tests that start brokers of their own."""
+    pytestconfig.stash[SUPPLIES].get("own_kafka")
+
+
+@pytest.fixture(scope="session")
+def registry_program(pytestconfig: pytest.Config) -> None:
+    """A schema registry that `tests.registry_server` starts."""
+    pytestconfig.stash[SUPPLIES].get("registry_program")
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    """One browser for each file of tests."""
+    from tests.dashboard.browser import browser
+
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C acts in this test and in the programs it starts, also where the run ignores it.
+
+    A shell without job control starts what it puts in the background with SIGINT ignored.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -9,9 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
@@ -272,16 +270,14 @@ def test_replay_does_not_write_over_its_input(config: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_is_130_and_leaves_no_half_written_file(config: Path, tmp_path: Path) -> None:
     """A file under the name that was asked for is complete: the older one stays until the new one is."""
     pipe, output, part = tmp_path / "pipe", tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
     os.mkfifo(pipe)
     output.write_bytes(b"older")
     command = [*COMMAND, *replaying(config, pipe, output)]
-    # A test run that was started in the background of a script ignores Ctrl-C, and its children would inherit that.
-    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    piped: Any = {"stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, preexec_fn=heeds, **piped) as process:  # noqa: PLW1509  # no threads here
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         writing = opened_for(process, pipe)
         try:
             while not part.exists() and output.read_bytes() == b"older" and process.poll() is None:

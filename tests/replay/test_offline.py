@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +149,7 @@ def test_ctrl_c_while_reading_leaves_the_ticks_that_are_complete(tmp_path: Path)
     assert len(found) == summary.snapshots > 0
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
     done: list[int] = []
 
@@ -166,18 +166,14 @@ def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
                 return True
             return False
 
-    before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        assert pressed(held=True) and done == [1]
-        assert not pressed(held=True, times=0) and done == [1, 0]  # it was one Ctrl-C
-        assert pressed(held=False) and done == [1, 0]
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    assert pressed(held=True) and done == [1]
+    assert not pressed(held=True, times=0) and done == [1, 0]  # it was one Ctrl-C
+    assert pressed(held=False) and done == [1, 0]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("older", [False, True])
 def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool) -> None:
     settings = settings_of(tmp_path)
@@ -186,8 +182,6 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
     if older:
         out.write_bytes(b"older\n")
     command = [sys.executable, "-m", "workers.cli", "replay", "-c", str(tmp_path / "settings.toml")]
-    # A test run in the background ignores Ctrl-C.
-    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     part = tmp_path / "out.jsonl.part"
     with (
         subprocess.Popen(
@@ -195,7 +189,6 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
             cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=heeds,  # noqa: PLW1509  # no threads here
         ) as process,
         pipe.open("wb") as writing,
     ):

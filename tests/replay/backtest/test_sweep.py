@@ -216,6 +216,7 @@ def no_report(monkeypatch: Patch) -> None:
     monkeypatch.setattr("workers.replay.report.report.write_report", lambda directory: [])
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
     some = events(4_000)
@@ -232,6 +233,7 @@ def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: Pat
         assert all(value == all_[tick] for tick, value in part.items() if tick)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) -> None:
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public")])
@@ -253,6 +255,7 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("pressed", [None, 3])
 def test_processes_agree_with_one(pressed: int | None, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
