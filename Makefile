@@ -1,13 +1,14 @@
-# Everything here needs Python >= 3.11 and nothing else: each target makes .venv from the lock first.
-#   make demo     a live demo with an embedded Kafka (ARGS="--seconds 30" and so on are passed on)
-#   make test     every test, on a real Kafka (ARGS="tests/kafka -x --pdb" and so on are passed on)
-#   make quick    the tests that need neither a broker nor a browser nor many seconds
-#   make near     of those, the tests of changed rooms and of what imports a changed module
-#   make check    ruff, strict mypy, tests
-#   make bench    the benchmarks
+# Everything here needs Python >= 3.11 and nothing else: each target makes .venv from the lock first (2 minutes, once),
+# and those that need more install it by apt-get, as root or by sudo, or say what to type. Times are of 2 cores.
+#   make demo     a live demo with an embedded Kafka, until Ctrl-C (ARGS="--seconds 30" and so on are passed on)
+#   make test     every test, on a real Kafka: 20 minutes (ARGS="tests/kafka -x --pdb" and so on are passed on)
+#   make quick    the tests that need neither a broker nor a browser nor many seconds: 2 minutes
+#   make near     of those, the tests of changed rooms and of what imports a changed module: at most 2 minutes
+#   make check    ruff, strict mypy, tests: 22 minutes
+#   make bench    the benchmarks: 45 minutes (ARGS="--only core" and so on are passed on)
 #   make plots    redraws the pictures in docs/plots
-#   make lock     compiles the locks from pyproject.toml
-#   make release  builds what is published, into dist/ (MINISIGN_KEY=FILE signs it)
+#   make lock     compiles the locks from pyproject.toml: 1 minute
+#   make release  builds what is published, into dist/: 1 minute (MINISIGN_KEY=FILE signs it)
 #   make clean    removes what these made
 
 PYTHON ?= python3
@@ -38,20 +39,21 @@ demo: $(VENV)/.demo
 	@$(BIN)/quietcount demo $(ARGS)
 
 test: $(VENV)/.all
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) --install $(ARGS)
 
 quick: $(VENV)/.all
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 near: $(VENV)/.all
-	@near=$$($(BIN)/python -m tests.near) || { echo "No test is near the change."; exit 0; }; \
+	@near=$$($(BIN)/python -m tests.near) || exit 1; \
+	[ -n "$$near" ] || { echo "No test is near the change."; exit 0; }; \
 	$(PYTEST) -m "not slow" $(ARGS) $$near
 
 check: $(VENV)/.all
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) $(ARGS)
+	$(PYTEST) --install $(ARGS)
 
 bench: $(VENV)/.all
 	@$(BIN)/python -m bench $(ARGS)
@@ -62,7 +64,7 @@ plots: $(VENV)/.all
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is not Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
-	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
+	@PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m tests.system venv $(VENV)
 	@touch $@
 
 # What `make demo` needs is part of what the others need, in the same versions: where those are, it installs nothing.
@@ -82,7 +84,7 @@ $(VENV)/.all: requirements.lock pyproject.toml $(VENV)/.venv
 	@touch $@
 
 lock:
-	$(PYTHON) -m venv --clear .venv-lock
+	$(PYTHON) -m tests.system venv .venv-lock
 	.venv-lock/bin/python -m pip --disable-pip-version-check --quiet install $(UV)
 	$(COMPILE) --upgrade --all-extras --output-file requirements.lock
 	$(COMPILE) --upgrade --extra demo --extra build --constraint requirements.lock --no-annotate --output-file requirements-demo.lock
@@ -94,7 +96,7 @@ lock:
 release: $(VENV)/.all
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
-	$(PYTHON) -m venv --clear .venv-release
+	$(PYTHON) -m tests.system venv .venv-release
 	.venv-release/bin/python -m pip --disable-pip-version-check --quiet install $(CYCLONEDX)
 	.venv-release/bin/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml \
 		--output-file dist/quietcount.cdx.json deploy/requirements.lock 2> /dev/null

@@ -26,6 +26,7 @@ import argparse
 import os
 import platform
 import sys
+from collections.abc import Callable, Collection
 
 from bench import (
     attacks,
@@ -43,6 +44,9 @@ from bench import (
     utility,
 )
 from bench.throughput import table
+from tests.broker import a_broker_or_its_programs, kafka_programs
+from tests.registry_server import application
+from tests.system import java_compiler, maven, provide
 
 NAMES = (
     *table.NAMES,
@@ -74,6 +78,20 @@ def bench_core(rows: int, ticks: int) -> None:
         print(f"  {release_columns.measure(kind, horizon, 0.0039, rows, 1, ticks)}", flush=True)
 
 
+def programs(given: argparse.Namespace, through: Collection[str]) -> list[Callable[[], object]]:
+    """Return what finds the programs that these benchmarks need."""
+    needed: list[Callable[[], object]] = []
+    if through:
+        needed.append(a_broker_or_its_programs)
+    if "formats" in through:
+        needed.append(application)
+    if "worker" in through and given.streams_events != 0:
+        needed += [maven, java_compiler]
+    if {"attacks", "day"} & set(given.only):
+        needed.append(kafka_programs)
+    return needed
+
+
 def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(
@@ -102,7 +120,11 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
     kept = True  # targets and promises
-    if through := tuple(name for name in table.NAMES if name in given.only):
+    through = tuple(name for name in table.NAMES if name in given.only)
+    refusal = provide(*programs(given, through))
+    if refusal is not None:
+        sys.exit(refusal)
+    if through:
         table.tables(given, through)
     if "core" in given.only:
         bench_core(given.rows, given.ticks)

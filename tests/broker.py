@@ -2,8 +2,7 @@
 
 The jars (Java 17, cached in ~/.cache/quietcount-kafka-<version>, with an archive of their classes
 beside them) run one KRaft node in a temporary directory. `QUIETCOUNT_TEST_KAFKA` chooses another
-version, from 3.9 on, than kafka_pom.xml. Kafka tests are never skipped: without a broker they fail
-and say what to install.
+version, from 3.9 on, than kafka_pom.xml.
 """
 
 from __future__ import annotations
@@ -27,6 +26,8 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+
+from tests.system import Missing, find_all, java, maven
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 POM = Path(__file__).with_name("kafka_pom.xml")
@@ -65,7 +66,7 @@ log.index.size.max.bytes=262144
 """
 
 
-class BrokerUnavailable(RuntimeError):
+class BrokerUnavailable(Missing):
     """No broker was given and none could be started."""
 
 
@@ -80,23 +81,21 @@ def broker(java: tuple[str, ...] = BRIEF) -> Iterator[str]:
         yield given
         return
     reasons = ["QUIETCOUNT_TEST_BOOTSTRAP is not set"]
+    packages: tuple[str, ...] = ()
     for way in (_container, partial(_local, java=java)):
         try:
             running = way()
             bootstrap = next(running)
-        except BrokerUnavailable as exc:
+        except Missing as exc:
             reasons.append(str(exc))
+            packages += exc.packages
             continue
         try:
             yield bootstrap
         finally:
             running.close()
         return
-    raise BrokerUnavailable(
-        "these tests need a real Apache Kafka. Set QUIETCOUNT_TEST_BOOTSTRAP=host:port, or start Docker, or install "
-        "Maven and Java 17 (apt install maven openjdk-17-jre-headless). Tried: "
-        + "; ".join(reasons)
-    )
+    raise BrokerUnavailable("; ".join(reasons), *packages)
 
 
 @contextmanager
@@ -104,7 +103,7 @@ def local_broker(further: str) -> Iterator[str]:
     """Yield the address of a broker of its own that runs here with `further` properties ({port}, {controller} stand for ports).
 
     Raises:
-        BrokerUnavailable: Maven or Java is missing, wherever the other tests find their broker.
+        Missing: Maven or Java is missing, wherever the other tests find their broker.
     """
     running = _local(further)
     try:
@@ -113,16 +112,19 @@ def local_broker(further: str) -> Iterator[str]:
         running.close()
 
 
-def _container() -> Generator[str, None, None]:
-    try:
-        import docker
-        from testcontainers.community.kafka import KafkaContainer
-    except ImportError as exc:
-        raise BrokerUnavailable(f"testcontainers is not installed ({exc})") from exc
+def _docker() -> None:
+    import docker
+
     try:
         docker.from_env(timeout=30).ping()
     except Exception as exc:  # whatever the client raises, Docker does not answer
         raise BrokerUnavailable("Docker does not answer") from exc
+
+
+def _container() -> Generator[str, None, None]:
+    _docker()
+    from testcontainers.community.kafka import KafkaContainer
+
     container = KafkaContainer().with_kraft()
     for name in ("TRANSACTION_STATE_LOG_REPLICATION_FACTOR", "TRANSACTION_STATE_LOG_MIN_ISR"):
         container.with_env(f"KAFKA_{name}", "1")
@@ -150,6 +152,7 @@ def own_broker(
     further: str = "", *, port: int | None = None, java: tuple[str, ...] = BRIEF
 ) -> Iterator[OwnBroker]:
     """Yield a broker from Kafka's jars that can be killed, started again and frozen; `port` is any free one if left out."""
+    kafka_programs()
     program, jars = _java(), _jars()
     ways = (*program, *java), jars
     with tempfile.TemporaryDirectory(prefix="quietcount-kafka-") as directory:
@@ -161,13 +164,35 @@ def own_broker(
             running.stop()
 
 
+def kafka_programs() -> None:
+    """Find what starts brokers here: Java, and Kafka's jars, which Maven fetches the first time.
+
+    Raises:
+        Missing: there is no Java or Maven, or Maven could not fetch the jars.
+    """
+    find_all(java, _jars)
+
+
+def a_broker_or_its_programs() -> None:
+    """Find a broker that is given, or Docker, or what starts one here.
+
+    Raises:
+        Missing: there is none of them.
+    """
+    if os.environ.get("QUIETCOUNT_TEST_BOOTSTRAP"):
+        return
+    try:
+        _docker()
+    except BrokerUnavailable:
+        kafka_programs()
+
+
 def _java() -> tuple[str, str]:
     """Return java with an option that maps Kafka's classes from a file, once there is one.
 
     To find, read and verify them took half of the processor time of a broker's start.
     """
-    if (program := shutil.which("java")) is None:
-        raise BrokerUnavailable("java is not installed")
+    program = java()
     jars = _jars()
     archive = jars.with_name(f"{jars.name}.jsa")
     if not archive.exists():
@@ -206,16 +231,14 @@ def _jars() -> Path:
     cache = CACHE / f"quietcount-kafka-{version}"
     if cache.is_dir():
         return cache
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise BrokerUnavailable("mvn is not installed")
+    program = maven()
     cache.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache.parent) as directory:
         fetched = Path(directory) / "jars"
         # target/ would be made beside the pom: copy it away from the sources.
         pom = Path(shutil.copy(POM, directory))
         goal = ("dependency:copy-dependencies", f"-DoutputDirectory={fetched}")
-        command = [maven, "-q", "-B", "-f", str(pom), f"-Dkafka.version={version}", *goal]
+        command = [program, "-q", "-B", "-f", str(pom), f"-Dkafka.version={version}", *goal]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             said = (done.stdout + done.stderr).strip()[-800:]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests import ROOT
+from tests.system import git, provide
 
 
 def changed(base: str) -> list[Path]:
@@ -44,11 +45,18 @@ def imported(file: Path) -> re.Pattern[str]:
 
 
 def main() -> int:
+    refusal = provide(git)
+    if refusal is None and not (ROOT / ".git").exists():
+        refusal = "This is no git checkout: what was changed is not known."
+    if refusal is not None:
+        print(refusal, file=sys.stderr)
+        return 1
     paths = sorted((ROOT / "tests").rglob("test_*.py"))
     tests = {path.relative_to(ROOT): path.read_text() for path in paths}
-    found = list(near(changed(sys.argv[1] if len(sys.argv) > 1 else "HEAD"), tests))
-    print("\n".join(map(str, found)))
-    return 0 if found else 1
+    files = near(changed(sys.argv[1] if len(sys.argv) > 1 else "HEAD"), tests)
+    for file in files:
+        print(file)
+    return 0
 
 
 if __name__ == "__main__":

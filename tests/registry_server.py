@@ -12,23 +12,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.broker import BRIEF, CACHE, BrokerUnavailable
+from tests.broker import BRIEF, CACHE
+from tests.system import Missing, find_all, java, maven
 
 VERSION = "3.0.9"  # 3.3 needs Java 21
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 _START_S = 120.0
 
 
-def _application() -> Path:
-    """Return the registry's directory, fetched once and kept in ~/.cache."""
+def application() -> Path:
+    """Return the registry's directory, fetched once and kept in ~/.cache.
+
+    Raises:
+        Missing: it needs Java and Maven.
+    """
     kept = CACHE / f"quietcount-registry-{VERSION}"
     if (kept / "complete").exists():
         return kept
-    maven = shutil.which("mvn")
-    if maven is None or shutil.which("java") is None:
-        raise BrokerUnavailable(
-            "tests of schemas need Maven and Java 17: they start Apicurio's registry"
-        )
+    find_all(java, maven)
+    program = maven()
     part = kept.with_name(f"{kept.name}.{os.getpid()}")
     part.mkdir(parents=True)
     try:
@@ -37,13 +39,15 @@ def _application() -> Path:
             ["dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={part}"],
         ):
             done = subprocess.run(
-                [maven, "-q", "-B", *goal], cwd=part, capture_output=True, text=True, check=False
+                [program, "-q", "-B", *goal], cwd=part, capture_output=True, text=True, check=False
             )
             if done.returncode:
-                raise BrokerUnavailable(f"mvn {goal[0]}: {done.stdout[-2_000:]}")
+                raise Missing(f"mvn {goal[0]}: {done.stdout[-2_000:]}")
         [archive] = part.glob("*.tar.gz")
         with tarfile.open(archive) as content:
-            content.extractall(part, filter="data")
+            # Python 3.11.2, which is Debian's, has no filters yet.
+            content.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+            content.extractall(part)
         archive.unlink()
         (part / "complete").touch()
         with suppress(OSError):
@@ -68,7 +72,7 @@ class RegistryServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        [jar] = _application().rglob(f"apicurio-registry-app-{VERSION}-runner.jar")
+        [jar] = application().rglob(f"apicurio-registry-app-{VERSION}-runner.jar")
         options = [f"-Dquarkus.http.port={self.port}", "-Dquarkus.http.host=127.0.0.1"]
         if self._bootstrap is not None:
             options += [
@@ -78,9 +82,9 @@ class RegistryServer:
                 f"-Dapicurio.kafkasql.snapshots.topic=snapshots-{self.port}",
                 f"-Dapicurio.events.kafka.topic=events-{self.port}",
             ]
-        java = ["java", "-Xmx192m", *BRIEF, *options, "-jar", str(jar)]
+        command = [java(), "-Xmx192m", *BRIEF, *options, "-jar", str(jar)]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(java, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + _START_S
         while True:
             asked = f"{self.url}/subjects"

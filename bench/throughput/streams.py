@@ -89,7 +89,7 @@ def _run(program: str, *arguments: str) -> None:
     if found is None:
         raise RuntimeError(
             f"{program} is not installed (apt install maven openjdk-17-jdk-headless); or "
-            "--no-streams"
+            "--streams-events 0"
         )
     done = subprocess.run([found, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:

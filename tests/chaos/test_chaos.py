@@ -96,6 +96,7 @@ def test_on_a_wrong_clock_every_event_counts_once_or_is_rejected(
     assert any(result.rejected for result in results), "no worker read events on a wrong clock"
 
 
+@pytest.mark.usefixtures("own_kafka")
 def test_a_worker_cut_off_from_a_broker_and_moved_leaders_lose_nothing(tmp_path: Path) -> None:
     trouble = [Trouble("cut off", 1, 5.0, 6.0), Trouble("leaders moved", 2, 11.0, 0.0)]
     starts = [Start([Act("kill", after_s=12.0)]), Start([Act("stop", after_s=8.0)])]
@@ -106,6 +107,7 @@ def test_a_worker_cut_off_from_a_broker_and_moved_leaders_lose_nothing(tmp_path:
     assert len(result.ends) == 2
 
 
+@pytest.mark.usefixtures("own_kafka")
 def test_no_tick_is_torn_where_the_network_delivers_commits_late(tmp_path: Path) -> None:
     """A proxy breaks connections and holds requests: audit is clean, sums are exact."""
     with proxied_broker() as proxy:

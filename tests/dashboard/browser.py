@@ -1,48 +1,28 @@
-"""A real browser for tests: the system's Chromium, driven by Playwright. Where there is none, tests fail and say what to install."""
+"""A real browser for tests: the system's Chromium, driven by Playwright."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from tests.dashboard.feeding import PATIENCE_S
+from tests.system import chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 #: The minus sign that the page writes.
 MINUS = "\u2212"
 
 
-class BrowserMissing(RuntimeError):
-    """No Chromium on this machine."""
-
-
-def chromium() -> str:
-    given = os.environ.get("QUIETCOUNT_CHROMIUM")
-    found = given or next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        raise BrowserMissing(
-            "the page is tested in a real browser: apt-get install chromium, or set QUIETCOUNT_CHROMIUM"
-        )
-    return found
-
-
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A headless Chromium; as root, as in containers, it needs its own sandbox off."""
+    """A headless Chromium, without its own sandbox (Playwright's default), which root and containers lack."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        opened = playwright.chromium.launch(
-            executable_path=chromium(), args=arguments, timeout=PATIENCE_S * 1000
-        )
+        opened = playwright.chromium.launch(executable_path=chromium(), timeout=PATIENCE_S * 1000)
         try:
             yield opened
         finally:

@@ -1,4 +1,4 @@
-"""One browser for each file of tests, and a window of it for each test."""
+"""A window of the browser, and topics, for each test."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.dashboard.browser import Window, browser
+from tests.dashboard.browser import Window
 from tests.dashboard.feeding import Topics, on_a_broker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with browser() as opened:
-        yield opened
 
 
 @pytest.fixture

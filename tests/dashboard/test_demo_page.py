@@ -7,18 +7,21 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests.commands.demo.test_demo import PATIENCE_S, demo, until, workers_of
-from tests.dashboard.browser import Window, browser
+from tests.dashboard.browser import Window
 from workers.cli import execute
 
 pytestmark = pytest.mark.waits
 
 
-def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(tmp_path: Path) -> None:
+def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(
+    chrome: Browser, tmp_path: Path
+) -> None:
     """What `make demo` ends with; Ctrl-C while somebody looks at it leaves no process and nobody who listens."""
     directory = tmp_path / "here"
-    with demo(directory, "--port", "0") as process, browser() as chrome:
+    with demo(directory, "--port", "0") as process:
         [line] = until(process, "Dashboard: ")[-1:]
         url = line.removeprefix("Dashboard: ").strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.dashboard.browser import MINUS, BrowserMissing, Window, chromium, text
+from tests.dashboard.browser import MINUS, Window, text
 from tests.dashboard.feeding import Topics, answer, embedded, recent
 from tests.worker.harness import until
 from workers.dashboard import api
@@ -68,15 +68,6 @@ def served(topics: Topics, **options: Any) -> Background:
 def url(topics: Topics) -> Iterator[str]:
     with served(topics) as dashboard:
         yield dashboard.url
-
-
-def test_without_a_browser_the_tests_fail_and_say_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("QUIETCOUNT_CHROMIUM", raising=False)
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(BrowserMissing, match="apt-get install chromium"):
-        chromium()
 
 
 def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(

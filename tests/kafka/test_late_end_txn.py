@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def proxy() -> Iterator[Proxy]:
+def proxy(own_kafka: None) -> Iterator[Proxy]:
     quick = "transaction.abort.timed.out.transaction.cleanup.interval.ms=200\n"
     with proxied_broker(quick) as made:
         yield made

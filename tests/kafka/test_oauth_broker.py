@@ -25,7 +25,7 @@ def server() -> Iterator[TokenServer]:
 
 
 @pytest.fixture(scope="module")
-def broker(server: TokenServer) -> Iterator[OAuthBroker]:
+def broker(own_kafka: None, server: TokenServer) -> Iterator[OAuthBroker]:
     with oauth_broker(server) as running:
         yield running
 

@@ -201,6 +201,7 @@ def test_a_failed_shard_does_no_more_work(bootstrap: str, tmp_path: Path) -> Non
     shard.close()
 
 
+@pytest.mark.usefixtures("own_kafka")
 def test_brokers_that_allow_only_short_transactions_are_refused_in_words(tmp_path: Path) -> None:
     """librdkafka reports a fatal error, which also signals a newer owner."""
     with local_broker("transaction.max.timeout.ms=60000\n") as address:

@@ -28,7 +28,7 @@ PASSWORD = "Planted, with a space"
 
 
 @pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+def secure(own_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     with secure_broker(tmp_path_factory.mktemp("secure")) as broker:
         yield broker
 

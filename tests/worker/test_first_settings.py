@@ -140,7 +140,7 @@ def test_what_init_writes_counts_right(
 
 
 @pytest.fixture(scope="module")
-def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def registry_url(registry_program: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with registry_server(tmp_path_factory.mktemp("registry")) as server:
         yield server.url
 

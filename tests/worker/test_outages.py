@@ -37,13 +37,13 @@ LIVING = "broker.session.timeout.ms=3600000\n"
 
 
 @pytest.fixture
-def kafka() -> Iterator[OwnBroker]:
+def kafka(own_kafka: None) -> Iterator[OwnBroker]:
     with own_broker(PROPERTIES, port=fixed_port()) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def living() -> Iterator[OwnBroker]:
+def living(own_kafka: None) -> Iterator[OwnBroker]:
     with own_broker(PROPERTIES + LIVING, port=fixed_port()) as running:
         yield running
 

@@ -31,7 +31,7 @@ main()
 
 
 @pytest.fixture(scope="module")
-def brokers() -> Iterator[Brokers]:
+def brokers(own_kafka: None) -> Iterator[Brokers]:
     with three_brokers() as running:
         yield running
 

@@ -169,6 +169,7 @@ def test_topics_is_3_where_something_is_missing(bootstrap: str, tmp_path: Path) 
     succeed("topics", "-c", str(bare.config))
 
 
+@pytest.mark.usefixtures("own_kafka")
 def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
     """Groups and transactions lack topics for seconds; ERROR would suggest a fault."""
     many = "offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n"

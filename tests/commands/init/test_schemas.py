@@ -33,7 +33,9 @@ NOW_MS = 1_795_300_000_000
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+def registry(
+    registry_program: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RegistryServer]:
     with registry_server(tmp_path_factory.mktemp("registry")) as server:
         yield server
 

@@ -8,6 +8,8 @@ from tests.registry_server import RegistryServer, registry_server
 
 
 @pytest.fixture(scope="package")
-def registry(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+def registry(
+    bootstrap: str, registry_program: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RegistryServer]:
     with registry_server(tmp_path_factory.mktemp("registry"), bootstrap) as server:
         yield server

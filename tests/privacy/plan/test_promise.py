@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests import ROOT
-from tests.dashboard.browser import browser
 from tests.settings.test_settings import GOOD, changed, loaded
 from workers.cli import execute
 from workers.privacy.ceiling import check_ceiling
@@ -94,7 +94,7 @@ def test_every_setting_of_a_section_is_covered_or_left_out_on_purpose(tmp_path: 
 
 
 @pytest.mark.waits
-def test_the_page_is_one_sheet_without_scripts(tmp_path: Path) -> None:
+def test_the_page_is_one_sheet_without_scripts(chrome: Browser, tmp_path: Path) -> None:
     small = GOOD.replace("8640", "16")
     one = small[small.index("[[histogram]]") :]
     three = small + "".join(one.replace('"products"', f'"more-{i}"') for i in range(2))
@@ -104,11 +104,11 @@ def test_the_page_is_one_sheet_without_scripts(tmp_path: Path) -> None:
     write_promise(tmp_path, new, plan, check_ceiling(new), old)
     text = file.read_text(encoding="utf-8")
     assert "<script" not in text and str(tmp_path) not in text
-    with browser() as opened:
-        page = opened.new_page()
-        page.goto(file.as_uri())
-        printed = page.pdf(prefer_css_page_size=True)
-        shown = page.inner_text("body")
+    page = chrome.new_page()
+    page.goto(file.as_uri())
+    printed = page.pdf(prefer_css_page_size=True)
+    shown = page.inner_text("body")
+    page.close()
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
     for words in ("What is not promised", "Who may see what", "adds its price to the total"):
         assert words in shown

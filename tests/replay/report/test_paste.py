@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from tests import ROOT
-from tests.dashboard.browser import browser
 from tests.replay.report.test_report import HOSTILE, a_run, made, report
 from workers.replay.backtest.grid import settings_text
 from workers.replay.backtest.results import Outcome
@@ -69,12 +67,6 @@ def test_a_long_domain_is_left_to_the_file(tmp_path: Path) -> None:
     section = histogram_section(outcome(known_base(tmp_path, f"domain = {labels}")))
     assert section[-1] == "# domain or domain_file: as in your settings file (50 labels)"
     assert "domain" not in tomllib.loads("\n".join(section))["histogram"][0]
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with browser() as opened:
-        yield opened
 
 
 def test_the_page_follows_dark_mode_and_copies_settings(chrome: Browser, tmp_path: Path) -> None:
