@@ -276,3 +276,33 @@ def test_a_changed_field_or_topic_is_a_changed_mechanism() -> None:
         other = histogram_of(unk(), **change)
         with pytest.raises(StateRefused, match="topic|events.items"):
             other.restore(life, [])
+
+
+def test_a_long_run_of_empty_ticks_is_logged_once_before_it_is_published(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One wrong date before or after the others makes a worker publish for hours."""
+    far = 10 * (merge.EMPTY_TICKS_TOLD + 50)
+    configs = [unk(start=EPOCH), unk(name="g", start=EPOCH, max_items=1)]
+    events = [("k1", ["a"], time) for time in (5, far, far + 15, 2 * far + 15)]
+    [messages] = contribute([events], configs, owners=1, further_ms=100)
+    partition = Partition(configs, 1)
+    partition.receive(messages, 0)
+    while partition.merge.release().ticks:
+        continue
+    told = [record.getMessage() for record in caplog.records if "in a row" in record.getMessage()]
+    assert len(told) == 4
+    assert "histogram h: 10,049 ticks in a row, from 1970-01-01T00:00:00.010+00:00" in told[0]
+
+
+def test_a_worker_that_catches_up_on_full_ticks_logs_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with patch.object(merge, "EMPTY_TICKS_TOLD", 20):
+        events = [("k1", ["a"], 100 * i) for i in range(40)]
+        [messages] = contribute([events], [unk(start=EPOCH)], owners=1, further_ms=100)
+        partition = Partition([unk(start=EPOCH)], 1)
+        partition.receive(messages, 0)
+        while partition.merge.release().ticks:
+            continue
+    assert not caplog.records

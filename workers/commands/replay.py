@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Self
 
 from workers.commands.compiling import ensure_compiled
 from workers.commands.failures import EXIT_INTERRUPTED, log
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
@@ -25,6 +27,7 @@ from workers.replay.backtest.measure import SUMS
 from workers.replay.backtest.recommend import recommend
 from workers.replay.backtest.results import Outcome, Tables, by_histogram, prepare, read, write
 from workers.replay.backtest.sweep import Backtest, Pool, processes_for
+from workers.replay.gaps import gap_remarks
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, Write, replay
 from workers.replay.source import Source
@@ -37,6 +40,8 @@ from workers.settings.times import parse_time, when
 
 EXIT_TERMINATED = 143
 ROWS_SHOWN = 40
+# Runs of empty ticks, for each histogram.
+GAPS_SHOWN = 3
 _OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
 METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
 
@@ -103,6 +108,8 @@ def replay_events(
                 output.close(partial=summary.partial)
             for line in report(summary, events.word, events.places):
                 progress.print(line)
+            for line in empty_runs(summary, read.histograms):
+                progress.print(f"  {line}")
             if backtest is not None:
                 for line in backtest.write(summary, events.word):
                     progress.print(line)
@@ -168,6 +175,15 @@ def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[
         yield f"  {_place(reject, word, places)}"
     if sum(summary.rejects.values()) > REJECTS_LISTED:
         yield f"  ... (the first {REJECTS_LISTED} are listed)"
+
+
+def empty_runs(summary: Summary, histograms: Sequence[HistogramConfig]) -> Iterator[str]:
+    """Yield remarks on long runs of ticks without events, in which all is published as well."""
+    if summary.times is None:
+        return
+    gaps = summary.times.gaps()
+    for config in histograms:
+        yield from islice(gap_remarks(gaps, config), GAPS_SHOWN)
 
 
 def _stopped(summary: Summary, place: str | None, *, measured: bool) -> str:

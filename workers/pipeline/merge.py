@@ -12,7 +12,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ from workers.pipeline.sources import Grown, Owners, refuse_other_count
 from workers.runtime.errors import CopyFailed, StateRefused
 from workers.runtime.gil_lock import GilLock
 from workers.runtime.sizes import Change
+from workers.settings.times import when
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +117,9 @@ class WaitingSections:
         """Return whether a section waits of a tick that ends after `at_ms`."""
         return any(lane.end_ms(tick) > at_ms for lane, tick in self._parts)
 
+    def ticks(self, lanes: Collection[Lane]) -> set[int]:
+        return {tick for lane, tick in self._parts if lane in lanes}
+
     def first_offset(self, default: int) -> int:
         """Return the offset from which every waiting section can be read again."""
         return min((entries[0][0] for entries in self._parts.values()), default=default)
@@ -140,6 +144,8 @@ _DECODER = msgspec.msgpack.Decoder(Section)
 TICKS_MAX = 500
 BYTES_MAX = 8 << 20
 TICKS_IN_A_ROW = 32
+#: A shorter run of ticks without events is not worth a line in the log.
+EMPTY_TICKS_TOLD = 10_000
 
 
 # Stored pairs by key prefix, in key order.
@@ -228,6 +234,8 @@ class Merge:
         self._handed: dict[tuple[str, int], Handed] = {}
         self._retired: list[tuple[str, HistogramProgress]] = []
         self._deletions: list[Change] = []
+        # The last tick up to which empty ones have been told.
+        self._told: dict[Lane, int] = {}
         self.waiting = WaitingSections(directory, waiting_bytes_max)
         #: Whether an epoch is charged before its first tick: only under a ceiling.
         self.reserving = False
@@ -386,6 +394,7 @@ class Merge:
         until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
         for each, users in self._lanes.items():
             self._begin(each, users, until[each])
+            self._tell_empty(each, users, until[each])
         row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
         size, lane, in_a_row = 0, None, 0
         with self.gil_lock.for_pieces() as turn:
@@ -448,6 +457,29 @@ class Merge:
             if grid.end(max(1, grid.tick_at(first))) <= complete:
                 histogram.start_at(histogram.first_tick(first))
         self._drop_early(lane, users)
+
+    def _tell_empty(self, lane: Lane, users: Sequence[Histogram], until: int) -> None:
+        """Log a long run of ticks without events, once, before they are published."""
+        first = min((h.next for h in users if h.next is not None), default=None)
+        last = (until - lane.start_ms) // lane.tick_ms
+        if first is None or last - first < EMPTY_TICKS_TOLD or last <= self._told.get(lane, 0):
+            return
+        begin = max(first, self._told.get(lane, 0) + 1)
+        counted = self.waiting.ticks({lane, *_sum_lanes(users)})
+        ends = [*sorted(tick for tick in counted if begin <= tick <= last), last + 1]
+        for end in ends:
+            if end - begin >= EMPTY_TICKS_TOLD:
+                logger.warning(
+                    "histogram %s: %s ticks in a row, from %s to %s, have no event, and are published all the "
+                    "same: if no events are missing there, are the times before and after right? A wider tick, "
+                    "or a later start, publishes fewer",
+                    ", ".join(histogram.name for histogram in users),
+                    f"{end - begin:,}",
+                    when(lane.end_ms(begin - 1)),
+                    when(lane.end_ms(end - 1)),
+                )
+            begin = end + 1
+        self._told[lane] = last
 
     def _drop_early(self, lane: Lane, users: Sequence[Histogram]) -> None:
         starts = [h.next for h in users if h.next is not None]

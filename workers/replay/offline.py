@@ -34,6 +34,7 @@ from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, Released
 from workers.pipeline.snapshots import ReleasedTick, Snapshot
 from workers.pipeline.watermark import BACKLOG_TICKS_MAX
+from workers.replay.gaps import EventTimes
 from workers.replay.interrupts import Interrupts
 from workers.replay.source import EventBatch, Source
 from workers.runtime.errors import StateRefused
@@ -144,6 +145,7 @@ class Summary:
     `outside` lie outside the range; `rejects` are by reason, `first_rejects` the first hundred.
     `ticks` counts released ticks of all histograms; `position` is progress in the source and
     `total` its length (None: unknown). `partial`: stopped before the end, with whole ticks only.
+    `times` tells when there were events.
     """
 
     events: int = 0
@@ -160,6 +162,7 @@ class Summary:
     total: int | None = None
     seconds: float = 0.0
     partial: bool = False
+    times: EventTimes | None = None
 
 
 def fresh_histograms(
@@ -207,7 +210,9 @@ class Offline:
         every tick of a lane; if it raises, `write` does not get the ticks of the last few seconds.
         `merge` receives the contributions (None: a local `ReplayMerge`).
         """
-        self.histograms, self.summary = histograms, Summary(total=source.total)
+        self.histograms = histograms
+        times = EventTimes([histogram.config for histogram in histograms])
+        self.summary = Summary(total=source.total, times=times)
         self._source, self._until, self._write = source, source.until_ms, write
         self._may_stop, self._after_tick = may_stop, partial(after_tick, self.summary)
         of_all = (lane for one in histograms for lane in (one.lane, one.sum_lane))
@@ -263,6 +268,8 @@ class Offline:
             known = [at for at in (summary.first_ms, summary.last_ms) if at is not None]
             summary.first_ms = min([int(times.min()), *known])
             summary.last_ms = max([int(times.max()), *known])
+            if summary.times is not None:
+                summary.times.add(times)
 
     def _commit(self, partition: int, *, force: bool = False) -> bool:
         """Pass counts to the merge if a tick closed, or if `force`; return whether it did."""

@@ -124,3 +124,29 @@ def test_what_the_worker_reads_is_read_up_to_an_open_transaction(
     assert execute(["check", "-c", str(site.config)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "accepted 101 100.0 %" in shown and "transaction" not in shown
+
+
+def test_a_wrong_date_at_the_beginning_of_any_partition_is_told(
+    bootstrap: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """A worker begins there, though the newest records show nothing of it."""
+    site = Site(bootstrap, tmp_path, [unk(tick="1m", horizon="1d")], partitions=3)
+    old = event(0)
+    site.produce(1, [old | {"ts": int(str(old["ts"])) - 20 * 86_400_000}], flush=False)
+    for partition in range(3):
+        site.produce(partition, [event(i) for i in range(300)])
+    capsys.readouterr()
+    assert execute(["check", "-c", str(site.config), "--records", "90"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "28,799 ticks in a row have no event" in said
+    assert "is the date of the 1 event before them right?" in said
+
+
+def test_what_lies_between_the_oldest_and_the_newest_records_is_no_gap(
+    bootstrap: str, tmp_path: Path, capsys: Capture
+) -> None:
+    site = Site(bootstrap, tmp_path, [unk(tick="100ms", horizon="1d")], partitions=1)
+    site.produce(0, [event(500 * i - 5_000_000) for i in range(10_000)])
+    capsys.readouterr()
+    assert execute(["check", "-c", str(site.config), "--records", "90"]) == 0
+    assert "in a row have no event" not in capsys.readouterr().out

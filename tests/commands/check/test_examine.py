@@ -313,3 +313,18 @@ def test_quotes_of_record_keys_in_json_are_told(tmp_path: Path, declared: Any) -
     else:
         assert '2 undeclared record keys: "\\"s1\\"" (4), "\\"s2\\"" (2)' in said
         assert 'keys = ["\\"s1\\"", "\\"s2\\""]' in said
+
+
+@pytest.mark.parametrize("stray", [-400, 400], ids=["long ago", "far ahead"])
+def test_empty_ticks_beside_a_wrong_date_are_told(tmp_path: Path, stray: int) -> None:
+    """Each would be published: 400 days have 9,600 ticks of an hour."""
+    settings = settings_in(tmp_path, [unk(tick="1h", horizon="1d", keys=["k", "l"])])
+    events = [event(i) for i in range(500)]
+    wrong = event(ts=AT + stray * 86_400_000)
+    source = lines(tmp_path, [wrong, *events] if stray < 0 else [*events, wrong])
+    said = shown(settings, source, tmp_path)
+    assert "ticks in a row have no event, 19,1" in said
+    side = "before" if stray < 0 else "after"
+    assert f"is the date of the 1 event {side} them right?" in said
+    assert ("set start = " in said) == (stray < 0)
+    assert "in a row have no event" not in shown(settings, lines(tmp_path, events), tmp_path)

@@ -1,6 +1,7 @@
 """`quietcount check`: show the effect of the settings on a sample of events."""
 
 from datetime import timedelta
+from itertools import islice
 
 from rich.console import Console
 
@@ -12,12 +13,14 @@ from workers.commands.undeclared import QUOTES, shown_key, shown_keys
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.sums import Sum
 from workers.privacy.ceiling import check_ceiling
+from workers.replay.gaps import gap_remarks
 from workers.runtime.printing import Printer, iso_time, percent, plural
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
 EXIT_NOTHING_ACCEPTED = 1
 REASONS_SHOWN = 20
+GAPS_SHOWN = 2
 
 
 def check(settings: Settings, *, source: str | None, records: int) -> int:
@@ -115,6 +118,10 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
     if one.late:
         these = f"{plural(one.late, 'event')} of these ({percent(one.late, seen)})"
         say.line(f"! {these} come after their tick has closed, and count in a later one", 2)
+    if not found.time_hint:
+        number = one.served if one.config.keys == "public" else len(one.config.keys)
+        for remark in islice(gap_remarks(found.gaps, one.config, number), GAPS_SHOWN):
+            say.line(f"! {remark}", 2)
     if one.without_items:
         empty = one.without_items
         these = f"{plural(empty, 'event')} of these ({percent(empty, seen)})"

@@ -40,6 +40,7 @@ from workers.pipeline.factory import lanes, reader_of, source_reader_of
 from workers.pipeline.watermark import Watermark, behind_rejects, late_events
 from workers.privacy.ceiling import mechanism_of
 from workers.privacy.plan import noise
+from workers.replay.gaps import EventTimes, Gap
 from workers.settings.settings import Settings
 
 # Per object: an object of counts has a name for every item.
@@ -293,7 +294,7 @@ class Findings:
     """Findings on a sample: `skipped` records match no histogram's `where`.
 
     `why` has the most common reject reason first, `time_hint` a possible problem with the times,
-    which are the records' own with `times_of_records`.
+    which are the records' own with `times_of_records`. `gaps` are long times without events.
     """
 
     records: int
@@ -304,6 +305,7 @@ class Findings:
     last_ms: int | None
     time_hint: str
     times_of_records: bool
+    gaps: tuple[Gap, ...]
     histograms: tuple[HistogramFindings, ...]
 
     @property
@@ -381,6 +383,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         last_ms=int(times.max()) if accepted else None,
         time_hint=_time_doubt(settings, times),
         times_of_records=sample.shape.time is None,
+        gaps=_gaps(settings, sample, times_by_part),
         histograms=tuple(
             _findings(settings, config, weighted, absent, numbers, late[config.name])
             for config in settings.histograms
@@ -393,6 +396,42 @@ def _late(config: HistogramConfig, events: Events, effective: Longs) -> int:
     late = late_events(events.times, effective, config.lane)
     seen = events.views[config.view].seen
     return len(late) if seen is None else int(np.count_nonzero(seen[late]))
+
+
+def _gaps(settings: Settings, sample: Sample, times_by_part: Sequence[Longs]) -> tuple[Gap, ...]:
+    """Return the long times that surely have no events: not those that the sample left out."""
+    cut_off = {part.source.log for part in sample.oldest}
+    newest = EventTimes(settings.histograms)
+    opening = EventTimes(settings.histograms)
+    known_from = 0
+    for part, times in zip(sample.parts, times_by_part, strict=True):
+        newest.add(times)
+        if part.source.log not in cut_off:
+            opening.add(times)
+        elif len(times):
+            known_from = max(known_from, int(times.min()))
+    known_until: list[int] = []
+    for times in _times_of_oldest(settings, sample):
+        opening.add(times)
+        if len(times):
+            known_until.append(int(times.max()))
+    found = [gap for gap in newest.gaps() if gap.start_ms >= known_from]
+    if known_until:
+        found += [gap for gap in opening.gaps() if gap.end_ms <= min(known_until)]
+    return tuple({(gap.start_ms, gap.end_ms): gap for gap in found}.values())
+
+
+def _times_of_oldest(settings: Settings, sample: Sample) -> Iterator[Longs]:
+    """Yield the times of the events among the oldest records of each partition."""
+    reader = reader_of(settings, sample.shape)
+    formats = RecordFormats(settings, reader)
+    latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms
+    for part in sample.oldest:
+        placements = [(0, part.source.topic.partitions)]
+        partition = part.source.partition
+        source = source_reader_of(settings, reader, partition, placements, formats.make())
+        batches = [events for events, _ in _read(source, part, latest)]
+        yield _concatenated([events.times[events.in_any_view] for events in batches])
 
 
 def _read(

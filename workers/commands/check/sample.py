@@ -20,6 +20,8 @@ from workers.settings.settings import Settings
 PATIENCE_S = 15.0
 # For all records together; the oldest are left out.
 BYTES_MAX = 128 << 20
+# Of each partition, to see whether a worker would begin with a wrong date.
+OLDEST = 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -41,7 +43,8 @@ class Part:
 class Sample:
     """Records to examine: `live` if from a topic, `stopped` if time ran out first.
 
-    `notes` say where partitions end before their logs do.
+    `notes` say where partitions end before their logs do. `oldest` are the first records of the
+    partitions, with which a worker begins, unless they are among the `parts`.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Sample:
     live: bool
     stopped: bool = False
     notes: Sequence[str] = ()
+    oldest: Sequence[Part] = ()
 
     def __len__(self) -> int:
         return sum(len(part) for part in self.parts)
@@ -80,13 +84,25 @@ def of_topics(
                 break
             wide *= WIDER
         notes = topic_reader.open_transactions(bounds)
-    kept = shares({log: len(records) for log, records in found.items()}, number)
+        kept = shares({log: len(records) for log, records in found.items()}, number)
+        firsts = {log: found[log][-n].offset for log, n in kept.items() if n}
+        openings = {
+            log: (bounds[log].low, min(first, bounds[log].low + WIDER * OLDEST))
+            for log, first in firsts.items()
+            if bounds[log].low < first
+        }
+        begun, _ = read_sample(
+            topic_reader, openings, deadline, BYTES_MAX, OLDEST, longest=longest, oldest=True
+        )
+    oldest = [Part(sources[log], _columns(records)) for log, records in begun.items() if records]
     sampled = ((log, source) for log, source in sources.items() if kept.get(log))
     parts = [Part(source, _columns(found[log][-kept[log] :])) for log, source in sampled]
     names = dict.fromkeys(source.topic.name for source in sources.values())
     name = f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}"
     stopped = not enough and time.monotonic() > deadline
-    return Sample(name, parts, settings.shape, live=True, stopped=stopped, notes=notes)
+    return Sample(
+        name, parts, settings.shape, live=True, stopped=stopped, notes=notes, oldest=oldest
+    )
 
 
 def _columns(found: Sequence[Record]) -> Records:
