@@ -2,6 +2,7 @@
 
 import random
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def test_gaps_are_those_between_the_sorted_times(
     least = EMPTY_TICKS_TOLD * TICK_MS
     expected = [
         (first, second, i + 1, len(times) - i - 1)
-        for i, (first, second) in enumerate(zip(times, times[1:], strict=False))
+        for i, (first, second) in enumerate(pairwise(times))
         if second - first >= least
     ]
     gaps = [(gap.start_ms, gap.end_ms, gap.before, gap.after) for gap in found.gaps()]
