@@ -121,9 +121,12 @@ class LateRate(RejectRate):
         self.note(histogram, now_s, events, {LATE: late} if late else {})
 
     def _log_alarm(self, topic: str, share: str, reason: str) -> None:
-        text = f"many events come late, after their tick has closed, and count in a later one ({share})"
-        remedy = "a longer events.grace waits for them"
-        logger.warning("%s: %s: %s", topic, text, remedy)
+        logger.warning(
+            "%s: many events come late, after their tick has closed, and count in a later one (%s): "
+            "a longer events.grace waits for them",
+            topic,
+            share,
+        )
 
     def _log_clear(self, topic: str) -> None:
         logger.warning("%s: few of its events come late now", topic)
