@@ -68,7 +68,7 @@ def by_helm(values: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:
-    """A template's text, with `if` and `end` followed and all else evaluated."""
+    """A template's text, with `if`, `else` and `end` followed and all else evaluated."""
     out: list[str] = []
     holds: list[bool] = []
     for text, words in _pieces(template):
@@ -78,6 +78,8 @@ def render(template: str, context: Mapping[str, Any]) -> str:
             continue
         if words[0] == "if":
             holds.append(bool(_evaluate(words[1:], context)))
+        elif words == ["else"]:
+            holds.append(not holds.pop())
         elif words == ["end"]:
             holds.pop()
         elif all(holds):
@@ -139,6 +141,8 @@ def _call(name: str, arguments: list[Any], context: Mapping[str, Any]) -> Any:
             return hashlib.sha256(text.encode()).hexdigest()
         case "default", [instead, value]:
             return value or instead
+        case "replace", [old, new, text]:
+            return text.replace(old, new)
         case "required", [message, value]:
             if not value:
                 raise ChartError(message)

@@ -47,6 +47,31 @@ def settings(path: Path) -> Settings:
     return settings_of(document, path.parent)
 
 
+def test_every_file_that_a_deployment_names_is_in_the_repository() -> None:
+    """Comments name scripts to run and documents to read; those in containers begin with a slash."""
+    folders = ("deploy", "docs", "examples")
+    files = [
+        *ROOT.glob("*.*"),
+        *(path for folder in folders for path in (ROOT / folder).rglob("*.*")),
+    ]
+    tracked = {path.relative_to(ROOT) for path in files if path.is_file()}
+    known = {path.name for path in tracked}
+    name = r"(?<![\w./<-])[\w.-][\w./-]*\.(?:py|toml|ya?ml|json|md|lock)\b"
+    found = 0
+    for path in sorted(tracked):
+        if path.parts[0] != "deploy" or path.suffix in (".json", ".lock"):
+            continue
+        for named in re.findall(name, (ROOT / path).read_text()):
+            found += 1
+            is_path = named.startswith(("deploy/", "docs/", "examples/"))
+            assert Path(named) in tracked if is_path else Path(named).name in known, (path, named)
+        for folder in re.findall(
+            r"(?:deploy|docs|examples)/[\w/]*\w(?![\w/.-])", (ROOT / path).read_text()
+        ):
+            assert (ROOT / folder).exists(), (path, folder)
+    assert found > 30
+
+
 # The image
 
 

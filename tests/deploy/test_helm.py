@@ -6,6 +6,7 @@ operator v0.85.0; kubeconform has checked the manifests.
 
 import copy
 import json
+import re
 from typing import Any
 
 import jsonschema
@@ -19,6 +20,7 @@ from tests.deploy.test_files import KUBERNETES, manifests
 TEXT = (KUBERNETES / "settings.toml").read_text()
 GIVEN: dict[str, Any] = {"settings": TEXT}
 MONITORED = GIVEN | {"monitoring": {"enabled": True, "labels": {"release": "prometheus"}}}
+DOCS = "https://git.example.org/quietcount/docs"
 OFF = {"enabled": False}
 LARGE, SMALL = ({"resources": {"limits": {"memory": size}}} for size in ("3Gi", "1Gi"))
 ALL = (
@@ -29,6 +31,7 @@ ALL = (
     GIVEN | {"image": {"repository": "r.example/q", "tag": "7"}, "dashboard": SMALL},
     GIVEN | {"networkPolicy": {"kafkaNamespace": "streams", "kafkaPort": 9092}},
     MONITORED | {"monitoring": {"enabled": True, "namespace": "watch", "interval": "1m"}},
+    MONITORED | {"monitoring": {"enabled": True, "docs": DOCS}},
     GIVEN | {"secrets": {"key": "k", "worker": "w", "reader": "r", "admin": "a"}},
 )
 
@@ -114,6 +117,25 @@ def test_the_rules_are_the_alerts_and_the_figures_are_found() -> None:
     assert [end["port"] for end in monitor["spec"]["endpoints"]] == ports
     # Without the operator its kinds are not known.
     assert not of_kind("PrometheusRule", rendered(GIVEN))
+
+
+def test_runbooks_are_links_where_the_documents_are_served() -> None:
+    """A path alone is no address: it is one only behind the operator's own."""
+    [rule] = of_kind(
+        "PrometheusRule", rendered(MONITORED | {"monitoring": {"enabled": True, "docs": DOCS}})
+    )
+    text = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
+    [command] = re.findall(r"sed 's\|(.*)\|(.*)\|' deploy/prometheus/alerts.yml", text)
+    assert rule["spec"] == yaml.safe_load(text.replace(*command))
+    alerts = [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
+    for alert in alerts:
+        link = alert["annotations"]["runbook_url"]
+        assert link == f"{DOCS}/operations.md#{alert['alert'].lower()}"
+        assert "runbook" not in alert["annotations"]
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    for wrong in ("docs", f"{DOCS}/", f"{DOCS}/operations.md#x", "https://"):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(GIVEN | {"monitoring": {"docs": wrong}}, schema)
 
 
 @pytest.mark.parametrize("values", ALL)

@@ -127,8 +127,8 @@ def test_an_alert_has_a_severity_a_meaning_and_a_runbook(alert: dict[str, Any]) 
     name = alert["alert"]
     assert re.fullmatch("Quietcount[A-Za-z]+", name)
     assert alert["labels"]["severity"] in ("critical", "warning", "info")
-    assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
-    assert alert["annotations"]["runbook_url"] == f"docs/operations.md#{name.lower()}"
+    assert set(alert["annotations"]) == {"summary", "description", "runbook"}
+    assert alert["annotations"]["runbook"] == f"docs/operations.md#{name.lower()}"
     # What a template names must have outlived the query.
     used = set(re.findall(r"\$labels\.(\w+)", " ".join(alert["annotations"].values())))
     kind = promql_parser.AggregateExpr
