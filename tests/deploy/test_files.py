@@ -49,7 +49,7 @@ def settings(path: Path) -> Settings:
 
 def test_every_file_that_a_deployment_names_is_in_the_repository() -> None:
     """Comments name scripts to run and documents to read; those in containers begin with a slash."""
-    folders = ("deploy", "docs", "examples")
+    folders = ("deploy", "docs", "examples", "tests")
     files = [
         *ROOT.glob("*.*"),
         *(path for folder in folders for path in (ROOT / folder).rglob("*.*")),
