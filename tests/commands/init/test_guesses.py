@@ -24,7 +24,7 @@ from workers.commands.init.draft import Draft
 from workers.commands.init.fields import Form, survey
 from workers.commands.init.formats import CannotGuess
 from workers.commands.init.items import Range, range_between, range_of
-from workers.commands.init.tick_choice import choose_tick, config_of, rate_of
+from workers.commands.init.tick_choice import choose_tick, config_of
 from workers.commands.init.times import grace_of
 from workers.commands.init.writing import histogram_name, worker_name
 from workers.mechanisms.registry import build
@@ -194,7 +194,7 @@ def test_messy_events_give_settings_that_say_what_is_rejected() -> None:
     assert 'missing = "empty"' in text and "lack the items, or have null there" in comments(text)
     assert "; the others are rejected" in comments(text)
     # From event time: about a thousand in the hour, although the records came within a second.
-    assert rate_of(draft) == pytest.approx(1_000 / 3_600, rel=0.05)
+    assert draft.rate == pytest.approx(1_000 / 3_600, rel=0.05)
     # The country's name says nothing here, so it is offered only.
     assert draft.key is None and 'or key = "país"' in text
 

@@ -24,7 +24,8 @@ import numpy as np
 
 from workers.arrays.types import Longs
 from workers.commands.check.sample import Part, Sample
-from workers.commands.init.fields import OUTLIERS, walk
+from workers.commands.init.fields import walk
+from workers.commands.rates import PartitionSample, estimated_records, event_rates
 from workers.commands.undeclared import UndeclaredKeys, json_string
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.formats.reader import RecordFormats
@@ -321,7 +322,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     strict, lenient = Projection(sample.shape), Projection(replace(sample.shape, empty=True))
     reasons: dict[str, RejectReason] = {}
     undeclared = UndeclaredKeys(settings, sample.shape)
-    accepted_events: list[Events] = []
+    accepted_events: list[list[Events]] = []
     late: Counter[str] = Counter()
     numbers: dict[str, list[float | Decimal]] = {
         config.sum_lane.view: [] for config in settings.histograms if config.sum_lane is not None
@@ -337,6 +338,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                     found_here += strict.numbers(view, record)
         # The watermark before the sample is unknown; it begins with the first sampled event.
         clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
+        accepted_events.append([])
         for found, rejects in _read(source, part, latest):
             if len(found):
                 effective = clock.advance_by(found.times, None)
@@ -362,7 +364,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                     why.hint = _time_hint(sample.shape, reject.reason, record)
                     if reject.reason.startswith("record key") and part.objects is None:
                         why.hint = f"for example {part.records.key(reject.index)!r}"
-            accepted_events.append(found)
+            accepted_events[-1].append(found)
     wanted = wanted_paths(sample.shape)
     absent = {path: fields.nearest(path) for path in wanted if not fields.has(path)}
     for why in reasons.values():
@@ -370,8 +372,14 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         why.absent = next(map(why.fields.nearest, named), None)
     if NOT_DECLARED in reasons:
         reasons[NOT_DECLARED].keys = tuple(undeclared.lines())
-    times_by_part = [events.times[events.in_any_view] for events in accepted_events]
-    weighted = list(zip(accepted_events, _weights(times_by_part), strict=True))
+    times_by_part = [_times(batches) for batches in accepted_events]
+    oldest = [_times(_accepted(settings, sample, part)) for part in sample.oldest]
+    weights = _weights(sample, times_by_part, oldest)
+    weighted = [
+        (events, weight)
+        for batches, weight in zip(accepted_events, weights, strict=True)
+        for events in batches
+    ]
     times = _concatenated(times_by_part)
     records, accepted = len(sample), len(times)
     return Findings(
@@ -383,7 +391,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         last_ms=int(times.max()) if accepted else None,
         time_hint=_time_doubt(settings, times),
         times_of_records=sample.shape.time is None,
-        gaps=_gaps(settings, sample, times_by_part),
+        gaps=_gaps(settings, sample, times_by_part, oldest),
         histograms=tuple(
             _findings(settings, config, weighted, absent, numbers, late[config.name])
             for config in settings.histograms
@@ -398,7 +406,9 @@ def _late(config: HistogramConfig, events: Events, effective: Longs) -> int:
     return len(late) if seen is None else int(np.count_nonzero(seen[late]))
 
 
-def _gaps(settings: Settings, sample: Sample, times_by_part: Sequence[Longs]) -> tuple[Gap, ...]:
+def _gaps(
+    settings: Settings, sample: Sample, times_by_part: Sequence[Longs], oldest: Sequence[Longs]
+) -> tuple[Gap, ...]:
     """Return the long times that surely have no events: not those that the sample left out."""
     cut_off = {part.source.log for part in sample.oldest}
     newest = EventTimes(settings.histograms)
@@ -411,7 +421,7 @@ def _gaps(settings: Settings, sample: Sample, times_by_part: Sequence[Longs]) ->
         elif len(times):
             known_from = max(known_from, int(times.min()))
     known_until: list[int] = []
-    for times in _times_of_oldest(settings, sample):
+    for times in oldest:
         opening.add(times)
         if len(times):
             known_until.append(int(times.max()))
@@ -421,17 +431,18 @@ def _gaps(settings: Settings, sample: Sample, times_by_part: Sequence[Longs]) ->
     return tuple({(gap.start_ms, gap.end_ms): gap for gap in found}.values())
 
 
-def _times_of_oldest(settings: Settings, sample: Sample) -> Iterator[Longs]:
-    """Yield the times of the events among the oldest records of each partition."""
+def _times(batches: Sequence[Events]) -> Longs:
+    return _concatenated([events.times[events.in_any_view] for events in batches])
+
+
+def _accepted(settings: Settings, sample: Sample, part: Part) -> list[Events]:
+    """Return the events among a partition's oldest records."""
     reader = reader_of(settings, sample.shape)
-    formats = RecordFormats(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms
-    for part in sample.oldest:
-        placements = [(0, part.source.topic.partitions)]
-        partition = part.source.partition
-        source = source_reader_of(settings, reader, partition, placements, formats.make())
-        batches = [events for events, _ in _read(source, part, latest)]
-        yield _concatenated([events.times[events.in_any_view] for events in batches])
+    placements = [(0, part.source.topic.partitions)]
+    fmt = RecordFormats(settings, reader).make()
+    source = source_reader_of(settings, reader, part.source.partition, placements, fmt)
+    return [events for events, _ in _read(source, part, latest)]
 
 
 def _read(
@@ -560,25 +571,30 @@ def _clamped(
     return Numbers(len(given), sum(below), sum(above))
 
 
-def _weights(times_by_part: Sequence[Longs]) -> list[float]:
-    """Return, per partition, the events per second that one sampled event represents.
-
-    A partition's sample without a time span uses the span of all.
-    """
-    whole_s = _span_s(_concatenated(times_by_part))
-    fallback = 1 / whole_s if whole_s else 0.0
-    spans = [(len(times), _span_s(times)) for times in times_by_part]
-    return [(n - 1) / n / span_s if span_s else fallback for n, span_s in spans]
-
-
-def _span_s(times: Longs) -> float:
-    """Estimate the span from that of nearly all: one event of another year changes no rate."""
-    ordered, steps = np.sort(times), len(times) - 1
-    if steps < 1:
-        return 0.0
-    outliers = int(OUTLIERS * len(times))
-    span_ms = int(ordered[steps - outliers]) - int(ordered[outliers])
-    return span_ms / 1000 * steps / (steps - 2 * outliers)
+def _weights(
+    sample: Sample, times_by_part: Sequence[Longs], oldest: Sequence[Longs]
+) -> list[float]:
+    """Return, per partition, the events per second that one sampled event represents."""
+    began = {part.source.log: times for part, times in zip(sample.oldest, oldest, strict=True)}
+    samples = []
+    for part, times in zip(sample.parts, times_by_part, strict=True):
+        first = began.get(part.source.log)
+        events = float(len(times))
+        from_start = True
+        if first is not None:
+            from_start = False
+            if len(first):
+                low, high = sample.bounds[part.source.log]
+                records = estimated_records(part.records.offsets, low, high)
+                events = records * len(times) / len(part)
+                from_start = low == 0
+                times = np.concatenate([first, times])
+        elif part.source.log in sample.bounds:
+            from_start = sample.bounds[part.source.log][0] == 0
+        samples.append(PartitionSample(times=times, events=events, from_start=from_start))
+    rates = event_rates(samples)
+    numbers = [max(len(times), 1) for times in times_by_part]
+    return [rate / number for rate, number in zip(rates, numbers, strict=True)]
 
 
 def _concatenated(arrays: Sequence[Longs]) -> Longs:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -44,7 +44,8 @@ class Sample:
     """Records to examine: `live` if from a topic, `stopped` if time ran out first.
 
     `notes` say where partitions end before their logs do. `oldest` are the first records of the
-    partitions, with which a worker begins, unless they are among the `parts`.
+    partitions, with which a worker begins, unless they are among the `parts`. `bounds` are the
+    first offset of a partition in the topic, and the end of its committed records.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Sample:
     stopped: bool = False
     notes: Sequence[str] = ()
     oldest: Sequence[Part] = ()
+    bounds: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(len(part) for part in self.parts)
@@ -101,7 +103,14 @@ def of_topics(
     name = f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}"
     stopped = not enough and time.monotonic() > deadline
     return Sample(
-        name, parts, settings.shape, live=True, stopped=stopped, notes=notes, oldest=oldest
+        name,
+        parts,
+        settings.shape,
+        live=True,
+        stopped=stopped,
+        notes=notes,
+        oldest=oldest,
+        bounds={log: (of.low, of.stable) for log, of in bounds.items()},
     )
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from types import MappingProxyType
 
+import numpy as np
+
 from workers.commands.init.fields import (
     NEARLY_ALL,
     ConditionGuess,
@@ -32,6 +34,7 @@ from workers.commands.init.items import (
 from workers.commands.init.people import mark_people
 from workers.commands.init.sample import Sample
 from workers.commands.init.times import MAX_AHEAD_MS, OLDEST_MS, TimeCandidate, grace_of, times_of
+from workers.commands.rates import PartitionSample, estimated_records, event_rates
 from workers.commands.undeclared import json_string
 from workers.events.project import Event, Projection, ViewValues
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Condition, Shape, View, complaints
@@ -66,6 +69,7 @@ class Draft:
         pairs: occurrences of every (stream key, label) in them, within the bounds of an event.
         max_items, max_count, within: the bounds, and the shares of events within them.
         times: of the accepted events, ms since 1970.
+        rate: accepted events per second of event time; 0: unknown.
         personal: fields that are never offered as labels or stream keys.
         quoted_keys: whether the record keys are texts written as JSON, in quotes.
     """
@@ -93,6 +97,7 @@ class Draft:
     max_count: int
     within: tuple[float, float]
     times: Sequence[int]
+    rate: float
     personal: Sequence[Field]
     quoted_keys: bool
 
@@ -264,9 +269,33 @@ class SampleGuesses:
             max_count=max_count,
             within=(few_items, few_counts),
             times=times,
+            rate=self._rate([place for place, _, _ in seen], times),
             personal=[field for field in self.all_fields if field.who is not None],
             quoted_keys=self.quoted_keys,
         )
+
+    def _rate(self, places: Sequence[int], times: Sequence[int]) -> float:
+        """Return the accepted events per second: those at `places` of the sample, with `times`."""
+        offsets: dict[int, list[int]] = {}
+        for record in self._sample.records:
+            offsets.setdefault(record.partition, []).append(record.offset)
+        by_partition: dict[int, list[int]] = {partition: [] for partition in offsets}
+        for place, time_ms in zip(places, times, strict=True):
+            by_partition[self._sample.records[place].partition].append(time_ms)
+        samples = []
+        for partition, accepted in by_partition.items():
+            sampled = np.array(offsets[partition], dtype=np.int64)
+            low, high = self._sample.bounds.get(partition, (0, int(sampled.max()) + 1))
+            # The other half may be the oldest records, far from these.
+            newest = sampled[len(sampled) // 2 :]
+            number = estimated_records(newest, low, high)
+            sample = PartitionSample(
+                times=np.array(accepted, dtype=np.int64),
+                events=number * len(accepted) / len(sampled),
+                from_start=low == 0,
+            )
+            samples.append(sample)
+        return sum(event_rates(samples))
 
     def _events(self, shape: Shape) -> list[tuple[int, Event]]:
         """Return the events among all decoded records, with their places in the sample."""

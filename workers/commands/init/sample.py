@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workers.kafka.clients import Connection
 from workers.kafka.reading import Partition
@@ -83,7 +83,8 @@ class Sample:
 
     `total` is the number of offsets in the topic, approximately its records. `stopped`: fewer
     records were read than requested, because time ran out or they are large. `notes` say where
-    partitions end before their logs do.
+    partitions end before their logs do. `bounds` are, by partition, the first offset and the end
+    of the committed records.
     """
 
     records: list[Record]
@@ -92,6 +93,7 @@ class Sample:
     topics: Collection[str]
     stopped: bool = False
     notes: Sequence[str] = ()
+    bounds: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 def sample_of(
@@ -141,4 +143,5 @@ def sample_of(
         topics=topics,
         stopped=stopped,
         notes=notes,
+        bounds={partition: (of.low, of.stable) for (_, partition), of in bounds.items()},
     )

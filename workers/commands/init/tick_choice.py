@@ -7,7 +7,7 @@ if events are rare.
 from typing import NamedTuple
 
 from workers.commands.init.draft import ITEMS_PER_USER, Draft
-from workers.commands.init.fields import OUTLIERS, about
+from workers.commands.init.fields import about
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.registry import build
 from workers.privacy.plan.noise import curve, worst_and_rms
@@ -37,7 +37,7 @@ class TickChoice(NamedTuple):
 
 def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
     """Choose the shortest tick with its most common item above the noise, else the longest."""
-    rate = rate_of(draft)
+    rate = draft.rate or None
     commonest = 0.0
     if rate is not None and draft.pairs:
         commonest = rate * max(draft.pairs.values()) / draft.accepted
@@ -75,18 +75,6 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
     if threshold is not None:
         noise += f"; an item is first shown at about {about(threshold)}"
     return TickChoice(tick_ms, horizon, config.mechanism, tick_reason, horizon_reason, noise)
-
-
-def rate_of(draft: Draft) -> float | None:
-    """Estimate accepted events per second of event time; None: unknown."""
-    times = sorted(draft.times)
-    outliers = int(OUTLIERS * len(times))
-    if len(times) < 2:
-        return None
-    span_s = (times[-1 - outliers] - times[outliers]) / 1000
-    if span_s <= 0:
-        return None
-    return draft.sample.total * draft.accepted / max(len(draft.sample.records), 1) / span_s
 
 
 def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
