@@ -14,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from tests.pipeline.pipeline import KEY, Partition
+from tests.pipeline.pipeline import KEY, Partition, unk
 from tests.pipeline.test_snapshots import pages, tick
 from workers.arrays.texts import Texts
 from workers.arrays.types import Longs
@@ -23,10 +23,11 @@ from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.counters.base import Counter as NoiseCounter
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Noisy, Release
+from workers.mechanisms.registry import build
 from workers.pipeline.contributions import Message
 from workers.pipeline.factory import lanes, reader_of, source_reader_of, sums
 from workers.pipeline.intake import Intake
-from workers.pipeline.snapshots import Means, join_pages
+from workers.pipeline.snapshots import Means, Windows, join_pages
 from workers.settings.settings import Settings, settings_of
 
 Event = dict[str, Any]
@@ -252,6 +253,27 @@ def test_an_interval_holds_the_mean_whatever_the_count(count: int, true_mean: fl
     assert ((low <= mean) & (mean <= high))[known].all()
     assert (known == (counts > 1.959963984540054 * sd)).all()
     assert (high - low)[~known].min(initial=120.5) == 120.5
+
+
+@pytest.mark.parametrize("unit", range(-9, 6))
+def test_an_error_of_sums_has_the_same_digits_in_any_unit(unit: int) -> None:
+    """In billionths it was 0.0; nine digits, and what a reader derives from them is a bound."""
+    range_ = {"from": 0, "to": float(f"5e{unit}"), "step": float(f"1e{unit - 2}")}
+    means = Means(parse_sum({"field": "x"} | range_))
+    in_ones = Means(parse_sum({"field": "x", "from": 0, "to": 5, "step": 0.01}))
+    sd, of_sums = 45.2682, 20_314.123456
+    published = means.head(sd, of_sums)["sd"]
+    assert published == pytest.approx(means.sd(sd, of_sums), rel=5.1e-9)
+    assert published == pytest.approx(in_ones.head(sd, of_sums)["sd"] * 10.0**unit, rel=1e-12)
+    assert of_sums <= means.centred_sd(sd, published) <= 1.01 * of_sums
+    config = unk(
+        horizon=32, windows=(300_000,), tick_ms=10_000, sum=parse_sum({"field": "x"} | range_)
+    )
+    mechanism: Any = build(config)
+    stated: Any = Windows(config, mechanism).at(31)["windows"]
+    [window] = stated
+    change = means.sd(mechanism.difference_sd(31, 1), mechanism.of_sums.difference_sd(31, 1))
+    assert window["sum_sd"] == pytest.approx(change, rel=5.1e-9)
 
 
 def test_a_sum_is_rounded_once_however_large() -> None:

@@ -23,7 +23,7 @@ from workers.mechanisms.accounting import NotNegative
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import SUBTRACTING
 from workers.mechanisms.config.sums import parse_sum
-from workers.pipeline.snapshots import SD_DIGITS, Means, Numeric
+from workers.pipeline.snapshots import SD_DIGITS, Means, Numeric, rounded_sum_sd
 from workers.runtime.frozen import ready
 
 Fields = Mapping[str, Any]
@@ -165,7 +165,7 @@ def _of_sums(newer: Fields, older: Fields | None) -> tuple[Fields, Fields] | Non
         sums = np.array([found[label][0] - was[label][0] for label in both], dtype=np.float64)
         found = dict.fromkeys(found, means.unknown)
         found |= zip(both, means.changed_rows(counts, sums, errors), strict=True)
-        sd = round(sum(of_sum for _, of_sum in errors), SD_DIGITS)
+        sd = rounded_sum_sd(sum(of_sum for _, of_sum in errors))
         return found, newer["sum"] | {"sd": sd}
     return None
 

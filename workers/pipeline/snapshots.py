@@ -234,14 +234,14 @@ class Means(Frozen):
 
     def centred_sd(self, sd: float, of_sum: float) -> float:
         """Return a bound of the sd of a centred sum, with published sds of a count and of a sum."""
-        most = (of_sum + SD_ROUNDING) * (1 + 2**-50)
+        most = of_sum * (1 + SUM_SD_ROUNDING) * (1 + 2**-50)
         least = abs(self._middle) * max(sd - SD_ROUNDING, 0.0)
         return math.sqrt(max(most * most - least * least, 0.0)) / self._half
 
     def head(self, sd: float, of_sums: float) -> dict[str, Any]:
         """Return the field `sum` of a snapshot."""
         low, high = map(_number, (self._of.from_, self._of.to))
-        own = round(self.sd(sd, of_sums), SD_DIGITS)
+        own = rounded_sum_sd(self.sd(sd, of_sums))
         return {"from": low, "to": high, "step": _number(self._of.step), "sd": own}
 
     def rows(
@@ -317,8 +317,17 @@ def _number(value: Decimal) -> int | float:
     return int(value) if value == value.to_integral_value() else float(value)
 
 
-SD_DIGITS = 4  # rounded like every other sd in a snapshot
+# Decimal places of an sd of counts in a snapshot.
+SD_DIGITS = 4
 SD_ROUNDING = 0.5 * 10.0**-SD_DIGITS
+# Significant digits of an sd of sums, whose unit may be of any size; the largest relative error.
+SUM_SD_DIGITS = 9
+SUM_SD_ROUNDING = 0.5 * 10.0 ** (1 - SUM_SD_DIGITS)
+
+
+def rounded_sum_sd(sd: float) -> float:
+    """Round an sd of sums to significant digits, to the nearest: the same on every machine."""
+    return float(f"{sd:.{SUM_SD_DIGITS}g}")
 
 
 class Windows:
@@ -348,7 +357,7 @@ class Windows:
             window = {"ms": length, "ticks": covered, "sd": round(sd, SD_DIGITS)}
             if self._sums is not None and self._means is not None:
                 of_sum = self._means.sd(sd, self._sums.difference_sd(t, t - covered))
-                window["sum_sd"] = round(of_sum, SD_DIGITS)
+                window["sum_sd"] = rounded_sum_sd(of_sum)
             if self._totals is not None:
                 of_all = self._totals.difference_sd(t, t - covered)
                 window["all_items_sd"] = round(of_all, SD_DIGITS)

@@ -73,7 +73,7 @@ export const measured = (value) => digits.format(value).replace("-", "−");
 // A number and its interval, of which an end may be open (null), with as many places as the interval lets stand.
 export function spread(value, low, high) {
   const width = low !== null && high !== null && high > low ? high - low : null;
-  const places = width === null ? null : Math.min(9, Math.max(0, 1 - Math.floor(Math.log10(width))));
+  const places = width === null ? null : Math.min(20, Math.max(0, 1 - Math.floor(Math.log10(width))));
   const format = places === null ? digits : new Intl.NumberFormat("en", { minimumFractionDigits: places, maximumFractionDigits: places });
   const written = (number) => format.format(number).replace("-", "−");
   const interval = low === null ? (high === null ? "anywhere" : `at most ${written(high)}`) : high === null ? `at least ${written(low)}` : `${written(low)} to ${written(high)}`;
