@@ -82,6 +82,13 @@ ATOMS: Mapping[str, Atom] = MappingProxyType(
         "empty lines": _repeated(b"[", b"{}", b"]"),
         "lines twice": _repeated(b"[", b'{"sku":1,"qty":2,"sku":3}', b"]"),
         "lines of exponents": _repeated(b"[", b'{"sku":"a","qty":1e0}', b"]"),
+        "lines of halves": _repeated(b"[", b'{"sku":1,"qty":0.5}', b"]"),
+        "lines of long halves": _repeated(b"[", b'{"sku":1,"qty":0.5%s}' % (b"0" * 31), b"]"),
+        "halves, then a long one": lambda size, rng: (
+            b"["
+            + b'{"sku":1,"qty":0.5},' * max(1, size // 21)
+            + b'{"sku":1,"qty":0.%s5}]' % (b"0" * 31)
+        ),
         "text": _text(b"a"),
         "escaped text": _text(rb"\u0061"),
         "quotes": _text(rb"\""),

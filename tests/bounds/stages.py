@@ -85,6 +85,13 @@ VARIANTS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
                 unk("names", items="user", where=[{"field": "kind", "in": _KINDS}]),
             ],
         },
+        "sums": {
+            "events": {"items": "lines[].sku"},
+            "histogram": [
+                unk(f"sums{n}", sum={"field": "lines[].qty", "from": 0, "to": 10 + n, "step": 1})
+                for n in range(5)
+            ],
+        },
         "users": {
             "events": {"user": "user"},
             "privacy": {"unit": "user"},

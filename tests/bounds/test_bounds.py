@@ -59,6 +59,7 @@ ODD_KEYS = Shape((of(key=("words", 18), kind=("escaped counts", 8)),), 3_000)
 DISTINCT = Shape((of(items=("distinct words", 20), lines=("distinct lines", 20)),), 60_000)
 LINES = Shape((of(lines=("distinct lines", 970_000)),))
 TWICE = Shape((Kind((("other", "lines of exponents", 20),), "names twice"),), 400)
+HALVES = Shape((of(lines=("halves, then a long one", 970_000)),))
 #: The worst that climbing and thinking found, without what made no difference.
 WORST = [
     (Cell("contribute", MEMORY, "several", "avro"), EMPTY),
@@ -67,6 +68,9 @@ WORST = [
     (Cell("contribute", MEMORY, "several", "avro"), ONES),
     (Cell("contribute", MEMORY, "several", "protobuf"), EMPTY),
     (Cell("contribute", TIME, "items", "json"), NULLS),
+    (Cell("contribute", TIME, "sums", "json"), HALVES),
+    (Cell("contribute", TIME, "sums", "json"), Shape((of(lines=("lines of halves", 970_000)),))),
+    (Cell("check", TIME, "sums", "json"), HALVES),
     (Cell("contribute", TIME, "several", "json_schema"), NO_TIMES),
     (Cell("contribute", TIME, "several", "protobuf"), DAMAGED),
     (Cell("rekey", MEMORY, "rekey", "json"), NO_KEYS),

@@ -124,6 +124,18 @@ ORDINARY = {name: (case_of(events), record) for name, (events, record) in SINGLE
         ),
         {"k": "a", "t": 5, "total": -3.25, "l": [{"s": "x", "p": 9.99}, {"s": "y", "p": 120}]},
     ),
+    "prices halfway between two steps": (
+        case_of(
+            {"key": "k", "items": "l[].s"},
+            {"sum": {"field": "l[].p", "from": 0, "to": 100, "step": 0.01}},
+            {"sum": {"field": "total", "from": -10, "to": 10, "step": 1}},
+        ),
+        {
+            "k": "a",
+            "total": -2.5,
+            "l": [{"s": "x", "p": 0.005}, {"s": "y", "p": 1.115}, {"s": "z", "p": 99.995}],
+        },
+    ),
     "prices of a list and an object": (
         case_of(
             {"key": "k", "items": "i"},
@@ -364,8 +376,10 @@ DEFECTS = {
     "one value where a list is wanted": (" column[ONLY_LIST] or", ""),
     "an object beside a count": ("counts_one or column[BUCKETS]", "column[BUCKETS]"),
     "an item without its count": ("if at[of[COUNT]] >= 0 else -1", "if at[of[COUNT]] >= 0 else 1"),
-    "near a step is sure": ("if found == math.floor(upper) and", "if"),
-    "what is no number is in steps": ("math.floor(upper) and is_number", "math.floor(upper)"),
+    "near a step is sure": ("if found != most:", "if False:"),
+    "what is no number is in steps": ("if not is_number:\n        return -1", "pass"),
+    "halfway goes down": ("part >= edge_part % PART", "part > edge_part % PART"),
+    "edges are whole numbers": ("edge += edge_part // PART", "edge_part = 0"),
     "the steps of the first column": ("program.sums[column]", "program.sums[0]"),
     "missing items are none": (
         "if not program.empty:\n                    status[event] = DECLINED",

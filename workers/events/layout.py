@@ -10,7 +10,7 @@ import numpy as np
 from workers.arrays.types import Longs
 from workers.arrays.words import WORD
 from workers.events import view_kernels as kernels
-from workers.events.log_values import ISO, MS, NS, US, S
+from workers.events.log_values import EXACT_DIGITS, ISO, MS, NS, PART, PART_DIGITS, US, S
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.mechanisms.config.sums import Sum
 from workers.mechanisms.config.views import (
@@ -81,6 +81,7 @@ class Layout(Frozen):
             read_only(np.array(rows.reals, dtype=np.float64)),
             read_only(np.array(rows.edges, dtype=np.float64)),
             read_only(np.array(rows.sums, dtype=np.float64)),
+            _table(rows.exact_sums, kernels.EXACT_COLUMNS),
             shape.empty,
         )
         self.tree = build(list(rows.wanted.values()))
@@ -100,6 +101,21 @@ def _steps(of: Sum) -> tuple[float, float, float, float]:
     return least, step, float(of.steps), error if error < 0.25 else math.inf
 
 
+def _exact_steps(of: Sum) -> list[int]:
+    """Return a sum's whole numbers for `view_kernels.exact_steps`: all of them are that."""
+    half = of.step / 2
+    row = [
+        *divmod(int(of.from_.scaleb(PART_DIGITS)), PART),
+        *divmod(int(half.scaleb(PART_DIGITS)), PART),
+    ]
+    digits = max(-int(number.as_tuple().exponent) for number in (of.from_, of.to, half))
+    digits = max(digits, 0)
+    largest = max(abs(of.from_), abs(of.to)).scaleb(digits)
+    if largest >= 10**EXACT_DIGITS:
+        return [*row, 0, 0, -1]
+    return [*row, int(of.from_.scaleb(digits)), int(half.scaleb(digits)), digits]
+
+
 def _table(rows: Sequence[Sequence[int]], width: int) -> Longs:
     return read_only(np.array(rows or np.empty((0, width)), dtype=np.int64))
 
@@ -116,6 +132,7 @@ class _Rows:
         self.reals: list[float] = []
         self.edges: list[float] = []
         self.sums: list[tuple[float, float, float, float]] = []
+        self.exact_sums: list[list[int]] = []
 
     @property
     def slots(self) -> int:
@@ -165,7 +182,12 @@ class _Rows:
         row[kernels.EDGES_STOP] = len(self.edges)
         row[kernels.SUMS] = int(items.sum is not None)
         row[kernels.OF_EVENT] = int(items.count is not None and items.count.list_at is None)
-        self.sums.append((0.0, 0.0, 0.0, 0.0) if items.sum is None else _steps(items.sum))
+        if items.sum is None:
+            self.sums.append((0.0, 0.0, 0.0, 0.0))
+            self.exact_sums.append([0] * kernels.EXACT_COLUMNS)
+        else:
+            self.sums.append(_steps(items.sum))
+            self.exact_sums.append(_exact_steps(items.sum))
         return row
 
     def _add(self, condition: Condition) -> None:

@@ -20,6 +20,7 @@ from workers.events.json_scanner import (
     scan_number,
 )
 from workers.events.log import KIND, START, STOP
+from workers.runtime.frozen import read_only
 from workers.settings.times import TIME_MAX_MS
 
 # Maximum UTF-8 bytes of a label, stream key or user, as in `mechanisms.config.histogram`.
@@ -34,6 +35,11 @@ EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
 # Bound on the relative error of `parse_real`.
 NEAR = 1e-13
 WORD_POWER = 10**WORD
+# Numbers of a sum are compared in whole numbers and parts of 10^-16; both fit in 64 bits.
+PART_DIGITS = 16
+PART = 10**PART_DIGITS
+POWERS = read_only(10 ** np.arange(PART_DIGITS + 1, dtype=np.int64))
+WHOLE_MAX = 10**17
 MS, S, US, NS, ISO = 0, 1, 2, 3, 4
 NO_OFFSET = -1 << 20
 
@@ -112,6 +118,46 @@ def past_whole_digits(data: Bytes, start: int, stop: int) -> int:
         if data[at] == POINT:
             return at
     return stop
+
+
+@checked_part
+def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
+    """Parse a decimal number down to 1 / PART; return whole and part, int64, 0 <= part < PART.
+
+    Wholes beyond WHOLE_MAX are that. The cost is that of the digits, whatever the exponent is.
+    """
+    minus = data[start] == 45
+    at = start + minus
+    point, end = -1, at
+    while end < stop and data[end] | 32 != SMALL_E:
+        if data[end] == 46:
+            point = end
+        end += 1
+    exponent = 0
+    if end < stop:
+        exponent = parse_integer(data, end + 1 + (data[end + 1] == PLUS), stop)
+    power = (end if point < 0 else point) - at + exponent
+    whole, part, rest = 0, 0, False
+    for digit in range(at, end):
+        if digit == point:
+            continue
+        value = int(data[digit]) - ZERO
+        power -= 1
+        if power >= 0:
+            if value > 0 and power >= PART_DIGITS:
+                whole = WHOLE_MAX
+            elif value > 0:
+                whole = min(whole + value * POWERS[power], WHOLE_MAX)
+        elif power >= -PART_DIGITS:
+            part += value * POWERS[PART_DIGITS + power]
+        elif value > 0:
+            rest = True
+            break
+    if not minus:
+        return whole, part
+    # Rounded down: the part is counted from the whole number below.
+    below = part + rest
+    return (-whole, 0) if below == 0 else (-whole - 1, PART - below)
 
 
 @kernel_inline

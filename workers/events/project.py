@@ -14,6 +14,7 @@ from workers.events.log_values import AMOUNT_MAX
 from workers.events.numbers import number_in
 from workers.events.times import ISO, time_ms, why_no_time
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
+from workers.mechanisms.config.sums import Rounding
 from workers.mechanisms.config.views import Condition, Path, Shape, View, as_label, parse
 from workers.runtime.frozen import Frozen
 
@@ -67,11 +68,12 @@ class Projection(Frozen):
             return str(why)
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
 
-    def numbers(self, view: str, record: object) -> list[float | Decimal]:
-        """Return the numbers of a view of sums in an event, one for each item."""
-        of = dict(zip(self._shape.views, self._views, strict=True))[view]
-        valid = isinstance(record, Mapping) and not isinstance(self.event(record), str)
-        return of.numbers(record) if valid and isinstance(record, Mapping) else []
+    def numbers(self, record: object) -> dict[str, list[float | Decimal]]:
+        """Return the numbers of every view of sums in an event, one for each item."""
+        if not isinstance(record, Mapping) or isinstance(self.event(record), str):
+            return {}
+        views = zip(self._shape.views, self._views, strict=True)
+        return {name: view.numbers(record) for name, view in views if view.adds_up}
 
     def user_and_time(self, record: object) -> tuple[str | None, int]:
         """Return user and time: None and -1 if unreadable, "" and 0 if not a field."""
@@ -114,7 +116,15 @@ class Projection(Frozen):
 class _ViewProjection(Frozen):
     def __init__(self, view: View, empty: bool) -> None:
         self._view, self._empty, self._number = view, empty, view.number
+        self._rounding = None if view.sum is None else Rounding(view.sum)
         self._where = tuple((condition, parse(condition.field).steps) for condition in view.where)
+
+    @property
+    def adds_up(self) -> bool:
+        return self._rounding is not None
+
+    def _holds(self, record: Mapping[str, Any]) -> bool:
+        return all(holds(condition, _value(record, steps)) for condition, steps in self._where)
 
     def seen(self, record: Mapping[str, Any]) -> ViewValues | None:
         for condition, steps in self._where:
@@ -133,14 +143,14 @@ class _ViewProjection(Frozen):
                 raise _Rejected(f"field {_name(key)} is {NOT_UNICODE}")
             name = _text(given)
         items, amounts = self._items(record)
-        if self._view.sum is not None:
+        if self._rounding is not None:
             numbers = self._numbers(record, len(items))
-            amounts = list(map(self._view.sum.steps_of, numbers))
+            amounts = list(map(self._rounding.steps_of, numbers))
         return ViewValues(name, items, amounts)
 
     def numbers(self, record: Mapping[str, Any]) -> list[float | Decimal]:
-        """Return the numbers of a view of sums, one for each item; [] where it has none."""
-        if self.seen(record) is None:
+        """Return the numbers of a view of sums in a valid event, one for each item it counts."""
+        if not self._holds(record):
             return []
         return self._numbers(record, len(self._items(record)[0]))
 

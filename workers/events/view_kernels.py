@@ -21,8 +21,13 @@ from workers.events import log as kinds
 from workers.events.json_scanner import same
 from workers.events.log import DECLINED, KIND, SLOT, START, STOP, Flags
 from workers.events.log_values import (
+    PART,
+    POWERS,
+    WHOLE_MAX,
     WRITTEN_MAX,
+    decimal_parts,
     item_count,
+    kind_in_text,
     label,
     may_be_time,
     number_bounds,
@@ -34,6 +39,8 @@ from workers.events.log_values import (
 READ, SKIPPED = 0, 1
 # The label count of an event that the view excludes.
 UNSEEN = -1
+# Half of the digits of PART.
+LOW_PART = 10**8
 # Columns of `views`; COLUMN is the view's row in `columns`.
 VIEW_KEY, COLUMN, CONDITION, CONDITIONS_STOP = range(4)
 VIEW_COLUMNS = 4
@@ -43,6 +50,10 @@ COLUMN_COLUMNS = 9
 # Of a column of sums, whose COUNT is a number (OF_EVENT: one for the event, not beside each item):
 # `from`, `step`, R, and a bound on the error of a number in steps, computed in floats.
 LEAST, STEP, STEPS, STEPS_ERROR = range(4)
+# The same in whole numbers, as `log_values.decimal_parts`: `from`, and half a step. Where every
+# edge between steps has at most 15 digits, both in units of 10^-DIGITS too, else DIGITS is -1.
+FROM_WHOLE, FROM_PART, HALF_WHOLE, HALF_PART, FROM_UNITS, HALF_UNITS, DIGITS = range(7)
+EXACT_COLUMNS = 7
 # Columns of `conditions`; operands: rows FIRST to LAST of `words`, a row of `reals`, or 1 or 0.
 FIELD, ASKS, FIRST, LAST = range(4)
 IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = range(5)
@@ -77,6 +88,7 @@ class Program(NamedTuple):
     reals: Floats
     edges: Floats
     sums: Floats  # (c, 4), see LEAST; 0 for a column of counts
+    exact_sums: Longs  # (c, EXACT_COLUMNS), see FROM_WHOLE
     empty: bool
 
 
@@ -109,6 +121,7 @@ class Output(NamedTuple):
 class Target(NamedTuple):
     column: Longs
     sums: Floats
+    exact_sums: Longs
     program: Program
     labels: Longs
     amounts: Longs
@@ -177,6 +190,47 @@ def find_bucket(value: float, edges: Floats, first: int, stop: int) -> int:
     return found
 
 
+@kernel_part
+def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> int:
+    """Return a number in steps, `least` to `most`, by whole numbers; -1 if unsure.
+
+    Steps k begin at the edge from + (2k - 1) half. A float counts as its shortest decimal: one edge
+    of at most 15 digits is at or below it if that edge's nearest float is (no other decimal of so
+    few digits has the same nearest float).
+    """
+    kind, start, stop = logs.rows[row, KIND], logs.rows[row, START], logs.rows[row, STOP]
+    whole, part, real = 0, 0, 0.0
+    if kind == kinds.TEXT and kind_in_text(logs.data, start, stop) == kinds.TEXT:
+        return -1
+    if kind == kinds.REAL:
+        if exact[DIGITS] < 0:
+            return -1
+        real = np.int64(start).view(np.float64)
+    elif kind == kinds.VALUE:
+        whole = min(max(start, -WHOLE_MAX), WHOLE_MAX)
+    else:
+        whole, part = decimal_parts(logs.data, start, stop)
+    while least < most:
+        steps = (least + most + 1) // 2
+        halves = 2 * steps - 1
+        if kind == kinds.REAL:
+            units = exact[FROM_UNITS] + halves * exact[HALF_UNITS]
+            reached = real >= float(units) / float(POWERS[exact[DIGITS]])
+        else:
+            # In three pieces, none of which exceeds 64 bits.
+            low = halves * (exact[HALF_PART] % LOW_PART)
+            high = halves * (exact[HALF_PART] // LOW_PART) + low // LOW_PART
+            edge_part = exact[FROM_PART] + high % LOW_PART * LOW_PART + low % LOW_PART
+            edge = exact[FROM_WHOLE] + halves * exact[HALF_WHOLE] + high // LOW_PART
+            edge += edge_part // PART
+            reached = whole > edge or (whole == edge and part >= edge_part % PART)
+        if reached:
+            least = steps
+        else:
+            most = steps - 1
+    return least
+
+
 @kernel_inline
 def amount_of(logs: Logs, row: int, to: Target) -> int:
     """Return an item's count or, in a column of sums, its number in steps; -1 if unsure.
@@ -192,7 +246,12 @@ def amount_of(logs: Logs, row: int, to: Target) -> int:
     lower = min(max((low - least) / step - error + 0.5, 0.0), steps)
     upper = min(max((high - least) / step + error + 0.5, 0.0), steps)
     found = math.floor(lower)
-    return int(found) if found == math.floor(upper) and is_number else -1
+    if not is_number:
+        return -1
+    most = math.floor(upper)
+    if found != most:
+        found = exact_steps(logs, row, to.exact_sums, int(found), int(most))
+    return int(found)
 
 
 @kernel_inline
@@ -353,7 +412,13 @@ def project_views(
             of = columns[column]
             is_uneven = uneven[column : column + 1]
             to = Target(
-                of, program.sums[column], program, labels[column], amounts[column], is_uneven
+                of,
+                program.sums[column],
+                program.exact_sums[column],
+                program,
+                labels[column],
+                amounts[column],
+                is_uneven,
             )
             opened = of[ELEMENTS]
             place = at[opened] if opened >= 0 else at[of[ITEMS]]

@@ -334,8 +334,8 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         for i in range(len(part)):
             if (record := _decoded(source, part, i)) is not None:
                 fields.add(record)
-                for view, found_here in numbers.items():
-                    found_here += strict.numbers(view, record)
+                for view, found_here in strict.numbers(record).items():
+                    numbers[view] += found_here
         # The watermark before the sample is unknown; it begins with the first sampled event.
         clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
         accepted_events.append([])

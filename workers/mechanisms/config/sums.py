@@ -13,13 +13,14 @@ events are below 2^63 for n < 4.6e12: 53 days of a million events a second, all 
 """
 
 import math
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
 import msgspec
 
 from workers.mechanisms.config.checked import display
+from workers.runtime.frozen import Frozen
 
 STEPS_MAX = 1_000_000
 DIGITS_MAX = 15
@@ -27,8 +28,11 @@ DEFAULT_SHARE = 0.5
 ALLOWED = 'a field and its range, such as { field = "price", from = 0, to = 100, step = 0.01 }'
 _NUMBER = f"a number with at most {DIGITS_MAX} digits before the point, and as many after it"
 _SHARE = "a number from 0.05 to 0.95, such as 0.5"
-# Edges between steps have at most 15 digits before the point, 16 after it.
 _EXACT = Context(prec=2 * DIGITS_MAX + 10)
+# Edges between steps have one digit more after the point than steps.
+UNIT_DIGITS = DIGITS_MAX + 1
+_UNIT = Decimal((0, (1,), -UNIT_DIGITS))
+_DOWN = Context(prec=2 * DIGITS_MAX + 10, rounding=ROUND_FLOOR)
 
 
 class Sum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,30 +53,42 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return (Fraction(self.from_) + Fraction(self.to)) / 2
 
     def steps_of(self, value: float | Decimal) -> int:
-        """Return a number, not NaN, in steps above `from`."""
-        number = self.exactly(value)
-        # Before any arithmetic: an exponent may be too large for it.
-        if number <= self.from_:
-            return 0
-        if number >= self.to:
-            return self.steps
-        near = (float(number) - float(self.from_)) / float(self.step) + 0.5
-        found = min(max(math.floor(near), 0), self.steps)
-        while found < self.steps and number >= self._edge(found + 1):
-            found += 1
-        while found > 0 and number < self._edge(found):
-            found -= 1
-        return found
+        """Return a number, not NaN, in steps above `from`; see `Rounding`."""
+        return Rounding(self).steps_of(value)
 
     @staticmethod
     def exactly(value: float | Decimal) -> int | Decimal:
         """Return a number as it is written; a float as its shortest decimal."""
         return Decimal(repr(value)) if isinstance(value, float) else value
 
-    def _edge(self, steps: int) -> Decimal:
-        """Return the least number that counts as this many steps."""
-        halves = _EXACT.multiply(self.step, Decimal(2 * steps - 1))
-        return _EXACT.add(self.from_, _EXACT.multiply(halves, Decimal("0.5")))
+
+class Rounding(Frozen):
+    """Numbers of a sum to steps, exactly, in whole units of 10^-`UNIT_DIGITS`.
+
+    `from` and all edges between steps are whole units. So a number may be rounded down to one.
+    """
+
+    def __init__(self, of: Sum) -> None:
+        self._least = of.from_
+        self._most = of.to
+        self._steps = of.steps
+        self._from_units = _units(of.from_)
+        self._step_units = _units(of.step)
+
+    def steps_of(self, value: float | Decimal) -> int:
+        number = Sum.exactly(value)
+        # Before any arithmetic: an exponent may be too large for it.
+        if number <= self._least:
+            return 0
+        if number >= self._most:
+            return self._steps
+        halves = 2 * (_units(Decimal(number)) - self._from_units) // self._step_units
+        return (halves + 1) // 2
+
+
+def _units(number: Decimal) -> int:
+    """Return a number of at most `DIGITS_MAX` digits before the point in whole units, down."""
+    return int(_DOWN.scaleb(_DOWN.quantize(number, _UNIT), UNIT_DIGITS))
 
 
 def parse_sum(value: object) -> Sum:
