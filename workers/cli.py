@@ -125,6 +125,12 @@ def cli(context: click.Context, debug: bool) -> None:
     metavar="PORT",
     help="Overrides worker.metrics_port, the port of /metrics, /healthz and /readyz.",
 )
+@option(
+    "--data-dir",
+    type=PATH,
+    metavar="DIR",
+    help="Overrides worker.data_dir: workers on one machine need different ones.",
+)
 @option("--embedded", hidden=True, metavar="ID", help="Cluster id of the demo's embedded Kafka.")
 @click.pass_obj
 def run(
@@ -132,6 +138,7 @@ def run(
     config: Path,
     log_format: str | None,
     metrics_port: int | None,
+    data_dir: Path | None,
     embedded: str | None,
 ) -> int:
     """Run the worker until SIGTERM.
@@ -151,7 +158,9 @@ def run(
         from workers.commands.compiling import logger as compiling
 
         ensure_compiled(compiling.info)
-        status = run_worker(settings, metrics_port=metrics_port, embedded=embedded)
+        status = run_worker(
+            settings, metrics_port=metrics_port, data_dir=data_dir, embedded=embedded
+        )
     # A shard's thread may be waiting for an unavailable broker. Nothing needs saving: do not wait.
     last_resort = threading.Timer(EXIT_DEADLINE_S, os._exit, (status,))
     last_resort.daemon = True
@@ -555,6 +564,19 @@ def retire(config: Path, name: str) -> int:
         f"If {name} comes back it begins again with generation = {generation + 1}, which is charged again."
     )
     return 0
+
+
+@cli.command("explain")
+@click.argument("words", nargs=-1, required=True, metavar="MESSAGE")
+def explain_message(words: tuple[str, ...]) -> int:
+    """Say what a message from a log or a command means, and what to do.
+
+    Prints the row of docs/operations.md for it. Put the line, or some of its words, in quotes.
+    Exits with 1 if no row has these words.
+    """
+    from workers.commands.explaining import explain_message as show
+
+    return show(" ".join(words))
 
 
 @cli.group()

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests import ROOT
+from workers.commands.explaining import HOLE
 
 GUIDE = ROOT / "docs" / "operations.md"
-HOLE = "…"
 WORD = r"[^\W\d_]{2,}"
 
 #: Raised with a message for the operator; subclasses in the package count too.
@@ -329,24 +329,3 @@ def _words_of(word: str, tree: ast.Module) -> set[str]:
         if named.isupper() or named.endswith("fault"):
             found |= _words_of(named, tree)
     return found
-
-
-def rows(heading: str, guide: str) -> list[list[str]]:
-    """The rows of the tables between a heading and the next one of its level or above."""
-    level = len(heading) - len(heading.lstrip("#"))
-    pattern = rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)"
-    [section] = re.findall(pattern, guide, re.MULTILINE | re.DOTALL)
-    lines = [line.strip("|").split(" | ") for line in section.splitlines() if line[:2] == "| "]
-    found = [[cell.strip() for cell in line] for line in lines]
-    headings = ("symptom", "code", "reason")
-    return [row for row in found if not set(row[0]) <= set("-| ") and row[0] not in headings]
-
-
-def patterns(row: list[str]) -> list[str]:
-    return re.findall(r"`([^`]+)`", row[0])
-
-
-def covers(pattern: str, text: str) -> bool:
-    """Whether a message has the pattern's words, in their order."""
-    parts = [re.escape(part.strip()) for part in pattern.split(HOLE) if part.strip()]
-    return re.search(".*?".join(parts), text) is not None

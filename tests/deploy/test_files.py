@@ -1,8 +1,12 @@
 """The files of deploy/ agree with each other, the worker's ports and settings, and the guide."""
 
+import configparser
 import importlib.metadata
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,8 @@ import pytest
 import yaml
 
 from tests import ROOT
+from workers.cli import cli
+from workers.commands.explaining import rows
 from workers.kafka.topics import plan_topics
 from workers.runtime.sizes import TOPIC_BYTES
 from workers.settings.settings import Settings, rekey_topics, settings_of
@@ -292,3 +298,53 @@ def test_the_topics_are_those_that_the_worker_makes() -> None:
     for topic in plan_topics("orders", ["orders"], 12, 12, ["orders.products"], {})[1:]:
         assert made[topic.name].items() >= topic.config().items()
         assert topic.purpose == "dead letters" or made[topic.name]["min.insync.replicas"] == "2"
+
+
+# systemd
+
+
+UNIT = DEPLOY / "systemd" / "quietcount.service"
+
+
+def unit() -> configparser.ConfigParser:
+    found = configparser.ConfigParser(interpolation=None)
+    found.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    found.read_string(UNIT.read_text())
+    return found
+
+
+def test_the_unit_restarts_after_the_codes_that_the_guide_says() -> None:
+    """On failure: after every code but 0 and those that it names."""
+    service = unit()["Service"]
+    codes = {
+        row[0]: row[-1] for row in rows("## Exit codes", (ROOT / "docs/operations.md").read_text())
+    }
+    kept = {code for code, restart in codes.items() if restart == "no"}
+    assert {"70", "75"} == {code for code, restart in codes.items() if restart == "yes"}
+    assert service["Restart"] == "on-failure"
+    assert {"0", *service["RestartPreventExitStatus"].split()} == kept
+    assert int(service["TimeoutStopSec"]) >= 60 and service["LimitCORE"] == "0"
+
+
+def test_the_unit_starts_a_worker_with_options_that_it_has_and_nothing_else_to_write() -> None:
+    service = unit()["Service"]
+    program, *arguments = shlex.split(service["ExecStart"])
+    assert program.endswith("/bin/quietcount") and arguments[0] == "run"
+    known = {name for option in cli.commands["run"].params for name in option.opts}
+    assert {name for name in arguments if name.startswith("-")} <= known
+    assert arguments[arguments.index("--data-dir") + 1] == "${STATE_DIRECTORY}"
+    assert "StateDirectory" in service and service["ProtectSystem"] == "strict"
+    assert service["UMask"] == "0077" and service["StateDirectoryMode"] == "0700"
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    """Where there is one; but for the program, which is installed elsewhere."""
+    analyze = shutil.which("systemd-analyze")
+    program = unit()["Service"]["ExecStart"].split()[0]
+    copy = tmp_path / UNIT.name
+    copy.write_text(UNIT.read_text().replace(program, sys.executable))
+    if analyze is not None:
+        done = subprocess.run(
+            [analyze, "verify", copy], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")

@@ -7,7 +7,8 @@ from functools import cache
 import pytest
 
 from tests.deploy import messages as messages_of
-from tests.deploy.messages import GUIDE, HOLE, INTERNAL, Message, covers, messages, patterns, rows
+from tests.deploy.messages import GUIDE, INTERNAL, Message, messages
+from workers.commands.explaining import HOLE, covers, patterns, rows
 
 pytestmark = pytest.mark.slow
 

@@ -133,7 +133,11 @@ ORDINARY = {name: (case_of(events), record) for name, (events, record) in SINGLE
         {
             "k": "a",
             "total": -2.5,
-            "l": [{"s": "x", "p": 0.005}, {"s": "y", "p": 1.115}, {"s": "z", "p": 99.995}],
+            "l": [
+                {"s": "x", "p": 0.005},
+                {"s": "y", "p": 1.115},
+                {"s": "z", "p": 1.1149999999999998},
+            ],
         },
     ),
     "prices of a list and an object": (

@@ -113,3 +113,26 @@ def test_a_port_in_use_ends_the_second_worker_with_one_line(bootstrap: str, tmp_
         assert done.returncode == 2
         assert f"worker.metrics_port = {port}" in done.stderr.splitlines()[-1]
         assert "Traceback" not in done.stderr
+
+
+def test_workers_of_one_settings_file_have_their_own_directories(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """`--data-dir` replaces the setting, and is no part of what workers must agree on."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=2, owners=2)
+    log = tmp_path / "other.log"
+    other = Worker(site.config, log, options=("run", "--data-dir", str(tmp_path / "other")))
+    with site.running("data"), other:
+        at = now_ms()
+        for partition in range(2):
+            site.produce(partition, [sale("a", at)])
+        site.wait_published(at)
+        until(
+            lambda: all(any((tmp_path / d).glob("*-*")) for d in ("data", "other")), "both own some"
+        )
+        assert other.stop() == 0
+    (tmp_path / "file").touch()
+    done = quietcount("run", "-c", str(site.config), "--data-dir", str(tmp_path / "file"))
+    assert done.returncode == 2
+    said = done.stderr.splitlines()[-1]
+    assert "--data-dir = " in said and "give a directory that can be written" in said

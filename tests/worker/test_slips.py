@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.broker import local_broker
-from tests.deploy.messages import GUIDE, HOLE, rows
+from tests.deploy.messages import GUIDE
 from tests.worker.harness import Site, known, now_ms, quietcount, sale, succeed, unk
 from tests.worker.test_refusals import assert_refused
+from workers.commands.explaining import HOLE, rows
 
 pytestmark = pytest.mark.waits
 

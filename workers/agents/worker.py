@@ -238,12 +238,22 @@ def build_app(factory: Factory) -> QuietcountApp:
     return app
 
 
-def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | None = None) -> int:
+def run(
+    settings: Settings,
+    *,
+    metrics_port: int | None = None,
+    data_dir: Path | None = None,
+    embedded: str | None = None,
+) -> int:
     """Run until a signal (exit status 0), refused settings or state (2), or fencing (75).
 
-    `metrics_port` replaces the settings' own; `embedded` is the id of the caller's embedded
-    cluster, None for a real one. Raises SettingsError if it cannot start.
+    `metrics_port` and `data_dir` replace the settings' own; `embedded` is the id of the caller's
+    embedded cluster, None for a real one. Raises SettingsError if it cannot start.
     """
+    setting = "worker.data_dir"
+    if data_dir is not None:
+        setting = "--data-dir"
+        settings = replace(settings, worker=replace(settings.worker, data_dir=data_dir))
     check_ceiling(settings)
     connection = connection_of(settings, embedded)
     faust_credentials(connection)  # Kafka coming back would not fix these errors
@@ -254,7 +264,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
             raise SettingsError(
-                f"worker.data_dir = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
+                f"{setting} = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
             ) from error
         # A failing disk only costs the local copies, as later; every store logs it.
     metrics, prepared = Metrics(), False

@@ -1,0 +1,93 @@
+"""`quietcount explain`: the row of docs/operations.md that explains a message.
+
+The guide is beside this module, also in the wheel. A message has a row's pattern if the words of
+the pattern occur in it in their order, with anything for `…`; the pattern with most of them counts.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from workers.runtime.printing import Printer, printable
+
+HOLE = "…"
+TABLES = ("## Messages", "## Rejects")
+_GUIDE = Path(__file__).with_name("operations.md")
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+
+
+class Explanation(NamedTuple):
+    pattern: str
+    cause: str
+    remedy: str
+
+
+def explain_message(message: str) -> int:
+    """Print what explains a message; return the exit code, 1 if nothing does."""
+    printer = Printer(Console(highlight=False))
+    found = explanations(message, _GUIDE.read_text(encoding="utf-8"))
+    if not found:
+        printer.line(
+            "no row of docs/operations.md has these words: give the whole line in quotes, or "
+            "look at what was logged before it"
+        )
+        return 1
+    for one in found:
+        printer.line(one.pattern)
+        printer.line(f"why: {_plain(one.cause)}", 2)
+        printer.line(f"what to do: {_plain(one.remedy)}", 2)
+    return 0
+
+
+def explanations(message: str, guide: str) -> list[Explanation]:
+    """Return the rows of the guide's tables with the most words of a message: usually one."""
+    text = " ".join(message.split())
+    most = 0
+    found: list[Explanation] = []
+    for heading in TABLES:
+        for row in rows(heading, guide):
+            cause = row[1] if len(row) > 2 else "such a record is a reject"
+            for pattern in patterns(row):
+                length = len(pattern.replace(HOLE, "").replace(" ", ""))
+                if length < most or not covers(pattern, text):
+                    continue
+                if length > most:
+                    most = length
+                    found = []
+                found.append(Explanation(pattern, cause, row[-1]))
+    return found
+
+
+def rows(heading: str, guide: str) -> list[list[str]]:
+    """Return the rows of the tables between a heading and the next one of its level or above."""
+    level = len(heading) - len(heading.lstrip("#"))
+    pattern = rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)"
+    [section] = re.findall(pattern, guide, re.MULTILINE | re.DOTALL)
+    lines = [line.strip("|").split(" | ") for line in section.splitlines() if line[:2] == "| "]
+    found = [[cell.strip() for cell in line] for line in lines]
+    headings = ("symptom", "code", "reason")
+    return [row for row in found if not set(row[0]) <= set("-| ") and row[0] not in headings]
+
+
+def patterns(row: list[str]) -> list[str]:
+    return re.findall(r"`([^`]+)`", row[0])
+
+
+def covers(pattern: str, text: str) -> bool:
+    """Return whether a message has the pattern's words, in their order."""
+    parts = [re.escape(part.strip()) for part in pattern.split(HOLE) if part.strip()]
+    return re.search(".*?".join(parts), text) is not None
+
+
+def _plain(cell: str) -> str:
+    """Return a cell of the guide without its marks; links name their file."""
+
+    def said(link: re.Match[str]) -> str:
+        words, target = link.groups()
+        place = target if "://" in target else f"docs/{target}"
+        place = f"docs/operations.md{target}" if target.startswith("#") else place
+        return f"{words} ({place.replace('docs/../', '')})"
+
+    return printable(_LINK.sub(said, cell).replace("`", "").replace("**", ""))
