@@ -34,7 +34,7 @@ def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list
     """Describe the promise; `sees` is the observer's view, as in "all snapshots"."""
     one = "event was counted" if unit == "event" else "user is among those counted"
     whether = f"any one {one}"
-    said = f"Whoever sees {sees}, keeps it and knows all else {verdict(epsilon, delta, whether)}"
+    said = f"Whoever sees {sees}, keeps it and knows all else, {verdict(epsilon, delta, whether)}"
     return [said, *measures(epsilon, delta)]
 
 

@@ -14,6 +14,7 @@ from workers.mechanisms.config.views import ALL_KEYS
 from workers.privacy.ceiling import Ceiling
 from workers.privacy.plan.model import HistogramPlan, Plan
 from workers.privacy.promise import changes, fingerprint
+from workers.privacy.published import published_by
 from workers.privacy.total import loss_caption
 from workers.replay.report.pages import Table, page, sentences, table_of
 from workers.runtime.printing import plural
@@ -50,6 +51,7 @@ def write_promise(
         ceiling=Ceiling.of(settings.privacy),
         alone=alone,
         histograms=_histograms(settings, plan),
+        published=list(_published(settings, plan)),
         seen=list(_seen(settings)),
         public_keys=any(one.keys is None for one in plan.histograms),
         fingerprint=fingerprint(settings),
@@ -81,6 +83,22 @@ def _histograms(settings: Settings, plan: Plan) -> Table:
     return Table(headings, rows, words=range(6))
 
 
+def _published(settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what topics hold, those that hold the same together; last what all of them hold."""
+    topics: dict[tuple[str, ...], list[str]] = {}
+    for config, one in zip(settings.histograms, plan.histograms, strict=True):
+        words = tuple(part.words for part in published_by(config, one))
+        named = f"{one.topic} (each stream key, each tick of {format_duration(one.tick_ms)})"
+        topics.setdefault(words, []).append(named)
+    first, *others = topics
+    shared = [part for part in first if others and all(part in other for other in others)]
+    for words, names in topics.items():
+        own = "; ".join(part for part in words if part not in shared)
+        yield f"On {', '.join(names)}", f"{own}."
+    if shared:
+        yield "On all of these", f"{'; '.join(shared)}."
+
+
 def _keys(config: HistogramConfig, key: str) -> str:
     if key == ALL_KEYS:
         return "nothing: all events"
@@ -102,7 +120,7 @@ def _seen(settings: Settings) -> Iterator[tuple[str, str]]:
     inner = [one.name for one in plan if one.purpose not in (EVENTS, SNAPSHOTS)]
     yield (
         "anyone",
-        f"the snapshots, on {', '.join(outputs)}: noisy counts, names of stream keys and items, and these settings",
+        f"the snapshots, on {', '.join(outputs)}: all that is listed above, and these settings",
     )
     exact = f"the events, on {', '.join(names)}; {', '.join(inner)}: exact"
     yield "the operator only", f"the key file, with which the noise can be removed; {exact}"

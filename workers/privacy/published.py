@@ -1,0 +1,106 @@
+"""What the snapshots of a histogram publish, field by field, in words for the page to be signed.
+
+Whoever answers for a promise must see all that leaves the worker under exactly these settings. A
+test compares the fields with those of real snapshots.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.privacy.plan.model import HistogramPlan
+from workers.privacy.plan.noise import KINDS
+from workers.settings.durations import format_duration
+
+_ANSWER_FIELDS = ("query", "value", "since", "error", "answers")
+_LABEL_FIELDS = ("labels", "complete", "asked", "refused", "labels_left", "queries_left")
+
+
+class Published(NamedTuple):
+    """Fields of a snapshot, and what they show."""
+
+    fields: Sequence[str]
+    words: str
+
+
+def published_by(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]:
+    """Yield everything that one histogram's snapshots hold, for each stream key and tick."""
+    yield Published(("histogram", "key"), f"the histogram's name, and {_keys(plan)}")
+    yield from _counts(config, plan)
+    if plan.sum is not None:
+        total = plan.sum
+        yield Published(
+            ("sums", "sum"),
+            f"of each shown item, sum and mean of {total.field} (numbers cut to {total.low:g} to "
+            f"{total.high:g}) with the mean's 95 % interval, and the sums' standard deviation",
+        )
+    if plan.all_items is not None:
+        yield Published(
+            ("all_items",),
+            "the count of all items, shown or not, with its standard deviation (so shares, and the "
+            "count of all others)",
+        )
+    if config.buckets is not None:
+        yield Published(("edges",), "the edges of the buckets")
+    if config.shown_quantiles:
+        named = ", ".join(f"{q:g}" for q in config.shown_quantiles)
+        yield Published(("quantiles",), f"quantiles of the numbers ({named}) with 95 % intervals")
+    if config.windows:
+        named = ", ".join(map(format_duration, config.windows))
+        yield Published(("windows",), f"the standard deviation of changes over windows of {named}")
+    yield Published(("sd",), _deviation(plan))
+    yield Published(("threshold",), _threshold(plan))
+    yield Published(
+        ("epoch", "tick", "start", "end"),
+        "number, start and end of the tick and of its epoch, also of ticks that show nothing",
+    )
+    yield Published(
+        ("guarantee", "mechanism", "id"),
+        "epsilon, delta, rho and unit, the mechanism, and an id made of all parameters",
+    )
+    pages = ("page", "pages")
+    if config.split > 1:
+        parts = f"which of {config.split} parts an item is in, and the number of pages"
+        yield Published(("part", "parts", *pages), parts)
+    else:
+        yield Published(pages, "the number of pages")
+
+
+def _keys(plan: HistogramPlan) -> str:
+    if plan.keys is None:
+        return "the name of every stream key that ever occurs"
+    return f"the stream key's name ({plan.keys:,} declared)"
+
+
+def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]:
+    kind = KINDS[config.mechanism]
+    if kind.family == "statistic":
+        said = "the queries of the settings, their answers, since when, and their error"
+        yield Published(_ANSWER_FIELDS, f"{kind.answers}: {said}")
+        return
+    if kind.family == "labels":
+        said = "whether it asked, and what is left of the budget of labels and queries"
+        yield Published(("query", *_LABEL_FIELDS), f"{kind.answers}; {said}")
+        return
+    labels = "labels as they occur in events"
+    if plan.domain is not None:
+        labels = f"{plan.domain:,} declared labels"
+    yield Published(("items",), f"{kind.answers}: noisy counts and labels ({labels})")
+
+
+def _deviation(plan: HistogramPlan) -> str:
+    if all(tick.sd is None for tick in plan.noise.ticks):
+        return "no standard deviation (null)"
+    least = min(run.least for run in plan.noise.curve)
+    most = max(run.most for run in plan.noise.curve)
+    return f"the noise's standard deviation, {_range(least, most)}"
+
+
+def _threshold(plan: HistogramPlan) -> str:
+    if plan.thresholds is None:
+        return "no threshold (null)"
+    return f"the threshold, {_range(plan.thresholds.least, plan.thresholds.most)}"
+
+
+def _range(least: float, most: float) -> str:
+    return " to ".join(dict.fromkeys(f"{value:,.4g}" for value in (least, most)))
