@@ -1,5 +1,6 @@
 """The demo: its data, its exact counts, and the whole of it as a user runs and ends it."""
 
+import asyncio
 import csv
 import importlib.util
 import math
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from workers.cli import execute
 from workers.commands.demo.exact import Boards, Errors, ExactCounts, Row, RunningCounts
@@ -120,6 +122,25 @@ def test_a_board_pairs_each_private_count_with_the_exact_one_and_counts_what_is_
     assert (boards.ticks, boards.snapshots, boards.errors["h"].counts) == (2, 2, 3)
     assert boards.errors["h"].absolute == 3 + 2 + 1
     assert exact.of(1, "JFK") == {}  # every reader has passed it
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "word"),
+    [
+        ("histogram=h&key=JFK", 200, ""),
+        ("histogram=h&key=SFO", 404, "no such histogram and key: 'h', 'SFO'"),
+        ("key=JFK", 404, "no such histogram and key: '', 'JFK'"),
+        ("histogram=h&key=JFK&after=-1", 400, "after: a whole number of ms"),
+    ],
+)
+def test_exact_counts_of_what_the_demo_does_not_have_are_refused_by_name(
+    query: str, status: int, word: str
+) -> None:
+    boards = Boards(ExactCounts(GRID), ["h"], ["JFK"])
+    request = make_mocked_request("GET", f"/demo/exact?{query}")
+    answer = asyncio.run(boards.answer(request))
+    assert answer.status == status
+    assert isinstance(answer.text, str) and word in answer.text
 
 
 def test_exact_counts_are_those_of_the_ticks_after_a_time() -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from workers.dashboard.guard import refusal
 from workers.dashboard.hub import TICKS
 from workers.mechanisms.config.ticks import TickGrid
 
@@ -168,8 +169,11 @@ class Boards:
         query = request.query
         after = query.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) < 20):
-            raise web.HTTPBadRequest
-        ticks = self.after(query.get("histogram", ""), query.get("key", ""), int(after))
+            return refusal(400, "after: a whole number of ms since 1970")
+        histogram, key = query.get("histogram", ""), query.get("key", "")
+        if (histogram, key) not in self._running:
+            return refusal(404, f"no such histogram and key: {histogram[:100]!r}, {key[:100]!r}")
+        ticks = self.after(histogram, key, int(after))
         response = web.json_response({"ticks": ticks})
         response.enable_compression()
         return response
