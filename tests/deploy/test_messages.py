@@ -80,6 +80,12 @@ def test_every_row_says_why_and_what_to_do() -> None:
         assert len(row) == 3 and all(row), row
 
 
+def test_an_operator_reads_the_guide_in_ten_minutes() -> None:
+    """At 220 words a minute; the tables behind it are looked up."""
+    procedures, _, _ = TEXT.partition("\n## Messages\n")
+    assert len(procedures.split()) <= 2_250
+
+
 def test_every_exit_code_is_listed_and_no_other() -> None:
     """Supervisors decide by them. 1 is returned by `audit` and `topics` without a name of its own."""
     listed = {int(row[0]) for row in rows("## Exit codes", TEXT)}
