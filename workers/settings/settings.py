@@ -575,7 +575,8 @@ def load(path: str | Path) -> Settings:
 def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
     """Return `read(parsed TOML file, its directory)`; a SettingsError is one line with the file."""
     try:
-        text = read_file(path, may_be_pipe=True).decode()
+        # Editors on Windows begin a file with a byte order mark, which TOML does not know.
+        text = read_file(path, may_be_pipe=True).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         where = f"byte {error.start:,}"
         raise SettingsError(f"{path}: not UTF-8 at {where}; a TOML file is UTF-8") from None

@@ -149,7 +149,10 @@ def test_the_share_of_clamped_numbers_is_told(tmp_path: Path) -> None:
     said = shown(settings, lines(tmp_path, events), tmp_path)
     assert "numbers in paid: 12, of which 6 (50.0 %) are clamped: 2 below from = -1" in said
     assert "4 above to = 9.5" in said
-    assert "field 'paid' is not a number: 1" in said and "field 'paid' is null: 1" in said
+    assert (
+        "field 'paid' is a text that holds no number: 1" in said
+        and "field 'paid' is null: 1" in said
+    )
 
 
 def test_the_estimate_is_the_rate_of_the_sample(tmp_path: Path) -> None:

@@ -18,11 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from workers.arrays.types import Longs
+from workers.commands.check import unreadable
 from workers.commands.check.sample import Part, Sample
 from workers.commands.init.fields import walk
 from workers.commands.rates import PartitionSample, estimated_records, event_rates
@@ -44,6 +46,7 @@ from workers.privacy.plan import noise
 from workers.replay.gaps import EventTimes, Gap
 from workers.settings.settings import Settings
 
+NO_OBJECT = ("not JSON", "not a JSON object")
 # Per object: an object of counts has a name for every item.
 NAMES_MAX = 200
 # Per list, from its beginning.
@@ -320,6 +323,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     formats = RecordFormats(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
     strict, lenient = Projection(sample.shape), Projection(replace(sample.shape, empty=True))
+    wanted = wanted_paths(sample.shape)
     reasons: dict[str, RejectReason] = {}
     undeclared = UndeclaredKeys(settings, sample.shape)
     accepted_events: list[list[Events]] = []
@@ -361,11 +365,8 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                     undeclared.add(key, record)
                 if why.number == 1:
                     why.example = _example(part, reject.index, record)
-                    why.hint = _time_hint(sample.shape, reject.reason, record)
-                    if reject.reason.startswith("record key") and part.objects is None:
-                        why.hint = f"for example {part.records.key(reject.index)!r}"
+                    why.hint = _hint(sample.shape, wanted, part, reject, record)
             accepted_events[-1].append(found)
-    wanted = wanted_paths(sample.shape)
     absent = {path: fields.nearest(path) for path in wanted if not fields.has(path)}
     for why in reasons.values():
         named = (path for path in wanted if _quotes(why.reason, path) and not why.fields.has(path))
@@ -475,6 +476,32 @@ def _example(part: Part, i: int, decoded: object) -> str:
 def _quotes(reason: str, path: Path) -> bool:
     through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
     return any(repr(str(one)) in reason for one in (path, *through))
+
+
+def _hint(shape: Shape, wanted: Sequence[Path], part: Part, reject: Reject, record: object) -> str:
+    """Return what would make such records acceptable, as far as the first one shows it."""
+    if part.objects is None:
+        if reject.reason in NO_OBJECT:
+            return unreadable.hint(part.records.value(reject.index) or b"")
+        if reject.reason.startswith("record key"):
+            return f"for example {part.records.key(reject.index)!r}"
+    return _time_hint(shape, reject.reason, record) or _value_hint(wanted, reject.reason, record)
+
+
+def _value_hint(wanted: Sequence[Path], reason: str, record: object) -> str:
+    """Return why the value of the path that `reason` quotes is not what is wanted there."""
+    for path in wanted:
+        if repr(str(path)) not in reason or path.list_at is not None:
+            continue
+        value = record
+        for name in path.steps:
+            value = value.get(name) if isinstance(value, dict) else None
+        if isinstance(value, dict) and value:
+            inner = (str(Path((*path.steps, str(name)))) for name in islice(value, NEAREST))
+            return f"it is an object, so perhaps {' or '.join(inner)}"
+        if isinstance(value, Decimal | float) and reason.endswith("string, list or object"):
+            return "a number with a decimal point is not a label: send 123 or a text, not 123.0"
+    return ""
 
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:

@@ -1,0 +1,147 @@
+"""Inputs from public bug trackers (README.md beside this file) give the answers that it names."""
+
+import gzip
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tests.commands.check.test_examine import examined, settings_in
+from tests.worker.harness import unk
+from workers.commands.check.unreadable import hint
+from workers.kafka.clients import Connection
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import load
+
+MS = 1_795_333_200_000
+EVENT = {"key": "s1", "items": "tea", "ts": MS}
+TEXT = json.dumps(EVENT)
+
+
+def file_of(directory: Path, lines: Iterable[bytes], name: str = "events.jsonl") -> str:
+    path = directory / name
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b"\0\0\0\0\x02" + TEXT.encode(), 'events.format = "json_schema" reads it'),
+        (b"\0\0\0\1\x07\x02\x04tea", "schema 263"),
+        (b"\x03\0" + bytes(range(16)) + b"\x02\x04tea", "AWS Glue"),
+        (b"Obj\x01\x04\x16avro.schema", "an Avro file"),
+        (b"\xc3\x01" + bytes(8) + b"\x02", "single-object"),
+        (gzip.compress(TEXT.encode()), "compression.type"),
+        (TEXT.encode("utf-16"), "JSON is UTF-8"),
+        (str(EVENT).encode(), "json.dumps() writes JSON"),
+        (TEXT.replace('"tea"', "NaN").encode(), "NaN or Infinity"),
+        (TEXT.replace("tea", "te\ta").encode(), "control character"),
+        ((TEXT + TEXT).encode(), "several JSON documents"),
+        (f"[{TEXT},{TEXT}]".encode(), "a list of events"),
+        (b"[", "jq -c"),
+        (json.dumps(TEXT).encode(), "encodes events twice"),
+        (b"2026-11-22 10:00:00 INFO tea", "text, not JSON"),
+        (b"\xe9t\xe9", ""),
+        (b"5", ""),
+    ],
+)
+def test_a_record_that_is_no_json_object_is_recognised(value: bytes, words: str) -> None:
+    told = hint(value)
+    assert (words in told) if words else not told
+
+
+def test_check_shows_what_such_records_are(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, [unk("a")])
+    findings = examined(settings, file_of(tmp_path, [b"\0\0\0\0\x02" + TEXT.encode()]))
+    (why,) = findings.why
+    assert why.reason == "not JSON"
+    assert "json_schema" in why.hint
+
+
+def test_mongodbs_extended_json_is_read_by_the_path_that_check_names(tmp_path: Path) -> None:
+    extended = {**EVENT, "ts": {"$date": "2026-11-22T10:00:00Z"}}
+    source = file_of(tmp_path, [json.dumps(extended).encode()])
+    iso = {"timestamp_unit": "iso"}
+    (why,) = examined(settings_in(tmp_path, [unk("a")], **iso), source).why
+    assert why.hint == 'it is an object, so perhaps ts."$date"'
+    named = settings_in(tmp_path, [unk("a")], timestamp='ts."$date"', **iso)
+    assert examined(named, source).accepted == 1
+
+
+def test_a_label_that_pandas_made_a_float_is_named(tmp_path: Path) -> None:
+    source = file_of(tmp_path, [json.dumps({**EVENT, "items": 123.0}).encode()])
+    (why,) = examined(settings_in(tmp_path, [unk("a")]), source).why
+    assert "decimal point" in why.hint
+
+
+@pytest.mark.parametrize("written", [b"%s", b"%s\r", b"\xef\xbb\xbf%s"], ids=["lf", "crlf", "bom"])
+def test_events_are_read_however_lines_begin_and_end(tmp_path: Path, written: bytes) -> None:
+    source = file_of(tmp_path, [written % TEXT.encode()] * 3)
+    assert examined(settings_in(tmp_path, [unk("a")]), source).accepted == 3
+
+
+def test_a_compressed_file_is_read(tmp_path: Path) -> None:
+    packed = gzip.compress((TEXT + "\n").encode() * 3)
+    (tmp_path / "events.jsonl.gz").write_bytes(packed)
+    source = str(tmp_path / "events.jsonl.gz")
+    assert examined(settings_in(tmp_path, [unk("a")]), source).accepted == 3
+
+
+def test_blank_lines_between_events_are_nothing(tmp_path: Path) -> None:
+    findings = examined(
+        settings_in(tmp_path, [unk("a")]), file_of(tmp_path, [TEXT.encode(), b""] * 3)
+    )
+    assert (findings.accepted, findings.rejected) == (3, 0)
+
+
+@pytest.mark.parametrize("written", ["1795333200000.25", "1.7953332e12", '"1795333200000"'])
+def test_a_time_in_ms_is_read_in_every_notation_of_the_number(tmp_path: Path, written: str) -> None:
+    source = file_of(tmp_path, [TEXT.replace(str(MS), written).encode()])
+    findings = examined(settings_in(tmp_path, [unk("a")]), source)
+    assert findings.first_ms == MS
+
+
+def test_debeziums_deletions_are_named_and_can_be_left_out(tmp_path: Path) -> None:
+    changes = [{"before": None, "after": EVENT, "op": "c", "ts_ms": MS}] * 3
+    deleted = {"before": EVENT, "after": None, "op": "d", "ts_ms": MS}
+    source = file_of(tmp_path, [json.dumps(change).encode() for change in [*changes, deleted]])
+    fields = {"key": "after.key", "items": "after.items", "timestamp": "ts_ms"}
+    findings = examined(settings_in(tmp_path, [unk("a")], **fields), source)
+    (why,) = findings.why
+    assert (findings.accepted, why.reason) == (3, "missing field 'after.key'")
+    only = [{"field": "op", "in": ["c", "r", "u"]}]
+    findings = examined(settings_in(tmp_path, [unk("a")], where=only, **fields), source)
+    assert (findings.accepted, findings.skipped) == (3, 1)
+
+
+def test_a_connect_envelope_names_the_path_inside(tmp_path: Path) -> None:
+    wrapped = {"schema": {"type": "struct"}, "payload": EVENT}
+    source = file_of(tmp_path, [json.dumps(wrapped).encode()])
+    (why,) = examined(settings_in(tmp_path, [unk("a")]), source).why
+    assert why.absent is not None and "payload.key" in why.absent.nearest
+
+
+def test_a_settings_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    settings_in(tmp_path, [unk("a")])
+    path = tmp_path / "settings.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load(path).worker.name == "w"
+
+
+def test_a_scheme_before_the_bootstrap_address_is_refused_by_name(tmp_path: Path) -> None:
+    settings_in(tmp_path, [unk("a")])
+    path = tmp_path / "settings.toml"
+    path.write_text(path.read_text().replace("nowhere:9092", "PLAINTEXT://nowhere:9092"))
+    with pytest.raises(SettingsError, match="kafka.bootstrap"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", ["sasl.jaas.config", "ssl.truststore.location"])
+def test_settings_of_javas_clients_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    store = tmp_path / "client.jks"
+    store.touch()
+    with pytest.raises(KafkaException, match="Java"):
+        Connection("nowhere:9092", {name: str(store)}).admin()
