@@ -276,6 +276,15 @@ def test_an_error_of_sums_has_the_same_digits_in_any_unit(unit: int) -> None:
     assert window["sum_sd"] == pytest.approx(change, rel=5.1e-9)
 
 
+def test_nothing_is_computed_for_counts_that_noise_exceeds() -> None:
+    """However much larger it is; a warning of an overflow would fail this test."""
+    means = Means(parse_sum(PRICE))
+    counts, centred = np.array([-5, 0, 7]), np.array([2**62, 0, -(2**62)])
+    mean, low, high = means.intervals(counts, centred, 1e100, 1e100)
+    assert np.isnan(mean).all()
+    assert (low == -20.0).all() and (high == 100.5).all()
+
+
 def test_a_sum_is_rounded_once_however_large() -> None:
     means = Means(parse_sum({"field": "x", "from": 0.001, "to": 999.001, "step": 0.001}))
     counts, centred = np.array([3, 10**13, -4]), np.array([-2_996_998, 10**18 + 1, 7])

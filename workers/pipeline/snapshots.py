@@ -299,13 +299,14 @@ class Means(Frozen):
         z2 = NORMAL_95 * NORMAL_95
         a = n * n - z2 * sd * sd
         known = (n > 0) & (a > 0)
-        safe = np.where(known, a, 1.0)
+        # Nothing is computed for the others, which have no mean: it might overflow.
+        n, d, a = n[known], d[known], a[known]
         # a theta^2 - 2 n D theta + c = 0; the root is above 0 where a is.
-        root = NORMAL_95 * np.sqrt(np.where(known, a * of_sums * of_sums + sd * sd * d * d, 0.0))
-        ends = [(n * d + sign * root) / safe for sign in (-1.0, 1.0)]
-        low, high = (np.clip(end, -most, most) for end in ends)
-        low, high = np.where(known, low, -most), np.where(known, high, most)
-        theta = np.where(known, np.clip(d / np.where(known, n, 1.0), -most, most), np.nan)
+        root = NORMAL_95 * np.sqrt(a * of_sums * of_sums + sd * sd * d * d)
+        theta, low, high = (np.full(len(known), value) for value in (np.nan, -most, most))
+        theta[known] = np.clip(d / n, -most, most)
+        low[known] = np.clip((n * d - root) / a, -most, most)
+        high[known] = np.clip((n * d + root) / a, -most, most)
         mean, low, high = (self._middle + self._half * of for of in (theta, low, high))
         # Outwards; the last step undoes what that adds at the ends.
         low = np.clip(np.floor(low * self._scale) / self._scale, *self._ends)
