@@ -1,6 +1,7 @@
 """What a machine lacks is installed where this user may, or named with the command that installs it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -134,6 +135,28 @@ def test_a_browser_that_only_asks_for_another_package_is_missing(
     system.chromium.cache_clear()
     with pytest.raises(Missing, match="Chromium is not installed"):
         system.chromium()
+
+
+#: What starts a program in a test -> the fixture that provides the program.
+STARTS = {
+    r"\b(own|local|secure|oauth|proxied)_broker\(": "own_kafka",
+    r"\bthree_brokers\(": "own_kafka",
+    r"\bregistry_server\(": "registry_program",
+    r"\bwith browser\(": "chrome",
+}
+
+
+def test_tests_that_start_a_program_ask_for_it_by_fixture() -> None:
+    """Without the fixture they would fail where it is missing, instead of being counted."""
+    forgotten = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        if not path.name.startswith(("test_", "conftest")):
+            continue
+        text = path.read_text()
+        for start, fixture in STARTS.items():
+            if re.search(start, text) and fixture not in text:
+                forgotten.append(f"{path.relative_to(ROOT)}: {fixture}")
+    assert forgotten == []
 
 
 @pytest.mark.slow

@@ -211,7 +211,7 @@ def test_without_a_broker_reading_ends_with_the_address() -> None:
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("own_kafka")
 def test_a_broker_that_goes_away_under_way_ends_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_reader, "SAY_S", 1)
     monkeypatch.setattr(topic_reader, "GIVE_UP_S", 6)
