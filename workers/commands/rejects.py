@@ -24,6 +24,7 @@ from rich.console import Console
 
 from workers.agents.topics import check_events, connection_of, partitions_by_user
 from workers.commands.compiling import ensure_compiled
+from workers.commands.json_fault import NOT_JSON, fault_of
 from workers.commands.undeclared import UndeclaredKeys, shown_key
 from workers.events.formats.reader import RecordFormats
 from workers.events.json import JsonDecoder
@@ -335,6 +336,11 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
             say.line(f"{place}, {iso_time(reject.time_ms)}: {reject.reason}", 2)
             if by_record_key:
                 say.one_line(f"record key: {_shown(record_key(settings, reject))}", 6)
+            if reject.reason == NOT_JSON and not reject.truncated:
+                fault = fault_of(settings, reject.value)
+                if fault is not None:
+                    say.line(f"the fault: {fault.what}", 6)
+                    say.one_line(fault.context, 6)
             text = "no value"
             if reject.value is not None:
                 text = reject.value.decode(errors="backslashreplace")

@@ -331,3 +331,27 @@ def test_empty_ticks_beside_a_wrong_date_are_told(tmp_path: Path, stray: int) ->
     assert f"is the date of the 1 event {side} them right?" in said
     assert ("set start = " in said) == (stray < 0)
     assert "in a row have no event" not in shown(settings, lines(tmp_path, events), tmp_path)
+
+
+BROKEN = {
+    "an escape of nginx": (rb'{"uri":"/tea","agent":"a \x22b\x22"}', "at byte 26", r'"a >>>\x22b'),
+    "a comma too many": (b'{"a":1,}', "at byte 8", '{"a":1,>>>}'),
+    "a number of Python": (b'{"a":NaN}', "at byte 6", '{"a":>>>NaN}'),
+    "cut short": (b'{"a":[1,2', "the first ends too early, at byte 9", '{"a":[1,2>>>'),
+    "Latin-1": (b'{"a":"caf\xe9"}', "at byte 10: 0xe9 is not UTF-8", r'"caf>>>\xe9"}'),
+    "a mark before it": (b'\xef\xbb\xbf{"a" 1}', "at byte 9", '{"a" >>>1}'),
+    "a control character": (b'{"a":"b\x07"}', "at byte 8", r'"b>>>\x07"}'),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_record_that_is_not_json_is_shown_around_its_fault(tmp_path: Path, name: str) -> None:
+    """Its beginning, which the example shows, is good JSON."""
+    record, place, context = BROKEN[name]
+    filler = json.dumps({"filler": "x" * 300}).encode()
+    settings = settings_in(tmp_path, [unk()])
+    said = shown(settings, lines(tmp_path, [event(), record]), tmp_path)
+    assert place in said and context in said
+    long = filler[:-1] + b', "b": ' + record.removeprefix(b"\xef\xbb\xbf") + b"}"
+    if name != "cut short":
+        assert context in shown(settings, lines(tmp_path, [event(), long]), tmp_path)

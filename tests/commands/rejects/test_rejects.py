@@ -324,3 +324,18 @@ def test_undeclared_record_keys_are_shown_with_their_quotes(
     assert "quotes are part of each key" in said
     for written in ('"\\"s1\\""', '"s\\\\xff"', "none"):
         assert f"record key: {written}" in said
+
+
+def test_a_reject_that_is_not_json_is_shown_around_its_fault(
+    bootstrap: str, tmp_path: Path, capsys: Capture
+) -> None:
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
+    assert execute(["topics", "-c", str(site.config), "--create"]) == 0
+    filler = b'{"agent":"' + b"x" * 300
+    reject(site, 0, filler + rb'\x22"}', "not JSON")
+    reject(site, 0, filler + b'\xe9"}', "not JSON")
+    capsys.readouterr()
+    assert execute(["rejects", "-c", str(site.config), "--show", "2"]) == 0
+    said = capsys.readouterr().out
+    assert r"the fault: at byte 311: invalid \escape" in said and r'xx>>>\x22"}' in said
+    assert "the fault: at byte 311: 0xe9 is not UTF-8" in said and r'xx>>>\xe9"}' in said

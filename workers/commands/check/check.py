@@ -77,7 +77,8 @@ def show(found: examine.Findings, sample: Sample, settings: Settings, console: C
 
 
 def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
-    say.line(f"{why.reason}: {why.number:,} ({percent(why.number, records)})", 2)
+    fault = "" if why.fault is None else f"; the first {why.fault.what}"
+    say.line(f"{why.reason}: {why.number:,} ({percent(why.number, records)}){fault}", 2)
     if why.hint:
         say.line(why.hint, 6)
     if why.empty:
@@ -87,6 +88,8 @@ def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
         say.line(_near(why.absent, "none of them"), 6)
     for line in why.keys:
         say.line(line, 6)
+    if why.fault is not None and why.fault.context:
+        say.one_line(why.fault.context, 6)
     say.one_line(why.example or "(empty)", 6)
 
 

@@ -27,6 +27,7 @@ from workers.arrays.types import Longs
 from workers.commands.check import unreadable
 from workers.commands.check.sample import Part, Sample
 from workers.commands.init.fields import walk
+from workers.commands.json_fault import NOT_JSON, Fault, fault_of
 from workers.commands.rates import PartitionSample, estimated_records, event_rates
 from workers.commands.undeclared import UndeclaredKeys, json_string
 from workers.events.columns import EventColumns, Events, rows_of
@@ -218,7 +219,8 @@ class RejectReason:
     """Records rejected for one reason.
 
     `example` is the first of them, exact; `absent` the named field if none has it; `empty` how many
-    `missing = "empty"` would accept, as events without items; `keys` what is said of undeclared
+    `missing = "empty"` would accept, as events without items; `fault` where the example stops being
+    JSON; `keys` what is said of undeclared
     stream keys.
     """
 
@@ -228,6 +230,7 @@ class RejectReason:
     fields: PathCounts = field(default_factory=PathCounts)
     absent: Nearest | None = None
     hint: str = ""
+    fault: Fault | None = None
     empty: int = 0
     keys: tuple[str, ...] = ()
 
@@ -366,6 +369,8 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                 if why.number == 1:
                     why.example = _example(part, reject.index, record)
                     why.hint = _hint(sample.shape, wanted, part, reject, record)
+                    if reject.reason == NOT_JSON and part.objects is None:
+                        why.fault = fault_of(settings, part.records.value(reject.index))
             accepted_events[-1].append(found)
     absent = {path: fields.nearest(path) for path in wanted if not fields.has(path)}
     for why in reasons.values():

@@ -1,0 +1,94 @@
+"""Show where a record stops being JSON: the byte at fault, and the text around it."""
+
+import json
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from workers.events.formats.wire import HEADER
+from workers.settings.settings import Settings
+
+NOT_JSON = "not JSON"
+_BEFORE, _AFTER = 40, 20
+_BYTE = re.compile(r"(.*) \(byte ([0-9]+)\)")
+_MARK = b"\xef\xbb\xbf"
+
+
+class Fault(NamedTuple):
+    """What is wrong, where; and the text around it, in which the fault follows `>>>`."""
+
+    what: str
+    context: str
+
+
+def json_fault(value: bytes) -> Fault | None:
+    """Return a record's first fault; None if it is JSON after all."""
+    start = len(_MARK) if value.startswith(_MARK) else 0
+    try:
+        text = value[start:].decode()
+    except UnicodeDecodeError as error:
+        place = start + error.start
+        return _fault(value, place, f"0x{value[place]:02x} is not UTF-8")
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        place = start + len(text[: error.pos].encode())
+        # A phrase such as "Invalid \\escape" or "Invalid control character at".
+        what = error.msg[:1].lower() + error.msg[1:]
+        return _fault(value, place, what.removesuffix(" at").removesuffix(" starting"))
+    except RecursionError:
+        return _TOO_DEEP
+    except ValueError:
+        return _fault_of_msgspec(value, start)
+    return _fault_of_msgspec(value, start)
+
+
+def fault_of(settings: Settings, value: bytes | None) -> Fault | None:
+    """Return the fault of a rejected record in JSON, in the bytes after any schema id."""
+    if value is None:
+        return None
+    framed = settings.events.format == "json_schema"
+    return json_fault(value[HEADER:] if framed else value)
+
+
+_TOO_DEEP = Fault("has lists and objects nested too deeply", "")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)  # NaN and Infinity, which only Python reads
+
+
+def _fault_of_msgspec(value: bytes, start: int) -> Fault | None:
+    try:
+        msgspec.json.decode(value[start:])
+    except msgspec.DecodeError as error:
+        found = _BYTE.fullmatch(str(error))
+        if found is None:
+            return None
+        what = found[1].removeprefix("JSON is malformed: ")
+        return _fault(value, start + int(found[2]), what)
+    except RecursionError:
+        return _TOO_DEEP
+    return None
+
+
+def _fault(value: bytes, place: int, what: str) -> Fault:
+    begin = _past_character(value, max(place - _BEFORE, 0))
+    end = _past_character(value, place + _AFTER)
+    before = ("..." if begin > 0 else "") + _text(value[begin:place])
+    if place >= len(value):
+        return Fault(f"ends too early, at byte {len(value):,}: {what}", f"{before}>>>")
+    after = _text(value[place:end]) + ("..." if end < len(value) else "")
+    return Fault(f"at byte {place + 1:,}: {what}", f"{before}>>>{after}")
+
+
+def _past_character(value: bytes, place: int) -> int:
+    """Return the first byte from `place` on that does not continue a character."""
+    while place < len(value) and value[place] & 0xC0 == 0x80:
+        place += 1
+    return place
+
+
+def _text(some: bytes) -> str:
+    return some.decode(errors="backslashreplace")
