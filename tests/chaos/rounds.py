@@ -15,6 +15,7 @@ from tests.chaos.network import PROPERTIES, Network
 from tests.chaos.schedule import Round, Segment
 from tests.chaos.segment import SLOTS, Result, Running
 from tests.chaos.worker import Workers
+from workers.settings.files import write_atomically
 
 # For sessions shorter than brokers allow by default.
 _SESSIONS = "group.min.session.timeout.ms=2000\n"
@@ -66,7 +67,7 @@ class Cluster:
         assert self.brokers is not None
         [broker] = self.brokers
         number, calm, over = self.directory / "broker.pid", threading.Event(), threading.Event()
-        number.write_text(str(broker.pid))
+        write_atomically(number, str(broker.pid).encode())
         # All topics are there before the first kill.
         running = [self._prepared(segment, calm, number) for segment in each.segments]
 
@@ -79,7 +80,7 @@ class Cluster:
                     continue
                 over.wait(next(away_s, 0.0))
                 broker.start()
-                number.write_text(str(broker.pid))
+                write_atomically(number, str(broker.pid).encode())
 
         restarting = threading.Thread(target=restart)
         restarting.start()

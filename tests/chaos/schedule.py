@@ -166,8 +166,8 @@ def starts_of(seed: int, kills: int, together: int) -> Iterator[Round]:
         while len(segments) < together and kills > 0:
             segment = Segment(number=number, seed=rng.randrange(10**9), starts=[])
             segment.session_s, segment.patience_s = 4.0, 60.0
-            # No event is late for the broker's absences, which follow one another.
-            segment.ahead_ms, segment.backlog, segment.rate = 240_000, 1_000, 50
+            # No event that waits in its producer for the broker is late.
+            segment.ahead_ms, segment.backlog, segment.rate = 90_000, 1_000, 50
             segment.unit = rng.choice(("event", "user"))
             segment.rekey = segment.unit == "user" and rng.random() < 0.5
             segment.ceiling = rng.random() < 0.3

@@ -340,7 +340,9 @@ class Running:
                     raise AssertionError(f"a worker ended by itself at the end:\n{log}")
             return min(self.site.published_to().values()) > last_ms + LAST_MS
 
-        until(published, "everything is published", 180.0)
+        # The last ticks are closed by the clock, which event times are ahead of.
+        patience_s = 180.0 + self.segment.ahead_ms / 1_000
+        until(published, "everything is published", patience_s)
 
     def _await_accounted(self) -> None:
         """Wait until every event is counted or rejected: some ticks would close in an hour."""

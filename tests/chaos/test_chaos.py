@@ -124,7 +124,7 @@ def test_a_broker_killed_while_workers_start_ends_none_of_them(tmp_path: Path) -
     killed = ("start: end of state asked", "start: consumer made", "take-over: end of state asked")
     starts = [Start([Act(BROKER, step), Act("term", after_s=8.0)]) for step in killed]
     given = Segment(number=0, seed=12, starts=starts, session_s=SESSION_S, patience_s=60.0)
-    given.ahead_ms = 120_000
+    given.ahead_ms = 60_000
     with cluster(1, tmp_path, living=BRIEFLY) as running:
         [result] = running.run(Round([given], away_s=[0.0, 17.0, 2.0]))
     assert not result.wrong, result.wrong

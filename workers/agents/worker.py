@@ -34,9 +34,9 @@ from workers.agents.topics import (
 )
 from workers.events.formats.reader import RecordFormats
 from workers.events.user_reader import UserReader
-from workers.kafka.clients import Connection, faust_credentials, text_of, unreachable
+from workers.kafka.clients import Connection, faust_credentials, text_of
 from workers.kafka.handover import EXIT_REFUSED, KAFKA_AWAY, Handover
-from workers.kafka.outages import CONFIRM_S, filter_outage_logs, wait_for, watch_kafka
+from workers.kafka.outages import CONFIRM_S, filter_outage_logs, passes, wait_for, watch_kafka
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
@@ -288,7 +288,7 @@ def run(
                     _begin(factory, connection, key)
             except (KafkaException, KafkaAway) as error:
                 # A broker that ends between two calls of the start.
-                if not unreachable(error):
+                if not passes(error):
                     raise
                 metrics.outage.begin(text_of(error))
                 time.sleep(RESTART_DELAY_S)

@@ -175,6 +175,15 @@ def _answers(connection: Connection, topics: UsedTopics) -> bool:
     return False
 
 
+def passes(error: BaseException) -> bool:
+    """Return whether a start should wait: also for partitions that a client does not know.
+
+    A client whose broker ended says so of topics that were just listed. Of one that is gone, the
+    next look at the topics raises SettingsError.
+    """
+    return unreachable(error) or verdict_of(error) is Verdict.MISSING
+
+
 def wait_for(
     ask: Callable[[], T], outage: Outage, on_wait: Callback = lambda: None, confirm_s: float = 0.0
 ) -> T:
@@ -191,11 +200,11 @@ def wait_for(
         try:
             answer = ask()
         except (SettingsError, KafkaException) as error:
-            if unreachable(error):
+            if passes(error):
                 seen, refused_s = True, None
                 outage.begin(text_of(error))
             else:
-                if isinstance(error, KafkaException) and verdict_of(error) is not Verdict.MISSING:
+                if isinstance(error, KafkaException):
                     raise
                 refused_s = began_s if refused_s is None else refused_s
                 if began_s - refused_s >= (REFUSED_S if seen else confirm_s):
