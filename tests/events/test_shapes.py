@@ -299,7 +299,11 @@ def probes() -> list[tuple[Case, list[bytes]]]:
         {"buckets": [0, 0.5, 10, 50]},
         *({"items": "i", "where": where} for where in bounds),
     )
-    found.append((edges, [b'{"i":"a","n":%b}' % number for number in numbers]))
+    numbered = [b'{"i":"a","n":%b}' % number for number in numbers]
+    found.append((edges, numbered))
+    # Conditions alone: buckets decline what is no number.
+    conditions = case_of({"key": "$all", "items": "i"}, *({"where": where} for where in bounds))
+    found.append((conditions, numbered))
     sums = [{"sum": of | {"field": "n"}} for of in SUMS]
     prices = case_of({"key": "$all", "items": "i"}, *sums)
     steps = [f"{half / 2 + off:.3f}" for half in range(-14, 22) for off in (0, 0.25, -0.001)]

@@ -55,13 +55,17 @@ class _Rejected(Exception):
 class Projection(Frozen):
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._views = tuple(_ViewProjection(view, shape.empty) for view in shape.views.values())
+        sources: dict[object, int] = {}
+        self._views = tuple(
+            _ViewProjection(view, shape.empty, sources) for view in shape.views.values()
+        )
 
     def event(self, record: object) -> Event | str:
         if not isinstance(record, Mapping):
             return "not a JSON object"
         try:
-            views = tuple(view.seen(record) for view in self._views)
+            read: Read = {}
+            views = tuple(view.seen(record, read) for view in self._views)
             wanted = any(view is not None for view in views)
             event = Event(self._time(record, wanted), self._user(record) if wanted else "", views)
         except _Rejected as why:
@@ -72,8 +76,9 @@ class Projection(Frozen):
         """Return the numbers of every view of sums in an event, one for each item."""
         if not isinstance(record, Mapping) or isinstance(self.event(record), str):
             return {}
+        read: Read = {}
         views = zip(self._shape.views, self._views, strict=True)
-        return {name: view.numbers(record) for name, view in views if view.adds_up}
+        return {name: view.numbers(record, read) for name, view in views if view.adds_up}
 
     def user_and_time(self, record: object) -> tuple[str | None, int]:
         """Return user and time: None and -1 if unreadable, "" and 0 if not a field."""
@@ -113,9 +118,18 @@ class Projection(Frozen):
         return _text(user)
 
 
+# What was read of one record, by its source: views share items, and views of sums numbers. Without
+# it, a long record would cost as often as there are histograms.
+Read = dict[int, Any]
+
+
 class _ViewProjection(Frozen):
-    def __init__(self, view: View, empty: bool) -> None:
+    def __init__(self, view: View, empty: bool, sources: dict[object, int]) -> None:
+        """`sources` numbers what views read; it is extended."""
         self._view, self._empty, self._number = view, empty, view.number
+        items = view.items, view.count, view.edges
+        self._items_source = sources.setdefault(items, len(sources))
+        self._numbers_source = sources.setdefault((items, view.number), len(sources))
         self._rounding = None if view.sum is None else Rounding(view.sum)
         self._where = tuple((condition, parse(condition.field).steps) for condition in view.where)
 
@@ -126,7 +140,7 @@ class _ViewProjection(Frozen):
     def _holds(self, record: Mapping[str, Any]) -> bool:
         return all(holds(condition, _value(record, steps)) for condition, steps in self._where)
 
-    def seen(self, record: Mapping[str, Any]) -> ViewValues | None:
+    def seen(self, record: Mapping[str, Any], read: Read) -> ViewValues | None:
         for condition, steps in self._where:
             value = _value(record, steps)
             if not _is_unicode(value):
@@ -142,17 +156,28 @@ class _ViewProjection(Frozen):
             if not _is_unicode(given):
                 raise _Rejected(f"field {_name(key)} is {NOT_UNICODE}")
             name = _text(given)
-        items, amounts = self._items(record)
+        items, amounts = self._items_once(record, read)
         if self._rounding is not None:
-            numbers = self._numbers(record, len(items))
+            numbers = self._numbers_once(record, read)
             amounts = list(map(self._rounding.steps_of, numbers))
         return ViewValues(name, items, amounts)
 
-    def numbers(self, record: Mapping[str, Any]) -> list[float | Decimal]:
+    def numbers(self, record: Mapping[str, Any], read: Read) -> list[float | Decimal]:
         """Return the numbers of a view of sums in a valid event, one for each item it counts."""
-        if not self._holds(record):
-            return []
-        return self._numbers(record, len(self._items(record)[0]))
+        return self._numbers_once(record, read) if self._holds(record) else []
+
+    def _items_once(self, record: Mapping[str, Any], read: Read) -> tuple[list[Any], list[int]]:
+        if self._items_source not in read:
+            read[self._items_source] = self._items(record)
+        found: tuple[list[Any], list[int]] = read[self._items_source]
+        return found
+
+    def _numbers_once(self, record: Mapping[str, Any], read: Read) -> list[float | Decimal]:
+        if self._numbers_source not in read:
+            items, _ = self._items_once(record, read)
+            read[self._numbers_source] = self._numbers(record, len(items))
+        found: list[float | Decimal] = read[self._numbers_source]
+        return found
 
     def _numbers(self, record: Mapping[str, Any], items: int) -> list[float | Decimal]:
         path = self._number
