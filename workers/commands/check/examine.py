@@ -47,7 +47,7 @@ from workers.privacy.plan import noise
 from workers.replay.gaps import EventTimes, Gap
 from workers.settings.settings import Settings
 
-NO_OBJECT = ("not JSON", "not a JSON object")
+NO_OBJECT = (NOT_JSON, "not a JSON object")
 # Per object: an object of counts has a name for every item.
 NAMES_MAX = 200
 # Per list, from its beginning.
