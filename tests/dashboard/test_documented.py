@@ -12,7 +12,7 @@ import pytest
 from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, embedded, message
 from tests.worker.harness import until
-from workers.dashboard.api import ENTRIES_MAX, VIEWERS_MAX
+from workers.dashboard.api import ENTRIES_MAX, READ_WAIT_S, VIEWERS_MAX
 from workers.dashboard.hub import MAX_BYTES, TICKS, TOPS
 from workers.dashboard.store.queries import ROWS_MAX
 from workers.dashboard.store.store import ANSWER_S, WAITING
@@ -66,6 +66,8 @@ def test_no_example_is_left_out_and_figures_are_those_of_the_code() -> None:
         f"up to {ROWS_MAX:,} rows",
         f"beyond {WAITING} that wait",
         f"longer than {ANSWER_S:.0f} s",
+        f"it waits up to {READ_WAIT_S:.0f} s",
+        f"is awaited up to {READ_WAIT_S:.0f} s",
         f"1 to {ENTRIES_MAX:,}; default 1,000",
     ):
         assert part in DOCUMENT

@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import orjson
 from aiohttp import hdrs, web
@@ -40,7 +40,6 @@ from workers.dashboard.hub import (
     READING,
     TOPS,
     Filter,
-    History,
     Hub,
     Viewer,
     catalog,
@@ -66,7 +65,7 @@ from workers.dashboard.store.queries import (
     locate,
     one_tick,
 )
-from workers.dashboard.store.store import QueryFailed, Store
+from workers.dashboard.store.store import Query, QueryFailed, Store
 from workers.mechanisms.config.histogram import EPOCH
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.runtime.metrics import WithWorkerLabel, register_outages
@@ -90,6 +89,7 @@ BEAT_S = 5.0
 # A request waits this long for the newest snapshots, which are read within a second or two.
 READ_WAIT_S = 10.0
 READ_POLL_S = 0.05
+HISTORY_POLL_S = 0.25
 RETRY_AFTER = {"Retry-After": "5"}
 NAME_CHARS = 100
 # A client that receives nothing for this long is disconnected.
@@ -116,6 +116,8 @@ CHUNK = 256 << 10
 HISTORY_PARAMS = {"histogram", "key", "item", "from", "to", "limit", "format"}
 NEWEST_PARAMS = {"histogram", "key", "after", "limit", "item", "top"}
 TICK_PARAMS = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top", "window", "since"}
+
+T = TypeVar("T")
 
 HUB = web.AppKey("hub", Hub)
 KNOWN = web.AppKey("known", frozenset)
@@ -166,6 +168,19 @@ async def require_read(hub: Hub, histogram: str) -> None:
     why = hub.why_unread(histogram)
     if why is not None:
         raise NotYet(f"{histogram} is not read yet: {why}")
+
+
+async def ask_history(hub: Hub, store: Store, stream: Stream, query: Query[T]) -> T:
+    """Ask the history; wait a moment for a new key, which memory may have a little earlier."""
+    until = time.monotonic() + READ_WAIT_S
+    while True:
+        try:
+            return await store.ask(query)
+        except NotStored:
+            comes = store.reading is None and hub.history.newest(stream) is not None
+            if not comes or time.monotonic() >= until:
+                raise
+        await asyncio.sleep(HISTORY_POLL_S)
 
 
 def history_unread(stream: Stream, hub: Hub, store: Store) -> str | None:
@@ -533,7 +548,7 @@ async def changed(query: MultiMapping[str], hub: Hub, store: Store | None) -> tu
         if line is not None:
             older = await asyncio.to_thread(orjson.loads, line)
             begin_ms = older["end"]
-        elif (begun := await _began(stream, newer["id"], hub.history, store)) is not None:
+        elif (begun := await _began(stream, newer["id"], hub, store)) is not None:
             begin_ms = begun
         else:
             error = "no tick at the beginning of this window is stored"
@@ -544,9 +559,9 @@ async def changed(query: MultiMapping[str], hub: Hub, store: Store | None) -> tu
     return await asyncio.to_thread(orjson.dumps, {"snapshots": [found], "more": False}), 200
 
 
-async def _began(stream: Stream, series: str, memory: History, store: Store | None) -> int | None:
+async def _began(stream: Stream, series: str, hub: Hub, store: Store | None) -> int | None:
     """Return when a series began to count from zero; None if that is not known."""
-    held = memory.page(stream, None, memory.ticks)[0]
+    held = hub.history.page(stream, None, hub.history.ticks)[0]
     place = next((place for place, one in enumerate(held) if one.id == series), 0)
     if place and held[place - 1].end == held[place].start:
         return held[place].start  # it follows another one
@@ -557,7 +572,7 @@ async def _began(stream: Stream, series: str, memory: History, store: Store | No
         return beginnings(cursor, stream, locate(cursor, stream), [series]).get(series)
 
     try:
-        return await store.ask(query)
+        return await ask_history(hub, store, stream, query)
     except NotStored:
         raise NotYet(f"{_COMES_LATER}: {stream.key[:NAME_CHARS]!r}") from None
 
@@ -600,7 +615,9 @@ async def _find(
         return None, nearest
     unread = history_unread(asked.stream, hub, store)
     try:
-        snapshot, nearest = await store.ask(lambda cursor: one_tick(cursor, asked))
+        snapshot, nearest = await ask_history(
+            hub, store, asked.stream, lambda cursor: one_tick(cursor, asked)
+        )
     except QueryFailed as error:
         raise NotYet(str(error), nearest) from None
     except NotStored:
@@ -657,16 +674,18 @@ async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> we
         raise BadQuery(f"format = {wanted[:NAME_CHARS]!r}: must be json, csv or parquet")
     # Asked before the query: what is read during it may be missing in the answer.
     reading = store.reading
-    unread = history_unread(asked.stream, request.app[HUB], store)
+    hub, stream = request.app[HUB], asked.stream
+    unread = history_unread(stream, hub, store)
     try:
         if wanted == "json":
-            return answer(await store.ask(as_json))
+            return answer(await ask_history(hub, store, stream, as_json))
+        await ask_history(hub, store, stream, lambda cursor: locate(cursor, stream))
         async with store.make_file(as_file) as file:
             return await _send_file(request, file, _file_name(asked, wanted), wanted)
     except NotReadYet:
         raise NotYet(unread or READING) from None
     except NotStored:
-        raise _not_stored(request.app[HUB], asked.stream, unread) from None
+        raise _not_stored(hub, stream, unread) from None
 
 
 def _file_name(asked: HistoryQuery | EpochsQuery, wanted: str) -> str:

@@ -28,6 +28,7 @@ from workers.dashboard.changes import changes
 from workers.dashboard.hub import Hub
 from workers.dashboard.store import following, queries
 from workers.dashboard.store.store import FILES, THREADS, WAITING, QueryFailed, Store
+from workers.dashboard.store.writing import Writer
 from workers.kafka.clients import Connection
 
 Client = TestClient[Request, Application]
@@ -416,7 +417,11 @@ async def test_a_question_that_takes_too_long_or_too_much_is_ended(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["history", "epochs"])
 @on_a_loop
-async def test_a_stream_that_is_only_in_memory_is_not_unknown(tmp_path: Path, name: str) -> None:
+async def test_a_stream_that_is_only_in_memory_is_not_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It is awaited for a moment: another consumer fills the history."""
+    monkeypatch.setattr(api, "READ_WAIT_S", 0.1)
     async with client(tmp_path / "empty.duckdb", memory=5) as (http, store):
         asked = f"/api/{name}?{STREAM}&item=tea"
         for address in (asked, f"{asked}&format=csv"):
@@ -424,6 +429,15 @@ async def test_a_stream_that_is_only_in_memory_is_not_unknown(tmp_path: Path, na
             assert error == "the history does not have this new key yet: 's1'"
         unknown = f"/api/{name}?histogram=products&key=s9"
         assert "no such key: 's9' of products" in await refused(http, unknown, 404)
+        monkeypatch.setattr(api, "READ_WAIT_S", PATIENCE_S)
+        answers = [asyncio.create_task(http.get(one)) for one in (asked, f"{asked}&format=csv")]
+        await asyncio.sleep(0.5)
+        assert not any(answer.done() for answer in answers)
+        database = store._database
+        assert database is not None
+        await asyncio.to_thread(store_all, Writer(database), LIFE[-5:])
+        for answer in answers:
+            assert (await answer).status == 200
         store.reading = 0.25
         assert "25 % of the topics so far" in await refused(http, unknown, 503)
 

@@ -83,6 +83,9 @@ const keys = () => catalogue.histograms.find((one) => one.histogram === view.his
 // While the history is being read the last ticks are shown, and how far it is; then it is asked, for keys that there are.
 const hasHistory = () => ["live", "waiting"].includes(catalogue.history?.state) && (Boolean(followed?.newest) || keys().includes(view.key));
 hooks.hasHistory = hasHistory;
+// Whether there may be snapshots of a stream: not where all keys are read, and it is none of them.
+const mayExist = (histogram, key) => catalogue.state.kafka !== "live" || (catalogue.histograms.find((one) => one.histogram === histogram)?.keys ?? []).includes(key);
+hooks.mayExist = mayExist;
 const changes = new Changes({ onChange: later, onNoToken: showLogin });
 const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, horizonOf, readWords: () => readWords(), first: () => periods.first });
 const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onNewest: () => changeTick(null, null), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });

@@ -55,6 +55,12 @@ export class Followed {
   }
 
   async load() {
+    if (!this.hooks.mayExist(this.histogram, this.key)) {
+      // Not published so far: when it is, the stream sends it.
+      this.known = true;
+      this.hooks.onChange();
+      return;
+    }
     const found = await this.quietly(asked("api/snapshots", { histogram: this.histogram, key: this.key, limit: RANK_TICKS + 1, top: TOP }));
     if (!found || this.closed) return;
     // 503: not read yet. When it is, the stream says so, and it is asked for again.
