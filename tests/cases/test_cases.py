@@ -34,7 +34,7 @@ def file_of(directory: Path, lines: Iterable[bytes], name: str = "events.jsonl")
         (b"\x03\0" + bytes(range(16)) + b"\x02\x04tea", "AWS Glue"),
         (b"Obj\x01\x04\x16avro.schema", "an Avro file"),
         (b"\xc3\x01" + bytes(8) + b"\x02", "single-object"),
-        (gzip.compress(TEXT.encode()), "compression.type"),
+        (gzip.compress(TEXT.encode(), mtime=0), "compression.type"),
         (TEXT.encode("utf-16"), "JSON is UTF-8"),
         (str(EVENT).encode(), "json.dumps() writes JSON"),
         (TEXT.replace('"tea"', "NaN").encode(), "NaN or Infinity"),
