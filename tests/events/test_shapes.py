@@ -293,6 +293,9 @@ def probes() -> list[tuple[Case, list[bytes]]]:
     found.append((counts, counted + several))
     users = [b'{"k":"a","i":"x","u":%b}' % user for user in (b"true", b"7", b"1.5", b"null")]
     found.append((case_of(KEYED, user="u"), users))
+    long = [b"x" * length for length in (1_024, 1_025)]
+    labels = [b'{"k":"%b","i":["%b"]}' % (key, item) for key in long for item in long]
+    found.append((case_of(KEYED), labels))
     bounds = [{"field": "n", "min": 0.5}], [{"field": "n", "max": 10}]
     edges = case_of(
         {"key": "$all", "items": "n"},
@@ -428,7 +431,7 @@ DEFECTS = {
     "counts of any length": (" stop - start <= COUNT_DIGITS and", ""),
     "times beyond the greatest": ("found <= TIME_MAX_MS", "found"),
     "us are ns": ("3 if unit == US else 6", "6"),
-    "a time before 1970": ("found = -1 if data[start] == 45 else", "found ="),
+    "a time before 1970": ("return -1 if data[start] == 45 else", "return"),
     "seconds are ms": ("value * 1000 if 0 <= value", "value if 0 <= value"),
     "tenths are ms": ("while behind < 3", "while behind < 1"),
     "us of a second count": ("elif behind < 3:", "elif behind < 4:"),
@@ -447,7 +450,7 @@ DEFECTS = {
     "an offset of 60 minutes": ("0 <= minutes <= 59", "0 <= minutes <= 60"),
     "a text that only begins as a number": ("kind if end == stop else kinds.TEXT", "kind"),
     "a text of doubt is no number": ("return -math.inf, math.inf, True", "return 0.0, 0.0, False"),
-    "a count with a fraction": ("if data[at] != ZERO:\n                return -1", "pass"),
+    "a count with a fraction": ("if data[at] != ZERO:\n            return -1", "pass"),
     "a text in any form is a time": ("data[start + 4] != 45", "False"),
 }
 

@@ -3,7 +3,7 @@
 The scanner is stricter than the general reader (`events.json`), never laxer, and declines to it
 every record that it is unsure of. It reads:
 
-    record  one object, surrounded by optional white space, behind an optional byte order mark
+    record  one object, surrounded by optional white space
     names   strings in every object on a wanted path; each wanted name once
     values  strings, numbers within the limits of `events.log`, true, false, null; lists and objects
             that are skipped
@@ -57,7 +57,6 @@ OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = 91, 93, 123, 125
 SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
 ZERO, NINE = 48, 57
 TRUE, FALSE, NULL = (np.frombuffer(word, dtype=np.uint8) for word in (b"true", b"false", b"null"))
-BYTE_ORDER_MARK = np.frombuffer(b"\xef\xbb\xbf", dtype=np.uint8)
 SMALL_E, LARGE_E, SMALL_U = 101, 69, 117
 # By byte: the character that it escapes, and its value as a hexadecimal digit; -1: invalid.
 ESCAPES = np.full(256, -1)
@@ -193,17 +192,25 @@ def skip_escape(data: Bytes, at: int, stop: int) -> int:
 
 
 @checked_part
-def skip_text(data: Bytes, at: int, stop: int) -> int:
-    """Return the closing quote of an unwanted string that opens at `at`."""
-    if peek(data, at, stop) != QUOTE:
-        return REFUSED
-    at = skip_plain(data, at + 1, stop)
+def skip_escaped(data: Bytes, at: int, stop: int) -> int:
+    """Skip the rest of an unwanted string from an escape on, as `skip_text`."""
     while peek(data, at, stop) == BACKSLASH:
         at = skip_escape(data, at, stop)
         if at == REFUSED:
             return REFUSED
         at = skip_plain(data, at, stop)
     return at if peek(data, at, stop) == QUOTE else REFUSED
+
+
+@checked_part
+def skip_text(data: Bytes, at: int, stop: int) -> int:
+    """Return the closing quote of an unwanted string that opens at `at`."""
+    if peek(data, at, stop) != QUOTE:
+        return REFUSED
+    at = skip_plain(data, at + 1, stop)
+    if peek(data, at, stop) == QUOTE:
+        return at
+    return skip_escaped(data, at, stop)
 
 
 @checked_part
@@ -644,13 +651,9 @@ def scan_record(
     level = 0
     node, row, hint = NONE, NONE, NONE
     child, before = 0, NONE
-    begin = at
     at = skip_space(data, at, stop)
     if peek(data, at, stop) != OPEN_OBJECT:
-        end = skip_word(data, begin, stop, BYTE_ORDER_MARK)
-        at = skip_space(data, end, stop) if end != REFUSED else stop
-        if peek(data, at, stop) != OPEN_OBJECT:
-            return DECLINED, filled
+        return DECLINED, filled
     while True:
         # The value of `child` begins at `at`; NONE: not wanted.
         opens = False

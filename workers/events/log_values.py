@@ -160,6 +160,19 @@ def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
     return (-whole, 0) if below == 0 else (-whole - 1, PART - below)
 
 
+@checked_part
+def bounds_in_text(data: Bytes, start: int, stop: int) -> tuple[float, float, bool]:
+    """Return `number_bounds` of the number that a text holds."""
+    kind = kind_in_text(data, start, stop)
+    if kind == kinds.OTHER:
+        return 0.0, 0.0, False
+    if kind == kinds.TEXT:
+        return -math.inf, math.inf, True
+    real, exact = parse_real(data, start, stop)
+    off = 0.0 if exact else abs(real) * NEAR
+    return real - off, real + off, True
+
+
 @kernel_inline
 def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
     """Return float64 bounds, usually equal, on the nearest float64, and whether it is a number.
@@ -168,10 +181,6 @@ def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool
     """
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     real, exact = 0.0, True
-    if kind == kinds.TEXT:
-        kind = kind_in_text(data, start, stop)
-        if kind == kinds.TEXT:
-            return -math.inf, math.inf, True
     if kind in (kinds.WHOLE, kinds.NUMBER, kinds.EXPONENT):
         if kind == kinds.WHOLE and stop - start <= INT64_DIGITS:
             real = float(parse_integer(data, start, stop))
@@ -181,6 +190,8 @@ def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool
         real = float(start)
     elif kind == kinds.REAL:
         real = np.int64(start).view(np.float64)
+    elif kind == kinds.TEXT:
+        return bounds_in_text(data, start, stop)
     else:
         return 0.0, 0.0, False
     off = 0.0 if exact else abs(real) * NEAR
@@ -240,24 +251,31 @@ def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[in
     return len(data) + used, len(data) + end, end
 
 
+@checked_part
+def odd_count(data: Bytes, start: int, stop: int, kind: int) -> int:
+    """Return the count in a text, or one with a point, as `item_count`."""
+    if kind == kinds.TEXT:
+        kind = kind_in_text(data, start, stop)
+    if kind not in (kinds.WHOLE, kinds.NUMBER):
+        return -1
+    point = past_whole_digits(data, start, stop)
+    for at in range(point + 1, stop):
+        if data[at] != ZERO:
+            return -1
+    few = point - start <= COUNT_DIGITS and data[start] != MINUS
+    return parse_integer(data, start, point) if few else -1
+
+
 @checked_inline
 def item_count(data: Bytes, log: Longs, row: int) -> int:
     """Return the count of an item in an event; -1 if it is no count, or has too many digits."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
-    if kind == kinds.TEXT:
-        kind = kind_in_text(data, start, stop)
-    if kind == kinds.NUMBER:
-        point = past_whole_digits(data, start, stop)
-        for at in range(point + 1, stop):
-            if data[at] != ZERO:
-                return -1
-        kind, stop = kinds.WHOLE, point
     if kind == kinds.WHOLE:
         few = stop - start <= COUNT_DIGITS and data[start] != 45
         return parse_integer(data, start, stop) if few else -1
     if kind == kinds.VALUE:
         return min(start, AMOUNT_MAX) if start >= 0 else -1
-    return -1
+    return odd_count(data, start, stop, kind)
 
 
 @checked_part
@@ -331,46 +349,69 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
 
 
 @checked_inline
+def whole_time(data: Bytes, start: int, stop: int, unit: int) -> int:
+    """Return the ms of an integer since 1970, unless negative; -1 if it has too many digits."""
+    if unit in (US, NS):
+        # Drop the digits below a ms before parsing, so that the rest fits.
+        stop -= 3 if unit == US else 6
+        return -1 if data[start] == 45 else parse_integer(data, start, stop) if stop > start else 0
+    value = parse_integer(data, start, stop) if stop - start <= INT64_DIGITS else -1
+    if unit == MS:
+        return value
+    return value * 1000 if 0 <= value <= TIME_MAX_MS // 1000 else -1
+
+
+@checked_inline
+def decimal_seconds(data: Bytes, start: int, stop: int) -> int:
+    """Return the ms of a number of seconds with a point that is not negative."""
+    found, behind = 0, -1
+    for at in range(start, stop):
+        if data[at] == 46:
+            behind = 0
+        elif behind < 3:
+            found = found * 10 + (int(data[at]) - ZERO)
+            behind += behind >= 0
+    while behind < 3:
+        found *= 10
+        behind += 1
+    return found
+
+
+@checked_part
+def odd_time(data: Bytes, start: int, stop: int, kind: int, unit: int) -> int:
+    """Return the ms of a number in a text, or with a point where that is rare; -1 if unsure."""
+    if kind == kinds.TEXT:
+        kind = kind_in_text(data, start, stop)
+    if kind not in (kinds.WHOLE, kinds.NUMBER) or data[start] == MINUS:
+        return -1
+    if kind == kinds.NUMBER and unit == S:
+        return decimal_seconds(data, start, stop)
+    # Fractions of a ms are cut off.
+    return whole_time(data, start, past_whole_digits(data, start, stop), unit)
+
+
+@checked_inline
 def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
     """Return a time in ms since 1970; -1 if the general reader has to decide."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
-    if kind == kinds.TEXT and unit != ISO:
-        kind = kind_in_text(data, start, stop)
-    if kind == kinds.NUMBER and unit != S and data[start] != MINUS:
-        # Fractions of a ms are cut off.
-        kind, stop = kinds.WHOLE, past_whole_digits(data, start, stop)
     if unit == ISO:
         found = iso_time(data, start, stop) if kind == kinds.TEXT else -1
-    elif kind == kinds.WHOLE and unit in (US, NS):
-        # Drop the digits below a ms before parsing, so that the rest fits.
-        stop -= 3 if unit == US else 6
-        found = -1 if data[start] == 45 else parse_integer(data, start, stop) if stop > start else 0
-    elif kind in (kinds.WHOLE, kinds.VALUE):
-        value = -1
-        if kind == kinds.VALUE:
-            value = start
-        elif stop - start <= INT64_DIGITS:
-            value = parse_integer(data, start, stop)
+    elif kind == kinds.WHOLE:
+        found = whole_time(data, start, stop, unit)
+    elif kind == kinds.VALUE:
         if unit == MS:
-            found = value
+            found = start
         elif unit == S:
-            found = value * 1000 if 0 <= value <= TIME_MAX_MS // 1000 else -1
+            found = start * 1000 if 0 <= start <= TIME_MAX_MS // 1000 else -1
         else:
-            found = value // (1000 if unit == US else 1_000_000)
+            found = start // (1000 if unit == US else 1_000_000)
     elif unit == S and kind == kinds.NUMBER and data[start] != 45:
-        found, behind = 0, -1
-        for at in range(start, stop):
-            if data[at] == 46:
-                behind = 0
-            elif behind < 3:
-                found = found * 10 + (int(data[at]) - ZERO)
-                behind += behind >= 0
-        while behind < 3:
-            found *= 10
-            behind += 1
+        found = decimal_seconds(data, start, stop)
     elif unit == S and kind == kinds.REAL:
         real = np.int64(start).view(np.float64)
         found = round(real * 1e6) // 1000 if 0.0 <= real <= 1e12 else -1
+    elif kind in (kinds.TEXT, kinds.NUMBER):
+        found = odd_time(data, start, stop, kind, unit)
     else:
         found = -1
     return found if 0 <= found <= TIME_MAX_MS else -1
