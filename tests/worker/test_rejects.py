@@ -35,7 +35,13 @@ def broken(at: int) -> list[tuple[object, str]]:
             "field 'items' has an item that is not a string, whole number or boolean",
         ),
         (event(items={"a": -1}), "a count in 'items' is not a non-negative integer"),
-        (event(ts="yesterday"), "field 'ts' is not a time in ms"),
+        (event(items={"a": "1 kg"}), "a count in 'items' is a text that holds no number"),
+        (
+            event(key="\ud83d"),
+            "field 'key' is not Unicode text: it has an unpaired surrogate escape",
+        ),
+        (event(ts="yesterday"), "field 'ts' is not a time in ms: a text that holds no number"),
+        (event(ts="2026-11-22T10:00:00Z"), "field 'ts' is not a time in ms: ISO 8601?"),
         (event(ts=2**60), "field 'ts' is not a time in ms: nanoseconds?"),
         (event(ts=at + 3_600_000), "dated too far ahead"),
         (event(items=["ä" * 513]), "label too long"),
@@ -53,7 +59,7 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
     site = Site(bootstrap, tmp_path, histograms, **kinds)
     at = now_ms()
     bad = broken(at)
-    good = {"key": "k", "items": ["a", "a", "b"], "ts": at, "unknown": {"more": [1, None]}}
+    good = {"key": "k", "items": ["a", "a", "b"], "ts": at, "unknown": {"more": [1, "\ud83d"]}}
     for value, _ in bad:
         site.produce(1, [good] * GOOD_BETWEEN + [value], flush=False)
     site.produce(1, [good])
