@@ -16,7 +16,7 @@ PATTERNS = [(pattern, row) for _, row in ROWS for pattern in patterns(row)]
 @pytest.mark.parametrize(("pattern", "row"), PATTERNS, ids=[pattern for pattern, _ in PATTERNS])
 def test_every_row_is_found_by_its_message_as_a_log_has_it(pattern: str, row: list[str]) -> None:
     said = pattern.replace(HOLE, "x1.y[2]")
-    for message in (said, f"2026-11-28 10:00:01 WARNING workers.kafka: {said}: and  more\n"):
+    for message in (said, f"2026-11-28 10:00:01 WARNING workers.kafka: {said}; and  more\n"):
         found = explanations(message, TEXT)
         assert row[-1] in [one.remedy for one in found] and len(found) <= 2
 
