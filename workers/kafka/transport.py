@@ -102,8 +102,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             logger.debug("the group was not left: %s", describe(exc))
             if self._consumer is not None:
                 # This closes all connections before it awaits any of them.
-                with suppress(Exception, asyncio.CancelledError):
-                    await self._consumer._client.close()
+                closing = asyncio.ensure_future(self._consumer._client.close())
+                await asyncio.wait([closing], timeout=_LEAVE_S)
         self._consumer = None  # releases fetched data
 
     def close(self) -> None:
@@ -318,6 +318,11 @@ def _limit_metadata(client: Any) -> None:
             within_s *= 2  # the network may be slow
             return False
         within_s = _METADATA_S
+        # `wait_for` loses a cancellation that meets the answer (Python 3.11), and aiokafka waits
+        # for this task's end: a stop beside a broker's end hung.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
         return updated
 
     client._metadata_update = limited
