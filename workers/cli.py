@@ -569,10 +569,10 @@ def retire(config: Path, name: str) -> int:
 @cli.command("explain")
 @click.argument("words", nargs=-1, required=True, metavar="MESSAGE")
 def explain_message(words: tuple[str, ...]) -> int:
-    """Say what a message from a log or a command means, and what to do.
+    """Say what a message means, and what to do.
 
-    Prints the row of docs/operations.md for it. Put the line, or some of its words, in quotes.
-    Exits with 1 if no row has these words.
+    Prints the row of docs/operations.md for a line of a log or of a command. Put the line, or some
+    of its words, in quotes. Exits with 1 if no row has these words.
     """
     from workers.commands.explaining import explain_message as show
 

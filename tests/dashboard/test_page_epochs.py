@@ -156,6 +156,7 @@ def test_a_chart_shows_where_each_series_begins_though_an_item_is_not_shown_yet(
         until(lambda: page.evaluate(DRAWN)[1] == parts, "the time in which each counted")
         # Times of unlike length are compared from 0, by what was counted in an hour of them.
         page.click("#as-table summary")
+        window.counts("#numbers tbody tr", 4)
         each = page.locator("#numbers tbody tr td:nth-child(5)").all_inner_texts()
         lasts = [
             (day()[at]["items"][0][1], hours) for at, hours in zip(LAST, (8, 8, 3, 5), strict=True)

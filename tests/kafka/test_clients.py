@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
-from workers.kafka.clients import Connection, faust_credentials, unreachable
+from workers.kafka.clients import Connection, faust_credentials, unreachable, unreached
 from workers.runtime.errors import SettingsError
 from workers.settings.files import CLIENT_RESERVED
 
@@ -122,3 +122,17 @@ def test_security_that_cannot_be_translated_is_refused(client: dict[str, str], n
 def test_what_a_broker_answers_after_an_election_is_waited_for(code: int) -> None:
     """A takeover that met a new leader without a high watermark would end the worker with 70."""
     assert unreachable(KafkaException(KafkaError(code)))
+
+
+def test_the_brokers_that_a_client_did_not_reach_are_known_from_its_errors() -> None:
+    """While a request waits for one that refuses connections, librdkafka connects without a pause."""
+    refused = (
+        "Connect to ipv4#10.0.0.3:9092 failed: Connection refused (after 0ms in state CONNECT)"
+    )
+    errors = [
+        KafkaError(KafkaError._TRANSPORT, f"kafka-3:9092/3: {refused}"),
+        KafkaError(KafkaError._TRANSPORT, f"sasl_ssl://kafka-12:9093/12: {refused}"),
+        KafkaError(KafkaError._TRANSPORT, f"kafka-1:9092/bootstrap: {refused}"),
+        KafkaError(KafkaError._TIMED_OUT, f"kafka-5:9092/5: {refused}"),
+    ]
+    assert unreached(errors) == {3, 12}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.broker import Brokers, OwnBroker, three_brokers
@@ -15,7 +16,7 @@ from workers.kafka.unavailable import UsedTopics, unavailable
 
 pytestmark = pytest.mark.waits
 
-HELD_UP, GOES_ON = "WARNING held up: ", "WARNING no longer held up, after"
+HELD_UP, GOES_ON = "WARNING held up: ", "WARNING no longer held up"
 
 # Says which partitions a broker has another replica read.
 SAYING = """
@@ -112,12 +113,13 @@ def test_partitions_without_a_leader_or_enough_replicas_are_named(brokers: Broke
         NewTopic("fine", 3, 3),
     ]
     used = UsedTopics(("alone", "all", "fine"), {"all": 3, "fine": 2})
-    with Connection(brokers.bootstrap).admin() as admin:
+    errors: list[KafkaError] = []
+    with Connection(brokers.bootstrap).quiet_admin(errors) as admin:
         for made in admin.create_topics(new).values():
             made.result()
 
         def found() -> dict[str, str]:
-            return unavailable(admin, used, 3.0, lambda: False)
+            return unavailable(admin, errors, used, 3.0, lambda: False)
 
         until(lambda: not found(), "all are there")
         # A broker may not know yet what another one does.

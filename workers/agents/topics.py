@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
 
 from workers.agents.growth import (
@@ -19,7 +19,7 @@ from workers.agents.growth import (
     stored_topics,
 )
 from workers.kafka import topics as kafka_topics
-from workers.kafka.clients import Connection, forbidden
+from workers.kafka.clients import Connection, forbidden, unreachable, unreached
 from workers.kafka.topics import (
     ExistingTopic,
     Topic,
@@ -291,9 +291,18 @@ class RunningTopics:
         #: What the worker uses, with the replicas that its topics need by now.
         self.used = topics.used(topics.existing)
 
-    def look(self, admin: AdminClient, metadata: ClusterMetadata) -> None:
+    def look(
+        self, admin: AdminClient, metadata: ClusterMetadata, errors: Sequence[KafkaError]
+    ) -> None:
+        """Compare the topics with those of the start; `errors` gets those of the client."""
+
+        def is_away() -> bool:
+            admin.poll(0)  # serves the callback
+            return metadata.controller_id in unreached(errors)
+
         topics = self._topics
-        now = kafka_topics.with_details(admin, kafka_topics.among(metadata, topics.existing))
+        there = kafka_topics.among(metadata, topics.existing)
+        now = kafka_topics.with_details(admin, there, is_away)
         absent = topics.existing.keys() - now.keys()
         self._missing = Counter({name: self._missing[name] + 1 for name in absent})
         # A broker that has just started may not know every topic yet.
@@ -344,14 +353,18 @@ def watch_topics(
 
     def poll() -> None:
         while not ended.wait(_AGAIN_S):
-            with suppress(KafkaException), connection.quiet_admin([]) as admin:
-                while not ended.wait(INTERVAL_S):
+            errors: list[KafkaError] = []
+            lost = False
+            with suppress(KafkaException), connection.quiet_admin(errors) as admin:
+                while not lost and not ended.wait(INTERVAL_S):
                     try:
                         metadata = admin.list_topics(timeout=_ANSWER_S)
                         look(counts_of(metadata))
                         if running is not None:
-                            running.look(admin, metadata)
+                            running.look(admin, metadata, errors)
+                        errors.clear()
                     except (KafkaException, QuietcountError) as error:
+                        lost = unreachable(error)
                         logger.debug("the topics could not be looked at: %s", describe_error(error))
 
     warn(topics.others)

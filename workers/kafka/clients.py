@@ -11,7 +11,7 @@ import logging
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +50,8 @@ _TRANSLATED = (
     "sasl.kerberos.service.name",
 )
 
+#: The broker in the text of an error: `address:port/id: what happened`.
+_BROKER_ID = re.compile(r"\S+/(\d+): ")
 _UNKNOWN_OPTION = re.compile(r'No such configuration property: "(.+)"')
 
 #: Errors that waiting does not cure, with advice.
@@ -262,6 +264,18 @@ def _refusal(errors: list[KafkaError]) -> KafkaError | None:
 def _network(errors: list[KafkaError]) -> KafkaError | None:
     codes = KafkaError._TRANSPORT, KafkaError._RESOLVE
     return next((error for error in reversed(errors) if error.code() in codes), None)
+
+
+def unreached(errors: Iterable[KafkaError]) -> set[int]:
+    """Return the ids of the brokers that these errors of a client name as not reached.
+
+    While a request waits for a broker that refuses connections, librdkafka (2.16) connects to it
+    again without a pause, over a thousand times a second: end such a client.
+    """
+    named = (
+        _BROKER_ID.match(error.str()) for error in errors if error.code() == KafkaError._TRANSPORT
+    )
+    return {int(match[1]) for match in named if match}
 
 
 def _line(error: KafkaError) -> str:

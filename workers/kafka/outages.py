@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from workers.kafka.clients import Connection, text_of, unreachable
 from workers.kafka.reading import Callback
-from workers.kafka.unavailable import UsedTopics, unavailable
+from workers.kafka.unavailable import NO_ANSWER, UsedTopics, unavailable
 from workers.kafka.verdicts import Verdict, verdict_of
 from workers.runtime.availability import PARTITIONS, Outage, Waits
 from workers.runtime.errors import SettingsError
@@ -126,31 +126,35 @@ def _watch(
     give_up: Callback,
     ended: Event,
 ) -> None:
-    errors: list[KafkaError] = []
-    with _eager_admin(connection, errors) as admin:
-        answered_s = time.monotonic()
-        look_s = answered_s + LOOK_S
-        while not ended.wait(INTERVAL_S):
-            try:
-                # Any broker answers this; describe_cluster asks one, which may be away.
-                admin.list_topics(topics().names[0], timeout=ASK_S)
-            except KafkaException:
-                admin.poll(0)  # serves the callback
-                silent_s = time.monotonic() - answered_s
-                if silent_s >= AWAY_S and not outage.is_active and _answers(connection, topics()):
-                    answered_s = time.monotonic()
+    answered_s = time.monotonic()
+    look_s = answered_s + LOOK_S
+    while not ended.is_set():
+        errors: list[KafkaError] = []
+        found: dict[str, str] = {}
+        with _eager_admin(connection, errors) as admin:
+            # A client goes on connecting to leaders that refuse it, without a pause.
+            while NO_ANSWER not in found.values() and not ended.wait(INTERVAL_S):
+                try:
+                    # Any broker answers this; describe_cluster asks one, which may be away.
+                    admin.list_topics(topics().names[0], timeout=ASK_S)
+                except KafkaException:
+                    admin.poll(0)  # serves the callback
+                    silent_s = time.monotonic() - answered_s
+                    is_new = silent_s >= AWAY_S and not outage.is_active
+                    if is_new and _answers(connection, topics()):
+                        answered_s = time.monotonic()
+                        continue
+                    if silent_s >= AWAY_S and not ended.is_set():
+                        waits.forget()
+                        outage.begin(connection.no_answer(errors), answered_s)
+                    if silent_s >= GIVE_UP_S:
+                        give_up()
+                        return
                     continue
-                if silent_s >= AWAY_S and not ended.is_set():
-                    waits.forget()
-                    outage.begin(connection.no_answer(errors), answered_s)
-                if silent_s >= GIVE_UP_S:
-                    give_up()
-                    return
-            else:
                 answered_s = time.monotonic()
                 outage.end()
                 if answered_s >= look_s:
-                    found = unavailable(admin, topics(), ASK_S, ended.is_set)
+                    found = unavailable(admin, errors, topics(), ASK_S, ended.is_set)
                     if ended.is_set():
                         return
                     waits.note(PARTITIONS, found)

@@ -24,11 +24,12 @@ them, except on the embedded cluster, which ends with the demo, as does its key.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
@@ -93,6 +94,7 @@ BY_USER_RETENTION_MS = 7 * 86_400_000
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
 _AGAIN_S = 0.05
+_SLICE_S = 0.1
 #: Prefix of librdkafka's in-process cluster ids; Kafka's own ids are 22 characters of base64.
 _EMBEDDED = "mockCluster"
 #: Prefix of Kafka's own topics: __consumer_offsets, __transaction_state.
@@ -226,16 +228,22 @@ def among(metadata: ClusterMetadata, names: Iterable[str]) -> dict[str, Existing
 
 
 def with_details(
-    admin: AdminClient, found: Mapping[str, ExistingTopic]
+    admin: AdminClient,
+    found: Mapping[str, ExistingTopic],
+    is_away: Callable[[], bool] = lambda: False,
 ) -> dict[str, ExistingTopic]:
-    """Return the topics with their ids, and with their settings where this principal sees them."""
+    """Return the topics with their ids, and with their settings where this principal sees them.
+
+    Raises KafkaException once `is_away`: whether the controller, which is asked, cannot be reached.
+    """
     detailed = dict(found)
     if not detailed:
         return detailed
-    for name, topic_id in _topic_ids(admin, list(found)).items():
+    for name, topic_id in _topic_ids(admin, list(found), is_away).items():
         detailed[name] = replace(detailed[name], topic_id=topic_id)
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
     asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
+    _await(asked.values(), is_away)
     for resource, future in asked.items():
         with suppress(KafkaException):  # not authorized; the rest is still worth showing
             entries, name = future.result(), resource.name
@@ -244,11 +252,18 @@ def with_details(
     return detailed
 
 
-def _topic_ids(admin: AdminClient, names: list[str]) -> dict[str, str]:
+def _await(futures: Collection[Future[Any]], is_away: Callable[[], bool]) -> None:
+    while wait(futures, _SLICE_S).not_done:
+        if is_away():
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the controller is not reached"))
+
+
+def _topic_ids(admin: AdminClient, names: list[str], is_away: Callable[[], bool]) -> dict[str, str]:
     """Return the ids; a new topic may be known to the broker that listed it, but not to another."""
     deadline = time.monotonic() + _ANSWER_S
     while True:
         described = admin.describe_topics(TopicCollection(names), request_timeout=_ANSWER_S)
+        _await(described.values(), is_away)
         try:
             return {
                 name: checked_id(name, future.result().topic_id)

@@ -6,15 +6,15 @@ that has just died, nor any once the controllers have no majority, so every lead
 """
 
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # a re-export
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec  # type: ignore[attr-defined]  # re-exports
 
-from workers.kafka.clients import unreachable
+from workers.kafka.clients import unreachable, unreached
 
 _SLICE_S = 0.1
 
@@ -27,12 +27,25 @@ class UsedTopics:
     least_in_sync: Mapping[str, int] = field(default_factory=dict)
 
 
+NO_ANSWER = "its leader does not answer"
+
+
 def unavailable(
-    admin: AdminClient, topics: UsedTopics, within_s: float, ended: Callable[[], bool]
+    admin: AdminClient,
+    errors: Sequence[KafkaError],
+    topics: UsedTopics,
+    within_s: float,
+    ended: Callable[[], bool],
 ) -> dict[str, str]:
-    """Return why, by partition; nothing once `ended`. Takes twice `within_s` at most."""
+    """Return why, by partition; nothing once `ended`. Takes twice `within_s` at most.
+
+    Ends early where the leaders that do not answer are among the brokers that the client has not
+    reached (`errors`). End the client after a NO_ANSWER: it may go on connecting.
+    """
     found: dict[str, str] = {}
-    asked, until_s = {}, time.monotonic() + within_s
+    asked: dict[TopicPartition, OffsetSpec] = {}
+    leaders: dict[TopicPartition, int] = {}
+    until_s = time.monotonic() + within_s
     # One request for each: all topics of a cluster may be thousands, and only this asks any broker.
     for name in topics.names:
         left_s = max(until_s - time.monotonic(), 0.01)
@@ -46,14 +59,28 @@ def unavailable(
                 if len(one.isrs) < needed:
                     of = f"{len(one.isrs)} of its {len(one.replicas)} replicas are in sync"
                     found[place] = f"{of}, {needed} are needed"
-                asked[TopicPartition(name, number)] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+                where = TopicPartition(name, number)
+                asked[where] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+                leaders[where] = one.leader
     offsets = admin.list_offsets(asked, request_timeout=within_s) if asked else {}
-    while wait(offsets.values(), _SLICE_S).not_done:
+    waiting = set(offsets)
+    while waiting:
         if ended():
             return {}
+        wait([offsets[where] for where in waiting], _SLICE_S)
+        waiting = {where for where in waiting if not offsets[where].done()}
+        admin.poll(0)  # serves the callback
+        if {leaders[where] for where in waiting} <= unreached(errors):
+            break
     for where, future in offsets.items():
-        error = future.exception()
-        # A leader that does not answer may give neither an error nor an offset (librdkafka 2.16).
-        if unreachable(error) if error is not None else future.result().offset < 0:
-            found.setdefault(f"{where.topic}[{where.partition}]", "its leader does not answer")
+        if where in waiting or not _has_answered(future):
+            found.setdefault(f"{where.topic}[{where.partition}]", NO_ANSWER)
     return found
+
+
+def _has_answered(future: Future[ListOffsetsResultInfo]) -> bool:
+    error = future.exception()
+    if error is not None:
+        return not unreachable(error)
+    # A leader that does not answer may give neither an error nor an offset (librdkafka 2.16).
+    return future.result().offset >= 0
