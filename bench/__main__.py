@@ -66,7 +66,9 @@ NAMES = (
 
 def bench_core(rows: int, ticks: int) -> None:
     """The core alone, on one thread."""
-    print(f"\nunk_base, whole step, {rows:,} rows, horizon 2^16, {ticks} ticks: ns a row and tick")
+    print(
+        f"\nunk_base, whole step, {rows:,} rows, horizon 2^16, {ticks} ticks: ns a row and tick"
+    )
     for counter in ("lifted", "tree"):
         step = mechanism_step.measure(rows, ticks, 65_536, counter)
         print(
@@ -75,10 +77,15 @@ def bench_core(rows: int, ticks: int) -> None:
         )
     print("noise alone:")
     for kind, horizon in (("lifted", 65_536), ("lifted", None), ("tree", 65_536)):
-        print(f"  {release_columns.measure(kind, horizon, 0.0039, rows, 1, ticks)}", flush=True)
+        print(
+            f"  {release_columns.measure(kind, horizon, 0.0039, rows, 1, ticks)}",
+            flush=True,
+        )
 
 
-def programs(given: argparse.Namespace, through: Collection[str]) -> list[Callable[[], object]]:
+def programs(
+    given: argparse.Namespace, through: Collection[str]
+) -> list[Callable[[], object]]:
     """Return what finds the programs that these benchmarks need."""
     needed: list[Callable[[], object]] = []
     if through:
@@ -110,7 +117,10 @@ def main() -> None:
         help="horizons of `users` and `sqlp`",
     )
     parser.add_argument(
-        "--user-share", type=float, default=1.0, help="of the 10 M users, for a quicker run"
+        "--user-share",
+        type=float,
+        default=1.0,
+        help="of the 10 M users, for a quicker run",
     )
     parser.add_argument("--history-days", type=int, default=365)
     parser.add_argument("--seeds", type=int, default=20)
@@ -118,7 +128,9 @@ def main() -> None:
     given = parser.parse_args()
     # What is measured keeps what Python compiles of it, as it does for its users.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
+    print(
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}"
+    )
     kept = True  # targets and promises
     through = tuple(name for name in table.NAMES if name in given.only)
     refusal = provide(*programs(given, through))

@@ -17,7 +17,15 @@ import numpy as np
 import orjson
 from confluent_kafka import TopicPartition
 
-from bench.attack_side_channels import CROWD, DELTA, EPSILON, HORIZON, SIDES, Seen, Sides
+from bench.attack_side_channels import (
+    CROWD,
+    DELTA,
+    EPSILON,
+    HORIZON,
+    SIDES,
+    Seen,
+    Sides,
+)
 from tests.broker import own_broker
 from tests.forked import QUIETCOUNT
 from tests.worker.harness import Site, sale, unk, until
@@ -31,13 +39,24 @@ _WARM = 50
 
 def arrivals(bootstrap: str, directory: Path, sides: Sides, seed: int = 2) -> Seen:
     """Run a row's ticks through a worker; the only column is the arrival, us after the tick."""
-    histogram: dict[str, Any] = {"tick": f"{TICK_MS}ms", "horizon": HORIZON, "keys": ["k"]}
+    histogram: dict[str, Any] = {
+        "tick": f"{TICK_MS}ms",
+        "horizon": HORIZON,
+        "keys": ["k"],
+    }
     histogram |= {"epsilon": EPSILON, "delta": DELTA, "max_items": sides.max_items}
     short = {"commit_interval": f"{TICK_MS}ms"}
-    place = Site(bootstrap, directory, [unk(**histogram)], partitions=1, owners=1, worker=short)
+    place = Site(
+        bootstrap, directory, [unk(**histogram)], partitions=1, owners=1, worker=short
+    )
     world: Bools = np.random.default_rng(seed).permutation(sides.ticks) % 2 == 0
     with place.worker(runner=QUIETCOUNT), _arrivals(place) as found:
-        _produce(place, sides, np.concatenate([np.zeros(_WARM, dtype=np.bool_), world]), found)
+        _produce(
+            place,
+            sides,
+            np.concatenate([np.zeros(_WARM, dtype=np.bool_), world]),
+            found,
+        )
         times = np.array([found[end] for end in sorted(found)[-sides.ticks :]])
     return Seen(times[:, None], world, frozenset())
 
@@ -75,7 +94,8 @@ def _arrivals(place: Site) -> Iterator[dict[int, float]]:
 
     def read() -> None:
         while not ended.is_set():
-            message, now_us = consumer.poll(0.1), time.time_ns() / 1_000
+            message = consumer.poll(0.1)
+            now_us = time.time_ns() / 1_000
             if message is not None and message.error() is None:
                 end_ms = message.timestamp()[1]
                 found[end_ms] = now_us - end_ms * 1_000

@@ -51,7 +51,9 @@ class _Choice:
 
     def ends(self, worlds: Worlds) -> tuple[Floats, Floats]:
         hits = [
-            np.array([(self.sign * self.statistic(world) > self.sign * self.threshold).sum()])
+            np.array(
+                [(self.sign * self.statistic(world) > self.sign * self.threshold).sum()]
+            )
             for world in worlds
         ]
         more, less = hits[::-1] if self.sign > 0 else hits
@@ -59,7 +61,11 @@ class _Choice:
 
 
 def measure(
-    statistics: Sequence[Statistic], fitted: Worlds, fresh: Worlds, epsilon: float, delta: float
+    statistics: Sequence[Statistic],
+    fitted: Worlds,
+    fresh: Worlds,
+    epsilon: float,
+    delta: float,
 ) -> Bound:
     """Return the bounds from `fresh` runs by what tells `fitted` runs apart best."""
     chosen = [_choose(statistics, fitted, lambda p, q: _epsilon(p, q, delta))]
@@ -70,7 +76,9 @@ def measure(
 
 
 def _choose(
-    statistics: Sequence[Statistic], worlds: Worlds, bound: Callable[[Floats, Floats], Floats]
+    statistics: Sequence[Statistic],
+    worlds: Worlds,
+    bound: Callable[[Floats, Floats], Floats],
 ) -> _Choice:
     found: list[tuple[float, _Choice]] = []
     n = len(worlds[0])
@@ -78,9 +86,13 @@ def _choose(
     for statistic in statistics:
         scores = [np.sort(statistic(world)) for world in worlds]
         ranks = np.concatenate([tails, 1 - tails])
-        thresholds = np.unique(np.quantile(np.concatenate(scores), ranks, method="lower"))
+        thresholds = np.unique(
+            np.quantile(np.concatenate(scores), ranks, method="lower")
+        )
         less = [np.searchsorted(score, thresholds, side="left") for score in scores]
-        more = [n - np.searchsorted(score, thresholds, side="right") for score in scores]
+        more = [
+            n - np.searchsorted(score, thresholds, side="right") for score in scores
+        ]
         for sign, (hits, others) in ((1, more[::-1]), (-1, less)):
             bounds = bound(*_ends(hits, others, n))
             best = int(np.argmax(bounds))
@@ -100,7 +112,9 @@ def _ends(hits: Longs, others: Longs, n: int) -> tuple[Floats, Floats]:
 
 def _epsilon(p: Floats, q: Floats, delta: float) -> Floats:
     """Return what the ends prove; below 0, where they prove nothing, it only ranks the choices."""
-    found: Floats = np.where(p > delta, np.log(np.maximum(p - delta, 1e-300) / q), p - 1)
+    found: Floats = np.where(
+        p > delta, np.log(np.maximum(p - delta, 1e-300) / q), p - 1
+    )
     return found
 
 
@@ -123,8 +137,13 @@ def counter_ratio(counter: Counter, moved: Floats, new: Sequence[int]) -> Statis
     ticks = range(1, len(moved) + 1)
     nodes = [counter.nodes(t) for t in ticks]
     every = sorted(set().union(*nodes))
-    rows = np.array([[one.get(node, 0) for node in every] for one in nodes], dtype=np.float64)
-    rows *= np.sqrt([float(counter.variance_of(node)) for node in every]) / counter._denominator
+    rows = np.array(
+        [[one.get(node, 0) for node in every] for one in nodes], dtype=np.float64
+    )
+    rows *= (
+        np.sqrt([float(counter.variance_of(node)) for node in every])
+        / counter._denominator
+    )
     sigma = rows @ rows.T + np.eye(len(moved)) / 12  # rounding
     weights = np.linalg.solve(sigma, moved).reshape(-1)
 
@@ -149,7 +168,9 @@ def fit(worlds: Worlds, new: Sequence[int]) -> Statistic:
     linear: dict[int, _Linear] = {}
     enough = ~rare & (sizes.min(axis=0) >= 2 * _ROWS_A_FEATURE)
     for group in np.flatnonzero(enough).tolist():
-        own = [world.counts[of == group] for world, of in zip(worlds, groups, strict=True)]
+        own = [
+            world.counts[of == group] for world, of in zip(worlds, groups, strict=True)
+        ]
         found = _Linear.fit(own[0], own[1])
         if found is not None:
             linear[group] = found
@@ -213,7 +234,9 @@ class _Linear:
         columns = np.flatnonzero(~np.isnan(one[0]))
         if not len(columns):
             return None
-        medians = np.array([np.median(rows[:, columns], axis=0) for rows in (zero, one)])
+        medians = np.array(
+            [np.median(rows[:, columns], axis=0) for rows in (zero, one)]
+        )
         x = [_features(rows[:, columns], medians) for rows in (zero, one)]
         centered = np.concatenate([rows - rows.mean(axis=0) for rows in x])
         sd = centered.std(axis=0)
@@ -221,10 +244,14 @@ class _Linear:
         if len(used) * _ROWS_A_FEATURE > min(len(zero), len(one)) or not len(used):
             return None
         means = [rows[:, used].mean(axis=0) for rows in x]
-        covariance = np.cov(centered[:, used] / sd[used], rowvar=False).reshape(len(used), -1)
+        covariance = np.cov(centered[:, used] / sd[used], rowvar=False).reshape(
+            len(used), -1
+        )
         ridge = covariance + _RIDGE * np.eye(len(used))
         weights = np.linalg.solve(ridge, (means[1] - means[0]) / sd[used]) / sd[used]
-        return cls(columns, medians, used, weights, float(weights @ (means[0] + means[1]) / 2))
+        return cls(
+            columns, medians, used, weights, float(weights @ (means[0] + means[1]) / 2)
+        )
 
     def of(self, counts: Floats) -> Floats:
         x = _features(counts[:, self.columns], self.medians)[:, self.used]

@@ -38,12 +38,15 @@ from workers.replay.offline import fresh_histograms, replay
 from workers.replay.sources import open_source
 from workers.settings.settings import Settings, settings_of
 
-CANARIES, GUESSES = 100_000, 1_000
-EPSILON, DELTA = 2.0, 1e-6
+CANARIES = 100_000
+GUESSES = 1_000
+EPSILON = 2.0
+DELTA = 1e-6
 COUNT = 20
 #: Events beside a canary with the same items, so that these are shown in either case.
 CROWD = 40
-TICK_MS, START = 1_000, datetime(2026, 1, 1, tzinfo=UTC)
+TICK_MS = 1_000
+START = datetime(2026, 1, 1, tzinfo=UTC)
 _ITEMS = ("a", "b")
 
 
@@ -55,13 +58,17 @@ class Canaries:
     settings: dict[str, Any]  # of the histogram
     half_noise: bool = False
 
-    def bound(self, canaries: int = CANARIES, guesses: int = GUESSES, seed: int = 2) -> float:
+    def bound(
+        self, canaries: int = CANARIES, guesses: int = GUESSES, seed: int = 2
+    ) -> float:
         """Return the lower bound on epsilon from one run."""
         coins = np.random.default_rng(seed).random(canaries) < 0.5
         settings = self._settings(canaries)
         [config] = settings.histograms
         mechanism = (half_noise if self.half_noise else build)(config, "event")
-        scores = _scores(mechanism, _published(settings, mechanism, self._lines(coins), canaries))
+        scores = _scores(
+            mechanism, _published(settings, mechanism, self._lines(coins), canaries)
+        )
         surest = np.argsort(-np.abs(scores), kind="stable")[:guesses]
         right = int(((scores[surest] > 0) == coins[surest]).sum())
         return least_epsilon(canaries, guesses, right, DELTA)
@@ -74,7 +81,12 @@ class Canaries:
         document = {
             "worker": {"name": "canaries", "data_dir": "d", "key_file": "k"},
             "kafka": {"bootstrap": "localhost:9092"},
-            "events": {"topic": "t", "key": "$all", "items": "items", "timestamp": "ts"},
+            "events": {
+                "topic": "t",
+                "key": "$all",
+                "items": "items",
+                "timestamp": "ts",
+            },
             "histogram": [own | self.settings],
         }
         return settings_of(document, Path())
@@ -84,9 +96,12 @@ class Canaries:
         return str(self.settings["mechanism"]).startswith("known")
 
     def _lines(self, coins: Bools) -> Iterator[bytes]:
-        at, crowd = int(START.timestamp() * 1_000), 0 if self._declares else CROWD
+        at = int(START.timestamp() * 1_000)
+        crowd = 0 if self._declares else CROWD
         for n, counted in enumerate(coins.tolist()):
-            items = b",".join(b'"%d%b":%d' % (n, item.encode(), COUNT) for item in _ITEMS)
+            items = b",".join(
+                b'"%d%b":%d' % (n, item.encode(), COUNT) for item in _ITEMS
+            )
             yield b'{"items":{%b},"ts":%d}\n' % (items, at) * (crowd + counted)
         last = at + TICK_MS * (self.settings["horizon"] - 1)
         yield b'{"items":"none","ts":%d}\n' % last
@@ -96,7 +111,8 @@ def _published(
     settings: Settings, mechanism: Mechanism, lines: Iterator[bytes], canaries: int
 ) -> Published:
     """Return what one replay publishes of each canary's items."""
-    ticks, width = int(settings.histograms[0].horizon), len(_ITEMS)
+    ticks = int(settings.histograms[0].horizon)
+    width = len(_ITEMS)
     counts = np.full((canaries, ticks * width), math.nan)
 
     def read(value: bytes) -> None:
@@ -112,7 +128,13 @@ def _published(
             file.writelines(lines)
         histograms = fresh_histograms(settings, KEY, built=[mechanism])
         with open_source(settings, str(path)) as source:
-            replay(settings, KEY, source, lambda one: read(one.value), histograms=histograms)
+            replay(
+                settings,
+                KEY,
+                source,
+                lambda one: read(one.value),
+                histograms=histograms,
+            )
     return Published(counts, np.zeros((canaries, ticks), dtype=np.int64))
 
 
@@ -130,7 +152,8 @@ def _scores(mechanism: Mechanism, runs: Published) -> Floats:
 
 def least_epsilon(canaries: int, guesses: int, right: int, delta: float) -> float:
     """Return the largest epsilon that so many right guesses disprove with 95 %, else 0."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     if _chance(canaries, guesses, right, low, delta) >= FAILURE:
         return 0.0
     while high < 100 and _chance(canaries, guesses, right, high, delta) < FAILURE:
@@ -144,21 +167,30 @@ def least_epsilon(canaries: int, guesses: int, right: int, delta: float) -> floa
     return low
 
 
-def _chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+def _chance(
+    canaries: int, guesses: int, right: int, epsilon: float, delta: float
+) -> float:
     from scipy.stats import binom
 
     law = binom(guesses, 1 / (1 + math.exp(-epsilon)))
     fewer = np.arange(1, right + 1)
     share = np.cumsum(law.pmf(right - fewer)) / fewer
-    return float(law.sf(right - 1)) + 2 * canaries * delta * float(share.max(initial=0.0))
+    return float(law.sf(right - 1)) + 2 * canaries * delta * float(
+        share.max(initial=0.0)
+    )
 
 
 def canaries() -> Sequence[Canaries]:
     """The mechanisms that count every item by itself, and some with half their noise."""
     counters = {"horizon": 4}
     found = [
-        Canaries("known_base lifted", {"mechanism": "known_base", "counter": "lifted"} | counters),
-        Canaries("known_base tree", {"mechanism": "known_base", "counter": "tree"} | counters),
+        Canaries(
+            "known_base lifted",
+            {"mechanism": "known_base", "counter": "lifted"} | counters,
+        ),
+        Canaries(
+            "known_base tree", {"mechanism": "known_base", "counter": "tree"} | counters
+        ),
         Canaries("unk_base", {"mechanism": "unk_base"} | counters),
         Canaries("known_gauss", {"mechanism": "known_gauss", "horizon": 1}),
         Canaries("positive_gauss", {"mechanism": "positive_gauss", "horizon": 1}),

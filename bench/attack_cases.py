@@ -24,8 +24,11 @@ Events = Mapping[int, Counts]
 """Tick -> what the event (or the user) contributes in it."""
 
 TICKS = 4
-EPSILON, DELTA = 2.0, 1e-2
-MANY, FEW, PICKS = 100_000, 20_000, 10_000
+EPSILON = 2.0
+DELTA = 1e-2
+MANY = 100_000
+FEW = 20_000
+PICKS = 10_000
 
 
 def own_noise(mechanism: Mechanism, stream: Any) -> Any:
@@ -58,7 +61,9 @@ class Case:
     labels: tuple[bytes, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = {label for tick in (*self.stream, *self.events.values()) for label in tick}
+        found = {
+            label for tick in (*self.stream, *self.events.values()) for label in tick
+        }
         found |= {label.encode() for label in self.config.declared}
         object.__setattr__(self, "labels", tuple(sorted(found)))
 
@@ -69,7 +74,9 @@ class Case:
         for t, tick in enumerate(self.stream, 1):
             event = self.events.get(t, {})
             both = {**tick, **event}
-            more.append({label: tick.get(label, 0) + event.get(label, 0) for label in both})
+            more.append(
+                {label: tick.get(label, 0) + event.get(label, 0) for label in both}
+            )
         return self.stream, more
 
     @property
@@ -91,7 +98,11 @@ class Case:
             for place, label in enumerate(self.labels)
             if label not in known and not self.config.declared
         ]
-        return [t * len(self.labels) + place for t in range(len(self.stream)) for place in places]
+        return [
+            t * len(self.labels) + place
+            for t in range(len(self.stream))
+            for place in places
+        ]
 
     def ratios(self, mechanism: Mechanism) -> list[Statistic]:
         """Return the likelihood ratio where a counter's law gives it."""
@@ -133,7 +144,14 @@ def cases() -> list[Case]:
         unit = "user" if "max_items_per_user" in values else "event"
         name = f"{mechanism} {what}".strip()
         found.append(
-            Case(name=name, config=made, stream=stream, events=events, runs=runs, unit=unit)
+            Case(
+                name=name,
+                config=made,
+                stream=stream,
+                events=events,
+                runs=runs,
+                unit=unit,
+            )
         )
 
     large = steady({"a": 900, "b": 800, "c": 700})
@@ -142,7 +160,16 @@ def cases() -> list[Case]:
     event = at(1, a=20, b=20)
     for counter in ("lifted", "tree", "sqrt"):
         add("known_base", counter, large, event, MANY, counter=counter, **known, **two)
-    add("known_base", "end_share", large, at(2, a=20, b=20), MANY, end_share=0.6, **known, **two)
+    add(
+        "known_base",
+        "end_share",
+        large,
+        at(2, a=20, b=20),
+        MANY,
+        end_share=0.6,
+        **known,
+        **two,
+    )
     user: dict[str, Any] = {"max_items": 1, "max_items_per_user": 2, "max_count": 20}
     parts: Events = {**at(1, a=20), **at(3, b=20)}
     add("known_base", "user", large, parts, MANY, **known, **user)
@@ -157,21 +184,46 @@ def cases() -> list[Case]:
 
     add("known_gauss", "", large[:1], event, MANY, **known, **two)
     # The more counts an event moves, the closer Laplace noise comes to its cost in zCDP.
-    seven, six = steady(dict.fromkeys("abcdefg", 900), 1), at(1, **dict.fromkeys("abcdef", 20))
+    seven = steady(dict.fromkeys("abcdefg", 900), 1)
+    six = at(1, **dict.fromkeys("abcdef", 20))
     for mechanism in ("positive_gauss", "positive_laplace"):
         add(mechanism, "", seven, six, MANY, max_items=6, max_count=20)
         add(mechanism, "new", large[:1], new, MANY, **few)
     for mechanism in ("unk_gauss", "limit_dom_laplace"):
         add(mechanism, "", seven, six, FEW, kbar=7, max_items=6, max_count=20)
-        add(mechanism, "new", large[:1], at(1, x=1, y=1), MANY, kbar=5, max_items=2, epsilon=4.0)
+        add(
+            mechanism,
+            "new",
+            large[:1],
+            at(1, x=1, y=1),
+            MANY,
+            kbar=5,
+            max_items=2,
+            epsilon=4.0,
+        )
     # Picks tell most where an event moves half of what is picked from.
-    ties, half = steady(dict.fromkeys("abcdefgh", 900), 1), at(1, a=20, b=20, c=20, d=20)
-    four, eight = two | {"max_items": 4}, {"domain": tuple("abcdefgh")}
+    ties = steady(dict.fromkeys("abcdefgh", 900), 1)
+    half = at(1, a=20, b=20, c=20, d=20)
+    four = two | {"max_items": 4}
+    eight = {"domain": tuple("abcdefgh")}
     add("known_gumbel", "", ties, half, PICKS, k=2, **eight, **four)
     add("limit_dom", "", ties, half, PICKS, k=2, kbar=8, **four)
-    add("limit_dom", "private", ties, half, PICKS, k=2, kbar="private", kbar_max=8, **four)
+    add(
+        "limit_dom",
+        "private",
+        ties,
+        half,
+        PICKS,
+        k=2,
+        kbar="private",
+        kbar_max=8,
+        **four,
+    )
     add("limit_dom", "new", steady({"a": 3}, 1), new, FEW, k=3, kbar=4, **few)
-    for what, kbar in (("", {"kbar": 8}), ("private", {"kbar": "private", "kbar_max": 8})):
+    for what, kbar in (
+        ("", {"kbar": 8}),
+        ("private", {"kbar": "private", "kbar_max": 8}),
+    ):
         pay: dict[str, Any] = {"k": 2, "labels": 6, "queries": 3} | kbar
         add("pay_what_you_get", what, [*ties, {}, {}, {}], half, PICKS, **pay, **four)
 
@@ -199,7 +251,12 @@ def cases() -> list[Case]:
             **two,
         )
 
-    sparse: dict[str, Any] = {"top_k": 1, "switches": 1, "max_items": 2, "max_count": 20}
+    sparse: dict[str, Any] = {
+        "top_k": 1,
+        "switches": 1,
+        "max_items": 2,
+        "max_count": 20,
+    }
     level = [blocks[0], {b"b": 10}, {b"c": 20}, {}]
     for accounting in ("tight", "paper"):
         add(
@@ -216,7 +273,11 @@ def cases() -> list[Case]:
             release=release, max_count=m, **own,
         )  # fmt: skip
     for accounting in ("zcdp", "pure"):
-        of_one: dict[str, Any] = {"domain": ("a", "b"), "max_count": 20, "accounting": accounting}
+        of_one: dict[str, Any] = {
+            "domain": ("a", "b"),
+            "max_count": 20,
+            "accounting": accounting,
+        }
         for mechanism, further in (
             ("bounded_max", {"c_max": 1_000}),
             ("doubling", {}),
@@ -224,7 +285,12 @@ def cases() -> list[Case]:
             ("two_level_k", {"queries": ("histogram",)}),
         ):
             made = config(
-                mechanism, epsilon=EPSILON, delta=DELTA, horizon=TICKS, **of_one, **further
+                mechanism,
+                epsilon=EPSILON,
+                delta=DELTA,
+                horizon=TICKS,
+                **of_one,
+                **further,
             )
             stream = _rising(build(made))
             add(mechanism, accounting, stream, at(1, a=20), PICKS, **of_one, **further)
@@ -237,4 +303,8 @@ def _rising(mechanism: Mechanism) -> list[Counts]:
         raise TypeError(f"mechanism = {mechanism!r}: has no thresholds")
     outer = mechanism.segments.threshold(1) if mechanism.segments else 0
     first = mechanism.intervals(1).step if mechanism.inner else outer
-    return [{b"a": first}, {b"a": 2 * first}, *({b"a": 4 * (first + outer) << i} for i in (0, 2))]
+    return [
+        {b"a": first},
+        {b"a": 2 * first},
+        *({b"a": 4 * (first + outer) << i} for i in (0, 2)),
+    ]

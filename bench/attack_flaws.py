@@ -33,8 +33,20 @@ from workers.runtime.frozen import read_only
 
 # Cases of every mechanism but `two_level_k`, whose attacks are too weak for it.
 HALVED = (
-    *("known_base lifted", "unk_base", "known_gauss", "positive_gauss", "positive_laplace"),
-    *("unk_gauss", "limit_dom_laplace", "known_gumbel", "limit_dom", "pay_what_you_get"),
+    *(
+        "known_base lifted",
+        "unk_base",
+        "known_gauss",
+        "positive_gauss",
+        "positive_laplace",
+    ),
+    *(
+        "unk_gauss",
+        "limit_dom_laplace",
+        "known_gumbel",
+        "limit_dom",
+        "pay_what_you_get",
+    ),
     *("meta known_gauss", "sparse_gumb tight", "misra_gries pmg", "misra_gries merge"),
     *("misra_gries pure", "bounded_max zcdp", "doubling zcdp", "two_level zcdp"),
 )
@@ -59,7 +71,10 @@ class Flaw:
 
 def half_noise(config: HistogramConfig, unit: str) -> Mechanism:
     """Build a mechanism that spends four times its rho, or twice its pure epsilon."""
-    pure = "pure" in (getattr(config, "accounting", None), getattr(config, "release", None))
+    pure = "pure" in (
+        getattr(config, "accounting", None),
+        getattr(config, "release", None),
+    )
     right = build(config, unit)
     more = {"epsilon": None, "rho": 4 * right.cost().rho}
     if pure:
@@ -90,7 +105,8 @@ class SharedStream(NoiseStream):
     def __init__(self, stream: NoiseStream, tags: Tags, of: Tags) -> None:
         order = np.argsort(tags[:, 0])
         self._stream = stream
-        self._tags, self._of = read_only(tags[order]), read_only(of[order])
+        self._tags = read_only(tags[order])
+        self._of = read_only(of[order])
 
     def words(self, tags: Tags, cell: Cell) -> Words:
         return self._stream.words(self._mapped(tags), cell)
@@ -110,7 +126,9 @@ class SharedStream(NoiseStream):
 def shared_noise(case: Case, label: bytes, other: bytes) -> Case:
     """Give a label the noise of another one."""
     tags = tags_of(tuple(case.alike), min(case.runs, AT_ONCE))
-    columns = [np.ascontiguousarray(tags[:, case.labels.index(one)]) for one in (label, other)]
+    columns = [
+        np.ascontiguousarray(tags[:, case.labels.index(one)]) for one in (label, other)
+    ]
 
     def noise_of(mechanism: Mechanism, stream: NoiseStream) -> Noise:
         return mechanism.noise(SharedStream(stream, *columns))

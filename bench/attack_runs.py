@@ -13,7 +13,14 @@ import numpy as np
 from workers.arrays.texts import Texts
 from workers.arrays.types import Codes, Floats, Longs, Tags
 from workers.mechanisms.ledger import Contributions
-from workers.mechanisms.mechanism import Answers, Items, Mechanism, Noise, Release, State
+from workers.mechanisms.mechanism import (
+    Answers,
+    Items,
+    Mechanism,
+    Noise,
+    Release,
+    State,
+)
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 from workers.pipeline.histogram import KEY_LABEL
 
@@ -43,7 +50,9 @@ class Published:
         """Return what was published at one tick."""
         ticks = self.texts.shape[1]
         width = self.counts.shape[1] // ticks
-        return Published(self.counts[:, (t - 1) * width : t * width], self.texts[:, t - 1 : t])
+        return Published(
+            self.counts[:, (t - 1) * width : t * width], self.texts[:, t - 1 : t]
+        )
 
 
 class Runs:
@@ -53,7 +62,9 @@ class Runs:
         self, mechanism: Mechanism, alike: Mapping[bytes, bytes], noise_of: NoiseOf
     ) -> None:
         """`alike` maps every label to the first with the same counts in all worlds."""
-        self.mechanism, self.labels, self._noise_of = mechanism, tuple(alike), noise_of
+        self.mechanism = mechanism
+        self.labels = tuple(alike)
+        self._noise_of = noise_of
         self._alike = {label.decode(): first.decode() for label, first in alike.items()}
         self._places = {label: place for place, label in enumerate(self.labels)}
         self._texts: dict[tuple[object, ...], int] = {}
@@ -62,7 +73,8 @@ class Runs:
         """Return what so many runs over a stream publish; different seeds share no noise."""
         starts = range(0, runs, AT_ONCE)
         parts = [
-            self._some(stream, min(AT_ONCE, runs - start), (seed << 32) + start) for start in starts
+            self._some(stream, min(AT_ONCE, runs - start), (seed << 32) + start)
+            for start in starts
         ]
         return Published(
             np.concatenate([part.counts for part in parts]),
@@ -70,15 +82,20 @@ class Runs:
         )
 
     def _some(self, stream: Sequence[Counts], runs: int, seed: int) -> Published:
-        tags, labels = tags_of(self.labels, runs), self.mechanism.domain()
+        tags = tags_of(self.labels, runs)
+        labels = self.mechanism.domain()
         noise = self._noise_of(self.mechanism, KEY.stream(seed.to_bytes(16, "big")))
         state = self.mechanism.init()
         state.key_tags = np.ascontiguousarray(tags[:, -1])
-        declared = np.ascontiguousarray(tags[:, [self._places[label] for label in labels]])
+        declared = np.ascontiguousarray(
+            tags[:, [self._places[label] for label in labels]]
+        )
         if labels and type(self.mechanism).prepare_key is Mechanism.prepare_key:
             # It only appends rows: all runs at once take a twentieth of the time.
             rows = np.repeat(np.arange(runs, dtype=np.int32), len(labels))
-            state.ledger.append(declared.reshape(-1, 2), rows, Texts.of(list(labels) * runs))
+            state.ledger.append(
+                declared.reshape(-1, 2), rows, Texts.of(list(labels) * runs)
+            )
         else:
             for run in range(runs):
                 self.mechanism.prepare_key(state, run, declared[run], labels)
@@ -106,13 +123,17 @@ class Runs:
     def _read_counts(self, state: State, shown: Release | Items, tags: Tags) -> Floats:
         counts = np.full((len(tags), len(self.labels)), math.nan)
         if isinstance(shown, Items):
-            places = np.array([self._places[label] for label in shown.labels], dtype=np.int64)
+            places = np.array(
+                [self._places[label] for label in shown.labels], dtype=np.int64
+            )
             counts[shown.keys, places] = shown.counts
             return counts
         upper = tags[:, :-1, 0].reshape(-1)  # distinct, as good as surely
         order = np.argsort(upper)
         found = state.ledger.tags[shown.rows, 0]
-        counts.reshape(-1)[order[np.searchsorted(upper, found, sorter=order)]] = shown.counts
+        counts.reshape(-1)[order[np.searchsorted(upper, found, sorter=order)]] = (
+            shown.counts
+        )
         return counts
 
     def _read_answers(self, shown: Answers, texts: Longs) -> Floats:

@@ -37,7 +37,8 @@ from workers.kafka.offsets import LogEnd
 from workers.kafka.records import Batch, Records
 from workers.runtime.metrics import CONTRIBUTE, RELEASE
 
-EPSILON, DELTA = 1.0, 1e-9
+EPSILON = 1.0
+DELTA = 1e-9
 TICKS = 2_000
 #: Items of an epoch are forgotten at its end, so that a tick costs the same at any time of the run.
 HORIZON = 32
@@ -103,7 +104,8 @@ class Seen:
     def bound(self, column: int, seed: int = 3) -> float:
         """Return the epsilon that one column proves."""
         halves = np.random.default_rng(seed).permutation(len(self.world)) % 2 == 0
-        fitted, fresh = self._worlds(column, halves), self._worlds(column, ~halves)
+        fitted = self._worlds(column, halves)
+        fresh = self._worlds(column, ~halves)
         ways = [lambda runs: runs.counts[:, 0], lambda runs: -runs.counts[:, 0]]
         return measure(ways, fitted, fresh, EPSILON, DELTA).epsilon
 
@@ -112,7 +114,10 @@ class Seen:
         return float(np.median(one[~self.world])), float(np.median(one[self.world]))
 
     def _worlds(self, column: int, rows: Bools) -> Worlds:
-        both = [self.columns[rows & (self.world == world), column] for world in (False, True)]
+        both = [
+            self.columns[rows & (self.world == world), column]
+            for world in (False, True)
+        ]
         n = min(map(len, both))
         none = np.zeros((n, 1), dtype=np.int64)
         return Published(both[0][:n, None], none), Published(both[1][:n, None], none)
@@ -135,22 +140,38 @@ def seen(sides: Sides, seed: int = 2) -> Seen:
     """Run a row's ticks through both stages and the dashboard."""
     rng = np.random.default_rng(seed)
     world: Bools = rng.permutation(sides.ticks) % 2 == 0
-    times, values = np.empty(sides.ticks), []
+    times = np.empty(sides.ticks)
+    values = []
     crowd = [[item] for item in CROWD] if sides.crowd else []
     with replaced():
-        scene, no_log = _scene(sides.max_items), cast(Log, None)  # fed here
-        first, second = (_Timed(scene, (stage, 0), no_log) for stage in (CONTRIBUTE, RELEASE))
-        contribute, release = first._opened(), second._opened()
+        # fed here
+        scene = _scene(sides.max_items)
+        no_log = cast(Log, None)
+        first, second = (
+            _Timed(scene, (stage, 0), no_log) for stage in (CONTRIBUTE, RELEASE)
+        )
+        contribute = first._opened()
+        release = second._opened()
         sent = 0
         for tick in range(sides.ticks):
             start = START_MS + tick * TICK_MS
             items = (sides.with_it if world[tick] else sides.without)(tick)
-            contents = [*crowd, *([f"other{tick} {n}"] for n in range(sides.fresh)), items]
-            lines = [orjson.dumps({"key": "k", "items": one, "ts": start}) for one in contents]
+            contents = [
+                *crowd,
+                *([f"other{tick} {n}"] for n in range(sides.fresh)),
+                items,
+            ]
+            lines = [
+                orjson.dumps({"key": "k", "items": one, "ts": start})
+                for one in contents
+            ]
             first.commits.clear()
             second.commits.clear()
-            CLOCK.now_ms, begin = start + 1, contribute.offset
-            read = Records.of(lines, None, [start] * len(lines), range(begin, begin + len(lines)))
+            CLOCK.now_ms = start + 1
+            begin = contribute.offset
+            read = Records.of(
+                lines, None, [start] * len(lines), range(begin, begin + len(lines))
+            )
             contribute.feed(Batch(begin, begin + len(lines), read))
             CLOCK.now_ms = start + TICK_MS
             began = time.thread_time_ns()
@@ -169,19 +190,41 @@ def seen(sides: Sides, seed: int = 2) -> Seen:
             release.feed(batch)
             times[tick] = (took + second.at_ns - began) / 1_000
             values.append([one.value or b"" for one in second.commits[-1].messages])
-    answers = asyncio.run(_answered([value for of_tick in values for value in of_tick[:1]]))
+    answers = asyncio.run(
+        _answered([value for of_tick in values for value in of_tick[:1]])
+    )
     sizes = np.array([sum(map(len, of_tick)) for of_tick in values], dtype=np.float64)
     columns = np.column_stack([times, sizes, answers])
     return Seen(columns, world, frozenset(map(len, values)))
 
 
 def _scene(max_items: int) -> Scene:
-    histogram: dict[str, Any] = {"name": "h", "mechanism": "unk_base", "keys": ["k"], "tick": "1s"}
-    histogram |= {"horizon": HORIZON, "max_items": max_items, "epsilon": EPSILON, "delta": DELTA}
+    histogram: dict[str, Any] = {
+        "name": "h",
+        "mechanism": "unk_base",
+        "keys": ["k"],
+        "tick": "1s",
+    }
+    histogram |= {
+        "horizon": HORIZON,
+        "max_items": max_items,
+        "epsilon": EPSILON,
+        "delta": DELTA,
+    }
     document = {
-        "worker": {"name": NAME, "data_dir": "data", "key_file": "key", "commit_interval": "1s"},
+        "worker": {
+            "name": NAME,
+            "data_dir": "data",
+            "key_file": "key",
+            "commit_interval": "1s",
+        },
         "kafka": {"bootstrap": "127.0.0.1:1"},
-        "events": {"topic": "events", "key": "key", "items": "items", "timestamp": "ts"},
+        "events": {
+            "topic": "events",
+            "key": "key",
+            "items": "items",
+            "timestamp": "ts",
+        },
         "privacy": {"unit": "event"},
         "histogram": [histogram | {"start": Bare("2026-01-01T00:00:00Z")}],
     }
@@ -193,7 +236,9 @@ CONTRIBUTIONS = f"{NAME}.contributions"
 
 async def _answered(values: Sequence[bytes]) -> Floats:
     """Return processor time, in us, and bytes of the dashboard's answer to each snapshot."""
-    hub, pages, found = Hub(), Pages(), np.empty((len(values), 2))
+    hub = Hub()
+    pages = Pages()
+    found = np.empty((len(values), 2))
     app = application(hub, [("h", 64)], name=NAME, host="127.0.0.1", token=None)
     async with TestClient(TestServer(app)) as client:
         for place, value in enumerate(values):
@@ -209,7 +254,9 @@ async def _answered(values: Sequence[bytes]) -> Floats:
 
 def table() -> bool:
     """Print what times and sizes tell; return whether no size tells more than the claim."""
-    print(f"\nside channels: medians without and with, and epsilon at least (claim {EPSILON:g})")
+    print(
+        f"\nside channels: medians without and with, and epsilon at least (claim {EPSILON:g})"
+    )
     print(f"{'event':20}" + "".join(f"{name:>26}" for name in NAMES))
     good = True
     for sides in SIDES:

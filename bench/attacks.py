@@ -44,7 +44,8 @@ def attack(case: Case, seed: int = 2) -> Found:
             runs.publish(more, case.runs, next(seeds)),
         )
 
-    fitted, fresh = both(), both()
+    fitted = both()
+    fresh = both()
     statistics = [fit(fitted, case.new), fit_by_tick(fitted, case.new)]
     statistics += case.ratios(mechanism)
     bound = measure(statistics, fitted, fresh, claim.epsilon, claim.delta)
@@ -56,15 +57,19 @@ def table() -> bool:
     print(
         f"\n{'attack':42} {'runs':>7} {'epsilon':>8} {'at least':>9} {'delta':>7} {'at least':>9} {'s':>5}"
     )
-    every, good = {case.name: case for case in cases()}, True
+    every = {case.name: case for case in cases()}
+    good = True
     for case in every.values():
         good &= _row(case.name, case, breaks=False)
     print("\nplanted flaws: attacks must find all but the harmless one")
     for flaw in flaws(every):
         good &= _row(f"{flaw.name}: {flaw.case.name}", flaw.case, flaw.breaks)
-    print(f"\n{CANARIES:,} canaries in one run, {GUESSES:,} guesses; half the noise must be found")
+    print(
+        f"\n{CANARIES:,} canaries in one run, {GUESSES:,} guesses; half the noise must be found"
+    )
     for each in canaries():
-        start, bound = time.monotonic(), each.bound()
+        start = time.monotonic()
+        bound = each.bound()
         holds = bound <= CANARIES_EPSILON
         good &= holds is not each.half_noise
         name = f"{'half noise: ' if each.half_noise else ''}{each.name}"

@@ -47,8 +47,11 @@ def measure(
         domain=tuple(label.decode() for label in labels),
         queries=queries,
     )
-    mechanism, tags, rng = TwoLevel(config), NOISE_KEY.tags("s", labels), np.random.default_rng(1)
-    state, noise = mechanism.init(), mechanism.noise(NOISE_KEY.stream(bytes(16)))
+    mechanism = TwoLevel(config)
+    tags = NOISE_KEY.tags("s", labels)
+    rng = np.random.default_rng(1)
+    state = mechanism.init()
+    noise = mechanism.noise(NOISE_KEY.stream(bytes(16)))
     state.key_tags = NOISE_KEY.tags("s", [b"\xff"])
     mechanism.prepare_key(state, 0, tags, labels)
     index = np.zeros(1, dtype=np.int32)

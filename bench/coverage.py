@@ -74,7 +74,8 @@ def measure(
     tags = key.tags("s", [b"%d" % i for i in range(items)])
     noise = mechanism.noise(key.stream(b"coverage of bars"))
     rate = np.exp(draw.uniform(math.log(rates[0]), math.log(rates[1]), items))
-    counts, appeared = np.zeros(items, dtype=np.int64), np.zeros(items, dtype=np.int64)
+    counts = np.zeros(items, dtype=np.int64)
+    appeared = np.zeros(items, dtype=np.int64)
     inside: dict[int, list[tuple[float, ...]]] = {age: [] for age in AGES}
     widest = math.sqrt(2 * math.log(40 * horizon))
     if below is not None:
@@ -85,19 +86,26 @@ def measure(
     for t in range(1, horizon + 1):
         counts += draw.poisson(rate)
         found = noise.at(t, tags)
-        sd, threshold = mechanism.sd(t), mechanism.threshold(t)
+        sd = mechanism.sd(t)
+        threshold = mechanism.threshold(t)
         if threshold is not None:
             appeared[(appeared == 0) & (counts > 0) & (counts + found > threshold)] = t
         for age in AGES:
-            of = np.flatnonzero(appeared == t - age) if t > age else np.empty(0, dtype=np.int64)
+            of = (
+                np.flatnonzero(appeared == t - age)
+                if t > age
+                else np.empty(0, dtype=np.int64)
+            )
             if not len(of) or threshold is None:
                 continue
-            off, shown = found[of] / sd, (counts + found)[of]
+            off = found[of] / sd
+            shown = (counts + found)[of]
             low, high = conditional((shown - threshold) / sd)
             # Noise above the threshold is what the interval takes for granted; where later noise
             # fell below it, the plain one is left.
             fell = shown <= threshold
-            low, high = np.where(fell, -NORMAL_95, low), np.where(fell, NORMAL_95, high)
+            low = np.where(fell, -NORMAL_95, low)
+            high = np.where(fell, NORMAL_95, high)
             # Intervals in sd around the published count; a count is never below 0.
             floor = -shown / sd
             low = np.maximum(low, floor)
@@ -112,13 +120,19 @@ def measure(
                     float((high - low).sum()),
                 )
             )
-    return [_row(age, np.array(rows, dtype=np.float64)) for age, rows in inside.items() if rows]
+    return [
+        _row(age, np.array(rows, dtype=np.float64))
+        for age, rows in inside.items()
+        if rows
+    ]
 
 
 def _row(age: int, rows: Floats) -> Coverage:
     total = rows.sum(axis=0)
     share = total[1:] / total[0]
-    return Coverage(age, int(total[0]), share[0], share[1], share[2], share[3], share[4], share[5])
+    return Coverage(
+        age, int(total[0]), share[0], share[1], share[2], share[3], share[4], share[5]
+    )
 
 
 def conditional(above: Floats) -> tuple[Floats, Floats]:
@@ -135,7 +149,8 @@ def _solve(above: Floats, share: float) -> Floats:
     for _ in range(60):
         at = (low + high) / 2
         small = log_ndtr(at) - log_ndtr(at + above) < math.log(share)
-        low, high = np.where(small, at, low), np.where(small, high, at)
+        low = np.where(small, at, low)
+        high = np.where(small, high, at)
     middle: Floats = (low + high) / 2
     return middle
 

@@ -76,7 +76,8 @@ class Source:
     """The worker's part: publishes a tick of all streams."""
 
     def __init__(self, connection: Connection, prefix: str) -> None:
-        self.prefix, self.tick = prefix, 0
+        self.prefix = prefix
+        self.tick = 0
         self._producer = connection.producer(None, **{"linger.ms": 5})
 
     def publish(self, end_ms: int) -> None:
@@ -84,7 +85,9 @@ class Source:
         for histogram in HISTOGRAMS:
             for key in KEYS:
                 value = snapshot(histogram, key, self.tick, end_ms)
-                self._producer.produce(f"{self.prefix}.{histogram}", value, key, timestamp=end_ms)
+                self._producer.produce(
+                    f"{self.prefix}.{histogram}", value, key, timestamp=end_ms
+                )
         self._producer.poll(0)
 
     def flush(self) -> None:
@@ -94,9 +97,20 @@ class Source:
 @contextmanager
 def server(config: Path) -> Iterator[tuple[int, str]]:
     """A dashboard process that has read its history: (pid, address)."""
-    command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(config), "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "workers.cli",
+        "dashboard",
+        "-c",
+        str(config),
+        "--port",
+        "0",
+    ]
     with (config.parent / "log").open("w") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True
+        )
     try:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
@@ -157,13 +171,15 @@ async def run(
 ) -> tuple[list[Seen], list[float]]:
     """Publishes and watches; returns what each viewer saw, and the server's memory once a second."""
     address = urlsplit(url)
-    host, port = address.hostname or "", address.port or 0
+    host = address.hostname or ""
+    port = address.port or 0
     stalled = [stall(host, port) for _ in range(STALLED)]
     begun = time.time()
     until = begun + seconds
     watching = []
     for i in range(viewers):
-        histogram, key = HISTOGRAMS[i % len(HISTOGRAMS)], KEYS[i // len(HISTOGRAMS) % len(KEYS)]
+        histogram = HISTOGRAMS[i % len(HISTOGRAMS)]
+        key = KEYS[i // len(HISTOGRAMS) % len(KEYS)]
         path = (
             "/api/stream"
             if i % 10 == 9
@@ -189,7 +205,9 @@ def main() -> int:
     parser.add_argument("--viewers", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=60.0)
     given = parser.parse_args()
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
+    print(
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}"
+    )
     with (
         broker(LASTING) as bootstrap,
         tempfile.TemporaryDirectory() as directory,
@@ -197,7 +215,9 @@ def main() -> int:
     ):
         source = Source(connection, f"bench{uuid.uuid4().hex[:8]}")
         topics = [f"{source.prefix}.{histogram}" for histogram in HISTOGRAMS]
-        for future in admin.create_topics([NewTopic(topic, 2, 1) for topic in topics]).values():
+        for future in admin.create_topics(
+            [NewTopic(topic, 2, 1) for topic in topics]
+        ).values():
             future.result()
         try:
             now = time.time_ns() // 1_000_000
@@ -205,12 +225,16 @@ def main() -> int:
                 source.publish(now - (TICKS + 30 - tick) * 1_000)
             source.flush()
             config = Path(directory) / "dashboard.toml"
-            sections = "".join(f'[[histogram]]\nname = "{histogram}"\n' for histogram in HISTOGRAMS)
+            sections = "".join(
+                f'[[histogram]]\nname = "{histogram}"\n' for histogram in HISTOGRAMS
+            )
             config.write_text(
                 f'[worker]\nname = "{source.prefix}"\n[kafka]\nbootstrap = {json.dumps(bootstrap)}\n{sections}'
             )
             with server(config) as (pid, url):
-                seen, memory = asyncio.run(run(source, pid, url, given.viewers, given.seconds))
+                seen, memory = asyncio.run(
+                    run(source, pid, url, given.viewers, given.seconds)
+                )
         finally:
             for future in admin.delete_topics(topics).values():
                 future.result()
@@ -230,10 +254,15 @@ def report(seen: list[Seen], memory: list[float]) -> int:
         f"worst {lags[-1]:.3f} s (goal: 2 s)"
     )
     every = max(1, len(memory) // 12)
-    print("memory of the server, MiB: " + " ".join(f"{value:.0f}" for value in memory[::every]))
+    print(
+        "memory of the server, MiB: "
+        + " ".join(f"{value:.0f}" for value in memory[::every])
+    )
     warm = memory[int(WARM_S) :] or memory[-1:]
     growth = max(warm[-5:]) - min(warm[:5])
-    print(f"growth after {WARM_S:.0f} s: {growth:.1f} MiB (goal: under {GROWTH_MIB:.0f})")
+    print(
+        f"growth after {WARM_S:.0f} s: {growth:.1f} MiB (goal: under {GROWTH_MIB:.0f})"
+    )
     return int(lags[-1] > LAG_S or growth > GROWTH_MIB)
 
 

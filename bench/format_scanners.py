@@ -31,7 +31,11 @@ from workers.kafka.records import Records
 
 TARGET_NS = 500.0
 TREE = build(
-    [Wanted(("shop",), None, 0), Wanted(("products",), None, 1, True), Wanted(("ts",), None, 2)]
+    [
+        Wanted(("shop",), None, 0),
+        Wanted(("products",), None, 1, True),
+        Wanted(("ts",), None, 2),
+    ]
 )
 AVRO = {
     "type": "record",
@@ -43,7 +47,10 @@ AVRO = {
         {"name": "note", "type": ["null", "string"]},
         {"name": "products", "type": {"type": "array", "items": "string"}},
         {"name": "price", "type": "double"},
-        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["BUY", "RETURN"]}},
+        {
+            "name": "kind",
+            "type": {"type": "enum", "name": "Kind", "symbols": ["BUY", "RETURN"]},
+        },
     ],
 }
 PROTOBUF = """
@@ -87,7 +94,8 @@ def events(number: int) -> list[dict[str, Any]]:
 
 def avro(rows: list[dict[str, Any]]) -> tuple[FormatReader, list[bytes]]:
     """Return a reader, and the events as its records."""
-    schema, payloads = fastavro.parse_schema(AVRO), []
+    schema = fastavro.parse_schema(AVRO)
+    payloads = []
     for row in rows:
         out = io.BytesIO(b"\0\0\0\0\1")
         out.seek(5)
@@ -117,11 +125,15 @@ def best_ns(run: Callable[[], object], records: int, repeats: int) -> float:
     return min(times) / records
 
 
-def measure(name: str, reader: FormatReader, payloads: list[bytes], repeats: int) -> float:
+def measure(
+    name: str, reader: FormatReader, payloads: list[bytes], repeats: int
+) -> float:
     """Print a line; return what the scanner takes, in ns."""
-    records, n = Records.of(payloads), len(payloads)
+    records = Records.of(payloads)
+    n = len(payloads)
     ready = reader.prepare(records.data, records.values)
-    log, number = np.empty((20 * n, 4), dtype=np.int64), np.empty(n, dtype=np.int64)
+    log = np.empty((20 * n, 4), dtype=np.int64)
+    number = np.empty(n, dtype=np.int64)
     scan = reader.fmt.scanner(
         ready.data,
         readonly_contiguous(ready.payloads),
@@ -132,8 +144,13 @@ def measure(name: str, reader: FormatReader, payloads: list[bytes], repeats: int
     if (number < 0).any():
         raise SystemExit(f"{name}: {(number < 0).sum()} records were declined")
     framing = best_ns(lambda: reader.prepare(records.data, records.values), n, repeats)
-    few = [ready.data[start:stop].tobytes() for start, stop in ready.payloads[:2_000].tolist()]
-    general = best_ns(lambda: [reader.fmt.decode(0, payload) for payload in few], len(few), repeats)
+    few = [
+        ready.data[start:stop].tobytes()
+        for start, stop in ready.payloads[:2_000].tolist()
+    ]
+    general = best_ns(
+        lambda: [reader.fmt.decode(0, payload) for payload in few], len(few), repeats
+    )
     size = int((ready.payloads[:, 1] - ready.payloads[:, 0]).mean())
     print(
         f"{name:9} {size:3} bytes: scanner {scanner:5.0f}, framing {framing:5.0f}, general {general:7,.0f} ns",

@@ -27,7 +27,13 @@ from workers.dashboard.store.queries import (
     history,
     one_tick,
 )
-from workers.dashboard.store.writing import QUARTER_MS, Arrival, Writer, compact, connect
+from workers.dashboard.store.writing import (
+    QUARTER_MS,
+    Arrival,
+    Writer,
+    compact,
+    connect,
+)
 
 TICK_MS = 10_000
 DAY_TICKS = 8_640
@@ -37,7 +43,8 @@ BEGIN_MS = 1_735_689_600_000
 BATCH = 500
 BYTES = 1_000_000_000
 VIEW_S = 0.3
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+HOUR_MS = 3_600_000
+DAY_MS = 86_400_000
 LABELS = [f"product {i:03}" for i in range(ITEMS)]
 ONE = Stream("products", "s1")
 
@@ -45,7 +52,9 @@ ONE = Stream("products", "s1")
 def counts_of(day: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Running counts of a day with noise, from zero: a row a tick."""
     draw = np.random.default_rng(day)
-    sums = np.cumsum(draw.poisson(1_000 / np.arange(1, ITEMS + 1), (DAY_TICKS, ITEMS)), axis=0)
+    sums = np.cumsum(
+        draw.poisson(1_000 / np.arange(1, ITEMS + 1), (DAY_TICKS, ITEMS)), axis=0
+    )
     return (sums + np.rint(draw.normal(0, SD, sums.shape))).astype(np.int64)
 
 
@@ -58,7 +67,9 @@ def snapshots(day: int) -> Iterator[SeenSnapshot]:
     """The snapshots of a day, as the worker publishes them."""
     for tick, counts in enumerate(counts_of(day), 1):
         start = BEGIN_MS + (day * DAY_TICKS + tick - 1) * TICK_MS
-        items = sorted(zip(LABELS, counts.tolist(), strict=True), key=lambda item: -item[1])
+        items = sorted(
+            zip(LABELS, counts.tolist(), strict=True), key=lambda item: -item[1]
+        )
         document = {
             "histogram": ONE.histogram,
             "key": ONE.key,
@@ -101,7 +112,8 @@ def fill(path: Path, days: int) -> float:
     spent = time.perf_counter() - before
     tick = np.arange(1, DAY_TICKS + 1)
     for day in range(1, days):
-        shown, place = counts_of(day), day * DAY_TICKS + tick
+        shown = counts_of(day)
+        place = day * DAY_TICKS + tick
         end = BEGIN_MS + place * TICK_MS
         heads = {
             "place": place,
@@ -115,7 +127,10 @@ def fill(path: Path, days: int) -> float:
             "shown": np.full(DAY_TICKS, ITEMS, np.int32),
             "total": shown.sum(axis=1),
             "rest": np.array(
-                [orjson.dumps({"windows": windows_of(one)}).decode() for one in tick.tolist()],
+                [
+                    orjson.dumps({"windows": windows_of(one)}).decode()
+                    for one in tick.tolist()
+                ],
                 object,
             ),
         }
@@ -131,13 +146,18 @@ def fill(path: Path, days: int) -> float:
             "insert into series values (?, 1, ?, ?, 'unk_base', ?, '')",
             [day + 1, f"{day:032x}", day + 1, guarantee],
         )
-        for table, columns in (("ticks_heads_new", heads), ("ticks_counts_new", counts)):
+        for table, columns in (
+            ("ticks_heads_new", heads),
+            ("ticks_counts_new", counts),
+        ):
             database.register("added", columns)
             database.execute(f"insert into {table} by name from added")
             database.unregister("added")
         last = place[(end % QUARTER_MS) == 0]
         # The last tick of a day is overtaken by the first of the next one.
-        writer._promote({"quarters": (last - 90).tolist(), "epochs": [int(place[0]) - 1]})
+        writer._promote(
+            {"quarters": (last - 90).tolist(), "epochs": [int(place[0]) - 1]}
+        )
         database.commit()
         compact(database)
         if day % 30 == 0:
@@ -183,7 +203,9 @@ def views(days: int) -> dict[str, Callable[[duckdb.DuckDBPyConnection], object]]
             cursor, EpochsQuery(stream=ONE, range=Range(), top=100), None
         ),
         "365 epochs, an item": lambda cursor: epochs(
-            cursor, EpochsQuery(stream=ONE, range=Range(), items=LABELS[:1], limit=1_000), None
+            cursor,
+            EpochsQuery(stream=ONE, range=Range(), items=LABELS[:1], limit=1_000),
+            None,
         ),
         "(a day, an item, every tick)": over(DAY_MS, None, 1),
         "(the year, 10 items, a step of 59 min)": over(days * DAY_MS, 59 * 60_000, 10),
@@ -192,7 +214,11 @@ def views(days: int) -> dict[str, Callable[[duckdb.DuckDBPyConnection], object]]
 
 def resident_mb() -> float:
     """Resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return (
+        int(Path("/proc/self/statm").read_text().split()[1])
+        * os.sysconf("SC_PAGE_SIZE")
+        / 1e6
+    )
 
 
 def table(days: int) -> bool:
@@ -210,14 +236,22 @@ def table(days: int) -> bool:
         kept = size < BYTES
         database = connect(path)
         for name, view in views(days).items():
-            times, processor = [], time.process_time()
+            times = []
+            processor = time.process_time()
             for _ in range(6):
                 before = time.perf_counter()
                 view(database)
                 times.append(time.perf_counter() - before)
-            median, processor = statistics.median(times[1:]), (time.process_time() - processor) / 6
-            figures = [f"{1_000 * seconds:,.0f} ms" for seconds in (median, times[0], processor)]
-            print("  {:<42} {}, the first {}; {} of a core".format(name, *figures), flush=True)
+            median = statistics.median(times[1:])
+            processor = (time.process_time() - processor) / 6
+            figures = [
+                f"{1_000 * seconds:,.0f} ms"
+                for seconds in (median, times[0], processor)
+            ]
+            print(
+                "  {:<42} {}, the first {}; {} of a core".format(name, *figures),
+                flush=True,
+            )
             kept = kept and (median < VIEW_S or name.startswith("("))
         database.close()
     print(

@@ -49,19 +49,26 @@ def cases(records: int) -> dict[str, tuple[EventReader, list[bytes]]]:
         (key, *two, 1795296236471 + i // 5)
         for i, (key, two) in enumerate(zip(keys, items, strict=True))
     ]
-    reader, users = EventReader(shape_of(SETTINGS)), EventReader(shape_of(USERS, "user"))
+    reader = EventReader(shape_of(SETTINGS))
+    users = EventReader(shape_of(USERS, "user"))
     plain = [b'{"key":"k%d","items":["item%d","item%d"],"ts":%d}' % row for row in rows]
     beyond = '{"key":"k%d","items":["položka%d","商品%d"],"ts":%d}'.encode()
     return {
         "plain": (reader, plain),
         "with spaces": (
             reader,
-            [b'{"key": "k%d", "items": ["item%d", "item%d"], "ts": %d}' % row for row in rows],
+            [
+                b'{"key": "k%d", "items": ["item%d", "item%d"], "ts": %d}' % row
+                for row in rows
+            ],
         ),
         "beyond ASCII": (reader, [beyond % row for row in rows]),
         "counts": (
             reader,
-            [b'{"key":"k%d","items":{"item%d":1,"x%d":2},"ts":%d}' % row for row in rows],
+            [
+                b'{"key":"k%d","items":{"item%d":1,"x%d":2},"ts":%d}' % row
+                for row in rows
+            ],
         ),
         "other fields": (
             reader,
@@ -72,7 +79,10 @@ def cases(records: int) -> dict[str, tuple[EventReader, list[bytes]]]:
         ),
         "users": (
             users,
-            [each[:-1] + b',"user":%d}' % (i % 100_000) for i, each in enumerate(plain)],
+            [
+                each[:-1] + b',"user":%d}' % (i % 100_000)
+                for i, each in enumerate(plain)
+            ],
         ),
         "1 % escaped": (
             reader,
@@ -81,11 +91,20 @@ def cases(records: int) -> dict[str, tuple[EventReader, list[bytes]]]:
                 for i, each in enumerate(plain)
             ],
         ),
-        "all escaped": (reader, [each.replace(b'["item', b'["\\u0069tem') for each in plain]),
-        "as ASCII": (reader, [json.dumps(json.loads(beyond % row)).encode() for row in rows]),
+        "all escaped": (
+            reader,
+            [each.replace(b'["item', b'["\\u0069tem') for each in plain],
+        ),
+        "as ASCII": (
+            reader,
+            [json.dumps(json.loads(beyond % row)).encode() for row in rows],
+        ),
         "other as ASCII": (
             reader,
-            [b'{"m\\u011bsto":"\\u010cesk\\u00fd Krumlov","x":1e-7,' + each[1:] for each in plain],
+            [
+                b'{"m\\u011bsto":"\\u010cesk\\u00fd Krumlov","x":1e-7,' + each[1:]
+                for each in plain
+            ],
         ),
         "names twice": (reader, [each[:-1] + b',"ts":1}' for each in plain]),
     }
@@ -123,13 +142,17 @@ def main() -> int:
     )
     for name, (reader, values) in cases(options.records).items():
         records = Records.of(values)
-        declined = sum(spans.declined for spans, _, _ in reader.read(records))  # compiled here
+        declined = sum(
+            spans.declined for spans, _, _ in reader.read(records)
+        )  # compiled here
         runs: tuple[Callable[[], object], ...] = (
             partial(_all, reader.read, records),
             partial(_all, reader.read_general, records),
             partial(decoded, values),
         )
-        read, general, typed = (best(run, options.repeats) / len(values) * 1e9 for run in runs)
+        read, general, typed = (
+            best(run, options.repeats) / len(values) * 1e9 for run in runs
+        )
         size = sum(map(len, values)) / len(values)
         print(
             f"{name:14} {size:6.0f} {read:8.0f} {general:8.0f} {typed:8.0f} "

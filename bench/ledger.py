@@ -25,11 +25,14 @@ INDEX = np.zeros(1, dtype=np.int32)
 
 def message(number: int) -> Contributions:
     """The rows of one message, the same at each call."""
-    first, rng = number * MESSAGE_ROWS, np.random.default_rng(number)
+    first = number * MESSAGE_ROWS
+    rng = np.random.default_rng(number)
     tags = rng.integers(0, 2**64, size=(MESSAGE_ROWS, 2), dtype=np.uint64)
     labels = Texts.of(b"item%d" % i for i in range(first, first + MESSAGE_ROWS))
     counts = np.full(MESSAGE_ROWS, 1 + number, dtype=np.int64)
-    return Contributions(("shop",), np.zeros(MESSAGE_ROWS, dtype=np.int32), tags, labels, counts)
+    return Contributions(
+        ("shop",), np.zeros(MESSAGE_ROWS, dtype=np.int32), tags, labels, counts
+    )
 
 
 def resident(field: str = "VmRSS") -> int:
@@ -55,9 +58,11 @@ def table(items: int) -> None:
     messages = max(1, items // MESSAGE_ROWS)
     items = messages * MESSAGE_ROWS
     merged(Ledger(), range(1))  # compiles
-    ledger, before = Ledger(), resident()
+    ledger = Ledger()
+    before = resident()
     new = merged(ledger, range(messages))
-    held, most = resident() - before, resident("VmHWM") - before
+    held = resident() - before
+    most = resident("VmHWM") - before
     again = merged(ledger, range(0, messages, 10))
     some = len(range(0, messages, 10)) * MESSAGE_ROWS
     print(f"\nledger of {items:,} items")
@@ -69,9 +74,13 @@ def table(items: int) -> None:
     begun = time.perf_counter()
     ledger.touched.append(np.arange(items))
     stored = sorted(ledger_blocks.changes(ledger))
-    print(f"  blocks {(time.perf_counter() - begun) / items * 1e9:.0f} ns a row", flush=True)
+    print(
+        f"  blocks {(time.perf_counter() - begun) / items * 1e9:.0f} ns a row",
+        flush=True,
+    )
     del ledger
-    before, begun = resident(), time.perf_counter()
+    before = resident()
+    begun = time.perf_counter()
     again_there = ledger_blocks.load(stored, keys=1)
     spent = time.perf_counter() - begun
     print(

@@ -31,11 +31,14 @@ WINDOW = 17
 def analyze(counts: Numbers) -> tuple[list[Numbers], Numbers]:
     """Return the nodes C x of integer counts x (2^h, ...), times 8^h: by level, and the total."""
     levels = (len(counts) - 1).bit_length()
-    sums, nodes = counts * 8**levels, []
+    sums = counts * 8**levels
+    nodes = []
     for _ in range(levels):
         node = sums[0::2] - sums[1::2]
         nodes.append(node)
-        lift = np.concatenate([node[1:], -node[-1:]]) - np.concatenate([-node[:1], node[:-1]])
+        lift = np.concatenate([node[1:], -node[-1:]]) - np.concatenate(
+            [-node[:1], node[:-1]]
+        )
         sums = sums[0::2] + sums[1::2] + _divided(lift, 8)
     return nodes, sums
 
@@ -74,7 +77,9 @@ def check_every_horizon(levels: int) -> None:
 
 def check_recursion(levels: int, seed: int = 0) -> None:
     """Check B C x = A x at 2^h ticks for random counts x, in integers of any size."""
-    counts = np.random.default_rng(seed).integers(-1000, 1000, 1 << levels).astype(object)
+    counts = (
+        np.random.default_rng(seed).integers(-1000, 1000, 1 << levels).astype(object)
+    )
     found = synthesize(*analyze(counts))
     if not np.array_equal(found[1:], np.cumsum(counts) * 8**levels):
         raise ArithmeticError(f"2^{levels} ticks: B C x is not A x")
@@ -88,7 +93,9 @@ class Squares:
 
     def __init__(self, levels: int) -> None:
         self.levels = levels
-        self.columns, self.rows = (np.zeros((1 << levels, 2 * levels + 1)) for _ in range(2))
+        self.columns, self.rows = (
+            np.zeros((1 << levels, 2 * levels + 1)) for _ in range(2)
+        )
         self._analyze()
         self._synthesize()
 
@@ -96,7 +103,9 @@ class Squares:
         """Add the squares of `entries` (2^h, k) at `nodes`; equal nodes of a row are one."""
         last = (1 << (self.levels - level)) - 1
         sign = np.where((nodes < 0) | (nodes > last), -1, 1)
-        nodes = np.where(nodes < 0, -nodes - 1, np.where(nodes > last, 2 * last + 1 - nodes, nodes))
+        nodes = np.where(
+            nodes < 0, -nodes - 1, np.where(nodes > last, 2 * last + 1 - nodes, nodes)
+        )
         entries = entries * sign
         for i, j in combinations(range(nodes.shape[1]), 2):
             same = nodes[:, i] == nodes[:, j]
@@ -109,20 +118,26 @@ class Squares:
     def _synthesize(self) -> None:
         """Write N_0(t) as a N_j(K) + b N_j(K + 1) + nodes, for j = 0..h."""
         place = np.arange(1, (1 << self.levels) + 1)
-        left, right = np.ones(len(place)), np.zeros(len(place))
+        left = np.ones(len(place))
+        right = np.zeros(len(place))
         for level in range(1, self.levels + 1):
-            odd, node = (place & 1) == 1, place >> 1
+            odd = (place & 1) == 1
+            node = place >> 1
             halved = np.where(odd, left, right) / 2
-            left, right = np.where(odd, 0, left) + halved, np.where(odd, right, 0) + halved
+            left = np.where(odd, 0, left) + halved
+            right = np.where(odd, right, 0) + halved
             entries = np.stack([-left / 8, halved - (left + right) / 8, -right / 8], 1)
-            self._add(self.rows, level, np.stack([node - 1, node, node + 1], 1), entries)
+            self._add(
+                self.rows, level, np.stack([node - 1, node, node + 1], 1), entries
+            )
             place = node
         self.rows[:, -1] = np.where(place == 1, left, right) ** 2
 
     def _analyze(self) -> None:
         """Follow the few neighboring sums that one event changes at every level."""
         ticks = np.arange(1 << self.levels)
-        first, sums = ticks, np.ones((len(ticks), 1))
+        first = ticks
+        sums = np.ones((len(ticks), 1))
         for level in range(1, self.levels + 1):
             last = (1 << (self.levels - level)) - 1
 
@@ -131,7 +146,9 @@ class Squares:
                 found = np.take_along_axis(sums, inside[:, None], 1)[:, 0]
                 return np.where(places - first == inside, found, 0.0)
 
-            def node(places: Longs, at: Callable[..., Floats] = at, last: int = last) -> Floats:
+            def node(
+                places: Longs, at: Callable[..., Floats] = at, last: int = last
+            ) -> Floats:
                 sign = np.where((places < 0) | (places > last), -1, 1)
                 inner = np.where(places < 0, -places - 1, places)
                 inner = np.where(inner > last, 2 * last + 1 - inner, inner)
@@ -143,19 +160,28 @@ class Squares:
             nodes = np.stack(near[1:-1], 1)
             # Nodes beyond the edge are reflections, not nodes.
             self._add(self.columns, level, nodes, np.where(nodes > last, 0.0, entries))
-            lifted = [at(2 * k) + at(2 * k + 1) + (node(k + 1) - node(k - 1)) / 8 for k in near]
+            lifted = [
+                at(2 * k) + at(2 * k + 1) + (node(k + 1) - node(k - 1)) / 8
+                for k in near
+            ]
             sums = np.stack(
-                [np.where((k >= 0) & (k <= last), s, 0) for k, s in zip(near, lifted, strict=True)],
+                [
+                    np.where((k >= 0) & (k <= last), s, 0)
+                    for k, s in zip(near, lifted, strict=True)
+                ],
                 1,
             )
             used = np.flatnonzero(np.abs(sums).max(0))
-            first, sums = begin - 1 + used[0], sums[:, used[0] : used[-1] + 1]
+            first = begin - 1 + used[0]
+            sums = sums[:, used[0] : used[-1] + 1]
         self.columns[:, -1] = np.take_along_axis(sums, -first[:, None], 1)[:, 0] ** 2
 
     def sd_mu(self, by_kind: Floats) -> tuple[float, float]:
         """Return sd * mu of some weights, at the worst tick and as root mean square over ticks."""
-        shift, variance = self.columns @ by_kind, self.rows @ (1 / by_kind)
-        worst, mean = shift.max() * variance.max(), shift.max() * variance.mean()
+        shift = self.columns @ by_kind
+        variance = self.rows @ (1 / by_kind)
+        worst = shift.max() * variance.max()
+        mean = shift.max() * variance.mean()
         return float(np.sqrt(worst)), float(np.sqrt(mean))
 
 
@@ -173,7 +199,8 @@ def fitted(squares: Squares) -> Floats:
     columns, rows = np.hsplit(both, 2)
 
     def objective(logs: Floats, power: float) -> tuple[float, Floats]:
-        found, value = np.exp(logs), 0.0
+        found = np.exp(logs)
+        value = 0.0
         gradient = np.zeros(len(logs))
         for matrix, sign in ((columns, 1), (rows, -1)):
             each = matrix @ found**sign
@@ -185,7 +212,9 @@ def fitted(squares: Squares) -> Floats:
     logs = np.log(by_kind(squares.levels))
     for power in (8, 16, 32, 64, 128, 256, 512):
         options = {"maxiter": 3000}
-        logs = minimize(objective, logs, (power,), "L-BFGS-B", jac=True, options=options).x
+        logs = minimize(
+            objective, logs, (power,), "L-BFGS-B", jac=True, options=options
+        ).x
     return np.asarray(np.exp(logs))
 
 
@@ -201,19 +230,24 @@ class EventCost:
 
     def __init__(self, interior: list[Fraction], window: int = WINDOW) -> None:
         """Take the weights of interior nodes by level."""
-        places, nodes = np.arange(-2, 3), np.arange(-3, 4)[:, None]
+        places = np.arange(-2, 3)
+        nodes = np.arange(-3, 4)[:, None]
         self._steps = []
         for bit in (0, 1):
-            first, second = places + bit == 2 * nodes, places + bit == 2 * nodes + 1
+            first = places + bit == 2 * nodes
+            second = places + bit == 2 * nodes + 1
             differences = first * 1.0 - second
-            lifted = (first | second)[1:-1] + (differences[2:] - differences[:-2]) * LIFT
+            lifted = (first | second)[1:-1] + (
+                differences[2:] - differences[:-2]
+            ) * LIFT
             self._steps.append((lifted, differences[2:-2]))
         self.window = window
         self._follow()
         self.costs = [np.zeros(1)]
         for level, weight in enumerate(interior):
             both = [
-                self.costs[level] + float(weight) * self._squares(level, nodes.T @ nodes)
+                self.costs[level]
+                + float(weight) * self._squares(level, nodes.T @ nodes)
                 for _, nodes in self._steps
             ]
             if level >= window:
@@ -223,7 +257,8 @@ class EventCost:
     def _follow(self) -> None:
         """Set `states` and `radius`, from what the first levels make of every place's unit."""
         paths = unit = np.eye(5)[:, :, None]
-        self.states, farthest = [paths[2]], 0.0
+        self.states = [paths[2]]
+        farthest = 0.0
         for _ in range(self.window):
             paths = np.concatenate([lifted @ paths for lifted, _ in self._steps], 2)
             self.states.append(paths[2])
@@ -237,11 +272,15 @@ class EventCost:
         squares: Floats = np.einsum("it,it->t", form @ states, states)
         if level <= self.window:
             return squares
-        steepest = max(form[i, i] + form[i + 1, i + 1] - 2 * form[i, i + 1] for i in range(4))
+        steepest = max(
+            form[i, i] + form[i + 1, i + 1] - 2 * form[i, i + 1] for i in range(4)
+        )
         slack = self.radius * math.sqrt(max(steepest, 0))
         return np.asarray((np.sqrt(np.maximum(squares, 0)) + slack) ** 2)
 
-    def worst(self, weights: list[tuple[Fraction, Fraction]], level: int, places: int) -> float:
+    def worst(
+        self, weights: list[tuple[Fraction, Fraction]], level: int, places: int
+    ) -> float:
         """Bound the cost at the ticks below places * 2^level, with weights (interior, edge).
 
         Up to this level the interior weights are ours. The right edge must be farther than one
@@ -254,7 +293,8 @@ class EventCost:
             if level == len(weights):
                 return np.zeros((5, 5))
             lifted, nodes = self._steps[place & 1]
-            parent, count = place >> 1, 1 << (len(weights) - level - 1)
+            parent = place >> 1
+            count = 1 << (len(weights) - level - 1)
             sums = np.zeros((5, 5))
             for i, row in enumerate(lifted):
                 sums[inside(parent - 2 + i, count) - parent + 2] += row
@@ -265,7 +305,10 @@ class EventCost:
             return np.asarray(coarser + nodes.T @ (weight[:, None] * nodes))
 
         # Every tick at the highest level where its place is 2 or more: up to there, no edge is near.
-        ranges = [(0, 0, min(2, places << level)), *((below, 2, 4) for below in range(level))]
+        ranges = [
+            (0, 0, min(2, places << level)),
+            *((below, 2, 4) for below in range(level)),
+        ]
         ranges.append((level, 2, places))
         return max(
             float((self.costs[below] + self._squares(below, form(below, place))).max())
@@ -287,7 +330,8 @@ def _distance(moved: Floats) -> float:
 def horizon_costs(horizons: range, window: int = WINDOW) -> list[float]:
     """Bound the cost of an event at 2^h ticks, without the total's, for every h."""
     interior = [weight for weight, _ in weights(max(horizons))[0]]
-    event, found = EventCost(interior[: -len(COARSEST)], window), []
+    event = EventCost(interior[: -len(COARSEST)], window)
+    found = []
     for levels in horizons:
         level = max(levels - len(COARSEST), 0)
         # The right half mirrors the left one.

@@ -16,15 +16,23 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # re-exports
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from bench.throughput.process import memory
 from tests.broker import LASTING, OwnBroker, free_ports, own_broker
 from tests.worker.growing import home
 from tests.worker.harness import Site, Worker, sale, unk, until
 
-HOUR_S, HOURS, PARTITIONS = 3_600, 24, 2
-KEY_HOURS, RESTART_HOURS = 3, 2
+HOUR_S = 3_600
+HOURS = 24
+PARTITIONS = 2
+KEY_HOURS = 3
+RESTART_HOURS = 2
 LABELS = [f"item-{i}" for i in range(30)]
 PER_HOUR = 40_000
 #: Of the worker's process: its clock, from before anything is imported.
@@ -56,7 +64,8 @@ class Day:
     """A site whose worker's clock begins a day ago."""
 
     def __init__(self, broker: OwnBroker, directory: Path, speed: float) -> None:
-        self._broker, self.speed = broker, speed
+        self._broker = broker
+        self.speed = speed
         self.now_ns = time.time_ns()
         self.begin_ns = self.now_ns - HOURS * HOUR_S * 10**9
         # It must not end before the true time does: brokers refuse records dated ahead.
@@ -80,7 +89,9 @@ class Day:
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
             for name, value in COMPACTED.items()
         ]
-        topics = [f"{self.site.name}.{kind}-state" for kind in ("contribute", "release")]
+        topics = [
+            f"{self.site.name}.{kind}-state" for kind in ("contribute", "release")
+        ]
         resources = [
             ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
             for topic in topics
@@ -94,11 +105,15 @@ class Day:
         return (self.begin_ns + int(passed_ns)) // 1_000_000
 
     def worker(self) -> Worker:
-        code = FASTER.format(begin_ns=self.begin_ns, now_ns=self.now_ns, speed=self.speed)
+        code = FASTER.format(
+            begin_ns=self.begin_ns, now_ns=self.now_ns, speed=self.speed
+        )
         return self.site.worker(runner=("-c", code))
 
     def metrics(self) -> dict[str, float]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=20) as page:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self._port}/metrics", timeout=20
+        ) as page:
             lines = page.read().decode().splitlines()
         pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         own = f'worker="{self.site.name}"'
@@ -119,7 +134,8 @@ def folder_bytes(folder: Path) -> int:
 
 def hours(day: Day, rng: random.Random) -> Iterator[int]:
     """Send an hour of events after another, at the worker's pace; yield the hour after each."""
-    start_ms, sent = day.at_ms(), 0
+    start_ms = day.at_ms()
+    sent = 0
     for hour in range(1, HOURS + 1):
         keys = [f"k{i}" for i in range(2 + hour // KEY_HOURS)]
         while (at_ms := day.at_ms()) < start_ms + hour * HOUR_S * 1000:
@@ -134,9 +150,13 @@ def hours(day: Day, rng: random.Random) -> Iterator[int]:
 
 
 def measure(speed: float, seed: int) -> list[Row]:
-    rng, rows = random.Random(seed), []
+    rng = random.Random(seed)
+    rows = []
     properties = "log.cleaner.backoff.ms=1000\nlog.segment.delete.delay.ms=1000\n"
-    with own_broker(properties, java=LASTING) as broker, tempfile.TemporaryDirectory() as folder:
+    with (
+        own_broker(properties, java=LASTING) as broker,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         day = Day(broker, Path(folder), speed)
         worker = day.worker()
         try:
@@ -145,9 +165,14 @@ def measure(speed: float, seed: int) -> list[Row]:
             for hour in hours(day, rng):
                 until(partial(ready, day, worker), "the metrics answer")
                 now = day.metrics()
-                sizes = [memory(worker.process.pid), folder_bytes(Path(folder) / "data")]
+                sizes = [
+                    memory(worker.process.pid),
+                    folder_bytes(Path(folder) / "data"),
+                ]
                 sizes += [day.topic_bytes(kind) for kind in ("contribute", "release")]
-                commits = [_mean_ms(now, before, stage) for stage in ("contribute", "release")]
+                commits = [
+                    _mean_ms(now, before, stage) for stage in ("contribute", "release")
+                ]
                 recovery = now.get("quietcount_recovery_seconds_sum", 0.0)
                 row = (float(hour), *(size / 1e6 for size in sizes), *commits, recovery)
                 print(" | ".join(f"{value:.1f}" for value in row), flush=True)
@@ -158,7 +183,8 @@ def measure(speed: float, seed: int) -> list[Row]:
                         worker.kill()
                     elif (status := worker.stop()) != 0:
                         raise RuntimeError(f"exit {status}: {worker.output()[-2000:]}")
-                    worker, before = day.worker(), {}
+                    worker = day.worker()
+                    before = {}
             if (status := worker.stop()) != 0:
                 raise RuntimeError(f"exit {status}: {worker.output()[-2000:]}")
             day.site.assert_clean()
@@ -188,10 +214,12 @@ def _mean_ms(now: dict[str, float], before: dict[str, float], stage: str) -> flo
 
 def grown(rows: Sequence[Row]) -> list[str]:
     """Return what is more than half larger in the last third of the day than in the second."""
-    third, found = len(rows) // 3, []
+    third = len(rows) // 3
+    found = []
     for i, name in enumerate(_COLUMNS[1:], 1):
         second, last = (
-            max(row[i] for row in part) for part in (rows[third : 2 * third], rows[2 * third :])
+            max(row[i] for row in part)
+            for part in (rows[third : 2 * third], rows[2 * third :])
         )
         if last > 1.5 * second:
             found.append(f"{name}: {second:.1f}, then {last:.1f}")

@@ -27,7 +27,9 @@ class Step:
     most: float
 
 
-def measure(rows: int, ticks: int, horizon: int, counter: str, touched: int = 10_000) -> Step:
+def measure(
+    rows: int, ticks: int, horizon: int, counter: str, touched: int = 10_000
+) -> Step:
     """Runs consecutive ticks that contribute to `touched` random rows each; the first one fills the noise cache."""
     config = UnkBaseConfig(
         name="bench",
@@ -40,7 +42,8 @@ def measure(rows: int, ticks: int, horizon: int, counter: str, touched: int = 10
         counter=counter,  # type: ignore[arg-type]  # checked by the record itself
     )
     mechanism = UnkBase(config)
-    state, noise = mechanism.init(), mechanism.noise(NoiseKey(bytes(32)).stream(bytes(16)))
+    state = mechanism.init()
+    noise = mechanism.noise(NoiseKey(bytes(32)).stream(bytes(16)))
     rng = np.random.default_rng(1)
     tags = rng.integers(0, 2**64, size=(rows, 2), dtype=np.uint64)
     key_of_row = rng.integers(0, KEYS, size=rows).astype(np.int32)
@@ -53,7 +56,11 @@ def measure(rows: int, ticks: int, horizon: int, counter: str, touched: int = 10
         chosen = np.unique((rng.random(touched) ** 4 * rows).astype(np.int64))
         labels = Texts.of(b"%08d" % i for i in chosen.tolist())
         part = Contributions(
-            names, key_of_row[chosen], tags[chosen], labels, np.ones(len(chosen), dtype=np.int64)
+            names,
+            key_of_row[chosen],
+            tags[chosen],
+            labels,
+            np.ones(len(chosen), dtype=np.int64),
         )
         begun = time.perf_counter()
         state, _ = mechanism.step(state, t, [(part, index)], noise)

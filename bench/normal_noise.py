@@ -22,7 +22,8 @@ from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.noise import normal, normal_loops
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
 
-PER_SD, FARTHEST = 8, 6
+PER_SD = 8
+FARTHEST = 6
 BINS = 2 * PER_SD * FARTHEST + 2
 FALSE_ALARM = 1e-6
 HORIZON = 64
@@ -34,7 +35,10 @@ def count(words: Words, scale: float, table: Floats, bins: Longs) -> None:
     middle = len(bins) // 2
     for i in range(len(words)):
         for half in range(2):
-            place = int(np.floor(normal_loops.rough(words[i, half], table) * scale)) + middle
+            place = (
+                int(np.floor(normal_loops.rough(words[i, half], table) * scale))
+                + middle
+            )
             bins[min(max(place, 0), len(bins) - 1)] += 1
 
 
@@ -42,10 +46,13 @@ def p_value(bins: Longs) -> float:
     """Return the chance of a chi squared as large, under the standard normal law."""
     edges = np.arange(-FARTHEST * PER_SD, FARTHEST * PER_SD + 1) / PER_SD
     upper = stats.norm.sf(edges)
-    expected = np.concatenate(([upper[-1]], upper[:-1] - upper[1:], [upper[-1]])) * bins.sum()
+    expected = (
+        np.concatenate(([upper[-1]], upper[:-1] - upper[1:], [upper[-1]])) * bins.sum()
+    )
     many = expected >= 5
     both: list[NDArray[np.float64]] = [
-        np.append(column[many], column[~many].sum()) for column in (bins.astype(float), expected)
+        np.append(column[many], column[~many].sum())
+        for column in (bins.astype(float), expected)
     ]
     observed, expected = both
     chi_squared = float(((observed - expected) ** 2 / np.maximum(expected, 1e-9)).sum())
@@ -54,8 +61,11 @@ def p_value(bins: Longs) -> float:
 
 def law(draws: int) -> bool:
     """Print the p-values of the law as it is, and with half and twice the variance."""
-    stream, table = NoiseKey(bytes(32)).stream(bytes(16)), normal.table()
-    tags = np.random.default_rng(1).integers(0, 1 << 64, (CHUNK_ROWS, 2), dtype=np.uint64)
+    stream = NoiseKey(bytes(32)).stream(bytes(16))
+    table = normal.table()
+    tags = np.random.default_rng(1).integers(
+        0, 1 << 64, (CHUNK_ROWS, 2), dtype=np.uint64
+    )
     factors = (1.0, 0.5, 2.0)
     found = [np.zeros(BINS, dtype=np.int64) for _ in factors]
     open_rows = np.empty(CHUNK_ROWS, dtype=np.int64)
@@ -84,7 +94,8 @@ def rounding(cells: int) -> bool:
     counter = LiftedCounter(HORIZON, 0.001)
     items = -(-cells // HORIZON)
     tags = np.random.default_rng(2).integers(0, 1 << 64, (items, 2), dtype=np.uint64)
-    columns, begun = counter.columns(stream), time.perf_counter()
+    columns = counter.columns(stream)
+    begun = time.perf_counter()
     fast = np.array([columns.at(t, tags) for t in range(1, HORIZON + 1)])
     wrong = 0
     for item in range(items):
@@ -95,7 +106,9 @@ def rounding(cells: int) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n")[0] if __doc__ else None
+    )
     parser.add_argument("--draws", type=int, default=10**9)
     parser.add_argument("--cells", type=int, default=10**6)
     given = parser.parse_args()

@@ -27,7 +27,8 @@ KEY = "shop"
 NOISE_KEY = NoiseKey(bytes(32))
 KINDS = ("new", "again", "few", "heavy")
 TOUCHED = 10_000
-K, KBAR = 100, 1_000
+K = 100
+KBAR = 1_000
 CELLS: dict[str, dict[str, object]] = {
     "known_gauss": {"domain": True},
     "known_gumbel": {"domain": True, "k": K},
@@ -42,7 +43,10 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "unk_base, tree": ("unk_base", {"counter": "tree"}),
     "known_base": ("known_base", {"domain": True}),
     "sparse_gumb": ("sparse_gumb", {"domain": True, "top_k": K, "switches": 20}),
-    **{f"meta, {name}": ("meta", {"algorithm": name, **own}) for name, own in CELLS.items()},
+    **{
+        f"meta, {name}": ("meta", {"algorithm": name, **own})
+        for name, own in CELLS.items()
+    },
     **{name: (name, own) for name, own in CELLS.items()},
     "limit_dom, private kbar": ("limit_dom", {"k": K, "kbar": "private"}),
     "pay_what_you_get": (
@@ -83,8 +87,10 @@ def parts(
     tags: np.ndarray[Any, np.dtype[np.uint64]], labels: Texts, ticks: int
 ) -> Iterator[tuple[str, Any]]:
     """Each tick's kind and what it contributes."""
-    items, rng = len(labels), np.random.default_rng(1)
-    everything, ones = np.arange(items), np.ones(items, dtype=np.int64)
+    items = len(labels)
+    rng = np.random.default_rng(1)
+    everything = np.arange(items)
+    ones = np.ones(items, dtype=np.int64)
     yield "new", part(tags, labels, everything, ones)
     for _ in range(ticks):
         yield "again", part(tags, labels, everything, ones)
@@ -92,13 +98,20 @@ def parts(
         few = np.unique((rng.random(min(TOUCHED, items)) ** 4 * items).astype(np.int64))
         yield "few", part(tags, labels, few, ones[few])
     for _ in range(ticks):
-        yield "heavy", part(tags, labels, everything, 1 + 1_000_000 // (1 + rng.permutation(items)))
+        yield (
+            "heavy",
+            part(
+                tags, labels, everything, 1 + 1_000_000 // (1 + rng.permutation(items))
+            ),
+        )
 
 
 def part(tags: Any, labels: Texts, chosen: Any, counts: Any) -> Contributions:
     """One message that contributes to all chosen items."""
     own = labels if len(chosen) == len(labels) else labels.take(chosen)
-    return Contributions((KEY,), np.zeros(len(chosen), dtype=np.int32), tags[chosen], own, counts)
+    return Contributions(
+        (KEY,), np.zeros(len(chosen), dtype=np.int32), tags[chosen], own, counts
+    )
 
 
 def measure(case: str, items: int, ticks: int, horizon: int) -> dict[str, float]:
@@ -106,11 +119,13 @@ def measure(case: str, items: int, ticks: int, horizon: int) -> dict[str, float]
     labels = [b"%08d" % i for i in range(items)]
     tags = NOISE_KEY.tags(KEY, labels)
     mechanism = mechanism_of(case, horizon, labels)
-    state, noise = mechanism.init(), mechanism.noise(NOISE_KEY.stream(bytes(16)))
+    state = mechanism.init()
+    noise = mechanism.noise(NOISE_KEY.stream(bytes(16)))
     state.key_tags = NOISE_KEY.tags(KEY, [b"\xff"])
     domain = mechanism.domain()
     mechanism.prepare_key(state, 0, tags if domain else tags[:0], domain)
-    index, spent = np.zeros(1, dtype=np.int32), {kind: list[float]() for kind in KINDS}
+    index = np.zeros(1, dtype=np.int32)
+    spent = {kind: list[float]() for kind in KINDS}
     for t, (kind, contributed) in enumerate(parts(tags, Texts.of(labels), ticks), 1):
         begun = time.process_time()
         state, _ = mechanism.step(state, t, [(contributed, index)], noise)
@@ -136,7 +151,9 @@ def table(items: int, ticks: int, horizon: int, only: Sequence[str]) -> None:
         base = base or found
         print(
             f"{case:32}"
-            + "".join(f"{found[kind]:8.0f} {found[kind] / base[kind]:6.2f}" for kind in KINDS),
+            + "".join(
+                f"{found[kind]:8.0f} {found[kind] / base[kind]:6.2f}" for kind in KINDS
+            ),
             flush=True,
         )
 

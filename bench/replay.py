@@ -22,7 +22,9 @@ import pyarrow.parquet as pq
 from tests import ROOT
 from workers.commands.key import new_key
 
-ITEMS, TICKS, TICK_MS = 10_000, 1_000, 10_000
+ITEMS = 10_000
+TICKS = 1_000
+TICK_MS = 10_000
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 ROWS = 200_000
 TARGETS = {"jsonl": 1_600_000, "parquet": 3_000_000}
@@ -89,7 +91,9 @@ def batches(number: int, each: int) -> Iterator[tuple[list[object], list[int]]]:
     labels = np.array([f"product-{i}" for i in range(ITEMS)], dtype=object)
     for first in range(0, number, ROWS):
         rows = min(ROWS, number - first)
-        chosen = labels[np.searchsorted(weights, rng.random((rows, each)) * weights[-1])]
+        chosen = labels[
+            np.searchsorted(weights, rng.random((rows, each)) * weights[-1])
+        ]
         times = START_MS + (first + np.arange(rows)) * (TICKS * TICK_MS) // number
         yield (chosen[:, 0] if each == 1 else chosen).tolist(), times.tolist()
 
@@ -104,31 +108,55 @@ def write(directory: Path, number: int, each: int) -> None:
     ):
         for items, times in batches(number, each):
             for some, at in zip(items, times, strict=True):
-                lines.write(orjson.dumps({"key": "shop", "items": some, "ts": at}) + b"\n")
+                lines.write(
+                    orjson.dumps({"key": "shop", "items": some, "ts": at}) + b"\n"
+                )
             table.write_table(
-                pa.table([["shop"] * len(items), pa.array(items, kind), times], schema=schema)
+                pa.table(
+                    [["shop"] * len(items), pa.array(items, kind), times], schema=schema
+                )
             )
 
 
 def run(
-    directory: Path, number: int, form: str, settings: str = SETTINGS, ticks: int = TICKS
+    directory: Path,
+    number: int,
+    form: str,
+    settings: str = SETTINGS,
+    ticks: int = TICKS,
 ) -> Run:
     """Replay one of the files, which has so many ticks."""
     (directory / "settings.toml").write_text(settings)
     if not (directory / "noise.key").exists():
         new_key(directory / "noise.key")
     out = directory / "snapshots.jsonl"
-    command = [sys.executable, "-c", CHILD, "replay", "-c", str(directory / "settings.toml")]
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    command = [
+        sys.executable,
+        "-c",
+        CHILD,
+        "replay",
+        "-c",
+        str(directory / "settings.toml"),
+    ]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begun = time.perf_counter()
     done = subprocess.run(
-        [*command, "--input", str(directory / f"events.{form}"), "--snapshots", str(out)],
+        [
+            *command,
+            "--input",
+            str(directory / f"events.{form}"),
+            "--snapshots",
+            str(out),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"replay of {form} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"replay of {form} ended with {done.returncode}:\n{done.stderr[-2000:]}"
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     wall_s = time.perf_counter() - begun
@@ -145,7 +173,9 @@ def table(number: int) -> None:
         f"\nreplay into one histogram of {ITEMS:,} items (Zipf), {TICKS:,} ticks, snapshots to a "
         "file, one core"
     )
-    print(f"{'':52} {'events/s of CPU':>15} {'of the clock':>13} {'peak MB':>8} {'target':>10}")
+    print(
+        f"{'':52} {'events/s of CPU':>15} {'of the clock':>13} {'peak MB':>8} {'target':>10}"
+    )
     for each in (1, 2):
         for events in (number // 10, number):
             with tempfile.TemporaryDirectory() as name:

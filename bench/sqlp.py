@@ -29,7 +29,10 @@ from workers.commands.key import new_key
 from workers.replay.backtest.recommend import recommend
 from workers.replay.backtest.results import by_histogram, read
 
-EPSILON, DELTA, C, END_SHARE = 6.0, 1e-9, 32, 0.6
+EPSILON = 6.0
+DELTA = 1e-9
+C = 32
+END_SHARE = 0.6
 # What `replay --report` chooses from.
 CANDIDATES = (16, 24, 32, 48, 64)
 
@@ -73,18 +76,36 @@ def settings(ticks: int, pairs: int, end_share: float | None) -> str:
 
 
 def measure(
-    directory: Path, exact: NDArray[np.int64], ticks: int, pairs: int, end_share: float | None
+    directory: Path,
+    exact: NDArray[np.int64],
+    ticks: int,
+    pairs: int,
+    end_share: float | None,
 ) -> Figures:
     """Replay the directory's events.parquet; hold its last snapshot against the exact counts."""
     (directory / "settings.toml").write_text(settings(ticks, pairs, end_share))
     if not (directory / "noise.key").exists():
         new_key(directory / "noise.key")
-    command = [sys.executable, "-c", replay.CHILD, "replay", "-c", str(directory / "settings.toml")]
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    command = [
+        sys.executable,
+        "-c",
+        replay.CHILD,
+        "replay",
+        "-c",
+        str(directory / "settings.toml"),
+    ]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begun = time.perf_counter()
     with (
         (directory / "stderr").open("wb") as said,
         subprocess.Popen(
-            [*command, "--input", str(directory / "events.parquet"), "--snapshots", "-"],
+            [
+                *command,
+                "--input",
+                str(directory / "events.parquet"),
+                "--snapshots",
+                "-",
+            ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=said,
@@ -163,7 +184,8 @@ def recommended(directory: Path, ticks: int) -> int | None:
     [of] = by_histogram(read(report)).values()
     number = recommend(of).chosen
     return next(
-        (int(one.settings["max_items_per_user"]) for one in of if one.number == number), None
+        (int(one.settings["max_items_per_user"]) for one in of if one.number == number),
+        None,
     )
 
 
@@ -174,7 +196,9 @@ def table(horizons: tuple[int, ...], share: float) -> bool:
         f"\nDP-SQLP, section 5.1: {users:,} users, {users_table.ITEMS:,} keys, epsilon "
         f"{EPSILON:g}, delta {DELTA:g}"
     )
-    print(f"{'':44} {'keys':>8} {'l_inf':>7} {'l1':>12} {'l2':>9} {'s':>7} {'CPU s':>7} {'MB':>7}")
+    print(
+        f"{'':44} {'keys':>8} {'l_inf':>7} {'l1':>12} {'l2':>9} {'s':>7} {'CPU s':>7} {'MB':>7}"
+    )
     kept = True
     for ticks in horizons:
         with tempfile.TemporaryDirectory() as name:
@@ -188,8 +212,15 @@ def table(horizons: tuple[int, ...], share: float) -> bool:
             ):
                 found = measure(directory, exact, ticks, pairs, end_share)
                 chosen = ", recommended" if pairs == best and end_share else ""
-                _row(f"T = {ticks:,}, C = {pairs}, end_share {end_share or 'none'}{chosen}", found)
-                if share == 1 and ticks in TARGETS and (pairs, end_share) == (C, END_SHARE):
+                _row(
+                    f"T = {ticks:,}, C = {pairs}, end_share {end_share or 'none'}{chosen}",
+                    found,
+                )
+                if (
+                    share == 1
+                    and ticks in TARGETS
+                    and (pairs, end_share) == (C, END_SHARE)
+                ):
                     keys, l1 = TARGETS[ticks]
                     met = found.keys >= keys and found.l1 <= l1
                     print(

@@ -16,7 +16,9 @@ from pathlib import Path
 from bench import replay
 from tests import ROOT
 
-EPSILONS, BOUNDS, DELTAS = "0.25,0.5,1,2", "1,2,3", "1e-9,1e-6"
+EPSILONS = "0.25,0.5,1,2"
+BOUNDS = "1,2,3"
+DELTAS = "1e-9,1e-6"
 COMBINATIONS = 24
 SINGLE_RUNS = 6
 CHILD = """
@@ -53,7 +55,11 @@ def run(directory: Path, form: str, *, seeds: int, cores: str) -> Cost:
     """
     varies = [
         f"--vary={name}={values}"
-        for name, values in (("epsilon", EPSILONS), ("max_items", BOUNDS), ("delta", DELTAS))
+        for name, values in (
+            ("epsilon", EPSILONS),
+            ("max_items", BOUNDS),
+            ("delta", DELTAS),
+        )
     ]
     options = [
         "--input",
@@ -63,7 +69,8 @@ def run(directory: Path, form: str, *, seeds: int, cores: str) -> Cost:
         "--force",
         *varies,
     ]
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begun = time.perf_counter()
     done = subprocess.run(
         [
             sys.executable,
@@ -83,7 +90,9 @@ def run(directory: Path, form: str, *, seeds: int, cores: str) -> Cost:
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"the sweep ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"the sweep ended with {done.returncode}:\n{done.stderr[-2000:]}"
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Cost(cpu_s, time.perf_counter() - begun, int(done.stdout.split()[1]) >> 10)
@@ -109,12 +118,18 @@ def table(number: int, forms: tuple[str, ...] = ("parquet", "jsonl")) -> bool:
             for cores, seeds in (("one", 1), ("all", 3)):
                 cost = run(directory, form, seeds=seeds, cores=cores)
                 met = cost.cpu_s < SINGLE_RUNS * single.cpu_s
-                said = f" target {SINGLE_RUNS}: {'met' if met else 'NOT met'}" if seeds == 1 else ""
-                kept = kept and (met or seeds > 1)
-                where = "one core" if cores == "one" else f"{len(os.sched_getaffinity(0))} cores"
-                row = (
-                    f"{form}: {COMBINATIONS} combinations, {seeds} seed{'s' * (seeds > 1)}, {where}"
+                said = (
+                    f" target {SINGLE_RUNS}: {'met' if met else 'NOT met'}"
+                    if seeds == 1
+                    else ""
                 )
+                kept = kept and (met or seeds > 1)
+                where = (
+                    "one core"
+                    if cores == "one"
+                    else f"{len(os.sched_getaffinity(0))} cores"
+                )
+                row = f"{form}: {COMBINATIONS} combinations, {seeds} seed{'s' * (seeds > 1)}, {where}"
                 print(
                     f"{row:52} {cost.cpu_s:8.1f} {cost.wall_s:8.1f} {cost.peak_mb:6,} {cost.cpu_s / single.cpu_s:12.1f}{said}",
                     flush=True,

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from bench import replay
 
-USERS, ITEMS = 10_000_000, 1_000_000
+USERS = 10_000_000
+ITEMS = 1_000_000
 PAIRS_A_USER = 32
 ROWS = 1_000_000
 SETTINGS = """
@@ -52,7 +53,9 @@ def write(path: Path, ticks: int, users: int) -> NDArray[np.int64]:
     """Write the table in order of time; return how many records each item has."""
     rng = np.random.default_rng(0)
     weights = np.cumsum((np.arange(100_000) + 26.0) ** -6.738)
-    number_of = (np.searchsorted(weights / weights[-1], rng.random(users)) + 1).astype(np.int32)
+    number_of = (np.searchsorted(weights / weights[-1], rng.random(users)) + 1).astype(
+        np.int32
+    )
     number = int(number_of.sum())
     weights = np.cumsum((np.arange(1, ITEMS + 1) + 1000.0) ** -1.4)
     weights /= weights[-1]
@@ -65,7 +68,9 @@ def write(path: Path, ticks: int, users: int) -> NDArray[np.int64]:
     start_ms = replay.START_MS - replay.START_MS % (1000 * ticks)  # an epoch's
     order = np.argsort(tick, kind="stable")
     labels = pa.array([f"k{i}" for i in range(ITEMS)])
-    schema = pa.schema([("ts", pa.int64()), ("user", pa.int64()), ("item", pa.string())])
+    schema = pa.schema(
+        [("ts", pa.int64()), ("user", pa.int64()), ("item", pa.string())]
+    )
     with pq.ParquetWriter(path, schema) as out:
         for first in range(0, number, ROWS):
             some = order[first : first + ROWS]

@@ -33,7 +33,9 @@ class Row:
     @property
     def measured(self) -> float:
         """What all but a share beta of the seeds keep within."""
-        return sorted(self.errors)[math.ceil((1 - self.promise.beta) * len(self.errors)) - 1]
+        return sorted(self.errors)[
+            math.ceil((1 - self.promise.beta) * len(self.errors)) - 1
+        ]
 
     @property
     def worst(self) -> float:
@@ -61,9 +63,16 @@ def tail(tries: int, probability: float, successes: int) -> float:
 
 def rows_of(case: Case, seeds: int) -> list[Row]:
     """Every promise of a case, over `case.times` times so many seeds."""
-    found = [measure(case.config, case.stream(seed), seed) for seed in range(seeds * case.times)]
+    found = [
+        measure(case.config, case.stream(seed), seed)
+        for seed in range(seeds * case.times)
+    ]
     return [
-        Row(case=case, promise=promise, errors=tuple(one.get(promise.name, 0.0) for one in found))
+        Row(
+            case=case,
+            promise=promise,
+            errors=tuple(one.get(promise.name, 0.0) for one in found),
+        )
         for promise in error_bounds(case.config, data=case.data)
     ]
 
@@ -79,7 +88,8 @@ def table(seeds: int, ticks: int) -> bool:
     good = True
     for case in cases(ticks):
         for row in rows_of(case, seeds):
-            promise, printed = row.promise, row.promise.printed or math.inf
+            promise = row.promise
+            printed = row.promise.printed or math.inf
             print(
                 f"{case.name:26} {promise.name:10} {len(row.errors):5} {row.measured:9,.0f} "
                 f"{row.worst:7,.0f} "

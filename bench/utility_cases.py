@@ -151,7 +151,9 @@ def rows(ticks: int, columns: int, value: int) -> Stream:
         first = np.zeros(ticks, dtype=bool)
         first[rng.permutation(ticks)[:value]] = True
         weights = 1 / np.arange(2, columns + 1)
-        second = rng.choice(np.arange(1, columns), size=ticks, p=weights / weights.sum())
+        second = rng.choice(
+            np.arange(1, columns), size=ticks, p=weights / weights.sum()
+        )
         for leads, other in zip(first.tolist(), second.tolist(), strict=True):
             yield {names[0]: 1, names[other]: 1} if leads else {names[other]: 1}
 
@@ -165,7 +167,9 @@ def round_robin(ticks: int, size: int, events: int, heavy: int) -> Stream:
         names = [label.encode() for label in labels(size + 2)]
         for t in range(ticks):
             first = t * events
-            counts = Counter(names[1 + i % (size + 1)] for i in range(first, first + events))
+            counts = Counter(
+                names[1 + i % (size + 1)] for i in range(first, first + events)
+            )
             counts[names[0]] = heavy
             yield dict(counts)
 
@@ -190,13 +194,25 @@ def cases(ticks: int = 1_024) -> list[Case]:
         times = 10 if mechanism in QUICK else 1
         found.append(
             Case(
-                name=name, input=words, config=made, stream=stream, data=data or Data(), times=times
+                name=name,
+                input=words,
+                config=made,
+                stream=stream,
+                data=data or Data(),
+                times=times,
             )
         )
 
     words = f"Zipf, 50 events a tick, 40 labels, T = {ticks:,}"
     for counter in ("lifted", "tree", "sqrt"):
-        add("known_base", counter, words, zipf(ticks, 40, 50), domain=labels(40), counter=counter)
+        add(
+            "known_base",
+            counter,
+            words,
+            zipf(ticks, 40, 50),
+            domain=labels(40),
+            counter=counter,
+        )
     climb = f"200 labels that end at 2 to 400, T = {ticks:,}"
     for variant, further in (
         ("lifted", {}),
@@ -204,7 +220,14 @@ def cases(ticks: int = 1_024) -> list[Case]:
         ("constant", {"threshold": "constant"}),
         ("every 16", {"threshold": "every", "every": 16}),
     ):
-        add("unk_base", variant, climb, staircase(ticks, 200, 400), Data(items=200), **further)
+        add(
+            "unk_base",
+            variant,
+            climb,
+            staircase(ticks, 200, 400),
+            Data(items=200),
+            **further,
+        )
     lead = f"another label leads every tenth of T = {ticks:,}, 20 labels"
     for accounting in ("tight", "paper"):
         add(
@@ -242,7 +265,15 @@ def cases(ticks: int = 1_024) -> list[Case]:
         k=4,
     )
     for algorithm in ("positive_gauss", "positive_laplace"):
-        add("meta", algorithm, blocks, twelve, Data(items=12), horizon=few, algorithm=algorithm)
+        add(
+            "meta",
+            algorithm,
+            blocks,
+            twelve,
+            Data(items=12),
+            horizon=few,
+            algorithm=algorithm,
+        )
     for algorithm in ("unk_gauss", "limit_dom_laplace"):
         add(
             "meta",
@@ -266,7 +297,8 @@ def cases(ticks: int = 1_024) -> list[Case]:
         kbar=12,
     )
 
-    many, most = "60 labels, counts from 1 to {} a tick, " + f"{few} ticks", 120
+    many = "60 labels, counts from 1 to {} a tick, " + f"{few} ticks"
+    most = 120
     sixty = spread(few, 60, most)
     add("known_gauss", "", many.format(most), sixty, horizon=few, domain=labels(60))
     add(
@@ -307,17 +339,18 @@ def cases(ticks: int = 1_024) -> list[Case]:
             **kbar,
         )
 
-    long, columns, value = 16 * ticks, 6, 8 * ticks
-    rows_in_words = (
-        f"rows of 0s and 1s, 6 columns, largest sum {value:,}, T = {long:,}, epsilon = 20"
-    )
+    long = 16 * ticks
+    columns = 6
+    value = 8 * ticks
+    rows_in_words = f"rows of 0s and 1s, 6 columns, largest sum {value:,}, T = {long:,}, epsilon = 20"
     own: dict[str, Any] = {
         "domain": labels(columns),
         "horizon": long,
         "max_items": 2,
         "epsilon": 20.0,
     }
-    stream, reach = rows(long, columns, value), Data(value=value)
+    stream = rows(long, columns, value)
+    reach = Data(value=value)
     for accounting in ("zcdp", "pure"):
         own["accounting"] = accounting
         add("bounded_max", accounting, rows_in_words, stream, reach, **own, c_max=value)
@@ -333,7 +366,8 @@ def cases(ticks: int = 1_024) -> list[Case]:
             queries=("max", "quantile:0.5", "top_k:3"),
         )
 
-    events, size = 40, 15
+    events = 40
+    size = 15
     data = Data(items=size + 2, weight=few * (events + 60))
     robin = f"{size + 1} labels in turn and one heavy one, k = {size}, T = {few}"
     for release in ("pmg", "merge"):

@@ -13,7 +13,11 @@ from workers.mechanisms.mechanism import Answers, Items, Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.algorithms import LIMITED
-from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig
+from workers.mechanisms.one_shot.config import (
+    MetaConfig,
+    OneShotConfig,
+    PayWhatYouGetConfig,
+)
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
@@ -46,20 +50,24 @@ class Run:
         self.t += 1
         parts = []
         if counts:
-            labels, numbers = (
-                list(counts),
-                np.fromiter(counts.values(), dtype=np.int64, count=len(counts)),
-            )
+            labels = list(counts)
+            numbers = np.fromiter(counts.values(), dtype=np.int64, count=len(counts))
             keys = np.zeros(len(labels), dtype=np.int32)
             parts = [
                 (
                     Contributions(
-                        ("k",), keys, self._key.tags("k", labels), Texts.of(labels), numbers
+                        ("k",),
+                        keys,
+                        self._key.tags("k", labels),
+                        Texts.of(labels),
+                        numbers,
                     ),
                     _INDEX,
                 )
             ]
-        self.state, release = self.mechanism.step(self.state, self.t, parts, self._noise)
+        self.state, release = self.mechanism.step(
+            self.state, self.t, parts, self._noise
+        )
         if isinstance(release, Answers):
             self.answer = dict(release.of_key[0])
             return
@@ -68,20 +76,24 @@ class Run:
             labels = list(release.labels)
         else:
             columns = self.state.ledger
-            self._labels += [columns.label(row) for row in range(len(self._labels), columns.n)]
+            self._labels += [
+                columns.label(row) for row in range(len(self._labels), columns.n)
+            ]
             labels = [self._labels[row] for row in release.rows.tolist()]
         self.shown = dict(zip(labels, release.counts.tolist(), strict=True))
 
 
-def measure(config: HistogramConfig, stream: Iterable[Counts], seed: int) -> dict[str, float]:
+def measure(
+    config: HistogramConfig, stream: Iterable[Counts], seed: int
+) -> dict[str, float]:
     """The worst error of each promise, by its name, over all ticks of a stream."""
     run = Run(build(config), seed)
     truth: Counter[bytes] = Counter()
     worst: dict[str, float] = {}
     for counts in stream:
-        switching = isinstance(run.state, SparseState) and run.state.used.get(0, 0) < _switches(
-            config
-        )
+        switching = isinstance(run.state, SparseState) and run.state.used.get(
+            0, 0
+        ) < _switches(config)
         run.step(counts)
         truth.update(counts)
         own = counts if isinstance(config, OneShotConfig) else truth
@@ -106,32 +118,48 @@ def _errors(
         return [
             (
                 "counts",
-                max(abs(run.shown.get(label, 0) - truth.get(label, 0)) for label in everything),
+                max(
+                    abs(run.shown.get(label, 0) - truth.get(label, 0))
+                    for label in everything
+                ),
             )
         ]
     found = [
         (
             "counts",
-            float(max((abs(n - truth.get(label, 0)) for label, n in run.shown.items()), default=0)),
+            float(
+                max(
+                    (abs(n - truth.get(label, 0)) for label, n in run.shown.items()),
+                    default=0,
+                )
+            ),
         )
     ]
     outside = _largest_outside(truth, run.shown)
     if isinstance(config, SparseGumbConfig):
         if switching:
-            found.append(("selection", outside - min(truth.get(label, 0) for label in run.shown)))
+            found.append(
+                ("selection", outside - min(truth.get(label, 0) for label in run.shown))
+            )
     elif isinstance(config, UnkBaseConfig):
         if run.threshold is not None:
             found.append(("hidden", outside))
     elif isinstance(config, OneShotConfig):
-        name, p = config.algorithm, config.parameters()
+        name = config.algorithm
+        p = config.parameters()
         if name == "known_gumbel":
-            found.append(("selection", outside - min(truth.get(label, 0) for label in run.shown)))
+            found.append(
+                ("selection", outside - min(truth.get(label, 0) for label in run.shown))
+            )
         elif name == "limit_dom":
             if len(run.shown) < p.k:
                 found.append(("hidden", outside - ranked(truth, p.kbar + 1)))
         elif name != "known_gauss":
             found.append(
-                ("hidden", outside - (ranked(truth, p.kbar + 1) if name in LIMITED else 0))
+                (
+                    "hidden",
+                    outside - (ranked(truth, p.kbar + 1) if name in LIMITED else 0),
+                )
             )
     return found
 
@@ -140,7 +168,9 @@ def _answer_error(run: Run, truth: Counts) -> float:
     mechanism = run.mechanism
     if not isinstance(mechanism, OrderStatistics):
         raise TypeError(f"mechanism = {mechanism!r}: answers no query")
-    sums = np.array([truth.get(label, 0) for label in mechanism.domain()], dtype=np.int64)
+    sums = np.array(
+        [truth.get(label, 0) for label in mechanism.domain()], dtype=np.int64
+    )
     answers: Sequence[Any] = run.answer.get("answers", [run.answer])
     worst = 0.0
     for wanted, found in zip(mechanism.queries.answers(sums), answers, strict=True):
@@ -157,7 +187,9 @@ def ranked(truth: Counts, rank: int) -> int:
 
 def _largest_outside(truth: Counts, shown: Iterable[bytes]) -> float:
     inside = set(shown)
-    return float(max((n for label, n in truth.items() if label not in inside), default=0))
+    return float(
+        max((n for label, n in truth.items() if label not in inside), default=0)
+    )
 
 
 def _switches(config: HistogramConfig) -> int:

@@ -10,4 +10,7 @@ def bound(items: Items, max_items: int, max_count: int) -> dict[str, int]:
     if isinstance(items, str):
         return {items: 1}
     counts: dict[str, int] = items if isinstance(items, dict) else Counter(items)
-    return {label: min(count, max_count) for label, count in list(counts.items())[:max_items]}
+    return {
+        label: min(count, max_count)
+        for label, count in list(counts.items())[:max_items]
+    }

@@ -126,7 +126,10 @@ def _container() -> Generator[str, None, None]:
     from testcontainers.community.kafka import KafkaContainer
 
     container = KafkaContainer().with_kraft()
-    for name in ("TRANSACTION_STATE_LOG_REPLICATION_FACTOR", "TRANSACTION_STATE_LOG_MIN_ISR"):
+    for name in (
+        "TRANSACTION_STATE_LOG_REPLICATION_FACTOR",
+        "TRANSACTION_STATE_LOG_MIN_ISR",
+    ):
         container.with_env(f"KAFKA_{name}", "1")
     container.with_env("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false")
     container.with_env("KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS", "0")
@@ -142,7 +145,9 @@ def _container() -> Generator[str, None, None]:
         container.stop()
 
 
-def _local(further: str = "", java: tuple[str, ...] = BRIEF) -> Generator[str, None, None]:
+def _local(
+    further: str = "", java: tuple[str, ...] = BRIEF
+) -> Generator[str, None, None]:
     with own_broker(further, java=java) as running:
         yield running.bootstrap
 
@@ -153,7 +158,8 @@ def own_broker(
 ) -> Iterator[OwnBroker]:
     """Yield a broker from Kafka's jars that can be killed, started again and frozen; `port` is any free one if left out."""
     kafka_programs()
-    program, jars = _java(), _jars()
+    program = _java()
+    jars = _jars()
     ways = (*program, *java), jars
     with tempfile.TemporaryDirectory(prefix="quietcount-kafka-") as directory:
         running = OwnBroker(*ways, Path(directory), further, port)
@@ -197,7 +203,10 @@ def _java() -> tuple[str, str]:
     archive = jars.with_name(f"{jars.name}.jsa")
     if not archive.exists():
         _make_archive(archive, program, jars)
-    return program, f"-XX:SharedArchiveFile={archive}"  # ignored if absent, or of another java
+    return (
+        program,
+        f"-XX:SharedArchiveFile={archive}",
+    )  # ignored if absent, or of another java
 
 
 def _make_archive(archive: Path, program: str, jars: Path) -> None:
@@ -207,7 +216,8 @@ def _make_archive(archive: Path, program: str, jars: Path) -> None:
     except OSError:  # another process is at it, or nobody may write here
         return
     try:
-        one, made = OwnBroker((program, *BRIEF), jars, directory), directory / archive.name
+        one = OwnBroker((program, *BRIEF), jars, directory)
+        made = directory / archive.name
         one.start(f"-XX:ArchiveClassesAtExit={made}")
         one.stop()
         if made.exists():
@@ -238,7 +248,15 @@ def _jars() -> Path:
         # target/ would be made beside the pom: copy it away from the sources.
         pom = Path(shutil.copy(POM, directory))
         goal = ("dependency:copy-dependencies", f"-DoutputDirectory={fetched}")
-        command = [program, "-q", "-B", "-f", str(pom), f"-Dkafka.version={version}", *goal]
+        command = [
+            program,
+            "-q",
+            "-B",
+            "-f",
+            str(pom),
+            f"-Dkafka.version={version}",
+            *goal,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             said = (done.stdout + done.stderr).strip()[-800:]
@@ -272,10 +290,13 @@ class OwnBroker:
         controller = fixed_port() if controller is None else controller
         self.port = free_ports(1)[0] if port is None else port
         self.bootstrap = f"127.0.0.1:{self.port}"
-        self._directory, self.data = directory, directory / "data"
+        self._directory = directory
+        self.data = directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
         properties = directory / "server.properties"
-        settings = _PROPERTIES + further  # of a property that is there twice the last one counts
+        settings = (
+            _PROPERTIES + further
+        )  # of a property that is there twice the last one counts
         ports = {"port": self.port, "controller": controller}
         properties.write_text(settings.format(**ports, data=self.data))
         classpath = f"{jars}/*"
@@ -383,7 +404,9 @@ class Brokers(list[OwnBroker]):
 
 @contextmanager
 def three_brokers(further: str = "") -> Iterator[Brokers]:
-    program, jars, identity = _java(), _jars(), cluster_id()
+    program = _java()
+    jars = _jars()
+    identity = cluster_id()
     ports = [fixed_port() for _ in range(6)]
     voters = ",".join(f"{i + 1}@127.0.0.1:{port}" for i, port in enumerate(ports[:3]))
     with tempfile.TemporaryDirectory(prefix="quietcount-kafka-") as directory:
@@ -392,7 +415,15 @@ def three_brokers(further: str = "") -> Iterator[Brokers]:
             own = Path(directory) / str(i)
             own.mkdir()
             properties = _CLUSTER.format(node=i + 1, voters=voters) + further
-            ways = (*program, *BRIEF), jars, own, properties, ports[3 + i], ports[i], identity
+            ways = (
+                (*program, *BRIEF),
+                jars,
+                own,
+                properties,
+                ports[3 + i],
+                ports[i],
+                identity,
+            )
             brokers.append(OwnBroker(*ways))
         try:
             brokers.each(OwnBroker.start)
@@ -405,7 +436,9 @@ def _answers(bootstrap: str) -> bool:
     host, port = bootstrap.split(":")
     try:
         socket.create_connection((host, int(port)), 0.5).close()
-        AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=2)
+        AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(
+            timeout=2
+        )
     except (OSError, KafkaException):
         return False
     return True

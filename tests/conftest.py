@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 # The same examples in every run, however slow the machine is. To look for others: HYPOTHESIS_PROFILE=search.
-SAME: Any = {"database": None, "deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+SAME: Any = {
+    "database": None,
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
 settings.register_profile("same", derandomize=True, **SAME)
 settings.register_profile("search", derandomize=False, print_blob=True, **SAME)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
@@ -68,7 +72,9 @@ def pytest_configure(config: pytest.Config) -> None:
         terminal.ensure_newline()
         terminal.write_line(line, flush=True)
 
-    config.stash[SUPPLIES] = supplies = Supplies(say, may_install=config.getoption("install"))
+    config.stash[SUPPLIES] = supplies = Supplies(
+        say, may_install=config.getoption("install")
+    )
     if config.getoption("numprocesses", None):
         config.stash[LENDER] = lender = Lender(supplies)
         config.add_cleanup(lender.close)
@@ -80,7 +86,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run in which tests were left out because something is missing."""
     supplies = session.config.stash[SUPPLIES]
-    succeeded = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    succeeded = session.exitstatus in (
+        pytest.ExitCode.OK,
+        pytest.ExitCode.NO_TESTS_COLLECTED,
+    )
     if isinstance(supplies, Supplies) and supplies.not_run() and succeeded:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -117,7 +126,9 @@ def in_order(items: Iterable[pytest.Item]) -> list[Path]:
     """
     marks: dict[Path, set[str]] = {}
     for item in items:
-        marks.setdefault(item.path, set()).update(mark.name for mark in item.iter_markers())
+        marks.setdefault(item.path, set()).update(
+            mark.name for mark in item.iter_markers()
+        )
     waiting = [path for path, names in marks.items() if "waits" in names]
     others = [path for path, names in marks.items() if "waits" not in names]
     computing = sorted(others, key=lambda path: "slow" not in marks[path])
@@ -128,7 +139,9 @@ def in_order(items: Iterable[pytest.Item]) -> list[Path]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+def pytest_xdist_make_scheduler(
+    config: pytest.Config, log: Producer
+) -> LoadScopeScheduling:
     from xdist.scheduler import LoadScopeScheduling
 
     config.option.loadscopereorder = False

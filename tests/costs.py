@@ -21,7 +21,9 @@ def delta_of(rho: float, epsilon: float) -> float:
         return 1.0
 
     def log_delta(order: int) -> float:
-        return (order - 1) * (order * rho - epsilon + math.log1p(-1 / order)) - math.log(order)
+        return (order - 1) * (
+            order * rho - epsilon + math.log1p(-1 / order)
+        ) - math.log(order)
 
     lowest = -_largest(lambda order: -log_delta(order))
     return min(1.0, _round_up(math.exp(min(max(lowest, _LEAST_LOG_DELTA), 0.0))))

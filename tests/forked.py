@@ -74,7 +74,10 @@ class Started:
         self.send_signal(signal.SIGTERM)
 
     def _ended(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+        if (
+            self.returncode is None
+            and select.select([self._status], [], [], timeout)[0]
+        ):
             said = self._status.recv(_FIELD)
             self._status.close()
             assert said, "its starter has gone"
@@ -128,8 +131,13 @@ def launch(
     return _STARTERS[name].start(arguments, output.fileno(), errors.fileno())
 
 
-def run(arguments: Sequence[str], patience_s: float) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryFile("w+b") as output, tempfile.TemporaryFile("w+b") as errors:
+def run(
+    arguments: Sequence[str], patience_s: float
+) -> subprocess.CompletedProcess[str]:
+    with (
+        tempfile.TemporaryFile("w+b") as output,
+        tempfile.TemporaryFile("w+b") as errors,
+    ):
         process = launch(arguments, output, errors)
         try:
             status = process.wait(patience_s)
@@ -143,7 +151,9 @@ def run(arguments: Sequence[str], patience_s: float) -> subprocess.CompletedProc
 
 def serve(control: socket.socket) -> list[str]:
     """Fork a child for each message; return its arguments in the child, which is about to run them."""
-    running: dict[int, tuple[int, socket.socket]] = {}  # by the descriptor of the process
+    running: dict[
+        int, tuple[int, socket.socket]
+    ] = {}  # by the descriptor of the process
     while True:
         for ready in select.select([control.fileno(), *running], [], [])[0]:
             if ready in running:
@@ -187,9 +197,15 @@ def main() -> None:
     for name in MODULES:
         import_module(name)
     # Load the kernels: two fifths of what a short run of a worker computes.
-    for path in (compiling._compile_batches, compiling._compile_noise, compiling._compile_replay):
+    for path in (
+        compiling._compile_batches,
+        compiling._compile_noise,
+        compiling._compile_replay,
+    ):
         path()
-    inspect.getmodule(main.__code__)  # Faust asks for each agent's: 90 ms the first time
+    inspect.getmodule(
+        main.__code__
+    )  # Faust asks for each agent's: 90 ms the first time
     gc.freeze()
     # Ctrl-C goes to all of them: the starter ends with whoever asks it.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

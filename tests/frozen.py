@@ -28,18 +28,43 @@ from workers.dashboard.snapshots import Pages
 from workers.runtime.metrics import Metrics
 from workers.settings.settings import load
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.toml")) + sorted((ROOT / "examples").glob("*/*.toml"))
-OF_EVENTS = ("run", "topics", "check", "init", "rejects", "replay", "audit", "dashboard", "demo")
+EXAMPLES = sorted((ROOT / "examples").glob("*.toml")) + sorted(
+    (ROOT / "examples").glob("*/*.toml")
+)
+OF_EVENTS = (
+    "run",
+    "topics",
+    "check",
+    "init",
+    "rejects",
+    "replay",
+    "audit",
+    "dashboard",
+    "demo",
+)
 COMMANDS = ("", *OF_EVENTS, "key", "key new", "plan", "budget", "retire")
 # A quarter past midnight of the day at which the examples' epochs begin.
 BEGIN_MS = 1_795_305_600_000 + 900_000
 EVENTS = 4_000
-WORDS = ("tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon", "PRG", "FRA", "LHR")
+WORDS = (
+    "tea",
+    "cup",
+    "pot",
+    "spoon",
+    "kettle",
+    "sugar",
+    "milk",
+    "lemon",
+    "PRG",
+    "FRA",
+    "LHR",
+)
 
 
 def events(path: Path) -> list[bytes]:
     """Return events that an example's settings count, the same each time."""
-    settings, rng = load(path), random.Random(path.name)
+    settings = load(path)
+    rng = random.Random(path.name)
     declared = (h.keys for h in settings.histograms if isinstance(h.keys, tuple))
     keys = [name for names in declared for name in names] or ["s1", "s2"]
     numbers = any(getattr(h, "buckets", None) is not None for h in settings.histograms)
@@ -48,7 +73,9 @@ def events(path: Path) -> list[bytes]:
         items = [rng.choice(WORDS) for _ in range(rng.randrange(1, 4))]
         event: dict[str, object] = {"ts": BEGIN_MS + i * 250}
         event[str(settings.events.key)] = rng.choice(keys)
-        event[str(settings.events.items)] = round(rng.uniform(0, 9_000), 2) if numbers else items
+        event[str(settings.events.items)] = (
+            round(rng.uniform(0, 9_000), 2) if numbers else items
+        )
         for of in (histogram.sum for histogram in settings.histograms):
             if of is not None:
                 event[of.field] = round(rng.uniform(-50, 150), 3)
@@ -59,7 +86,8 @@ def events(path: Path) -> list[bytes]:
 
 
 def quietcount(*arguments: str) -> str:
-    command, wide = [sys.executable, "-m", "workers.cli", *arguments], {"COLUMNS": "100"}
+    command = [sys.executable, "-m", "workers.cli", *arguments]
+    wide = {"COLUMNS": "100"}
     printed: Any = {"capture_output": True, "text": True, "env": {**os.environ, **wide}}
     done = subprocess.run(command, check=False, **printed)
     if done.returncode:
@@ -68,7 +96,8 @@ def quietcount(*arguments: str) -> str:
 
 
 async def _answers(lines: list[bytes], name: str) -> list[tuple[str, bytes]]:
-    hub, pages = Hub(), Pages()
+    hub = Hub()
+    pages = Pages()
     histograms: dict[str, int | None] = {}
     for line in lines:
         document = json.loads(line)
@@ -76,10 +105,15 @@ async def _answers(lines: list[bytes], name: str) -> list[tuple[str, bytes]]:
         seen = pages.receive(document["histogram"], line)
         if seen is not None:
             hub.publish([seen])
-    app = application(hub, list(histograms.items()), name=name, host="127.0.0.1", token=None)
+    app = application(
+        hub, list(histograms.items()), name=name, host="127.0.0.1", token=None
+    )
     found = []
     async with TestClient(TestServer(app)) as http:
-        for path in ("/api/histograms", *(f"/api/snapshots?histogram={h}" for h in histograms)):
+        for path in (
+            "/api/histograms",
+            *(f"/api/snapshots?histogram={h}" for h in histograms),
+        ):
             answer = await (await http.get(path)).json()
             answer.pop("now", None)
             found.append((path, json.dumps(answer).encode()))
@@ -105,14 +139,22 @@ def parts() -> Iterator[tuple[str, bytes]]:
             files = ("--input", str(place / "events.jsonl"), "--snapshots", str(out))
             quietcount("replay", "-c", str(settings), *files)
             yield f"snapshots {name}", out.read_bytes()
-            yield f"plan {name}", quietcount("plan", "-c", str(settings), "--json").encode()
-            for question, answer in asyncio.run(_answers(out.read_bytes().splitlines(), "orders")):
+            yield (
+                f"plan {name}",
+                quietcount("plan", "-c", str(settings), "--json").encode(),
+            )
+            for question, answer in asyncio.run(
+                _answers(out.read_bytes().splitlines(), "orders")
+            ):
                 yield f"api {name} {question}", answer
             out.unlink()
     metrics = sorted(family.name for family in Metrics().registry.collect())
     yield "metrics", "\n".join(metrics).encode()
     for command in COMMANDS:
-        yield f"help {command}".rstrip(), quietcount(*command.split(), "--help").encode()
+        yield (
+            f"help {command}".rstrip(),
+            quietcount(*command.split(), "--help").encode(),
+        )
 
 
 def main() -> int:

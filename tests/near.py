@@ -16,8 +16,14 @@ from tests.system import git, provide
 
 def changed(base: str) -> list[Path]:
     """Return the Python files that differ from a commit, relative to the checkout."""
-    of_git = ["diff", "--name-only", base], ["ls-files", "--others", "--exclude-standard"]
-    texts = (subprocess.check_output(["git", *words], cwd=ROOT, text=True) for words in of_git)
+    of_git = (
+        ["diff", "--name-only", base],
+        ["ls-files", "--others", "--exclude-standard"],
+    )
+    texts = (
+        subprocess.check_output(["git", *words], cwd=ROOT, text=True)
+        for words in of_git
+    )
     lines = (line for text in texts for line in text.splitlines())
     return sorted({Path(line) for line in lines if line.endswith(".py")})
 
@@ -25,7 +31,11 @@ def changed(base: str) -> list[Path]:
 def near(files: Iterable[Path], texts: dict[Path, str]) -> Iterator[Path]:
     """Yield the test files near changed files; `texts` maps relative paths to contents."""
     files = list(files)
-    rooms = {file.parts[1] for file in files if file.parts[0] == "workers" and len(file.parts) > 2}
+    rooms = {
+        file.parts[1]
+        for file in files
+        if file.parts[0] == "workers" and len(file.parts) > 2
+    }
     imports = [imported(file) for file in files]
     for path, text in texts.items():
         of_room = len(path.parts) > 2 and path.parts[1] in rooms

@@ -39,14 +39,20 @@ def application() -> Path:
             ["dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={part}"],
         ):
             done = subprocess.run(
-                [program, "-q", "-B", *goal], cwd=part, capture_output=True, text=True, check=False
+                [program, "-q", "-B", *goal],
+                cwd=part,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             if done.returncode:
                 raise Missing(f"mvn {goal[0]}: {done.stdout[-2_000:]}")
         [archive] = part.glob("*.tar.gz")
         with tarfile.open(archive) as content:
             # Python 3.11.2, which is Debian's, has no filters yet.
-            content.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+            content.extraction_filter = getattr(
+                tarfile, "data_filter", lambda member, _: member
+            )
             content.extractall(part)
         archive.unlink()
         (part / "complete").touch()
@@ -68,7 +74,8 @@ class RegistryServer:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
-        self._log, self._bootstrap = log, bootstrap
+        self._log = log
+        self._bootstrap = bootstrap
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -93,7 +100,9 @@ class RegistryServer:
                     return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(f"the registry did not start: {self._log.read_text()[-3_000:]}")
+                raise RuntimeError(
+                    f"the registry did not start: {self._log.read_text()[-3_000:]}"
+                )
             time.sleep(0.2)
 
     def stop(self) -> None:
@@ -104,7 +113,9 @@ class RegistryServer:
 
 
 @contextmanager
-def registry_server(directory: Path, bootstrap: str | None = None) -> Iterator[RegistryServer]:
+def registry_server(
+    directory: Path, bootstrap: str | None = None
+) -> Iterator[RegistryServer]:
     server = RegistryServer(directory / "registry.log", bootstrap)
     try:
         server.start()

@@ -8,14 +8,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    suppress,
+)
 from multiprocessing.connection import Client, Listener
 from threading import Thread
 from typing import Any
 
 from tests.broker import broker, kafka_programs
 from tests.registry_server import application
-from tests.system import Missing, by_hand, chromium, find_all, install, playwright_driver
+from tests.system import (
+    Missing,
+    by_hand,
+    chromium,
+    find_all,
+    install,
+    playwright_driver,
+)
 
 
 @contextmanager
@@ -72,7 +85,9 @@ class Supplies:
         self._prepare(wanted - self._answers.keys())
         lacking = self._lacking()
         packages = {
-            package for name in wanted & lacking.keys() for package in lacking[name].packages
+            package
+            for name in wanted & lacking.keys()
+            for package in lacking[name].packages
         }
         if packages and self._may_install:
             self._may_install = False  # once in a run
@@ -83,7 +98,11 @@ class Supplies:
                 self._refusal = refusal
         lacking = self._lacking()
         self._not_run = Counter(
-            {needed: number for needed, number in needs.items() if lacking.keys() & set(needed)}
+            {
+                needed: number
+                for needed, number in needs.items()
+                if lacking.keys() & set(needed)
+            }
         )
         return wanted & lacking.keys()
 
@@ -109,7 +128,9 @@ class Supplies:
             by_name[first] += number
         if not by_name:
             return []
-        counts = ", ".join(f"{by_name[name]:,} for want of {SUPPLIES[name][0]}" for name in by_name)
+        counts = ", ".join(
+            f"{by_name[name]:,} for want of {SUPPLIES[name][0]}" for name in by_name
+        )
         # Kafka's programs are missing for several supplies.
         each = [reason for name in by_name for reason in str(lacking[name]).split("; ")]
         reasons = list(dict.fromkeys(each))
@@ -137,7 +158,9 @@ class Supplies:
                 self._answers[name] = exc
 
     def _lacking(self) -> dict[str, Missing]:
-        return {name: exc for name, exc in self._answers.items() if isinstance(exc, Missing)}
+        return {
+            name: exc for name, exc in self._answers.items() if isinstance(exc, Missing)
+        }
 
 
 class Lender:

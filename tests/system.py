@@ -25,7 +25,12 @@ CHROMIUM = "chromium"
 _JAVA_VERSION = 17
 _DEFAULTS = {JAVA: "default-jre-headless", JAVA_COMPILER: "default-jdk-headless"}
 #: What other systems call them.
-_WORDS = {CHROMIUM: "Chromium", MAVEN: "Maven", JAVA: "Java 17", JAVA_COMPILER: "a JDK 17"}
+_WORDS = {
+    CHROMIUM: "Chromium",
+    MAVEN: "Maven",
+    JAVA: "Java 17",
+    JAVA_COMPILER: "a JDK 17",
+}
 _INSTALL = ("install", "--yes", "--no-install-recommends")
 #: Another apt-get may be running, such as the nightly upgrades.
 _LOCK_TIMEOUT_S = 600
@@ -52,7 +57,9 @@ def java() -> str:
     program = shutil.which("java")
     if program is None:
         raise Missing("Java is not installed", JAVA)
-    done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, "-version"], capture_output=True, text=True, check=False
+    )
     version = re.search(r'version "(\d+)', done.stderr)
     if version is None or int(version[1]) < _JAVA_VERSION:
         raise Missing(f"{program} is not Java {_JAVA_VERSION} or newer", JAVA)
@@ -93,7 +100,9 @@ def playwright_driver() -> None:
 
     node, _ = compute_driver_executable()
     if not _runs(node, "--version"):
-        raise Missing("libatomic, which Playwright needs, is not installed", "libatomic1")
+        raise Missing(
+            "libatomic, which Playwright needs, is not installed", "libatomic1"
+        )
 
 
 def find_all(*programs: Callable[[], object]) -> None:
@@ -111,7 +120,11 @@ def find_all(*programs: Callable[[], object]) -> None:
 def _runs(*command: str) -> bool:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=60,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
@@ -168,7 +181,9 @@ def _failure(command: Sequence[str]) -> str | None:
 def _in_this_release(packages: Iterable[str]) -> list[str]:
     """Return the names of packages here: a Debian without Java 17 has a newer one as its default."""
     return [
-        name if name not in _DEFAULTS or _runs("apt-cache", "show", name) else _DEFAULTS[name]
+        name
+        if name not in _DEFAULTS or _runs("apt-cache", "show", name)
+        else _DEFAULTS[name]
         for name in packages
     ]
 
@@ -201,7 +216,11 @@ def provide(*programs: Callable[[], object]) -> str | None:
     packages = {name for each in missing for name in each.packages}
     if not missing:
         return None
-    refusal = install(packages, partial(print, file=sys.stderr, flush=True)) if packages else None
+    refusal = (
+        install(packages, partial(print, file=sys.stderr, flush=True))
+        if packages
+        else None
+    )
     if refusal is None:
         missing = _missing(programs)
     if not missing:
@@ -253,7 +272,9 @@ def main() -> int:
     if refusal is not None:
         print(refusal, file=sys.stderr)
         return 1
-    made = subprocess.run([sys.executable, "-m", "venv", "--clear", directory], check=False)
+    made = subprocess.run(
+        [sys.executable, "-m", "venv", "--clear", directory], check=False
+    )
     if made.returncode != 0:
         shutil.rmtree(directory, ignore_errors=True)
     return made.returncode

@@ -70,11 +70,16 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: Capture) -> Non
         ("check", "-c --records --input"),
         ("rejects", "-c --reason --show --retry"),
         ("key new", "FILE"),
-        ("init", "--bootstrap --topic --output --records --client --keys --users --range --yes"),
+        (
+            "init",
+            "--bootstrap --topic --output --records --client --keys --users --range --yes",
+        ),
         ("init", "--schema-registry --registry"),
     ],
 )
-def test_every_command_explains_its_options(command: str, options: str, capsys: Capture) -> None:
+def test_every_command_explains_its_options(
+    command: str, options: str, capsys: Capture
+) -> None:
     """The names are the interface."""
     assert execute([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out
@@ -99,7 +104,9 @@ def test_help_loads_nothing_heavy() -> None:
         "heavy = {'numpy', 'faust', 'aiokafka', 'confluent_kafka', 'msgspec', 'rich'}\n"
         "print('LOADED', *sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "LOADED"
 
 
@@ -121,7 +128,9 @@ def test_version_is_one_line(capsys: Capture) -> None:
         (["key", "new"], "FILE"),
     ],
 )
-def test_wrong_usage_is_2_and_named(arguments: list[str], part: str, capsys: Capture) -> None:
+def test_wrong_usage_is_2_and_named(
+    arguments: list[str], part: str, capsys: Capture
+) -> None:
     """Usage errors go to stderr, so that a pipe does not read them as data."""
     assert execute(arguments) == 2
     captured = capsys.readouterr()
@@ -130,7 +139,15 @@ def test_wrong_usage_is_2_and_named(arguments: list[str], part: str, capsys: Cap
 
 
 @pytest.mark.parametrize(
-    "command", [["run"], ["topics"], ["audit"], ["check"], ["rejects"], ["replay", "--input", "-"]]
+    "command",
+    [
+        ["run"],
+        ["topics"],
+        ["audit"],
+        ["check"],
+        ["rejects"],
+        ["replay", "--input", "-"],
+    ],
 )
 def test_bad_settings_are_2_and_one_line_without_traceback(
     tmp_path: Path, command: list[str], capsys: Capture
@@ -146,7 +163,9 @@ def test_bad_settings_are_2_and_one_line_without_traceback(
     assert line == f"quietcount: {path}: histogram 'products': {refusal}"
 
 
-def test_debug_adds_the_traceback_and_keeps_the_exit_code(tmp_path: Path, capsys: Capture) -> None:
+def test_debug_adds_the_traceback_and_keeps_the_exit_code(
+    tmp_path: Path, capsys: Capture
+) -> None:
     """The line that people and scripts look for stays the last one."""
     assert execute(["--debug", "run", "-c", str(tmp_path / "none.toml")]) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -159,9 +178,17 @@ def test_debug_adds_the_traceback_and_keeps_the_exit_code(tmp_path: Path, capsys
     [
         (SettingsError("two\nlines"), 2, "two lines"),
         (Fenced("orders-release-0: taken"), 75, "orders-release-0: taken"),
-        (PermissionError(13, "Permission denied", "x.key"), 2, "x.key: Permission denied"),
+        (
+            PermissionError(13, "Permission denied", "x.key"),
+            2,
+            "x.key: Permission denied",
+        ),
         (KafkaException(KafkaError(FORBIDDEN)), 2, "Kafka: Broker: Topic auth"),
-        (KafkaConnectionError("no broker"), 2, "Kafka: KafkaConnectionError: no broker"),
+        (
+            KafkaConnectionError("no broker"),
+            2,
+            "Kafka: KafkaConnectionError: no broker",
+        ),
     ],
 )
 def test_what_can_be_expected_to_fail_is_one_line(
@@ -173,7 +200,9 @@ def test_what_can_be_expected_to_fail_is_one_line(
     assert shown.startswith(f"quietcount: {line}")
 
 
-def test_a_fault_of_the_program_tells_its_place_and_not_its_message(capsys: Capture) -> None:
+def test_a_fault_of_the_program_tells_its_place_and_not_its_message(
+    capsys: Capture,
+) -> None:
     """The message of an unforeseen error may quote an event; --debug is for whoever may see that."""
     try:
         raise KeyError("alice bought p1")
@@ -190,7 +219,9 @@ def test_a_fault_of_the_program_tells_its_place_and_not_its_message(capsys: Capt
 # key new
 
 
-def test_a_new_key_is_32_fresh_bytes_for_its_owner_alone(tmp_path: Path, capsys: Capture) -> None:
+def test_a_new_key_is_32_fresh_bytes_for_its_owner_alone(
+    tmp_path: Path, capsys: Capture
+) -> None:
     """Whatever the umask is, and never the same twice."""
     paths = [tmp_path / "one.key", tmp_path / "two.key"]
     for path, umask in zip(paths, (0o000, 0o277), strict=True):
@@ -207,9 +238,12 @@ def test_a_new_key_is_32_fresh_bytes_for_its_owner_alone(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
-def test_a_key_is_never_written_over_something(tmp_path: Path, kind: str, capsys: Capture) -> None:
+def test_a_key_is_never_written_over_something(
+    tmp_path: Path, kind: str, capsys: Capture
+) -> None:
     """A lost key is a lost worker: its state cannot be continued."""
-    path, target = tmp_path / "noise.key", tmp_path / "target"
+    path = tmp_path / "noise.key"
+    target = tmp_path / "target"
     if kind == "file":
         path.write_bytes(b"precious")
     else:
@@ -225,7 +259,9 @@ def test_a_key_is_never_written_over_something(tmp_path: Path, kind: str, capsys
         assert path.read_bytes() == b"precious"
 
 
-def test_a_key_in_no_directory_says_how_to_make_one(tmp_path: Path, capsys: Capture) -> None:
+def test_a_key_in_no_directory_says_how_to_make_one(
+    tmp_path: Path, capsys: Capture
+) -> None:
     assert execute(["key", "new", str(tmp_path / "secrets" / "noise.key")]) == 2
     assert f"mkdir -m 700 {tmp_path / 'secrets'}" in capsys.readouterr().err
 
@@ -234,7 +270,15 @@ def test_a_key_in_no_directory_says_how_to_make_one(tmp_path: Path, capsys: Capt
 
 
 def replaying(config: Path, events: Path, snapshots: Path) -> list[str]:
-    return ["replay", "-c", str(config), "--input", str(events), "--snapshots", str(snapshots)]
+    return [
+        "replay",
+        "-c",
+        str(config),
+        "--input",
+        str(events),
+        "--snapshots",
+        str(snapshots),
+    ]
 
 
 def test_replay_writes_one_snapshot_a_tick_and_key_and_the_same_bytes_again(
@@ -252,7 +296,11 @@ def test_replay_writes_one_snapshot_a_tick_and_key_and_the_same_bytes_again(
         assert execute(replaying(config, events, output)) == 0
         captured = capsys.readouterr()
         assert captured.out == ""
-        for part in ("2 events, 1 rejected, 4 snapshots", "line 2: not JSON", "operator only"):
+        for part in (
+            "2 events, 1 rejected, 4 snapshots",
+            "line 2: not JSON",
+            "operator only",
+        ):
             assert part in captured.err
     found = [json.loads(line) for line in outputs[0].read_bytes().splitlines()]
     places = [(one["tick"], one["key"]) for one in found]
@@ -271,16 +319,24 @@ def test_replay_does_not_write_over_its_input(config: Path, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_is_130_and_leaves_no_half_written_file(config: Path, tmp_path: Path) -> None:
+def test_ctrl_c_is_130_and_leaves_no_half_written_file(
+    config: Path, tmp_path: Path
+) -> None:
     """A file under the name that was asked for is complete: the older one stays until the new one is."""
-    pipe, output, part = tmp_path / "pipe", tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    pipe = tmp_path / "pipe"
+    output = tmp_path / "out.jsonl"
+    part = tmp_path / "out.jsonl.part"
     os.mkfifo(pipe)
     output.write_bytes(b"older")
     command = [*COMMAND, *replaying(config, pipe, output)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         writing = opened_for(process, pipe)
         try:
-            while not part.exists() and output.read_bytes() == b"older" and process.poll() is None:
+            while (
+                not part.exists()
+                and output.read_bytes() == b"older"
+                and process.poll() is None
+            ):
                 time.sleep(0.01)
             errors = interrupted(process)
         finally:
@@ -303,7 +359,9 @@ def opened_for(process: subprocess.Popen[str], pipe: Path) -> int:
     raise AssertionError(f"ended with {process.returncode} before it read its input")
 
 
-def interrupted(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> str:
+def interrupted(
+    process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT
+) -> str:
     """What it writes to stderr after Ctrl-C; pressed again where CPython lost one just before a blocking read."""
     for _ in range(5):
         process.send_signal(number)
@@ -321,7 +379,9 @@ def test_sigterm_while_the_worker_starts_is_a_clean_end(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     command = [*COMMAND, "run", "-c", str(pipe)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        writing = opened_for(process, pipe)  # it has begun to read its settings, which never come
+        writing = opened_for(
+            process, pipe
+        )  # it has begun to read its settings, which never come
         try:
             assert interrupted(process, signal.SIGTERM) == ""
         finally:
@@ -331,7 +391,9 @@ def test_sigterm_while_the_worker_starts_is_a_clean_end(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["replay", "--snapshots", "-"]])
-def test_a_closed_pipe_is_not_our_error(config: Path, tmp_path: Path, arguments: list[str]) -> None:
+def test_a_closed_pipe_is_not_our_error(
+    config: Path, tmp_path: Path, arguments: list[str]
+) -> None:
     """`| head` must not print a traceback, and must not end like a failed audit."""
     if arguments[0] == "replay":
         events = tmp_path / "events.jsonl"
@@ -339,8 +401,11 @@ def test_a_closed_pipe_is_not_our_error(config: Path, tmp_path: Path, arguments:
         arguments = [*arguments, "-c", str(config), "--input", str(events)]
     reading, writing = os.pipe()
     os.close(reading)
-    command, errors = [*COMMAND, *arguments], subprocess.PIPE
-    done = subprocess.run(command, stdout=writing, stderr=errors, text=True, check=False)
+    command = [*COMMAND, *arguments]
+    errors = subprocess.PIPE
+    done = subprocess.run(
+        command, stdout=writing, stderr=errors, text=True, check=False
+    )
     os.close(writing)
     assert done.returncode == 141
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
@@ -352,9 +417,13 @@ def test_a_closed_pipe_is_not_our_error(config: Path, tmp_path: Path, arguments:
 def for_topics(config: Path, bootstrap: str) -> str:
     """Points a settings file at a real Kafka, with names nobody else has and three owners; returns worker.name."""
     name = f"cli-{uuid.uuid4().hex[:12]}"
-    text = config.read_text(encoding="utf-8").replace('"localhost:9092"', f'"{bootstrap}"')
+    text = config.read_text(encoding="utf-8").replace(
+        '"localhost:9092"', f'"{bootstrap}"'
+    )
     text = text.replace('name = "orders"', f'name = "{name}"\nowner_partitions = 3')
-    config.write_text(text.replace('topic = "orders"', f'topic = "{name}"'), encoding="utf-8")
+    config.write_text(
+        text.replace('topic = "orders"', f'topic = "{name}"'), encoding="utf-8"
+    )
     return name
 
 
@@ -372,7 +441,9 @@ def shown_by_topics(
 def create(admin: AdminClient, topic: NewTopic) -> None:
     [made] = admin.create_topics([topic]).values()
     made.result()
-    until(lambda: topic.topic in admin.list_topics(timeout=60).topics, "the topic appears")
+    until(
+        lambda: topic.topic in admin.list_topics(timeout=60).topics, "the topic appears"
+    )
 
 
 ENDS = ("contributions", "contribute-state", "release-state", "rejects", "products")
@@ -390,12 +461,27 @@ def test_topics_shows_creates_once_and_is_content_after_that(
         code, topics, lines = shown_by_topics(config, capsys, *arguments)
         assert list(topics) == needed
         states.append({state for state, _ in topics.values()})
-        assert any("--create" in line for line in lines) == ("missing" in states[-1]) == (code == 3)
+        assert (
+            any("--create" in line for line in lines)
+            == ("missing" in states[-1])
+            == (code == 3)
+        )
         assert code in (0, 3)
-        assert topics[f"{name}.contributions"][1] == topics[f"{name}.release-state"][1] == "3"
+        assert (
+            topics[f"{name}.contributions"][1]
+            == topics[f"{name}.release-state"][1]
+            == "3"
+        )
         creating = f"quietcount: creating the events topic {name} with 4 partitions"
         assert (creating in lines) == (states[-1] == {"created"})
-    assert states == [{"missing"}, {"missing"}, {"created"}, {"there"}, {"there"}, {"there"}]
+    assert states == [
+        {"missing"},
+        {"missing"},
+        {"created"},
+        {"there"},
+        {"there"},
+        {"there"},
+    ]
 
 
 def test_mistyped_events_topics_are_not_created(
@@ -435,7 +521,9 @@ def test_an_events_topic_that_comes_later_fits_what_was_made_before_it(
     assert shown_by_topics(config, capsys)[0] == 0
 
 
-def test_events_topic_without_create_is_wrong_usage(config: Path, capsys: Capture) -> None:
+def test_events_topic_without_create_is_wrong_usage(
+    config: Path, capsys: Capture
+) -> None:
     """It creates nothing by itself, and must not look as if it had."""
     assert execute(["topics", "-c", str(config), "--events-topic"]) == 2
     assert "--events-topic goes with --create" in capsys.readouterr().err

@@ -25,7 +25,9 @@ def test_a_domain_is_read_line_by_line_and_in_order(tmp_path: Path) -> None:
 
     A label may have 1,024 bytes.
     """
-    text = with_domain(tmp_path, f"\ufeffp2\r\n\n  \np1 \na\u2028b\n{'x' * 1024}".encode())
+    text = with_domain(
+        tmp_path, f"\ufeffp2\r\n\n  \np1 \na\u2028b\n{'x' * 1024}".encode()
+    )
     [histogram] = loaded(tmp_path, text).histograms
     assert isinstance(histogram, KnownBaseConfig)
     assert histogram.domain == ("p2", "p1 ", "a\u2028b", "x" * 1024)
@@ -74,7 +76,10 @@ def test_secrets_come_from_files_and_from_the_environment(
     monkeypatch.setenv("QUIETCOUNT_TEST_SECRET", "open sesame")
     lines = 'sasl.password = { file = "password" }\n"ssl.key.password" = { env = "QUIETCOUNT_TEST_SECRET" }'
     found = loaded(tmp_path, with_client(lines))
-    assert found.kafka.client == {"sasl.password": "swordfish ", "ssl.key.password": "open sesame"}
+    assert found.kafka.client == {
+        "sasl.password": "swordfish ",
+        "ssl.key.password": "open sesame",
+    }
     shown = repr(found) + str(list(found.kafka.__rich_repr__()))
     assert "swordfish" not in shown and "sesame" not in shown
 
@@ -82,10 +87,22 @@ def test_secrets_come_from_files_and_from_the_environment(
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
-        ('sasl.password = "hunter2"', ["kafka.client.sasl.password", "{ file = ", "{ env = "]),
-        ('sasl.password = { env = "QC_ABSENT" }', ["sasl.password", "QC_ABSENT", "not set"]),
-        ('sasl.password = { file = "absent" }', ["sasl.password", "absent", "no such file"]),
-        ("sasl.password = { file = 5 }", ["kafka.client.sasl.password.file = 5", "in quotes"]),
+        (
+            'sasl.password = "hunter2"',
+            ["kafka.client.sasl.password", "{ file = ", "{ env = "],
+        ),
+        (
+            'sasl.password = { env = "QC_ABSENT" }',
+            ["sasl.password", "QC_ABSENT", "not set"],
+        ),
+        (
+            'sasl.password = { file = "absent" }',
+            ["sasl.password", "absent", "no such file"],
+        ),
+        (
+            "sasl.password = { file = 5 }",
+            ["kafka.client.sasl.password.file = 5", "in quotes"],
+        ),
         ('group.id = "mine"', ["kafka.client.group.id", "worker.name"]),
         ('"isolation.level" = "x"', ["kafka.client.isolation.level", "cannot be set"]),
         ("linger.ms = 0.5", ["kafka.client.linger.ms", "a whole number"]),
@@ -126,7 +143,9 @@ def test_a_key_that_others_can_get_at_is_refused(tmp_path: Path, bit: int) -> No
 
 @pytest.mark.parametrize("size", [0, 31, 33])
 def test_a_key_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
-    with pytest.raises(SettingsError, match=rf"{size} bytes.*exactly 32.*quietcount key new"):
+    with pytest.raises(
+        SettingsError, match=rf"{size} bytes.*exactly 32.*quietcount key new"
+    ):
         read_key(key_file(tmp_path, size=size))
 
 
@@ -152,7 +171,8 @@ def test_a_key_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
 def endless(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
     """Return what no file of the settings may be, and what is said about it."""
     directory = tmp_path_factory.mktemp("endless")
-    pipe, huge = directory / "pipe", directory / "huge"
+    pipe = directory / "pipe"
+    huge = directory / "huge"
     os.mkfifo(pipe)
     huge.touch()
     os.truncate(huge, 3 << 30)
@@ -187,7 +207,11 @@ def test_a_settings_file_may_be_a_pipe_but_never_without_end(
     endless: dict[Path, str], tmp_path: Path
 ) -> None:
     """A shell passes what a program prints as one: `-c <(...)`."""
-    for path in (Path("/dev/zero"), tmp_path, *[path for path in endless if path.name == "huge"]):
+    for path in (
+        Path("/dev/zero"),
+        tmp_path,
+        *[path for path in endless if path.name == "huge"],
+    ):
         with pytest.raises(SettingsError, match=r"longer than|Is a directory"):
             load(path)
     reading, writing = os.pipe()

@@ -23,7 +23,12 @@ def waiting(tmp_path: Path) -> Path:
     document = {
         "worker": {"name": "forked", "data_dir": "data", "key_file": "key"},
         "kafka": {"bootstrap": "127.0.0.1:1"},
-        "events": {"topic": "events", "key": "key", "items": "items", "timestamp": "ts"},
+        "events": {
+            "topic": "events",
+            "key": "key",
+            "items": "items",
+            "timestamp": "ts",
+        },
         "privacy": {"unit": "event"},
         "histogram": [unk()],
     }
@@ -34,16 +39,22 @@ def waiting(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "arguments", [["--version"], ["key", "new"], ["topics", "-c", "none.toml"]]
 )
-def test_status_and_streams_are_those_of_a_process_that_python_starts(arguments: list[str]) -> None:
+def test_status_and_streams_are_those_of_a_process_that_python_starts(
+    arguments: list[str],
+) -> None:
     """Or what is tested of refusals would not be what operators see."""
     forked_one = run(arguments, 60)
     command = [sys.executable, *QUIETCOUNT, *arguments]
-    python = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    python = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     one, other = ((p.returncode, p.stdout, p.stderr) for p in (forked_one, python))
     assert one == other
 
 
-def test_signals_reach_the_process_and_its_end_is_told(waiting: Path, tmp_path: Path) -> None:
+def test_signals_reach_the_process_and_its_end_is_told(
+    waiting: Path, tmp_path: Path
+) -> None:
     """A kill that missed would leave a test green in which nothing was killed."""
     statuses = {signal.SIGKILL: -9, signal.SIGTERM: 0}
     logs = [tmp_path / number.name for number in statuses]
@@ -53,7 +64,11 @@ def test_signals_reach_the_process_and_its_end_is_told(waiting: Path, tmp_path: 
             processes.append(launch(["run", "-c", str(waiting)], log, log))
     try:
         told = "Kafka is away"
-        until(lambda: all(told in log.read_text() for log in logs), "they wait for Kafka", 60)
+        until(
+            lambda: all(told in log.read_text() for log in logs),
+            "they wait for Kafka",
+            60,
+        )
         for process, (number, status) in zip(processes, statuses.items(), strict=True):
             assert process.poll() is None
             with pytest.raises(subprocess.TimeoutExpired):
@@ -65,12 +80,18 @@ def test_signals_reach_the_process_and_its_end_is_told(waiting: Path, tmp_path: 
             process.kill()
 
 
-def test_workers_have_two_starters_and_commands_a_third(waiting: Path, tmp_path: Path) -> None:
+def test_workers_have_two_starters_and_commands_a_third(
+    waiting: Path, tmp_path: Path
+) -> None:
     """Children of one have one seed of `hash`: what depended on the order of a set would be the same in all of them."""
     with (tmp_path / "log").open("ab") as log:
         processes = [launch(["run", "-c", str(waiting)], log, log) for _ in range(2)]
         processes += [launch(["topics", "-c", str(waiting)], log, log)]
-    parents = {_parent(process.pid) for process in processes} if forked.POSSIBLE else set("abc")
+    parents = (
+        {_parent(process.pid) for process in processes}
+        if forked.POSSIBLE
+        else set("abc")
+    )
     for process in processes:
         process.kill()
         assert process.wait(60) == -9

@@ -79,7 +79,11 @@ def imported(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: relative import"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                names.add(full if full.removeprefix("workers.") in modules() else node.module or "")
+                names.add(
+                    full
+                    if full.removeprefix("workers.") in modules()
+                    else node.module or ""
+                )
     return names
 
 
@@ -88,7 +92,9 @@ def rank(module: str) -> int:
 
 
 def above(module: str, names: set[str]) -> Iterator[str]:
-    own = {name.removeprefix("workers.") for name in names if name.startswith("workers.")}
+    own = {
+        name.removeprefix("workers.") for name in names if name.startswith("workers.")
+    }
     return (name for name in own if rank(name) < rank(module))
 
 
@@ -127,17 +133,24 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["time", "os", "random", "logging", "confluent_kafka", "workers.kafka.shard"]
+    "name",
+    ["time", "os", "random", "logging", "confluent_kafka", "workers.kafka.shard"],
 )
 def test_the_check_refuses_what_it_is_there_for(name: str) -> None:
     """A rule that lets everything through tests nothing."""
     assert not allowed_in_core(name)
-    assert list(above("mechanisms.noise.keyed", {"workers.kafka.shard"})) == ["kafka.shard"]
-    assert list(above("mechanisms.noise.keyed", {"workers.settings.files"})) == ["settings.files"]
+    assert list(above("mechanisms.noise.keyed", {"workers.kafka.shard"})) == [
+        "kafka.shard"
+    ]
+    assert list(above("mechanisms.noise.keyed", {"workers.settings.files"})) == [
+        "settings.files"
+    ]
 
 
 def test_shards_decode_with_decoders_that_were_made_at_import() -> None:
     """Two threads that first decode into a struct type at once crash the process, in msgspec."""
     for module, path in modules().items():
         if module.split(".")[0] in {"events", "kafka", "pipeline", "agents"}:
-            assert not re.findall(r"msgspec\.\w+\.decode\(.*type=", path.read_text()), module
+            assert not re.findall(r"msgspec\.\w+\.decode\(.*type=", path.read_text()), (
+                module
+            )

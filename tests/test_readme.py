@@ -65,7 +65,12 @@ def shell(directory: Path, commands: str) -> subprocess.CompletedProcess[str]:
     bash = ["bash", "-eo", "pipefail", str(script)]
     place: Any = {"cwd": directory, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
     pipe = subprocess.PIPE
-    piped: Any = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True}
+    piped: Any = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": pipe,
+        "stderr": pipe,
+        "text": True,
+    }
     process = subprocess.Popen(bash, start_new_session=True, **place, **piped)
     try:
         output, errors = process.communicate(timeout=PATIENCE_S)
@@ -76,7 +81,9 @@ def shell(directory: Path, commands: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def test_tutorial_of_the_readme_runs_as_written(bootstrap: str, name: str, tmp_path: Path) -> None:
+def test_tutorial_of_the_readme_runs_as_written(
+    bootstrap: str, name: str, tmp_path: Path
+) -> None:
     """A stranger who copies it line by line must see private counts, a clean audit and a clean end of the worker."""
 
     def named(text: str) -> str:
@@ -99,8 +106,13 @@ def test_tutorial_of_the_readme_runs_as_written(bootstrap: str, name: str, tmp_p
     assert shown(r"audit: products: [\d,]+ snapshots of .* byte for byte")
     assert shown(r"audit: .* no gap and none twice: clean")
     assert "replay: 30,000 events, 0 rejected" in done.stderr
-    backtest = [json.loads(line) for line in (tmp_path / "backtest.jsonl").read_text().splitlines()]
-    assert any(label == "tea" for snapshot in backtest for label, _ in snapshot["items"])
+    backtest = [
+        json.loads(line)
+        for line in (tmp_path / "backtest.jsonl").read_text().splitlines()
+    ]
+    assert any(
+        label == "tea" for snapshot in backtest for label, _ in snapshot["items"]
+    )
 
 
 def test_settings_that_the_readme_shows_are_those_of_the_example() -> None:
@@ -115,7 +127,9 @@ def test_totals_in_the_guarantee_are_what_its_code_gives(tmp_path: Path) -> None
     settings = (ORDERS / "orders.toml").read_text()
     head, histogram = settings.split("[[histogram]]")
     second = histogram.replace('name = "products"', 'name = "again"')
-    (tmp_path / "orders.toml").write_text(f"{head}[[histogram]]{histogram}[[histogram]]{second}")
+    (tmp_path / "orders.toml").write_text(
+        f"{head}[[histogram]]{histogram}[[histogram]]{second}"
+    )
     guarantee = (ROOT / "docs" / "guarantee.md").read_text()
     [(_, code)] = BLOCK.findall(guarantee)
     command = [sys.executable, "-c", code + "print(round(epsilon, 2), delta)"]
@@ -142,11 +156,19 @@ def test_every_setting_is_documented_and_no_other() -> None:
         table, _, _ = texts[section].partition("\n### ")
         rows = re.findall(r"^\| (`\w+`(?:, `\w+`)?) \|", table, re.MULTILINE)
         named = {name for row in rows for name in re.findall(r"\w+", row)}
-        known = {rule.name for record in records for rule in rules(cast(type[Checked], record))}
-        assert named == known | ({"mechanism", "domain_file"} if section == "histogram" else set())
+        known = {
+            rule.name
+            for record in records
+            for rule in rules(cast(type[Checked], record))
+        }
+        assert named == known | (
+            {"mechanism", "domain_file"} if section == "histogram" else set()
+        )
 
 
-def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(tmp_path: Path) -> None:
+def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(
+    tmp_path: Path,
+) -> None:
     """Consumers write their readers by it."""
     text = (ROOT / "docs" / "settings.md").read_text()
     [shown] = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
@@ -155,7 +177,12 @@ def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(tmp_path: Path)
     settings = load(tmp_path / "orders.toml")
     lines = io.BytesIO(b'{"shop":"s1","products":"tea","ts":1795296236471}\n' * 1_000)
     events = JsonLines(settings, "events", lines)
-    replay(settings, NoiseKey(bytes(32)), events, lambda snapshot: real.append(snapshot.value))
+    replay(
+        settings,
+        NoiseKey(bytes(32)),
+        events,
+        lambda snapshot: real.append(snapshot.value),
+    )
     assert shape(json.loads(shown)) == shape(json.loads(real[0]))
 
 
@@ -165,7 +192,9 @@ def shape(value: object) -> object:
     return [shape(value[0])] if isinstance(value, list) and value else type(value)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_links_and_named_files_exist(document: Path) -> None:
     """A reader who follows a link, or opens a module that is named, must find it."""
     text = document.read_text()

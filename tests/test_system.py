@@ -55,7 +55,9 @@ def root(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_root_gets_what_is_missing_after_one_line(machine: Machine, capfd: Printed) -> None:
+def test_root_gets_what_is_missing_after_one_line(
+    machine: Machine, capfd: Printed
+) -> None:
     machine.has("apt-get", f': > "{machine.wanted}"')
     assert provide(machine.need) is None
     assert capfd.readouterr().err == "Installing wanted by apt-get (once) ...\n"
@@ -78,7 +80,11 @@ def test_a_user_gets_it_where_sudo_asks_for_no_password(machine: Machine) -> Non
     ("sudo", "reason", "command"),
     [
         (False, "there is no sudo", "su -c 'apt-get update && apt-get install"),
-        (True, "sudo asks for a password", "sudo apt-get update && sudo apt-get install"),
+        (
+            True,
+            "sudo asks for a password",
+            "sudo apt-get update && sudo apt-get install",
+        ),
     ],
 )
 def test_a_user_without_rights_is_told_in_one_line_what_to_type(
@@ -99,7 +105,10 @@ def test_a_user_without_rights_is_told_in_one_line_what_to_type(
 def test_where_apt_get_fails_its_own_error_is_told(machine: Machine) -> None:
     machine.has("apt-get", 'echo "E: Unable to locate package wanted"; exit 100')
     line = provide(machine.need)
-    assert line is not None and "apt-get failed: E: Unable to locate package wanted" in line
+    assert (
+        line is not None
+        and "apt-get failed: E: Unable to locate package wanted" in line
+    )
 
 
 @pytest.mark.usefixtures("root")
@@ -109,7 +118,8 @@ def test_without_apt_get_the_program_is_named(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "good"), [("1.8.0_392", False), ("11.0.2", False), ("17.0.15", True), ("25", True)]
+    ("version", "good"),
+    [("1.8.0_392", False), ("11.0.2", False), ("17.0.15", True), ("25", True)],
 )
 def test_a_java_that_is_too_old_for_kafka_is_missing(
     machine: Machine, version: str, good: bool
@@ -165,7 +175,11 @@ def test_tests_that_lack_something_are_counted_at_the_end_and_the_others_run(
     tmp_path: Path, processes: str
 ) -> None:
     """Nothing is installed without `--install`; no test fails for what is absent, and the run does not pass either."""
-    files = ["tests/kafka/test_tls.py", "tests/privacy/plan/test_promise.py", "tests/test_near.py"]
+    files = [
+        "tests/kafka/test_tls.py",
+        "tests/privacy/plan/test_promise.py",
+        "tests/test_near.py",
+    ]
     options = ["-n", processes, "-p", "no:cacheprovider", "-k", "near or sheet or tls"]
     # Kafka's jars are in the user's cache, if some run has fetched them.
     environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}

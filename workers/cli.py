@@ -48,13 +48,24 @@ PORT = click.IntRange(0, 65_535)
 
 flag = partial(option, is_flag=True)
 config_option = option(
-    "-c", "--config", type=PATH, required=True, metavar="FILE", help="The settings file (TOML)."
+    "-c",
+    "--config",
+    type=PATH,
+    required=True,
+    metavar="FILE",
+    help="The settings file (TOML).",
 )
 
 
 def records_option(least: int, default: int) -> Callable[[FC], FC]:
     allowed = click.IntRange(least, 100_000)
-    return option("--records", type=allowed, default=default, metavar="N", help="How many to read.")
+    return option(
+        "--records",
+        type=allowed,
+        default=default,
+        metavar="N",
+        help="How many to read.",
+    )
 
 
 def _load(config: Path) -> Settings:
@@ -83,11 +94,18 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+CONTEXT = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "show_default": True,
+}
 
 
 @click.group(context_settings=CONTEXT)
-@flag("--debug", help="Show a traceback with an error, and more in the log; leave core dumps on.")
+@flag(
+    "--debug",
+    help="Show a traceback with an error, and more in the log; leave core dumps on.",
+)
 @flag(
     "--version",
     is_eager=True,
@@ -131,7 +149,12 @@ def cli(context: click.Context, debug: bool) -> None:
     metavar="DIR",
     help="Overrides worker.data_dir: workers on one machine need different ones.",
 )
-@option("--embedded", hidden=True, metavar="ID", help="Cluster id of the demo's embedded Kafka.")
+@option(
+    "--embedded",
+    hidden=True,
+    metavar="ID",
+    help="Cluster id of the demo's embedded Kafka.",
+)
 @click.pass_obj
 def run(
     state: dict[str, Any],
@@ -182,15 +205,39 @@ def _exit_on_early_sigterm() -> Iterator[None]:
 
 
 @cli.command()
-@option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.")
 @option(
-    "--rate", type=click.IntRange(1, 1_000_000), default=1_000, metavar="N", help="Events a second."
+    "--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds."
 )
-@option("--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one.")
-@option("--bootstrap", metavar="B", help="Kafka to use, host:port. Default: an embedded one.")
-@option("--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg.")
+@option(
+    "--rate",
+    type=click.IntRange(1, 1_000_000),
+    default=1_000,
+    metavar="N",
+    help="Events a second.",
+)
+@option(
+    "--port",
+    type=PORT,
+    metavar="P",
+    help="Port of the page. Default: 8080, or a free one.",
+)
+@option(
+    "--bootstrap",
+    metavar="B",
+    help="Kafka to use, host:port. Default: an embedded one.",
+)
+@option(
+    "--picture",
+    type=PATH,
+    hidden=True,
+    help="Write the last view as SVG; made docs/demo.svg.",
+)
 def demo(
-    seconds: int | None, rate: int, port: int | None, bootstrap: str | None, picture: Path | None
+    seconds: int | None,
+    rate: int,
+    port: int | None,
+    bootstrap: str | None,
+    picture: Path | None,
 ) -> int:
     """Show live private histograms beside the exact ones.
 
@@ -204,7 +251,10 @@ def demo(
 
 @cli.command()
 @config_option
-@flag("--create", help="Create missing topics of the worker's own; never alters existing ones.")
+@flag(
+    "--create",
+    help="Create missing topics of the worker's own; never alters existing ones.",
+)
 @flag("--events-topic", help="With --create: create a missing events topic as well.")
 def topics(config: Path, create: bool, events_topic: bool) -> int:
     """Show the topics that the worker needs, and their state.
@@ -236,7 +286,9 @@ def topics(config: Path, create: bool, events_topic: bool) -> int:
     help="With --report: say what changed since this settings file.",
 )
 @flag("--force", help="With --report: write into DIR even if it is not empty.")
-def plan(config: Path, as_json: bool, report: Path | None, since: Path | None, force: bool) -> int:
+def plan(
+    config: Path, as_json: bool, report: Path | None, since: Path | None, force: bool
+) -> int:
     """Show what the settings promise and cost, before anything runs.
 
     Prints the guarantee, the noise and thresholds over the ticks, the expected error, the memory,
@@ -245,7 +297,8 @@ def plan(config: Path, as_json: bool, report: Path | None, since: Path | None, f
     """
     if report is None and (force or since is not None):
         raise click.UsageError("--since and --force go with --report DIR")
-    settings, old = _load(config), None if since is None else _load(since)
+    settings = _load(config)
+    old = None if since is None else _load(since)
     from workers.commands.plan import show_plan
 
     return show_plan(settings, as_json=as_json, report=report, since=old, force=force)
@@ -262,7 +315,9 @@ def plan(config: Path, as_json: bool, report: Path | None, since: Path | None, f
     metavar="FILE",
     help="The settings file; repeatable.",
 )
-@flag("--json", "as_json", help="Print one JSON object (docs/budget.md) instead of text.")
+@flag(
+    "--json", "as_json", help="Print one JSON object (docs/budget.md) instead of text."
+)
 def budget(configs: tuple[Path, ...], as_json: bool) -> int:
     """Show the budget spent so far, and what a ceiling still allows.
 
@@ -291,7 +346,9 @@ def budget(configs: tuple[Path, ...], as_json: bool) -> int:
     metavar="T",
     help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z.",
 )
-@option("--to", "until", metavar="T", help="With --topic: leave out ticks that end after T.")
+@option(
+    "--to", "until", metavar="T", help="With --topic: leave out ticks that end after T."
+)
 @option(
     "--snapshots",
     metavar="OUT",
@@ -315,7 +372,12 @@ def budget(configs: tuple[Path, ...], as_json: bool) -> int:
     metavar="N",
     help="With --report: repeat each run with N different seeds for its noise. Default: 3.",
 )
-@option("--top", type=N, metavar="N", help="With --report: n of the top-n figures. Default: 10.")
+@option(
+    "--top",
+    type=N,
+    metavar="N",
+    help="With --report: n of the top-n figures. Default: 10.",
+)
 @flag("--force", help="With --report: replace the results in DIR if it is not empty.")
 def replay(
     config: Path,
@@ -341,16 +403,25 @@ def replay(
     if not topic and (since is not None or until is not None):
         raise click.UsageError("--from and --to go with --topic")
     if report is None and (vary or seeds or top or force):
-        raise click.UsageError("--vary, --seeds, --top and --force go with --report DIR")
+        raise click.UsageError(
+            "--vary, --seeds, --top and --force go with --report DIR"
+        )
     settings = _load_quietly(config) if topic else _load(config)
     from workers.commands.replay import BacktestOptions, replay_events
 
     options = None
     if report is not None:
         numbers = {"seeds": seeds or 3, "top": top or 10}
-        options = BacktestOptions(config=config, report=report, vary=vary, force=force, **numbers)
+        options = BacktestOptions(
+            config=config, report=report, vary=vary, force=force, **numbers
+        )
     return replay_events(
-        settings, source=source, since=since, until=until, snapshots=snapshots, options=options
+        settings,
+        source=source,
+        since=since,
+        until=until,
+        snapshots=snapshots,
+        options=options,
     )
 
 
@@ -376,7 +447,13 @@ def audit(config: Path, exact: Path | None) -> int:
 
 @cli.command()
 @config_option
-@option("--port", type=PORT, default=8080, metavar="P", help="Port to listen on; 0: any free one.")
+@option(
+    "--port",
+    type=PORT,
+    default=8080,
+    metavar="P",
+    help="Port to listen on; 0: any free one.",
+)
 @option("--host", default="127.0.0.1", metavar="H", help="The address to listen on.")
 @option(
     "--token-file",
@@ -402,7 +479,9 @@ def dashboard(
 
 @cli.command()
 @config_option
-@option("--output", type=PATH, required=True, metavar="DIR", help="The directory to add to.")
+@option(
+    "--output", type=PATH, required=True, metavar="DIR", help="The directory to add to."
+)
 @option(
     "--format",
     "kind",
@@ -410,7 +489,13 @@ def dashboard(
     required=True,
     help="Files, or an Iceberg table with its catalogue in DIR.",
 )
-@option("--histogram", "histograms", multiple=True, metavar="NAME", help="Only this; repeatable.")
+@option(
+    "--histogram",
+    "histograms",
+    multiple=True,
+    metavar="NAME",
+    help="Only this; repeatable.",
+)
 @option(
     "--from",
     "since",
@@ -435,7 +520,12 @@ def export(
     from workers.commands.export.export import export as export_snapshots
 
     return export_snapshots(
-        config, output=output, kind=kind, histograms=histograms, since=since, until=until
+        config,
+        output=output,
+        kind=kind,
+        histograms=histograms,
+        since=since,
+        until=until,
     )
 
 
@@ -465,7 +555,10 @@ def check(config: Path, records: int, source: str | None) -> int:
 @config_option
 @option("--reason", metavar="R", help="Only rejects with this reason.")
 @option(
-    "--show", type=click.IntRange(1, 10_000), metavar="N", help="Print up to N of them as they are."
+    "--show",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Print up to N of them as they are.",
 )
 @flag("--retry", help="Send back those that would be accepted now, each once.")
 def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> int:
@@ -520,14 +613,21 @@ def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> 
     help="May names of stream keys be published: all of them, those of the sample (written into the file), or none. "
     "Asked for on a terminal, else none.",
 )
-@option("--users/--no-users", default=None, help="Protect all events of a user, not single events.")
+@option(
+    "--users/--no-users",
+    default=None,
+    help="Protect all events of a user, not single events.",
+)
 @option(
     "--range",
     "range_",
     metavar="FROM:TO",
     help="Of numbers that are counted in buckets. Default: from the sample.",
 )
-@flag("--yes", help="Do not ask; options not given take the values used without a terminal.")
+@flag(
+    "--yes",
+    help="Do not ask; options not given take the values used without a terminal.",
+)
 def init(topic: str, output: Path | None, yes: bool, **options: Any) -> int:
     """Look at a topic, and write a settings file for it.
 
@@ -649,7 +749,9 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (the last place: everything becomes an exit code)
-        return explain(error, debug=state.get("debug", False), say=state.get("say", log))
+        return explain(
+            error, debug=state.get("debug", False), say=state.get("say", log)
+        )
 
 
 def _log_as(form: str, state: dict[str, Any]) -> None:

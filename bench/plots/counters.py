@@ -27,7 +27,18 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from bench.plots.style import BLACK, BLUE, GREEN, GREY, PURPLE, RED, Line, grid, plain, save
+from bench.plots.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    PURPLE,
+    RED,
+    Line,
+    grid,
+    plain,
+    save,
+)
 from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.counters.tree import TreeCounter
 
@@ -54,7 +65,9 @@ def lifted(ticks: int) -> Errors:
 
 
 def tree(ticks: int, radix: int | None = None) -> Errors:
-    return _errors(TreeCounter(ticks, RHO_ITEM, radix).variances(np.arange(1, ticks + 1)))
+    return _errors(
+        TreeCounter(ticks, RHO_ITEM, radix).variances(np.arange(1, ticks + 1))
+    )
 
 
 def binary(ticks: int) -> Errors:
@@ -65,7 +78,8 @@ def honaker(ticks: int) -> Errors:
     levels = ticks.bit_length() - 1
     nodes = [(levels + 1) * node_variance(height) for height in range(levels + 1)]
     # Of ticks 0..T - 1 half use the node of each height; tick T uses the root alone.
-    worst, mean = sum(nodes[:-1]), sum(nodes[:-1]) / 2 + nodes[-1] / ticks
+    worst = sum(nodes[:-1])
+    mean = sum(nodes[:-1]) / 2 + nodes[-1] / ticks
     return Errors(math.sqrt(max(worst, nodes[-1])), math.sqrt(mean))
 
 
@@ -83,7 +97,9 @@ def sqrt(ticks: int) -> Errors:
 def blt(ticks: int) -> Errors:
     poles, zeros = fitted(ticks)
     squares = coefficients(poles, zeros, ticks)[1] ** 2
-    return _errors(np.cumsum(squares) * _sum_of_squares(*_strategy(poles, zeros), ticks - 1, 1.0))
+    return _errors(
+        np.cumsum(squares) * _sum_of_squares(*_strategy(poles, zeros), ticks - 1, 1.0)
+    )
 
 
 def bound(ticks: int) -> Errors:
@@ -95,7 +111,8 @@ def bound(ticks: int) -> Errors:
 def coefficients(poles: Floats, zeros: Floats, ticks: int) -> tuple[Floats, Floats]:
     """Return the first T coefficients of c(x) and of 1 / ((1 - x) c(x))."""
     k = np.arange(ticks)
-    (weights, bases), (noise_weights, noise_bases) = _strategy(poles, zeros), _noise(poles, zeros)
+    (weights, bases) = _strategy(poles, zeros)
+    (noise_weights, noise_bases) = _noise(poles, zeros)
     strategy = sum(w * b ** (k - 1.0) for w, b in zip(weights, bases, strict=True))
     strategy[0] = 1
     noise = sum(w * b**k for w, b in zip(noise_weights, noise_bases, strict=True))
@@ -114,7 +131,10 @@ def fitted(ticks: int) -> tuple[Floats, Floats]:
         return math.log(norm * _sum_of_squares(*_noise(poles, zeros), ticks, 0.0))
 
     found = minimize(
-        logarithm, first, method="L-BFGS-B", bounds=[(-40, 0)] + [(-7, 3)] * (2 * BUFFERS - 1)
+        logarithm,
+        first,
+        method="L-BFGS-B",
+        bounds=[(-40, 0)] + [(-7, 3)] * (2 * BUFFERS - 1),
     )
     return _interlaced(found.x)
 
@@ -190,7 +210,9 @@ def draw(directory: Path) -> None:
     right.set(ylim=(0.98, 1.4), title="worst tick / lower bound")
     for panel, ends, gap in ((left, labels[0], 1.15), (right, labels[1], 0.022)):
         panel.set_xscale("log", base=2)
-        panel.set(xlabel="ticks in the epoch, T", xlim=(ticks[0] / 1.5, ticks[-1] * 2**8))
+        panel.set(
+            xlabel="ticks in the epoch, T", xlim=(ticks[0] / 1.5, ticks[-1] * 2**8)
+        )
         panel.set_xticks(ticks[::2])
         panel.minorticks_off()
         _label(panel, ends, gap)

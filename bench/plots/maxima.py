@@ -4,14 +4,26 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.plots.style import BLACK, BLUE, GREY, ORANGE, RED, Line, below, grid, plain, save
+from bench.plots.style import (
+    BLACK,
+    BLUE,
+    GREY,
+    ORANGE,
+    RED,
+    Line,
+    below,
+    grid,
+    plain,
+    save,
+)
 from bench.utility_cases import config, labels
 from bench.utility_run import Run
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
 from workers.privacy.theorems import Data, error_bounds
 
-COLUMNS, SEEDS = 8, 3
+COLUMNS = 8
+SEEDS = 3
 LINES = {
     "tree": Line("known_base, tree", BLUE, "s", (0, (5, 2))),
     "lifted": Line("known_base, lifted", BLACK, "o"),
@@ -30,17 +42,22 @@ def made(name: str, ticks: int, maximum: int) -> HistogramConfig:
     usual = {"horizon": ticks, "domain": labels(COLUMNS)}
     if name in ("tree", "lifted"):
         return config("known_base", **usual, counter=name)
-    return config(name, **usual, **({"c_max": maximum} if name == "bounded_max" else {}))
+    return config(
+        name, **usual, **({"c_max": maximum} if name == "bounded_max" else {})
+    )
 
 
 def worst(name: str, ticks: int, maximum: int, seed: int) -> float:
     """The worst |published maximum - true maximum| of an epoch; the first column grows evenly to `maximum`, the others to parts of it."""
-    run, sums = Run(build(made(name, ticks, maximum)), seed), np.zeros(COLUMNS, dtype=np.int64)
+    run = Run(build(made(name, ticks, maximum)), seed)
+    sums = np.zeros(COLUMNS, dtype=np.int64)
     names = [label.encode() for label in labels(COLUMNS)]
-    ends, found = maximum // np.arange(1, COLUMNS + 1), 0.0
+    ends = maximum // np.arange(1, COLUMNS + 1)
+    found = 0.0
     for t in range(1, ticks + 1):
         now = ends * t // ticks
-        added, sums = now - sums, now
+        added = now - sums
+        sums = now
         run.step({names[i]: int(added[i]) for i in np.flatnonzero(added).tolist()})
         published = max(run.shown.values()) if run.shown else run.answer["value"]
         found = max(found, abs(float(published) - float(sums[0])))
@@ -52,13 +69,17 @@ def draw(directory: Path) -> None:
     figure, axes = grid(1, 2, 9.0, 4.4)
     left, right = axes[0]
     for name, line in LINES.items():
-        line.plot(left, MAXIMA, [_mean(name, MANY_TICKS, maximum) for maximum in MAXIMA])
+        line.plot(
+            left, MAXIMA, [_mean(name, MANY_TICKS, maximum) for maximum in MAXIMA]
+        )
         line.plot(right, HORIZONS, [_mean(name, ticks, SMALL) for ticks in HORIZONS])
         promised = [
             error_bounds(made(name, ticks, SMALL), data=Data(value=SMALL))[0].ours
             for ticks in LONG_HORIZONS
         ]
-        right.plot(LONG_HORIZONS, promised, color=line.color, linewidth=0.9, linestyle=":")
+        right.plot(
+            LONG_HORIZONS, promised, color=line.color, linewidth=0.9, linestyle=":"
+        )
     left.plot(MAXIMA, MAXIMA, color=GREY, linewidth=1, label="publishing 0 for ever")
     right.axhline(SMALL, color=GREY, linewidth=1)
     left.set(
@@ -78,7 +99,14 @@ def draw(directory: Path) -> None:
     plain(left, x="number", y="number")
     right.set_xticks(LONG_HORIZONS[::2])
     plain(right, y="number")
-    right.text(LONG_HORIZONS[-1], SMALL * 1.07, "publishing 0", ha="right", va="bottom", color=GREY)
+    right.text(
+        LONG_HORIZONS[-1],
+        SMALL * 1.07,
+        "publishing 0",
+        ha="right",
+        va="bottom",
+        color=GREY,
+    )
     below(figure, left, 3)
     save(figure, "small_maxima", directory)
 

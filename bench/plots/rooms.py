@@ -20,7 +20,9 @@ def imports() -> tuple[Counter[str], Counter[tuple[str, str]]]:
         text = path.read_text()
         lines[room] += text.count("\n")
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("workers."):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                "workers."
+            ):
                 other = str(node.module).split(".")[1]
                 if other != room:
                     arrows[room, other] += 1
@@ -60,7 +62,15 @@ def draw(directory: Path) -> None:
             edgecolor=BLUE,
         )
         axes.add_patch(box)
-        axes.text(-0.08, height + 0.08, room, ha="right", va="center", fontsize=10, weight="bold")
+        axes.text(
+            -0.08,
+            height + 0.08,
+            room,
+            ha="right",
+            va="center",
+            fontsize=10,
+            weight="bold",
+        )
         axes.text(
             -0.08,
             height - 0.19,
@@ -71,7 +81,8 @@ def draw(directory: Path) -> None:
             color=GREY,
         )
     for (of, to), number in sorted(arrows.items()):
-        begin, end = order.index(of), order.index(to)
+        begin = order.index(of)
+        end = order.index(to)
         arc = FancyArrowPatch(
             (0.1, begin),
             (0.1, end),

@@ -12,7 +12,11 @@ from bench.utility_run import Counts, Run
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.registry import build
 
-LABELS, TICKS, EVENTS, TOP, SEEDS = 20_000, 64, 4_000, 20, 4
+LABELS = 20_000
+TICKS = 64
+EVENTS = 4_000
+TOP = 20
+SEEDS = 4
 SIZES = (16, 32, 64, 128, 256, 512, 1_024)
 PARTS = 8
 LINES = {
@@ -55,18 +59,34 @@ def held(size: int) -> int:
 
 def error(name: str, size: int, stream: Stream, seed: int) -> float:
     """Mean |published - true| / true over the true top labels at the end; a label not shown counts as 0."""
-    truth, room, known = Counter[bytes](), held(size), set[bytes]()
-    run = Run(build(_sketch(size) if name == "pmg" else config("unk_base", horizon=TICKS)), seed)
+    truth = Counter[bytes]()
+    room = held(size)
+    known = set[bytes]()
+    run = Run(
+        build(_sketch(size) if name == "pmg" else config("unk_base", horizon=TICKS)),
+        seed,
+    )
     for counts in stream(seed):
         truth.update(counts)
         if name == "ledger":
             for label in counts:
                 if len(known) < room:
                     known.add(label)
-        run.step({label: n for label, n in counts.items() if name != "ledger" or label in known})
+        run.step(
+            {
+                label: n
+                for label, n in counts.items()
+                if name != "ledger" or label in known
+            }
+        )
     top = [label for label, _ in truth.most_common(TOP)]
     return float(
-        np.mean([abs(run.shown.get(label, 0) - truth[label]) / truth[label] for label in top])
+        np.mean(
+            [
+                abs(run.shown.get(label, 0) - truth[label]) / truth[label]
+                for label in top
+            ]
+        )
     )
 
 
@@ -79,12 +99,16 @@ def sketch_error(size: int, stream: Stream, seed: int) -> float:
         truth.update(counts)
         for label, n in counts.items():
             counters[label] = counters.get(label, 0) + n
-        if len(counters) > room:  # merging, as `sketch` does it: subtract the (k + 1)-th largest
+        if (
+            len(counters) > room
+        ):  # merging, as `sketch` does it: subtract the (k + 1)-th largest
             cut = sorted(counters.values(), reverse=True)[room]
             counters = {label: n - cut for label, n in counters.items() if n > cut}
     top = [label for label, _ in truth.most_common(TOP)]
     return float(
-        np.mean([abs(counters.get(label, 0) - truth[label]) / truth[label] for label in top])
+        np.mean(
+            [abs(counters.get(label, 0) - truth[label]) / truth[label] for label in top]
+        )
     )
 
 
@@ -110,7 +134,12 @@ def draw(directory: Path) -> None:
             if name == "all":
                 means *= len(SIZES)
             line.plot(panel, rooms, means)
-        panel.set(xscale="log", yscale="log", xlabel="counts held at once (labels)", title=title)
+        panel.set(
+            xscale="log",
+            yscale="log",
+            xlabel="counts held at once (labels)",
+            title=title,
+        )
         panel.sharey(axes[0][0])
         plain(panel, x="number", y="share")
     axes[0][0].set_ylabel(f"mean relative error of\nthe true top {TOP}")

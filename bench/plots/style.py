@@ -38,16 +38,14 @@ class Line:
         )
 
 
-BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE, GREY = (
-    "#000000",
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#0072B2",
-    "#D55E00",
-    "#CC79A7",
-    "#767676",
-)
+BLACK = "#000000"
+ORANGE = "#E69F00"
+SKY = "#56B4E9"
+GREEN = "#009E73"
+BLUE = "#0072B2"
+RED = "#D55E00"
+PURPLE = "#CC79A7"
+GREY = "#767676"
 
 
 def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, Any]:

@@ -6,13 +6,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.plots.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, Line, below, grid, plain, save
+from bench.plots.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    Line,
+    below,
+    grid,
+    plain,
+    save,
+)
 from bench.utility_cases import config, labels, zipf
 from bench.utility_run import Run
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
 
-LABELS, K, TICKS, EVENTS, SEEDS = 100, 5, 1_000, 100, 8
+LABELS = 100
+K = 5
+TICKS = 1_000
+EVENTS = 100
+SEEDS = 8
 BOUNDS = (1, LABELS)
 LINES = {
     "known_base": Line("known_base", BLACK, "o"),
@@ -31,23 +46,31 @@ def configs(max_items: int) -> dict[str, HistogramConfig]:
     return {
         "known_base": config("known_base", **usual, **domain),
         "unk_base": config("unk_base", **usual),
-        "meta known_gumbel": config("meta", **usual, **domain, algorithm="known_gumbel", k=K),
-        "meta limit_dom": config("meta", **usual, algorithm="limit_dom", k=K, kbar=4 * K),
+        "meta known_gumbel": config(
+            "meta", **usual, **domain, algorithm="known_gumbel", k=K
+        ),
+        "meta limit_dom": config(
+            "meta", **usual, algorithm="limit_dom", k=K, kbar=4 * K
+        ),
         "sparse_gumb": config("sparse_gumb", **usual, **domain, top_k=K, switches=5),
     }
 
 
 def quality(made: HistogramConfig, seed: int) -> tuple[Series, Series]:
     """(recall of the true top k, mean absolute error of their counts) at each tick; an item not shown counts as 0."""
-    run, truth = Run(build(made), seed), Counter[bytes]()
-    recall, error = np.zeros(TICKS), np.zeros(TICKS)
+    run = Run(build(made), seed)
+    truth = Counter[bytes]()
+    recall = np.zeros(TICKS)
+    error = np.zeros(TICKS)
     for t, counts in enumerate(zipf(TICKS, LABELS, EVENTS)(seed)):
         run.step(counts)
         truth.update(counts)
         best = sorted(truth, key=lambda label: (-truth[label], label))[:K]
         found = sorted(run.shown, key=lambda label: (-run.shown[label], label))[:K]
         recall[t] = len(set(best) & set(found)) / K
-        error[t] = sum(abs(run.shown.get(label, 0) - truth[label]) for label in best) / K
+        error[t] = (
+            sum(abs(run.shown.get(label, 0) - truth[label]) for label in best) / K
+        )
     return recall, error
 
 
@@ -61,7 +84,9 @@ def draw(directory: Path) -> None:
             for row in range(2):
                 mean = np.mean([run[row] for run in runs], axis=0)
                 LINES[name].plot(axes[row][column], shown, mean[shown - 1], markevery=3)
-        axes[0][column].set(title=f"max_items = {max_items}", ylim=(-0.04, 1.04), xscale="log")
+        axes[0][column].set(
+            title=f"max_items = {max_items}", ylim=(-0.04, 1.04), xscale="log"
+        )
         axes[1][column].set(xlabel="tick (100 events each)", xscale="log", yscale="log")
     truth = [_largest(seed)[shown - 1] for seed in range(SEEDS)]
     for column in range(2):
@@ -83,7 +108,8 @@ def draw(directory: Path) -> None:
 
 def _largest(seed: int) -> Series:
     """Mean true count of the top k at each tick: what publishing nothing would be wrong by."""
-    truth, found = Counter[bytes](), np.zeros(TICKS)
+    truth = Counter[bytes]()
+    found = np.zeros(TICKS)
     for t, counts in enumerate(zipf(TICKS, LABELS, EVENTS)(seed)):
         truth.update(counts)
         found[t] = sum(sorted(truth.values(), reverse=True)[:K]) / K

@@ -8,12 +8,20 @@ known.
 
 import numpy as np
 
-from bench.throughput.events import RECORD_BYTES_MAX, Drawn, put_number, put_text, put_varint
+from bench.throughput.events import (
+    RECORD_BYTES_MAX,
+    Drawn,
+    put_number,
+    put_text,
+    put_varint,
+)
 from workers.arrays.compiled import kernel_with_arrays
 from workers.arrays.types import Bytes, Longs
 
 FORMS = ("json", "avro", "protobuf")
-COUNTRIES, KINDS, PRICES = 40, 3, 500
+COUNTRIES = 40
+KINDS = 3
+PRICES = 500
 AVRO_SCHEMA = (
     '{"type":"record","name":"Order","fields":[{"name":"key","type":"string"},'
     '{"name":"items","type":{"type":"array","items":"string"}},{"name":"ts","type":"long"},'
@@ -37,8 +45,10 @@ _SHOP, _PRODUCT, _COUNTRY, _KIND = (
 _KEY_JSON, _ITEMS_JSON, _NEXT_JSON = (
     _bytes(text) for text in (b'{"key":"', b'","items":["', b'","')
 )
-_TIME_JSON, _COUNTRY_JSON = _bytes(b'"],"ts":'), _bytes(b',"country":"')
-_KIND_JSON, _PRICE_JSON = _bytes(b'","kind":"'), _bytes(b'","price":')
+_TIME_JSON = _bytes(b'"],"ts":')
+_COUNTRY_JSON = _bytes(b',"country":"')
+_KIND_JSON = _bytes(b'","kind":"')
+_PRICE_JSON = _bytes(b'","price":')
 
 
 def countries(items: Longs) -> Longs:
@@ -67,7 +77,9 @@ class Encoder:
     def __init__(self, form: str, schema_id: int = 0) -> None:
         self._form = FORMS.index(form)
         self._head = _bytes(
-            b"\0" + schema_id.to_bytes(4, "big") + (b"\0" if form == "protobuf" else b"")
+            b"\0"
+            + schema_id.to_bytes(4, "big")
+            + (b"\0" if form == "protobuf" else b"")
         )
 
     def __call__(self, drawn: Drawn, rows: Longs, times: Longs) -> Bytes:
@@ -93,7 +105,9 @@ def put_unsigned(out: Bytes, at: int, number: int) -> int:
 
 
 @kernel_with_arrays
-def put_named(out: Bytes, at: int, form: int, tag: int, name: Bytes, number: int) -> int:
+def put_named(
+    out: Bytes, at: int, form: int, tag: int, name: Bytes, number: int
+) -> int:
     """Write a text such as shop-3 with its length, and in Protobuf its tag before it; return the place after it."""
     length = len(name) + 1
     left = number // 10
@@ -121,16 +135,26 @@ def put_whole(out: Bytes, at: int, form: int, tag: int, number: int) -> int:
 
 @kernel_with_arrays
 def put_order(
-    out: Bytes, form: int, head: Bytes, key: int, items: Longs, time: int, further: Longs
+    out: Bytes,
+    form: int,
+    head: Bytes,
+    key: int,
+    items: Longs,
+    time: int,
+    further: Longs,
 ) -> int:
     """Write an event at the beginning of `out`; return its length."""
-    country, kind, price = further[0], further[1], further[2]
+    country = further[0]
+    kind = further[1]
+    price = further[2]
     if form == _JSON:
         at = put_named(out, put_text(out, 0, _KEY_JSON), form, 1, _SHOP, key)
         at = put_named(out, put_text(out, at, _ITEMS_JSON), form, 2, _PRODUCT, items[0])
         at = put_named(out, put_text(out, at, _NEXT_JSON), form, 2, _PRODUCT, items[1])
         at = put_whole(out, put_text(out, at, _TIME_JSON), form, 3, time)
-        at = put_named(out, put_text(out, at, _COUNTRY_JSON), form, 4, _COUNTRY, country)
+        at = put_named(
+            out, put_text(out, at, _COUNTRY_JSON), form, 4, _COUNTRY, country
+        )
         at = put_named(out, put_text(out, at, _KIND_JSON), form, 5, _KIND, kind)
         at = put_whole(out, put_text(out, at, _PRICE_JSON), form, 6, price)
         out[at] = 125  # }
@@ -150,20 +174,26 @@ def put_order(
 
 @kernel_with_arrays
 def put_encoded(
-    out: Bytes, form: int, head: Bytes, keys: Longs, items: Longs, times: Longs, further: Longs
+    out: Bytes,
+    form: int,
+    head: Bytes,
+    keys: Longs,
+    items: Longs,
+    times: Longs,
+    further: Longs,
 ) -> int:
     """Write the records of a batch, without keys, as `events.put_records`; `further` is int64 (n, 3)."""
-    record, event = (
-        np.empty(RECORD_BYTES_MAX, dtype=np.uint8),
-        np.empty(RECORD_BYTES_MAX, dtype=np.uint8),
-    )
+    record = np.empty(RECORD_BYTES_MAX, dtype=np.uint8)
+    event = np.empty(RECORD_BYTES_MAX, dtype=np.uint8)
     end = 0
     for i in range(len(keys)):
         length = put_order(event, form, head, keys[i], items[i], times[i], further[i])
         record[0] = 0  # attributes
         at = put_varint(record, put_varint(record, 1, times[i] - times[0]), i)
         at = put_text(
-            record, put_varint(record, put_varint(record, at, -1), length), event[:length]
+            record,
+            put_varint(record, put_varint(record, at, -1), length),
+            event[:length],
         )
         at = put_varint(record, at, 0)  # headers
         end = put_text(out, put_varint(out, end, at), record[:at])

@@ -67,7 +67,8 @@ class Events:
     """Draws events of a shape, the same ones each time, block by block."""
 
     def __init__(self, shape: Shape, partitions: int) -> None:
-        self.shape, self._partitions = shape, partitions
+        self.shape = shape
+        self._partitions = partitions
         self._rng = np.random.default_rng(1)
         self._drawn = 0
         weights = np.cumsum(1 / np.arange(1, shape.domain + 1))
@@ -77,7 +78,8 @@ class Events:
 
     def draw(self, n: int) -> Drawn:
         """Return the next `n` events."""
-        shape, rng = self.shape, self._rng
+        shape = self.shape
+        rng = self._rng
         if shape.in_turn:
             first = ITEMS_AN_EVENT * self._drawn
             items = (
@@ -89,9 +91,15 @@ class Events:
             same = items[:, 0] == items[:, 1]
             items[same, 1] = (items[same, 1] + 1) % shape.domain
         keys = rng.integers(0, shape.keys, size=n)
-        users = rng.integers(0, shape.users, size=n) if shape.users else np.empty(0, dtype=np.int64)
+        users = (
+            rng.integers(0, shape.users, size=n)
+            if shape.users
+            else np.empty(0, dtype=np.int64)
+        )
         partitions = (
-            self._home[users] if shape.users else (self._drawn + np.arange(n)) % self._partitions
+            self._home[users]
+            if shape.users
+            else (self._drawn + np.arange(n)) % self._partitions
         )
         self._drawn += n
         return Drawn(keys, items, users, partitions)
@@ -107,7 +115,9 @@ def payload(drawn: Drawn, rows: Longs, times: Longs) -> Bytes:
     """
     out = np.empty(RECORD_BYTES_MAX * len(rows), dtype=np.uint8)
     users = drawn.users[rows] if len(drawn.users) else drawn.users
-    return out[: put_records(out, drawn.keys[rows], drawn.items[rows], times[rows], users)]
+    return out[
+        : put_records(out, drawn.keys[rows], drawn.items[rows], times[rows], users)
+    ]
 
 
 @kernel_with_arrays
@@ -160,7 +170,9 @@ def put_event(out: Bytes, key: int, one: int, other: int, time: int, user: int) 
 
 
 @kernel_with_arrays
-def put_records(out: Bytes, keys: Longs, items: Longs, times: Longs, users: Longs) -> int:
+def put_records(
+    out: Bytes, keys: Longs, items: Longs, times: Longs, users: Longs
+) -> int:
     """Write the records of a batch.
 
     Args:
@@ -172,10 +184,8 @@ def put_records(out: Bytes, keys: Longs, items: Longs, times: Longs, users: Long
     Returns:
         The length of what was written.
     """
-    record, event = (
-        np.empty(RECORD_BYTES_MAX, dtype=np.uint8),
-        np.empty(RECORD_BYTES_MAX, dtype=np.uint8),
-    )
+    record = np.empty(RECORD_BYTES_MAX, dtype=np.uint8)
+    event = np.empty(RECORD_BYTES_MAX, dtype=np.uint8)
     text = np.empty(RECORD_BYTES_MAX, dtype=np.uint8)
     end = 0
     for i in range(len(keys)):

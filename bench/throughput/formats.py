@@ -38,7 +38,8 @@ PARTITIONS = 2
 #: Of each row at least.
 RUNS = 3
 #: Of five histograms beside one, and of Avro and Protobuf with one, events a second.
-SHARE, RATES = 0.7, {"avro": 200_000, "protobuf": 300_000}
+SHARE = 0.7
+RATES = {"avro": 200_000, "protobuf": 300_000}
 _HIGH = PRICES // 2
 _KIND = "kind-1"
 
@@ -47,15 +48,31 @@ Histogram = dict[str, object]
 
 def _seen(items: Longs) -> tuple[int, ...]:
     """Return what each of the five histograms counts of these events."""
-    of_kind, high = int((kinds(items) == int(_KIND[-1])).sum()), int((prices(items) >= _HIGH).sum())
-    return ITEMS_AN_EVENT * len(items), len(items), ITEMS_AN_EVENT * of_kind, len(items), high
+    of_kind = int((kinds(items) == int(_KIND[-1])).sum())
+    high = int((prices(items) >= _HIGH).sum())
+    return (
+        ITEMS_AN_EVENT * len(items),
+        len(items),
+        ITEMS_AN_EVENT * of_kind,
+        len(items),
+        high,
+    )
 
 
 def histograms() -> list[Histogram]:
     """Return the five; the first is the one."""
-    common: Histogram = {"tick": f"{TICK_S}s", "epsilon": 1.0, "delta": 1e-9, "max_items": 1}
+    common: Histogram = {
+        "tick": f"{TICK_S}s",
+        "epsilon": 1.0,
+        "delta": 1e-9,
+        "max_items": 1,
+    }
     edges = list(range(0, PRICES + 1, PRICES // 10))
-    numbers = {name: value for name, value in known("prices", **common).items() if name != "domain"}
+    numbers = {
+        name: value
+        for name, value in known("prices", **common).items()
+        if name != "domain"
+    }
     return [
         unk("products", **common | {"max_items": ITEMS_AN_EVENT}),
         unk("countries", **common, items="country"),
@@ -66,7 +83,11 @@ def histograms() -> list[Histogram]:
         ),
         numbers | {"items": "price", "buckets": edges},
         unk(
-            "kinds", **common, key="country", items="kind", where=[{"field": "price", "min": _HIGH}]
+            "kinds",
+            **common,
+            key="country",
+            items="kind",
+            where=[{"field": "price", "min": _HIGH}],
         ),
     ]
 
@@ -101,10 +122,8 @@ def table(bootstrap: str, directory: Path, given: Namespace) -> None:
                 share = steady[number] / steady[1]
                 row = f"{form}, {number} histogram{'s' * (number > 1)}"
                 least = SHARE if number > 1 else RATES.get(form, 0) / steady[1]
-                whole, peak = (
-                    median(run.whole for run in of_number),
-                    max(run.peak for run in of_number),
-                )
+                whole = median(run.whole for run in of_number)
+                peak = max(run.peak for run in of_number)
                 print(
                     f"{row:24} {whole:11,.0f} {steady[number]:11,.0f} {cpu_us[number]:7.2f} "
                     f"{peak / 1e6:8,.0f} {share:7.2f}"
@@ -114,7 +133,11 @@ def table(bootstrap: str, directory: Path, given: Namespace) -> None:
 
 
 def _measure(
-    bootstrap: str, directory: Path, registry: RegistryServer, form: str, given: Namespace
+    bootstrap: str,
+    directory: Path,
+    registry: RegistryServer,
+    form: str,
+    given: Namespace,
 ) -> dict[int, list[worker.Run]]:
     """Return the runs with one histogram and with five, in turns."""
     shape = Shape(domain=given.domain[0])
@@ -123,11 +146,19 @@ def _measure(
     if form != "json":
         client = SchemaRegistryClient({"url": registry.url})
         text = AVRO_SCHEMA if form == "avro" else PROTOBUF_SCHEMA
-        schema_id = client.register_schema(f"{events.topic}-value", Schema(text, form.upper()))
+        schema_id = client.register_schema(
+            f"{events.topic}-value", Schema(text, form.upper())
+        )
     events.create_events()
     made = Encoder(form, schema_id)
     last_ms = fill(
-        bootstrap, events.topic, PARTITIONS, given.events, shape, given.events_a_tick, made
+        bootstrap,
+        events.topic,
+        PARTITIONS,
+        given.events,
+        shape,
+        given.events_a_tick,
+        made,
     )
     right = expected(shape, given.events)
     runs: dict[int, list[worker.Run]] = {1: [], 5: []}

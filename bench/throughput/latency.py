@@ -55,7 +55,9 @@ def measure(
     domain: int,
 ) -> Latency:
     """Run a worker while a process sends `rate` events a second for `seconds` after the warm-up."""
-    place = site(bootstrap, directory, Shape(domain=domain), partitions, owners, tick="1s")
+    place = site(
+        bootstrap, directory, Shape(domain=domain), partitions, owners, tick="1s"
+    )
     topic = place.settings.output_topic(place.settings.histograms[0])
     consumer = place.connection.consumer(**{"fetch.wait.max.ms": 10})
     consumer.assign(
@@ -73,28 +75,45 @@ def measure(
         str(domain),
     ]
     with place.worker(runner=QUIETCOUNT) as worker, Watch(worker.process.pid) as watch:
-        until(lambda: any(log_lines(worker, "acquired")), "the worker has its partitions")
+        until(
+            lambda: any(log_lines(worker, "acquired")), "the worker has its partitions"
+        )
         begun_ms = time.time() * 1000
         command = [sys.executable, "-m", "bench.throughput.steady", *sending]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as producer:
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True
+        ) as producer:
             delays = _delays(consumer, producer)
             said = producer.communicate()[0]
         if producer.returncode != 0 or not worker.running():
-            raise RuntimeError(f"the producer or the worker failed:\n{worker.output()[-3000:]}")
+            raise RuntimeError(
+                f"the producer or the worker failed:\n{worker.output()[-3000:]}"
+            )
         used = watch.used_between(begun_ms + WARM_S * 1000, time.time() * 1000)
         worker.stop()
     consumer.close()
     forget(place)
     first = min(end_ms for _, end_ms in delays) + WARM_S * 1000
-    found = np.array([delay for (_, end_ms), delay in delays.items() if end_ms >= first]) / 1000
+    found = (
+        np.array([delay for (_, end_ms), delay in delays.items() if end_ms >= first])
+        / 1000
+    )
     p50, p99 = np.quantile(found, [0.5, 0.99]).tolist()
     late_s = float(said.partition("late=")[2]) / 1000
     return Latency(
-        rate, len(found), p50, p99, float(found.max()), used / (rate * seconds) * 1e6, late_s
+        rate,
+        len(found),
+        p50,
+        p99,
+        float(found.max()),
+        used / (rate * seconds) * 1e6,
+        late_s,
     )
 
 
-def _delays(consumer: Consumer, producer: subprocess.Popen[str]) -> dict[tuple[bytes, int], float]:
+def _delays(
+    consumer: Consumer, producer: subprocess.Popen[str]
+) -> dict[tuple[bytes, int], float]:
     """Return how many ms after the end of its tick the last page of each snapshot was read, by stream key and end.
 
     Raises:
@@ -104,10 +123,13 @@ def _delays(consumer: Consumer, producer: subprocess.Popen[str]) -> dict[tuple[b
     reached: dict[bytes, int] = {}
     ended_ms = 0.0
     while not ended_ms or len(reached) < KEYS or min(reached.values()) < ended_ms:
-        message, now_ms = consumer.poll(0.1), time.time() * 1000
+        message = consumer.poll(0.1)
+        now_ms = time.time() * 1000
         if message is not None and message.error() is None:
-            key, end_ms = message.key() or b"", message.timestamp()[1]
-            reached[key], delays[key, end_ms] = end_ms, now_ms - end_ms
+            key = message.key() or b""
+            end_ms = message.timestamp()[1]
+            reached[key] = end_ms
+            delays[key, end_ms] = now_ms - end_ms
         if not ended_ms and producer.poll() is not None:
             ended_ms = now_ms
         if ended_ms and now_ms > ended_ms + PATIENCE_S * 1000:

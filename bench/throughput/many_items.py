@@ -12,7 +12,14 @@ from pathlib import Path
 from bench.throughput.events import ITEMS_AN_EVENT, Shape
 from bench.throughput.process import memory
 from bench.throughput.producing import fill
-from bench.throughput.worker import contributed, forget, log_lines, ready_ms, site, wait_released
+from bench.throughput.worker import (
+    contributed,
+    forget,
+    log_lines,
+    ready_ms,
+    site,
+    wait_released,
+)
 from tests.forked import QUIETCOUNT
 from tests.worker.harness import until
 
@@ -40,10 +47,13 @@ class ManyItems:
 
 def measure(bootstrap: str, directory: Path, items: int) -> ManyItems:
     """Count `items` items, and recover them."""
-    shape, number = Shape(domain=items, in_turn=True, keys=1), items // ITEMS_AN_EVENT
+    shape = Shape(domain=items, in_turn=True, keys=1)
+    number = items // ITEMS_AN_EVENT
     place = site(bootstrap, directory, shape, 1, 1)
     with place.worker(runner=QUIETCOUNT) as worker:
-        until(lambda: any(log_lines(worker, "acquired")), "the worker has its partitions")
+        until(
+            lambda: any(log_lines(worker, "acquired")), "the worker has its partitions"
+        )
         time.sleep(2)
         empty = memory(worker.process.pid)
         worker.stop()
@@ -54,7 +64,9 @@ def measure(bootstrap: str, directory: Path, items: int) -> ManyItems:
         counted = memory(worker.process.pid)
         worker.stop()
     if (found := contributed(place)) != items:
-        raise RuntimeError(f"{found:,} contributions to {items:,} items that occur once")
+        raise RuntimeError(
+            f"{found:,} contributions to {items:,} items that occur once"
+        )
     shutil.rmtree(directory / "data")
     with place.worker(runner=QUIETCOUNT) as worker:
         until(lambda: any(log_lines(worker, "acquired")), "the worker has recovered")

@@ -34,14 +34,17 @@ def main(bootstrap: str, topic: str, partitions: int, number: int) -> None:
 
     @app.agent(app.topic(topic, value_serializer="json"))
     async def count(stream: AsyncIterable[dict[str, Any]]) -> None:
-        begun, seen = 0.0, 0
+        begun = 0.0
+        seen = 0
         async for event in stream:
             if not seen:
                 begun = time.perf_counter()
             for item in event["items"]:
                 counts[event["key"] + "|" + item] += 1
             seen += 1
-            if seen == number:  # Faust writes to the terminal by itself, so the figure is named
+            if (
+                seen == number
+            ):  # Faust writes to the terminal by itself, so the figure is named
                 print(f"rate={number / (time.perf_counter() - begun):.1f}", flush=True)
                 os._exit(0)
 

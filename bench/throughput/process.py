@@ -55,7 +55,8 @@ class Watch:
     def _note(self) -> None:
         while not self._stop.is_set():
             try:
-                used, self.peak = cpu_s(self.pid), memory(self.pid, "VmHWM")
+                used = cpu_s(self.pid)
+                self.peak = memory(self.pid, "VmHWM")
             except (OSError, StopIteration):  # it has ended
                 return
             self.times_ms.append(time.time() * 1000)

@@ -24,7 +24,8 @@ Maker = Callable[[Drawn, NDArray[np.int64], NDArray[np.int64]], NDArray[np.uint8
 TICK_S = 10
 #: Records of a batch, about: 70 kB compressed. A producer that fills batches of a megabyte has as many and more.
 BATCH_RECORDS = 5_000
-_PRODUCE, _VERSION = 0, 3
+_PRODUCE = 0
+_VERSION = 3
 _LZ4 = 3
 # As librdkafka and Kafka's Java client compress by default or nearly so; aiokafka's own, 9, takes
 # 1.3 us an event.
@@ -47,10 +48,13 @@ class Sender:
     """Sends record batches to the leaders of a topic's partitions and waits for each answer."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=60)
+        found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(
+            topic, timeout=60
+        )
         self._topic = topic.encode()
         self._leader = {
-            number: partition.leader for number, partition in found.topics[topic].partitions.items()
+            number: partition.leader
+            for number, partition in found.topics[topic].partitions.items()
         }
         self._sockets = {
             number: socket.create_connection((broker.host, broker.port), 60)
@@ -85,11 +89,15 @@ class Sender:
             )  # no transaction, all replicas, one topic
             body += struct.pack(">h", len(self._topic)) + self._topic
             body += struct.pack(">iii", 1, partition, len(batch)) + batch
-            self._sockets[self._leader[partition]].sendall(struct.pack(">i", len(body)) + body)
+            self._sockets[self._leader[partition]].sendall(
+                struct.pack(">i", len(body)) + body
+            )
         for partition in batches:
             answer = self._answer(self._sockets[self._leader[partition]])
             # Correlation, one topic, its name, one partition, its number: then comes the error.
-            (error,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(self._topic) + 4 + 4)
+            (error,) = struct.unpack_from(
+                ">h", answer, 4 + 4 + 2 + len(self._topic) + 4 + 4
+            )
             if error:
                 raise RuntimeError(
                     f"the broker refused a batch for partition {partition}: error {error}"

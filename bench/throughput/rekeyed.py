@@ -9,12 +9,22 @@ from pathlib import Path
 from bench.throughput.events import Shape
 from bench.throughput.process import Watch
 from bench.throughput.producing import fill
-from bench.throughput.worker import contributed, expected, forget, ready_ms, site, wait_released
+from bench.throughput.worker import (
+    contributed,
+    expected,
+    forget,
+    ready_ms,
+    site,
+    wait_released,
+)
 from tests.forked import QUIETCOUNT
 
 PARTITIONS = 4
 #: Title, and what is more in `[privacy]`.
-CASES: tuple[tuple[str, dict[str, object]], ...] = (("without", {}), ("with", {"rekey": True}))
+CASES: tuple[tuple[str, dict[str, object]], ...] = (
+    ("without", {}),
+    ("with", {"rekey": True}),
+)
 
 
 def rekeyed(bootstrap: str, directory: Path, given: Namespace) -> None:
@@ -31,12 +41,20 @@ def rekeyed(bootstrap: str, directory: Path, given: Namespace) -> None:
     )
     print(f"{'':8} {'whole/s':>9} {'CPU us':>7} {'peak MB':>8}", flush=True)
     for number, (title, privacy) in enumerate(CASES):
-        place = site(bootstrap, directory / f"rekey-{number}", shape, PARTITIONS, given.owners)
-        last_ms = fill(bootstrap, place.topic, PARTITIONS, given.events, shape, given.events_a_tick)
+        place = site(
+            bootstrap, directory / f"rekey-{number}", shape, PARTITIONS, given.owners
+        )
+        last_ms = fill(
+            bootstrap, place.topic, PARTITIONS, given.events, shape, given.events_a_tick
+        )
         place.set("privacy", **privacy)
         place.create_topics()
         out = directory / "profile.json"
-        runner = ("-m", "bench.throughput.sampled", str(out)) if given.profile else QUIETCOUNT
+        runner = (
+            ("-m", "bench.throughput.sampled", str(out))
+            if given.profile
+            else QUIETCOUNT
+        )
         with place.worker(runner=runner) as worker, Watch(worker.process.pid) as watch:
             end_ms = wait_released(place, worker, last_ms)
             worker.stop()

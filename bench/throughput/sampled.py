@@ -24,7 +24,8 @@ class Sampler(Thread):
 
     def __init__(self, out: Path) -> None:
         super().__init__(daemon=True, name="sampler")
-        self._out, self._ended = out, Event()
+        self._out = out
+        self._ended = Event()
         self._used: Counter[tuple[str, str]] = Counter()
 
     def run(self) -> None:
@@ -37,10 +38,14 @@ class Sampler(Thread):
                 if thread is self or thread.ident is None or frame is None:
                     continue
                 try:
-                    now = time.clock_gettime_ns(time.pthread_getcpuclockid(thread.ident))
+                    now = time.clock_gettime_ns(
+                        time.pthread_getcpuclockid(thread.ident)
+                    )
                 except OSError:  # it has ended
                     continue
-                self._used[kind(thread.name), place(frame)] += now - last.get(thread.ident, 0)
+                self._used[kind(thread.name), place(frame)] += now - last.get(
+                    thread.ident, 0
+                )
                 last[thread.ident] = now
             if time.monotonic() > written_s + _WRITTEN_APART_S:
                 self._write()
@@ -55,7 +60,9 @@ class Sampler(Thread):
     def _write(self) -> None:
         found = [[*at, spent / 1e9] for at, spent in self._used.most_common()]
         # What librdkafka's own threads use is in this alone.
-        self._out.write_text(json.dumps({"process_s": time.process_time(), "threads": found}))
+        self._out.write_text(
+            json.dumps({"process_s": time.process_time(), "threads": found})
+        )
 
 
 def kind(name: str) -> str:

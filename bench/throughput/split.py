@@ -26,7 +26,9 @@ class Split:
     peaks: tuple[int, ...]
 
 
-def measure(bootstrap: str, directory: Path, items: int, parts: int, processes: int) -> Split:
+def measure(
+    bootstrap: str, directory: Path, items: int, parts: int, processes: int
+) -> Split:
     """Count `items` items of one stream key in `parts` parts."""
     shape = Shape(domain=items, in_turn=True, keys=1)
     place = site(bootstrap, directory, shape, PARTITIONS, PARTITIONS, split=parts)
@@ -42,6 +44,8 @@ def measure(bootstrap: str, directory: Path, items: int, parts: int, processes: 
         for worker in workers:
             worker.stop()
     if (found := contributed(place)) != items:
-        raise RuntimeError(f"{found:,} contributions to {items:,} items that occur once")
+        raise RuntimeError(
+            f"{found:,} contributions to {items:,} items that occur once"
+        )
     forget(place)
     return Split((end_ms - min(map(ready_ms, workers))) / 1000, peaks)

@@ -17,9 +17,12 @@ SLICE_MS = 20
 _SLICES = 100
 
 
-def main(bootstrap: str, topic: str, partitions: int, rate: int, seconds: int, domain: int) -> None:
+def main(
+    bootstrap: str, topic: str, partitions: int, rate: int, seconds: int, domain: int
+) -> None:
     """Send for so many seconds."""
-    events, number = Events(Shape(domain=domain), partitions), rate * SLICE_MS // 1000
+    events = Events(Shape(domain=domain), partitions)
+    number = rate * SLICE_MS // 1000
     drawn = [events.draw(number) for _ in range(_SLICES)]
     within = np.arange(number) * SLICE_MS // number
     batches(drawn[0], within, partitions)  # compiles
@@ -32,7 +35,9 @@ def main(bootstrap: str, topic: str, partitions: int, rate: int, seconds: int, d
             if sender_waits_s > 0:
                 time.sleep(sender_waits_s)
             late_ms = max(late_ms, -sender_waits_s * 1000)
-            sender.send(batches(drawn[i % _SLICES], end_ms - SLICE_MS + within, partitions))
+            sender.send(
+                batches(drawn[i % _SLICES], end_ms - SLICE_MS + within, partitions)
+            )
     print(f"late={max(0.0, late_ms):.0f}")
 
 

@@ -91,9 +91,13 @@ def _run(program: str, *arguments: str) -> None:
             f"{program} is not installed (apt install maven openjdk-17-jdk-headless); or "
             "--streams-events 0"
         )
-    done = subprocess.run([found, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [found, *arguments], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
-        raise RuntimeError(f"{program} failed: {(done.stdout + done.stderr).strip()[-2000:]}")
+        raise RuntimeError(
+            f"{program} failed: {(done.stdout + done.stderr).strip()[-2000:]}"
+        )
 
 
 def measure(
@@ -110,10 +114,19 @@ def measure(
     Raises:
         RuntimeError: it failed, or counted wrongly.
     """
-    place, name = built(), f"streams-{uuid.uuid4().hex[:8]}"
+    place = built()
+    name = f"streams-{uuid.uuid4().hex[:8]}"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as state:
-        arguments = [bootstrap, topic, str(number), str(threads), str(COMMIT_MS), state, name]
+        arguments = [
+            bootstrap,
+            topic,
+            str(number),
+            str(threads),
+            str(COMMIT_MS),
+            state,
+            name,
+        ]
         command = [
             "java",
             _HEAP,
@@ -123,13 +136,21 @@ def measure(
             "Count",
         ]
         done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, timeout=1_800, check=False
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=1_800,
+            check=False,
         )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     _forget(bootstrap, name)
     if done.returncode != 0:
-        raise RuntimeError(f"Kafka Streams failed:\n{(done.stdout + done.stderr)[-3000:]}")
-    found = {name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", done.stdout)}
+        raise RuntimeError(
+            f"Kafka Streams failed:\n{(done.stdout + done.stderr)[-3000:]}"
+        )
+    found = {
+        name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", done.stdout)
+    }
     if all_of_it and found["sum"] != 2 * number:
         raise RuntimeError(
             f"Kafka Streams counted {found['sum']:,.0f} items of {number:,} events with 2 each"
@@ -142,7 +163,9 @@ def _forget(bootstrap: str, name: str) -> None:
     """Delete the topics that Kafka Streams made for itself."""
     with AdminClient({"bootstrap.servers": bootstrap}) as admin:
         if made := [
-            topic for topic in admin.list_topics(timeout=60).topics if topic.startswith(f"{name}-")
+            topic
+            for topic in admin.list_topics(timeout=60).topics
+            if topic.startswith(f"{name}-")
         ]:
             for future in admin.delete_topics(made).values():
                 future.result()

@@ -7,7 +7,16 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.throughput import formats, latency, many_items, rekeyed, sampled, split, streams, worker
+from bench.throughput import (
+    formats,
+    latency,
+    many_items,
+    rekeyed,
+    sampled,
+    split,
+    streams,
+    worker,
+)
 from bench.throughput.events import Shape
 from bench.throughput.producing import fill
 from bench.throughput.worker import Run, contributed, expected, forget, site
@@ -45,23 +54,43 @@ class Case:
 
 def options(parser: ArgumentParser) -> None:
     """Add the options of these tables."""
-    parser.add_argument("--events", type=int, default=10_000_000, help="of each run of the worker")
+    parser.add_argument(
+        "--events", type=int, default=10_000_000, help="of each run of the worker"
+    )
     parser.add_argument("--events-a-tick", type=int, default=50_000)
     parser.add_argument("--owners", type=int, default=2)
     parser.add_argument(
-        "--domain", type=int, nargs="+", default=[10_000, 1_000_000], help="numbers of items"
+        "--domain",
+        type=int,
+        nargs="+",
+        default=[10_000, 1_000_000],
+        help="numbers of items",
     )
     parser.add_argument(
-        "--partitions", type=int, nargs="+", default=[4, 2, 1], help="of the events topic"
+        "--partitions",
+        type=int,
+        nargs="+",
+        default=[4, 2, 1],
+        help="of the events topic",
     )
     parser.add_argument("--users", type=int, default=1_000_000)
-    parser.add_argument("--unit", choices=("event", "user"), nargs="+", default=["event", "user"])
-    parser.add_argument("--runs", type=int, default=1, help="of the worker, for each row")
     parser.add_argument(
-        "--warm-up", type=int, default=5_000_000, help="events before what is measured; 0: none"
+        "--unit", choices=("event", "user"), nargs="+", default=["event", "user"]
     )
     parser.add_argument(
-        "--plain-events", type=int, default=20_000, help="for the plain Faust agent; 0: without it"
+        "--runs", type=int, default=1, help="of the worker, for each row"
+    )
+    parser.add_argument(
+        "--warm-up",
+        type=int,
+        default=5_000_000,
+        help="events before what is measured; 0: none",
+    )
+    parser.add_argument(
+        "--plain-events",
+        type=int,
+        default=20_000,
+        help="for the plain Faust agent; 0: without it",
     )
     parser.add_argument(
         "--streams-events",
@@ -71,13 +100,23 @@ def options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--streams-threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument(
-        "--profile", action="store_true", help="show where the worker's time goes, which costs some"
+        "--profile",
+        action="store_true",
+        help="show where the worker's time goes, which costs some",
     )
     parser.add_argument(
-        "--rates", type=int, nargs="+", default=[100_000, 400_000], help="of the latency's table"
+        "--rates",
+        type=int,
+        nargs="+",
+        default=[100_000, 400_000],
+        help="of the latency's table",
     )
-    parser.add_argument("--seconds", type=int, default=60, help="for each of these rates")
-    parser.add_argument("--items", type=int, default=10_000_000, help="of `many-items` and `split`")
+    parser.add_argument(
+        "--seconds", type=int, default=60, help="for each of these rates"
+    )
+    parser.add_argument(
+        "--items", type=int, default=10_000_000, help="of `many-items` and `split`"
+    )
 
 
 def tables(given: Namespace, names: tuple[str, ...]) -> None:
@@ -105,7 +144,9 @@ def _warm_up(bootstrap: str, directory: Path, given: Namespace) -> None:
     what is measured first would pay for that.
     """
     place = site(bootstrap, directory, Shape(), PARTITIONS, given.owners)
-    last_ms = fill(bootstrap, place.topic, PARTITIONS, given.warm_up, Shape(), given.events_a_tick)
+    last_ms = fill(
+        bootstrap, place.topic, PARTITIONS, given.warm_up, Shape(), given.events_a_tick
+    )
     worker.run(place, given.warm_up, last_ms)
     forget(place)
 
@@ -123,7 +164,8 @@ def throughput(bootstrap: str, directory: Path, given: Namespace) -> None:
         for domain in given.domain
         for partitions in given.partitions
         # 1, 2 and 4 partitions with the few items; the many items with the most partitions only.
-        if unit in given.unit and (domain == given.domain[0] or partitions == given.partitions[0])
+        if unit in given.unit
+        and (domain == given.domain[0] or partitions == given.partitions[0])
         for shape in [Shape(domain=domain, users=shape.users)]
     ]
     print(
@@ -135,7 +177,11 @@ def throughput(bootstrap: str, directory: Path, given: Namespace) -> None:
     for number, case in enumerate(cases):
         for i in range(given.runs):
             place = site(
-                bootstrap, directory / f"{number}-{i}", case.shape, case.partitions, given.owners
+                bootstrap,
+                directory / f"{number}-{i}",
+                case.shape,
+                case.partitions,
+                given.owners,
             )
             last_ms = fill(
                 bootstrap,
@@ -152,7 +198,14 @@ def throughput(bootstrap: str, directory: Path, given: Namespace) -> None:
             _check(place, case)
             forget(place)
             rows.append(
-                Row(case.title, run.whole, run.steady, run.since_start, run.cpu_us, run.peak)
+                Row(
+                    case.title,
+                    run.whole,
+                    run.steady,
+                    run.since_start,
+                    run.cpu_us,
+                    run.peak,
+                )
             )
             _print_run(case, run)
             if out is not None:
@@ -183,7 +236,11 @@ def _peers(place: Site, given: Namespace) -> list[Row]:
             raise RuntimeError(f"the plain Faust agent failed:\n{done.stderr[-3000:]}")
         rate = float(done.stdout.rpartition("rate=")[2].split()[0])
         rows.append(
-            Row(f"plain Faust table agent ({given.plain_events:,} events)", rate, short="Faust")
+            Row(
+                f"plain Faust table agent ({given.plain_events:,} events)",
+                rate,
+                short="Faust",
+            )
         )
         print(f"  plain Faust: {rate:,.0f} events/s", flush=True)
     number = given.events if given.streams_events is None else given.streams_events
@@ -198,9 +255,16 @@ def _peers(place: Site, given: Namespace) -> list[Row]:
         title = f"Kafka Streams {streams.version()} EOS v2, {threads} thread{'s' * (threads > 1)}"
         if number != given.events:
             title += f" ({number:,} events)"
-        steady, cpu_us = number / 2 / run.half_s, run.cpu_s / number * 1e6
+        steady = number / 2 / run.half_s
+        cpu_us = run.cpu_s / number * 1e6
         rows.append(
-            Row(title, number / run.whole_s, steady, cpu_us=cpu_us, short=f"Streams {threads}")
+            Row(
+                title,
+                number / run.whole_s,
+                steady,
+                cpu_us=cpu_us,
+                short=f"Streams {threads}",
+            )
         )
         print(f"  {title}: {number:,} events in {run.whole_s:.1f} s", flush=True)
     return rows
@@ -208,9 +272,12 @@ def _peers(place: Site, given: Namespace) -> list[Row]:
 
 def _check(place: Site, case: Case) -> None:
     """Refuse a run in which anything was lost or counted twice."""
-    found, right = contributed(place), expected(case.shape, case.partitions, case.number)
+    found = contributed(place)
+    right = expected(case.shape, case.partitions, case.number)
     if found != right:
-        raise RuntimeError(f"{case.title}: the contributions add up to {found:,}, not to {right:,}")
+        raise RuntimeError(
+            f"{case.title}: the contributions add up to {found:,}, not to {right:,}"
+        )
 
 
 def _print_run(case: Case, run: Run) -> None:

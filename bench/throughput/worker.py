@@ -85,7 +85,12 @@ class Run:
 
 
 def site(
-    bootstrap: str, directory: Path, shape: Shape, partitions: int, owners: int, **changes: object
+    bootstrap: str,
+    directory: Path,
+    shape: Shape,
+    partitions: int,
+    owners: int,
+    **changes: object,
 ) -> Site:
     """Make a worker's site with the settings that are measured; `changes` are to its histogram."""
     histogram = unk(
@@ -117,12 +122,17 @@ def run(place: Site, number: int, last_ms: int, profile: Path | None = None) -> 
         RuntimeError: the worker ended.
     """
     start_ms = time.time() * 1000
-    runner = QUIETCOUNT if profile is None else ("-m", "bench.throughput.sampled", str(profile))
+    runner = (
+        QUIETCOUNT
+        if profile is None
+        else ("-m", "bench.throughput.sampled", str(profile))
+    )
     with place.worker(runner=runner) as worker, Watch(worker.process.pid) as watch:
         end_ms = wait_released(place, worker, last_ms)
         worker.stop()
     first_ms, counted, commits = _first_commits(place)
-    steady, whole = watch.used_between(first_ms, end_ms), watch.used_between(0.0, end_ms)
+    steady = watch.used_between(first_ms, end_ms)
+    whole = watch.used_between(0.0, end_ms)
     return Run(
         number,
         counted,
@@ -165,12 +175,16 @@ def wait_released(place: Site, worker: Worker, last_ms: int) -> int:
 def _released(place: Site, owner: int, last_ms: int) -> int | None:
     """Return when an owner released the tick that holds `last_ms`, if it has."""
     configs = place.settings.histograms
-    connection, topic = place.connection, place.settings.release_state_topic
+    connection = place.connection
+    topic = place.settings.release_state_topic
     since = end_of(connection, topic, owner) - _NEWEST
     for message in read_partition(connection, topic, owner, since=since):
         if message.key() == PROGRESS:
             progress = msgspec.json.decode(message.value() or b"", type=ReleaseProgress)
-            reached = [(config.lane, progress.histograms[config.name].next) for config in configs]
+            reached = [
+                (config.lane, progress.histograms[config.name].next)
+                for config in configs
+            ]
             if all(
                 t is not None and lane.start_ms + (t - 1) * lane.tick_ms > last_ms
                 for lane, t in reached
@@ -192,7 +206,8 @@ def _first_commits(place: Site) -> tuple[int, int, int]:
             )
     first_ms = max(min(of_one)[0] for of_one in commits.values())
     counted = sum(
-        max(offset for at, offset in of_one if at <= first_ms) for of_one in commits.values()
+        max(offset for at, offset in of_one if at <= first_ms)
+        for of_one in commits.values()
     )
     return first_ms, counted, sum(map(len, commits.values()))
 
@@ -206,7 +221,10 @@ def log_lines(worker: Worker, event: str) -> Iterator[dict[str, str]]:
 
 def ready_ms(worker: Worker) -> float:
     """Return when a worker had first taken partitions over."""
-    return datetime.fromisoformat(next(log_lines(worker, "acquired"))["time"]).timestamp() * 1000
+    return (
+        datetime.fromisoformat(next(log_lines(worker, "acquired"))["time"]).timestamp()
+        * 1000
+    )
 
 
 def expected(shape: Shape, partitions: int, number: int) -> int:

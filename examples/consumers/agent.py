@@ -69,7 +69,9 @@ def leader(snapshot: Snapshot) -> str | None:
 def say(snapshot: Snapshot, what: str) -> None:
     """Prints; a Faust worker turns its own sys.stdout into lines of the log."""
     print(
-        f"{snapshot.histogram} / {printable(snapshot.key)}: {what}", file=sys.__stdout__, flush=True
+        f"{snapshot.histogram} / {printable(snapshot.key)}: {what}",
+        file=sys.__stdout__,
+        flush=True,
     )
 
 

@@ -17,14 +17,25 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from reading import Topic, add_options
-from snapshots import Change, Changes, NotASnapshot, Pages, Series, Snapshot, Step, printable
+from snapshots import (
+    Change,
+    Changes,
+    NotASnapshot,
+    Pages,
+    Series,
+    Snapshot,
+    Step,
+    printable,
+)
 
 UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 
 
 def board(snapshot: Snapshot, top: int, changes: Sequence[Change] = ()) -> str:
     """A snapshot as lines of text."""
-    until = datetime.fromtimestamp(snapshot.end / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    until = datetime.fromtimestamp(snapshot.end / 1000, UTC).strftime(
+        "%Y-%m-%d %H:%M:%S"
+    )
     lines = [
         f"{snapshot.histogram} / {printable(snapshot.key)}   epoch {snapshot.epoch}, tick {snapshot.tick}, until {until} UTC"
     ]
@@ -39,10 +50,13 @@ def board(snapshot: Snapshot, top: int, changes: Sequence[Change] = ()) -> str:
     labels = [label for label, _ in shown]
     for label, count in shown:
         # Windows that reach back to the epoch's start say the same there.
-        texts = dict.fromkeys(said(change, snapshot, label, labels) for change in changes)
+        texts = dict.fromkeys(
+            said(change, snapshot, label, labels) for change in changes
+        )
         changed = "; ".join(filter(None, texts))
         lines.append(
-            f"  {count:>12,} {error:<9} {printable(label)}" + (f"   [{changed}]" if changed else "")
+            f"  {count:>12,} {error:<9} {printable(label)}"
+            + (f"   [{changed}]" if changed else "")
         )
     if len(snapshot.items) > top:
         lines.append(f"  and {len(snapshot.items) - top:,} more")
@@ -85,9 +99,13 @@ def heading(snapshot: Snapshot, step: Step, before: Snapshot | None) -> str:
 
 def main() -> None:
     """Follows the topic."""
-    parser = argparse.ArgumentParser(description="Prints the boards of a histogram topic.")
+    parser = argparse.ArgumentParser(
+        description="Prints the boards of a histogram topic."
+    )
     add_options(parser)
-    parser.add_argument("--from-beginning", action="store_true", help="also what is there already")
+    parser.add_argument(
+        "--from-beginning", action="store_true", help="also what is there already"
+    )
     parser.add_argument("--key", help="only this stream key")
     parser.add_argument(
         "--top",
@@ -104,7 +122,8 @@ def main() -> None:
         else None
     )
     pages: defaultdict[int, Pages] = defaultdict(Pages)
-    series, changes = Series(), Changes()
+    series = Series()
+    changes = Changes()
     for batch in topic.batches(begin, until_end=options.until_end):
         for record in batch:
             snapshot = pages[record.partition].receive(record.value)
@@ -113,7 +132,10 @@ def main() -> None:
             step, before = series.follow(snapshot)
             if step is not Step.AGAIN:
                 text = board(snapshot, options.top, changes.receive(snapshot))
-                print("\n".join(filter(None, (heading(snapshot, step, before), text))), flush=True)
+                print(
+                    "\n".join(filter(None, (heading(snapshot, step, before), text))),
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

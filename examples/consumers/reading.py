@@ -11,7 +11,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 RECORDS_AT_ONCE = 500
 WAIT_S = 0.5
@@ -51,7 +57,9 @@ class Topic:
             }
         )
         try:
-            found = self._consumer.list_topics(topic, timeout=WAIT_FIRST_S).topics[topic]
+            found = self._consumer.list_topics(topic, timeout=WAIT_FIRST_S).topics[
+                topic
+            ]
             if found.error is not None or not found.partitions:
                 raise SystemExit(
                     f"{topic}: {found.error.str() if found.error else 'no partitions'}"
@@ -77,7 +85,10 @@ class Topic:
         """
         at = dict.fromkeys(self.bounds, OFFSET_END) if start is None else start
         self._consumer.assign(
-            [TopicPartition(self.name, partition, offset) for partition, offset in at.items()]
+            [
+                TopicPartition(self.name, partition, offset)
+                for partition, offset in at.items()
+            ]
         )
         unread = set(self.bounds)
         try:
@@ -87,7 +98,11 @@ class Topic:
                     error = message.error()
                     if error is None:
                         batch.append(
-                            Record(message.partition() or 0, message.offset() or 0, message.value())
+                            Record(
+                                message.partition() or 0,
+                                message.offset() or 0,
+                                message.value(),
+                            )
                         )
                     elif error.code() == KafkaError._PARTITION_EOF:
                         unread.discard(message.partition() or 0)
@@ -101,20 +116,29 @@ class Topic:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What every reader is told."""
     parser.add_argument(
-        "--bootstrap", default="localhost:9092", help="the broker (default: %(default)s)"
+        "--bootstrap",
+        default="localhost:9092",
+        help="the broker (default: %(default)s)",
     )
     parser.add_argument(
         "--topic", required=True, help="a histogram's topic, <worker.name>.<histogram>"
     )
     parser.add_argument(
-        "--client", type=Path, metavar="FILE", help="librdkafka properties, one name=value a line"
+        "--client",
+        type=Path,
+        metavar="FILE",
+        help="librdkafka properties, one name=value a line",
     )
     parser.add_argument(
-        "--until-end", action="store_true", help="stop at the end instead of waiting for more"
+        "--until-end",
+        action="store_true",
+        help="stop at the end instead of waiting for more",
     )
 
 
 def _properties(file: Path | None) -> dict[str, str]:
-    lines = [] if file is None else [line.strip() for line in file.read_text().splitlines()]
+    lines = (
+        [] if file is None else [line.strip() for line in file.read_text().splitlines()]
+    )
     pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -155,7 +155,8 @@ class Pages:
             NotASnapshot: the record is something else.
         """
         page = _parse(value or b"")
-        part, parts = page.get("part", 1), page.get("parts", 1)
+        part = page.get("part", 1)
+        parts = page.get("parts", 1)
         place = (page["histogram"], page["key"], page["id"], page["tick"])
         tick = self._waiting.setdefault(place, _Tick(offset, page["end"], {}, {}))
         tick.values[part, page["page"]] = value or b""
@@ -196,7 +197,10 @@ class Series:
         place = (snapshot.histogram, snapshot.key)
         last = self._last.get(place)
         if last is not None and snapshot.id == last.id:
-            if (snapshot.guarantee, snapshot.mechanism) != (last.guarantee, last.mechanism):
+            if (snapshot.guarantee, snapshot.mechanism) != (
+                last.guarantee,
+                last.mechanism,
+            ):
                 raise NotASnapshot("a snapshot with the id of another guarantee")
             if snapshot.tick <= last.tick:
                 return Step.AGAIN, last
@@ -226,7 +230,9 @@ class Change:
     def clear(self, label: str) -> int | None:
         """The change of an item, if by more than two standard deviations."""
         change = self.of.get(label)
-        return change if change is not None and abs(change) > 2 * self.window.sd else None
+        return (
+            change if change is not None and abs(change) > 2 * self.window.sd else None
+        )
 
     def climbed(self, label: str, shown: Sequence[str]) -> int:
         """How many of the items shown it passed since then, less those that passed it.
@@ -261,7 +267,8 @@ class Changes:
         place = (snapshot.histogram, snapshot.key)
         series, past = self._past.get(place, ("", {}))
         if series != snapshot.id:
-            series, past = snapshot.id, {}
+            series = snapshot.id
+            past = {}
         found = []
         for window in snapshot.windows:
             since = snapshot.tick - window.ticks
@@ -270,19 +277,25 @@ class Changes:
             elif since in past:
                 then = dict(json.loads(zlib.decompress(past[since])))
                 change = {
-                    label: count - then[label] for label, count in snapshot.items if label in then
+                    label: count - then[label]
+                    for label, count in snapshot.items
+                    if label in then
                 }
                 found.append(Change(window, change, list(then)))
         past[snapshot.tick] = zlib.compress(json.dumps(snapshot.items).encode(), 1)
         first = snapshot.tick + 1 - max(window.ticks for window in snapshot.windows)
-        self._past[place] = (series, {tick: items for tick, items in past.items() if tick >= first})
+        self._past[place] = (
+            series,
+            {tick: items for tick, items in past.items() if tick >= first},
+        )
         return found
 
 
 def printable(text: str, width: int = 60) -> str:
     """A label that may be written to a terminal: it can hold anything, also control sequences."""
     safe = "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for character in text
     )
     return safe if len(safe) <= width else safe[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
@@ -344,11 +357,15 @@ def _listed(
     if "items" not in pages[0]:
         return None, ()
     items = [_item(*item) for page in pages for item in page["items"]]
-    order = sorted(range(len(items)), key=lambda place: (-items[place][1], items[place][0]))
+    order = sorted(
+        range(len(items)), key=lambda place: (-items[place][1], items[place][0])
+    )
     sums = [Sum(*row) for page in pages for row in page.get("sums", [])]
     if sums and len(sums) != len(items):
         raise ValueError
-    return [items[place] for place in order], tuple(sums[place] for place in order if sums)
+    return [items[place] for place in order], tuple(
+        sums[place] for place in order if sums
+    )
 
 
 def _whole(pages: Sequence[dict[str, Any]], values: Sequence[bytes]) -> Snapshot:
@@ -356,7 +373,11 @@ def _whole(pages: Sequence[dict[str, Any]], values: Sequence[bytes]) -> Snapshot
     try:
         items, sums = _listed(pages)
         return Snapshot(
-            **{name: first[name] for name in FRAME if name not in ("guarantee", "page", "pages")},
+            **{
+                name: first[name]
+                for name in FRAME
+                if name not in ("guarantee", "page", "pages")
+            },
             guarantee=Guarantee(**first["guarantee"]),
             items=items,
             answer=_answer(

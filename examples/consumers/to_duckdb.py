@@ -87,7 +87,8 @@ class Sink:
     """The database of one topic."""
 
     def __init__(self, database: Path, topic: str, parquet: Path | None) -> None:
-        self.topic, self._parquet = topic, parquet
+        self.topic = topic
+        self._parquet = parquet
         self._db = duckdb.connect(str(database))
         self._db.execute(TABLES)
         self._pages: defaultdict[int, Pages] = defaultdict(Pages)
@@ -134,7 +135,9 @@ class Sink:
         positions: dict[int, int] = {}
         for record in records:
             try:
-                snapshot = self._pages[record.partition].receive(record.value, record.offset)
+                snapshot = self._pages[record.partition].receive(
+                    record.value, record.offset
+                )
             except NotASnapshot as error:
                 raise NotASnapshot(
                     f"{self.topic}[{record.partition}] offset {record.offset}: {error}"
@@ -147,8 +150,12 @@ class Sink:
         if not positions:
             return 0
         # A restart reads the records of incomplete snapshots again.
-        waiting = {partition: self._pages[partition].first_offset for partition in positions}
-        positions |= {partition: at for partition, at in waiting.items() if at is not None}
+        waiting = {
+            partition: self._pages[partition].first_offset for partition in positions
+        }
+        positions |= {
+            partition: at for partition, at in waiting.items() if at is not None
+        }
         self._db.execute("begin")
         try:
             new = self._insert(list(found.values()))
@@ -165,7 +172,8 @@ class Sink:
 
     def _insert(self, snapshots: Sequence[Snapshot]) -> int:
         self._db.register(
-            "batch", pa.Table.from_pylist([_row(snapshot) for snapshot in snapshots], COLUMNS)
+            "batch",
+            pa.Table.from_pylist([_row(snapshot) for snapshot in snapshots], COLUMNS),
         )
         same = "on (batch.histogram, batch.key, batch.id, batch.tick) = (known.histogram, known.key, known.id, known.tick)"
         for one, other in self._db.execute(
@@ -203,7 +211,8 @@ class Sink:
             half = path.with_suffix(".half")
             rows = f"select {PUBLIC} from first_ticks where histogram = ? and id = ? and first = ? order by key, tick"
             self._db.execute(
-                f"copy ({rows}) to '{_quoted(half)}' (format parquet)", [histogram, series, first]
+                f"copy ({rows}) to '{_quoted(half)}' (format parquet)",
+                [histogram, series, first],
             )
             os.replace(half, path)
             self._db.execute(
@@ -215,15 +224,23 @@ class Sink:
 def _row(snapshot: Snapshot) -> dict[str, object]:
     items = None
     if snapshot.items is not None:
-        sums = [dataclasses.asdict(one) for one in snapshot.sums] or [{}] * len(snapshot.items)
+        sums = [dataclasses.asdict(one) for one in snapshot.sums] or [{}] * len(
+            snapshot.items
+        )
         pairs = zip(snapshot.items, sums, strict=True)
         items = [{"label": label, "count": count, **of} for (label, count), of in pairs]
     return {
-        **{name: getattr(snapshot, name) for name in COLUMNS.names if hasattr(snapshot, name)},
+        **{
+            name: getattr(snapshot, name)
+            for name in COLUMNS.names
+            if hasattr(snapshot, name)
+        },
         **dataclasses.asdict(snapshot.guarantee),
         "items": items,
         "windows": [dataclasses.asdict(window) for window in snapshot.windows],
-        "answer": json.dumps(snapshot.answer, ensure_ascii=False) if snapshot.answer else None,
+        "answer": json.dumps(snapshot.answer, ensure_ascii=False)
+        if snapshot.answer
+        else None,
     }
 
 
@@ -245,18 +262,28 @@ def main() -> None:
     )
     add_options(parser)
     parser.add_argument(
-        "--database", type=Path, required=True, metavar="FILE", help="is made where there is none"
+        "--database",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="is made where there is none",
     )
     parser.add_argument(
-        "--parquet", type=Path, metavar="DIRECTORY", help="also write Parquet files there"
+        "--parquet",
+        type=Path,
+        metavar="DIRECTORY",
+        help="also write Parquet files there",
     )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     topic = Topic(options.bootstrap, options.topic, options.client)
     sink = Sink(options.database, options.topic, options.parquet)
-    new, written = 0, time.monotonic()
+    new = 0
+    written = time.monotonic()
     try:
-        for batch in topic.batches(sink.begin(topic.bounds), until_end=options.until_end):
+        for batch in topic.batches(
+            sink.begin(topic.bounds), until_end=options.until_end
+        ):
             new += sink.take(batch)
             if not batch or time.monotonic() - written > PARQUET_S:
                 sink.write_parquet()

@@ -22,7 +22,9 @@ NEW_YORK = ZoneInfo("America/New_York")
 @cache
 def milliseconds(local: str) -> int:
     """A time in New York, in ms since 1970."""
-    return round(datetime.fromisoformat(local).replace(tzinfo=NEW_YORK).timestamp() * 1000)
+    return round(
+        datetime.fromisoformat(local).replace(tzinfo=NEW_YORK).timestamp() * 1000
+    )
 
 
 def main() -> None:

@@ -16,7 +16,8 @@ seen = 0
 while seen < 8:
     message = consumer.poll(1.0)
     if message is not None and message.error() is None:
-        seen, s = seen + 1, json.loads(message.value() or b"")
+        seen = seen + 1
+        s = json.loads(message.value() or b"")
         print(
             f"{s['key']} tick {s['tick']}: {s['items']}, sd {s['sd']:.1f}, new items from {s['threshold'] + 1:.0f}"
         )

@@ -23,10 +23,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-START_MS, DAY_MS, HOUR_MS = 1_767_571_200_000, 86_400_000, 3_600_000  # from 2026-01-05T00:00:00Z
-POWER, SHIFT = 1.1, 2.7
-MORE, MOST = 0.35, 8
-NEWS, NEWS_SHARE = 15, 0.05
+# from 2026-01-05T00:00:00Z
+START_MS = 1_767_571_200_000
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+POWER = 1.1
+SHIFT = 2.7
+MORE = 0.35
+MOST = 8
+NEWS = 15
+NEWS_SHARE = 0.05
 AT_ONCE = 1 << 18
 
 # First, second and third word of a query.
@@ -75,9 +81,9 @@ def sessions(events: int, count: int, seed: int) -> Iterator[Sessions]:
     onsets = START_MS + np.sort(rng.integers(0, DAY_MS, NEWS))
     for begin in range(0, events, AT_ONCE):
         numbers = np.arange(begin, min(begin + AT_ONCE, events))
-        times = START_MS + (np.interp((numbers + 0.5) / events, until, hours) * DAY_MS).astype(
-            np.int64
-        )
+        times = START_MS + (
+            np.interp((numbers + 0.5) / events, until, hours) * DAY_MS
+        ).astype(np.int64)
         sizes = np.minimum(rng.geometric(1 - MORE, len(numbers)), MOST)
         ends = np.cumsum(sizes)
         drawn = np.minimum(np.searchsorted(share, rng.random(ends[-1])), count - 1)
@@ -95,7 +101,10 @@ def as_lines(parts: Iterator[Sessions], texts: list[str]) -> Iterator[bytes]:
         queries = [quoted[i] for i in part.queries.tolist()]
         bounds = pairwise([0, *part.ends.tolist()])
         rows = zip(part.times.tolist(), bounds, strict=True)
-        lines = [f'{{"ts":{time},"queries":[{",".join(queries[a:b])}]}}\n' for time, (a, b) in rows]
+        lines = [
+            f'{{"ts":{time},"queries":[{",".join(queries[a:b])}]}}\n'
+            for time, (a, b) in rows
+        ]
         yield "".join(lines).encode()
 
 
@@ -116,9 +125,15 @@ def write_parquet(path: Path, parts: Iterator[Sessions], texts: list[str]) -> No
 def main() -> None:
     """Reads the arguments, writes the file."""
     parser = argparse.ArgumentParser(description="Made-up search sessions of one day.")
-    parser.add_argument("out", metavar="OUT", help=".parquet, or JSON lines; - is standard output")
     parser.add_argument(
-        "--events", type=int, default=1_000_000, metavar="N", help="sessions (default: 1,000,000)"
+        "out", metavar="OUT", help=".parquet, or JSON lines; - is standard output"
+    )
+    parser.add_argument(
+        "--events",
+        type=int,
+        default=1_000_000,
+        metavar="N",
+        help="sessions (default: 1,000,000)",
     )
     parser.add_argument(
         "--queries",

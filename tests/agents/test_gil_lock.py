@@ -54,9 +54,13 @@ def test_long_work_waits_for_nobody_and_an_error_gives_the_turn_back() -> None:
         pass
 
 
-def test_whoever_has_a_long_turn_lets_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_has_a_long_turn_lets_others_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "_ROUND_S", 0.0)
-    gil_lock, came, waits = GilLock(), threading.Event(), threading.Event()
+    gil_lock = GilLock()
+    came = threading.Event()
+    waits = threading.Event()
 
     def other() -> None:
         waits.set()
@@ -80,16 +84,23 @@ class Released(ReleaseShard):
     """A release shard whose transactions are noted, and sent nowhere."""
 
     def transact(self, messages: Sequence[Outgoing], *_: object) -> None:
-        self.sent = [*getattr(self, "sent", []), [message.timestamp_ms for message in messages]]
+        self.sent = [
+            *getattr(self, "sent", []),
+            [message.timestamp_ms for message in messages],
+        ]
 
 
 @pytest.mark.waits
-def test_only_ticks_of_a_backlog_share_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_ticks_of_a_backlog_share_a_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     config = unk(tick_ms=TICK_MS, start=EPOCH)
     events: list[Event] = [("k", ["a"], tick * TICK_MS) for tick in range(1, 9)]
-    [messages] = contribute([events], [config], owners=1, step=1, further_ms=10 * TICK_MS)
+    [messages] = contribute(
+        [events], [config], owners=1, step=1, further_ms=10 * TICK_MS
+    )
     merge = Partition([config], 1)
     merge.restart()
     shard = Released(offline(0), contributions="c", merge=merge.merge)
@@ -129,7 +140,9 @@ def test_narrow_ticks_wait_for_half_of_one_at_most() -> None:
     assert commit_gap_s(lanes[:1]) == commit_gap_s([]) == 0.5
 
 
-def test_only_a_closing_commit_delays_the_next_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_closing_commit_delays_the_next_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     clock = Watermark([unk(tick_ms=10 * TICK_MS).lane], 0, None)
@@ -147,13 +160,20 @@ def test_only_a_closing_commit_delays_the_next_close(monkeypatch: pytest.MonkeyP
     assert clock.commit_due()
     # Live events: whichever closes, it is committed at once.
     monkeypatch.setattr(time, "time_ns", lambda: 61_000 * 1_000_000)
-    for mark_ms, closes in ((50_500, True), (50_900, False), (60_000, True), (60_900, False)):
+    for mark_ms, closes in (
+        (50_500, True),
+        (50_900, False),
+        (60_000, True),
+        (60_900, False),
+    ):
         clock.advance_to(mark_ms)
         assert clock.commit_due() is closes
         clock.note_commit()
 
 
-def test_a_backlog_begins_ten_seconds_behind_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_begins_ten_seconds_behind_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 100_000 * 1_000_000)
     assert is_behind(None, 0)
     assert is_behind(89_999, 0) and not is_behind(90_000, 0)

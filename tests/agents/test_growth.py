@@ -8,7 +8,14 @@ from workers.agents import growth
 from workers.agents.growth import Growth, OwnerGrowth
 from workers.kafka.clients import Connection
 from workers.mechanisms.config.ticks import TickGrid
-from workers.pipeline.sources import VERSION, Joined, Owners, SourceProgress, Sources, SourceTopic
+from workers.pipeline.sources import (
+    VERSION,
+    Joined,
+    Owners,
+    SourceProgress,
+    Sources,
+    SourceTopic,
+)
 from workers.runtime.errors import SettingsError
 
 EVENTS = SourceTopic("events", 2, "id")
@@ -16,7 +23,9 @@ SOURCES = Sources((EVENTS,))
 
 
 class Scene:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, refusal: str | None = None) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, refusal: str | None = None
+    ) -> None:
         self.did: list[object] = []
         self.joined: tuple[Joined, ...] = ()
         self.known = Owners(2)
@@ -44,7 +53,13 @@ class Scene:
         )
 
     def _progress(self, *_: object) -> SourceProgress:
-        of = {"version": VERSION, "offset": 0, "watermark": 5, "sources": 2, "topic_id": "id"}
+        of = {
+            "version": VERSION,
+            "offset": 0,
+            "watermark": 5,
+            "sources": 2,
+            "topic_id": "id",
+        }
         return SourceProgress(**of, joined=self.joined, owners=self.known)  # type: ignore[arg-type]  # by name
 
     def _add(self, _: Connection, topic: str, partitions: int) -> None:
@@ -74,7 +89,9 @@ def test_the_state_topic_grows_first_then_source_partition_0_is_asked_then_the_r
 
 @pytest.mark.parametrize("refusal", [None, "users would move"])
 def test_why_partitions_do_not_join_is_said_once_and_the_worker_goes_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refusal: str | None,
 ) -> None:
     """Events wait in them, and an operator must learn of it without a line every five seconds."""
     scene = Scene(monkeypatch, refusal)
@@ -89,7 +106,9 @@ def test_why_partitions_do_not_join_is_said_once_and_the_worker_goes_on(
     )
 
 
-def test_a_topic_that_is_not_listed_has_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_not_listed_has_not_shrunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scene = Scene(monkeypatch)
     scene.growth.look({})
     assert scene.did == []
@@ -127,7 +146,11 @@ def test_why_owners_do_not_grow_is_said_once(
     for _ in range(3):
         growth.look({"c": partitions, "r": 2, "s": 2})
     [line] = caplog.messages
-    why = "epochs of all histograms never begin together" if horizon is None else "no multiple of 2"
+    why = (
+        "epochs of all histograms never begin together"
+        if horizon is None
+        else "no multiple of 2"
+    )
     expected = f"topic c has {partitions} partitions now, but only 2 owner partitions are counted"
     assert line == f"{expected}: {why}"
     assert scene.did == []

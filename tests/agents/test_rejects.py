@@ -35,7 +35,8 @@ def test_rejects_are_logged_with_counts_a_line_for_each_reason_at_most_every_30_
     def commit(*reasons: str, at_s: float) -> list[str]:
         caplog.clear()
         found.add(
-            Records.of([None] * len(reasons)), [Reject(i, why) for i, why in enumerate(reasons)]
+            Records.of([None] * len(reasons)),
+            [Reject(i, why) for i, why in enumerate(reasons)],
         )
         found.committed()
         found.warn(at_s)
@@ -52,7 +53,8 @@ def test_rejects_are_logged_with_counts_a_line_for_each_reason_at_most_every_30_
 
 def peak_of(records: Records) -> tuple[int, Rejects]:
     """Return the most bytes that it takes to reject all records, and the rejects."""
-    found, all_of_them = rejects(), [Reject(i, "no value") for i in range(len(records))]
+    found = rejects()
+    all_of_them = [Reject(i, "no value") for i in range(len(records))]
     tracemalloc.start()
     try:
         found.add(records, all_of_them)
@@ -72,15 +74,21 @@ def test_what_python_adds_to_a_reject_is_counted() -> None:
     assert not few.full
 
 
-def test_headers_of_three_bytes_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_of_three_bytes_do_not_grow_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Python takes fifty times as much for them: 30 MB of them were 1.6 GB."""
     monkeypatch.setattr(module, "_HEADERS_BYTES_MAX", 32 * MB)
     some = [(b"h", None)] * 2_000
-    raw = batch("zstd", chain.from_iterable(record(i, b"", None, some) for i in range(400)), 400)
+    raw = batch(
+        "zstd", chain.from_iterable(record(i, b"", None, some) for i in range(400)), 400
+    )
     [part] = columns(raw).take(0, MB).parts()
     peak, found = peak_of(part.records)
     assert peak < module._HEADERS_BYTES_MAX + REJECTS_BYTES_MAX
-    cut = np.array([("truncated", b"true") in message.headers for message in found.messages])
+    cut = np.array(
+        [("truncated", b"true") in message.headers for message in found.messages]
+    )
     assert not cut[0]
     assert cut[-1]
 

@@ -33,7 +33,12 @@ def by_hashlib(prefix: bytes, texts: list[bytes], **fields: Any) -> list[bytes]:
     return found
 
 
-FIELDS = [{}, {"key": KEY}, {"key": bytes(64), "person": b"qc-item-tag"}, {"person": b"p" * 16}]
+FIELDS = [
+    {},
+    {"key": KEY},
+    {"key": bytes(64), "person": b"qc-item-tag"},
+    {"person": b"p" * 16},
+]
 
 
 @pytest.mark.slow
@@ -45,7 +50,9 @@ def test_every_length_of_a_text_has_hashlibs_digest(fields: dict[str, bytes]) ->
     prefixes = [b"", b"a", bytes(11), *(BYTES[:n].tobytes() for n in (127, 128, 129))]
     for prefix in prefixes:
         found = whole(start(prefix, digest_size=16, **fields), BYTES, starts, stops)
-        assert found == by_hashlib(prefix, [BYTES[17:stop].tobytes() for stop in stops], **fields)
+        assert found == by_hashlib(
+            prefix, [BYTES[17:stop].tobytes() for stop in stops], **fields
+        )
 
 
 def test_every_length_of_a_prefix_has_hashlibs_digest() -> None:
@@ -63,10 +70,14 @@ def test_every_length_of_a_prefix_has_hashlibs_digest() -> None:
 
 def test_texts_side_by_side_leave_nothing_in_each_others_blocks() -> None:
     """Texts of one and of several blocks alternate in the same lanes."""
-    lengths = np.random.default_rng(5).choice([0, 1, 7, 8, 9, 60, 100, 116, 117, 128, 300], 3_000)
+    lengths = np.random.default_rng(5).choice(
+        [0, 1, 7, 8, 9, 60, 100, 116, 117, 128, 300], 3_000
+    )
     starts = np.random.default_rng(6).integers(0, len(BYTES) - 300, len(lengths))
     for prefix in (b"", bytes(12), BYTES[:120].tobytes()):
-        found = whole(start(prefix, key=KEY, digest_size=16), BYTES, starts, starts + lengths)
+        found = whole(
+            start(prefix, key=KEY, digest_size=16), BYTES, starts, starts + lengths
+        )
         spans = zip(starts.tolist(), lengths.tolist(), strict=True)
         texts = [BYTES[first : first + n].tobytes() for first, n in spans]
         assert found == by_hashlib(prefix, texts, key=KEY)
@@ -87,16 +98,21 @@ def test_any_key_person_and_size_give_the_first_words_of_hashlibs_digest(
     data = np.frombuffer(b"".join(texts), dtype=np.uint8)
     stops = np.cumsum([len(text) for text in texts], dtype=np.int64)
     starts = stops - np.array([len(text) for text in texts], dtype=np.int64)
-    found = whole(start(prefix, key=key, person=person, digest_size=size), data, starts, stops)
+    found = whole(
+        start(prefix, key=key, person=person, digest_size=size), data, starts, stops
+    )
     known = min(size // 8 * 8, 16)
     for text, digest in zip(texts, found, strict=True):
-        exact = hashlib.blake2b(prefix + text, key=key, person=person, digest_size=size).digest()
+        exact = hashlib.blake2b(
+            prefix + text, key=key, person=person, digest_size=size
+        ).digest()
         assert digest[:known] == exact[:known]
 
 
 def test_one_bit_of_anything_makes_another_digest() -> None:
     """Control: the comparisons above would miss a digest that ignores its text."""
-    data, one = BYTES[:200].copy(), np.array([0])
+    data = BYTES[:200].copy()
+    one = np.array([0])
     kinds: Any = ({}, {"key": b"\1"}, {"person": b"q"})
     states = [start(b"p", digest_size=16, **fields) for fields in kinds]
     seen = {whole(state, data, one, one + 200)[0] for state in states}
@@ -123,7 +139,8 @@ def test_tags_are_those_of_the_noise_key() -> None:
 
 def test_a_span_outside_the_buffer_is_refused() -> None:
     """Spans come from untrusted bytes: a wrong one must not read other memory."""
-    state, out = start(b"", digest_size=16), np.zeros((1, 2), dtype=np.uint64)
+    state = start(b"", digest_size=16)
+    out = np.zeros((1, 2), dtype=np.uint64)
     for first, last in ((-1, 3), (5, 4), (0, 101), (101, 101), (2**62, 2**62 + 1)):
         with pytest.raises(IndexError, match="outside"):
             digests(*state, BYTES[:100], np.array([first]), np.array([last]), out)

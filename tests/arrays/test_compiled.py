@@ -66,18 +66,27 @@ def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
     def last_but(values: Any, less: Any) -> Any:
         return last(values) - less
 
-    whole, halves = np.array([3, 8]), np.array([0.25, 0.5])
+    whole = np.array([3, 8])
+    halves = np.array([0.25, 0.5])
     assert last_but(whole, 2) == 6
     assert (last(whole), last(halves), last(readonly_contiguous(whole))) == (8, 0.5, 8)
     with event.install_recorder("numba:compiler_lock") as recorder:
-        assert (last(whole), last(halves), last(readonly_contiguous(whole))) == (8, 0.5, 8)
+        assert (last(whole), last(halves), last(readonly_contiguous(whole))) == (
+            8,
+            0.5,
+            8,
+        )
     assert not recorder.buffer
     assert last_but(halves, 2) == -1.5
 
 
 def kernel_nodes(path: Path) -> Iterator[ast.AST]:
-    functions = [(name, each) for name, each in vars(compiled).items() if callable(each)]
-    decorators = {n for n, each in functions if "function" in getattr(each, "__annotations__", ())}
+    functions = [
+        (name, each) for name, each in vars(compiled).items() if callable(each)
+    ]
+    decorators = {
+        n for n, each in functions if "function" in getattr(each, "__annotations__", ())
+    }
     for node in ast.walk(ast.parse(path.read_text())):
         used = {getattr(each, "id", "") for each in getattr(node, "decorator_list", ())}
         if isinstance(node, ast.FunctionDef) and used & decorators:
@@ -91,8 +100,14 @@ def test_no_kernel_counts_from_the_end_of_an_array() -> None:
     for path in sorted((ROOT / "workers").rglob("*.py")):
         for node in kernel_nodes(path):
             if isinstance(node, ast.Subscript):
-                indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-                signs = [index.op for index in indices if isinstance(index, ast.UnaryOp)]
+                indices = (
+                    node.slice.elts
+                    if isinstance(node.slice, ast.Tuple)
+                    else [node.slice]
+                )
+                signs = [
+                    index.op for index in indices if isinstance(index, ast.UnaryOp)
+                ]
                 if any(isinstance(sign, ast.USub) for sign in signs):
                     found.append(f"{path.name}:{node.lineno}")
     assert not found
@@ -116,7 +131,9 @@ def test_flags_are_compared_by_the_values_that_numba_says() -> None:
     """Functions with other flags must differ, and numba's comparison is restored afterwards."""
     flags: Any = Flags
     own = flags.values
-    plain, changed, said = flags(), flags(), flags()
+    plain = flags()
+    changed = flags()
+    said = flags()
     changed.boundscheck = True
     said.boundscheck = plain.boundscheck
     wanted = [each.values() for each in (plain, changed, said)]
@@ -140,7 +157,10 @@ def test_nothing_is_compiled_once_counting_has_begun(tmp_path: Path) -> None:
     users = b'"customer": "u%d", "user": "u%d", "paid": 7.25}\n'
     line = b'{"shop": "s%d", "products": ["a", "b%d"], "ts": %d, ' + users
     begin = 1_800_000_000_000
-    events = [line % (i % 2 + 1, i % 90, begin + 100 * i, i % 40, i % 40) for i in range(3_000)]
+    events = [
+        line % (i % 2 + 1, i % 90, begin + 100 * i, i % 40, i % 40)
+        for i in range(3_000)
+    ]
     (tmp_path / "events.jsonl").write_bytes(b"".join(events))
     environment = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path)}
     names = [path.name for path in paths]
@@ -149,7 +169,9 @@ def test_nothing_is_compiled_once_counting_has_begun(tmp_path: Path) -> None:
     assert all((tmp_path / f"{name}.jsonl").stat().st_size > 10_000 for name in names)
 
 
-def test_every_kernels_text_names_the_directory(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_every_kernels_text_names_the_directory(
+    monkeypatch: Patch, tmp_path: Path
+) -> None:
     """numba checks only the outermost function's file; inner loops elsewhere must count too."""
     for path in Path(compiled.__file__).parent.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -161,7 +183,9 @@ def test_every_kernels_text_names_the_directory(monkeypatch: Patch, tmp_path: Pa
     assert compiled._cache_name() != before
 
 
-def test_some_other_versions_directories_stay(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_some_other_versions_directories_stay(
+    monkeypatch: Patch, tmp_path: Path
+) -> None:
     """Two interpreters on one checkout must not evict each other's cache at every start."""
     monkeypatch.setattr(compiled, "_HERE", tmp_path)
     others = [tmp_path / "__pycache__" / f"kernels-{number}" for number in range(10)]
@@ -176,7 +200,9 @@ def test_some_other_versions_directories_stay(monkeypatch: Patch, tmp_path: Path
     assert kept == {own.name, *(path.name for path in others[3:])}
 
 
-def test_a_complete_directory_need_not_be_writable(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_a_complete_directory_need_not_be_writable(
+    monkeypatch: Patch, tmp_path: Path
+) -> None:
     """In an image root owns the cache, and the worker may not write."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setattr(compiled, "_DIRECTORY", tmp_path / "kept")
@@ -192,7 +218,9 @@ def test_a_complete_directory_need_not_be_writable(monkeypatch: Patch, tmp_path:
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["complete"]
 
 
-def test_what_cannot_be_kept_costs_the_copy_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_kept_costs_the_copy_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A full disk must not stop a worker that only wanted to cache a loop."""
 
     def full(*_: object) -> None:

@@ -28,7 +28,9 @@ sys.exit(f"imported: {found}" if found else 0)
 Done = subprocess.CompletedProcess[str]
 
 
-def python(code: str, *arguments: str, cwd: Path = ROOT, timeout: int = 120, **more: Any) -> Done:
+def python(
+    code: str, *arguments: str, cwd: Path = ROOT, timeout: int = 120, **more: Any
+) -> Done:
     command = [sys.executable, "-c", code, *arguments]
     more |= {"cwd": cwd, "timeout": timeout}
     return subprocess.run(command, capture_output=True, text=True, check=False, **more)
@@ -58,6 +60,8 @@ def test_what_needs_a_broker_does_not_import_it_either() -> None:
 
 
 def test_the_check_sees_a_kernel() -> None:
-    imports = "import sys; sys.argv = ['-', '--version']\nimport workers.arrays.tag_table"
+    imports = (
+        "import sys; sys.argv = ['-', '--version']\nimport workers.arrays.tag_table"
+    )
     done = python(imports + RUN, "--version")
     assert "imported: ['numba'" in done.stderr

@@ -36,9 +36,14 @@ def test_each_block_has_the_bytes_that_it_has_alone(
     column = np.array(drawn, dtype=kind)
     rows = data.draw(st.integers(1, 8))
     of_column = range(-(-len(column) // rows))
-    blocks = np.array(sorted(data.draw(st.sets(st.sampled_from(of_column)))), dtype=np.int64)
+    blocks = np.array(
+        sorted(data.draw(st.sets(st.sampled_from(of_column)))), dtype=np.int64
+    )
     parts = [column[block * rows : (block + 1) * rows] for block in blocks.tolist()]
-    expected = [struct.pack("<BBH", 7, pack(part)[0], len(part)) + pack(part)[1] for part in parts]
+    expected = [
+        struct.pack("<BBH", 7, pack(part)[0], len(part)) + pack(part)[1]
+        for part in parts
+    ]
     for way in WAYS:
         ends = np.empty(len(blocks), dtype=np.int64)
         packed = np.empty((HEAD_BYTES + 8 * rows) * len(blocks), dtype=np.uint8)
@@ -50,8 +55,11 @@ def test_each_block_has_the_bytes_that_it_has_alone(
 def test_a_head_says_how_many_rows_a_block_of_more_than_a_byte_of_them_has() -> None:
     """Two bytes, the lower one first."""
     for way in WAYS:
-        ends, packed = np.empty(1, dtype=np.int64), np.empty(HEAD_BYTES + 8 * 1000, dtype=np.uint8)
-        way(pack_blocks)(np.zeros(2000, dtype=np.int64), np.array([1]), 1000, 1, ends, packed)
+        ends = np.empty(1, dtype=np.int64)
+        packed = np.empty(HEAD_BYTES + 8 * 1000, dtype=np.uint8)
+        way(pack_blocks)(
+            np.zeros(2000, dtype=np.int64), np.array([1]), 1000, 1, ends, packed
+        )
         assert packed[:HEAD_BYTES].tobytes() == struct.pack("<BBH", 1, 0, 1000)
         assert ends.tolist() == [HEAD_BYTES + 1000]
 
@@ -66,14 +74,20 @@ def test_the_blocks_of_rows_are_marked_and_no_others() -> None:
 
 @pytest.mark.parametrize("kind", [np.int16, np.int32])
 @pytest.mark.parametrize("number", [0, 1, 500])
-def test_noise_is_the_number_of_thresholds_at_or_below_a_word(kind: Any, number: int) -> None:
+def test_noise_is_the_number_of_thresholds_at_or_below_a_word(
+    kind: Any, number: int
+) -> None:
     """Thresholds with equal upper halves; words at and beside one, and with any upper bits."""
-    rng, mark, lowest = np.random.default_rng(number), int(np.iinfo(kind).min), -7
+    rng = np.random.default_rng(number)
+    mark = int(np.iinfo(kind).min)
+    lowest = -7
     shared = [int(upper) << 64 for upper in rng.integers(1, 2**64, 4, dtype=np.uint64)]
     drawn_low = [[0, *rng.integers(0, 2**64, 3, dtype=np.uint64)] for _ in shared]
     pairs = zip(shared, drawn_low, strict=True)
     edges = sorted({upper + int(low) for upper, lows in pairs for low in lows})
-    halves = np.array([(edge >> 64, edge & (1 << 64) - 1) for edge in edges], dtype=np.uint64)
+    halves = np.array(
+        [(edge >> 64, edge & (1 << 64) - 1) for edge in edges], dtype=np.uint64
+    )
     decided = [_decided(edges, lowest, mark, upper << 124) for upper in range(1 << 4)]
     guide = np.array(decided, dtype=kind)
     uppers_and_lows = rng.integers(0, 2**64, (number, 2), dtype=np.uint64)
@@ -86,7 +100,8 @@ def test_noise_is_the_number_of_thresholds_at_or_below_a_word(kind: Any, number:
     for way in WAYS:
         out = np.empty(len(words), dtype=kind)
         high, low = (readonly_contiguous(half.copy()) for half in halves.T)
-        given, of_words = readonly_contiguous(guide), readonly_contiguous(words)
+        given = readonly_contiguous(guide)
+        of_words = readonly_contiguous(words)
         way(look_up)(given, np.uint64(60), mark, high, low, lowest, of_words, out)
         assert out.tolist() == expected
 
@@ -107,20 +122,25 @@ def test_words_are_joined_with_each_cell_half_by_half(number: int) -> None:
         out = np.empty((3 * number, 2), dtype=np.uint64)
         way(xor)(readonly_contiguous(words), cells, out)
         pairs = product(cells.tolist(), words.tolist())
-        assert out.tolist() == [[a ^ upper, b ^ lower] for (upper, lower), (a, b) in pairs]
+        assert out.tolist() == [
+            [a ^ upper, b ^ lower] for (upper, lower), (a, b) in pairs
+        ]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 @pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 200])
 @pytest.mark.parametrize("tests", [True, False])
-def test_rows_pass_above_the_threshold_once_and_stay(kind: Any, rows: int, tests: bool) -> None:
+def test_rows_pass_above_the_threshold_once_and_stay(
+    kind: Any, rows: int, tests: bool
+) -> None:
     """Showing at the threshold, or at a tick without a test, would cost more than delta.
 
     Rows come in groups: first and last of one, an empty group, and a partial one.
     """
     rng = np.random.default_rng(rows)
     for share in (0.0, 0.01, 0.3, 1.0):
-        counts, noise = rng.integers(0, 10, rows), rng.integers(-5, 5, rows)
+        counts = rng.integers(0, 10, rows)
+        noise = rng.integers(-5, 5, rows)
         high = rng.random(rows) < share
         counts[high] = (
             rng.choice([50, 51, 100], high.sum()) - noise[high]
@@ -131,7 +151,9 @@ def test_rows_pass_above_the_threshold_once_and_stay(kind: Any, rows: int, tests
         either = np.flatnonzero(first | (shown != 0))
         for way in WAYS:
             new, found, noisy = (np.empty(rows, dtype=np.int64) for _ in range(3))
-            fresh, both = way(find_shown)(counts, noise, shown, 50, tests, new, found, noisy)
+            fresh, both = way(find_shown)(
+                counts, noise, shown, 50, tests, new, found, noisy
+            )
             assert new[:fresh].tolist() == np.flatnonzero(first).tolist()
             assert found[:both].tolist() == either.tolist()
             assert noisy[:both].tolist() == (counts + noise)[either].tolist()

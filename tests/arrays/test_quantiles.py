@@ -13,7 +13,9 @@ from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Floats
 from workers.events.view_kernels import find_bucket
 
-MANY = st.lists(st.integers(-200, 200), min_size=1, max_size=80, unique=True).map(sorted)
+MANY = st.lists(st.integers(-200, 200), min_size=1, max_size=80, unique=True).map(
+    sorted
+)
 
 
 @settings(max_examples=80)
@@ -30,31 +32,54 @@ def quantile_in_columns(
     counts: Floats, sd: float, q: float, normal: float
 ) -> tuple[int, float, int, float, int, float]:
     """Compute the same in whole columns, as `pipeline.snapshots` specifies."""
-    n, below = len(counts) - 1, np.cumsum(counts)
+    n = len(counts) - 1
+    below = np.cumsum(counts)
     total = float(below[-1])
     if total <= normal * sd * math.sqrt(n + 1):
         return quantiles.OPEN, 0.0, quantiles.OPEN, 0.0, quantiles.OPEN, 0.0
-    g, edges = below[:-1] - q * total, np.arange(1.0, n + 1)
-    reach = normal * (sd * np.sqrt(edges * ((1 - q) * (1 - q)) + (n - edges + 1) * (q * q)))
+    g = below[:-1] - q * total
+    edges = np.arange(1.0, n + 1)
+    reach = normal * (
+        sd * np.sqrt(edges * ((1 - q) * (1 - q)) + (n - edges + 1) * (q * q))
+    )
 
     def passes(bucket: int, side: int) -> float:
-        low, high = 0.0, 1.0
+        low = 0.0
+        high = 1.0
         while high - low > 2.0**-40:
             f = (low + high) / 2
             v = bucket * (1 - q) * (1 - q) + (n - bucket) * q * q + (f - q) * (f - q)
-            above = g[bucket - 1] + f * counts[bucket] + side * normal * (sd * math.sqrt(v)) >= 0
+            above = (
+                g[bucket - 1] + f * counts[bucket] + side * normal * (sd * math.sqrt(v))
+                >= 0
+            )
             low, high = (low, f) if above else (f, high)
         return (low + high) / 2
 
-    upper, lower = g + reach >= 0, g - reach <= 0
-    low = quantiles.OPEN if upper[0] else int(np.argmax(upper)) if upper.any() else quantiles.EDGE
+    upper = g + reach >= 0
+    lower = g - reach <= 0
+    low = (
+        quantiles.OPEN
+        if upper[0]
+        else int(np.argmax(upper))
+        if upper.any()
+        else quantiles.EDGE
+    )
     passed = n - int(np.argmax(lower[::-1])) if lower.any() else quantiles.EDGE
     high = quantiles.OPEN if lower[-1] else passed
-    ends = low, passes(low, 1) if low > 0 else 0.0, high, passes(high, -1) if high > 0 else 0.0
+    ends = (
+        low,
+        passes(low, 1) if low > 0 else 0.0,
+        high,
+        passes(high, -1) if high > 0 else 0.0,
+    )
     bucket = int(np.argmin(np.concatenate(([0.0], np.cumsum(g)))))
     if bucket in (0, n):
         return bucket, 0.0, *ends
-    left = max(float((np.cumsum(g[bucket - 1 :: -1]) / np.arange(1, bucket + 1)).max()), -q * total)
+    left = max(
+        float((np.cumsum(g[bucket - 1 :: -1]) / np.arange(1, bucket + 1)).max()),
+        -q * total,
+    )
     least = (np.cumsum(g[bucket:]) / np.arange(1, n - bucket + 1)).min()
     right = min(float(least), (1 - q) * total)
     return bucket, -left / (right - left) if right > left else 0.0, *ends
@@ -69,7 +94,9 @@ def quantile_in_columns(
 @example([100, 0, 0, 5], 1.0, 0.01)  # below the first edge
 @example([1, 0, 0, 500], 1.0, 0.95)  # beyond the last
 @example([1, 0, 1], 0.0, 0.5)  # at an edge, exactly
-def test_a_quantile_is_the_same_to_the_last_bit(counts: list[int], sd: float, q: float) -> None:
+def test_a_quantile_is_the_same_to_the_last_bit(
+    counts: list[int], sd: float, q: float
+) -> None:
     """Snapshot bytes must not depend on how quantiles are computed."""
     column = np.array(counts, dtype=np.float64)
     wanted = quantile_in_columns(column, sd, q, 1.96)
@@ -77,5 +104,7 @@ def test_a_quantile_is_the_same_to_the_last_bit(counts: list[int], sd: float, q:
         parts = {name: way(getattr(quantiles, name)) for name in ("root", "sd_below")}
         with patch.multiple(quantiles, **parts):
             scratch = np.empty(len(column) - 1)
-            found = way(quantiles.quantile)(readonly_contiguous(column), sd, q, 1.96, scratch)
+            found = way(quantiles.quantile)(
+                readonly_contiguous(column), sd, q, 1.96, scratch
+            )
             assert found == wanted

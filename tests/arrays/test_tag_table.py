@@ -22,7 +22,9 @@ TAGS = st.lists(st.tuples(HALVES, HALVES), unique=True, min_size=1, max_size=40)
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(tags=TAGS, entered=st.integers(0, 40), bits=st.sampled_from([6, 7, 12]))
-def test_a_tag_has_the_row_that_a_dictionary_says(tags: list[Tag], entered: int, bits: int) -> None:
+def test_a_tag_has_the_row_that_a_dictionary_says(
+    tags: list[Tag], entered: int, bits: int
+) -> None:
     """A lost row would start a second count of an item; a wrong one would count another item."""
     entered = min(entered, len(tags))
     row_tags = np.array(tags, dtype=np.uint64)
@@ -36,7 +38,9 @@ def test_a_tag_has_the_row_that_a_dictionary_says(tags: list[Tag], entered: int,
         assert rows.tolist() == expected
         totals = np.full(len(tags), 1 << 60)
         room = np.empty(tag_table.BATCH_TAGS, dtype=np.int64)
-        left = way(tag_table.add_to_rows)(slots, row_tags, totals, row_tags, counts, rows, room)
+        left = way(tag_table.add_to_rows)(
+            slots, row_tags, totals, row_tags, counts, rows, room
+        )
         assert left == len(tags) - entered
         assert rows.tolist() == expected
         assert (totals - (1 << 60)).tolist() == [*range(1, entered + 1), *[0] * left]
@@ -60,7 +64,8 @@ def test_an_index_grows_without_losing_a_row(parts: list[int], seed: int) -> Non
     """A full table re-enters all rows, with shorter fingerprints."""
     rng = np.random.default_rng(seed)
     row_tags = rng.integers(0, 1 << 64, size=(sum(parts), 2), dtype=np.uint64)
-    index, n = TagIndex(), 0
+    index = TagIndex()
+    n = 0
     for part in parts:
         n += part
         index.enter(n, row_tags)

@@ -28,12 +28,16 @@ LISTS = st.lists(st.binary(max_size=6), max_size=12)
 
 
 @given(LISTS, st.data())
-def test_a_column_is_read_taken_and_cut_as_a_list(texts: list[bytes], data: st.DataObject) -> None:
+def test_a_column_is_read_taken_and_cut_as_a_list(
+    texts: list[bytes], data: st.DataObject
+) -> None:
     column = Texts.of(texts)
     assert list(column) == texts and len(column) == len(texts)
     assert [column[row] for row in range(-len(texts), len(texts))] == texts * 2
     assert column.lengths.tolist() == [len(text) for text in texts]
-    rows = data.draw(st.lists(st.integers(0, max(len(texts) - 1, 0)), max_size=20 if texts else 0))
+    rows = data.draw(
+        st.lists(st.integers(0, max(len(texts) - 1, 0)), max_size=20 if texts else 0)
+    )
     taken = column.take(np.array(rows, dtype=np.int32))
     assert list(taken) == [texts[row] for row in rows]
     start = data.draw(st.integers(0, len(texts)))
@@ -45,7 +49,9 @@ def test_a_column_is_read_taken_and_cut_as_a_list(texts: list[bytes], data: st.D
 
 @given(st.lists(LISTS, max_size=4))
 def test_columns_are_joined_as_lists(parts: list[list[bytes]]) -> None:
-    assert list(Texts.concat([Texts.of(part) for part in parts])) == [*chain.from_iterable(parts)]
+    assert list(Texts.concat([Texts.of(part) for part in parts])) == [
+        *chain.from_iterable(parts)
+    ]
 
 
 def test_a_row_that_is_none_is_refused() -> None:
@@ -76,8 +82,10 @@ def test_nobody_can_write_to_a_column() -> None:
 
 
 def test_the_loops_do_the_same_uncompiled() -> None:
-    column, rows = Texts.of([b"", b"xy", b"z"]), np.array([2, 1, 1, 0])
-    ends, text = np.empty(4, dtype=np.int64), np.empty(5, dtype=np.uint8)
+    column = Texts.of([b"", b"xy", b"z"])
+    rows = np.array([2, 1, 1, 0])
+    ends = np.empty(4, dtype=np.int64)
+    text = np.empty(5, dtype=np.uint8)
     assert uncompiled(text_columns.gather_ends)(column.ends, rows, ends) == 5
     uncompiled(text_columns.gather_text)(column.text, column.ends, rows, text)
     assert text.tobytes() == b"zxyxy" and ends.tolist() == [1, 3, 5, 5]
@@ -85,7 +93,9 @@ def test_the_loops_do_the_same_uncompiled() -> None:
 
 
 # Includes bytes that differ from a newline in one bit, or carry into the next byte.
-BYTES = st.sampled_from([0, 1, 8, 9, 10, 11, 14, 26, 42, 74, 127, 128, 137, 138, 139, 255])
+BYTES = st.sampled_from(
+    [0, 1, 8, 9, 10, 11, 14, 26, 42, 74, 127, 128, 137, 138, 139, 255]
+)
 
 
 @settings(max_examples=300)
@@ -93,7 +103,9 @@ BYTES = st.sampled_from([0, 1, 8, 9, 10, 11, 14, 26, 42, 74, 127, 128, 137, 138,
 def test_lines_are_what_splitting_gives(text: bytes, room: int) -> None:
     """A missed newline joins two events into a reject; an extra one cuts an event."""
     places = np.full((room + 1, 2), -1, dtype=np.int64)
-    found = find_lines(readonly_contiguous(np.frombuffer(text, dtype=np.uint8)), places[:room])
+    found = find_lines(
+        readonly_contiguous(np.frombuffer(text, dtype=np.uint8)), places[:room]
+    )
     expected = text.split(b"\n")[:-1]
     assert found == len(expected)
     got = [text[start:stop] for start, stop in places[: min(found, room)].tolist()]
@@ -108,10 +120,14 @@ OTHERS = b'\x00\x1f !"#[]\x7f\x80\xa2\xdc\xff'
 
 def texts() -> list[NDArray[np.uint8]]:
     """Return texts around a word's length, special and other bytes in every place."""
-    rng, made = np.random.default_rng(5), []
+    rng = np.random.default_rng(5)
+    made = []
     for length in range(26):
         for kinds in (b"aZ ~\x7f", b"0123456789", b'a"\\\x1f\x80', b"0:/9", OTHERS):
-            made += [rng.choice(np.frombuffer(kinds, dtype=np.uint8), length) for _ in range(20)]
+            made += [
+                rng.choice(np.frombuffer(kinds, dtype=np.uint8), length)
+                for _ in range(20)
+            ]
     for byte in range(256):
         for place in range(8):
             one = np.full(8, ord("5"), dtype=np.uint8)
@@ -121,13 +137,20 @@ def texts() -> list[NDArray[np.uint8]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("past", "wanted"), [(past_plain, PLAIN), (past_digits, DIGITS)])
-def test_a_run_ends_at_most_a_word_early_near_the_end(past: Any, wanted: frozenset[int]) -> None:
+@pytest.mark.parametrize(
+    ("past", "wanted"), [(past_plain, PLAIN), (past_digits, DIGITS)]
+)
+def test_a_run_ends_at_most_a_word_early_near_the_end(
+    past: Any, wanted: frozenset[int]
+) -> None:
     """Callers continue byte by byte, so the result must never pass the end."""
     for text in texts():
         for at in range(len(text) + 1):
             for stop in range(at, len(text) + 1):
-                end = next((place for place in range(at, stop) if text[place] not in wanted), stop)
+                end = next(
+                    (place for place in range(at, stop) if text[place] not in wanted),
+                    stop,
+                )
                 found = past(text, at, stop)
                 assert found <= end
                 # Where whole words fit in the array, it is exact.
@@ -175,6 +198,7 @@ def test_same_bytes_are_the_same_and_others_are_not() -> None:
 def test_a_word_is_written_as_it_was_read() -> None:
     rng = np.random.default_rng(7)
     for at in range(9):
-        text, out = rng.integers(0, 256, 16).astype(np.uint8), np.full(24, 7, dtype=np.uint8)
+        text = rng.integers(0, 256, 16).astype(np.uint8)
+        out = np.full(24, 7, dtype=np.uint8)
         put_word(out, at, np.uint64(word_at(text, 3)))
         assert out.tolist() == [7] * at + text[3:11].tolist() + [7] * (16 - at)

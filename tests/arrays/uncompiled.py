@@ -32,8 +32,12 @@ def plain_python(
     for module in modules:
         namespace = dict(vars(module))
         for known in made.values():
-            plain = {name: each for name, each in known.items() if inspect.isfunction(each)}
-            namespace |= {name: each for name, each in plain.items() if name in namespace}
+            plain = {
+                name: each for name, each in known.items() if inspect.isfunction(each)
+            }
+            namespace |= {
+                name: each for name, each in plain.items() if name in namespace
+            }
         kernels = [each for each in vars(module).values() if hasattr(each, "py_func")]
         own = [each for each in kernels if each.__module__ == module.__name__]
         for kernel in own:

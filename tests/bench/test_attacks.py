@@ -23,7 +23,10 @@ SHORT |= {"unk_base": 50_000, "positive_laplace": 20_000, "pay_what_you_get": 1_
 
 @cache
 def every() -> dict[str, Case]:
-    return {case.name: replace(case, runs=SHORT.get(case.name, case.runs)) for case in cases()}
+    return {
+        case.name: replace(case, runs=SHORT.get(case.name, case.runs))
+        for case in cases()
+    }
 
 
 def test_every_mechanism_is_attacked() -> None:
@@ -31,12 +34,18 @@ def test_every_mechanism_is_attacked() -> None:
 
 
 def test_half_the_noise_is_planted_in_every_mechanism_but_one() -> None:
-    halved = {one.case.config.mechanism for one in flaws(every()) if one.name == "half noise"}
+    halved = {
+        one.case.config.mechanism for one in flaws(every()) if one.name == "half noise"
+    }
     assert set(MECHANISMS) - halved == {"two_level_k"}
 
 
-@pytest.mark.parametrize(("name", "least"), [("known_base lifted", 1.5), ("known_gauss", 1.2)])
-def test_an_attack_comes_near_the_claim_and_not_above_it(name: str, least: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "least"), [("known_base lifted", 1.5), ("known_gauss", 1.2)]
+)
+def test_an_attack_comes_near_the_claim_and_not_above_it(
+    name: str, least: float
+) -> None:
     found = attack(every()[name])
     assert found.holds and found.bound.epsilon > least
 
@@ -83,7 +92,8 @@ def test_the_bound_of_randomized_response_is_just_below_its_epsilon(
     def worlds(seed: int) -> Worlds:
         return answers(share, 50_000, seed), answers(1 - share, 50_000, seed + 1)
 
-    fitted, fresh = worlds(1), worlds(3)
+    fitted = worlds(1)
+    fresh = worlds(3)
     bound = measure([fit(fitted, ())], fitted, fresh, claim, 0.0)
     assert 0.95 < bound.epsilon <= 1.0
     assert (bound.epsilon <= claim) is holds and (bound.delta == 0.0) is holds

@@ -37,8 +37,11 @@ def test_lifted_agrees_with_the_variance_at_every_tick() -> None:
 @pytest.mark.parametrize("height", range(5))
 def test_node_variance_is_that_of_least_squares(height: int) -> None:
     """Every node of the subtree measures the sum of its leaves, each with variance 1."""
-    blocks = [np.kron(np.eye(2 ** (height - j)), np.ones(2**j)) for j in range(height + 1)]
-    measured, root = np.vstack(blocks), np.ones(2**height)
+    blocks = [
+        np.kron(np.eye(2 ** (height - j)), np.ones(2**j)) for j in range(height + 1)
+    ]
+    measured = np.vstack(blocks)
+    root = np.ones(2**height)
     variance = root @ np.linalg.inv(measured.T @ measured) @ root
     assert counters.node_variance(height) == pytest.approx(variance, rel=1e-12)
 
@@ -46,7 +49,11 @@ def test_node_variance_is_that_of_least_squares(height: int) -> None:
 def test_honaker_is_the_mean_and_maximum_over_ticks() -> None:
     level = 6
     variances = [
-        sum((level + 1) * counters.node_variance(j) for j in range(level + 1) if t >> j & 1)
+        sum(
+            (level + 1) * counters.node_variance(j)
+            for j in range(level + 1)
+            if t >> j & 1
+        )
         for t in range(1, 2**level + 1)
     ]
     found = counters.honaker(2**level)

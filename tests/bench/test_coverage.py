@@ -15,7 +15,9 @@ def by_age(**changes: float) -> dict[int, tuple[float, float, float, int]]:
     return {row.age: (row.plain, row.wide, row.conditional, row.items) for row in rows}
 
 
-def test_bars_of_items_that_just_appeared_hold_less_often_unless_the_lower_end_is_longer() -> None:
+def test_bars_of_items_that_just_appeared_hold_less_often_unless_the_lower_end_is_longer() -> (
+    None
+):
     """The sentence of the page and of docs/guarantee.md: 86 % instead of 95 % where counts grow slowly.
 
     Some 3,000 items appear; a share of 0.95 then has a standard error of 0.004. Below 0.95 - 5 of them is the claim that bars are too
@@ -25,7 +27,9 @@ def test_bars_of_items_that_just_appeared_hold_less_often_unless_the_lower_end_i
     plain, _, truncated, items = found[0]
     error = math.sqrt(0.95 * 0.05 / items)
     assert items > 1_000 and 0.7 < plain < 0.95 - 5 * error
-    assert all(row[1] > 0.96 for row in found.values()), "the longer lower end holds at every age"
+    assert all(row[1] > 0.96 for row in found.values()), (
+        "the longer lower end holds at every age"
+    )
     assert truncated > 0.95 - 5 * error, "the truncated law holds at the tick itself"
 
 
@@ -37,8 +41,12 @@ def test_where_counts_stop_below_the_threshold_only_the_longer_end_holds() -> No
     assert all(row[1] > 0.96 for row in found.values())
 
 
-@pytest.mark.parametrize(("claimed", "holds"), [(1.0, True), (0.5, False), (2.0, False)])
-def test_truncated_intervals_cover_95_per_cent_at_one_tick(claimed: float, holds: bool) -> None:
+@pytest.mark.parametrize(
+    ("claimed", "holds"), [(1.0, True), (0.5, False), (2.0, False)]
+)
+def test_truncated_intervals_cover_95_per_cent_at_one_tick(
+    claimed: float, holds: bool
+) -> None:
     """Their own model, exactly; with half or double the sd they must fail.
 
     40,000 cases have a standard error of 0.0011; five of them are left by chance once in a million. Wrong ones give 0.71 and 0.978.
@@ -60,6 +68,8 @@ def test_the_longer_end_is_one_that_noise_of_no_tick_reaches(ticks: int) -> None
     from scipy.stats import norm
 
     z = math.sqrt(2 * math.log(40 * ticks))
-    assert ticks * norm.sf(z) <= 0.025 and ticks * math.exp(-(z**2) / 2) <= 0.025 * (1 + 1e-9)
+    assert ticks * norm.sf(z) <= 0.025 and ticks * math.exp(-(z**2) / 2) <= 0.025 * (
+        1 + 1e-9
+    )
     assert ticks * norm.sf(z / 2) > 0.025
     assert ticks * norm.sf(2 * z) < 1e-5 * 0.025

@@ -11,7 +11,13 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from google.protobuf import json_format, message_factory
 
 from bench.throughput import encoded
-from bench.throughput.encoded import AVRO_SCHEMA, FORMS, PROTOBUF_SCHEMA, Encoder, put_encoded
+from bench.throughput.encoded import (
+    AVRO_SCHEMA,
+    FORMS,
+    PROTOBUF_SCHEMA,
+    Encoder,
+    put_encoded,
+)
 from bench.throughput.events import RECORD_BYTES_MAX, Events, Shape
 from bench.throughput.formats import expected, histograms
 from bench.throughput.producing import batches, blocks
@@ -19,7 +25,9 @@ from tests.arrays.uncompiled import WAYS
 from workers.events.formats.protobuf import ProtobufSchema
 from workers.events.schemas import Schema
 
-NUMBER, END_MS, SCHEMA_ID = 3_000, 1_767_225_600_000, 70_001
+NUMBER = 3_000
+END_MS = 1_767_225_600_000
+SCHEMA_ID = 70_001
 AVRO = fastavro.parse_schema(json.loads(AVRO_SCHEMA))
 PROTOBUF = ProtobufSchema(Schema("PROTOBUF", PROTOBUF_SCHEMA))
 ORDER = message_factory.GetMessageClass(PROTOBUF.message([0]))
@@ -37,7 +45,9 @@ def decoded(form: str, value: bytes) -> dict[str, Any]:
         return record
     assert value[5] == 0
     message = ORDER.FromString(value[6:])
-    found = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
+    found = json_format.MessageToDict(
+        message, always_print_fields_with_no_presence=True
+    )
     return found | {"ts": int(found["ts"])}
 
 
@@ -46,14 +56,19 @@ def decoded(form: str, value: bytes) -> dict[str, Any]:
 def test_what_is_read_is_what_was_drawn(form: str) -> None:
     read = 0
     for drawn, times in blocks(Shape(), 2, NUMBER, END_MS, 100):
-        for partition, data in batches(drawn, times, 2, Encoder(form, SCHEMA_ID)).items():
+        for partition, data in batches(
+            drawn, times, 2, Encoder(form, SCHEMA_ID)
+        ).items():
             rows = np.flatnonzero(drawn.partitions == partition).tolist()
             for i, record in zip(rows, DefaultRecordBatch(data), strict=True):
                 one, other = drawn.items[i].tolist()
-                key, items = f"shop-{drawn.keys[i]}", [f"product-{one}", f"product-{other}"]
+                key = f"shop-{drawn.keys[i]}"
+                items = [f"product-{one}", f"product-{other}"]
                 about = {"country": f"country-{one % 40}", "kind": f"kind-{other % 3}"}
                 event = {"key": key, "items": items, "ts": times[i], **about}
-                assert decoded(form, record.value) == event | {"price": (7 * one + other) % 500}
+                assert decoded(form, record.value) == event | {
+                    "price": (7 * one + other) % 500
+                }
                 assert record.timestamp == times[i] and record.key is None
                 read += 1
     assert read == NUMBER
@@ -62,10 +77,12 @@ def test_what_is_read_is_what_was_drawn(form: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_records_are_the_same_uncompiled(form: str) -> None:
-    drawn, times = Events(Shape(), 1).draw(100), END_MS + 7 * np.arange(100)
+    drawn = Events(Shape(), 1).draw(100)
+    times = END_MS + 7 * np.arange(100)
     columns = (encoded.countries, encoded.kinds, encoded.prices)
     further = np.stack([make(drawn.items) for make in columns], axis=1)
-    head, written = np.frombuffer(b"\0\0\0\0\7", dtype=np.uint8), []
+    head = np.frombuffer(b"\0\0\0\0\7", dtype=np.uint8)
+    written = []
     for way in WAYS:
         out = np.zeros(RECORD_BYTES_MAX * 100, dtype=np.uint8)
         event = drawn.keys, drawn.items, times, further
@@ -79,8 +96,17 @@ def test_the_sums_that_runs_are_held_to_are_those_of_the_events() -> None:
     for drawn, _ in blocks(Shape(), 2, NUMBER, END_MS, 100):
         for one, other in drawn.items.tolist():
             price = (7 * one + other) % 500
-            for number, seen in enumerate((2, 1, 2 * (other % 3 == 1), 1, price >= 250)):
+            for number, seen in enumerate(
+                (2, 1, 2 * (other % 3 == 1), 1, price >= 250)
+            ):
                 totals[number] += seen
     assert expected(Shape(), NUMBER) == tuple(totals)
-    kind, price = {"field": "kind", "in": ["kind-1"]}, {"field": "price", "min": 250}
-    assert [one.get("where") for one in histograms()] == [None, None, [kind], None, [price]]
+    kind = {"field": "kind", "in": ["kind-1"]}
+    price = {"field": "price", "min": 250}
+    assert [one.get("where") for one in histograms()] == [
+        None,
+        None,
+        [kind],
+        None,
+        [price],
+    ]

@@ -12,14 +12,21 @@ from bench.throughput.events import RECORD_BYTES_MAX, Events, Shape
 from bench.throughput.producing import batches, blocks
 from tests.arrays.uncompiled import WAYS
 
-PARTITIONS, NUMBER, END_MS = 4, 30_000, 1_767_225_600_000
-SHAPES = (Shape(), Shape(domain=3, users=1_000), Shape(domain=2 * NUMBER, in_turn=True, keys=1))
+PARTITIONS = 4
+NUMBER = 30_000
+END_MS = 1_767_225_600_000
+SHAPES = (
+    Shape(),
+    Shape(domain=3, users=1_000),
+    Shape(domain=2 * NUMBER, in_turn=True, keys=1),
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_record_batches_hold_what_was_drawn(shape: Shape) -> None:
-    seen, last = 0, 0
+    seen = 0
+    last = 0
     for drawn, times in blocks(shape, PARTITIONS, NUMBER, END_MS, 1_000):
         for partition, data in batches(drawn, times, PARTITIONS).items():
             batch = DefaultRecordBatch(data)
@@ -48,7 +55,8 @@ def test_items_in_turn_occur_once() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_records_are_the_same_uncompiled(shape: Shape) -> None:
-    drawn, times = Events(shape, 1).draw(200), END_MS + 7 * np.arange(200)
+    drawn = Events(shape, 1).draw(200)
+    times = END_MS + 7 * np.arange(200)
     written = []
     for way in WAYS:
         out = np.zeros(RECORD_BYTES_MAX * 200, dtype=np.uint8)

@@ -33,7 +33,11 @@ def test_the_settings_are_the_papers() -> None:
     """Epsilon 6, delta 1e-9, C = 32: another budget would compare nothing."""
     for end_share in (None, 0.6):
         [section] = tomllib.loads(settings(1_000, C, end_share))["histogram"]
-        assert (section["epsilon"], section["delta"], section["horizon"]) == (6.0, 1e-9, 1_000)
+        assert (section["epsilon"], section["delta"], section["horizon"]) == (
+            6.0,
+            1e-9,
+            1_000,
+        )
         assert section["max_items_per_user"] == 32
         assert section["max_items_per_user"] in CANDIDATES
         assert section.get("end_share") == end_share

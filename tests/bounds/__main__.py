@@ -18,19 +18,27 @@ def main() -> int:
     parser.add_argument("--stages", nargs="*")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    asked = [cell for cell in cells(given.forms) if not given.stages or cell.stage in given.stages]
-    search, begun = Search(given.seed, asked), time.monotonic()
+    asked = [
+        cell
+        for cell in cells(given.forms)
+        if not given.stages or cell.stage in given.stages
+    ]
+    search = Search(given.seed, asked)
+    begun = time.monotonic()
     end = begun + 60 * given.minutes
     said_s = begun
     with suppress(KeyboardInterrupt):
         for cell, worst in search.climb(lambda: time.monotonic() > end):
             now = time.monotonic()
             if now - said_s > 60:
-                said_s, done = now, f"{(now - begun) / 60:6.1f} min, {search.tried:,} tried"
+                said_s = now
+                done = f"{(now - begun) / 60:6.1f} min, {search.tried:,} tried"
                 print(f"{done}; {cell}: {worst.score:,.1f}", flush=True)
     took = f"{(time.monotonic() - begun) / 60:.0f} minutes"
     print(f"\n{search.tried:,} batches in {took}, seed {given.seed}")
-    print("stage      format      bytes allocated a byte read | ns of processor time a byte read")
+    print(
+        "stage      format      bytes allocated a byte read | ns of processor time a byte read"
+    )
     for line in search.table():
         print(line)
     for cell, worst in sorted(search.worst.items()):

@@ -52,7 +52,10 @@ class OneSchema:
         return self._schema
 
 
-SCHEMAS = {"avro": Schema("AVRO", json.dumps(AVRO)), "protobuf": Schema("PROTOBUF", PROTOBUF)}
+SCHEMAS = {
+    "avro": Schema("AVRO", json.dumps(AVRO)),
+    "protobuf": Schema("PROTOBUF", PROTOBUF),
+}
 HEADER = b"\0\0\0\0\1"
 
 
@@ -61,7 +64,9 @@ def encode_all(form: str, values: Sequence[bytes | None]) -> list[bytes | None]:
     if form == "json_schema":
         return [None if value is None else HEADER + value for value in values]
     schema: Any = fastavro.parse_schema(AVRO)
-    message: Any = message_factory.GetMessageClass(ProtobufSchema(SCHEMAS["protobuf"]).message([0]))
+    message: Any = message_factory.GetMessageClass(
+        ProtobufSchema(SCHEMAS["protobuf"]).message([0])
+    )
 
     def encoded(value: bytes) -> bytes:
         row = _row(value)
@@ -83,10 +88,14 @@ def _row(value: bytes) -> dict[str, Any]:
         found = json.loads(value)
     except (ValueError, RecursionError):
         found = {"kind": "damaged", "items": ["a"] * (len(value) // 3)}
-    items, lines, other = found.get("items"), found.get("lines"), found.get("other")
+    items = found.get("items")
+    lines = found.get("lines")
+    other = found.get("other")
     return {
         "key": _text(found.get("key", "s1"))[:1_000_000],
-        "items": [_text(each) for each in items] if isinstance(items, list) else [_text(items)],
+        "items": [_text(each) for each in items]
+        if isinstance(items, list)
+        else [_text(items)],
         "counts": {_text(k): 1 for k in items} if isinstance(items, dict) else {},
         "lines": [
             {"sku": _text(line.get("sku", "")), "qty": int(line.get("qty", 1))}
@@ -108,12 +117,17 @@ def _text(value: Any) -> str:
 
 def _number(value: Any) -> float:
     first = value[0] if isinstance(value, list) and value else value
-    return float(first) if isinstance(first, int | float) and abs(first) < 1e300 else 1.5
+    return (
+        float(first) if isinstance(first, int | float) and abs(first) < 1e300 else 1.5
+    )
 
 
 def _damaged(payload: bytes) -> bytes:
     """Change some bytes behind the header, the same for the same record."""
-    rng, out = random.Random(len(payload)), bytearray(payload)
+    rng = random.Random(len(payload))
+    out = bytearray(payload)
     for _ in range(1 + len(out) // 2_000):
-        out[rng.randrange(6, len(out))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+        out[rng.randrange(6, len(out))] = rng.choice(
+            (0, 1, 127, 128, 255, rng.randrange(256))
+        )
     return bytes(out)

@@ -14,7 +14,8 @@ from tests.bounds.encoded import FORMS
 from tests.bounds.shapes import BATCH_BYTES, Shape, begins, changed
 from tests.bounds.stages import VARIANTS, Cost, Stages
 
-MEMORY, TIME = "memory", "time"
+MEMORY = "memory"
+TIME = "time"
 #: What a batch costs however small it is: tables that a shard makes once, a pass over a batch.
 CONSTANT = MappingProxyType({MEMORY: 48 << 20, TIME: 40_000_000})
 #: Below this a batch says little of what a byte costs.
@@ -66,7 +67,9 @@ def cells(forms: Sequence[str] = ("json", *FORMS)) -> list[Cell]:
                 continue
             for stage in Stages(variant, form).names:
                 if variant != "rekey" or stage == "rekey":
-                    found += [Cell(stage, what, variant, form) for what in (MEMORY, TIME)]
+                    found += [
+                        Cell(stage, what, variant, form) for what in (MEMORY, TIME)
+                    ]
     return found
 
 
@@ -78,7 +81,9 @@ def _stages(variant: str, form: str, most: int) -> Stages:
 
 
 class Search:
-    def __init__(self, seed: int, asked: Sequence[Cell], most: int = BATCH_BYTES) -> None:
+    def __init__(
+        self, seed: int, asked: Sequence[Cell], most: int = BATCH_BYTES
+    ) -> None:
         """`seed` is that of all choices; `most` the approximate bytes of a batch."""
         self.worst: dict[Cell, Worst] = {}
         self.tried = 0
@@ -111,7 +116,9 @@ class Search:
         self.tried += 1
         known = self.worst[cell].score if cell in self.worst else -math.inf
         found = self._score(cell, shape)
-        if found > known and cell.what == TIME:  # again: the machine may have done something else
+        if (
+            found > known and cell.what == TIME
+        ):  # again: the machine may have done something else
             found = min(found, self._score(cell, shape))
         if found > known:
             self.worst[cell] = Worst(found, shape)
@@ -120,7 +127,9 @@ class Search:
     def _score(self, cell: Cell, shape: Shape) -> float:
         """Return a shape's score: below any other where nothing of it comes to the stage."""
         stages = _stages(cell.variant, cell.form, self._most)
-        cost = stages.run(shape, memory=cell.what == MEMORY, only=cell.stage).get(cell.stage)
+        cost = stages.run(shape, memory=cell.what == MEMORY, only=cell.stage).get(
+            cell.stage
+        )
         return -math.inf if cost is None else score(cell.what, cost)
 
     def table(self) -> Iterator[str]:
@@ -133,7 +142,8 @@ class Search:
                     of = [c for c in self.worst if (c.stage, c.form, c.what) == place]
                     if of:
                         cell = max(of, key=lambda each: self.worst[each].score)
-                        worst, most = self.worst[cell], f"{BOUNDS[what][stage]:6,.0f}"
+                        worst = self.worst[cell]
+                        most = f"{BOUNDS[what][stage]:6,.0f}"
                         found = f"{cell.variant}: {said(worst.shape)}"
                         row.append(f"{worst.score:9,.1f} of {most}  {found}")
                 if row:
@@ -146,7 +156,9 @@ class Search:
 def said(shape: Shape) -> str:
     kinds = []
     for kind in shape.kinds:
-        fields = " ".join(f"{name}={atom}({size:,})" for name, atom, size in kind.fields)
+        fields = " ".join(
+            f"{name}={atom}({size:,})" for name, atom, size in kind.fields
+        )
         habit = "" if kind.habit == "plain" else f" {kind.habit}({kind.habit_size:,})"
         value = "null" if kind.null else fields + habit
         key = f" key={kind.key_bytes}" if kind.key_bytes else ""

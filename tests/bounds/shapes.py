@@ -15,7 +15,9 @@ NOW_MS = 1_795_296_236_471
 Atom = Callable[[int, random.Random], bytes]
 
 
-def _repeated(opening: bytes, one: bytes, closing: bytes, separator: bytes = b",") -> Atom:
+def _repeated(
+    opening: bytes, one: bytes, closing: bytes, separator: bytes = b","
+) -> Atom:
     def made(size: int, rng: random.Random) -> bytes:
         number = max(1, size // (len(one) + len(separator)))
         return opening + separator.join([one] * number) + closing
@@ -78,12 +80,16 @@ ATOMS: Mapping[str, Atom] = MappingProxyType(
         "lines": _repeated(b"[", b'{"sku":"a","qty":2}', b"]"),
         "short lines": _repeated(b"[", b'{"sku":1,"qty":2}', b"]"),
         "distinct lines": _numbered(b"[", b'{"sku":"%d","qty":2}', b"]"),
-        "lines turned": _repeated(b"[", b'{"qty":2,"sku":"a"},{"sku":"a","qty":2}', b"]"),
+        "lines turned": _repeated(
+            b"[", b'{"qty":2,"sku":"a"},{"sku":"a","qty":2}', b"]"
+        ),
         "empty lines": _repeated(b"[", b"{}", b"]"),
         "lines twice": _repeated(b"[", b'{"sku":1,"qty":2,"sku":3}', b"]"),
         "lines of exponents": _repeated(b"[", b'{"sku":"a","qty":1e0}', b"]"),
         "lines of halves": _repeated(b"[", b'{"sku":1,"qty":0.5}', b"]"),
-        "lines of long halves": _repeated(b"[", b'{"sku":1,"qty":0.5%s}' % (b"0" * 31), b"]"),
+        "lines of long halves": _repeated(
+            b"[", b'{"sku":1,"qty":0.5%s}' % (b"0" * 31), b"]"
+        ),
         "halves, then a long one": lambda size, rng: (
             b"["
             + b'{"sku":1,"qty":0.5},' * max(1, size // 21)
@@ -128,14 +134,22 @@ class Kind:
         """Return a record's value, no field of which is larger than so many bytes."""
         if self.null:
             return None
-        made = {name: ATOMS[atom](min(size, most), rng) for name, atom, size in self.fields}
+        made = {
+            name: ATOMS[atom](min(size, most), rng) for name, atom, size in self.fields
+        }
         made = {"key": b'"s1"', "ts": b"%d" % NOW_MS, **made}
         size = min(self.habit_size, most)
         colon, comma = (b" : ", b" , ") if self.habit == "spaced" else (b":", b",")
         names = {name: name.encode() for name in made}
         if self.habit == "escaped names":
-            names = {name: b"".join(b"\\u%04x" % c for c in name.encode()) for name in made}
-        parts = [b'"' + names[name] + b'"' + colon + made[name] for name in made if made[name]]
+            names = {
+                name: b"".join(b"\\u%04x" % c for c in name.encode()) for name in made
+            }
+        parts = [
+            b'"' + names[name] + b'"' + colon + made[name]
+            for name in made
+            if made[name]
+        ]
         if self.habit == "ten of each":
             parts = parts * 10
         elif self.habit == "names twice":
@@ -155,7 +169,9 @@ class Shape:
     codec: str = "none"
     seed: int = 0
 
-    def records(self, most: int = BATCH_BYTES) -> tuple[list[bytes | None], list[bytes | None]]:
+    def records(
+        self, most: int = BATCH_BYTES
+    ) -> tuple[list[bytes | None], list[bytes | None]]:
         """Return keys and values of a batch; it ends, and no field is larger, at so many bytes."""
         rng = random.Random(self.seed)
         values: list[bytes | None] = []
@@ -197,9 +213,14 @@ def together(size: int = 6_000) -> list[Shape]:
 
     A few batches tell whether anything is bad; a climb then drops what is not.
     """
-    written = [*((name, "plain") for name in FIELDS), *(("items", habit) for habit in HABITS[1:])]
+    written = [
+        *((name, "plain") for name in FIELDS),
+        *(("items", habit) for habit in HABITS[1:]),
+    ]
     return [
-        Shape(tuple(Kind(((name, atom, size),), habit, size) for atom in ATOMS), RECORDS)
+        Shape(
+            tuple(Kind(((name, atom, size),), habit, size) for atom in ATOMS), RECORDS
+        )
         for name, habit in written
     ]
 
@@ -228,14 +249,17 @@ def changed(shape: Shape, rng: random.Random) -> Shape:
         times = int(kind.times * rng.choice((0.1, 0.5, 2, 10)))
         kinds[at] = replace(kind, times=max(1, min(20_000, times)))
     elif choice == 8 and len(kinds) < 4:
-        other, place = rng.choice(begins()).kinds[0], rng.randrange(len(kinds) + 1)
+        other = rng.choice(begins()).kinds[0]
+        place = rng.randrange(len(kinds) + 1)
         kinds.insert(place, replace(other, times=rng.choice((1, 1, 10, 1_000))))
     elif choice == 9 and len(kinds) > 1:
         del kinds[at : at + rng.choice((1, len(kinds) // 2))]
     else:
         key_bytes = rng.choice((0, 0, 5, 1_000, 2_000))
         kinds[at] = replace(kind, key_bytes=key_bytes, null=rng.random() < 0.05)
-    rounds = max(1, min(RECORDS, int(shape.rounds * rng.choice((0.1, 0.5, 1, 1, 1, 1, 2, 10)))))
+    rounds = max(
+        1, min(RECORDS, int(shape.rounds * rng.choice((0.1, 0.5, 1, 1, 1, 1, 2, 10))))
+    )
     codec = rng.choice(CODECS) if rng.random() < 0.1 else shape.codec
     seed = rng.randrange(1 << 30) if rng.random() < 0.1 else shape.seed
     return Shape(tuple(kinds), rounds, codec, seed)

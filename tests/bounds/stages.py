@@ -81,26 +81,38 @@ VARIANTS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
                 unk(),
                 unk("lines", items="lines[].sku", count="lines[].qty", max_items=1_000),
                 _prices(),
-                unk("kinds", key="kind", items="other", where=[{"field": "price", "min": 3}]),
+                unk(
+                    "kinds",
+                    key="kind",
+                    items="other",
+                    where=[{"field": "price", "min": 3}],
+                ),
                 unk("names", items="user", where=[{"field": "kind", "in": _KINDS}]),
             ],
         },
         "sums": {
             "events": {"items": "lines[].sku"},
             "histogram": [
-                unk(f"sums{n}", sum={"field": "lines[].qty", "from": 0, "to": 10 + n, "step": 1})
+                unk(
+                    f"sums{n}",
+                    sum={"field": "lines[].qty", "from": 0, "to": 10 + n, "step": 1},
+                )
                 for n in range(5)
             ],
         },
         "users": {
             "events": {"user": "user"},
             "privacy": {"unit": "user"},
-            "histogram": [unk(max_items_per_user=20, max_items=10, epsilon=1.0, delta=1e-9)],
+            "histogram": [
+                unk(max_items_per_user=20, max_items=10, epsilon=1.0, delta=1e-9)
+            ],
         },
         "rekey": {
             "events": {"user": "user"},
             "privacy": {"unit": "user", "rekey": True},
-            "histogram": [unk(max_items_per_user=20, max_items=10, epsilon=1.0, delta=1e-9)],
+            "histogram": [
+                unk(max_items_per_user=20, max_items=10, epsilon=1.0, delta=1e-9)
+            ],
         },
     }
 )
@@ -109,7 +121,9 @@ VARIANTS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
 @dataclass(frozen=True, slots=True)
 class Cost:
     nbytes: int  # uncompressed, of the keys, values and framing read
-    peak: int  # bytes allocated at the same time by Python and numpy, beyond those before
+    peak: (
+        int  # bytes allocated at the same time by Python and numpy, beyond those before
+    )
     cpu_ns: int  # processor time of the thread
 
 
@@ -120,7 +134,12 @@ _EVENTS = {"topic": "events", "key": "key", "items": "items", "timestamp": "ts"}
 def settings_of(variant: str) -> Settings:
     given = VARIANTS[variant]
     document = {
-        "worker": {"name": "bounds", "data_dir": "data", "key_file": "key", "owner_partitions": 1},
+        "worker": {
+            "name": "bounds",
+            "data_dir": "data",
+            "key_file": "key",
+            "owner_partitions": 1,
+        },
         "kafka": {"bootstrap": "127.0.0.1:1"},
         "events": _EVENTS | given.get("events", {}),
         "privacy": {"unit": "event", **given.get("privacy", {})},
@@ -161,17 +180,24 @@ def _factory(variant: str) -> Factory:
     names = ["events", settings.contributions_topic, settings.contribute_state_topic]
     names += [settings.release_state_topic, "bounds.by-user", "bounds.rekey-state"]
     existing = {name: ExistingTopic(name, 1) for name in names}
-    of: Any = {"by_user": "bounds.by-user" if settings.privacy.rekey else None, "embedded": True}
+    of: Any = {
+        "by_user": "bounds.by-user" if settings.privacy.rekey else None,
+        "embedded": True,
+    }
     topics = Topics(events=("events",), plan=[], existing=existing, **of)
     return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)
 
 
 def fetched(keys: Column, values: Column, codec: str = "none") -> bytes:
     out = bytearray()
-    at, offset = 0, 0
+    at = 0
+    offset = 0
     while at < len(values):
-        builder = DefaultRecordBatchBuilder(2, CODECS.index(codec), 0, -1, -1, -1, 1 << 30)
-        size, first = 0, at
+        builder = DefaultRecordBatchBuilder(
+            2, CODECS.index(codec), 0, -1, -1, -1, 1 << 30
+        )
+        size = 0
+        first = at
         while at < len(values) and (at == first or size < BATCH_BYTES):
             builder.append(at - first, NOW_MS, keys[at], values[at], [])
             size += len(values[at] or b"") + len(keys[at] or b"") + 8
@@ -185,7 +211,14 @@ def fetched(keys: Column, values: Column, codec: str = "none") -> bytes:
 
 def _feed(shard: Shard, raw: bytes) -> None:
     response = PartitionRecords(
-        TopicPartition("t", 0), RecordSet(raw), None, 0, None, None, True, READ_COMMITTED
+        TopicPartition("t", 0),
+        RecordSet(raw),
+        None,
+        0,
+        None,
+        None,
+        True,
+        READ_COMMITTED,
     )
     records = ColumnRecords.of(response)
     start = 0
@@ -198,9 +231,13 @@ def _feed(shard: Shard, raw: bytes) -> None:
 class Stages:
     """The stages of one variant of settings and one format; each call begins with fresh ones."""
 
-    def __init__(self, variant: str, form: str = "json", most: int = WHOLE_BYTES) -> None:
+    def __init__(
+        self, variant: str, form: str = "json", most: int = WHOLE_BYTES
+    ) -> None:
         """`form` is the encoding of records, `most` the approximate bytes of a batch."""
-        self.variant, self.form, self.most = variant, form, most
+        self.variant = variant
+        self.form = form
+        self.most = most
         self._settings = settings_of(variant)
 
     def warm(self) -> None:
@@ -214,7 +251,9 @@ class Stages:
         offline = ("check", "replay") if self.form == "json" else ()
         return (*first, "contribute", "release", *offline)
 
-    def run(self, shape: Shape, *, memory: bool = True, only: str | None = None) -> dict[str, Cost]:
+    def run(
+        self, shape: Shape, *, memory: bool = True, only: str | None = None
+    ) -> dict[str, Cost]:
         """Return what a batch costs each stage, or `only` one; those before it run as well.
 
         `memory`: trace memory, which takes time; else `peak` is 0.
@@ -241,19 +280,27 @@ class Stages:
             assert factory._by_user is not None
             rekey = factory.rekey(next(iter(factory._by_user.sources)))
             self._give_format(rekey, factory)
-            found["rekey"], committed = self._stage(rekey, keys, values, shape.codec, memory)
+            found["rekey"], committed = self._stage(
+                rekey, keys, values, shape.codec, memory
+            )
             values = [value for value, _ in committed.forwarded]
             keys = [key for _, key in committed.forwarded]
             if not values or only == "rekey":
                 return found
         contribute = factory.contribute(next(iter(factory.sources)))
         self._give_format(contribute, factory)
-        found["contribute"], committed = self._stage(contribute, keys, values, shape.codec, memory)
+        found["contribute"], committed = self._stage(
+            contribute, keys, values, shape.codec, memory
+        )
         topic = self._settings.contributions_topic
-        sent = [message.value for message in committed.messages if message.topic == topic]
+        sent = [
+            message.value for message in committed.messages if message.topic == topic
+        ]
         if sent and only != "contribute":
             records = [None] * len(sent), sent
-            found["release"], _ = self._stage(factory.release(0), *records, "none", memory)
+            found["release"], _ = self._stage(
+                factory.release(0), *records, "none", memory
+            )
         if only is None and self.form == "json" and not self._settings.privacy.rekey:
             found["check"] = self._check(keys, values, memory)
             found["replay"] = self._replay(keys, values, memory)
@@ -273,14 +320,16 @@ class Stages:
 
         reader = factory._reader
         if isinstance(shard, RekeyShard):
-            shard._fmt, shard._whole = form(shard._reader.tree), form(reader.layout.tree)
+            shard._fmt = form(shard._reader.tree)
+            shard._whole = form(reader.layout.tree)
         else:
             shard._reader._fmt = form(reader.layout.tree)
 
     def _stage(
         self, shard: Any, keys: Column, values: Column, codec: str, memory: bool
     ) -> tuple[Cost, _Committed]:
-        raw, committed = fetched(keys, values, codec), _Committed(shard)
+        raw = fetched(keys, values, codec)
+        committed = _Committed(shard)
 
         def work() -> None:
             _feed(shard, raw)
@@ -307,14 +356,21 @@ class Stages:
 
             def work() -> None:
                 # What is out of order ends a replay with a message.
-                with suppress(SettingsError), open_source(self._settings, str(path)) as source:
+                with (
+                    suppress(SettingsError),
+                    open_source(self._settings, str(path)) as source,
+                ):
                     replay(self._settings, KEY, source, lambda snapshot: None)
 
             return _measured(work, _size([], values), memory)
 
 
 def _size(keys: Column, values: Column) -> int:
-    return sum(len(v or b"") for v in values) + sum(len(k or b"") for k in keys) + 8 * len(values)
+    return (
+        sum(len(v or b"") for v in values)
+        + sum(len(k or b"") for k in keys)
+        + 8 * len(values)
+    )
 
 
 def _measured(work: Callable[[], object], nbytes: int, memory: bool) -> Cost:

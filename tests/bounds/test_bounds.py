@@ -32,7 +32,9 @@ class Short:
     def climb(self) -> Search:
         search = Search(1, self.cells, self.most)
         end = len(self.cells) * len(self.first) + self.tries
-        for _ in chain(search.begin(self.first), search.climb(lambda: search.tried >= end)):
+        for _ in chain(
+            search.begin(self.first), search.climb(lambda: search.tried >= end)
+        ):
             if search.above():
                 break
         return search
@@ -41,22 +43,29 @@ class Short:
 pytestmark = pytest.mark.slow
 
 #: The settings that have the most work with an event.
-MOST_WORK = [one for one in cells(["json", "avro"]) if one.variant in ("several", "rekey")]
+MOST_WORK = [
+    one for one in cells(["json", "avro"]) if one.variant in ("several", "rekey")
+]
 ALL = Short(MOST_WORK, [], 30, 100_000)
 #: Where the faults are planted. Loops over pairs show at once in some first shape, as their time jumps.
-PAIRS = Short([Cell("contribute", TIME, "items", "json")], begins(["items"]), 10, 100_000)
+PAIRS = Short(
+    [Cell("contribute", TIME, "items", "json")], begins(["items"]), 10, 100_000
+)
 #: No first shape shows the buffer. Of 24 seeds, 23 found it within 42 steps, the last in 62; seed 1 in 4.
 ROWS = Short([Cell("contribute", MEMORY, "several", "json")], together(), 50, 200_000)
 
 #: Bytes of a batch of the worst shapes: so many that they cost more than `CONSTANT`.
 WORST_BYTES = 1_000_000
-ONES, EMPTY = Shape((of(items=("ones", 970_000)),)), Shape((of(items=("empty words", 970_000)),))
+ONES = Shape((of(items=("ones", 970_000)),))
+EMPTY = Shape((of(items=("empty words", 970_000)),))
 NULLS = Shape((Kind((), null=True),), 20_000)
 NO_TIMES = Shape((of(ts=("distinct words", 20)),), 10_000)
 DAMAGED = Shape((of(ts=("cut off", 20)),), 10_000)
 NO_KEYS = Shape((of(key=("words", 6)),), 10_000)
 ODD_KEYS = Shape((of(key=("words", 18), kind=("escaped counts", 8)),), 3_000)
-DISTINCT = Shape((of(items=("distinct words", 20), lines=("distinct lines", 20)),), 60_000)
+DISTINCT = Shape(
+    (of(items=("distinct words", 20), lines=("distinct lines", 20)),), 60_000
+)
 LINES = Shape((of(lines=("distinct lines", 970_000)),))
 TWICE = Shape((Kind((("other", "lines of exponents", 20),), "names twice"),), 400)
 HALVES = Shape((of(lines=("halves, then a long one", 970_000)),))
@@ -69,7 +78,10 @@ WORST = [
     (Cell("contribute", MEMORY, "several", "protobuf"), EMPTY),
     (Cell("contribute", TIME, "items", "json"), NULLS),
     (Cell("contribute", TIME, "sums", "json"), HALVES),
-    (Cell("contribute", TIME, "sums", "json"), Shape((of(lines=("lines of halves", 970_000)),))),
+    (
+        Cell("contribute", TIME, "sums", "json"),
+        Shape((of(lines=("lines of halves", 970_000)),)),
+    ),
     (Cell("check", TIME, "sums", "json"), HALVES),
     (Cell("contribute", TIME, "several", "json_schema"), NO_TIMES),
     (Cell("contribute", TIME, "several", "protobuf"), DAMAGED),
@@ -101,8 +113,12 @@ def worst(cell: Cell, shape: Shape) -> float:
     return search.worst[cell].score
 
 
-@pytest.mark.parametrize(("cell", "shape"), WORST, ids=[named(cell) for cell, _ in WORST])
-def test_the_worst_shapes_known_are_within_their_bounds(cell: Cell, shape: Shape) -> None:
+@pytest.mark.parametrize(
+    ("cell", "shape"), WORST, ids=[named(cell) for cell, _ in WORST]
+)
+def test_the_worst_shapes_known_are_within_their_bounds(
+    cell: Cell, shape: Shape
+) -> None:
     assert worst(cell, shape) <= bound(cell), said(shape)
 
 
@@ -140,9 +156,11 @@ def test_a_short_climb_finds_a_buffer_that_doubles_with_the_rows(
         self: Json, data: Bytes, values: Longs, plain: Bools | None = None
     ) -> Iterator[FieldSpans]:
         for logs in right(self, data, values, plain):
-            rows, size = 8 * len(logs.ends) + 64, len(data)
+            rows = 8 * len(logs.ends) + 64
+            size = len(data)
             while rows < len(logs.rows):
-                rows, size = 2 * rows, 2 * size
+                rows = 2 * rows
+                size = 2 * size
             decoded = np.empty(min(size, 1 << 29), dtype=np.uint8)
             yield logs
             del decoded

@@ -48,7 +48,9 @@ def file_of(directory: Path, lines: Iterable[bytes], name: str = "events.jsonl")
         (b"5", ""),
     ],
 )
-def test_a_record_that_is_no_json_object_is_recognised(value: bytes, words: str) -> None:
+def test_a_record_that_is_no_json_object_is_recognised(
+    value: bytes, words: str
+) -> None:
     told = hint(value)
     assert (words in told) if words else not told
 
@@ -61,7 +63,9 @@ def test_check_shows_what_such_records_are(tmp_path: Path) -> None:
     assert "json_schema" in why.hint
 
 
-def test_mongodbs_extended_json_is_read_by_the_path_that_check_names(tmp_path: Path) -> None:
+def test_mongodbs_extended_json_is_read_by_the_path_that_check_names(
+    tmp_path: Path,
+) -> None:
     extended = {**EVENT, "ts": {"$date": "2026-11-22T10:00:00Z"}}
     source = file_of(tmp_path, [json.dumps(extended).encode()])
     iso = {"timestamp_unit": "iso"}
@@ -77,8 +81,12 @@ def test_a_label_that_pandas_made_a_float_is_named(tmp_path: Path) -> None:
     assert "decimal point" in why.hint
 
 
-@pytest.mark.parametrize("written", [b"%s", b"%s\r", b"\xef\xbb\xbf%s"], ids=["lf", "crlf", "bom"])
-def test_events_are_read_however_lines_begin_and_end(tmp_path: Path, written: bytes) -> None:
+@pytest.mark.parametrize(
+    "written", [b"%s", b"%s\r", b"\xef\xbb\xbf%s"], ids=["lf", "crlf", "bom"]
+)
+def test_events_are_read_however_lines_begin_and_end(
+    tmp_path: Path, written: bytes
+) -> None:
     source = file_of(tmp_path, [written % TEXT.encode()] * 3)
     assert examined(settings_in(tmp_path, [unk("a")]), source).accepted == 3
 
@@ -97,8 +105,12 @@ def test_blank_lines_between_events_are_nothing(tmp_path: Path) -> None:
     assert (findings.accepted, findings.rejected) == (3, 0)
 
 
-@pytest.mark.parametrize("written", ["1795333200000.25", "1.7953332e12", '"1795333200000"'])
-def test_a_time_in_ms_is_read_in_every_notation_of_the_number(tmp_path: Path, written: str) -> None:
+@pytest.mark.parametrize(
+    "written", ["1795333200000.25", "1.7953332e12", '"1795333200000"']
+)
+def test_a_time_in_ms_is_read_in_every_notation_of_the_number(
+    tmp_path: Path, written: str
+) -> None:
     source = file_of(tmp_path, [TEXT.replace(str(MS), written).encode()])
     findings = examined(settings_in(tmp_path, [unk("a")]), source)
     assert findings.first_ms == MS
@@ -107,7 +119,9 @@ def test_a_time_in_ms_is_read_in_every_notation_of_the_number(tmp_path: Path, wr
 def test_debeziums_deletions_are_named_and_can_be_left_out(tmp_path: Path) -> None:
     changes = [{"before": None, "after": EVENT, "op": "c", "ts_ms": MS}] * 3
     deleted = {"before": EVENT, "after": None, "op": "d", "ts_ms": MS}
-    source = file_of(tmp_path, [json.dumps(change).encode() for change in [*changes, deleted]])
+    source = file_of(
+        tmp_path, [json.dumps(change).encode() for change in [*changes, deleted]]
+    )
     fields = {"key": "after.key", "items": "after.items", "timestamp": "ts_ms"}
     findings = examined(settings_in(tmp_path, [unk("a")], **fields), source)
     (why,) = findings.why
@@ -131,16 +145,22 @@ def test_a_settings_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> Non
     assert load(path).worker.name == "w"
 
 
-def test_a_scheme_before_the_bootstrap_address_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_scheme_before_the_bootstrap_address_is_refused_by_name(
+    tmp_path: Path,
+) -> None:
     settings_in(tmp_path, [unk("a")])
     path = tmp_path / "settings.toml"
-    path.write_text(path.read_text().replace("nowhere:9092", "PLAINTEXT://nowhere:9092"))
+    path.write_text(
+        path.read_text().replace("nowhere:9092", "PLAINTEXT://nowhere:9092")
+    )
     with pytest.raises(SettingsError, match="kafka.bootstrap"):
         load(path)
 
 
 @pytest.mark.parametrize("name", ["sasl.jaas.config", "ssl.truststore.location"])
-def test_settings_of_javas_clients_are_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_settings_of_javas_clients_are_refused_by_name(
+    tmp_path: Path, name: str
+) -> None:
     store = tmp_path / "client.jks"
     store.touch()
     with pytest.raises(KafkaException, match="Java"):

@@ -25,7 +25,9 @@ from tests.chaos.segment import Result
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="ends of workers, of any kind")
+    parser.add_argument(
+        "--kills", type=int, default=100, help="ends of workers, of any kind"
+    )
     parser.add_argument("--seed", type=int, default=None)
     said = "the schedule of a run, or its output: instead of drawing one"
     parser.add_argument("--schedule", type=Path, default=None, help=said)

@@ -26,10 +26,14 @@ def one_tick_once(snapshots: list[dict[str, Any]]) -> int:
         place = s["histogram"], s["key"], s["start"], s["end"]
         pages[*place, s.get("part", 1)].append(s["page"])
     for of_part, numbers in pages.items():
-        assert sorted(numbers) == list(range(1, len(numbers) + 1)), f"{of_part}: pages {numbers}"
+        assert sorted(numbers) == list(range(1, len(numbers) + 1)), (
+            f"{of_part}: pages {numbers}"
+        )
     places = sorted({place[:4] for place in pages})
     for before, after in pairwise(places):
-        assert before[:2] != after[:2] or before[3] <= after[2], f"{before} and {after} overlap"
+        assert before[:2] != after[:2] or before[3] <= after[2], (
+            f"{before} and {after} overlap"
+        )
     return len({(histogram, end) for histogram, _, _, end in places})
 
 

@@ -28,7 +28,8 @@ def shift_clock(ms: int, from_s: float, told: Callable[[], object]) -> None:
     The product reads no other wall clock. Records that have no time are dated here, as librdkafka
     would by that clock: brokers refuse those of a clock more than an hour ahead.
     """
-    began_s, jumped = time.monotonic() + from_s, threading.Event()
+    began_s = time.monotonic() + from_s
+    jumped = threading.Event()
 
     def shift_ns() -> int:
         if time.monotonic() < began_s:
@@ -38,7 +39,8 @@ def shift_clock(ms: int, from_s: float, told: Callable[[], object]) -> None:
             told()
         return ms * 1_000_000
 
-    now, now_ns = time.time, time.time_ns
+    now = time.time
+    now_ns = time.time_ns
     time.time = lambda: now() + shift_ns() / 1e9
     time.time_ns = lambda: now_ns() + shift_ns()
 
@@ -53,11 +55,17 @@ def shift_clock(ms: int, from_s: float, told: Callable[[], object]) -> None:
     patch(Transactions, "_produce", produce)
 
 
-def fail_disk(kind: str, from_s: float, to_s: float, told: Callable[[], object]) -> None:
+def fail_disk(
+    kind: str, from_s: float, to_s: float, told: Callable[[], object]
+) -> None:
     """Make the local copies of this process fail for a while, as RocksDB reports it."""
     began_s = time.monotonic()
     number = errno.ENOSPC if kind == "full" else errno.EIO
-    named = ("items", "get") if kind == "failing to read" else ("__init__", "write", "check_exists")
+    named = (
+        ("items", "get")
+        if kind == "failing to read"
+        else ("__init__", "write", "check_exists")
+    )
 
     def failing(original: Any) -> Any:
         def call(self: Disk, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +82,9 @@ def fail_disk(kind: str, from_s: float, to_s: float, told: Callable[[], object])
         patch(Disk, name, failing)
 
 
-def spoil_copy(kind: str, own: Path, other: Path, kept: Path, rng: random.Random) -> None:
+def spoil_copy(
+    kind: str, own: Path, other: Path, kept: Path, rng: random.Random
+) -> None:
     """Change `data_dir` of a worker that is down; `kept` is an older copy, made here at first."""
     if not own.exists():
         return
@@ -101,7 +111,8 @@ def _copy(source: str, target: str) -> None:
 
 def make_trouble(brokers: Brokers, network: Network | None, trouble: Trouble) -> None:
     """Cause a fault of one or more brokers and mend it; return when it is mended."""
-    one, kind = brokers[trouble.broker], trouble.kind
+    one = brokers[trouble.broker]
+    kind = trouble.kind
     if kind == "restarted in turn":
         for each in brokers:
             each.stop()
@@ -117,8 +128,13 @@ def make_trouble(brokers: Brokers, network: Network | None, trouble: Trouble) ->
         time.sleep(trouble.for_s)
         network.mend(trouble.broker)
     else:
-        more = [brokers[(trouble.broker + 1) % len(brokers)]] if kind == "two killed" else []
-        hit, frozen = Brokers([one, *more]), kind == "frozen"
+        more = (
+            [brokers[(trouble.broker + 1) % len(brokers)]]
+            if kind == "two killed"
+            else []
+        )
+        hit = Brokers([one, *more])
+        frozen = kind == "frozen"
         hit.each(OwnBroker.freeze if frozen else OwnBroker.kill)
         time.sleep(trouble.for_s)
         hit.each(OwnBroker.thaw if frozen else OwnBroker.start)

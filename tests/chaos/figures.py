@@ -13,7 +13,8 @@ def figures(results: Iterable[Result]) -> Iterator[str]:
     """Yield lines: a row for each step, then times to recover, then sums."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     waits: dict[tuple[str, float], list[float]] = defaultdict(list)
-    spoilt, sums = Counter[str](), Counter[str]()
+    spoilt = Counter[str]()
+    sums = Counter[str]()
     for result in results:
         spoilt.update(result.spoilt)
         sums.update(segments=1, events=result.events, ticks=result.ticks)
@@ -31,7 +32,8 @@ def figures(results: Iterable[Result]) -> Iterator[str]:
     yield f"{'to the next commit':36}{'n':>6}{'median s':>10}{'99 % s':>9}{'worst s':>9}"
     for (kind, session_s), found in sorted(waits.items()):
         if found:
-            middle, late = median(found), sorted(found)[len(found) * 99 // 100]
+            middle = median(found)
+            late = sorted(found)[len(found) * 99 // 100]
             what = f"{kind}, session {session_s:g} s"
             yield f"{what:36}{len(found):6}{middle:10.1f}{late:9.1f}{max(found):9.1f}"
     for what, number in sorted(spoilt.items()):

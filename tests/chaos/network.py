@@ -16,7 +16,8 @@ listeners=PLAINTEXT://127.0.0.1:{port},CUT://127.0.0.1:1{port!s:.4},CONTROLLER:/
 advertised.listeners=PLAINTEXT://127.0.0.1:{port},CUT://127.0.0.3:1{port!s:.4}
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,CUT:PLAINTEXT
 """
-_BEHIND, _BEFORE = "127.0.0.1", "127.0.0.3"
+_BEHIND = "127.0.0.1"
+_BEFORE = "127.0.0.3"
 
 
 class Network:
@@ -64,7 +65,10 @@ class Network:
                 except OSError:  # the broker is down
                     writer.close()
                     return
-                for pump in (_pump(reader, ahead, passes), _pump(behind, writer, passes)):
+                for pump in (
+                    _pump(reader, ahead, passes),
+                    _pump(behind, writer, passes),
+                ):
                     self._pumps.add(task := self._loop.create_task(pump))
                     task.add_done_callback(self._pumps.discard)
 

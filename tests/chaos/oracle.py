@@ -24,15 +24,19 @@ USERS = [f"user-{i}" for i in range(1_000)]
 
 class Oracle:
     def __init__(self, segment: Segment, lanes: list[Lane]) -> None:
-        self._segment, self._lanes = segment, lanes
-        self._rng, self._sources = random.Random(segment.seed), sum(segment.topics)
+        self._segment = segment
+        self._lanes = lanes
+        self._rng = random.Random(segment.seed)
+        self._sources = sum(segment.topics)
         #: Every event with its time and its source partition, in the order of that partition.
         self.sent: list[tuple[dict[str, Any], int, int]] = []
 
     def grow(self, partitions: int) -> None:
         self._sources += partitions
 
-    def backlog(self, end_ms: int, span_ms: int = 30_000) -> Iterator[tuple[int, dict[str, Any]]]:
+    def backlog(
+        self, end_ms: int, span_ms: int = 30_000
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield past events, nearly in order; one in twenty is late, some beyond the grace."""
         number = self._segment.backlog
         for i in range(number):
@@ -63,7 +67,9 @@ class Oracle:
         marks = [place.watermark for place in sources]
         for event, at, partition in self.sent:
             before = marks[partition]
-            mark = marks[partition] = at if before is None else max(before, at - GRACE_MS)
+            mark = marks[partition] = (
+                at if before is None else max(before, at - GRACE_MS)
+            )
             yield event, max(at, mark)
 
     def expected(self, site: Site) -> Counter[Contributed]:
@@ -77,16 +83,22 @@ class Oracle:
         for event, at in counted:
             for lane in self._lanes:
                 tick = (at - lane.start_ms) // lane.tick_ms + 1
-                for label, n in bound(event["items"], lane.max_items, lane.max_count).items():
+                for label, n in bound(
+                    event["items"], lane.max_items, lane.max_count
+                ).items():
                     total[Contributed(lane, tick, event["key"], label)] += n
         return +total
 
-    def by_label(self, events: Iterable[dict[str, Any]] | None = None) -> Counter[Totals]:
+    def by_label(
+        self, events: Iterable[dict[str, Any]] | None = None
+    ) -> Counter[Totals]:
         """Return counts whatever their tick: what remains true on a wrong clock."""
         total: Counter[Totals] = Counter()
         for event in (event for event, _, _ in self.sent) if events is None else events:
             for lane in self._lanes:
-                for label, n in bound(event["items"], lane.max_items, lane.max_count).items():
+                for label, n in bound(
+                    event["items"], lane.max_items, lane.max_count
+                ).items():
                     total[event["key"], label, lane] += n
         return +total
 

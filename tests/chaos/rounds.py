@@ -66,7 +66,9 @@ class Cluster:
         """Run segments whose workers kill the only broker, which is started again each time."""
         assert self.brokers is not None
         [broker] = self.brokers
-        number, calm, over = self.directory / "broker.pid", threading.Event(), threading.Event()
+        number = self.directory / "broker.pid"
+        calm = threading.Event()
+        over = threading.Event()
         write_atomically(number, str(broker.pid).encode())
         # All topics are there before the first kill.
         running = [self._prepared(segment, calm, number) for segment in each.segments]
@@ -124,7 +126,9 @@ def _failed(segment: Segment, failure: Exception, said: str = "") -> Result:
 
 
 @contextmanager
-def cluster(brokers: int, directory: Path, *, living: str = _LIVING) -> Iterator[Cluster]:
+def cluster(
+    brokers: int, directory: Path, *, living: str = _LIVING
+) -> Iterator[Cluster]:
     if brokers == 3:
         with (
             three_brokers(_SESSIONS + PROPERTIES) as three,

@@ -17,14 +17,28 @@ from tests.chaos.steps import BROKER, START_STEPS, STEPS
 KINDS = ("kill", "stop", "term")
 #: Step of an act at a random moment, which is the driver's.
 RANDOM = "at random"
-CLOCKS_MS = {"+1h": 3_600_000, "-1h": -3_600_000, "+1y": 31_536_000_000, "-1y": -31_536_000_000}
+CLOCKS_MS = {
+    "+1h": 3_600_000,
+    "-1h": -3_600_000,
+    "+1y": 31_536_000_000,
+    "-1y": -31_536_000_000,
+}
 COPIES = ("truncated", "rolled back", "swapped", "deleted")
 DISKS = ("full", "failing to write", "failing to read")
 #: Faults of the only broker, and of three.
 OUTAGES = ("killed", "frozen")
-PARTIAL = ("restarted in turn", "killed", "frozen", "leaders moved", "two killed", "cut off")
+PARTIAL = (
+    "restarted in turn",
+    "killed",
+    "frozen",
+    "leaders moved",
+    "two killed",
+    "cut off",
+)
 #: Acts of a segment; the last round of so many has an outage, and the last segment a wrong clock.
-ACTS, OUTAGE_EVERY, CLOCK_EVERY = 12, 6, 9
+ACTS = 12
+OUTAGE_EVERY = 6
+CLOCK_EVERY = 9
 
 
 class Act(msgspec.Struct, omit_defaults=True):
@@ -119,7 +133,9 @@ class Deck:
         [hand] = self._rng.choices(hands, [len(hand) for hand in hands])
         step, kind = hand.pop()
         return Act(
-            kind, step, nth=1 if STEPS[step].seldom else self._rng.choice((1, 1, 2, 3, 5, 9))
+            kind,
+            step,
+            nth=1 if STEPS[step].seldom else self._rng.choice((1, 1, 2, 3, 5, 9)),
         )
 
     def at_random(self) -> Act:
@@ -129,7 +145,9 @@ class Deck:
     def _hand(self, feature: str) -> list[tuple[str, str]]:
         if not self._cards.get(feature):
             steps = [name for name, step in STEPS.items() if step.feature == feature]
-            cards = [(step, kind) for step in steps for kind in ("kill", "kill", *KINDS)]
+            cards = [
+                (step, kind) for step in steps for kind in ("kill", "kill", *KINDS)
+            ]
             self._rng.shuffle(cards)
             self._cards[feature] = cards
         return self._cards[feature]
@@ -137,13 +155,16 @@ class Deck:
 
 def rounds_of(seed: int, acts: int, brokers: int, together: int) -> Iterator[Round]:
     """Yield rounds of up to `together` segments until they have `acts` acts."""
-    rng, number = random.Random(seed), 0
+    rng = random.Random(seed)
+    number = 0
     deck = Deck(rng)
     for at in count():
-        trouble, segments = _trouble(rng, brokers, at), list[Segment]()
+        trouble = _trouble(rng, brokers, at)
+        segments = list[Segment]()
         while len(segments) < together and acts > 0:
             segments.append(_segment(rng, deck, number, min(ACTS, acts), trouble))
-            number, acts = number + 1, acts - segments[-1].acts
+            number = number + 1
+            acts = acts - segments[-1].acts
         if not segments:
             return
         yield Round(segments, trouble)
@@ -158,36 +179,53 @@ def starts_of(seed: int, kills: int, together: int) -> Iterator[Round]:
 
     Each worker is ended a while later, while the broker is away or after that.
     """
-    rng, number = random.Random(seed), 0
+    rng = random.Random(seed)
+    number = 0
     steps: list[str] = []
     while kills > 0:
         segments: list[Segment] = []
         before = kills
         while len(segments) < together and kills > 0:
             segment = Segment(number=number, seed=rng.randrange(10**9), starts=[])
-            segment.session_s, segment.patience_s = 4.0, 60.0
+            segment.session_s = 4.0
+            segment.patience_s = 60.0
             # No event that waits in its producer for the broker is late.
-            segment.ahead_ms, segment.backlog, segment.rate = 90_000, 1_000, 50
+            segment.ahead_ms = 90_000
+            segment.backlog = 1_000
+            segment.rate = 50
             segment.unit = rng.choice(("event", "user"))
             segment.rekey = segment.unit == "user" and rng.random() < 0.5
             segment.ceiling = rng.random() < 0.3
             for _ in range(min(_STARTS, kills)):
                 steps = steps or rng.sample(START_STEPS, len(START_STEPS))
-                end = Act(rng.choice(("kill", "term")), after_s=round(rng.uniform(0.5, 30.0), 1))
+                end = Act(
+                    rng.choice(("kill", "term")),
+                    after_s=round(rng.uniform(0.5, 30.0), 1),
+                )
                 killed = Act(BROKER, steps.pop())
-                segment.starts.append(Start([killed, end], wait_s=round(rng.uniform(0, 1.5), 2)))
+                segment.starts.append(
+                    Start([killed, end], wait_s=round(rng.uniform(0, 1.5), 2))
+                )
                 kills -= 1
             segments.append(segment)
             number += 1
         # Beyond 15 s a worker gives everything up.
-        away_s = [round(rng.choice((0.0, rng.uniform(0, 22))), 1) for _ in range(before - kills)]
+        away_s = [
+            round(rng.choice((0.0, rng.uniform(0, 22))), 1)
+            for _ in range(before - kills)
+        ]
         yield Round(segments, away_s=away_s)
 
 
 def _trouble(rng: random.Random, brokers: int, at: int) -> list[Trouble]:
     if brokers > 1:
         return [
-            Trouble(kind, rng.randrange(brokers), 10.0 + 35.0 * i, round(rng.uniform(8, 20), 1))
+            Trouble(
+                kind,
+                rng.randrange(brokers),
+                10.0 + 35.0 * i,
+                round(rng.uniform(8, 20), 1),
+            )
             for i, kind in enumerate(rng.sample(PARTIAL, 2))
         ]
     if at % OUTAGE_EVERY < OUTAGE_EVERY - 1:
@@ -211,7 +249,8 @@ def _segment(
     made.rekey = made.unit == "user" and rng.random() < 0.6
     if (made.rekey or made.unit == "event") and rng.random() < 0.5:
         made.topics = (1, 3)
-    made.ceiling, made.horizon = rng.random() < 0.4, rng.choice((0, 12, 12))
+    made.ceiling = rng.random() < 0.4
+    made.horizon = rng.choice((0, 12, 12))
     there = {
         "": True,
         "user": made.unit == "user",
@@ -227,10 +266,12 @@ def _segment(
     if trouble or middle < 2:
         return made
     if rng.random() < 0.4:
-        made.starts[middle].raises, feature = True, "raised"
+        made.starts[middle].raises = True
+        feature = "raised"
     elif made.rekey or made.unit == "event":
         # The first of them may be the one that notices.
-        made.starts[middle + 1].grows, feature = True, "growth"
+        made.starts[middle + 1].grows = True
+        feature = "growth"
     else:  # users whom record keys place: python -m tests.worker.growing --users
         return made
     for start in made.starts[middle : middle + 2]:
@@ -241,7 +282,11 @@ def _segment(
 
 
 def _starts(
-    rng: random.Random, deck: Deck, acts: int, features: Sequence[str], first: Sequence[str]
+    rng: random.Random,
+    deck: Deck,
+    acts: int,
+    features: Sequence[str],
+    first: Sequence[str],
 ) -> Iterator[Start]:
     """Yield starts with `acts` acts in all; the first two workers' first acts are of `first`, if any."""
     for at in count():

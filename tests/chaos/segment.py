@@ -80,12 +80,21 @@ def site_of(bootstrap: str, directory: Path, segment: Segment) -> Site:
         more["tick"] = "7d"  # of one second there would be 31 million to publish
     bounds = {"max_items": 3, "max_count": 2, "domain": LABELS[:30], "split": OWNERS}
     second = {} if "tick" in more else {"tick": "2s"}
-    histograms = unk("unknown", **more), known("known", keys=KEYS, **bounds, **(more | second))
+    histograms = (
+        unk("unknown", **more),
+        known("known", keys=KEYS, **bounds, **(more | second)),
+    )
     privacy: dict[str, Any] = {"unit": segment.unit, "rekey": segment.rekey}
     if segment.ceiling:
         privacy |= {"max_epsilon": 1000.0, "max_delta": 0.5}
-    events = {"grace": f"{GRACE_MS}ms"} | ({"user": "who"} if segment.unit == "user" else {})
-    kinds: dict[str, Any] = {"privacy": privacy, "events": events, "topics": segment.topics}
+    events = {"grace": f"{GRACE_MS}ms"} | (
+        {"user": "who"} if segment.unit == "user" else {}
+    )
+    kinds: dict[str, Any] = {
+        "privacy": privacy,
+        "events": events,
+        "topics": segment.topics,
+    }
     if segment.rekey:
         kinds["worker"] = {"user_partitions": 3}
     return Site(bootstrap, directory, histograms, owners=OWNERS, **kinds)
@@ -108,7 +117,9 @@ class Slot:
 
     def vacate(self, now_s: float) -> None:
         """Note that its worker ended: the next one begins after a while."""
-        self.ended, self.left, self.at_s = True, [], 0.0
+        self.ended = True
+        self.left = []
+        self.at_s = 0.0
         self.armed_s = now_s + self.start.wait_s
 
     @property
@@ -140,10 +151,15 @@ class Running:
 
         `broker` is the file with the number of the only broker's process.
         """
-        self.segment, self._workers, self._bootstraps = segment, workers, bootstraps
-        self._calm, self._broker = calm, broker
+        self.segment = segment
+        self._workers = workers
+        self._bootstraps = bootstraps
+        self._calm = calm
+        self._broker = broker
         self.site = site_of(bootstraps[""], directory, segment)
-        lanes = list(dict.fromkeys(histogram.lane for histogram in self.site.settings.histograms))
+        lanes = list(
+            dict.fromkeys(histogram.lane for histogram in self.site.settings.histograms)
+        )
         self.oracle = Oracle(segment, lanes)
         self._rng = random.Random(segment.seed)
         self._queue = list(segment.starts)
@@ -156,10 +172,14 @@ class Running:
     def kills_broker(self) -> bool:
         """Return whether a worker of this segment may yet kill the broker."""
         left = [act for start in self._queue for act in start.acts]
-        return any(act.kind == BROKER for act in chain(left, *(slot.left for slot in self._slots)))
+        return any(
+            act.kind == BROKER
+            for act in chain(left, *(slot.left for slot in self._slots))
+        )
 
     def run(self) -> Result:
-        began_s, site = time.monotonic(), self.site
+        began_s = time.monotonic()
+        site = self.site
         begun_ms = now_ms()
         for partition, event in self.oracle.backlog(begun_ms - GRACE_MS):
             site.produce(partition, [event], flush=False)
@@ -183,9 +203,13 @@ class Running:
 
     def _load(self, began_s: float) -> int:
         """Send events until all acts and troubles are over; return the time of the last one."""
-        segment, sent, last = self.segment, 0, now_ms()
+        segment = self.segment
+        sent = 0
+        last = now_ms()
         while self._queue or not (
-            self._calm.is_set() and all(slot.over for slot in self._slots) and self._all_read()
+            self._calm.is_set()
+            and all(slot.over for slot in self._slots)
+            and self._all_read()
         ):
             due = int((time.monotonic() - began_s) * segment.rate)
             for _ in range(due - sent):
@@ -210,8 +234,12 @@ class Running:
             self.oracle.grow(MORE)
         directory = self.site.directory
         if start.copy:
-            own, other = (directory / name for name in (slot.name, self._other(slot).name))
-            spoil_copy(start.copy, own, other, directory / f"{slot.name}.old", self._rng)
+            own, other = (
+                directory / name for name in (slot.name, self._other(slot).name)
+            )
+            spoil_copy(
+                start.copy, own, other, directory / f"{slot.name}.old", self._rng
+            )
             self._spoilt.append(f"data_dir {start.copy}")
         number = len(self._processes) + 1
         document = self.site.document
@@ -219,15 +247,25 @@ class Running:
             "worker": document["worker"] | {"data_dir": slot.name},
             "kafka": {"bootstrap": self._bootstraps[slot.name]},
         }
-        acts = [(act.kind, act.step, act.nth, act.of) for act in start.acts if act.step != RANDOM]
+        acts = [
+            (act.kind, act.step, act.nth, act.of)
+            for act in start.acts
+            if act.step != RANDOM
+        ]
         journal = directory / f"worker-{number}.journal"
         plan = Plan(str(journal), acts, self.segment.session_s)
-        plan.clock_ms, plan.disk = CLOCKS_MS.get(start.clock, 0), start.disk
+        plan.clock_ms = CLOCKS_MS.get(start.clock, 0)
+        plan.disk = start.disk
         plan.broker = "" if self._broker is None else str(self._broker)
-        config, log = self.site.write(document, f"{slot.name}.toml"), journal.with_suffix(".log")
-        slot.worker, slot.left, slot.lines, slot.ended = None, list(start.acts), 0, False
+        config = self.site.write(document, f"{slot.name}.toml")
+        log = journal.with_suffix(".log")
+        slot.worker = None
+        slot.left = list(start.acts)
+        slot.lines = 0
+        slot.ended = False
         slot.worker = self._workers.start(config, log, plan)
-        slot.armed_s, slot.thaw_s = time.monotonic(), None
+        slot.armed_s = time.monotonic()
+        slot.thaw_s = None
         self._processes.append(slot.worker)
         self._spoilt += [f"disk {start.disk}"] * bool(start.disk)
         self._spoilt += [f"clock {start.clock}"] * bool(start.clock)
@@ -248,7 +286,8 @@ class Running:
 
     def _look(self, slot: Slot) -> None:
         """Go on with a slot: note what its worker did to itself, act at random moments, restart."""
-        worker, now_s = slot.worker, time.monotonic()
+        worker = slot.worker
+        now_s = time.monotonic()
         assert worker is not None
         if slot.ended:
             if now_s >= slot.armed_s:
@@ -258,22 +297,37 @@ class Running:
         for at_s, what, who in lines_of(worker, slot.lines):
             slot.lines += 1
             kind, _, step = what.partition(" ")
-            hit = [i for i, act in enumerate(slot.left) if (act.kind, act.step) == (kind, step)]
+            hit = [
+                i
+                for i, act in enumerate(slot.left)
+                if (act.kind, act.step) == (kind, step)
+            ]
             if hit:
                 # It may be quicker than an act at a random moment that was to be before it.
                 slot.left = slot.left[hit[0] :]
                 self._note(slot, slot.left[0], at_s, who)
-            elif what == "open" and slot.left and slot.left[0].step == RANDOM and not slot.at_s:
+            elif (
+                what == "open"
+                and slot.left
+                and slot.left[0].step == RANDOM
+                and not slot.at_s
+            ):
                 slot.at_s = at_s
         if slot.ended:
             return
         if slot.thaw_s is not None:
             if now_s >= slot.thaw_s:
                 worker.signal(signal.SIGCONT)
-                slot.thaw_s, slot.armed_s, slot.at_s = None, now_s, now_s
+                slot.thaw_s = None
+                slot.armed_s = now_s
+                slot.at_s = now_s
             return
         if (code := worker.process.poll()) is not None:
-            if slot.start.clock.startswith("+") and code == 2 and _DATED.search(worker.output()):
+            if (
+                slot.start.clock.startswith("+")
+                and code == 2
+                and _DATED.search(worker.output())
+            ):
                 self._queue.append(Start(slot.left))
                 self._spoilt.append("clock refused by the broker")
                 slot.vacate(now_s)
@@ -309,12 +363,15 @@ class Running:
             return
         if act.kind == BROKER:
             # The next act is at a moment after this one, whether Kafka is back by then or not.
-            slot.armed_s, slot.at_s = at_s, at_s
+            slot.armed_s = at_s
+            slot.at_s = at_s
             return
         code = slot.worker.ended()
         wanted = (-signal.SIGKILL,) if act.kind == "kill" else (0,)
         if code not in wanted:
-            raise AssertionError(f"exit status {code} after {act}:\n{slot.worker.output()[-3000:]}")
+            raise AssertionError(
+                f"exit status {code} after {act}:\n{slot.worker.output()[-3000:]}"
+            )
         slot.vacate(time.monotonic())
 
     def _all_read(self) -> bool:
@@ -323,9 +380,9 @@ class Running:
             return True
         for slot in self._slots:
             self._finish(slot)
-        return len(inspect_topics(self.site.settings, self.site.connection).origins) == len(
-            self.site.places
-        )
+        return len(
+            inspect_topics(self.site.settings, self.site.connection).origins
+        ) == len(self.site.places)
 
     def _finish(self, slot: Slot) -> None:
         """Give the slot a worker that nothing happens to."""
@@ -347,7 +404,10 @@ class Running:
     def _await_accounted(self) -> None:
         """Wait until every event is counted or rejected: some ticks would close in an hour."""
         wanted = self.oracle.by_label().total()
-        until(lambda: self._accounted().total() >= wanted, "every event is counted or rejected")
+        until(
+            lambda: self._accounted().total() >= wanted,
+            "every event is counted or rejected",
+        )
 
     def _accounted(self) -> Counter[Totals]:
         """Return counts whatever their tick, with those of rejected events."""
@@ -371,7 +431,8 @@ class Running:
         return True
 
     def _check(self, seconds: float) -> Result:
-        site, segment = self.site, self.segment
+        site = self.site
+        segment = self.segment
         if segment.clock:
             compare(self._accounted(), self.oracle.by_label())
         else:
@@ -383,7 +444,11 @@ class Running:
         aborted = uncommitted_agree(site, OWNERS) - len(snapshots)
         until(self._audited, "audit sees every record", _HANGING_S)
         for process in self._processes:
-            said = [line for line in process.output().splitlines() if _UNEXPECTED.search(line)]
+            said = [
+                line
+                for line in process.output().splitlines()
+                if _UNEXPECTED.search(line)
+            ]
             assert not said, f"{process.log}: {said[:3]}"
         return Result(
             segment.number,
@@ -410,7 +475,9 @@ class Running:
 
     def _stalled(self) -> float:
         found = map(sorted, self._commits().values())
-        return max((after - at for each in found for at, after in pairwise(each)), default=0.0)
+        return max(
+            (after - at for each in found for at, after in pairwise(each)), default=0.0
+        )
 
     def _recoveries(self) -> Iterator[End]:
         """Yield every act with the time from it to the next commit of each partition held then."""
@@ -427,7 +494,9 @@ class Running:
             for who in sorted(mine):
                 after = [at_s for at_s in commits[who] if at_s > ended.at_s]
                 if after:
-                    others = any(ended.at_s < one.at_s < min(after) for one in self._ends)
+                    others = any(
+                        ended.at_s < one.at_s < min(after) for one in self._ends
+                    )
                     waits = end.disturbed_s if others else end.recovered_s
                     waits.append(round(min(after) - ended.at_s, 3))
             yield end

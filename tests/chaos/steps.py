@@ -129,13 +129,17 @@ class Acting:
 
         `broker` is the file with the number of the broker's process.
         """
-        self.journal, self._acts, self._broker = journal, acts, broker
+        self.journal = journal
+        self._acts = acts
+        self._broker = broker
         self._lock = threading.Lock()
 
     def awaits(self, step: str) -> bool:
         return bool(self._acts) and self._acts[0][1] == step
 
-    def at(self, step: str, who: str, before: Callable[[], object] = lambda: None) -> None:
+    def at(
+        self, step: str, who: str, before: Callable[[], object] = lambda: None
+    ) -> None:
         """Act if it is the step's turn; `before` runs first. What ends the process is its last."""
         with self._lock:
             if not self.awaits(step):
@@ -246,7 +250,10 @@ def _commits(acting: Acting) -> None:
             at("commit: produced", self._id, flush)
             if acting.awaits("hand-over: last commit"):
                 until_s = time.monotonic() + _MEET_S
-                while not getattr(self._owner, "closed", True) and time.monotonic() < until_s:
+                while (
+                    not getattr(self._owner, "closed", True)
+                    and time.monotonic() < until_s
+                ):
                     time.sleep(0.02)
                 if getattr(self._owner, "closed", False):
                     at("hand-over: last commit", self._id, flush)
@@ -260,12 +267,17 @@ def _commits(acting: Acting) -> None:
 
     before(Transactions, "_attempt", lambda self: at("commit: before begin", self._id))
     patch(Transactions, "_commit", commit)
-    after(Transactions, "run", lambda self: at("commit: committed, copy not written", self._id))
+    after(
+        Transactions,
+        "run",
+        lambda self: at("commit: committed, copy not written", self._id),
+    )
     after(Shard, "transact", committed)
 
 
 def _take_over(acting: Acting) -> None:
-    at, loading = acting.at, threading.local()
+    at = acting.at
+    loading = threading.local()
 
     def load(original: Any) -> Any:
         def call(self: Store, *args: Any) -> int:
@@ -316,7 +328,8 @@ def _hand_over(acting: Acting) -> None:
 
 def _runs(acting: Acting) -> None:
     """Patch what a process does in its second run, after an outage or a growth."""
-    at, runs = acting.at, [0]
+    at = acting.at
+    runs = [0]
 
     def run(_: object) -> None:
         runs[0] += 1
@@ -330,12 +343,17 @@ def _runs(acting: Acting) -> None:
     before(Handover, "stop_for_outage", lambda _: at("outage: giving up", ""))
     before(worker, "_run_once", run)
     after(Transactions, "take_over", lambda self: again("outage: fenced", self._id))
-    after(Shard, "transact", lambda self: again("outage: first commit", self.transactional_id))
+    after(
+        Shard,
+        "transact",
+        lambda self: again("outage: first commit", self.transactional_id),
+    )
 
 
 def _releases(acting: Acting) -> None:
     """Patch the steps of stage 2; a shard has a thread of its own."""
-    at, here = acting.at, threading.local()
+    at = acting.at
+    here = threading.local()
 
     def open_epoch(original: Any) -> Any:
         def call(self: Histogram, epoch: int) -> None:
@@ -358,7 +376,10 @@ def _releases(acting: Acting) -> None:
         return call
 
     def committed(shard: ReleaseShard) -> None:
-        for flag, step in (("epoch", "epoch: committed"), ("raised", "generation: committed")):
+        for flag, step in (
+            ("epoch", "epoch: committed"),
+            ("raised", "generation: committed"),
+        ):
             if getattr(here, flag, False):
                 setattr(here, flag, False)
                 at(step, shard.transactional_id)
@@ -385,7 +406,8 @@ def _releases(acting: Acting) -> None:
 
 
 def _sources(acting: Acting) -> None:
-    at, here = acting.at, threading.local()
+    at = acting.at
+    here = threading.local()
 
     def changes(original: Any) -> Any:
         def call(self: Users) -> Any:
@@ -405,7 +427,11 @@ def _sources(acting: Acting) -> None:
     def forward(original: Any) -> Any:
         def call(self: Transactions, producer: Any, *args: Any) -> None:
             original(self, producer, *args)
-            at("re-key: records, no mark", self._id, lambda: self._call(producer.flush, 10))
+            at(
+                "re-key: records, no mark",
+                self._id,
+                lambda: self._call(producer.flush, 10),
+            )
 
         return call
 
@@ -439,9 +465,14 @@ def _growth(acting: Acting) -> None:
         return call
 
     def opened(shard: Shard) -> None:
-        if isinstance(shard, SourceShard) and shard._place.number >= shard._sources.first_count:
+        if (
+            isinstance(shard, SourceShard)
+            and shard._place.number >= shard._sources.first_count
+        ):
             at("growth: new partition restored", shard.transactional_id)
 
-    before(growth, "add_partitions", lambda _: at("growth: state topic to be grown", ""))
+    before(
+        growth, "add_partitions", lambda _: at("growth: state topic to be grown", "")
+    )
     patch(SourceShard, "_join", join)
     after(Shard, "open", opened)

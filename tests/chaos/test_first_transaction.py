@@ -23,12 +23,15 @@ def batch(values: list[bytes | None], offsets: list[int]) -> Batch:
     return Batch(0, offsets[-1] + 1, Records.of(values, offsets=offsets))
 
 
-def publish_and_die(factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def publish_and_die(
+    factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Leave the transaction with the first snapshots open, as a killed worker does."""
     shard = factory.release(0)
     shard.open()
     shard.offset = 0
-    insist, commit = shard.transactions._call_until_done, shard._commit
+    insist = shard.transactions._call_until_done
+    commit = shard._commit
     publishing = False
 
     def publish(messages: Any) -> None:
@@ -44,8 +47,12 @@ def publish_and_die(factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(shard, "_commit", publish)
     monkeypatch.setattr(shard.transactions, "_call_until_done", die)
-    records = list(read_partition(site.connection, site.settings.contributions_topic, 0))
-    read = batch([one.value() for one in records], [one.offset() or 0 for one in records])
+    records = list(
+        read_partition(site.connection, site.settings.contributions_topic, 0)
+    )
+    read = batch(
+        [one.value() for one in records], [one.offset() or 0 for one in records]
+    )
     with pytest.raises(Died):
         shard.feed(read)
     shard.close()
@@ -55,8 +62,11 @@ def test_ticks_of_an_aborted_first_transaction_are_not_published_by_a_new_genera
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by `python -m tests.chaos`: readers of uncommitted records saw ticks with two noises."""
-    site = Site(bootstrap, tmp_path, [known("items", keys=["k"])], partitions=1, owners=1)
-    event, topic = sale("a", now_ms() - 5_000), f"{site.name}.items"
+    site = Site(
+        bootstrap, tmp_path, [known("items", keys=["k"])], partitions=1, owners=1
+    )
+    event = sale("a", now_ms() - 5_000)
+    topic = f"{site.name}.items"
     site.produce(0, [event])
     found = check_topics(site.settings, site.connection)
     factory = Factory(site.settings, site.connection, found, site.key, None)

@@ -61,14 +61,18 @@ class _Starter(forked.Starter):
 
 class Planned(Worker):
     def __init__(self, process: forked.Started, log: Path, journal: Path) -> None:
-        self.process, self.log, self.journal = process, log, journal
+        self.process = process
+        self.log = log
+        self.journal = journal
 
 
 class Workers:
     """Starts workers from any thread."""
 
     def __init__(self) -> None:
-        self._lock, self._starters, self._open = threading.Lock(), list[_Starter](), ExitStack()
+        self._lock = threading.Lock()
+        self._starters = list[_Starter]()
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
         for _ in range(2):  # of different hash seeds
@@ -82,9 +86,14 @@ class Workers:
 
     def start(self, config: Path, log: Path, plan: Plan) -> Planned:
         encoded = msgspec.json.encode(plan).decode()
-        with self._lock, log.open("ab") as output, replace.dict(os.environ, {PLAN: encoded}):
+        with (
+            self._lock,
+            log.open("ab") as output,
+            replace.dict(os.environ, {PLAN: encoded}),
+        ):
             self._starters.append(starter := self._starters.pop(0))
-            arguments, file = ["run", "-c", str(config)], output.fileno()
+            arguments = ["run", "-c", str(config)]
+            file = output.fileno()
             process = starter.start(arguments, file, file)
         return Planned(process, log, Path(plan.journal))
 
@@ -103,9 +112,13 @@ def _apply(plan: Plan) -> None:
 
     patch(QuietcountApp, "__init__", shorten)
     if plan.clock_ms:
-        faults.shift_clock(plan.clock_ms, plan.from_s, lambda: journal.note("clock", ""))
+        faults.shift_clock(
+            plan.clock_ms, plan.from_s, lambda: journal.note("clock", "")
+        )
     if plan.disk:
-        faults.fail_disk(plan.disk, plan.from_s, plan.to_s, lambda: journal.note("disk", ""))
+        faults.fail_disk(
+            plan.disk, plan.from_s, plan.to_s, lambda: journal.note("disk", "")
+        )
 
 
 def main() -> None:

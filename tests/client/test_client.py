@@ -15,7 +15,17 @@ from confluent_kafka import KafkaException
 from tests import ROOT
 from tests.commands.export.outputs import COLUMNS, expected
 from tests.dashboard.feeding import Topics, answer, message, numbers, on_a_broker
-from workers.client import Item, Quantile, Stream, Sum, Window, latest, reading, snapshots, table
+from workers.client import (
+    Item,
+    Quantile,
+    Stream,
+    Sum,
+    Window,
+    latest,
+    reading,
+    snapshots,
+    table,
+)
 from workers.client.reading import Assembly, open_topics
 from workers.dashboard.config import load_dashboard
 from workers.dashboard.snapshots import InvalidSnapshot
@@ -37,11 +47,16 @@ def config(topics: Topics, tmp_path: Path) -> Path:
     return path
 
 
-def test_snapshots_have_types_and_tables_have_their_rows(topics: Topics, config: Path) -> None:
+def test_snapshots_have_types_and_tables_have_their_rows(
+    topics: Topics, config: Path
+) -> None:
     window = {"ms": 60_000, "ticks": 6, "sd": 3.5}
     sums = [[6.5, 2.17, 1.0, 3.0], [0.25, None, 0.0, 9.0]]
     range_ = {"from": 0, "to": 9, "step": 0.5, "sd": 2.0}
-    counted = numbers(3, [0, 10], [5, 90, 40], [0.5], 2.0) | {"histogram": "products", "key": "ms"}
+    counted = numbers(3, [0, 10], [5, 90, 40], [0.5], 2.0) | {
+        "histogram": "products",
+        "key": "ms",
+    }
     sent = [
         message(1, [("tea", 2**53 - 1), ("", -4)], windows=[window], key="s1"),
         message(2, [], key="s1"),
@@ -72,7 +87,9 @@ def test_snapshots_have_types_and_tables_have_their_rows(topics: Topics, config:
     assert table([]).columns == list(COLUMNS)
 
 
-def test_snapshots_are_read_in_a_range_and_as_they_come(topics: Topics, config: Path) -> None:
+def test_snapshots_are_read_in_a_range_and_as_they_come(
+    topics: Topics, config: Path
+) -> None:
     documents = [message(tick, key=key) for tick in range(1, 9) for key in ("s1", "s2")]
     topics.send(*documents)
     between = {"since": documents[3]["end"], "until": "2023-11-14T22:14:10Z"}
@@ -81,7 +98,10 @@ def test_snapshots_are_read_in_a_range_and_as_they_come(topics: Topics, config: 
     later = Timer(1, lambda: topics.send(message(9)))
     later.start()
     following = snapshots(config, follow=True)
-    assert sorted(one.tick for one in islice(following, 17)) == [*sorted([*range(1, 9)] * 2), 9]
+    assert sorted(one.tick for one in islice(following, 17)) == [
+        *sorted([*range(1, 9)] * 2),
+        9,
+    ]
     following.close()
     later.join()
 
@@ -107,7 +127,9 @@ def test_the_reader_passes_over_ticks_without_all_parts_and_keeps_nothing_of_the
     assert {one.tick for one in latest(config).values()} == {202}
 
 
-def test_the_newest_board_is_whole_and_of_the_newest_tick(topics: Topics, config: Path) -> None:
+def test_the_newest_board_is_whole_and_of_the_newest_tick(
+    topics: Topics, config: Path
+) -> None:
     """Its tick may be longer than what is looked at first; another key may be behind."""
     assert latest(config) == {}
     keys = [f"k{i}" for i in range(150)]
@@ -121,9 +143,13 @@ def test_the_newest_board_is_whole_and_of_the_newest_tick(topics: Topics, config
     assert len(found) > 50 and {one.tick for one in found.values()} == {4}
 
 
-def test_a_reader_stops_at_what_is_no_snapshot_or_is_gone(topics: Topics, config: Path) -> None:
+def test_a_reader_stops_at_what_is_no_snapshot_or_is_gone(
+    topics: Topics, config: Path
+) -> None:
     topics.send(message(1), message(2, sd="high"), message(3))
-    with pytest.raises(InvalidSnapshot, match=r"products\[\d\] offset 1: .* no snapshot"):
+    with pytest.raises(
+        InvalidSnapshot, match=r"products\[\d\] offset 1: .* no snapshot"
+    ):
         list(snapshots(config))
     with open_topics(load_dashboard(config)) as opened:
         positions = opened.starts()
@@ -158,10 +184,14 @@ def test_the_notebook_runs(
     """Its cells in order, in the directory of the settings file."""
     notebook = json.loads((ROOT / "examples" / "orders" / "orders.ipynb").read_text())
     items = [("tea", 500), ("cup", 300)]
-    topics.send(*(message(tick, items, key=key) for tick in (1, 2) for key in ("s1", "s2")))
+    topics.send(
+        *(message(tick, items, key=key) for tick in (1, 2) for key in ("s1", "s2"))
+    )
     cells = [one for one in notebook["cells"] if one["cell_type"] == "code"]
     assert len(cells) > 4 and not any(one["outputs"] for one in cells)
-    (tmp_path / "cells.py").write_text("\n".join("".join(one["source"]) for one in cells))
+    (tmp_path / "cells.py").write_text(
+        "\n".join("".join(one["source"]) for one in cells)
+    )
     monkeypatch.chdir(tmp_path)
     names = runpy.run_path("cells.py")
     assert names["frame"]["count"].sum() == 3_200

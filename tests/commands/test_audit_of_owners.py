@@ -41,7 +41,8 @@ class OfFleet(Auditor):
 
     def __init__(self, found: Fleet, settings: Any) -> None:
         super().__init__(settings)
-        self._fleet, self.configs = found, found.owners[0].configs
+        self._fleet = found
+        self.configs = found.owners[0].configs
 
     def _merge(self, owner: int) -> Merge:
         made = [
@@ -60,7 +61,8 @@ class OfFleet(Auditor):
         return Merge(made, key=KEY, sources=1, owners=2)
 
     def _state(self, owner: int) -> tuple[Merge, int] | None:
-        partition, known = self._fleet.owners[owner], self._merge(owner)
+        partition = self._fleet.owners[owner]
+        known = self._merge(owner)
         if (value := partition.store.get(b"progress")) is None:
             return None
         progress = msgspec.json.decode(value, type=ReleaseProgress)
@@ -78,12 +80,20 @@ def audited(found: Fleet, monkeypatch: pytest.MonkeyPatch) -> OfFleet:
         for at, value in enumerate(found.topics[owner]):
             yield Read(at, b"", value)
 
-    named: Any = {"contributions_topic": "contributions", "release_state_topic": "state"}
+    named: Any = {
+        "contributions_topic": "contributions",
+        "release_state_topic": "state",
+    }
     named |= {"output_topic": lambda config: f"w.{config.name}"}
     worker = SimpleNamespace(key_file=None)
-    settings = SimpleNamespace(**named, worker=worker, histograms=found.owners[0].configs)
-    sources, owners = SimpleNamespace(first_count=1), grown_of(found.topics, 2)
-    topics = SimpleNamespace(partitions=lambda _: 1, owners=lambda _: owners, sources=sources)
+    settings = SimpleNamespace(
+        **named, worker=worker, histograms=found.owners[0].configs
+    )
+    sources = SimpleNamespace(first_count=1)
+    owners = grown_of(found.topics, 2)
+    topics = SimpleNamespace(
+        partitions=lambda _: 1, owners=lambda _: owners, sources=sources
+    )
     monkeypatch.setattr(audit, "read_key", lambda _: bytes(range(32)))
     monkeypatch.setattr(audit, "connection_of", lambda _: None)
     monkeypatch.setattr(audit, "check_topics", lambda *_: topics)
@@ -104,7 +114,9 @@ def test_what_owners_published_before_and_after_keys_moved_is_clean(
     found = fleet([STEADY], [FINE, WIDE], step=12)
     cut(found, at_ms)
     auditor = audited(found, monkeypatch)
-    assert sum(one.snapshots for one in auditor.tallies.values()) == len(found.published)
+    assert sum(one.snapshots for one in auditor.tallies.values()) == len(
+        found.published
+    )
 
 
 def test_a_key_that_was_not_handed_over_or_not_known_is_a_difference(
@@ -121,13 +133,16 @@ def test_a_key_that_was_not_handed_over_or_not_known_is_a_difference(
     ]
     changed = 0
     for owner, at, message in places:
-        handed, before = message.handed, whole.topics[owner][at]
+        handed = message.handed
+        before = whole.topics[owner][at]
         assert handed is not None
         for keys in (handed.keys[1:], [*handed.keys, ("new", 1)]):
             if keys == handed.keys:
                 continue
             other = msgspec.structs.replace(handed, keys=keys)
-            whole.topics[owner][at] = msgspec.structs.replace(message, handed=other).encoded()
+            whole.topics[owner][at] = msgspec.structs.replace(
+                message, handed=other
+            ).encoded()
             with pytest.raises(Difference):
                 audited(whole, monkeypatch)
             changed += 1

@@ -13,28 +13,44 @@ ROWS = [(heading, row) for heading in TABLES for row in rows(heading, TEXT)]
 PATTERNS = [(pattern, row) for _, row in ROWS for pattern in patterns(row)]
 
 
-@pytest.mark.parametrize(("pattern", "row"), PATTERNS, ids=[pattern for pattern, _ in PATTERNS])
-def test_every_row_is_found_by_its_message_as_a_log_has_it(pattern: str, row: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "row"), PATTERNS, ids=[pattern for pattern, _ in PATTERNS]
+)
+def test_every_row_is_found_by_its_message_as_a_log_has_it(
+    pattern: str, row: list[str]
+) -> None:
     said = pattern.replace(HOLE, "x1.y[2]")
-    for message in (said, f"2026-11-28 10:00:01 WARNING workers.kafka: {said}; and  more\n"):
+    for message in (
+        said,
+        f"2026-11-28 10:00:01 WARNING workers.kafka: {said}; and  more\n",
+    ):
         found = explanations(message, TEXT)
         assert row[-1] in [one.remedy for one in found] and len(found) <= 2
 
 
-def test_a_message_is_explained_in_words_without_marks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_is_explained_in_words_without_marks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     line = "orders.products s1: 3 ticks without all their parts left out, ended from T1 to T2"
     assert execute(["explain", line]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "what to do: nothing" in told
     assert "why: the parts of a split (docs/settings.md#parts) histogram" in told
     assert (
-        execute(["explain", *["cannot", "listen", "on", "127.0.0.1:80:", "Permission", "denied"]])
+        execute(
+            [
+                "explain",
+                *["cannot", "listen", "on", "127.0.0.1:80:", "Permission", "denied"],
+            ]
+        )
         == 0
     )
     assert "another --metrics-port" in capsys.readouterr().out
 
 
-def test_what_no_row_explains_is_said_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_row_explains_is_said_and_ends_with_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert execute(["explain", "all is well"]) == 1
     assert "no row of docs/operations.md has these words" in capsys.readouterr().out
     assert execute(["explain"]) == 2

@@ -58,9 +58,13 @@ def test_init_and_check_estimate_the_rate_of_a_topic(
     bootstrap: str, tmp_path: Path, shape: str
 ) -> None:
     partitions, truth = SHAPES[shape]
-    site = Site(bootstrap, tmp_path, [unk(tick="1s", keys="public")], partitions=len(partitions))
+    site = Site(
+        bootstrap, tmp_path, [unk(tick="1s", keys="public")], partitions=len(partitions)
+    )
     for number, times in enumerate(partitions):
-        events = [{"key": "k", "items": [f"p{i % 3}"], "ts": at} for i, at in enumerate(times)]
+        events = [
+            {"key": "k", "items": [f"p{i % 3}"], "ts": at} for i, at in enumerate(times)
+        ]
         site.produce(number, events)
     sample = sample_of(site.connection, site.topic, 1_000)
     decoded = decode_sample([record.value for record in sample.records])
@@ -71,7 +75,9 @@ def test_init_and_check_estimate_the_rate_of_a_topic(
     assert found.expected.events == pytest.approx(truth, rel=0.1)
 
 
-def test_parts_in_which_a_partition_is_read_are_one_sample(bootstrap: str, tmp_path: Path) -> None:
+def test_parts_in_which_a_partition_is_read_are_one_sample(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Each part of a batch, cut by its items, was once taken for a partition with the whole rate."""
     site = Site(bootstrap, tmp_path, [unk(tick="1s", keys="public")], partitions=1)
     [times] = even(3_000)
@@ -93,12 +99,18 @@ def test_partitions_that_retention_shortened_count_in_their_own_time() -> None:
 
 
 def test_no_rate_is_told_without_a_span_of_time() -> None:
-    same = PartitionSample(times=np.array([5, 5], dtype=np.int64), events=2.0, from_start=True)
-    none = PartitionSample(times=np.empty(0, dtype=np.int64), events=0.0, from_start=True)
+    same = PartitionSample(
+        times=np.array([5, 5], dtype=np.int64), events=2.0, from_start=True
+    )
+    none = PartitionSample(
+        times=np.empty(0, dtype=np.int64), events=0.0, from_start=True
+    )
     assert event_rates([same, none]) == [0.0, 0.0]
     assert event_rates([]) == []
 
 
 def test_offsets_without_records_are_not_counted() -> None:
     """As between the markers of transactions of one record."""
-    assert estimated_records(np.arange(9_000, 10_000, 2), 0, 10_000) == pytest.approx(5_000)
+    assert estimated_records(np.arange(9_000, 10_000, 2), 0, 10_000) == pytest.approx(
+        5_000
+    )

@@ -25,7 +25,18 @@ from tests.worker.harness import PATIENCE_S, Bare, Site, known, unk, until
 from workers.pipeline import snapshots
 
 EXAMPLES = ROOT / "examples" / "consumers"
-LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon", "jar", "tray"]
+LABELS = [
+    "tea",
+    "cup",
+    "pot",
+    "spoon",
+    "kettle",
+    "sugar",
+    "milk",
+    "lemon",
+    "jar",
+    "tray",
+]
 LABELS += ["\x1b[31mred\u202e", "filter"]
 SECONDS = 40
 PLANTED = "Planted"
@@ -54,13 +65,20 @@ class Scene:
 
     def whole(self, histogram: str) -> dict[Place, Document]:
         """The snapshots of a histogram, pages joined; in the order of each stream key."""
-        return joined([json.loads(record.value() or b"") for record in self.records[histogram]])
+        return joined(
+            [json.loads(record.value() or b"") for record in self.records[histogram]]
+        )
 
     def new_topic(self, partitions: int = 1) -> Copy:
         name = f"{self.site.name}-{uuid.uuid4().hex[:8]}"
-        for future in self.site.admin.create_topics([NewTopic(name, partitions, 1)]).values():
+        for future in self.site.admin.create_topics(
+            [NewTopic(name, partitions, 1)]
+        ).values():
             future.result()
-        until(lambda: name in self.site.admin.list_topics(timeout=60).topics, "the topic appears")
+        until(
+            lambda: name in self.site.admin.list_topics(timeout=60).topics,
+            "the topic appears",
+        )
         return Copy(self.site, name, partitions)
 
 
@@ -68,13 +86,16 @@ class Copy:
     """A topic with a worker's records, byte for byte, and whatever a test wants between them."""
 
     def __init__(self, site: Site, name: str, partitions: int) -> None:
-        self.name, self._site, self._partitions = name, site, partitions
+        self.name = name
+        self._site = site
+        self._partitions = partitions
         self._producer = site.connection.producer(None)
 
     def send(self, records: Iterable[Message]) -> None:
         for record in records:
             place = sum(record.key() or b"") % self._partitions
-            content, at = (record.value(), record.key()), record.timestamp()[1]
+            content = (record.value(), record.key())
+            at = record.timestamp()[1]
             self._producer.produce(self.name, *content, place, timestamp=at)
         assert self._producer.flush(120) == 0
 
@@ -84,7 +105,9 @@ class Copy:
         producer.init_transactions(120)
         producer.begin_transaction()
         key = str(document["key"]).encode()
-        producer.produce(self.name, json.dumps(document).encode(), key, sum(key) % self._partitions)
+        producer.produce(
+            self.name, json.dumps(document).encode(), key, sum(key) % self._partitions
+        )
         assert producer.flush(120) == 0
         if commit:
             producer.commit_transaction(120)
@@ -95,12 +118,16 @@ class Copy:
 class Program:
     """An example that runs by itself; what it prints can be watched."""
 
-    def __init__(self, directory: Path, example: str, *arguments: str, **environment: str) -> None:
+    def __init__(
+        self, directory: Path, example: str, *arguments: str, **environment: str
+    ) -> None:
         self._log = directory / f"{example}-{uuid.uuid4().hex[:8]}.log"
         command = [sys.executable, str(EXAMPLES / example), *arguments]
         place: Any = {"cwd": directory, "env": {**os.environ, **environment}}
         with self._log.open("wb") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, **place)
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=output, **place
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +143,9 @@ class Program:
         def found() -> bool:
             return self.output().count(text) >= times
 
-        until(lambda: found() or self.process.poll() is not None, f"{text!r} is printed")
+        until(
+            lambda: found() or self.process.poll() is not None, f"{text!r} is printed"
+        )
         assert found(), self.output()
 
     def stop(self) -> None:
@@ -129,25 +158,35 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLES / example), *arguments]
     printed: Any = {"capture_output": True, "text": True}
-    return subprocess.run(command, cwd=directory, timeout=PATIENCE_S, check=False, **printed)
+    return subprocess.run(
+        command, cwd=directory, timeout=PATIENCE_S, check=False, **printed
+    )
 
 
 def joined(documents: Sequence[Document]) -> dict[Place, Document]:
     """Whole snapshots by place; the first of several with the same place counts."""
     pages: dict[Place, dict[tuple[int, int], Document]] = {}
     for document in documents:
-        place = (document["histogram"], document["key"], document["id"], document["tick"])
+        place = (
+            document["histogram"],
+            document["key"],
+            document["id"],
+            document["tick"],
+        )
         number = document.get("part", 1), document["page"]
         pages.setdefault(place, {}).setdefault(number, document)
     found = {}
     for place, records in pages.items():
-        first, of_tick = records[1, 1], [record for _, record in sorted(records.items())]
+        first = records[1, 1]
+        of_tick = [record for _, record in sorted(records.items())]
         pages_by_part = {part: records[part, 1]["pages"] for part, _ in records}
         assert len(records) == sum(pages_by_part.values())
         assert len(pages_by_part) == first.get("parts", 1)
         if "items" in first:
             items = [item for record in of_tick for item in record["items"]]
-            found[place] = first | {"items": sorted(items, key=lambda item: (-item[1], item[0]))}
+            found[place] = first | {
+                "items": sorted(items, key=lambda item: (-item[1], item[0]))
+            }
         else:
             found[place] = first | snapshots.join_pages(of_tick)
     return found
@@ -155,10 +194,14 @@ def joined(documents: Sequence[Document]) -> dict[Place, Document]:
 
 def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
     """Runs a worker over forty seconds of events: several epochs, a snapshot of several pages, answers to queries."""
-    (directory / "large.txt").write_text("\n".join(f"{i:05d}" + "x" * 195 for i in range(5_000)))
+    (directory / "large.txt").write_text(
+        "\n".join(f"{i:05d}" + "x" * 195 for i in range(5_000))
+    )
     names = [label for label in LABELS if label.isprintable()]
     base = int(time.time()) // 10 * 10_000 - SECONDS * 1_000
-    start = Bare(datetime.fromtimestamp(base // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    start = Bare(
+        datetime.fromtimestamp(base // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    )
     # What is planted twice would be shown with a chance of 2e-5 with a delta of 1e-6, of 5e-9 with this one.
     epochs: Any = {"horizon": 16, "start": start, "windows": ["1s", "5s"]}
     items = unk("items", keys=["s1", "s2"], delta=1e-10, **epochs)
@@ -166,16 +209,32 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
     del large["domain"]
     asked: Any = {"mechanism": "two_level_k", "queries": ["max", "top_k_select:2"]}
     parts = unk("parts", tick="2s", keys=["s1", "s2"], delta=1e-10, split=2)
-    answers = known("answers", tick="10s", horizon=64, domain=names, keys=["s1"], **asked)
-    site = Site(bootstrap, directory, [items, large, parts, answers], partitions=2, owners=2)
-    rng, weights = random.Random(7), [2.0**-i for i in range(len(LABELS))]
+    answers = known(
+        "answers", tick="10s", horizon=64, domain=names, keys=["s1"], **asked
+    )
+    site = Site(
+        bootstrap, directory, [items, large, parts, answers], partitions=2, owners=2
+    )
+    rng = random.Random(7)
+    weights = [2.0**-i for i in range(len(LABELS))]
     for partition in range(2):
         events: list[object] = [
-            {"key": key, "items": rng.choices(LABELS, weights, k=2), "ts": base + second + i}
-            for second, i, key in product(range(0, 1_000 * SECONDS, 1_000), range(30), ("s1", "s2"))
+            {
+                "key": key,
+                "items": rng.choices(LABELS, weights, k=2),
+                "ts": base + second + i,
+            }
+            for second, i, key in product(
+                range(0, 1_000 * SECONDS, 1_000), range(30), ("s1", "s2")
+            )
         ]
         events[10:10] = [
-            {"key": "s1", "items": ["PlantedRare"], "ts": base + 5, "customer": "PlantedUser"},
+            {
+                "key": "s1",
+                "items": ["PlantedRare"],
+                "ts": base + 5,
+                "customer": "PlantedUser",
+            },
             {"key": "PlantedKey", "items": ["tea"], "ts": base + 5},
             b'{"PlantedBroken',
         ]

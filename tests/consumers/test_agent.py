@@ -22,19 +22,27 @@ def expected(scene: Scene) -> dict[str, list[str]]:
             begun = (snapshot["id"], None)
         counts = snapshot["items"]
         ahead = begun[1]
-        if len(counts) > 1 and (counts[0][1] - counts[1][1]) ** 2 > 8 * snapshot["sd"] ** 2:
+        if (
+            len(counts) > 1
+            and (counts[0][1] - counts[1][1]) ** 2 > 8 * snapshot["sd"] ** 2
+        ):
             ahead = counts[0][0]
         if ahead != begun[1]:
-            lines[key].append(f"items / {key}: {ahead} leads at tick {snapshot['tick']}")
+            lines[key].append(
+                f"items / {key}: {ahead} leads at tick {snapshot['tick']}"
+            )
         series[key] = (snapshot["id"], ahead)
     return lines
 
 
-def test_leaders_are_told_by_series_from_committed_records(scene: Scene, tmp_path: Path) -> None:
+def test_leaders_are_told_by_series_from_committed_records(
+    scene: Scene, tmp_path: Path
+) -> None:
     lines = expected(scene)
     for of_key in lines.values():
         assert "tea leads" in str(of_key) and "begins" in str(of_key)
-    copy, records = scene.new_topic(partitions=2), scene.records["items"]
+    copy = scene.new_topic(partitions=2)
+    records = scene.records["items"]
     copy.send(records[:20])
     changes = {"items": [["Forged", 10**6], ["tea", 1]], "id": "f" * 32}
     copy.forge(json.loads(records[0].value() or b"") | changes, commit=False)
@@ -45,5 +53,7 @@ def test_leaders_are_told_by_series_from_committed_records(scene: Scene, tmp_pat
         program.stop()
         printed = program.output().splitlines()
     for key, of_key in lines.items():
-        assert [line for line in printed if line.startswith(f"items / {key}:")] == of_key
+        assert [
+            line for line in printed if line.startswith(f"items / {key}:")
+        ] == of_key
     assert PLANTED not in program.output() and "Forged" not in program.output()

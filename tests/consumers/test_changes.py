@@ -30,7 +30,9 @@ def readers() -> Iterator[Readers]:
         sys.path.remove(str(EXAMPLES))
 
 
-def snapshot(module: ModuleType, tick: int, items: dict[str, int], **changes: Any) -> Any:
+def snapshot(
+    module: ModuleType, tick: int, items: dict[str, int], **changes: Any
+) -> Any:
     document = {
         "histogram": "h",
         "key": "s1",
@@ -51,7 +53,9 @@ def snapshot(module: ModuleType, tick: int, items: dict[str, int], **changes: An
     return module.Pages().receive(json.dumps(document).encode())
 
 
-def test_a_change_is_that_since_the_snapshot_that_the_window_names(readers: Readers) -> None:
+def test_a_change_is_that_since_the_snapshot_that_the_window_names(
+    readers: Readers,
+) -> None:
     module, _ = readers
     changes = module.Changes()
     [first] = changes.receive(snapshot(module, 1, {"tea": 30}))
@@ -60,13 +64,21 @@ def test_a_change_is_that_since_the_snapshot_that_the_window_names(readers: Read
     assert second.of == {"tea": 60}
     [third] = changes.receive(snapshot(module, 3, {"tea": 51, "cup": 900}))
     assert third.of == {"tea": 21}  # nothing is known of a count that was not shown
-    assert (third.clear("tea"), third.clear("cup"), third.clear("pot")) == (21, None, None)
+    assert (third.clear("tea"), third.clear("cup"), third.clear("pot")) == (
+        21,
+        None,
+        None,
+    )
     [fourth] = changes.receive(snapshot(module, 4, {"tea": 80, "cup": 900}))
     assert (fourth.of, fourth.clear("tea")) == ({"tea": 20}, None)
-    assert changes.receive(snapshot(module, 7, {"tea": 300})) == []  # tick 5 was not seen
+    assert (
+        changes.receive(snapshot(module, 7, {"tea": 300})) == []
+    )  # tick 5 was not seen
 
 
-def test_nothing_is_subtracted_across_series_or_without_windows(readers: Readers) -> None:
+def test_nothing_is_subtracted_across_series_or_without_windows(
+    readers: Readers,
+) -> None:
     module, _ = readers
     changes = module.Changes()
     for tick in (4, 5):
@@ -75,15 +87,26 @@ def test_nothing_is_subtracted_across_series_or_without_windows(readers: Readers
     assert module.Changes().receive(snapshot(module, 1, {"tea": 30}, windows=[])) == []
 
 
-def test_the_board_says_only_changes_and_ranks_that_exceed_the_noise(readers: Readers) -> None:
+def test_the_board_says_only_changes_and_ranks_that_exceed_the_noise(
+    readers: Readers,
+) -> None:
     module, board = readers
     changes = module.Changes()
-    changes.receive(snapshot(module, 3, {"tea": 1_000, "cup": 900, "jar": 500, "pot": 490}))
-    changes.receive(snapshot(module, 4, {"tea": 1_000, "cup": 950, "jar": 500, "pot": 490}))
+    changes.receive(
+        snapshot(module, 3, {"tea": 1_000, "cup": 900, "jar": 500, "pot": 490})
+    )
+    changes.receive(
+        snapshot(module, 4, {"tea": 1_000, "cup": 950, "jar": 500, "pot": 490})
+    )
     last = snapshot(module, 5, {"tea": 1_010, "cup": 1_130, "jar": 505, "pot": 515})
     lines = board.board(last, 10, changes.receive(last)).splitlines()[1:]
     shown = [line.split(maxsplit=3)[3] for line in lines]
-    assert shown == ["cup   [+230 ± 20 in 20s, up 1]", "tea", "pot   [+25 ± 20 in 20s]", "jar"]
+    assert shown == [
+        "cup   [+230 ± 20 in 20s, up 1]",
+        "tea",
+        "pot   [+25 ± 20 in 20s]",
+        "jar",
+    ]
     first = snapshot(module, 2, {"tea": 400})
     text = board.board(first, 10, module.Changes().receive(first))
     assert "tea   [+400 ± 20 since the epoch began]" in text
@@ -92,7 +115,13 @@ def test_the_board_says_only_changes_and_ranks_that_exceed_the_noise(readers: Re
 def test_of_items_that_do_not_change_hardly_any_is_said_to(readers: Readers) -> None:
     """Of 5,000 with noise alone 4.55 % pass two standard deviations, give or take 5 sqrt(0.0455 * 0.9545 / 5,000) = 1.5 % (6e-7)."""
     module, _ = readers
-    noise = np.random.default_rng(5).normal(0, WINDOW["sd"], 5_000).round().astype(int).tolist()
+    noise = (
+        np.random.default_rng(5)
+        .normal(0, WINDOW["sd"], 5_000)
+        .round()
+        .astype(int)
+        .tolist()
+    )
     changes = module.Changes()
     for tick in (1, 2):
         changes.receive(snapshot(module, tick, {str(i): 100_000 for i in range(5_000)}))

@@ -27,8 +27,11 @@ def commands(scene: Scene) -> dict[str, list[str]]:
     return found
 
 
-def test_commands_and_query_of_the_guide_do_what_it_says(scene: Scene, tmp_path: Path) -> None:
-    by_script, bootstrap = commands(scene), scene.site.connection.bootstrap
+def test_commands_and_query_of_the_guide_do_what_it_says(
+    scene: Scene, tmp_path: Path
+) -> None:
+    by_script = commands(scene)
+    bootstrap = scene.site.connection.bootstrap
     assert set(by_script) == {"board.py", "agent.py", "to_duckdb.py"}
 
     [_, *options] = by_script["board.py"]
@@ -49,7 +52,9 @@ def test_commands_and_query_of_the_guide_do_what_it_says(scene: Scene, tmp_path:
     done = run("to_duckdb.py", *options, "--bootstrap", bootstrap, directory=tmp_path)
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "board").rglob("*.parquet"))
-    query, changes = re.findall(r"^```sql\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    query, changes = re.findall(
+        r"^```sql\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL
+    )
     with duckdb.connect(str(tmp_path / "board.duckdb"), read_only=True) as database:
         rows = database.execute(query).fetchall()
     assert [[label, count] for _, label, count, *_ in rows] == last["items"]
@@ -66,7 +71,14 @@ def test_commands_and_query_of_the_guide_do_what_it_says(scene: Scene, tmp_path:
             since = tick - window["ticks"]
             before = dict(items[name, key, series, since]["items"]) if since else {}
             expected += [
-                (key, tick, window["ms"], label, count - before.get(label, 0), window["sd"])
+                (
+                    key,
+                    tick,
+                    window["ms"],
+                    label,
+                    count - before.get(label, 0),
+                    window["sd"],
+                )
                 for label, count in snapshot["items"]
                 if not since or label in before
             ]

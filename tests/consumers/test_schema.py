@@ -31,7 +31,13 @@ ORDER_STATISTICS = ("max", "min", "quantile:0.5", "top_k:2", *SELECTIONS, "histo
 
 Document = dict[str, Any]
 WINDOW: Document = {"ms": 60_000, "ticks": 6, "sd": 3.5}
-QUANTILE: Document = {"q": 0.5, "bucket": "[1,2)", "value": 1.5, "low": 1.25, "high": None}
+QUANTILE: Document = {
+    "q": 0.5,
+    "bucket": "[1,2)",
+    "value": 1.5,
+    "low": 1.25,
+    "high": None,
+}
 
 
 @cache
@@ -42,9 +48,12 @@ def schema() -> Validator:
 
 
 def made(settings: Settings) -> list[Document]:
-    lines = io.BytesIO("".join(json.dumps(event) + "\n" for event in events(settings)).encode())
+    lines = io.BytesIO(
+        "".join(json.dumps(event) + "\n" for event in events(settings)).encode()
+    )
     found: list[bytes] = []
-    source, key = JsonLines(settings, "events", lines), NoiseKey(bytes(range(32)))
+    source = JsonLines(settings, "events", lines)
+    key = NoiseKey(bytes(range(32)))
     replay(settings, key, source, lambda snapshot: found.append(snapshot.value))
     return [json.loads(value) for value in found]
 
@@ -57,22 +66,34 @@ def real() -> dict[str, list[Document]]:
         given = load(path)
         found[str(path.relative_to(ROOT))] = made(given)
         if path.stem == "two_level_k":
-            found["all queries"] = made(changed(given, lambda _: {"queries": ORDER_STATISTICS}))
+            found["all queries"] = made(
+                changed(given, lambda _: {"queries": ORDER_STATISTICS})
+            )
         if all(
             one.mechanism in PER_ITEM and not one.buckets and one.total_share is None
             for one in given.histograms
         ):
-            found[f"parts in {path.stem}"] = made(changed(given, lambda _: {"split": 3}))
+            found[f"parts in {path.stem}"] = made(
+                changed(given, lambda _: {"split": 3})
+            )
         if all(config.subtracts for config in given.histograms):
-            windowed = changed(given, lambda one: {"windows": (one.tick_ms, 5 * one.tick_ms)})
+            windowed = changed(
+                given, lambda one: {"windows": (one.tick_ms, 5 * one.tick_ms)}
+            )
             found[f"windows in {path.stem}"] = made(windowed)
-        if path.parent.name == "mechanisms" and getattr(given.histograms[0], "domain", None):
+        if path.parent.name == "mechanisms" and getattr(
+            given.histograms[0], "domain", None
+        ):
             found[f"numbers in {path.stem}"] = made(changed(given, with_buckets))
     return found
 
 
-def changed(settings: Settings, change: Callable[[HistogramConfig], Document]) -> Settings:
-    configs = (msgspec.structs.replace(one, **change(one)) for one in settings.histograms)
+def changed(
+    settings: Settings, change: Callable[[HistogramConfig], Document]
+) -> Settings:
+    configs = (
+        msgspec.structs.replace(one, **change(one)) for one in settings.histograms
+    )
     return msgspec.structs.replace(settings, histograms=tuple(configs))
 
 
@@ -83,7 +104,9 @@ def with_buckets(config: HistogramConfig) -> Document:
     return {"buckets": buckets, "domain": buckets.labels} | quantiles
 
 
-def test_mechanisms_with_a_domain_say_the_edges_and_those_that_show_all_the_quantiles() -> None:
+def test_mechanisms_with_a_domain_say_the_edges_and_those_that_show_all_the_quantiles() -> (
+    None
+):
     said = {}
     for name, documents in real().items():
         if name.startswith("numbers in "):
@@ -116,14 +139,23 @@ def test_every_snapshot_of_every_example_satisfies_it() -> None:
     for name, documents in real().items():
         assert documents, name
         for document in documents:
-            assert not [error.message for error in schema().iter_errors(document)], (name, document)
+            assert not [error.message for error in schema().iter_errors(document)], (
+                name,
+                document,
+            )
 
 
 @pytest.mark.parametrize("histogram", ["items", "large", "parts", "answers"])
-def test_what_a_worker_published_satisfies_it_page_by_page(scene: Scene, histogram: str) -> None:
-    documents = [json.loads(record.value() or b"") for record in scene.records[histogram]]
+def test_what_a_worker_published_satisfies_it_page_by_page(
+    scene: Scene, histogram: str
+) -> None:
+    documents = [
+        json.loads(record.value() or b"") for record in scene.records[histogram]
+    ]
     assert documents
-    assert (histogram == "large") == any(document["pages"] > 1 for document in documents)
+    assert (histogram == "large") == any(
+        document["pages"] > 1 for document in documents
+    )
     for document in documents:
         assert schema().is_valid(document)
 
@@ -145,32 +177,71 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     yield "id in capitals", document | {"id": capitals}
     yield "negative sd", document | {"sd": -1.0}
     yield "threshold not whole", document | {"threshold": 0.5}
-    yield "sd that it cannot have", document | {"sd": 1.0 if document["sd"] is None else None}
-    for name, value in (("rho", 0), ("epsilon", -1), ("delta", 1), ("unit", "day"), ("exact", 1)):
+    yield (
+        "sd that it cannot have",
+        document | {"sd": 1.0 if document["sd"] is None else None},
+    )
+    for name, value in (
+        ("rho", 0),
+        ("epsilon", -1),
+        ("delta", 1),
+        ("unit", "day"),
+        ("exact", 1),
+    ):
         promise = document["guarantee"] | {name: value}
         yield f"guarantee with {name} = {value}", document | {"guarantee": promise}
     yield "one edge", document | {"edges": [1]}
-    if document["mechanism"] in ("unk_base", "limit_dom", "positive_gauss", "pay_what_you_get"):
+    if document["mechanism"] in (
+        "unk_base",
+        "limit_dom",
+        "positive_gauss",
+        "pay_what_you_get",
+    ):
         yield "edges without a domain", document | {"edges": [1, 2]}
     if document["mechanism"] not in PER_ITEM:
         yield "parts of what cannot be split", document | {"part": 1, "parts": 2}
     if document["mechanism"] not in ("known_base", "known_gauss", "meta"):
-        yield "quantiles of some buckets", document | {"edges": [1, 2], "quantiles": [QUANTILE]}
+        yield (
+            "quantiles of some buckets",
+            document | {"edges": [1, 2], "quantiles": [QUANTILE]},
+        )
     if document["mechanism"] not in ("known_base", "unk_base", "sparse_gumb", "meta"):
         yield "windows of what cannot be subtracted", document | {"windows": [WINDOW]}
-    window = (("ms", 0), ("ms", "1m"), ("ticks", 0), ("ticks", 1.5), ("sd", 0), ("sd", None))
+    window = (
+        ("ms", 0),
+        ("ms", "1m"),
+        ("ticks", 0),
+        ("ticks", 1.5),
+        ("sd", 0),
+        ("sd", None),
+    )
     for slip in (*window, ("exact", 1)):
         yield f"a window with {slip}", document | {"windows": [WINDOW | dict([slip])]}
     yield "no window", document | {"windows": []}
-    quantile = (("q", 1), ("q", 0), ("bucket", 3), ("value", "3"), ("low", "open"), ("exact", 3))
+    quantile = (
+        ("q", 1),
+        ("q", 0),
+        ("bucket", 3),
+        ("value", "3"),
+        ("low", "open"),
+        ("exact", 3),
+    )
     for slip in quantile:
         quantiles = {"quantiles": [QUANTILE | dict([slip])]}
         yield f"a quantile with {slip}", document | {"edges": [1, 2]} | quantiles
     if "sums" in document:
-        for own in ([1.0], [1.0, None, 0.0], [1.0, 2.0, None, 3.0], [1.0, 2.0, 0.0, 3.0, 4.0]):
+        for own in (
+            [1.0],
+            [1.0, None, 0.0],
+            [1.0, 2.0, None, 3.0],
+            [1.0, 2.0, 0.0, 3.0, 4.0],
+        ):
             yield f"a sum {own}", document | {"sums": [own]}
         for slip in (("step", 0), ("sd", 0), ("to", "9"), ("exact", 1)):
-            yield f"a sum with {slip}", document | {"sum": document["sum"] | dict([slip])}
+            yield (
+                f"a sum with {slip}",
+                document | {"sum": document["sum"] | dict([slip])},
+            )
     if "all_items" in document:
         for slip in (("count", 1.5), ("sd", 0), ("exact", 1)):
             total = document["all_items"] | dict([slip])
@@ -184,7 +255,9 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     else:
         yield "also items", document | {"items": []}
         yield "a threshold without counts", document | {"threshold": 3}
-        several = {"answers", "labels"} & set(document) or isinstance(document.get("value"), list)
+        several = {"answers", "labels"} & set(document) or isinstance(
+            document.get("value"), list
+        )
         if not several:
             yield "another page", document | {"pages": 2}
     for i, answer in enumerate(document.get("answers", [])):

@@ -21,9 +21,18 @@ from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.one_shot.algorithms import USE_ITEMS, USE_THRESHOLD
 from workers.mechanisms.order_statistics import engine
 from workers.mechanisms.order_statistics.column_sums import LaplaceTree
-from workers.mechanisms.order_statistics.engine import KeyState, MaxState, OrderStatistics
+from workers.mechanisms.order_statistics.engine import (
+    KeyState,
+    MaxState,
+    OrderStatistics,
+)
 from workers.mechanisms.running.meta import Meta
-from workers.mechanisms.running.sparse_gumb import TEST, THRESHOLD, SparseGumb, SparseState
+from workers.mechanisms.running.sparse_gumb import (
+    TEST,
+    THRESHOLD,
+    SparseGumb,
+    SparseState,
+)
 from workers.pipeline.histogram import KEY_LABEL
 
 Cell = tuple[int, int]
@@ -32,7 +41,9 @@ LIMITED = ("unk_gauss", "limit_dom_laplace")
 
 def block(label: str | None, cell: Cell) -> Block:
     """Return the noise block of an item (None: the stream key itself) of the first key."""
-    high, low = KEY.tags(NAME, [KEY_LABEL if label is None else label.encode()])[0].tolist()
+    high, low = KEY.tags(NAME, [KEY_LABEL if label is None else label.encode()])[
+        0
+    ].tolist()
     return high ^ cell[0], low ^ cell[1]
 
 
@@ -53,13 +64,17 @@ def counter_moves(
     tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = binom(2k, k) / 4^k,
     k = t - s.
     """
-    kind, last = public["kind"], tick - 1
+    kind = public["kind"]
+    last = tick - 1
     if kind == "lifted":
         sums = {last + public["offset"]: Fraction(amount)}
         for level in range(1, public["levels"] + 1):
             end = (1 << (public["levels"] - level)) - 1
             touched = {k >> 1 for k in sums}
-            d = {k: sums.get(2 * k, Fraction(0)) - sums.get(2 * k + 1, 0) for k in touched}
+            d = {
+                k: sums.get(2 * k, Fraction(0)) - sums.get(2 * k + 1, 0)
+                for k in touched
+            }
             yield from (((level, k), change) for k, change in d.items() if change)
 
             def beyond(k: int, d: dict[int, Fraction] = d, end: int = end) -> Fraction:
@@ -71,7 +86,9 @@ def counter_moves(
                 range(max(min(touched) - 1, 0), min(max(touched) + 1, end) + 1)
             )
             sums = {
-                k: sums.get(2 * k, 0) + sums.get(2 * k + 1, 0) + (beyond(k + 1) - beyond(k - 1)) / 8
+                k: sums.get(2 * k, 0)
+                + sums.get(2 * k + 1, 0)
+                + (beyond(k + 1) - beyond(k - 1)) / 8
                 for k in near
             }
         yield (0, 0), sums[0]
@@ -89,15 +106,21 @@ def counter_moves(
 class Counting(Adapter):
     """Running counts; twice the sum of numbers less R times the count; all counts of a key."""
 
-    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
-        found, public, of = Moves(), cast(Any, self.mechanism.public()), self.mechanism.config.sum
+    def moves(
+        self, first: World, other: Sequence[Tick], events: Events, sign: int
+    ) -> Moves:
+        found = Moves()
+        public = cast(Any, self.mechanism.public())
+        of = self.mechanism.config.sum
         for tick, items in events:
             for label, amount in items.items():
                 for node, change in counter_moves(self.counter, tick, amount):
                     found.add_number(number(label, node), -sign * change)
                 if of is not None:
                     centred = amount * (2 * steps_of(label, of.steps) - of.steps)
-                    for node, change in counter_moves(public["sum"]["counter"], tick, centred):
+                    for node, change in counter_moves(
+                        public["sum"]["counter"], tick, centred
+                    ):
                         found.add_number(number(label, node, 1 << 56), -sign * change)
             if "total_counter" in public:
                 total = sum(items.values())
@@ -119,16 +142,22 @@ class OneShots(Adapter):
             index = (tick - 1) // width
             yield (level, index), range(index * width + 1, (index + 1) * width + 1)
 
-    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
+    def moves(
+        self, first: World, other: Sequence[Tick], events: Events, sign: int
+    ) -> Moves:
         found = Moves()
-        for place, ticks in dict(cell for tick, _ in events for cell in self.places(tick)).items():
+        for place, ticks in dict(
+            cell for tick, _ in events for cell in self.places(tick)
+        ).items():
             one, two = (_total(stream, ticks) for stream in (first.stream, other))
             for label in one.keys() | two.keys():
                 cell = USE_ITEMS << 56 | place[0] << 40, place[1]
                 found.add(block(label, cell), one[label] - two[label])
             if self.algorithm in LIMITED:
                 kbar: Any = self.variant.options["kbar"]
-                bars = [[*sorted(n.values(), reverse=True)[kbar:], 0][0] for n in (one, two)]
+                bars = [
+                    [*sorted(n.values(), reverse=True)[kbar:], 0][0] for n in (one, two)
+                ]
                 cell = USE_THRESHOLD << 56 | place[0] << 40, place[1]
                 found.add(block(None, cell), bars[0] - bars[1])
         return found
@@ -139,7 +168,9 @@ class OneShots(Adapter):
 
 
 class Paying(Adapter):
-    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
+    def moves(
+        self, first: World, other: Sequence[Tick], events: Events, sign: int
+    ) -> Moves:
         return Moves()
 
 
@@ -153,8 +184,11 @@ class Sparse(Adapter):
     def private(self, run: Run) -> object:
         return self.note(run)
 
-    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
-        found, domain = Moves(), self.mechanism.domain()
+    def moves(
+        self, first: World, other: Sequence[Tick], events: Events, sign: int
+    ) -> Moves:
+        found = Moves()
+        domain = self.mechanism.domain()
         assert isinstance(self.mechanism, SparseGumb)
         [(tick, items)] = events
         ever = {domain[place].decode() for note in first.notes for place in note[1]}
@@ -175,10 +209,15 @@ class Sparse(Adapter):
             found.tests.append(Test(threshold, stop, reach))
         return found
 
-    def _stop(self, first: World, t: int, items: Histogram, sign: int) -> tuple[Block, int]:
-        chosen = {self.mechanism.domain()[place].decode() for place in first.notes[t - 1][1]}
+    def _stop(
+        self, first: World, t: int, items: Histogram, sign: int
+    ) -> tuple[Block, int]:
+        chosen = {
+            self.mechanism.domain()[place].decode() for place in first.notes[t - 1][1]
+        }
         counts = _total(first.stream, range(1, t + 1))
-        drawn, tested = first.probe.drawn, {}
+        drawn = first.probe.drawn
+        tested = {}
         for label in (label.decode() for label in self.mechanism.domain()):
             if label not in chosen:
                 tested[label] = counts[label] + drawn[block(label, (TEST, t))][1]
@@ -194,7 +233,9 @@ class Sketches(Adapter):
     "pure": (k + 1) c less the sum of all c, at least 0, for every label of the domain.
     """
 
-    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
+    def moves(
+        self, first: World, other: Sequence[Tick], events: Events, sign: int
+    ) -> Moves:
         assert isinstance(self.mechanism, MisraGries)
         found = Moves()
         before, after = (self.cells(stream) for stream in (first.stream, other))
@@ -202,24 +243,33 @@ class Sketches(Adapter):
             domain = [label.decode() for label in self.mechanism.domain()]
             for place in before.keys() | after.keys():
                 size = self.mechanism.config.size
-                old, new = (lowered(cells.get(place, {}), size) for cells in (before, after))
+                old, new = (
+                    lowered(cells.get(place, {}), size) for cells in (before, after)
+                )
                 assert old.keys() | new.keys() <= set(domain)
                 for label in domain:
                     change = new.get(label, 0) - old.get(label, 0)
                     found.add(block(label, (USE << 56 | place[0], place[1])), -change)
             return found
         for place in before.keys() & after.keys():
-            one, two = before[place], after[place]
+            one = before[place]
+            two = after[place]
             cell = USE << 56 | place[0], place[1]
             lone = [{**one, **two}[label] for label in one.keys() ^ two.keys()]
             exposed, largest = exposed_counters(self.variant, self.mechanism)
-            assert len([n for n in lone if n]) <= exposed and max(lone, default=0) <= largest
-            moved = {label: two[label] - one[label] for label in one.keys() & two.keys()}
+            assert (
+                len([n for n in lone if n]) <= exposed
+                and max(lone, default=0) <= largest
+            )
+            moved = {
+                label: two[label] - one[label] for label in one.keys() & two.keys()
+            }
             together = 0
             if self.mechanism.config.release == "pmg":
                 changes = moved.values()
                 together = min(
-                    {0, *changes}, key=lambda a: a * a + sum((d - a) ** 2 for d in changes)
+                    {0, *changes},
+                    key=lambda a: a * a + sum((d - a) ** 2 for d in changes),
                 )
                 found.add(block(None, cell), -together)
             for label, change in moved.items():
@@ -229,7 +279,9 @@ class Sketches(Adapter):
     def cells(self, stream: Sequence[Tick]) -> dict[tuple[int, int], dict[str, int]]:
         """Return (level, block) -> the released counters, a function of the counts alone."""
         assert isinstance(self.mechanism, MisraGries)
-        run, found, radix = Run(self.mechanism), {}, self.mechanism.tree.radix
+        run = Run(self.mechanism)
+        found = {}
+        radix = self.mechanism.tree.radix
         for t, tick in enumerate(stream, 1):
             held = _watched(run)
             run.step(t, tick)
@@ -254,11 +306,14 @@ def exposed_counters(variant: Variant, mechanism: MisraGries) -> tuple[int, int]
     together = variant.max_items * variant.max_count
     if mechanism.config.release == "pmg":
         return 4 * together, together
-    return mechanism.config.size * (1 if variant.max_count == 1 else 2), variant.max_count
+    return mechanism.config.size * (
+        1 if variant.max_count == 1 else 2
+    ), variant.max_count
 
 
 def _watched(run: Run) -> dict[tuple[int, int], Sketch | None]:
-    state, held = run.state, {}
+    state = run.state
+    held = {}
     assert isinstance(state, SketchState)
     close_cells = SketchState.close_cells
 
@@ -304,27 +359,43 @@ class Maxima(Adapter):
         one = _key_state(run)
         return one.segment, one.interval, one.thresholds.tolist(), one.shown.tolist()
 
-    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
-        mechanism, found = self.mechanism, Moves()
+    def moves(
+        self, first: World, other: Sequence[Tick], events: Events, sign: int
+    ) -> Moves:
+        mechanism = self.mechanism
+        found = Moves()
         assert isinstance(mechanism, OrderStatistics)
         [(tick, items)] = events
         notes = [note for note in first.notes if isinstance(note, Stand)]
         ticks = range(tick, len(first.stream) + 1)
-        j, i = notes[tick - 1].segment, notes[tick - 1].interval
+        j = notes[tick - 1].segment
+        i = notes[tick - 1].interval
         ended = next((t for t in ticks if notes[t].segment > j), None)
-        closed = next((t for t in ticks if notes[t].segment == j and notes[t].interval > i), None)
+        closed = next(
+            (t for t in ticks if notes[t].segment == j and notes[t].interval > i), None
+        )
         streams = (first.stream, other) if sign > 0 else (other, first.stream)
         if mechanism.segments is not None and j < mechanism.segments.most:
             last = ended or len(first.stream)
-            moved = [self._outer(streams, notes[t - 1], t) for t in range(tick, last + 1)]
+            moved = [
+                self._outer(streams, notes[t - 1], t) for t in range(tick, last + 1)
+            ]
             threshold = engine.OUTER_TAU << 56, j
             found.tests.append(_test(threshold, engine.OUTER_MU, ended, moved, sign))
             if ended:
                 for label, amount in items.items():
-                    found.add(block(label, (engine.OUTER_COLUMNS << 56, j)), -sign * amount)
-        if mechanism.inner is not None and i <= mechanism.intervals(j).capacity and ended != tick:
+                    found.add(
+                        block(label, (engine.OUTER_COLUMNS << 56, j)), -sign * amount
+                    )
+        if (
+            mechanism.inner is not None
+            and i <= mechanism.intervals(j).capacity
+            and ended != tick
+        ):
             last = closed or (ended - 1 if ended else len(first.stream))
-            moved = [self._inner(streams, notes[t - 1], t) for t in range(tick, last + 1)]
+            moved = [
+                self._inner(streams, notes[t - 1], t) for t in range(tick, last + 1)
+            ]
             threshold = engine.INNER_TAU << 56 | j, i
             found.tests.append(_test(threshold, engine.INNER_MU, closed, moved, sign))
         if closed:
@@ -333,10 +404,16 @@ class Maxima(Adapter):
             if mechanism.queries.k > 1:
                 stand = notes[closed - 1]
                 begun = stand.start + stand.noise
-                sums = (self._exact(stream, closed) + begun for stream in (first.stream, other))
+                sums = (
+                    self._exact(stream, closed) + begun
+                    for stream in (first.stream, other)
+                )
                 one, two = map(mechanism.queries.values, sums)
                 for index, change in enumerate((two - one).tolist()):
-                    found.add(block(None, (engine.UPDATES << 56 | j, i << 32 ^ index)), -change)
+                    found.add(
+                        block(None, (engine.UPDATES << 56 | j, i << 32 ^ index)),
+                        -change,
+                    )
         return found
 
     def _outer(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
@@ -352,13 +429,18 @@ class Maxima(Adapter):
         without, more = ((one - stand.thresholds).max() for one in values)
         return int(more - without)
 
-    def _closes(self, found: Moves, segment: int, interval: int, label: str, amount: int) -> None:
+    def _closes(
+        self, found: Moves, segment: int, interval: int, label: str, amount: int
+    ) -> None:
         """Move the counter over intervals; the event is in one of them."""
         assert isinstance(self.mechanism, OrderStatistics)
-        noise, place = self.mechanism.sum_noise(segment), engine.INNER_COLUMNS << 56 | segment << 8
+        noise = self.mechanism.sum_noise(segment)
+        place = engine.INNER_COLUMNS << 56 | segment << 8
         if isinstance(noise, LaplaceTree):
             for level in range(noise.levels):
-                found.add(block(label, (place ^ level, (interval - 1) >> level)), amount)
+                found.add(
+                    block(label, (place ^ level, (interval - 1) >> level)), amount
+                )
             return
         for node, change in counter_moves(noise.public(), interval, amount):
             found.add_number(number(label, node, place), change)
@@ -377,12 +459,20 @@ def _key_state(run: Run) -> KeyState:
 
 
 def _test(
-    threshold: tuple[int, int], use: int, stop: int | None, moved: Sequence[int], sign: int
+    threshold: tuple[int, int],
+    use: int,
+    stop: int | None,
+    moved: Sequence[int],
+    sign: int,
 ) -> Test:
     """Return a run's moves: the threshold by the largest change, the last test by the rest."""
-    reach, last = max(moved), None
+    reach = max(moved)
+    last = None
     if stop is not None:
-        last = block(None, (use << 56, stop)), reach - moved[-1] if sign > 0 else moved[-1]
+        last = (
+            block(None, (use << 56, stop)),
+            reach - moved[-1] if sign > 0 else moved[-1],
+        )
     return Test((block(None, threshold), reach if sign > 0 else 0), last, reach)
 
 

@@ -101,7 +101,8 @@ class Adapter(ABC):
     """Statistics of one family. `sign`: +1 if only the second world has the events, else -1."""
 
     def __init__(self, variant: Variant, mechanism: Mechanism) -> None:
-        self.variant, self.mechanism = variant, mechanism
+        self.variant = variant
+        self.mechanism = mechanism
 
     @property
     def counter(self) -> Any:
@@ -116,7 +117,9 @@ class Adapter(ABC):
         return None
 
     @abstractmethod
-    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves: ...
+    def moves(
+        self, first: World, other: Sequence[Tick], events: Events, sign: int
+    ) -> Moves: ...
 
 
 def perform(adapter: Adapter, stream: Sequence[Tick], seed: int, probe: Probe) -> World:
@@ -130,26 +133,38 @@ def perform(adapter: Adapter, stream: Sequence[Tick], seed: int, probe: Probe) -
     return World(stream, probe, transcript, notes)
 
 
-def couple(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int, sign: int) -> Price:
+def couple(
+    adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int, sign: int
+) -> Price:
     """Couple the two worlds and return the price; AssertionError if the outputs differ."""
     worlds = [list(stream), with_events(stream, events)]
     before, after = worlds if sign > 0 else worlds[::-1]
     first = perform(adapter, before, seed, Probe())
     moves = adapter.moves(first, after, events, sign)
     second = perform(
-        adapter, after, seed, Probe(moves.all(), moves.of_numbers, script=first.probe.peels)
+        adapter,
+        after,
+        seed,
+        Probe(moves.all(), moves.of_numbers, script=first.probe.peels),
     )
-    for t, (shown, expected) in enumerate(zip(second.transcript, first.transcript, strict=True), 1):
-        assert shown == expected, f"tick {t}: the neighbour shows {shown}, not {expected}"
+    for t, (shown, expected) in enumerate(
+        zip(second.transcript, first.transcript, strict=True), 1
+    ):
+        assert shown == expected, (
+            f"tick {t}: the neighbour shows {shown}, not {expected}"
+        )
     return _price(moves, first.probe, second.probe)
 
 
-def check(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int) -> list[Price]:
+def check(
+    adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int
+) -> list[Price]:
     """Check both directions against the stated cost; AssertionError if the price exceeds it."""
     prices = [couple(adapter, stream, events, seed, sign) for sign in (1, -1)]
     mechanism = adapter.mechanism
     for price in prices:
-        stated, epsilon = mechanism.cost().rho, mechanism.guarantee.epsilon
+        stated = mechanism.cost().rho
+        epsilon = mechanism.guarantee.epsilon
         assert price.rho <= stated * (1 + 1e-9), f"rho {price.rho}, stated {stated}"
         if pure(adapter.variant):
             assert price.epsilon <= epsilon * (1 + 1e-9), f"epsilon {price.epsilon}"
@@ -164,12 +179,21 @@ def _price(moves: Moves, first: Probe, second: Probe) -> Price:
     """Price the moves; draws made in one world only do not affect the common output."""
     gaussian: list[float] = []
     laplace: list[float] = []
-    for number in moves.of_numbers.keys() & first.numbers.keys() & second.numbers.keys():
+    for number in (
+        moves.of_numbers.keys() & first.numbers.keys() & second.numbers.keys()
+    ):
         if shift := float(moves.of_numbers[number]):
             gaussian.append(float(first.numbers[number]) ** 0.5 / abs(shift))
-    of_tests = {move[0] for test in moves.tests for move in (test.threshold, test.stop) if move}
+    of_tests = {
+        move[0] for test in moves.tests for move in (test.threshold, test.stop) if move
+    }
     for block, shift in moves.shifts.items():
-        if shift and block in first.drawn and block in second.drawn and block not in of_tests:
+        if (
+            shift
+            and block in first.drawn
+            and block in second.drawn
+            and block not in of_tests
+        ):
             table = first.drawn[block][0]
             assert second.drawn[block][0] is table
             if isinstance(table, IntegerGaussian):
@@ -178,8 +202,13 @@ def _price(moves: Moves, first: Probe, second: Probe) -> Price:
                 laplace.append(float(_scale(table)) / abs(shift))
     tests = []
     for test in moves.tests:
-        tables = (first.drawn[move[0]][0] if move else None for move in (test.threshold, test.stop))
-        e1, e2 = (test.reach / float(_scale(table)) if table else 0.0 for table in tables)
+        tables = (
+            first.drawn[move[0]][0] if move else None
+            for move in (test.threshold, test.stop)
+        )
+        e1, e2 = (
+            test.reach / float(_scale(table)) if table else 0.0 for table in tables
+        )
         tests.append((e1, e2))
     both = first.peels.keys() & second.peels.keys()
     picks = [e for word in both for e in _spans(first.peels[word], second.peels[word])]

@@ -55,13 +55,18 @@ LANE = Lane(31_622_400_000, 253_402_300_799_000, *BOUNDS, split=10_000)
 @cache
 def longest(number: int) -> str:
     """Return 1,024 control characters: six JSON bytes each, nearly incompressible by lz4."""
-    return f"{number:08d}" + "".join(random.Random(number).choices(CONTROLS, k=LABEL_BYTES_MAX - 8))
+    return f"{number:08d}" + "".join(
+        random.Random(number).choices(CONTROLS, k=LABEL_BYTES_MAX - 8)
+    )
 
 
 def table(labels: Iterable[str]) -> Ledger:
     """Return rows of one stream key with the widest counts, all shown at a late tick."""
-    columns, text = Ledger(), [label.encode() for label in labels]
-    rows = columns.append(KEY.tags("k", text), np.zeros(len(text), np.int32), Texts.of(text))
+    columns = Ledger()
+    text = [label.encode() for label in labels]
+    rows = columns.append(
+        KEY.tags("k", text), np.zeros(len(text), np.int32), Texts.of(text)
+    )
     columns.counts[:] = LARGEST
     columns.sums[:] = LARGEST
     columns.touched.append(rows)
@@ -73,7 +78,10 @@ def table(labels: Iterable[str]) -> Ledger:
 def state(pairs: Iterable[tuple[str | bytes, bytes | None]]) -> list[Outgoing]:
     """Return state topic changes; names carry the histogram's prefix, generation and epoch."""
     prefix = b"h" * 100 + b"/2147483647/9223372036854775807/"
-    named = ((name.encode() if isinstance(name, str) else name, value) for name, value in pairs)
+    named = (
+        (name.encode() if isinstance(name, str) else name, value)
+        for name, value in pairs
+    )
     return [Outgoing("state", 0, prefix + name, value) for name, value in named]
 
 
@@ -98,15 +106,21 @@ def contributions(
 
 
 def handed_over() -> list[Outgoing]:
-    handed = HandedOver("h" * 100, LARGEST, LARGEST, [(longest(i), LARGEST) for i in range(2_100)])
+    handed = HandedOver(
+        "h" * 100, LARGEST, LARGEST, [(longest(i), LARGEST) for i in range(2_100)]
+    )
     made = handing_over(handed, key=KEY.fingerprint)
     return [Outgoing("contributions", 0, None, message.encoded()) for message in made]
 
 
 def published(
-    release: Release | Items | Answers, columns: Ledger | None = None, means: Means | None = None
+    release: Release | Items | Answers,
+    columns: Ledger | None = None,
+    means: Means | None = None,
 ) -> list[Outgoing]:
-    rho, epsilon, delta = 0.12345678901234567, 1.2345678901234567e-05, 1.2345678901234567e-45
+    rho = 0.12345678901234567
+    epsilon = 1.2345678901234567e-05
+    delta = 1.2345678901234567e-45
     promise = Guarantee(unit="event", rho=rho, epsilon=epsilon, delta=delta)
     # Beside counts alone; the maximum number, each number at its longest.
     windows = {"windows": [{"ms": LARGEST, "ticks": LARGEST, "sd": 1.2345e300}] * 20}
@@ -122,36 +136,49 @@ def published(
         windows={} if isinstance(release, Answers) else windows,
     )
     made = snapshots(shown, columns or Ledger(), [longest(0)], LabelCache())
-    return [Outgoing("snapshots", None, key.encode(), value, (), LARGEST) for key, value in made]
+    return [
+        Outgoing("snapshots", None, key.encode(), value, (), LARGEST)
+        for key, value in made
+    ]
 
 
 def snapshot_of_rows() -> list[Outgoing]:
-    columns, counts = table(longest(i) for i in range(1_500)), np.full(1_500, -LARGEST)
+    columns = table(longest(i) for i in range(1_500))
+    counts = np.full(1_500, -LARGEST)
     return published(Release(np.arange(1_500), counts, 1.2345e300, 2**62), columns)
 
 
 def snapshot_of_sums() -> list[Outgoing]:
-    columns, numbers = table(longest(i) for i in range(1_500)), np.full(1_500, -LARGEST)
-    sums, totals = Noisy(numbers, 1.2345e100), Noisy(numbers[:1], 1.2345e300)
+    columns = table(longest(i) for i in range(1_500))
+    numbers = np.full(1_500, -LARGEST)
+    sums = Noisy(numbers, 1.2345e100)
+    totals = Noisy(numbers[:1], 1.2345e300)
     release = Release(np.arange(1_500), numbers, 1.2345e100, 2**62, sums, totals)
     ends = {"from": -123_456_789.000001, "to": -123_456_788.000001, "step": 0.00001}
     return published(release, columns, Means(parse_sum({"field": "x", **ends})))
 
 
 def snapshot_of_items() -> list[Outgoing]:
-    labels, counts = [longest(i).encode() for i in range(1_500)], np.full(1_500, -LARGEST)
-    return published(Items(np.zeros(1_500, np.int32), labels, counts, 1.2345e300, 2**62))
+    labels = [longest(i).encode() for i in range(1_500)]
+    counts = np.full(1_500, -LARGEST)
+    return published(
+        Items(np.zeros(1_500, np.int32), labels, counts, 1.2345e300, 2**62)
+    )
 
 
 def answers_to_all_queries() -> list[Outgoing]:
     selected = [f"top_k_select:{k}" for k in range(905, 1_001)]
     found = answered(["max", "argmax", "histogram", "top_k:1000", *selected])
-    return published(Answers({0: {"answers": found, "since": LARGEST, "error": 1.2345e300}}, None))
+    return published(
+        Answers({0: {"answers": found, "since": LARGEST, "error": 1.2345e300}}, None)
+    )
 
 
 def answer_to_one_query() -> list[Outgoing]:
     [found] = answered(["top_k_select:1000"])
-    return published(Answers({0: {**found, "since": LARGEST, "error": 1.2345e300}}, None))
+    return published(
+        Answers({0: {**found, "since": LARGEST, "error": 1.2345e300}}, None)
+    )
 
 
 def answered(queries: list[str]) -> list[dict[str, object]]:
@@ -160,13 +187,18 @@ def answered(queries: list[str]) -> list[dict[str, object]]:
 
 
 def labels_for_a_budget() -> list[Outgoing]:
-    fields = {"query": "top", "labels": [longest(i) for i in range(1_000)], "complete": True}
+    fields = {
+        "query": "top",
+        "labels": [longest(i) for i in range(1_000)],
+        "complete": True,
+    }
     left = {"labels_left": LARGEST, "queries_left": LARGEST}
     return published(Answers({0: fields | left}, None))
 
 
 def max_state() -> MaxState:
-    made, d = MaxState(), 40_000
+    made = MaxState()
+    d = 40_000
     columns = np.full(d, -LARGEST)
     made.of[2**20] = KeyState(64, LARGEST, LARGEST, columns, columns, columns, columns)
     return made
@@ -195,11 +227,14 @@ def meta_state() -> MetaState:
 
 
 def sketch_state() -> SketchState:
-    made, labels = SketchState(3_000), [longest(i).encode() for i in range(3_000)]
+    made = SketchState(3_000)
+    labels = [longest(i).encode() for i in range(3_000)]
     made.show(2**20, 3, ((label, -LARGEST) for label in labels))
     [sketch] = made.open_sketches(2**20, [3])
-    sketch.tags, sketch.labels = KEY.tags("k", labels), Texts.of(labels)
-    sketch.counts, sketch.total = np.full(3_000, LARGEST), LARGEST
+    sketch.tags = KEY.tags("k", labels)
+    sketch.labels = Texts.of(labels)
+    sketch.counts = np.full(3_000, LARGEST)
+    sketch.total = LARGEST
     made.declare(2**20, KEY.tags("k", [b"%d" % i for i in range(70_000)]))
     assert isinstance(made.domain_of(2**20), DomainTags)
     return made
@@ -208,7 +243,8 @@ def sketch_state() -> SketchState:
 def users() -> list[Outgoing]:
     """Return ten users with maximal pairs and counts, in one commit."""
     held = Users([LANE], Store(None, Changelog("state", 0)).open())
-    rng, rows = np.random.default_rng(7), 10_000
+    rng = np.random.default_rng(7)
+    rows = 10_000
     batch = Batch(
         rng.integers(0, 2**64, (10, 2), dtype=np.uint64),
         np.arange(10) * rows,
@@ -222,10 +258,16 @@ def users() -> list[Outgoing]:
 
 def progress_of_release() -> list[Outgoing]:
     of: Any = dict.fromkeys(("first", "next", "epochs"), LARGEST)
-    of |= dict.fromkeys(("rho", "epsilon", "delta"), 0.1) | {"deltas": {"numerical": 0.1}}
+    of |= dict.fromkeys(("rho", "epsilon", "delta"), 0.1) | {
+        "deltas": {"numerical": 0.1}
+    }
     described: dict[str, object] = {f"{i}": "x" * 100 for i in range(30)}
-    life = HistogramProgress(generation=2**31 - 1, description=described, unit="event", **of)
-    numbers: Any = dict.fromkeys(("watermarks", "firsts", "sequences"), [LARGEST] * 10_000)
+    life = HistogramProgress(
+        generation=2**31 - 1, description=described, unit="event", **of
+    )
+    numbers: Any = dict.fromkeys(
+        ("watermarks", "firsts", "sequences"), [LARGEST] * 10_000
+    )
     numbers |= {"offset": LARGEST, "position": LARGEST, "owners": 10_000}
     record = ReleaseProgress(
         **numbers,
@@ -251,13 +293,21 @@ def rejects() -> list[Outgoing]:
     made = []
     for key, value, own in itertools.product(*sizes, further):
         record = "rejects", b"\xff" * key, b"\xff" * value
-        fields: Any = {"reason": reason, "source": source, "time_ms": LARGEST, "further": own}
+        fields: Any = {
+            "reason": reason,
+            "source": source,
+            "time_ms": LARGEST,
+            "further": own,
+        }
         made.append(rejected(*record, **fields))
     return made
 
 
 def retries() -> list[Outgoing]:
-    read = [read_reject(message.headers, message.key, message.value) for message in rejects()]
+    read = [
+        read_reject(message.headers, message.key, message.value)
+        for message in rejects()
+    ]
     return [
         *(resent_record(reject) for reject in read if reject is not None),
         resent_listing("rejects", 0, [LARGEST] * RECORDS_MAX),
@@ -274,16 +324,22 @@ def sent_on() -> list[Outgoing]:
         sent = _one_sent(most, key_bytes, headers, late)
         assert sent.sizes().tolist() == [MESSAGE_BYTES]
         for value, user, partition, time_ms, said in sent.messages():
-            made.append(Outgoing("by-user", partition, user, value, list(said or ()), time_ms))
+            made.append(
+                Outgoing("by-user", partition, user, value, list(said or ()), time_ms)
+            )
     return made
 
 
-def _one_sent(value_bytes: int, key_bytes: int, headers: Headers, late: int) -> ForwardBatch:
-    user, key = LABEL_BYTES_MAX, max(key_bytes, 0)
+def _one_sent(
+    value_bytes: int, key_bytes: int, headers: Headers, late: int
+) -> ForwardBatch:
+    user = LABEL_BYTES_MAX
+    key = max(key_bytes, 0)
     stops = np.cumsum([user, key, value_bytes])
     places = np.stack((stops - [user, key, value_bytes], stops), axis=1)
     keys = np.full((1, 2), -1, dtype=np.int64) if key_bytes < 0 else places[1:2]
-    zero, times = np.zeros(1, dtype=np.int64), np.array([LARGEST])
+    zero = np.zeros(1, dtype=np.int64)
+    times = np.array([LARGEST])
     texts = [text for name, value in headers for text in (name.encode(), value)]
     framed = bytes([2 * len(headers)]) + b"".join(
         b"\1" if text is None else varint(len(text)) + text for text in texts

@@ -50,7 +50,9 @@ _BITS = 256
 
 @dataclass(frozen=True)
 class Peel:
-    scores: Mapping[object, int]  # by an identity shared by both neighbours (BOTTOM among them)
+    scores: Mapping[
+        object, int
+    ]  # by an identity shared by both neighbours (BOTTOM among them)
     picked: tuple[object, ...]  # identities, in order; BOTTOM if it ended the picks
     scale: Fraction  # b
 
@@ -59,11 +61,21 @@ class Peel:
 class Probe:
     """Changes to apply to noise, and a record of the noise seen."""
 
-    shifts: Mapping[Block, int] = field(default_factory=dict)  # of the noise values of blocks
-    of_numbers: Mapping[Half, Fraction] = field(default_factory=dict)  # the same of normal numbers
-    script: Mapping[Block, Peel] | None = None  # picks to repeat, by a call's first word
-    factor: Fraction = Fraction(1)  # planted error: multiplies the variance of noise and picks
-    keep_values: bool = True  # whether `drawn` is kept (an entry a value); else only `samples`
+    shifts: Mapping[Block, int] = field(
+        default_factory=dict
+    )  # of the noise values of blocks
+    of_numbers: Mapping[Half, Fraction] = field(
+        default_factory=dict
+    )  # the same of normal numbers
+    script: Mapping[Block, Peel] | None = (
+        None  # picks to repeat, by a call's first word
+    )
+    factor: Fraction = Fraction(
+        1
+    )  # planted error: multiplies the variance of noise and picks
+    keep_values: bool = (
+        True  # whether `drawn` is kept (an entry a value); else only `samples`
+    )
     drawn: dict[Block, tuple[InversionTable, int]] = field(default_factory=dict)
     numbers: dict[Half, Fraction] = field(default_factory=dict)
     samples: dict[InversionTable, Samples] = field(default_factory=dict)
@@ -71,10 +83,14 @@ class Probe:
     _moved: dict[tuple[int, int, bytes], Any] = field(default_factory=dict)
     _laws: dict[str, InversionTable] = field(default_factory=dict)
     _known: dict[int, tuple[InversionTable, Samples]] = field(default_factory=dict)
-    _others: dict[int, tuple[InversionTable, InversionTable]] = field(default_factory=dict)
+    _others: dict[int, tuple[InversionTable, InversionTable]] = field(
+        default_factory=dict
+    )
     _ids: list[Block] = field(default_factory=list)
 
-    def drew(self, table: InversionTable, cell: Block, tags: Tags, out: NDArray[Any]) -> None:
+    def drew(
+        self, table: InversionTable, cell: Block, tags: Tags, out: NDArray[Any]
+    ) -> None:
         blocks = tags ^ np.array(cell, dtype=np.uint64)
         if not self.keep_values:
             known = self._known.get(id(table))
@@ -90,14 +106,23 @@ class Probe:
             self.drawn[high, low] = (table, int(out[row]))
 
     def peeled(
-        self, counts: Longs, bottom: int | None, scale: Fraction, k: int, words: Sequence[Block]
+        self,
+        counts: Longs,
+        bottom: int | None,
+        scale: Fraction,
+        k: int,
+        words: Sequence[Block],
     ) -> tuple[Longs, bool]:
         n = len(counts)
-        ids: list[object] = list(self._ids[:n]) if bottom is not None else list(range(n))
+        ids: list[object] = (
+            list(self._ids[:n]) if bottom is not None else list(range(n))
+        )
         scores = dict(zip(ids, counts.tolist(), strict=True))
         scores |= {} if bottom is None else {BOTTOM: bottom}
         if self.script is None:
-            picks, ended = _PEEL(counts, bottom, _times_root(scale, self.factor), k, words)
+            picks, ended = _PEEL(
+                counts, bottom, _times_root(scale, self.factor), k, words
+            )
             names = [ids[i] for i in picks.tolist()] + ([BOTTOM] if ended else [])
         else:
             names = _NOTHING[bottom is None]
@@ -106,21 +131,32 @@ class Probe:
             missing = [name for name in names if name not in scores]
             assert not missing, "the neighbour cannot pick what was picked"
             limit = min(k, n + (bottom is not None))
-            assert len(names) == limit or BOTTOM in names, "the neighbour picks another number"
+            assert len(names) == limit or BOTTOM in names, (
+                "the neighbour picks another number"
+            )
             ended = BOTTOM in names
-            picks = np.array([ids.index(name) for name in names if name != BOTTOM], dtype=np.int64)
+            picks = np.array(
+                [ids.index(name) for name in names if name != BOTTOM], dtype=np.int64
+            )
         self.peels[words[0]] = Peel(scores, tuple(names), scale)
         return picks, ended
 
     def values(self, table: InversionTable) -> Longs:
-        blocks, values = (np.concatenate(parts) for parts in zip(*self.samples[table], strict=True))
-        _, once = np.unique(np.ascontiguousarray(blocks).view("V16").ravel(), return_index=True)
+        blocks, values = (
+            np.concatenate(parts) for parts in zip(*self.samples[table], strict=True)
+        )
+        _, once = np.unique(
+            np.ascontiguousarray(blocks).view("V16").ravel(), return_index=True
+        )
         found: Longs = values[once]
         return found
 
-    def counted(self, counter: Counter, stream: NoiseStream, t: int, tags: Tags) -> Longs:
+    def counted(
+        self, counter: Counter, stream: NoiseStream, t: int, tags: Tags
+    ) -> Longs:
         """Return a counter's noise as the definition has it, each number moved by its shift."""
-        sums, d = np.zeros(len(tags)), counter._denominator
+        sums = np.zeros(len(tags))
+        d = counter._denominator
         # Twice the noise, and one for rounding, times d 2^_BITS.
         exact = np.full(len(tags), d << _BITS, dtype=object)
         for node, a in counter.nodes(t).items():
@@ -132,15 +168,20 @@ class Probe:
             return (exact // (2 * d << _BITS)).astype(np.int64)
         return np.floor(sums + 0.5).astype(np.int64)
 
-    def _exact(self, counter: Counter, stream: NoiseStream, node: Block, tags: Tags) -> Any:
+    def _exact(
+        self, counter: Counter, stream: NoiseStream, node: Block, tags: Tags
+    ) -> Any:
         """Return a node's numbers, moved by their shifts, as integers times 2^_BITS."""
         level, k = node
         place = level, k, tags.tobytes()
         if place not in self._moved:
             blocks = (tags ^ np.array((level, k >> 1), dtype=np.uint64)).tolist()
             numbers = self._numbers(counter, stream, node, tags).tolist()
-            variance, moved = counter.variance_of(node), np.empty(len(tags), dtype=object)
-            for row, ((high, low), number) in enumerate(zip(blocks, numbers, strict=True)):
+            variance = counter.variance_of(node)
+            moved = np.empty(len(tags), dtype=object)
+            for row, ((high, low), number) in enumerate(
+                zip(blocks, numbers, strict=True)
+            ):
                 one = high, low, k & 1
                 self.numbers[one] = variance
                 whole = (Fraction(number) + self.of_numbers.get(one, 0)) * (1 << _BITS)
@@ -149,9 +190,12 @@ class Probe:
             self._moved[place] = moved
         return self._moved[place]
 
-    def _numbers(self, counter: Counter, stream: NoiseStream, node: Block, tags: Tags) -> Floats:
+    def _numbers(
+        self, counter: Counter, stream: NoiseStream, node: Block, tags: Tags
+    ) -> Floats:
         level, k = node
-        words, found = stream.words(tags, (level, k >> 1)), np.zeros(len(tags))
+        words = stream.words(tags, (level, k >> 1))
+        found = np.zeros(len(tags))
         sd = np.array([math.sqrt(counter.variance_of(node) * self.factor)])
         add_fine(words[None], np.array([k & 1]), sd, normal_table(), found)
         assert np.isfinite(found).all()
@@ -160,7 +204,11 @@ class Probe:
     @contextmanager
     def watching(self) -> Iterator[Probe]:
         def draw(
-            table: InversionTable, stream: NoiseStream, cell: Block, tags: Tags, out: NDArray[Any]
+            table: InversionTable,
+            stream: NoiseStream,
+            cell: Block,
+            tags: Tags,
+            out: NDArray[Any],
         ) -> None:
             if self.factor == 1:
                 _DRAW(table, stream, cell, tags, out)
@@ -192,7 +240,9 @@ class Probe:
             if self.keep_values or self.factor != 1:
                 counters.enter_context(
                     patch.object(
-                        Counter, "draw", lambda counter, *args: self.counted(counter, *args)
+                        Counter,
+                        "draw",
+                        lambda counter, *args: self.counted(counter, *args),
                     )
                 )
                 for kind in (LiftedColumns, TreeColumns, SqrtColumns):

@@ -150,14 +150,23 @@ class Picture:
     def of(cls, mechanism: Mechanism) -> Picture:
         """Take the picture of a mechanism and of all cache contents."""
         parts = (part for cache in caches() for part in gc.get_referents(cache))
-        kept = [part for part in parts if not isinstance(part, (dict, type, FunctionType))]
-        return cls({mechanism.kind: mechanism} | {f"kept[{i}]": p for i, p in enumerate(kept)})
+        kept = [
+            part for part in parts if not isinstance(part, (dict, type, FunctionType))
+        ]
+        return cls(
+            {mechanism.kind: mechanism} | {f"kept[{i}]": p for i, p in enumerate(kept)}
+        )
 
     def changed(self, later: Picture) -> list[str]:
         """Return where entries were added, removed or replaced since; new objects are no change."""
-        mine, other = self._content, later._content
+        mine = self._content
+        other = later._content
         both = mine.keys() & other.keys()
-        return [where for key, (where, was) in mine.items() if key in both and other[key][1] != was]
+        return [
+            where
+            for key, (where, was) in mine.items()
+            if key in both and other[key][1] != was
+        ]
 
     def _look(self, root: object, where: str) -> None:
         waiting: list[tuple[object, str]] = [(root, where)]
@@ -168,10 +177,13 @@ class Picture:
             self._held.append(value)
             parts = list(_parts(value))
             content: object = [
-                (name, repr(part) if isinstance(part, _ATOMS) else id(part)) for name, part in parts
+                (name, repr(part) if isinstance(part, _ATOMS) else id(part))
+                for name, part in parts
             ]
             if isinstance(value, np.ndarray):
-                content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+                content = hashlib.sha256(
+                    np.ascontiguousarray(value).tobytes()
+                ).hexdigest()
             self._content[id(value)] = place, content
             if _could_change(value):
                 self.changeable.append(f"{place}: {type(value).__name__}")
@@ -179,7 +191,9 @@ class Picture:
 
 
 def _could_change(value: object) -> bool:
-    if type(value) in MAY_CHANGE or isinstance(value, (Frozen, MappingProxyType, tuple, frozenset)):
+    if type(value) in MAY_CHANGE or isinstance(
+        value, (Frozen, MappingProxyType, tuple, frozenset)
+    ):
         return False
     if isinstance(value, np.ndarray):
         return bool(value.flags.writeable)
@@ -203,22 +217,37 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
     elif isinstance(value, np.ndarray):
         yield ".base", value.base
     elif isinstance(value, FunctionType):
-        yield from ((f"<cell {i}>", cell) for i, cell in enumerate(value.__closure__ or ()))
+        yield from (
+            (f"<cell {i}>", cell) for i, cell in enumerate(value.__closure__ or ())
+        )
         yield ".__defaults__", value.__defaults__
     elif isinstance(value, CellType):
         yield "", value.cell_contents
     elif isinstance(value, (MethodType, BuiltinFunctionType)):
         yield ".__self__", value.__self__
     elif isinstance(value, functools.partial):
-        yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
+        yield from (
+            (".func", value.func),
+            (".args", value.args),
+            (".keywords", value.keywords),
+        )
     elif not isinstance(value, tuple(MAY_CHANGE)):
-        yield from ((f".{name}", part) for name, part in getattr(value, "__dict__", {}).items())
+        yield from (
+            (f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()
+        )
         if isinstance(value, msgspec.Struct):
-            yield from ((f".{name}", getattr(value, name)) for name in value.__struct_fields__)
+            yield from (
+                (f".{name}", getattr(value, name)) for name in value.__struct_fields__
+            )
         elif is_dataclass(value):
-            yield from ((f".{field.name}", getattr(value, field.name)) for field in fields(value))
+            yield from (
+                (f".{field.name}", getattr(value, field.name))
+                for field in fields(value)
+            )
         for kind in type(value).__mro__:
             if kind.__module__.startswith(("workers", "tests")):
                 for name, part in vars(kind).items():
-                    if not name.startswith("__") and isinstance(part, (*_CONTAINERS, np.ndarray)):
+                    if not name.startswith("__") and isinstance(
+                        part, (*_CONTAINERS, np.ndarray)
+                    ):
                         yield f"::{name}", part

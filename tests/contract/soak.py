@@ -33,7 +33,8 @@ class Soak:
     """Rounds over variants in random order; `differences` describes every failed round."""
 
     def __init__(self, seed: int, variants: Sequence[Variant] = VARIANTS) -> None:
-        self.seed, self._variants = seed, variants
+        self.seed = seed
+        self._variants = variants
         self._rng = random.Random(seed)
         self._waiting: list[Variant] = []
         self._expected: dict[tuple[str, int], str] = {}
@@ -56,7 +57,9 @@ class Soak:
         self.threads += threads
         self._seen.add(str(variant))
         expected = [self._expected[str(variant), seed] for seed in seeds]
-        wrong = sum(digest != right for digest, right in zip(found, expected, strict=True))
+        wrong = sum(
+            digest != right for digest, right in zip(found, expected, strict=True)
+        )
         if wrong:
             self.differences.append(
                 f"{variant}: {wrong} of {threads} threads differ, switch interval {interval_s:.2e} s, "
@@ -85,13 +88,20 @@ def main() -> int:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--kafka", action="store_true", help="run workers on a real Kafka, too")
+    parser.add_argument(
+        "--kafka", action="store_true", help="run workers on a real Kafka, too"
+    )
     parser.add_argument("--seed", type=int, default=None)
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
-    stop, soak, end_s = Stop(), Soak(seed), time.monotonic() + 60 * given.minutes
-    told_s, told, snapshots, runs = time.monotonic(), 0, 0, 0
+    stop = Stop()
+    soak = Soak(seed)
+    end_s = time.monotonic() + 60 * given.minutes
+    told_s = time.monotonic()
+    told = 0
+    snapshots = 0
+    runs = 0
     with ExitStack() as stack:
         if given.kafka:
             from tests.broker import LASTING, broker
@@ -113,13 +123,18 @@ def main() -> int:
                 print(soak.summary(), flush=True)
             if given.kafka and not stop.asked and time.monotonic() < end_s:
                 runs += 1
-                own, place = seed * 1000 + runs, directory / f"run-{runs}"
+                own = seed * 1000 + runs
+                place = directory / f"run-{runs}"
                 try:
                     snapshots += audited_run(bootstrap, place, seed=own)
                 except AssertionError as error:
                     if not stop.asked:
-                        soak.differences.append(f"worker run {runs}, seed {own}: {error}")
-    workers = f"; {runs} workers with 8 owner partitions each, {snapshots} snapshots audited"
+                        soak.differences.append(
+                            f"worker run {runs}, seed {own}: {error}"
+                        )
+    workers = (
+        f"; {runs} workers with 8 owner partitions each, {snapshots} snapshots audited"
+    )
     print(soak.summary() + (workers if given.kafka else ""), flush=True)
     return 1 if soak.differences else 0
 

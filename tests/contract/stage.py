@@ -30,12 +30,18 @@ Shown = Release | Items | Answers
 
 
 def bounded(items: Mapping[str, int], max_items: int, max_count: int) -> Histogram:
-    return {label: n for label, n in bound(dict(items), max_items, max_count).items() if n}
+    return {
+        label: n for label, n in bound(dict(items), max_items, max_count).items() if n
+    }
 
 
-def with_events(stream: Sequence[Tick], events: Sequence[tuple[int, Histogram]]) -> list[Tick]:
+def with_events(
+    stream: Sequence[Tick], events: Sequence[tuple[int, Histogram]]
+) -> list[Tick]:
     """Return the stream with events added to the first stream key, each at its tick (from 1)."""
-    more = [{key: Counter(histogram) for key, histogram in tick.items()} for tick in stream]
+    more = [
+        {key: Counter(histogram) for key, histogram in tick.items()} for tick in stream
+    ]
     for tick, items in events:
         more[tick - 1].setdefault(KEYS[0], Counter()).update(items)
     return [dict(tick) for tick in more]
@@ -43,9 +49,11 @@ def with_events(stream: Sequence[Tick], events: Sequence[tuple[int, Histogram]])
 
 def random_stream(seed: int, counts: Sequence[int]) -> list[Tick]:
     """Return ticks of random labels with some of these counts; some empty ticks, late labels."""
-    rng, found = random.Random(seed), list[Tick]()
+    rng = random.Random(seed)
+    found = list[Tick]()
     for t in range(TICKS):
-        labels, tick = [*DOMAIN, *OTHERS[: t // 4]], dict[str, Histogram]()
+        labels = [*DOMAIN, *OTHERS[: t // 4]]
+        tick = dict[str, Histogram]()
         for key in KEYS:
             chosen = rng.sample(labels, rng.choice([0, 2, 5]))
             tick[key] = {label: rng.choice(counts) for label in chosen}
@@ -74,7 +82,9 @@ def columns(
     places = {name: place for place, name in enumerate(keys)}
     for part in range(parts):
         names = tuple(tick)
-        items = ((i, item) for i, name in enumerate(names) for item in tick[name].items())
+        items = (
+            (i, item) for i, name in enumerate(names) for item in tick[name].items()
+        )
         rows = [(i, label, n) for i, (label, n) in items if n][part::parts]
         labels = Texts.of([label.encode() for _, label, _ in rows])
         tags = [_tag(names[i], label) for i, label, _ in rows]
@@ -82,7 +92,9 @@ def columns(
         all_tags = read_only(np.concatenate([np.empty((0, 2), dtype=np.uint64), *tags]))
         counts = read_only(np.array([n for _, _, n in rows], dtype=np.int64))
         index = read_only(np.array([places[name] for name in names], dtype=np.int32))
-        made = Contributions(names, key_of_row, all_tags, labels, counts, steps is not None)
+        made = Contributions(
+            names, key_of_row, all_tags, labels, counts, steps is not None
+        )
         found.append((made, index))
     return found
 
@@ -95,15 +107,20 @@ def _tag(name: str, label: str) -> Tags:
 class Run:
     """One epoch of a mechanism with all stream keys; `seed` is of its id, so of all noise."""
 
-    def __init__(self, mechanism: Mechanism, seed: int = 0, keys: Sequence[str] = KEYS) -> None:
-        self.mechanism, self.keys = mechanism, keys
+    def __init__(
+        self, mechanism: Mechanism, seed: int = 0, keys: Sequence[str] = KEYS
+    ) -> None:
+        self.mechanism = mechanism
+        self.keys = keys
         self._stream = KEY.stream(seed.to_bytes(16, "big"))
         self.noise = mechanism.noise(self._stream)
         self.state: State = mechanism.init()
         self.stored: dict[str, bytes] = {}
         domain = mechanism.domain()
         for index, name in enumerate(keys):
-            self.state.key_tags = np.concatenate((self.state.key_tags, KEY.tags(name, [KEY_LABEL])))
+            self.state.key_tags = np.concatenate(
+                (self.state.key_tags, KEY.tags(name, [KEY_LABEL]))
+            )
             mechanism.prepare_key(self.state, index, KEY.tags(name, domain), domain)
 
     def step(self, t: int, tick: Tick, parts: int = 1) -> Shown:
@@ -111,7 +128,9 @@ class Run:
         of = self.mechanism.config.sum
         if tick and of is not None:
             contributions += columns(tick, self.keys, parts, of.steps)
-        self.state, shown = self.mechanism.step(self.state, t, contributions, self.noise)
+        self.state, shown = self.mechanism.step(
+            self.state, t, contributions, self.noise
+        )
         return shown
 
     def transcript(
@@ -130,7 +149,8 @@ class Run:
         if isinstance(shown, Answers):
             return {key: dict(answer) for key, answer in shown.of_key.items()}, shown.sd
         if isinstance(shown, Items):
-            keys, labels = shown.keys.tolist(), list(shown.labels)
+            keys = shown.keys.tolist()
+            labels = list(shown.labels)
         else:
             keys = self.state.ledger.keys[shown.rows].tolist()
             labels = [self.state.ledger.label(row) for row in shown.rows.tolist()]
@@ -138,13 +158,18 @@ class Run:
         counts = dict(zip(rows, shown.counts.tolist(), strict=True))
         found: list[object] = [counts, shown.sd, shown.threshold]
         if isinstance(shown, Release) and shown.sums is not None:
-            found += [dict(zip(rows, shown.sums.values.tolist(), strict=True)), shown.sums.sd]
+            found += [
+                dict(zip(rows, shown.sums.values.tolist(), strict=True)),
+                shown.sums.sd,
+            ]
         if isinstance(shown, Release) and shown.totals is not None:
             found += [shown.totals.values.tolist(), shown.totals.sd]
         return tuple(found)
 
     def store(self) -> dict[str, bytes]:
-        self.stored |= dict([*ledger_blocks.changes(self.state.ledger), *self.state.changed()])
+        self.stored |= dict(
+            [*ledger_blocks.changes(self.state.ledger), *self.state.changed()]
+        )
         self.state.ledger.clean()
         return self.stored
 
@@ -152,7 +177,8 @@ class Run:
         self.load(self.store())
 
     def load(self, blocks: Mapping[str, bytes]) -> None:
-        fresh, stored = self.mechanism.init(), sorted(blocks.items())
+        fresh = self.mechanism.init()
+        stored = sorted(blocks.items())
         fresh.ledger = ledger_blocks.load(
             ((n, block) for n, block in stored if n[0] in ledger_blocks.KINDS),
             len(self.state.key_tags),
@@ -161,7 +187,8 @@ class Run:
         for name, block in stored:
             if name[0] not in ledger_blocks.KINDS:
                 fresh.restore(name, block)
-        self.state, self.noise = fresh, self.mechanism.noise(self._stream)
+        self.state = fresh
+        self.noise = self.mechanism.noise(self._stream)
 
 
 # Counts per tick, and the event's tick: an interval closes before the event's segment ends, and
@@ -194,11 +221,16 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
         return stream, [(first, dict.fromkeys(labels, most))]
     if variant.mechanism == "misra_gries":
         # A full sketch of large counters, then unknown items.
-        order = sorted(DOMAIN, key=lambda label: KEY.tags(NAME, [label.encode()])[0].tolist())
+        order = sorted(
+            DOMAIN, key=lambda label: KEY.tags(NAME, [label.encode()])[0].tolist()
+        )
         stream = _each({label: 500 - 10 * i for i, label in enumerate(order[:4])})
         # "pure": all four exceed the subtracted fifth of their sum: one more of some lowers the
         # others.
-        places = {"pure": slice(variant.max_items), "pmg": slice(4, 4 + variant.max_items)}
+        places = {
+            "pure": slice(variant.max_items),
+            "pmg": slice(4, 4 + variant.max_items),
+        }
         counted = order[places.get(str(variant.options["release"]), slice(4, 5))]
         return stream, [(2, dict.fromkeys(counted, most))]
     if str(variant) in _RATES:
@@ -213,7 +245,9 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
 
 def fourfold(events: Sequence[tuple[int, Histogram]]) -> list[tuple[int, Histogram]]:
     """Return the same with four times of everything, beyond every bound."""
-    return [(tick, {label: 4 * n for label, n in items.items()}) for tick, items in events]
+    return [
+        (tick, {label: 4 * n for label, n in items.items()}) for tick, items in events
+    ]
 
 
 def _steady() -> list[Tick]:

@@ -56,9 +56,12 @@ class Sender(Shard): ...
 
 
 @pytest.fixture(scope="module")
-def sender(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sender]:
+def sender(
+    bootstrap: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sender]:
     """Return a real shard; topics have the default limit, `<state>-narrow` the worker's minimum."""
-    connection, state = Connection(bootstrap), unique("sizes")
+    connection = Connection(bootstrap)
+    state = unique("sizes")
     create_topic(connection, state)
     create_topic(connection, f"{state}-narrow", max_message_bytes=str(BATCH_BYTES))
     store = Store(tmp_path_factory.mktemp("sizes"), Changelog(state, 0))
@@ -93,7 +96,9 @@ def test_a_real_broker_takes_the_longest_content_and_gives_it_back(
     kind, content = made
     # Of answers there are 638, together 570 MB, that differ in nothing but their page.
     content = nlargest(64, content, key=lambda one: one.nbytes)
-    messages = [one._replace(topic=topic, partition=0, timestamp_ms=None) for one in content]
+    messages = [
+        one._replace(topic=topic, partition=0, timestamp_ms=None) for one in content
+    ]
     before = end_of(sender.connection, topic, 0)
     sender.transact(messages, [(b"kind", kind.encode())], 0)
     settled(sender.connection, topic)
@@ -110,14 +115,18 @@ def test_batches_of_incompressible_messages_fit_as_well(sender: Sender) -> None:
     messages = [Outgoing(topic, 0, None, os.urandom(size)) for size in sizes]
     sender.transact(messages, [(b"batches", b"")], 0)
     settled(sender.connection, topic)
-    assert [len(m.value() or b"") for m in read(sender.connection, topic, since=before)] == sizes
+    assert [
+        len(m.value() or b"") for m in read(sender.connection, topic, since=before)
+    ] == sizes
 
 
 def test_state_of_the_longest_content_is_read_back_by_a_new_owner(
     sender: Sender, bootstrap: str, tmp_path: Path
 ) -> None:
     kinds = ("ledger: longest labels", "stream keys", "progress of stage 2")
-    changes = [(one.key or b"", one.value) for kind in kinds for one in MESSAGES[kind]()]
+    changes = [
+        (one.key or b"", one.value) for kind in kinds for one in MESSAGES[kind]()
+    ]
     sender.transact([], changes, 0)
     settled(sender.connection, sender.store.changelog.topic)
     store = Store(tmp_path / "copy", Changelog(sender.store.changelog.topic, 0))
@@ -126,10 +135,16 @@ def test_state_of_the_longest_content_is_read_back_by_a_new_owner(
     store.close()
 
 
-def test_a_block_of_1_024_of_the_longest_labels_is_refused_by_the_broker(sender: Sender) -> None:
+def test_a_block_of_1_024_of_the_longest_labels_is_refused_by_the_broker(
+    sender: Sender,
+) -> None:
     """Control: the broker's limit is real, and such a block exceeds it."""
     columns = table(map(longest, range(1_024)))
-    size = columns.tags.nbytes + columns.keys.nbytes + len(columns.label_column(0, 1_024).text)
+    size = (
+        columns.tags.nbytes
+        + columns.keys.nbytes
+        + len(columns.label_column(0, 1_024).text)
+    )
     assert size > TOPIC_BYTES
     producer = sender.connection.producer(None, **{"message.max.bytes": 4_000_000})
     errors: list[object] = []
@@ -139,7 +154,9 @@ def test_a_block_of_1_024_of_the_longest_labels_is_refused_by_the_broker(sender:
     assert "MSG_SIZE_TOO_LARGE" in str(errors)
 
 
-def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sender) -> None:
+def test_a_message_that_is_too_long_is_named_before_anything_is_sent(
+    sender: Sender,
+) -> None:
     """The last line of defence names the topic; nothing of the transaction was sent."""
     topic = f"{sender.store.changelog.topic}-narrow"
     before = end_of(sender.connection, topic, 0)
@@ -147,7 +164,9 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
     said = f"{topic}: a message of 990,001 bytes, at most 990,000"
     with pytest.raises(MessageTooLong, match=said):
         sender.transact([Outgoing(topic, 0, None, b"short"), too_long], [], 0)
-    with pytest.raises(MessageTooLong, match=f"{sender.store.changelog.topic}: a message"):
+    with pytest.raises(
+        MessageTooLong, match=f"{sender.store.changelog.topic}: a message"
+    ):
         sender.transact([], [(b"k", bytes(MESSAGE_BYTES))], 0)
     assert end_of(sender.connection, topic, 0) == before
 
@@ -179,7 +198,11 @@ def in_halves(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
     ],
 )
 def test_an_encoder_that_does_not_cut_by_bytes_is_found(
-    monkeypatch: pytest.MonkeyPatch, module: object, name: str, planted: object, kind: str
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    planted: object,
+    kind: str,
 ) -> None:
     """Control: with the planted defect the bound fails."""
     monkeypatch.setattr(module, name, planted)
@@ -189,14 +212,17 @@ def test_an_encoder_that_does_not_cut_by_bytes_is_found(
 
 def test_whatever_is_sent_is_among_the_kinds_above() -> None:
     """New message kinds and mechanisms with their own state must be added here first."""
-    calls, states = set[str](), set[str]()
+    calls = set[str]()
+    states = set[str]()
     for path in WORKERS.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 if ast.unparse(node.func).rpartition(".")[2] in ("Outgoing", "produce"):
                     calls.add(path.relative_to(WORKERS).as_posix())
             elif isinstance(node, ast.ClassDef):
-                methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+                methods = {
+                    one.name for one in node.body if isinstance(one, ast.FunctionDef)
+                }
                 states |= {node.name} if "changed" in methods else set()
     assert {file for file in calls if not file.startswith("commands/demo/")} == MADE_IN
     assert states - {"State"} == set(STATES)
@@ -212,7 +238,9 @@ def test_a_list_is_cut_where_the_next_element_does_not_fit() -> None:
 def test_the_limits_lie_in_their_order() -> None:
     """A batch adds at most 121 bytes to a message; a topic accepts at least a batch."""
     assert VALUE_BYTES < MESSAGE_BYTES < BATCH_BYTES - 121 < BATCH_BYTES < TOPIC_BYTES
-    assert issubclass(MessageTooLong, Exception) and not issubclass(MessageTooLong, KafkaException)
+    assert issubclass(MessageTooLong, Exception) and not issubclass(
+        MessageTooLong, KafkaException
+    )
 
 
 # ---- state over several blocks, parts or pages is restored whole, or refused ----
@@ -236,7 +264,8 @@ def test_a_partition_of_many_columns_is_restored_from_its_pages() -> None:
 
 def test_budgets_of_many_stream_keys_are_restored_from_their_blocks() -> None:
     """With keys = "public" the data sets their number: a block of 131,000 was never accepted."""
-    was, again = pay_state(), PayState()
+    was = pay_state()
+    again = PayState()
     blocks = was.changed()
     assert len(blocks) == 4
     for name, block in blocks:
@@ -251,14 +280,22 @@ def test_budgets_of_many_stream_keys_are_restored_from_their_blocks() -> None:
 @pytest.mark.parametrize(
     "commits", [(1, 100, 170, 171, 1_024, 1_025, 2_500), (2_500,), (1_000, 1_500)]
 )
-def test_stream_keys_are_stored_by_parts_and_none_is_left_behind(commits: tuple[int, ...]) -> None:
+def test_stream_keys_are_stored_by_parts_and_none_is_left_behind(
+    commits: tuple[int, ...],
+) -> None:
     """171 keys of control characters exceeded a block; key order is noise and count order."""
-    keys, since = [longest(i) for i in range(commits[-1])], list(range(TICK, TICK + commits[-1]))
-    store, stored = dict[str, bytes](), 0
+    keys = [longest(i) for i in range(commits[-1])]
+    since = list(range(TICK, TICK + commits[-1]))
+    store = dict[str, bytes]()
+    stored = 0
     for n in commits:
         store.update(ledger_blocks.key_changes(keys[:n], since[:n], stored))
         stored = n
-        found = [pair for _, value in sorted(store.items()) for pair in ledger_blocks.decode(value)]
+        found = [
+            pair
+            for _, value in sorted(store.items())
+            for pair in ledger_blocks.decode(value)
+        ]
         assert found == list(zip(keys[:n], since[:n], strict=True))
     assert store == dict(ledger_blocks.key_changes(keys, since, 0))
     assert not list(ledger_blocks.key_changes(keys, since, len(keys)))
@@ -271,7 +308,9 @@ def test_short_keys_are_stored_in_one_block() -> None:
 
 def test_a_long_value_is_joined_from_its_pages_or_refused() -> None:
     """Half a progress record must not pass, nor stale pages of a longer one."""
-    long, short, store = b'{"a":"' + b"x" * 95 + b'"}', b'{"a":1}', dict[bytes, bytes | None]()
+    long = b'{"a":"' + b"x" * 95 + b'"}'
+    short = b'{"a":1}'
+    store = dict[bytes, bytes | None]()
     for value in (long, short, long[:40] + b"}", long):
         store.update(split_pages(b"progress", value, 40))
         assert read_paged(b"progress", store.get) == value

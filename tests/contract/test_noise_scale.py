@@ -26,7 +26,11 @@ from tests.contract.variants import MAXIMA, PER_TICK, TICKS, VARIANTS, Variant, 
 from workers.mechanisms.counters.base import Counter as NoiseCounter
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.mechanisms.misra_gries.misra_gries import PureMisraGries
-from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace
+from workers.mechanisms.noise.discrete_laplace import (
+    DiscreteLaplace,
+    Geometric,
+    discrete_laplace,
+)
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.order_statistics.column_sums import LaplaceTree
@@ -80,7 +84,9 @@ def gap(mechanism: Mechanism) -> int:
     public = mechanism.public()
     algorithm = public.get("algorithm")
     scales = public.get("scales")
-    scale = public.get("scale") or (algorithm.get("scale") if isinstance(algorithm, dict) else None)
+    scale = public.get("scale") or (
+        algorithm.get("scale") if isinstance(algorithm, dict) else None
+    )
     if isinstance(scales, list):
         scale = scales[0]
     return round(Fraction(str(scale))) if scale else 0
@@ -88,13 +94,15 @@ def gap(mechanism: Mechanism) -> int:
 
 def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate]:
     """Return all estimates, with `factor` times the variance planted."""
-    mechanism, probe = built(variant), Probe(factor=factor, keep_values=False)
+    mechanism = built(variant)
+    probe = Probe(factor=factor, keep_values=False)
     squares: list[float] = []
     further: dict[str, list[float]] = {"sums": [], "totals": []}
     with probe.watching():
         for seed, (n, stream) in enumerate(runs(variant)):
             keys = tuple(f"k{i}" for i in range(n))
-            run, sums = Run(mechanism, seed, keys), Counter[str]()
+            run = Run(mechanism, seed, keys)
+            sums = Counter[str]()
             for t, histogram in enumerate(stream, 1):
                 tick: Tick = dict.fromkeys(keys, histogram)
                 shown = run.step(t, tick)
@@ -114,7 +122,9 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
         found.append(Estimate("released", float(np.mean(squares)), error))
     for name, values in further.items():
         if values:
-            found.append(Estimate(name, float(np.mean(values)), math.sqrt(2 / len(values))))
+            found.append(
+                Estimate(name, float(np.mean(values)), math.sqrt(2 / len(values)))
+            )
     return found
 
 
@@ -122,13 +132,19 @@ def of_parts(
     run: Run, shown: Release | Items, sums: Counter[str]
 ) -> Iterator[tuple[str, list[float]]]:
     """Yield the same of centred sums and of totals, if there are any."""
-    of, ledger = run.mechanism.config.sum, run.state.ledger
+    of = run.mechanism.config.sum
+    ledger = run.state.ledger
     if isinstance(shown, Items):
         return
     if shown.sums is not None and of is not None:
         labels = [ledger.label(row).decode() for row in shown.rows.tolist()]
-        exact = [sums[label] * (2 * steps_of(label, of.steps) - of.steps) for label in labels]
-        yield "sums", (((shown.sums.values - np.array(exact)) / shown.sums.sd) ** 2).tolist()
+        exact = [
+            sums[label] * (2 * steps_of(label, of.steps) - of.steps) for label in labels
+        ]
+        yield (
+            "sums",
+            (((shown.sums.values - np.array(exact)) / shown.sums.sd) ** 2).tolist(),
+        )
     if shown.totals is not None:
         off = shown.totals.values - sums.total()
         yield "totals", ((off / shown.totals.sd) ** 2).tolist()
@@ -138,9 +154,11 @@ def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[
     """Estimate (released - exact)^2 / sd^2, averaged per stream key if noise is common."""
     ledger = run.state.ledger
     if isinstance(shown, Items):
-        keys, labels = shown.keys, list(shown.labels)
+        keys = shown.keys
+        labels = list(shown.labels)
     else:
-        keys, labels = ledger.keys[shown.rows], [ledger.label(r) for r in shown.rows.tolist()]
+        keys = ledger.keys[shown.rows]
+        labels = [ledger.label(r) for r in shown.rows.tolist()]
     exact = np.array([sums[label.decode()] for label in labels])
     if isinstance(run.mechanism, PureMisraGries):
         # The sketch holds all of them, so that each lacks exactly 1/(k+1) of the sum; those above
@@ -155,7 +173,9 @@ def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[
         yield from squares.tolist()
 
 
-def of_sums(run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]) -> Iterator[float]:
+def of_sums(
+    run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]
+) -> Iterator[float]:
     """Estimate the noise of column sums made at t: ended segments plus interval counter."""
     assert isinstance(run.state, MaxState)
     exact = np.array([sums[label.decode()] for label in mechanism.domain()])
@@ -164,7 +184,8 @@ def of_sums(run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]) ->
             segments = mechanism.segments
             variance = segments.column_variance(one.segment) if segments else 0.0
             if one.interval > 1:
-                noise, n = mechanism.sum_noise(one.segment), one.interval - 1
+                noise = mechanism.sum_noise(one.segment)
+                n = one.interval - 1
                 if isinstance(noise, LaplaceTree):
                     variance += n.bit_count() * discrete_laplace(noise.scale).variance
                 else:
@@ -178,7 +199,8 @@ def of_sums(run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]) ->
 def of_table(table: InversionTable, probe: Probe) -> Estimate:
     values = probe.values(table)
     if isinstance(table, IntegerGaussian):
-        ratio, error = float(np.mean(values**2)) / float(table.sigma_squared), math.sqrt(2)
+        ratio = float(np.mean(values**2)) / float(table.sigma_squared)
+        error = math.sqrt(2)
     elif isinstance(table, DiscreteLaplace):
         # E|X| = 2 q / (1 - q^2) = 1 / sinh(1/b); E X^2 = variance.
         mean = 1 / math.sinh(float(1 / table.scale))
@@ -186,21 +208,29 @@ def of_table(table: InversionTable, probe: Probe) -> Estimate:
         error = math.sqrt(table.variance / mean**2 - 1)
     else:
         assert isinstance(table, Geometric)
-        ratio, error = float(np.mean(values)) / table.mean, math.sqrt(table.variance) / table.mean
-    assert len(values) >= LEAST, f"{len(values)} values of {table} are too few to tell its scale"
+        ratio = float(np.mean(values)) / table.mean
+        error = math.sqrt(table.variance) / table.mean
+    assert len(values) >= LEAST, (
+        f"{len(values)} values of {table} are too few to tell its scale"
+    )
     return Estimate(f"{table!r}", ratio, error / math.sqrt(len(values)))
 
 
 def of_picks(probe: Probe) -> list[Estimate]:
     """Estimate how often the highest score is picked first, against normalised exp(score / b)."""
-    expected, variance, seen, n = 0.0, 0.0, 0, 0
+    expected = 0.0
+    variance = 0.0
+    seen = 0
+    n = 0
     for peel in probe.peels.values():
         scores = np.array(list(peel.scores.values()), dtype=float)
         weights = np.exp((scores - scores.max()) / float(peel.scale))
         p = float(weights.max() / weights.sum())
         # A pick between equal scores carries no information about the scale.
         if 0.02 < p < 0.98 and peel.picked and (scores == scores.max()).sum() == 1:
-            n, expected, variance = n + 1, expected + p, variance + p * (1 - p)
+            n = n + 1
+            expected = expected + p
+            variance = variance + p * (1 - p)
             highest = max(peel.scores, key=lambda name: peel.scores[name])
             seen += peel.picked[0] == highest
     if not n:
@@ -213,13 +243,21 @@ def of_picks(probe: Probe) -> list[Estimate]:
 def test_noise_is_as_large_as_stated(variant: Variant) -> None:
     """Too little noise breaks the promise, too much the published error."""
     right = estimates(variant)
-    assert right and all(one.right for one in right), [one for one in right if not one.right]
-    assert all(one.error < PRECISE for one in right), "half or double might not be rejected"
+    assert right and all(one.right for one in right), [
+        one for one in right if not one.right
+    ]
+    assert all(one.error < PRECISE for one in right), (
+        "half or double might not be rejected"
+    )
 
 
 @pytest.mark.parametrize("factor", [Fraction(1, 2), Fraction(2)])
 @pytest.mark.parametrize("variant", PLANTED.values(), ids=str)
-def test_half_and_double_the_variance_are_rejected(variant: Variant, factor: Fraction) -> None:
+def test_half_and_double_the_variance_are_rejected(
+    variant: Variant, factor: Fraction
+) -> None:
     """Once for each mechanism and algorithm; other variants have estimates as precise."""
     wrong = estimates(variant, factor)
-    assert wrong and not any(one.right for one in wrong), [one for one in wrong if one.right]
+    assert wrong and not any(one.right for one in wrong), [
+        one for one in wrong if one.right
+    ]

@@ -101,7 +101,9 @@ def interval(e: float, orders: Longs) -> Floats:
     """Return the Renyi divergence of two outcomes with losses t and t - e, at the worst t."""
     t = np.linspace(0, e, 401)[1:-1, None]
     first = -np.expm1(t - e) / (np.exp(t) - np.exp(t - e))
-    moments = np.logaddexp(np.log(first) + orders * t, np.log1p(-first) + orders * (t - e))
+    moments = np.logaddexp(
+        np.log(first) + orders * t, np.log1p(-first) + orders * (t - e)
+    )
     found: Floats = (moments / (orders - 1)).max(axis=0)
     return found
 
@@ -117,14 +119,18 @@ def renyi(price: Price, scale: float = 1.0) -> Floats:
     for b, times in Counter(price.laplace).items():
         accountant.compose(dp_accounting.LaplaceDpEvent(b * scale), times)
     total: Floats = np.array(accountant._rdp)
-    for e, times in Counter([*price.picks, *(e1 + 2 * e2 for e1, e2 in price.tests)]).items():
+    for e, times in Counter(
+        [*price.picks, *(e1 + 2 * e2 for e1, e2 in price.tests)]
+    ).items():
         total = total + times * interval(e / scale, ORDERS)
     return total
 
 
 def paid(variant: Variant) -> float:
     """Return the cost of the dearer direction: rho, or epsilon where the promise is pure."""
-    return max(price.epsilon if pure(variant) else price.rho for price in prices(variant))
+    return max(
+        price.epsilon if pure(variant) else price.rho for price in prices(variant)
+    )
 
 
 def stated(variant: Variant) -> float:
@@ -141,7 +147,8 @@ def test_the_stated_cost_is_what_the_worst_neighbours_cost(variant: Variant) -> 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_cost_stated_too_low_or_too_high_is_seen(variant: Variant) -> None:
     """Planted: 2 % below what the worst neighbours cost, and above the allowed slack."""
-    mechanism, right = built(variant), paid(variant)
+    mechanism = built(variant)
+    right = paid(variant)
     for wrong in (0.98 * right, 1.01 * right / LESS.get(str(variant), 0.9999)):
         if pure(variant):
             lie = dataclasses.replace(mechanism.guarantee, epsilon=wrong)
@@ -154,15 +161,21 @@ def test_a_cost_stated_too_low_or_too_high_is_seen(variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if not pure(v)], ids=str)
-def test_an_independent_accountant_stays_below_the_promised_epsilon(variant: Variant) -> None:
+def test_an_independent_accountant_stays_below_the_promised_epsilon(
+    variant: Variant,
+) -> None:
     """Gaussian costs by the exact delta, others at integer orders, discrete Gaussians within 1 %."""
     from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
     mechanism = built(variant)
-    delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().failures)
+    delta = mechanism.guarantee.delta - sum(
+        part for _, part in mechanism.cost().failures
+    )
     assert delta > 0.4 * mechanism.guarantee.delta
     for price in prices(variant):
-        assert not mechanism.cost().gaussian or not (price.laplace or price.picks or price.tests)
+        assert not mechanism.cost().gaussian or not (
+            price.laplace or price.picks or price.tests
+        )
         if mechanism.cost().gaussian:
             assert exact_delta(price, mechanism.guarantee.epsilon) <= delta
             if str(variant) not in LESS:
@@ -173,7 +186,9 @@ def test_an_independent_accountant_stays_below_the_promised_epsilon(variant: Var
         epsilon, _ = compute_epsilon(ORDERS, divergences, delta)
         assert epsilon <= mechanism.guarantee.epsilon * (1 + 1e-9)
         assert (divergences <= ORDERS * price.rho * (1 + 1e-9)).all()
-        if str(variant) not in LESS and not (price.laplace or price.picks or price.tests):
+        if str(variant) not in LESS and not (
+            price.laplace or price.picks or price.tests
+        ):
             assert epsilon > 0.99 * mechanism.guarantee.epsilon
             less, _ = compute_epsilon(ORDERS, renyi(price, 0.98), delta)
             assert less > mechanism.guarantee.epsilon
@@ -187,7 +202,12 @@ def exact_delta(price: Price, epsilon: float, scale: float = 1.0) -> float:
     return float(GaussianPrivacyLoss(sd * scale).get_delta_for_epsilon(epsilon))
 
 
-SAMPLE = ["known_base-sqrt", "unk_base-per_tick", "meta-positive_laplace", "misra_gries-merge"]
+SAMPLE = [
+    "known_base-sqrt",
+    "unk_base-per_tick",
+    "meta-positive_laplace",
+    "misra_gries-merge",
+]
 
 
 @pytest.mark.parametrize("name", [*SAMPLE, "positive_laplace", "unk_gauss"])
@@ -201,7 +221,8 @@ def test_privacy_loss_distributions_agree(name: str) -> None:
     from dp_accounting.pld import PLDAccountant
 
     variant = named(name)
-    mechanism, price = built(variant), prices(variant)[0]
+    mechanism = built(variant)
+    price = prices(variant)[0]
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     # Gaussians compose exactly into one; dp_accounting's own convolutions would round more often.
     if price.gaussian:
@@ -209,7 +230,9 @@ def test_privacy_loss_distributions_agree(name: str) -> None:
         accountant.compose(dp_accounting.GaussianDpEvent(one))
     for b in price.laplace:
         accountant.compose(dp_accounting.LaplaceDpEvent(b))
-    delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().failures)
+    delta = mechanism.guarantee.delta - sum(
+        part for _, part in mechanism.cost().failures
+    )
     epsilon = accountant.get_epsilon(delta)
     assert epsilon <= mechanism.guarantee.epsilon
     assert epsilon > 0.88 * mechanism.guarantee.epsilon or price.laplace
@@ -241,25 +264,36 @@ def exposure(variant: Variant, lower: int = 0) -> float:
     """Return the summed chance, over items and releases, that a label of the event alone shows."""
     from scipy import stats
 
-    mechanism, dinf, d0 = built(variant), variant.max_count, variant.max_items
+    mechanism = built(variant)
+    dinf = variant.max_count
+    d0 = variant.max_items
     if isinstance(mechanism, UnkBase):
         total = 0.0
         for t in range(1, TICKS + 1):
             m = mechanism.threshold(t)
             if m is not None:
                 # The noise is rounded, and at these variances its tail is that of the Gaussian.
-                total += float(stats.norm.sf((m - lower + 0.5 - dinf) / mechanism.sd(t)))
+                total += float(
+                    stats.norm.sf((m - lower + 0.5 - dinf) / mechanism.sd(t))
+                )
         return d0 * total
     if isinstance(mechanism, MisraGries):
         keys, largest = exposed_counters(variant, mechanism)
         terms = 2 if mechanism.config.release == "pmg" else 1
         threshold = (mechanism.threshold(1) or 0) - lower
-        return mechanism.tree.levels * keys * tail(mechanism._table, terms, threshold + 1 - largest)
+        return (
+            mechanism.tree.levels
+            * keys
+            * tail(mechanism._table, terms, threshold + 1 - largest)
+        )
     if isinstance(mechanism, PayWhatYouGet):
-        return float(mechanism.config.queries * bottom(mechanism.public(), d0, dinf, lower))
+        return float(
+            mechanism.config.queries * bottom(mechanism.public(), d0, dinf, lower)
+        )
     assert isinstance(mechanism, Meta | OneShot)
     levels = mechanism.levels if isinstance(mechanism, Meta) else 1
-    name, algorithm = str(variant.options.get("algorithm", variant.mechanism)), mechanism.algorithm
+    name = str(variant.options.get("algorithm", variant.mechanism))
+    algorithm = mechanism.algorithm
     if name == "limit_dom":
         return levels * bottom(algorithm.public(), d0, dinf, lower)
     limited = name in LIMITED
@@ -268,13 +302,19 @@ def exposure(variant: Variant, lower: int = 0) -> float:
     threshold = (algorithm.threshold or 0) - lower
     if variant.unit == "user":
         return levels * items * in_parts(algorithm.table, threshold, dinf)
-    return levels * items * tail(algorithm.table, 2 if limited else 1, threshold + 1 - dinf)
+    return (
+        levels
+        * items
+        * tail(algorithm.table, 2 if limited else 1, threshold + 1 - dinf)
+    )
 
 
 def in_parts(table: InversionTable, threshold: int, count: int) -> float:
     """Return the chance that a user's item is shown: as one, or dearest in parts over releases."""
     ways = partitions(count, count)
-    return max(sum(tail(table, 1, threshold + 1 - part) for part in parts) for parts in ways)
+    return max(
+        sum(tail(table, 1, threshold + 1 - part) for part in parts) for parts in ways
+    )
 
 
 def partitions(whole: int, largest: int) -> Iterator[tuple[int, ...]]:
@@ -289,7 +329,8 @@ def partitions(whole: int, largest: int) -> Iterator[tuple[int, ...]]:
 def bottom(public: object, d0: int, dinf: int, lower: int) -> float:
     """Return P(h_(kbar+1) + Dinf sorts before BOTTOM), for an item in one top kbar only."""
     assert isinstance(public, dict)
-    above, b = public["bottom"]["above"] - lower, float(Fraction(public["scale"]))
+    above = public["bottom"]["above"] - lower
+    b = float(Fraction(public["scale"]))
     return float(min(d0, public["bottom"]["kbar"])) / (1 + math.exp((above - dinf) / b))
 
 
@@ -297,7 +338,9 @@ DISCOVERING = [v for v in VARIANTS if "discovery" in dict(built(v).cost().failur
 
 
 @pytest.mark.parametrize("variant", DISCOVERING, ids=str)
-def test_what_one_event_brought_is_shown_as_rarely_as_is_charged(variant: Variant) -> None:
+def test_what_one_event_brought_is_shown_as_rarely_as_is_charged(
+    variant: Variant,
+) -> None:
     """By the law itself, not the quantiles behind thresholds; two lower exceeds the charge."""
     charged = dict(built(variant).cost().failures)["discovery"]
     assert exposure(variant) <= charged * 1.01
@@ -320,13 +363,16 @@ COUNTS |= {"max_items": 1, "epsilon": 0.5}
 IN_PARTS = [
     Variant("positive_gauss", "", COUNTS, "user"),
     Variant("positive_laplace", "", COUNTS, "user"),
-    Variant("meta", "gauss", COUNTS | {"algorithm": "positive_gauss", "radix": 3}, "user"),
+    Variant(
+        "meta", "gauss", COUNTS | {"algorithm": "positive_gauss", "radix": 3}, "user"
+    ),
 ]
 
 
 def shown(mechanism: Any, items: int, count: int) -> float:
     """Return the chance that a user's items are shown, for the dearest spread over ticks."""
-    algorithm, levels = mechanism.algorithm, getattr(mechanism, "levels", 1)
+    algorithm = mechanism.algorithm
+    levels = getattr(mechanism, "levels", 1)
     return float(levels) * items * in_parts(algorithm.table, algorithm.threshold, count)
 
 
@@ -356,7 +402,9 @@ def test_an_item_of_an_event_or_counted_once_lies_in_one_tick() -> None:
 
 def test_more_parts_need_a_higher_threshold_and_no_more_noise() -> None:
     """Parts shift noise by less than the whole; only their separate tests cost."""
-    settings: list[Any] = [SMALL | COUNTS | {"horizon": horizon} for horizon in (TICKS, 1)]
+    settings: list[Any] = [
+        SMALL | COUNTS | {"horizon": horizon} for horizon in (TICKS, 1)
+    ]
     many, few = (build(PositiveGaussConfig(**one), "user") for one in settings)
     assert many.sd(1) == few.sd(1)
     assert (many.threshold(1) or 0) > (few.threshold(1) or 0)

@@ -29,7 +29,9 @@ def stream_of(seed: int) -> list[Tick]:
 
 def exactly(shown: Shown) -> bytes:
     if isinstance(shown, Answers):
-        parts: list[object] = [(key, dict(answer)) for key, answer in shown.of_key.items()]
+        parts: list[object] = [
+            (key, dict(answer)) for key, answer in shown.of_key.items()
+        ]
         return repr((parts, shown.sd)).encode()
     counts = shown.counts.tobytes(), shown.sd, shown.threshold
     if isinstance(shown, Release):
@@ -44,14 +46,20 @@ def stepped(run: Run, t: int, tick: Tick) -> list[bytes]:
 
 def whole(variant: Variant, seed: int) -> list[bytes]:
     run = Run(built(variant), seed)
-    return [part for t, tick in enumerate(stream_of(seed), 1) for part in stepped(run, t, tick)]
+    return [
+        part
+        for t, tick in enumerate(stream_of(seed), 1)
+        for part in stepped(run, t, tick)
+    ]
 
 
 def digest() -> str:
     """Return the digest of all releases and blocks of this suite's mechanisms."""
     everything = hashlib.sha256()
     for variant in VARIANTS:
-        everything.update(repr((str(variant), sorted(built(variant).public().items()))).encode())
+        everything.update(
+            repr((str(variant), sorted(built(variant).public().items()))).encode()
+        )
         for part in whole(variant, 3):
             everything.update(part)
     return everything.hexdigest()
@@ -78,7 +86,9 @@ def test_equal_inputs_give_equal_releases_and_blocks_without_clock_chance_or_env
         np.random: "default_rng random normal",
         uuid: "uuid4",
     }
-    stream, run, found = stream_of(1), Run(built(variant), 1), list[bytes]()
+    stream = stream_of(1)
+    run = Run(built(variant), 1)
+    found = list[bytes]()
     with ExitStack() as patches:
         for place, names in places.items():
             for name in names.split():
@@ -110,17 +120,24 @@ def test_the_check_of_clock_and_chance_sees_them() -> None:
 def test_runs_side_by_side_do_not_disturb_each_other(variant: Variant) -> None:
     """Shared state would make one partition's release depend on another's data."""
     alone = whole(variant, 1)
-    mine, others, found = Run(built(variant), 1), Run(built(variant), 9), list[bytes]()
-    for t, (tick, foreign) in enumerate(zip(stream_of(1), stream_of(9), strict=True), 1):
+    mine = Run(built(variant), 1)
+    others = Run(built(variant), 9)
+    found = list[bytes]()
+    for t, (tick, foreign) in enumerate(
+        zip(stream_of(1), stream_of(9), strict=True), 1
+    ):
         others.step(t, foreign)
         found += stepped(mine, t, tick)
     assert found == alone
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_a_release_stays_what_it_was_and_inputs_are_left_alone(variant: Variant) -> None:
+def test_a_release_stays_what_it_was_and_inputs_are_left_alone(
+    variant: Variant,
+) -> None:
     """Releases are written after the next tick began; several histograms read contributions."""
-    run, kept = Run(built(variant), 1), []
+    run = Run(built(variant), 1)
+    kept = []
     for t, tick in enumerate(stream_of(1), 1):
         shown = run.step(t, tick)
         kept.append((shown, exactly(shown)))
@@ -128,10 +145,14 @@ def test_a_release_stays_what_it_was_and_inputs_are_left_alone(variant: Variant)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_how_contributions_are_cut_into_messages_does_not_show(variant: Variant) -> None:
+def test_how_contributions_are_cut_into_messages_does_not_show(
+    variant: Variant,
+) -> None:
     """The source partition of an item is data, and known to its sender."""
     stream = stream_of(1)
-    one, three = (Run(built(variant), 1).transcript(stream, parts=parts) for parts in (1, 3))
+    one, three = (
+        Run(built(variant), 1).transcript(stream, parts=parts) for parts in (1, 3)
+    )
     assert one == three
 
 
@@ -141,4 +162,7 @@ def test_another_process_releases_and_stores_the_same_bytes() -> None:
     other = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     env = os.environ | {"PYTHONHASHSEED": other, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code]
-    assert subprocess.check_output(command, text=True, cwd=ROOT, env=env).strip() == digest()
+    assert (
+        subprocess.check_output(command, text=True, cwd=ROOT, env=env).strip()
+        == digest()
+    )

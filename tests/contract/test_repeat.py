@@ -40,15 +40,21 @@ def events(seed: int) -> list[Event]:
     out: list[Event] = []
     for tick in range(TICKS):
         for _ in range(rng.choice([0, 1, 5, 40])):
-            items = rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=rng.randint(0, 3))
-            out.append((rng.choice(["s1", "s1", "s2"]), items, 10 * tick + rng.randrange(10)))
+            items = rng.choices(
+                LABELS, [2.0**-i for i in range(len(LABELS))], k=rng.randint(0, 3)
+            )
+            out.append(
+                (rng.choice(["s1", "s1", "s2"]), items, 10 * tick + rng.randrange(10))
+            )
     return sorted(out, key=lambda event: event[2])
 
 
 @cache
 def sent(name: str, *seeds: int) -> Sequence[bytes]:
     """Return the messages of source partitions with these events."""
-    [messages] = contribute([events(seed) for seed in seeds], [small(name)], owners=1, step=20)
+    [messages] = contribute(
+        [events(seed) for seed in seeds], [small(name)], owners=1, step=20
+    )
     return messages
 
 
@@ -62,12 +68,17 @@ def with_crashes(
     name: str, restart: Callable[[Partition], int] = Partition.restart
 ) -> Counter[tuple[str, bytes]]:
     """Return the output with twelve crashes between receive and commit, re-reading after each."""
-    config, messages = small(name), sent(name, 1, 2)
+    config = small(name)
+    messages = sent(name, 1, 2)
     rng = random.Random(config.mechanism)
-    crashing, published = Partition([config], 2), Counter[tuple[str, bytes]]()
-    position, crashes = 0, 12
+    crashing = Partition([config], 2)
+    published = Counter[tuple[str, bytes]]()
+    position = 0
+    crashes = 12
     while True:
-        position = crashing.receive(messages[position : position + rng.randint(1, 9)], position)
+        position = crashing.receive(
+            messages[position : position + rng.randint(1, 9)], position
+        )
         part = crashing.commit(ticks_max=rng.randint(1, 5))
         published.update((s.key, s.value) for s in part or ())
         if position >= len(messages) and part is None:
@@ -84,7 +95,9 @@ def test_crashes_anywhere_change_no_byte(name: str) -> None:
     """Lost or redrawn state would give a tick other noise, or other data the same noise."""
     whole = uninterrupted(name)
     assert with_crashes(name) == whole
-    ticks = {(json.loads(value)["epoch"], json.loads(value)["tick"]) for _, value in whole}
+    ticks = {
+        (json.loads(value)["epoch"], json.loads(value)["tick"]) for _, value in whole
+    }
     assert len(ticks) >= TICKS
     assert {epoch for epoch, _ in ticks} >= {1, 2}
 
@@ -103,7 +116,9 @@ def test_a_restart_that_makes_its_noise_anew_is_seen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_snapshot_carries_the_frame_and_the_promise_of_the_settings(name: str) -> None:
+def test_a_snapshot_carries_the_frame_and_the_promise_of_the_settings(
+    name: str,
+) -> None:
     config = small(name)
     snapshots = [json.loads(s.value) for s in Partition([config], 1).run(sent(name, 3))]
     frame = {"histogram", "key", "epoch", "tick", "start", "end", "sd", "threshold"}
@@ -123,12 +138,18 @@ def test_a_snapshot_carries_the_frame_and_the_promise_of_the_settings(name: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_events_in_another_order_of_arrival_give_the_same_items(name: str) -> None:
+def test_the_same_events_in_another_order_of_arrival_give_the_same_items(
+    name: str,
+) -> None:
     """The source partition and order of arrival are data and must not show."""
     config = small(name)
     stream = events(4)
     runs = []
-    for partitions in ([stream, []], [stream[0::2], stream[1::2]], [stream[1::2], stream[0::2]]):
+    for partitions in (
+        [stream, []],
+        [stream[0::2], stream[1::2]],
+        [stream[1::2], stream[0::2]],
+    ):
         [messages] = contribute(partitions, [config], owners=1, step=20)
         published = Partition([config], 2).run(messages)
         runs.append({(json.loads(s.value)["start"], s.key): s.value for s in published})
@@ -151,4 +172,6 @@ def test_cost_adds_up_to_the_promise(name: str) -> None:
 def test_there_is_an_example_for_each_mechanism_and_no_other() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.toml")} == set(NAMES)
     for path in EXAMPLES.glob("*.toml"):
-        assert [m.kind for m in mechanisms(load(path))] == [path.stem.removesuffix("_pure")]
+        assert [m.kind for m in mechanisms(load(path))] == [
+            path.stem.removesuffix("_pure")
+        ]

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from tests.contract.adapters import ADAPTERS, adapter_of
 from tests.contract.coupling import check
 from tests.contract.stage import KEYS, Tick, bounded, fourfold, worst
-from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built, named
+from tests.contract.variants import (
+    DOMAIN,
+    OTHERS,
+    TICKS,
+    VARIANTS,
+    Variant,
+    built,
+    named,
+)
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.ledger import Ledger, tick_rows
 from workers.mechanisms.misra_gries.misra_gries import PureMisraGries, pure_scale
@@ -32,7 +40,10 @@ pytestmark = pytest.mark.slow
 def streams(templates: list[dict[str, int]], pattern: list[int]) -> list[Tick]:
     """Return streams built from few distinct ticks; the second stream key has them reversed."""
     mine = [templates[i % len(templates)] for i in pattern]
-    return [{KEYS[0]: one, KEYS[1]: other} for one, other in zip(mine, mine[::-1], strict=True)]
+    return [
+        {KEYS[0]: one, KEYS[1]: other}
+        for one, other in zip(mine, mine[::-1], strict=True)
+    ]
 
 
 LABELS = [*DOMAIN, *OTHERS]
@@ -53,7 +64,12 @@ STREAMS = st.builds(streams, TEMPLATES, PATTERNS)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=10,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(stream=STREAMS, tick=TICK, event=EVENTS, user=USERS, seed=st.integers(0, 2**16))
 def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
     variant: Variant,
@@ -71,7 +87,11 @@ def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
     events = [(tick, bounded(event, variant.max_items, variant.max_count))]
     if variant.unit == "user":
         pairs = list(user.items())[: variant.max_items]
-        events = [(at, {label: 1}) for label, ticks in pairs for at in ticks[: variant.max_count]]
+        events = [
+            (at, {label: 1})
+            for label, ticks in pairs
+            for at in ticks[: variant.max_count]
+        ]
     check(adapter_of(variant), stream, events, seed)
 
 
@@ -113,7 +133,11 @@ def threshold_of(variant: Variant) -> int:
     """Return the margin above the next count at which an item is shown about half the time."""
     public: Any = built(variant).public()
     algorithm = public.get("algorithm", public)
-    return int(algorithm["bottom"]["above"] if "bottom" in algorithm else algorithm["threshold"])
+    return int(
+        algorithm["bottom"]["above"]
+        if "bottom" in algorithm
+        else algorithm["threshold"]
+    )
 
 
 def around_the_bar(variant: Variant) -> list[Tick]:
@@ -137,7 +161,8 @@ def test_an_event_that_moves_what_items_are_compared_with_is_covered_by_noise(
 
 
 @pytest.mark.parametrize(
-    "name", ["unk_gauss", "limit_dom_laplace", "meta-unk_gauss", "meta-limit_dom_laplace"]
+    "name",
+    ["unk_gauss", "limit_dom_laplace", "meta-unk_gauss", "meta-limit_dom_laplace"],
 )
 def test_a_threshold_without_noise_is_seen(name: str) -> None:
     """Planted: the bar is the exact next count plus the threshold."""
@@ -146,7 +171,9 @@ def test_a_threshold_without_noise_is_seen(name: str) -> None:
         patch.object(OneShotNoise, "threshold", lambda self, place, key_tag: 0),
         pytest.raises(AssertionError, match="neighbour shows"),
     ):
-        test_an_event_that_moves_what_items_are_compared_with_is_covered_by_noise(variant)
+        test_an_event_that_moves_what_items_are_compared_with_is_covered_by_noise(
+            variant
+        )
 
 
 def lowered(sigma_squared: Fraction) -> Fraction:
@@ -157,7 +184,11 @@ def lowered(sigma_squared: Fraction) -> Fraction:
 def too_little_noise() -> Iterator[None]:
     """Calibrate as for one level, item or sensitivity less: three quarters of every variance."""
     with ExitStack() as patches:
-        for module in ("counters.base", "misra_gries.misra_gries", "one_shot.algorithms"):
+        for module in (
+            "counters.base",
+            "misra_gries.misra_gries",
+            "one_shot.algorithms",
+        ):
             name = f"workers.mechanisms.{module}.round_up_sigma_squared"
             patches.enter_context(patch(name, lowered))
         make_counter.cache_clear()
@@ -166,7 +197,12 @@ def too_little_noise() -> Iterator[None]:
 
 
 CALIBRATED = ["known_base-lifted", "unk_base-tree", "known_base-sqrt", "meta-unk_gauss"]
-CALIBRATED += ["misra_gries-pmg", "misra_gries-merge", "positive_gauss-user", "known_gauss"]
+CALIBRATED += [
+    "misra_gries-pmg",
+    "misra_gries-merge",
+    "positive_gauss-user",
+    "known_gauss",
+]
 
 
 @pytest.mark.parametrize("name", [*CALIBRATED, "bounded_max-lifted"])
@@ -204,7 +240,12 @@ def test_cells_that_nobody_came_to_are_released_all_the_same() -> None:
     release = PureMisraGries._release
 
     def skipping(
-        self: PureMisraGries, state: Any, key: int, t: int, over: Sketch | None, noise: Any
+        self: PureMisraGries,
+        state: Any,
+        key: int,
+        t: int,
+        over: Sketch | None,
+        noise: Any,
     ) -> None:
         if over is not None:
             release(self, state, key, t, over, noise)
@@ -234,14 +275,18 @@ def test_picks_that_cost_more_than_stated_are_seen() -> None:
     variant = named("sparse_gumb-sqrt")
     mechanism = variant.build()
     assert isinstance(mechanism, SparseGumb)
-    object.__setattr__(mechanism, "_pick_scale", mechanism._pick_scale / 2)  # in what is frozen
+    object.__setattr__(
+        mechanism, "_pick_scale", mechanism._pick_scale / 2
+    )  # in what is frozen
     with pytest.raises(AssertionError, match="rho"):
         check(adapter_of(variant, mechanism), *worst(variant), seed=1)
 
 
 def test_every_name_has_variants_and_an_adapter() -> None:
     """A name this suite does not run would have no tested guarantee."""
-    assert {variant.mechanism for variant in VARIANTS} == set(MECHANISMS) == set(ADAPTERS)
+    assert (
+        {variant.mechanism for variant in VARIANTS} == set(MECHANISMS) == set(ADAPTERS)
+    )
     assert len({str(variant) for variant in VARIANTS}) == len(VARIANTS)
     options = [variant.options for variant in VARIANTS if variant.mechanism == "meta"]
     assert len({str(option["algorithm"]) for option in options}) == 7

@@ -20,9 +20,13 @@ DOMAIN = tuple("abcdefgh")
 Body = Mapping[str, Any]
 
 
-def published(config: HistogramConfig, messages: Sequence[bytes], *, crashing: bool) -> list[Body]:
+def published(
+    config: HistogramConfig, messages: Sequence[bytes], *, crashing: bool
+) -> list[Body]:
     """Return the first epoch's snapshots; if `crashing`, every process ends at its commit."""
-    partition, found, position = Partition([config], 1), list[Body](), 0
+    partition = Partition([config], 1)
+    found = list[Body]()
+    position = 0
     while True:
         position = partition.receive(messages[position:], position)
         part = partition.commit(ticks_max=1)
@@ -48,9 +52,13 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
 ) -> None:
     """A refusal too early wastes budget; an answer too late spends unpromised privacy."""
     left = {"labels": labels, "queries": queries}
-    config = made("pay_what_you_get", max_items=3, epsilon=8.0, k=3, kbar=5, every=1, **left)
+    config = made(
+        "pay_what_you_get", max_items=3, epsilon=8.0, k=3, kbar=5, every=1, **left
+    )
     events: list[Event] = [
-        ("s1", ["a", "b", "c"], 10 * t + n // 10) for t in range(TICKS) for n in range(100)
+        ("s1", ["a", "b", "c"], 10 * t + n // 10)
+        for t in range(TICKS)
+        for n in range(100)
     ]
     answered = 0
     [messages] = contribute([events], [config], owners=1, step=10)
@@ -68,7 +76,10 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
             assert returned <= asked and answer["complete"] is (returned == asked)
         else:
             assert answer["refused"] is True and "labels" not in answer
-        assert (answer["labels_left"], answer["queries_left"]) == (left["labels"], left["queries"])
+        assert (answer["labels_left"], answer["queries_left"]) == (
+            left["labels"],
+            left["queries"],
+        )
     assert 0 in left.values() and 1 <= answered < TICKS
 
 
@@ -83,7 +94,9 @@ def overtaking() -> Sequence[Event]:
     for t in range(TICKS):
         leader = t // 3
         # Later leaders pass within a tick; every label also has an event a tick.
-        events += [("s1", [DOMAIN[leader]], 10 * t + 1)] * (300 * 2**leader if t % 3 == 0 else 1)
+        events += [("s1", [DOMAIN[leader]], 10 * t + 1)] * (
+            300 * 2**leader if t % 3 == 0 else 1
+        )
         events += [("s1", [label], 10 * t + 2) for label in DOMAIN]
     return events
 
@@ -109,10 +122,16 @@ def test_sparse_gumb_switches_s_times_at_most_and_goes_on_publishing_counts(
     assert all(len(labels) == top_k for labels in chosen)
     switched = [t for t in range(1, TICKS) if chosen[t] != chosen[t - 1]]
     assert len(switched) == switches
-    in_tick = Counter((at // 10, label) for _, items, at in overtaking() for label in items)
+    in_tick = Counter(
+        (at // 10, label) for _, items, at in overtaking() for label in items
+    )
     exact = Counter[str]()
     for t, body in enumerate(bodies):
         exact.update({label: in_tick[t, label] for label in DOMAIN})
-        assert all(abs(count - exact[label]) < 8 * body["sd"] for label, count in body["items"])
+        assert all(
+            abs(count - exact[label]) < 8 * body["sd"] for label, count in body["items"]
+        )
     last = bodies[switched[-1] :]
-    assert len(last) > 6 and len({tuple(map(tuple, body["items"])) for body in last}) > 3
+    assert (
+        len(last) > 6 and len({tuple(map(tuple, body["items"])) for body in last}) > 3
+    )

@@ -19,12 +19,21 @@ AFTER = 9
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_state_that_went_through_its_blocks_gives_the_same_releases(variant: Variant) -> None:
+def test_state_that_went_through_its_blocks_gives_the_same_releases(
+    variant: Variant,
+) -> None:
     """After every tick, some, and the first: blocks hold all that later releases need."""
     stream = stream_of(4)
     expected = Run(built(variant), 4).transcript(stream)
-    for restarts in (range(1, TICKS), [1], random.Random(str(variant)).sample(range(1, TICKS), 4)):
-        assert Run(built(variant), 4).transcript(stream, restarts=list(restarts)) == expected
+    for restarts in (
+        range(1, TICKS),
+        [1],
+        random.Random(str(variant)).sample(range(1, TICKS), 4),
+    ):
+        assert (
+            Run(built(variant), 4).transcript(stream, restarts=list(restarts))
+            == expected
+        )
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
@@ -127,14 +136,23 @@ def test_a_block_of_another_version_or_cut_short_is_refused(variant: Variant) ->
 def test_blocks_whose_version_nobody_looks_at_are_seen(name: str) -> None:
     """Planted, per name: every stated version is accepted; the check must blame every block."""
     variant = next(variant for variant in VARIANTS if variant.mechanism == name)
-    blocks, load = stored(variant), Run.load
+    blocks = stored(variant)
+    load = Run.load
 
     def careless(self: Run, given: Mapping[str, bytes]) -> None:
         right = {block: blocks[block][:1] for block, value in given.items() if value}
-        load(self, {block: right.get(block, b"") + value[1:] for block, value in given.items()})
+        load(
+            self,
+            {
+                block: right.get(block, b"") + value[1:]
+                for block, value in given.items()
+            },
+        )
 
     with patch.object(Run, "load", careless):
-        assert {block for block, how in accepted(variant) if how == "version"} == set(blocks)
+        assert {block for block, how in accepted(variant) if how == "version"} == set(
+            blocks
+        )
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)

@@ -18,7 +18,16 @@ import numpy as np
 import pytest
 
 from tests import ROOT
-from tests.contract.racing import Picture, alone, caches, cold, modules, race, stream_of, switching
+from tests.contract.racing import (
+    Picture,
+    alone,
+    caches,
+    cold,
+    modules,
+    race,
+    stream_of,
+    switching,
+)
 from tests.contract.soak import Soak
 from tests.contract.stage import KEY
 from tests.contract.variants import VARIANTS, Variant
@@ -43,7 +52,8 @@ OTHERS = (OWNERS + 1, OWNERS + 2)
 PICKING = [
     variant
     for variant in VARIANTS
-    if variant.mechanism in ("known_gumbel", "limit_dom", "pay_what_you_get", "sparse_gumb")
+    if variant.mechanism
+    in ("known_gumbel", "limit_dom", "pay_what_you_get", "sparse_gumb")
     or variant.options.get("algorithm") in ("known_gumbel", "limit_dom")
 ]
 
@@ -52,13 +62,15 @@ class LazyPowers:
     """The old `selection._Powers` that corrupted picks: check, then append."""
 
     def __init__(self, scale: Fraction) -> None:
-        self._scale, self.reach = scale, math.ceil(179 * scale)
+        self._scale = scale
+        self.reach = math.ceil(179 * scale)
         self._tables: list[tuple[int, ...]] = []
 
     def weight(self, gap: int) -> int:
         if gap > self.reach:
             return 0
-        value, digit = 1 << 336, 0
+        value = 1 << 336
+        digit = 0
         while gap:
             if digit == len(self._tables):
                 self._tables.append(selection._table(self._scale, digit, 256))
@@ -112,7 +124,8 @@ def test_owner_partitions_that_step_it_together_find_what_each_finds_alone(
 
     A race is a matter of timing; immutable state has none on any machine.
     """
-    expected, mechanism = expected_of(variant), cold(variant)
+    expected = expected_of(variant)
+    mechanism = cold(variant)
     assert race(mechanism, SEEDS) == expected
     assert len(set(expected)) == OWNERS
     assert changeable(mechanism) == []
@@ -128,14 +141,18 @@ def test_tables_that_grow_at_their_first_use_are_seen(variant: Variant) -> None:
 
 def test_a_lazy_cache_is_seen_although_no_race_happened() -> None:
     """Negative controls: the old tables, and an array filled during use."""
-    picking = next(variant for variant in VARIANTS if variant.mechanism == "known_gumbel")
+    picking = next(
+        variant for variant in VARIANTS if variant.mechanism == "known_gumbel"
+    )
     with lazy_powers():
         mechanism = cold(picking)
         race(mechanism, [1])
         before = Picture.of(mechanism)
         assert any("LazyPowers" in where for where in before.changeable)
         assert any("_tables: list" in where for where in before.changeable)
-    counting = next(variant for variant in VARIANTS if variant.mechanism == "known_base")
+    counting = next(
+        variant for variant in VARIANTS if variant.mechanism == "known_base"
+    )
     lazy = lazy_known_base(counting)
     race(lazy, SEEDS[:2])
     found = changeable(lazy)
@@ -173,7 +190,9 @@ def test_no_module_holds_what_threads_could_change() -> None:
     assert Picture({"planted": {}}).changeable == ["planted: dict"]
 
 
-def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_checks_it() -> None:
+def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_checks_it() -> (
+    None
+):
     """`memoized` refuses mutable values; functools' caches take anything."""
     found = []
     for module in modules():
@@ -182,9 +201,13 @@ def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_ch
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                uses = "\n".join(ast.unparse(decorator) for decorator in node.decorator_list)
+                uses = "\n".join(
+                    ast.unparse(decorator) for decorator in node.decorator_list
+                )
                 if re.search(
-                    r"lru_cache|cached_property|functools\.cache|^cache$", uses, re.MULTILINE
+                    r"lru_cache|cached_property|functools\.cache|^cache$",
+                    uses,
+                    re.MULTILINE,
                 ):
                     found.append((path.name, node.name))
     assert found == []
@@ -216,7 +239,9 @@ def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -
     hammered(words)
 
 
-def test_threads_that_meet_at_the_first_use_of_normal_numbers_read_the_same_table() -> None:
+def test_threads_that_meet_at_the_first_use_of_normal_numbers_read_the_same_table() -> (
+    None
+):
     """The races of mechanisms begin with it."""
     expected = normal.table().tobytes()
     cast(Any, normal.table).cache_clear()
@@ -231,17 +256,21 @@ def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
 
     def read(seed: int) -> object:
         rng = random.Random(seed)
-        event, values = b'{"shop": "s%d", "products": ["p%d", "q"], "ts": %d}', list[bytes]()
+        event = b'{"shop": "s%d", "products": ["p%d", "q"], "ts": %d}'
+        values = list[bytes]()
         for i in range(400):
             numbers = rng.randrange(9), rng.randrange(99), i
             values.append(event % numbers if rng.random() < 0.9 else b"{}")
-        events, rejects = one(SourceReader(reader, ANY, earliest_ms=0).read(Records.of(values)))
+        events, rejects = one(
+            SourceReader(reader, ANY, earliest_ms=0).read(Records.of(values))
+        )
         intake = Intake([lane], 0, NoiseKey(bytes(32)))
         intake.add(events)
         committed = intake.commit(source=seed, sequences=[0], offset=seed)
         messages = [message.encoded() for _, message in committed]
         sections = [decode(message).sections for message in messages]
-        keys, labels = events.views[""].keys.tolist(), events.views[""].labels.tolist()
+        keys = events.views[""].keys.tolist()
+        labels = events.views[""].labels.tolist()
         return keys, labels, events.times.tolist(), rejects, messages, sections
 
     hammered(read)
@@ -259,7 +288,9 @@ def test_a_mechanism_that_is_not_frozen_is_not_built() -> None:
 
     from workers.mechanisms import registry
 
-    built_by = MappingProxyType({**registry._BUILDERS, type(variant.build().config): unfrozen})
+    built_by = MappingProxyType(
+        {**registry._BUILDERS, type(variant.build().config): unfrozen}
+    )
     with (
         patch.object(registry, "_BUILDERS", built_by),
         pytest.raises(TypeError, match="a Loose can change"),

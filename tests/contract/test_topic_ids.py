@@ -59,17 +59,32 @@ class Broker:
 
     ids: dict[str, Uuid | None]
     new: Uuid | None = ZERO  # the id of a created topic
-    controllers: list[int] = field(default_factory=lambda: [1])  # successively, the last for ever
+    controllers: list[int] = field(
+        default_factory=lambda: [1]
+    )  # successively, the last for ever
     cluster_id: str = "qWekw_-8T3mMKJmzheyagg"
 
     def list_topics(self, timeout: float = 0) -> SimpleNamespace:
         topic = SimpleNamespace(partitions={0: None, 1: None}, error=None)
-        controller = self.controllers.pop(0) if len(self.controllers) > 1 else self.controllers[0]
-        answer = {"brokers": {1: None}, "controller_id": controller, "cluster_id": self.cluster_id}
+        controller = (
+            self.controllers.pop(0)
+            if len(self.controllers) > 1
+            else self.controllers[0]
+        )
+        answer = {
+            "brokers": {1: None},
+            "controller_id": controller,
+            "cluster_id": self.cluster_id,
+        }
         return SimpleNamespace(topics=dict.fromkeys(self.ids, topic), **answer)
 
-    def describe_topics(self, names: TopicCollection, request_timeout: float) -> Futures:
-        return {name: done(SimpleNamespace(topic_id=self.ids[name])) for name in names.topic_names}
+    def describe_topics(
+        self, names: TopicCollection, request_timeout: float
+    ) -> Futures:
+        return {
+            name: done(SimpleNamespace(topic_id=self.ids[name]))
+            for name in names.topic_names
+        }
 
     def describe_configs(self, _resources: object, request_timeout: float) -> Futures:
         return {}
@@ -81,7 +96,9 @@ class Broker:
 
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> Connection:
         monkeypatch.setattr(
-            Connection, "connect", lambda _self, _within_s: nullcontext((self, self.list_topics()))
+            Connection,
+            "connect",
+            lambda _self, _within_s: nullcontext((self, self.list_topics())),
         )
         return Connection("127.0.0.1:1")
 
@@ -125,7 +142,9 @@ def test_one_topic_without_an_id_is_enough(
 ) -> None:
     """During a cluster upgrade some topics have ids and others not yet."""
     connection = Broker(ids() | {planted: value}).serve(monkeypatch)
-    with pytest.raises(SettingsError, match=f"topic {planted}: the cluster gives it no topic id"):
+    with pytest.raises(
+        SettingsError, match=f"topic {planted}: the cluster gives it no topic id"
+    ):
         describe(connection, NAMES)
 
 
@@ -141,20 +160,28 @@ def test_an_empty_cluster_is_refused_once_its_first_topics_show_no_id(
     """No existing topic can lack an id, so the worker would find out only at start."""
     for new, refused in ((ZERO, True), (Uuid(1, 0), False)):
         connection = Broker({}, new).serve(monkeypatch)
-        plan = module.plan_topics("orders", ["orders"], None, None, ["orders.products"], {})
+        plan = module.plan_topics(
+            "orders", ["orders"], None, None, ["orders.products"], {}
+        )
         if refused:
             with pytest.raises(SettingsError, match="no topic id"):
                 module.create_missing(connection, plan, {})
         else:
-            assert module.create_missing(connection, plan, {}) == [topic.name for topic in plan]
+            assert module.create_missing(connection, plan, {}) == [
+                topic.name for topic in plan
+            ]
 
 
 def test_a_cluster_without_a_controller_is_not_taken_for_the_embedded_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While electing its controller a cluster says nothing of ids; state must not go to memory."""
-    found = describe(Broker(ids(), controllers=[-1, -1, 7, 1]).serve(monkeypatch), NAMES)
-    assert None not in {topic.topic_id for topic in found.values()}, "the election was waited for"
+    found = describe(
+        Broker(ids(), controllers=[-1, -1, 7, 1]).serve(monkeypatch), NAMES
+    )
+    assert None not in {topic.topic_id for topic in found.values()}, (
+        "the election was waited for"
+    )
     monkeypatch.setattr(module, "_ANSWER_S", 0.2)
     with pytest.raises(SettingsError, match="no controller"):
         describe(Broker(ids(), controllers=[-1]).serve(monkeypatch), NAMES)
@@ -165,7 +192,11 @@ def test_a_cluster_without_a_controller_is_not_taken_for_the_embedded_one(
     [
         ("mockCluster1", 1, "mockCluster1"),  # it has a controller
         ("mockCluster2", 0, "mockCluster1"),  # another one
-        ("qWekw_-8T3mMKJmzheyagg", -1, "qWekw_-8T3mMKJmzheyagg"),  # a real one in an election
+        (
+            "qWekw_-8T3mMKJmzheyagg",
+            -1,
+            "qWekw_-8T3mMKJmzheyagg",
+        ),  # a real one in an election
         ("", -1, ""),
     ],
 )
@@ -198,7 +229,12 @@ def test_an_id_that_is_missing_does_not_get_into_a_mechanism_id() -> None:
 
 def histogram(stream: str) -> Histogram:
     config = unk()
-    names: Any = {"worker": "w", "topic": "w.h", "stream": stream, "events": {"topic": "e"}}
+    names: Any = {
+        "worker": "w",
+        "topic": "w.h",
+        "stream": stream,
+        "events": {"topic": "e"},
+    }
     return Histogram(config, build(config), **names, key=KEY, owner=(0, 1))
 
 
@@ -237,7 +273,9 @@ def test_progress_that_was_made_without_an_id_is_refused(
         restore(tmp_path, stored, str(Uuid(1, 0)))
 
 
-def test_progress_of_the_same_events_topic_is_taken_and_of_another_not(tmp_path: Path) -> None:
+def test_progress_of_the_same_events_topic_is_taken_and_of_another_not(
+    tmp_path: Path,
+) -> None:
     restore(tmp_path, str(Uuid(1, 0)), str(Uuid(1, 0)))
     with pytest.raises(StateRefused, match="deleted and created again"):
         restore(tmp_path, str(Uuid(2, 0)), str(Uuid(1, 0)))

@@ -25,7 +25,9 @@ PER_TICK = (
 MAXIMA = ("bounded_max", "doubling", "two_level", "two_level_k")
 
 _SUM: dict[str, object] = {
-    "sum": parse_sum({"field": "price", "from": -2, "to": 4.5, "step": 0.5, "share": 0.6})
+    "sum": parse_sum(
+        {"field": "price", "from": -2, "to": 4.5, "step": 0.5, "share": 0.6}
+    )
 }
 _COMMON = SMALL | {"horizon": TICKS, "max_items": 2, "max_count": 3, "epsilon": 8.0}
 _UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": START}
@@ -47,7 +49,9 @@ class Variant:
         return hash(str(self))
 
     def build(self, **changes: object) -> Mechanism:
-        options: Any = _COMMON | dict(self.options) | changes  # checked by the record itself
+        options: Any = (
+            _COMMON | dict(self.options) | changes
+        )  # checked by the record itself
         return build(MECHANISMS[self.mechanism](**options), self.unit)
 
     @property
@@ -61,7 +65,9 @@ class Variant:
         return int(options["max_count"])
 
 
-def _of(mechanism: str, base: dict[str, object], **variants: dict[str, object]) -> list[Variant]:
+def _of(
+    mechanism: str, base: dict[str, object], **variants: dict[str, object]
+) -> list[Variant]:
     found = []
     for label, options in variants.items():
         unit = "user" if "max_items_per_user" in options else "event"
@@ -165,7 +171,12 @@ VARIANTS = [
     *_of("positive_laplace", {}, **{"": {}}, user=_USER, user_counts=_COUNTS),
     *_of("unk_gauss", {"kbar": 3}, **{"": {}}),
     *_of("limit_dom_laplace", {"kbar": 3}, **{"": {}}),
-    *_of("limit_dom", {"k": 2}, given={"kbar": 3}, private={"kbar": "private", "kbar_max": 5}),
+    *_of(
+        "limit_dom",
+        {"k": 2},
+        given={"kbar": 3},
+        private={"kbar": "private", "kbar_max": 5},
+    ),
     *_of(
         "pay_what_you_get",
         _PAY,

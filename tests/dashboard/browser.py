@@ -22,7 +22,9 @@ def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium(), timeout=PATIENCE_S * 1000)
+        opened = playwright.chromium.launch(
+            executable_path=chromium(), timeout=PATIENCE_S * 1000
+        )
         try:
             yield opened
         finally:
@@ -33,10 +35,16 @@ class Window:
     """One page with what went wrong on it. It may reach the dashboard only: everything works without the internet."""
 
     def __init__(
-        self, browser: Browser, *, width: int = 1280, height: int = 800, dark: bool = False
+        self,
+        browser: Browser,
+        *,
+        width: int = 1280,
+        height: int = 800,
+        dark: bool = False,
     ) -> None:
         self.context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
         )
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(PATIENCE_S * 1000)
@@ -44,7 +52,9 @@ class Window:
         self.asked: set[str] = set()
         self.page.on("console", self._note)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog {dialog.message}"))
+        self.page.on(
+            "dialog", lambda dialog: self.wrong.append(f"dialog {dialog.message}")
+        )
         self.page.on("request", lambda request: self.asked.add(request.url))
 
     def __enter__(self) -> Self:
@@ -76,7 +86,9 @@ class Window:
 
     def reads(self, selector: str, pattern: str) -> None:
         """Wait until the text of an element matches a regular expression."""
-        matches = "([s, p]) => new RegExp(p).test(document.querySelector(s)?.textContent)"
+        matches = (
+            "([s, p]) => new RegExp(p).test(document.querySelector(s)?.textContent)"
+        )
         self.page.wait_for_function(matches, arg=[selector, pattern])
 
     def counts(self, selector: str, number: int) -> None:

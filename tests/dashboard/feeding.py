@@ -91,14 +91,16 @@ class Topics:
     """Histogram topics on a cluster, filled by a plain producer."""
 
     def __init__(self, connection: Connection, prefix: str = "orders") -> None:
-        self.connection, self.prefix = connection, prefix
+        self.connection = connection
+        self.prefix = prefix
         self.producer = in_order(connection)
         self.sent: list[dict[str, Any]] = []
 
     def send(self, *documents: dict[str, Any]) -> None:
         for document in documents:
             self.sent.append(document)
-            topic, key = f"{self.prefix}.{document['histogram']}", document["key"].encode()
+            topic = f"{self.prefix}.{document['histogram']}"
+            key = document["key"].encode()
             record = topic, orjson.dumps(document), key
             while True:
                 try:
@@ -110,11 +112,14 @@ class Topics:
 
     def remove(self, name: str, leaving: int) -> None:
         """Removes the oldest records of each partition of a topic on a real broker, as its retention would."""
-        topic, admin = f"{self.prefix}.{name}", admin_of(self.connection)
+        topic = f"{self.prefix}.{name}"
+        admin = admin_of(self.connection)
         ends = self.connection.consumer()
         try:
             for part in ends.list_topics(topic, timeout=60).topics[topic].partitions:
-                low, high = ends.get_watermark_offsets(TopicPartition(topic, part), timeout=60)
+                low, high = ends.get_watermark_offsets(
+                    TopicPartition(topic, part), timeout=60
+                )
                 if high > low:
                     place = TopicPartition(topic, part, high - leaving)
                     admin.delete_records([place])[place].result()
@@ -122,17 +127,25 @@ class Topics:
             ends.close()
 
     def settings(self, *names: str, horizon: int | None = 1_024) -> DashboardSettings:
-        shown = tuple(HistogramTopic(name, f"{self.prefix}.{name}", horizon) for name in names)
-        return DashboardSettings(worker=self.prefix, connection=self.connection, histograms=shown)
+        shown = tuple(
+            HistogramTopic(name, f"{self.prefix}.{name}", horizon) for name in names
+        )
+        return DashboardSettings(
+            worker=self.prefix, connection=self.connection, histograms=shown
+        )
 
-    def served(self, *names: str, horizon: int | None = 1_024, **options: Any) -> Background:
+    def served(
+        self, *names: str, horizon: int | None = 1_024, **options: Any
+    ) -> Background:
         settings = self.settings(*names, horizon=horizon)
         return Background(Dashboard(settings, **({"port": 0} | options)))
 
     def toml(self, *names: str) -> str:
         head = f'[worker]\nname = "{self.prefix}"\n[kafka]\nbootstrap = {json.dumps(self.connection.bootstrap)}\n'
         given = self.connection.client.items()
-        client = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in given)
+        client = "".join(
+            f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in given
+        )
         histograms = "".join(f'[[histogram]]\nname = "{name}"\n' for name in names)
         return f"{head}[kafka.client]\n{client}{histograms}"
 
@@ -152,7 +165,8 @@ def embedded(*names: str) -> Iterator[Topics]:
 def on_a_broker(bootstrap: str, partitions: int) -> Iterator[Topics]:
     """A topic `products` of its own on a real broker, gone afterwards."""
     topics = Topics(Connection(bootstrap), f"dash{uuid.uuid4().hex[:10]}")
-    name, admin = f"{topics.prefix}.products", admin_of(topics.connection)
+    name = f"{topics.prefix}.products"
+    admin = admin_of(topics.connection)
     admin.create_topics([new_topic(name, partitions)])[name].result()
     yield topics
     admin.delete_topics([name])[name].result()
@@ -177,7 +191,13 @@ def numbers(
 ) -> dict[str, Any]:
     """A snapshot of these counts, in the order of the buckets, as the worker publishes it."""
     numeric = Numeric(Buckets(tuple(edges)), quantiles)
-    items = sorted(zip(numeric.labels, counts, strict=True), key=lambda item: (-item[1], item[0]))
+    items = sorted(
+        zip(numeric.labels, counts, strict=True), key=lambda item: (-item[1], item[0])
+    )
     fields = numeric.fields(items, sd)
-    fields |= {"edges": list(fields["edges"]), "histogram": "latency", "mechanism": "known_base"}
+    fields |= {
+        "edges": list(fields["edges"]),
+        "histogram": "latency",
+        "mechanism": "known_base",
+    }
     return recent(tick, items, ticks=ticks, threshold=None, sd=sd, **fields)

@@ -41,13 +41,17 @@ async def client(
 
 def filled() -> Hub:
     hub = Hub()
-    hub.publish([snapshot(tick, [("tea", 10 * tick), ("cup", 5)]) for tick in range(1, 8)])
+    hub.publish(
+        [snapshot(tick, [("tea", 10 * tick), ("cup", 5)]) for tick in range(1, 8)]
+    )
     query = {"histogram": "maximum", "query": "max", "value": 70}
     hub.publish([snapshot(7, GONE, **query, sd=None, threshold=None)])
     return hub
 
 
-async def events(response: ClientResponse, count: int) -> list[tuple[str, Any, str | None]]:
+async def events(
+    response: ClientResponse, count: int
+) -> list[tuple[str, Any, str | None]]:
     found: list[tuple[str, Any, str | None]] = []
     fields: dict[str, str] = {}
     async for raw in response.content:
@@ -57,7 +61,9 @@ async def events(response: ClientResponse, count: int) -> list[tuple[str, Any, s
             fields[name] = value
             continue
         if fields.get("event", "beat") != "beat":
-            found.append((fields["event"], orjson.loads(fields["data"]), fields.get("id")))
+            found.append(
+                (fields["event"], orjson.loads(fields["data"]), fields.get("id"))
+            )
         fields = {}
         if len(found) == count:
             return found
@@ -78,7 +84,10 @@ async def test_histograms_and_snapshots_are_answered_as_json() -> None:
         body = await answer.json()
         ends = [one.pop("end_time") for one in body["snapshots"]]
         assert body == {"snapshots": sent, "more": False}
-        assert ends[0] == "2023-11-14T22:13:30.000Z" and [iso(one["end"]) for one in sent] == ends
+        assert (
+            ends[0] == "2023-11-14T22:13:30.000Z"
+            and [iso(one["end"]) for one in sent] == ends
+        )
         body = await (await http.get("/api/snapshots?histogram=maximum&key=s1")).json()
         [query] = body["snapshots"]
         assert (query["query"], query["value"], query["sd"]) == ("max", 70, None)
@@ -87,7 +96,8 @@ async def test_histograms_and_snapshots_are_answered_as_json() -> None:
 @on_a_loop
 async def test_after_goes_on_where_the_last_answer_ended() -> None:
     async with client(filled()) as http:
-        after, seen = 0, []
+        after = 0
+        seen = []
         for _ in range(4):
             body = await (await http.get(f"{SNAPSHOTS}&limit=3&after={after}")).json()
             seen += [one["tick"] for one in body["snapshots"]]
@@ -103,7 +113,10 @@ async def test_items_can_be_picked_and_cut() -> None:
         found = [(one["items"], one["total_items"]) for one in body["snapshots"]]
         assert found == [([["cup", 5]], 2)] * 2
         body = await (await http.get(f"{SNAPSHOTS}&limit=2&top=1")).json()
-        assert [one["items"] for one in body["snapshots"]] == [[["tea", 60]], [["tea", 70]]]
+        assert [one["items"] for one in body["snapshots"]] == [
+            [["tea", 60]],
+            [["tea", 70]],
+        ]
 
 
 @pytest.mark.parametrize(
@@ -112,15 +125,27 @@ async def test_items_can_be_picked_and_cut() -> None:
         ("/api/snapshots?key=s1", 400, "histogram is missing"),
         ("/api/snapshots?histogram=products", 400, "key is missing"),
         (f"{SNAPSHOTS}&key=s2", 400, "key: only one"),
-        ("/api/snapshots?histogram=products&key=s9", 404, "no such key: 's9' of products"),
-        ("/api/snapshots?histogram=products&key=s9&window=1h", 404, "no such key: 's9'"),
+        (
+            "/api/snapshots?histogram=products&key=s9",
+            404,
+            "no such key: 's9' of products",
+        ),
+        (
+            "/api/snapshots?histogram=products&key=s9&window=1h",
+            404,
+            "no such key: 's9'",
+        ),
         ("/api/snapshots?histogram=products&key=s9&at=1", 404, "no such key: 's9'"),
         (
             "/api/snapshots?histogram=nothing&key=s1",
             404,
             "no such histogram: 'nothing'; one of maximum, products",
         ),
-        ("/api/snapshots?histogram=nothing&key=s1&at=1", 404, "no such histogram: 'nothing'"),
+        (
+            "/api/snapshots?histogram=nothing&key=s1&at=1",
+            404,
+            "no such histogram: 'nothing'",
+        ),
         (f"{SNAPSHOTS}&after=-1", 400, "after: a whole number"),
         (f"{SNAPSHOTS}&after=1e3", 400, "after: a whole number"),
         (f"{SNAPSHOTS}&limit=0", 400, "limit: a whole number from 1"),
@@ -136,14 +161,30 @@ async def test_items_can_be_picked_and_cut() -> None:
             400,
             "limit: unknown with at or tick; one of at, epoch, histogram, id, item, key, since, tick, top, window",
         ),
-        (f"{SNAPSHOTS}&window=1h&after=3", 400, "after: unknown with window or since; one of at,"),
+        (
+            f"{SNAPSHOTS}&window=1h&after=3",
+            400,
+            "after: unknown with window or since; one of at,",
+        ),
         (f"{SNAPSHOTS}&" + "item=a&" * 101, 400, "at most 100"),
         ("/api/stream?histogram=nothing", 404, "no such histogram: 'nothing'"),
         ("/api/stream?top=7", 400, "top: one of 10, 100, 1000, 10000"),
         ("/api/stream?tick=7", 400, "tick: unknown; one of histogram, key, top"),
-        ("/api/histograms?histogram=products", 400, "histogram: unknown; this address takes no"),
-        ("/api/nothing", 404, "not found: /api/nothing; there are /, /api/histograms, "),
-        ("/api/histograms/", 404, "not found: /api/histograms/; there are /, /api/histograms, "),
+        (
+            "/api/histograms?histogram=products",
+            400,
+            "histogram: unknown; this address takes no",
+        ),
+        (
+            "/api/nothing",
+            404,
+            "not found: /api/nothing; there are /, /api/histograms, ",
+        ),
+        (
+            "/api/histograms/",
+            404,
+            "not found: /api/histograms/; there are /, /api/histograms, ",
+        ),
         ("/demo/exact?histogram=products&key=s1", 404, "not found"),
         ("/page/../config.py", 404, "not found"),
         ("/page/%2e%2e/config.py", 404, "not found"),
@@ -172,7 +213,9 @@ async def test_the_stream_sends_the_newest_and_what_comes_and_resumes() -> None:
             assert second[1] == message(8)
         hub.publish([snapshot(9)])
         resumed = {"Last-Event-ID": str(second[2])}
-        async with http.get("/api/stream?histogram=products", headers=resumed) as stream:
+        async with http.get(
+            "/api/stream?histogram=products", headers=resumed
+        ) as stream:
             [_, third] = await events(stream, 2)
             assert third[1]["tick"] == 9
         async with asyncio.timeout(PATIENCE_S):
@@ -216,7 +259,8 @@ class Clogged(asyncio.WriteTransport):
 
 @on_a_loop
 async def test_the_next_event_is_chosen_when_the_last_has_left() -> None:
-    hub, clogged = Hub(), Clogged()
+    hub = Hub()
+    clogged = Clogged()
     written: list[bytes] = []
 
     async def write(data: bytes) -> None:
@@ -224,7 +268,8 @@ async def test_the_next_event_is_chosen_when_the_last_has_left() -> None:
         clogged.held = len(data)
 
     viewer = hub.join(Filter())
-    request, response = SimpleNamespace(transport=clogged), SimpleNamespace(write=write)
+    request = SimpleNamespace(transport=clogged)
+    response = SimpleNamespace(write=write)
     sending = api._send(cast(Request, request), cast(StreamResponse, response), viewer)
     task = asyncio.create_task(sending)
     for tick in range(1, 20):
@@ -236,7 +281,11 @@ async def test_the_next_event_is_chosen_when_the_last_has_left() -> None:
     while b"event: snapshot" not in b"".join(written):
         clogged.held = 0
         await asyncio.sleep(0.01)
-    [first] = [block for block in b"".join(written).split(b"\n\n") if b"event: snapshot" in block]
+    [first] = [
+        block
+        for block in b"".join(written).split(b"\n\n")
+        if b"event: snapshot" in block
+    ]
     assert b'"tick":19,' in first
     task.cancel()
 
@@ -248,7 +297,10 @@ async def test_every_answer_has_the_security_headers() -> None:
         for path in (*files, "/api/histograms", "/api/stream", "/nothing", "/healthz"):
             async with http.get(path) as answer:
                 policy = answer.headers["Content-Security-Policy"]
-                assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+                assert (
+                    "default-src 'none'" in policy
+                    and "frame-ancestors 'none'" in policy
+                )
                 assert "unsafe" not in policy
                 assert answer.headers["X-Content-Type-Options"] == "nosniff"
                 assert answer.headers["Referrer-Policy"] == "no-referrer"
@@ -261,7 +313,13 @@ async def test_every_answer_has_the_security_headers() -> None:
 async def test_nothing_but_reading_is_allowed() -> None:
     async with client(filled()) as http:
         for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
-            for path in ("/", "/api/histograms", "/api/snapshots", "/api/stream", "/nothing"):
+            for path in (
+                "/",
+                "/api/histograms",
+                "/api/snapshots",
+                "/api/stream",
+                "/nothing",
+            ):
                 answer = await http.request(method, path)
                 assert answer.status == 405
                 assert answer.headers["Allow"] == "GET, HEAD"
@@ -273,9 +331,23 @@ async def test_nothing_but_reading_is_allowed() -> None:
 @on_a_loop
 async def test_with_a_token_nothing_is_told_without_it() -> None:
     async with client(filled(), token=TOKEN, host="0.0.0.0") as http:
-        wrong = ("Bearer ", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \udcff", TOKEN, None)
+        wrong = (
+            "Bearer ",
+            f"Bearer {TOKEN}x",
+            f"Basic {TOKEN}",
+            "Bearer \udcff",
+            TOKEN,
+            None,
+        )
         stored = ("/api/history", "/api/epochs")
-        for path in ("/api/histograms", SNAPSHOTS, "/api/stream", *stored, "/api/x", "/demo/exact"):
+        for path in (
+            "/api/histograms",
+            SNAPSHOTS,
+            "/api/stream",
+            *stored,
+            "/api/x",
+            "/demo/exact",
+        ):
             for given in wrong:
                 headers = {} if given is None else {"Authorization": given}
                 answer = await http.get(path, headers=headers)
@@ -295,11 +367,21 @@ async def test_with_a_token_nothing_is_told_without_it() -> None:
 async def test_without_a_token_a_local_dashboard_answers_to_local_names_only() -> None:
     """A foreign page whose name resolves to 127.0.0.1 could otherwise read it (DNS rebinding)."""
     async with client(filled()) as http:
-        for host in ("localhost", "localhost:8080", "127.0.0.1:9", "[::1]:8080", "LOCALHOST"):
-            assert (await http.get("/api/histograms", headers={"Host": host})).status == 200
+        for host in (
+            "localhost",
+            "localhost:8080",
+            "127.0.0.1:9",
+            "[::1]:8080",
+            "LOCALHOST",
+        ):
+            assert (
+                await http.get("/api/histograms", headers={"Host": host})
+            ).status == 200
         evil = [f"{part}evil.example" for part in ("", "127.0.0.1.", "localhost.")]
         for host in (*evil, "evil.example:8080", ""):
-            assert (await http.get("/api/histograms", headers={"Host": host})).status == 403
+            assert (
+                await http.get("/api/histograms", headers={"Host": host})
+            ).status == 403
     for settings in ({"token": TOKEN}, {"host": "0.0.0.0"}):
         async with client(filled(), **settings) as http:
             headers = {"Host": "counts.example", "Authorization": f"Bearer {TOKEN}"}
@@ -316,8 +398,14 @@ async def test_the_page_needs_nothing_from_elsewhere_and_nothing_inline() -> Non
             assert trick not in text, f"{path} has {trick}"
     async with client(filled()) as http:
         first = await http.get("/page/app.js")
-        again = await http.get("/page/app.js", headers={"If-None-Match": first.headers["ETag"]})
-        assert (first.status, first.content_type, again.status) == (200, "text/javascript", 304)
+        again = await http.get(
+            "/page/app.js", headers={"If-None-Match": first.headers["ETag"]}
+        )
+        assert (first.status, first.content_type, again.status) == (
+            200,
+            "text/javascript",
+            304,
+        )
 
 
 @on_a_loop
@@ -333,7 +421,9 @@ async def test_readiness_follows_kafka() -> None:
 
 
 @on_a_loop
-async def test_more_viewers_than_the_limit_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_viewers_than_the_limit_are_turned_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(api, "VIEWERS_MAX", 3)
     async with client(filled()) as http:
         streams = [await http.get("/api/stream") for _ in range(3)]
@@ -357,10 +447,16 @@ async def told(port: int, sent: bytes) -> tuple[int, dict[str, str], bytes]:
     writer.close()
     first, *lines = head.decode().split("\r\n")
     parts = (line.partition(": ") for line in lines)
-    return int(first.split()[1]), {name.lower(): value for name, _, value in parts}, body
+    return (
+        int(first.split()[1]),
+        {name.lower(): value for name, _, value in parts},
+        body,
+    )
 
 
-async def answers_of(app: Application, *sent: bytes) -> list[tuple[int, dict[str, str], bytes]]:
+async def answers_of(
+    app: Application, *sent: bytes
+) -> list[tuple[int, dict[str, str], bytes]]:
     runner = AppRunner(app)
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0))
@@ -398,7 +494,9 @@ def test_what_is_no_request_is_refused_like_everything_else(
     assert not caplog.records
 
 
-def test_a_fault_of_the_server_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_of_the_server_is_logged_and_not_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def fail(_request: Request) -> Response:
         raise RuntimeError(SECRET.decode())
 

@@ -10,7 +10,8 @@ from tests.pipeline.test_sums import EPOCH, TICK_MS, by_hand, messages, settings
 from workers.dashboard.changes import changes
 from workers.pipeline.snapshots import join_pages
 
-ITEMS, TICKS = 1_000, 8
+ITEMS = 1_000
+TICKS = 8
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,9 @@ def published() -> tuple[dict[tuple[str, int], Any], list[dict[str, Any]]]:
     given = settings(epsilon=40.0, windows=["40ms"], **of)
     events = some(40_000, ITEMS, seed=2, ticks=TICKS)
     pages: dict[tuple[str, int], list[Any]] = {}
-    for one in Partition(given.histograms, sources=1).run(messages(given, events, 10_000)):
+    for one in Partition(given.histograms, sources=1).run(
+        messages(given, events, 10_000)
+    ):
         page = json.loads(one.value)
         if page["start"] // TICK_MS // TICKS == EPOCH:
             pages.setdefault((page["key"], page["tick"]), []).append(page)
@@ -42,14 +45,17 @@ def test_means_of_2000_items_in_a_window_lie_within_their_intervals(
         """Return the shares of means in their interval and of sums within 1.96 sd, of how many."""
         means = sums = n = 0
         for key in ("s1", "s2"):
-            newer, older = snapshots[key, TICKS], snapshots.get((key, since))
+            newer = snapshots[key, TICKS]
+            older = snapshots.get((key, since))
             found = changes(newer, older, 0)
             rows = zip(found["items"], found["sums"], strict=True)
             for (label, _), (total, mean, low, high) in rows:
                 if (key, label) not in exact:
                     continue
                 times, right = exact[key, label]
-                assert -20 <= low <= high <= 100.5 and (mean is None or low <= mean <= high)
+                assert -20 <= low <= high <= 100.5 and (
+                    mean is None or low <= mean <= high
+                )
                 means += low <= right / 1_000 / times <= high
                 sums += abs(total - right / 1_000) <= 1.96 * found["sum"]["sd"]
                 n += 1
@@ -61,7 +67,9 @@ def test_means_of_2000_items_in_a_window_lie_within_their_intervals(
         halves = {"sd": 0.5, "sum_sd": 0.5}
         for key in ("s1", "s2"):
             [window] = snapshots[key, TICKS]["windows"]
-            half = window | {name: window[name] * times for name, times in halves.items()}
+            half = window | {
+                name: window[name] * times for name, times in halves.items()
+            }
             monkeypatch.setitem(snapshots[key, TICKS], "windows", [half])
         halved = covered()
         assert max(halved[:2]) < 0.85, halved

@@ -30,19 +30,36 @@ LEAST = '[worker]\nname = "orders"\n[kafka]\nbootstrap = "127.0.0.1:1"\n[[histog
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     """A command sets up logging for its process; here that is the tests'."""
-    handlers, level = logging.root.handlers[:], logging.root.level
+    handlers = logging.root.handlers[:]
+    level = logging.root.level
     yield
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
 
 
 @contextmanager
-def dashboard(config: Path, *further: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(config), "--port", "0"]
+def dashboard(
+    config: Path, *further: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [
+        sys.executable,
+        "-m",
+        "workers.cli",
+        "dashboard",
+        "-c",
+        str(config),
+        "--port",
+        "0",
+    ]
     command += further
     with (config.parent / "log").open("w") as log:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, stderr=log, text=True
+            command,
+            cwd=ROOT,
+            env=dict(os.environ),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
         )
     try:
         assert process.stdout is not None
@@ -67,18 +84,26 @@ def get(url: str, token: str | None = None) -> object:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
+def test_it_serves_until_it_is_told_to_end(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     config = tmp_path / "x.toml"
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     (tmp_path / "token").chmod(0o600)
     with embedded("products") as topics:
         config.write_text(topics.toml("products"))
         topics.send(message(1), message(2))
-        with dashboard(config, "--token-file", str(tmp_path / "token")) as (process, url):
+        with dashboard(config, "--token-file", str(tmp_path / "token")) as (
+            process,
+            url,
+        ):
             address = f"{url}api/snapshots?histogram=products&key=s1"
             times = "2023-11-14T22:13:30.000Z", "2023-11-14T22:13:40.000Z"
             sent = [message(tick, end_time=end) for tick, end in enumerate(times, 1)]
-            until(lambda: get(address, TOKEN) == {"snapshots": sent, "more": False}, "both")
+            until(
+                lambda: get(address, TOKEN) == {"snapshots": sent, "more": False},
+                "both",
+            )
             with pytest.raises(HTTPError, match="401"):
                 get(address)
             request = asked(f"{url}api/stream", TOKEN)
@@ -90,14 +115,18 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
         assert word not in log
 
 
-def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], *further: str) -> list[str]:
+def refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *further: str
+) -> list[str]:
     """Return the lines that the command says when it ends with 2."""
     (tmp_path / "x.toml").write_text(LEAST)
     assert execute(["dashboard", "-c", str(tmp_path / "x.toml"), *further]) == 2
     return capsys.readouterr().err.splitlines()
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         [line] = refused(tmp_path, capsys, "--port", port)

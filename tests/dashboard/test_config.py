@@ -35,17 +35,26 @@ def refusal(directory: Path, text: str) -> str:
 def test_the_least_file_is_enough(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(LEAST)
     settings = load_dashboard(tmp_path / "x.toml")
-    assert (settings.worker, settings.connection.bootstrap) == ("orders", "localhost:9092")
-    assert settings.histograms == (HistogramTopic(name="products", topic="orders.products"),)
+    assert (settings.worker, settings.connection.bootstrap) == (
+        "orders",
+        "localhost:9092",
+    )
+    assert settings.histograms == (
+        HistogramTopic(name="products", topic="orders.products"),
+    )
 
 
 def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) -> None:
-    text = LEAST.replace('"orders"', '"orders"\nkey_file = "none.key"\ndata_dir = "none"')
+    text = LEAST.replace(
+        '"orders"', '"orders"\nkey_file = "none.key"\ndata_dir = "none"'
+    )
     text += 'mechanism = "known_base"\ndomain_file = "none.txt"\nhorizon = 64\ntopic = "shown"\nlater_setting = 3\n'
     text += 'label = "Latency"\nunit = "ms"\nsum = { field = "price", step = "none" }\n'
     (tmp_path / "x.toml").write_text(text + '[events]\ntopic = "e"\n')
     assert load_dashboard(tmp_path / "x.toml").histograms == (
-        HistogramTopic("products", "shown", 64, label="Latency", unit="ms", sum_field="price"),
+        HistogramTopic(
+            "products", "shown", 64, label="Latency", unit="ms", sum_field="price"
+        ),
     )
 
 
@@ -55,19 +64,31 @@ def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) 
         ('"orders"', '"or ders"', ["worker.name", '"or ders"', "letters"]),
         ('"localhost:9092"', '"localhost"', ["kafka.bootstrap", "host:port"]),
         ("bootstrap =", "boot =", ["kafka.bootstrap is missing"]),
-        ('name = "products"', 'name = "a"\nunit = ""', ["unit", '""', "1 to 40 characters"]),
+        (
+            'name = "products"',
+            'name = "a"\nunit = ""',
+            ["unit", '""', "1 to 40 characters"],
+        ),
         ("[worker]", "[other]", ["[worker] is missing"]),
         ('"products"', '"Products"', ["histogram 1: name", '"Products"', "lower-case"]),
         ("[[histogram]]", "[histogram]", ["[[histogram]]"]),
         ('name = "products"', "", ["histogram 1: name is missing"]),
-        ('name = "products"', 'name = "a"\n[[histogram]]\nname = "a"', ["two histograms", '"a"']),
+        (
+            'name = "products"',
+            'name = "a"\n[[histogram]]\nname = "a"',
+            ["two histograms", '"a"'],
+        ),
         (
             'name = "products"',
             'name = "a"\ntopic = "t/"',
             ["histogram 1: topic", "Kafka topic name"],
         ),
         ("[kafka]", "[kafka", ["not TOML"]),
-        ("[kafka]", '[kafka]\nclient = { "group.id" = "x" }', ["kafka.client.group.id"]),
+        (
+            "[kafka]",
+            '[kafka]\nclient = { "group.id" = "x" }',
+            ["kafka.client.group.id"],
+        ),
     ],
 )
 def test_a_bad_setting_is_refused_in_one_line(
@@ -110,13 +131,19 @@ def test_the_store_is_the_file_that_is_named_or_its_name_is_refused(
         ":memory:x",
     ]
     for name in names:
-        (tmp_path / "x.toml").write_text(f"{LEAST}[dashboard]\nstore = {json.dumps(name)}\n")
+        (tmp_path / "x.toml").write_text(
+            f"{LEAST}[dashboard]\nstore = {json.dumps(name)}\n"
+        )
         store = load_dashboard(Path("x.toml")).history.store
         assert store is not None
         connect(store).close()
     assert sorted(os.listdir(tmp_path)) == sorted([*names, "x.toml"])
     for name in ("a?b", "a\\b"):
         said = refusal(tmp_path, f"{LEAST}[dashboard]\nstore = {json.dumps(name)}\n")
-        assert "dashboard.store = " in said and "must have no ? and no backslash" in said
+        assert (
+            "dashboard.store = " in said and "must have no ? and no backslash" in said
+        )
     (tmp_path / "a?b").mkdir()
-    assert "dashboard.store = " in refusal(tmp_path / "a?b", f'{LEAST}[dashboard]\nstore = "x"\n')
+    assert "dashboard.store = " in refusal(
+        tmp_path / "a?b", f'{LEAST}[dashboard]\nstore = "x"\n'
+    )

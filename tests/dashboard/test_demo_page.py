@@ -45,9 +45,13 @@ def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(
         ])""")
         [end] = parse_qs(urlsplit(page.url).query)["at"]
         exact = f"{url}demo/exact?histogram=top12&key=JFK"
-        ticks = page.evaluate("async (url) => (await fetch(url)).json()", exact)["ticks"]
+        ticks = page.evaluate("async (url) => (await fetch(url)).json()", exact)[
+            "ticks"
+        ]
         [told] = [dict(tick["items"]) for tick in ticks if tick["end"] == int(end)]
-        assert [exact for _, exact, _, _ in rows] == [told[label] for _, label, _ in window.rows()]
+        assert [exact for _, exact, _, _ in rows] == [
+            told[label] for _, label, _ in window.rows()
+        ]
         assert len(rows) == 12
         # An error above 6 sd has a chance of 2e-9.
         assert all(abs(private - exact) <= most for private, exact, most, _ in rows)
@@ -59,7 +63,9 @@ def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(
         assert process.returncode == 0
         assert workers_of(directory) == []
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])), 5)
+            socket.create_connection(
+                ("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])), 5
+            )
     assert list(directory.iterdir()) == []
 
 

@@ -19,7 +19,9 @@ from workers.dashboard.store.store import ANSWER_S, WAITING
 
 DOCUMENT = (ROOT / "docs" / "api.md").read_text()
 EXAMPLES = dict(
-    re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    re.findall(
+        r"`(\w+\.py)`:\n\n```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL
+    )
 )
 
 
@@ -28,7 +30,9 @@ def url() -> Iterator[str]:
     with embedded("products") as topics:
         items = [("tea", 2_086), ("cup", 1_462), ("pot", 793), ("lid", 400)]
         keys = ("s1", "s2")
-        topics.send(*(message(tick, items, key=key) for tick in range(1, 6) for key in keys))
+        topics.send(
+            *(message(tick, items, key=key) for tick in range(1, 6) for key in keys)
+        )
         with topics.served("products") as running:
             one = running.dashboard
             until(lambda: one.hub.state["kafka"] == "live", "the topic is read")
@@ -50,7 +54,9 @@ PRINTED = {
 def test_every_example_of_the_page_runs(url: str, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(EXAMPLES[name].replace("http://127.0.0.1:8080/", url))
     how: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, name], check=False, timeout=PATIENCE_S, **how)
+    done = subprocess.run(
+        [sys.executable, name], check=False, timeout=PATIENCE_S, **how
+    )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == sorted(PRINTED[name])
 

@@ -23,7 +23,9 @@ ONE = Stream("products", "s1")
 
 
 def follow(
-    topics: Topics, until: Callable[[Hub], bool], then: Callable[[], None] = lambda: None
+    topics: Topics,
+    until: Callable[[Hub], bool],
+    then: Callable[[], None] = lambda: None,
 ) -> Hub:
     """Runs a feed until the first is true, does the second, and runs on until the first is true again."""
 
@@ -93,14 +95,19 @@ def test_uncommitted_and_aborted_snapshots_are_never_shown(topics: Topics) -> No
     producer.init_transactions(30)
     for tick, end in ((1, True), (2, False), (3, True)):
         producer.begin_transaction()
-        producer.produce(name, orjson.dumps(message(tick)), b"s1", timestamp=message(tick)["end"])
+        producer.produce(
+            name, orjson.dumps(message(tick)), b"s1", timestamp=message(tick)["end"]
+        )
         producer.flush(30)
         producer.commit_transaction(30) if end else producer.abort_transaction(30)
     producer.begin_transaction()
     producer.produce(name, orjson.dumps(message(4)), b"s1", timestamp=message(4)["end"])
     producer.flush(30)
     # The open transaction holds back the end of its partition, and nothing else.
-    assert ticks(follow(topics, lambda hub: live(hub) and len(ticks(hub)) == 2)) == [1, 3]
+    assert ticks(follow(topics, lambda hub: live(hub) and len(ticks(hub)) == 2)) == [
+        1,
+        3,
+    ]
     producer.abort_transaction(30)
 
 
@@ -108,7 +115,11 @@ def test_records_that_are_no_snapshots_are_skipped_and_not_quoted(
     topics: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = f"{topics.prefix}.products"
-    for value in (b"secret label", None, b'{"histogram":"products","items":"secret label"}'):
+    for value in (
+        b"secret label",
+        None,
+        b'{"histogram":"products","items":"secret label"}',
+    ):
         topics.producer.produce(name, value, b"s1")
     topics.send(message(1))
     with caplog.at_level("INFO"):
@@ -118,7 +129,8 @@ def test_records_that_are_no_snapshots_are_skipped_and_not_quoted(
 
 def test_a_topic_that_is_not_there_yet_is_waited_for(bootstrap: str) -> None:
     topics = Topics(Connection(bootstrap), f"dash{uuid.uuid4().hex[:10]}")
-    admin, name = admin_of(topics.connection), f"{topics.prefix}.products"
+    admin = admin_of(topics.connection)
+    name = f"{topics.prefix}.products"
     states: list[object] = []
 
     def create() -> None:
@@ -139,7 +151,9 @@ def test_a_topic_that_is_not_there_yet_is_waited_for(bootstrap: str) -> None:
 
 def test_a_broker_that_is_away_is_told_and_tried_again() -> None:
     topics = Topics(Connection("127.0.0.1:1", {"log_level": "0"}))
-    assert follow(topics, lambda hub: hub.state["kafka"] == "away").history.streams() == []
+    assert (
+        follow(topics, lambda hub: hub.state["kafka"] == "away").history.streams() == []
+    )
 
 
 def test_the_embedded_cluster_is_read_too() -> None:
@@ -152,5 +166,10 @@ def test_the_embedded_cluster_is_read_too() -> None:
 def test_it_commits_nothing_and_joins_no_group(topics: Topics) -> None:
     topics.send(message(1))
     follow(topics, lambda hub: live(hub) and bool(ticks(hub)))
-    groups = admin_of(topics.connection).list_consumer_groups(request_timeout=10).result().valid
+    groups = (
+        admin_of(topics.connection)
+        .list_consumer_groups(request_timeout=10)
+        .result()
+        .valid
+    )
     assert "quietcount-reader" not in [group.group_id for group in groups]

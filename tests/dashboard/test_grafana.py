@@ -21,18 +21,30 @@ from tests.agents.monitor.test_deploy import assert_apart
 from tests.dashboard.feeding import Moment, embedded, recent
 from tests.worker.harness import until
 
-BOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "histograms.json").read_text())
+BOARD: dict[str, Any] = json.loads(
+    (ROOT / "deploy" / "grafana" / "histograms.json").read_text()
+)
 DATA_SOURCES = ROOT / "deploy" / "compose" / "grafana" / "datasource.yaml"
 PLUGIN = "yesoreyeram-infinity-datasource"
 #: Fields of a query, and of a column, in the plugin's src/types/query.types.ts.
-FIELDS = {"type", "source", "parser", "format", "url", "url_options", "root_selector", "columns"}
+FIELDS = {
+    "type",
+    "source",
+    "parser",
+    "format",
+    "url",
+    "url_options",
+    "root_selector",
+    "columns",
+}
 COLUMN = {"selector", "text", "type"}
 TYPES: dict[str, type | tuple[type, ...]] = {
     "string": str,
     "number": (int, float, type(None)),
     "timestamp_epoch": int,
 }
-KEY, LABEL = "s1/ä&b", "tea & 50% +x"
+KEY = "s1/ä&b"
+LABEL = "tea & 50% +x"
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +52,28 @@ def url() -> Iterator[str]:
     with embedded("products") as topics:
         items = [(LABEL, 2_086), ("cup", 1_462)]
         topics.send(
-            *(recent(i, items, ticks=5, key=key) for i in range(1, 6) for key in (KEY, "s2"))
+            *(
+                recent(i, items, ticks=5, key=key)
+                for i in range(1, 6)
+                for key in (KEY, "s2")
+            )
         )
         with topics.served("products") as running:
-            until(lambda: running.dashboard.store.state == {"state": "live"}, "the history is read")
+            until(
+                lambda: running.dashboard.store.state == {"state": "live"},
+                "the history is read",
+            )
             yield running.url.rstrip("/")
 
 
 def filled(text: str) -> str:
     """Return a query's text as Grafana fills it in."""
-    values = {"histogram": "products", "key": KEY, "item": LABEL, "__interval_ms": "60000"}
+    values = {
+        "histogram": "products",
+        "key": KEY,
+        "item": LABEL,
+        "__interval_ms": "60000",
+    }
     values |= {"__from": str(Moment.ms - 86_400_000), "__to": str(Moment.ms)}
 
     def value(match: re.Match[str]) -> str:
@@ -77,7 +101,10 @@ def rows(url: str, query: dict[str, Any]) -> list[Any]:
     if query["type"] == "csv":
         found = list(csv.DictReader(io.StringIO(text)))
         texts = {one["selector"] for one in query["columns"] if one["type"] == "string"}
-        return [{n: row[n] if n in texts else json.loads(row[n]) for n in names} for row in found]
+        return [
+            {n: row[n] if n in texts else json.loads(row[n]) for n in names}
+            for row in found
+        ]
     root = selected(json.loads(text), filled(query["root_selector"]))
     many = root if isinstance(root, list) else [root]
     return [{n: selected(one, n) for n in names} if names else one for one in many]
@@ -86,7 +113,10 @@ def rows(url: str, query: dict[str, Any]) -> list[Any]:
 def queries() -> dict[str, dict[str, Any]]:
     found = {}
     for one in BOARD["templating"]["list"][1:]:
-        assert one["query"]["queryType"] == "infinity" and one["datasource"]["type"] == PLUGIN
+        assert (
+            one["query"]["queryType"] == "infinity"
+            and one["datasource"]["type"] == PLUGIN
+        )
         found[one["name"]] = one["query"]["infinityQuery"]
     for panel in BOARD["panels"]:
         [found[panel["title"]]] = panel["targets"]
@@ -123,7 +153,8 @@ def test_the_board_is_whole_and_has_its_data_source() -> None:
         assert panel["datasource"] == query["datasource"]
         assert panel["datasource"] == {"type": PLUGIN, "uid": "${datasource}"}
         shown = {
-            column["text"] for column in [*query["columns"], *query.get("computed_columns", [])]
+            column["text"]
+            for column in [*query["columns"], *query.get("computed_columns", [])]
         }
         for step in panel["transformations"]:
             assert set(step["options"].get("include", {}).get("names", [])) <= shown

@@ -35,7 +35,9 @@ async def drain(viewer: Viewer) -> list[tuple[str, Any, str | None]]:
 
 
 def ticks(events: list[tuple[str, Any, str | None]]) -> list[tuple[str, int]]:
-    return [(data["key"], data["tick"]) for name, data, _ in events if name == "snapshot"]
+    return [
+        (data["key"], data["tick"]) for name, data, _ in events if name == "snapshot"
+    ]
 
 
 @on_a_loop
@@ -76,7 +78,9 @@ async def test_all_viewers_share_one_event() -> None:
 @on_a_loop
 async def test_viewers_get_only_what_they_asked_for() -> None:
     hub = Hub()
-    viewer = hub.join(Filter(histograms=frozenset({"products"}), keys=frozenset({"a"}), top=10))
+    viewer = hub.join(
+        Filter(histograms=frozenset({"products"}), keys=frozenset({"a"}), top=10)
+    )
     items = [(f"i{i:02}", 99 - i) for i in range(30)]
     hub.publish([snapshot(1, key="a", items=items), snapshot(1, key="b")])
     hub.publish([snapshot(1, key="a", histogram="other")])
@@ -113,7 +117,8 @@ async def test_what_is_known_of_kafka_reaches_every_viewer_once() -> None:
 @on_a_loop
 async def test_viewers_that_left_get_nothing_and_closing_ends_the_rest() -> None:
     hub = Hub()
-    gone, stays = hub.join(Filter()), hub.join(Filter())
+    gone = hub.join(Filter())
+    stays = hub.join(Filter())
     hub.leave(gone)
     await drain(gone)
     hub.publish([snapshot(1)])
@@ -129,8 +134,13 @@ def test_the_catalogue_lists_histograms_of_the_settings_with_their_keys() -> Non
     hub.publish([snapshot(1, key="b"), snapshot(2, key="a")])
     words = {"products": {"label": "Latency", "unit": "ms"}}
     found = catalog(hub.history, [("later", None), ("products", 64)], words)
-    assert [(one["label"], one["unit"]) for one in found] == [(None, None), ("Latency", "ms")]
-    assert [(one["histogram"], one["keys"], one["horizon"], one["tick"]) for one in found] == [
+    assert [(one["label"], one["unit"]) for one in found] == [
+        (None, None),
+        ("Latency", "ms"),
+    ]
+    assert [
+        (one["histogram"], one["keys"], one["horizon"], one["tick"]) for one in found
+    ] == [
         ("later", [], None, None),
         ("products", ["a", "b"], 64, 2),
     ]
@@ -196,7 +206,9 @@ def test_bytes_are_bounded_and_every_stream_keeps_its_newest() -> None:
             assert history.bytes <= size * 31
     assert {one.tick for one in history.all_newest()} == {20}
     assert len(history.streams()) == 10
-    kept = [one for stream in history.streams() for one in history.page(stream, None, 99)[0]]
+    kept = [
+        one for stream in history.streams() for one in history.page(stream, None, 99)[0]
+    ]
     assert 20 <= len(kept) <= 31
     assert history.bytes == sum(len(one.json) for one in kept)
 

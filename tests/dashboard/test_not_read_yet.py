@@ -31,10 +31,16 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.released = {name: threading.Event() for name in SOURCES}
-        read, step, connect = Feed._read, Follower.step, writing.connect
+        read = Feed._read
+        step = Follower.step
+        connect = writing.connect
 
         def held_read(feed: Feed, consumer: Any) -> Any:
-            return read(feed, consumer) if self.released["memory"].wait(0.1) else ([], None)
+            return (
+                read(feed, consumer)
+                if self.released["memory"].wait(0.1)
+                else ([], None)
+            )
 
         def held_step(follower: Follower) -> None:
             if self.released["history"].wait(0.1):
@@ -65,16 +71,25 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 def topics() -> Iterator[Topics]:
     with embedded("products") as found:
         for key in ("s1", "s2"):
-            found.send(*(recent(tick, ITEMS, ticks=TICKS, key=key) for tick in range(1, TICKS + 1)))
+            found.send(
+                *(
+                    recent(tick, ITEMS, ticks=TICKS, key=key)
+                    for tick in range(1, TICKS + 1)
+                )
+            )
         yield found
 
 
 def get(running: Background, path: str) -> tuple[int, dict[str, str], Any]:
     try:
         with urlopen(running.url + path, timeout=PATIENCE_S) as answer:
-            status, headers, body = answer.status, dict(answer.headers), answer.read()
+            status = answer.status
+            headers = dict(answer.headers)
+            body = answer.read()
     except HTTPError as error:
-        status, headers, body = error.code, dict(error.headers), error.read()
+        status = error.code
+        headers = dict(error.headers)
+        body = error.read()
     is_json = headers["Content-Type"].startswith("application/json")
     return status, headers, json.loads(body) if is_json else body
 
@@ -150,14 +165,23 @@ def test_before_anything_is_read_every_question_is_told_to_come_back(
 ) -> None:
     held.release("file")
     with topics.served("products") as running:
-        until(lambda: running.dashboard.hub.state["kafka"] == "reading", "the topic is there")
+        until(
+            lambda: running.dashboard.hub.state["kafka"] == "reading",
+            "the topic is there",
+        )
         ready_are(running, set())
         status, headers, overview = get(running, "api/histograms")
         assert (status, headers["Retry-After"]) == (503, "5")
         assert overview["error"].startswith("products: not read yet")
-        assert overview["state"] == {"kafka": "reading"}, "the page shows how Kafka stands"
+        assert overview["state"] == {"kafka": "reading"}, (
+            "the page shows how Kafka stands"
+        )
         assert get(running, "readyz")[0] == 503
-        assert [get(running, path)[0] for path in ("", "healthz", "metrics")] == [200, 200, 200]
+        assert [get(running, path)[0] for path in ("", "healthz", "metrics")] == [
+            200,
+            200,
+            200,
+        ]
         held.release(*SOURCES)
         reads(running, "memory")
         reads(running, "history")
@@ -192,7 +216,10 @@ def test_what_only_the_history_has_is_awaited_while_the_page_is_live(
     held.release("memory", "file")
     with topics.served("products") as running:
         reads(running, "memory")
-        assert get(running, "api/histograms")[2]["histograms"][0]["keys"] == ["s1", "s2"]
+        assert get(running, "api/histograms")[2]["histograms"][0]["keys"] == [
+            "s1",
+            "s2",
+        ]
         of_memory = everything() - FROM_HISTORY
         for key, status in (("s1", 200), ("nobody", 404)):
             for name in ("newest", "after"):
@@ -228,11 +255,15 @@ def test_it_is_not_ready_before_the_file_of_the_history_is_opened(
         until(lambda: get(running, "readyz")[0] == 200, "it is ready")
 
 
-def test_a_topic_that_is_not_there_has_no_known_keys(topics: Topics, held: Held) -> None:
+def test_a_topic_that_is_not_there_has_no_known_keys(
+    topics: Topics, held: Held
+) -> None:
     held.release(*SOURCES)
     shown = topics.settings("products", "later")
     with Background(Dashboard(shown, port=0)) as running:
-        until(lambda: running.dashboard.hub.state["kafka"] == "missing", "it is missing")
+        until(
+            lambda: running.dashboard.hub.state["kafka"] == "missing", "it is missing"
+        )
         reads(running, "history")
         status, _, overview = get(running, "api/histograms")
         assert status == 200

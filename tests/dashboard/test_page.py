@@ -53,10 +53,13 @@ def topics() -> Iterator[Topics]:
         for tick in (1, 2, 3):
             for key in ("s1", "s2"):
                 grown = [
-                    (label, count + 10 * tick + (5 if key == "s2" else 0)) for label, count in ITEMS
+                    (label, count + 10 * tick + (5 if key == "s2" else 0))
+                    for label, count in ITEMS
                 ]
                 found.send(recent(tick, grown, ticks=3, key=key))
-        found.send(answer(3, histogram="maximum", query="max", value=70, since=2, error=12.5))
+        found.send(
+            answer(3, histogram="maximum", query="max", value=70, since=2, error=12.5)
+        )
         yield found
 
 
@@ -76,15 +79,26 @@ def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(
     page = window.open(f"{url}?histogram=products&key=s1")
     shown = topics.sent[4]["items"]
     ranked = enumerate(shown, 1)
-    assert window.rows() == [(f"{i}", label, text(count)) for i, (label, count) in ranked]
+    assert window.rows() == [
+        (f"{i}", label, text(count)) for i, (label, count) in ranked
+    ]
     assert page.inner_text("#board-title") == "products of s1, tick 3"
-    assert page.inner_text(".item.chosen .sd") == "35"  # two standard deviations of 17.25
+    assert (
+        page.inner_text(".item.chosen .sd") == "35"
+    )  # two standard deviations of 17.25
     assert "Below 121 nothing new is shown" in page.inner_text("#threshold-words")
     bar = page.inner_text("#sd-words")
     assert "19 times out of 20; less often for a new item" in bar
     assert "allow for 80 less" in bar  # sqrt(2 ln(40 * 1,024)) times 17.25
     promise = page.inner_text("#guarantee")
-    words = ["any one event", "2.72 times", "1 in a billion", "ε (epsilon)", "0.021", "one event"]
+    words = [
+        "any one event",
+        "2.72 times",
+        "1 in a billion",
+        "ε (epsilon)",
+        "0.021",
+        "one event",
+    ]
     words.append("Anyone who sees all of this for the whole epoch (1,024 ticks")
     for part in (*words, f"1e{MINUS}9", "unk_base", topics.sent[0]["id"]):
         assert part in promise
@@ -113,7 +127,9 @@ def test_bars_and_error_bars_are_as_long_as_the_counts_say(
     zero = drawn[0]["zero"][0]
     per_count = (drawn[0]["fill"][1] - zero) / ITEMS[0][1]
     for row, (_, count) in zip(drawn, ITEMS, strict=True):
-        assert row["fill"] == pytest.approx(sorted([zero, zero + count * per_count]), abs=1.5)
+        assert row["fill"] == pytest.approx(
+            sorted([zero, zero + count * per_count]), abs=1.5
+        )
         # Two standard deviations to each side: about 40 pixels here.
         ends = [zero + (count - 400) * per_count, zero + (count + 400) * per_count]
         assert row["error"] == pytest.approx(ends, abs=2.5)
@@ -121,13 +137,17 @@ def test_bars_and_error_bars_are_as_long_as_the_counts_say(
         assert row["limit"][0] == pytest.approx(zero + 121 * per_count, abs=2.5)
 
 
-def test_it_comes_back_after_the_server_was_restarted(window: Window, topics: Topics) -> None:
+def test_it_comes_back_after_the_server_was_restarted(
+    window: Window, topics: Topics
+) -> None:
     with served(topics) as first:
         page = window.open(f"{first.url}?histogram=products&key=s1&item=tea")
         port = urlsplit(first.url).port
         assert port is not None
     window.reads("#connection", "^Reconnecting$")
-    topics.send(recent(4, [("tea", 2_126)], ticks=3), recent(5, [("tea", 2_136)], ticks=3))
+    topics.send(
+        recent(4, [("tea", 2_126)], ticks=3), recent(5, [("tea", 2_136)], ticks=3)
+    )
     with served(topics, port=port):
         window.reads("#connection", "^Live$")
         window.reads("#board-title", "tick 5$")
@@ -136,7 +156,9 @@ def test_it_comes_back_after_the_server_was_restarted(window: Window, topics: To
         window.counts("#numbers tbody tr", 5)
         counts = page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
         assert counts == ["2,136", "2,126", "2,116", "2,106", "2,096"]
-    assert all("ERR_" in line or "Failed to" in line for line in window.wrong), window.wrong
+    assert all("ERR_" in line or "Failed to" in line for line in window.wrong), (
+        window.wrong
+    )
     window.wrong.clear()
 
 
@@ -150,10 +172,15 @@ def test_what_came_while_the_connection_was_broken_is_not_missing(
         monkeypatch.setattr(api, "VIEWERS_MAX", 0)
         running.call(running.dashboard.hub.close)
         window.reads("#connection", "^Reconnecting$")
-        topics.send(*(recent(tick, [("tea", 2_086 + 10 * tick)], ticks=3) for tick in (4, 5, 6)))
+        topics.send(
+            *(recent(tick, [("tea", 2_086 + 10 * tick)], ticks=3) for tick in (4, 5, 6))
+        )
         newest = running.dashboard.hub.history
         until(
-            lambda: [one.tick for one in newest.page(Stream("products", "s1"), None, 1)[0]] == [6],
+            lambda: (
+                [one.tick for one in newest.page(Stream("products", "s1"), None, 1)[0]]
+                == [6]
+            ),
             "the snapshots",
         )
         monkeypatch.setattr(api, "VIEWERS_MAX", 9)
@@ -228,13 +255,19 @@ def test_everything_can_be_reached_with_the_keyboard_and_has_a_name(
     window.counts("tr.item", 1)
     assert [row[:2] for row in window.rows()] == [("4", "spoon")]
     tree = page.locator("body").aria_snapshot()
-    named = ['combobox "Histogram"', 'combobox "Stream key"', 'searchbox "Find an item"']
+    named = [
+        'combobox "Histogram"',
+        'combobox "Stream key"',
+        'searchbox "Find an item"',
+    ]
     for part in (*named, 'columnheader "Count"', 'button "spoon"'):
         assert part in tree, tree
     assert page.evaluate(UNNAMED) == []
 
 
-def test_answers_to_queries_are_shown_as_answers(window: Window, topics: Topics, url: str) -> None:
+def test_answers_to_queries_are_shown_as_answers(
+    window: Window, topics: Topics, url: str
+) -> None:
     answers = [
         {"query": "max", "value": 90},
         {"query": "top_k:2", "value": [90, 40]},
@@ -247,7 +280,9 @@ def test_answers_to_queries_are_shown_as_answers(window: Window, topics: Topics,
     page = window.open(f"{url}?histogram=maximum&key=s1")
     window.counts(".answer", 4)
     # What is not laid out yet, or again, has no white space between its parts.
-    cards = ["".join(card.split()) for card in page.locator(".answer").all_inner_texts()]
+    cards = [
+        "".join(card.split()) for card in page.locator(".answer").all_inner_texts()
+    ]
     assert cards == [
         "Largestcountofanyitem90±13",
         "The2largestcounts9040±13",
@@ -280,7 +315,9 @@ def test_a_token_is_asked_for_kept_for_the_tab_and_taken_from_a_link(
         page.reload()
         page.wait_for_selector("tr.item")
         with Window(chrome) as other:
-            linked = other.open(f"{dashboard.url}?histogram=products&key=s2#token={TOKEN}")
+            linked = other.open(
+                f"{dashboard.url}?histogram=products&key=s2#token={TOKEN}"
+            )
             assert TOKEN not in linked.url
             asked = window.asked | {url.partition("#")[0] for url in other.asked}
             assert not any(TOKEN in url for url in asked)
@@ -288,7 +325,9 @@ def test_a_token_is_asked_for_kept_for_the_tab_and_taken_from_a_link(
     window.wrong.clear()
 
 
-def test_light_and_dark_follow_the_system_until_somebody_chooses(chrome: Browser, url: str) -> None:
+def test_light_and_dark_follow_the_system_until_somebody_chooses(
+    chrome: Browser, url: str
+) -> None:
     """And every text stays readable: at least 4.5 to 1, as WCAG AA has it."""
     for own, other in (("light", "dark"), ("dark", "light")):
         with Window(chrome, dark=own == "dark") as window:
@@ -296,7 +335,9 @@ def test_light_and_dark_follow_the_system_until_somebody_chooses(chrome: Browser
             for theme in (own, other):
                 assert page.evaluate("document.documentElement.dataset.theme") == theme
                 ratios = page.evaluate(CONTRAST).items()
-                assert {pair: ratio for pair, ratio in ratios if ratio < 4.5} == {}, theme
+                assert {pair: ratio for pair, ratio in ratios if ratio < 4.5} == {}, (
+                    theme
+                )
                 page.click("#theme")
             page.click("#theme")
             page.reload()

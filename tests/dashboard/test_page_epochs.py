@@ -35,11 +35,16 @@ def day() -> list[dict[str, Any]]:
     """The day's snapshots: in the last epoch a new generation begins after its third tick, and counts from zero."""
     found = []
     for hour in range(24):
-        epoch, tick = hour // HORIZON + 1, hour % HORIZON + 1
+        epoch = hour // HORIZON + 1
+        tick = hour % HORIZON + 1
         generation = "b" if hour >= 2 * HORIZON + 3 else "a"
         since = tick - 3 if generation == "b" else tick
-        added, start = 100 * epoch + hour, MIDNIGHT_MS + hour * HOUR_MS
-        items = [(label, 1_000 * since * (3 - place) + added) for place, label in enumerate(ITEMS)]
+        added = 100 * epoch + hour
+        start = MIDNIGHT_MS + hour * HOUR_MS
+        items = [
+            (label, 1_000 * since * (3 - place) + added)
+            for place, label in enumerate(ITEMS)
+        ]
         items += [("lid", added)] if since >= 3 else []
         own = {"epoch": epoch, "id": f"{generation * 31}{epoch}", "sd": 20.0}
         found.append(message(tick, items, start=start, end=start + HOUR_MS, **own))
@@ -70,7 +75,15 @@ def test_every_total_that_was_final_is_found_by_clicking(
     with topics.served("products", horizon=HORIZON) as dashboard:
         page = window.open(f"{dashboard.url}?histogram=products&key=s1")
         # Each epoch's end and each beginning is seen for itself, and what lies between in one go.
-        for first, last in ((1, 6), (7, 7), (8, 8), (9, 15), (16, 18), (19, 19), (20, 23)):
+        for first, last in (
+            (1, 6),
+            (7, 7),
+            (8, 8),
+            (9, 15),
+            (16, 18),
+            (19, 19),
+            (20, 23),
+        ):
             topics.send(*snapshots[first : last + 1])
             newest = text(snapshots[last]["items"][0][1])
             window.reads("tr.item .count", f"^{newest}$")
@@ -94,7 +107,9 @@ def test_every_total_that_was_final_is_found_by_clicking(
         window.reads("tr.item .count", f"^{text(snapshots[-1]['items'][0][1])}$")
 
 
-def test_what_had_gone_before_the_first_read_is_said(window: Window, topics: Topics) -> None:
+def test_what_had_gone_before_the_first_read_is_said(
+    window: Window, topics: Topics
+) -> None:
     topics.send(*(one | {"key": key} for one in day() for key in ("s1", "s2")))
     topics.remove("products", leaving=7)  # three ticks of both, and one of s2
     begins = {"s1": MIDNIGHT_MS + 21 * HOUR_MS, "s2": MIDNIGHT_MS + 20 * HOUR_MS}
@@ -109,16 +124,24 @@ def test_what_had_gone_before_the_first_read_is_said(window: Window, topics: Top
         until(lambda: asked("histograms")["history"]["state"] == "live", "all is read")
         for key, begin in begins.items():
             of: dict[str, object] = {"histogram": "products", "key": key}
-            for name, end in (("history", {}), ("epochs", {}), ("history", {"to": begin})):
+            for name, end in (
+                ("history", {}),
+                ("epochs", {}),
+                ("history", {"to": begin}),
+            ):
                 assert asked(name, **of, **end)["complete"] is False
             assert asked("history", **of)["kept"]["first"] == begin + HOUR_MS
             assert asked("history", **of, **{"from": begins["s1"]})["complete"] is True
         # The tick of which s2 was read: nobody knows whether s1 was shown then.
-        missing = asked("history", histogram="products", key="s1", **{"from": begins["s2"]})
+        missing = asked(
+            "history", histogram="products", key="s1", **{"from": begins["s2"]}
+        )
         assert (len(missing["entries"]), missing["complete"]) == (3, False)
         window.reads("#chart-note", "it was gone before this dashboard read it")
         page.click("#epochs summary")
-        until(lambda: page.is_visible("#epochs-gone"), "the list says that it is not all")
+        until(
+            lambda: page.is_visible("#epochs-gone"), "the list says that it is not all"
+        )
 
 
 #: How far from the left to the right of the chart lines begin: those between series, and those of values.
@@ -153,15 +176,20 @@ def test_a_chart_shows_where_each_series_begins_though_an_item_is_not_shown_yet(
         page.click('.pick:has-text("tea")')
         window.counts("#chart path.line", 4)
         parts = pytest.approx([hour / 24 for hour in BEGUN], abs=0.002)
-        until(lambda: page.evaluate(DRAWN)[1] == parts, "the time in which each counted")
+        until(
+            lambda: page.evaluate(DRAWN)[1] == parts, "the time in which each counted"
+        )
         # Times of unlike length are compared from 0, by what was counted in an hour of them.
         page.click("#as-table summary")
         window.counts("#numbers tbody tr", 4)
         each = page.locator("#numbers tbody tr td:nth-child(5)").all_inner_texts()
         lasts = [
-            (day()[at]["items"][0][1], hours) for at, hours in zip(LAST, (8, 8, 3, 5), strict=True)
+            (day()[at]["items"][0][1], hours)
+            for at, hours in zip(LAST, (8, 8, 3, 5), strict=True)
         ]
-        assert each == [f"{count / hours:,.0f}/hour" for count, hours in reversed(lasts)]
+        assert each == [
+            f"{count / hours:,.0f}/hour" for count, hours in reversed(lasts)
+        ]
         assert page.locator("#chart .rate").count() >= 3
         assert "0" in page.locator('#chart text[text-anchor="end"]').all_text_contents()
         window.reads("#reading", f"^From .* to .*: .*, {each[0]}$")
@@ -175,7 +203,9 @@ def test_a_chart_shows_where_each_series_begins_though_an_item_is_not_shown_yet(
         assert page.evaluate(few) >= 2
 
 
-def test_after_a_restart_all_of_it_is_still_there(window: Window, topics: Topics) -> None:
+def test_after_a_restart_all_of_it_is_still_there(
+    window: Window, topics: Topics
+) -> None:
     topics.send(*day())
     with topics.served("products", horizon=HORIZON) as dashboard:
         page = window.open(f"{dashboard.url}?histogram=products&key=s1")
@@ -194,7 +224,9 @@ def test_after_a_restart_all_of_it_is_still_there(window: Window, topics: Topics
         assert sum(counted) == sum(items[0][1] for items in finals.values())
         assert len(counted) == 24
         # A tick that is not kept is said not to be there, and not replaced.
-        page.goto(f"{dashboard.url}?histogram=products&key=s1&at={MIDNIGHT_MS - HOUR_MS}")
+        page.goto(
+            f"{dashboard.url}?histogram=products&key=s1&at={MIDNIGHT_MS - HOUR_MS}"
+        )
         window.reads("#missing", "^No tick is kept here that holds")
         assert window.rows() == []
         page.click('#missing button:has-text("nearest after")')
@@ -203,12 +235,19 @@ def test_after_a_restart_all_of_it_is_still_there(window: Window, topics: Topics
         window.reads("tr.item .count", f"^{text(day()[5]['items'][0][1])}$")
         no_key = "Nothing has been published for a stream key \u201cnobody\u201d"
         for query, said in (
-            ("histogram=nothing&key=s1", "There is no histogram \u201cnothing\u201d here."),
+            (
+                "histogram=nothing&key=s1",
+                "There is no histogram \u201cnothing\u201d here.",
+            ),
             ("histogram=products&key=nobody", no_key),
         ):
             page.goto(f"{dashboard.url}?{query}")
-            window.shows(f'document.querySelector("#unknown").textContent.includes("{said}")')
+            window.shows(
+                f'document.querySelector("#unknown").textContent.includes("{said}")'
+            )
             assert window.rows() == []
             assert query in page.url, "the address is never replaced by another"
-    assert all("404" in line and "api/snapshots" in line for line in window.wrong), window.wrong
+    assert all("404" in line and "api/snapshots" in line for line in window.wrong), (
+        window.wrong
+    )
     window.wrong.clear()

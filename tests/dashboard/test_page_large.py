@@ -38,12 +38,16 @@ def test_hostile_labels_are_text_and_nothing_else(window: Window) -> None:
     with embedded("products", "maximum") as topics:
         items = [(label, 1_000 - i) for i, label in enumerate(HOSTILE)]
         keys = HOSTILE[:3]
-        topics.send(*(recent(tick, items, ticks=2, key=key) for tick in (1, 2) for key in keys))
+        topics.send(
+            *(recent(tick, items, ticks=2, key=key) for tick in (1, 2) for key in keys)
+        )
         answers = [{"query": "top_k_select:3", "value": HOSTILE}]
         topics.send(answer(2, histogram="maximum", answers=answers, since=1, error=2))
         with topics.served("products", "maximum") as dashboard:
             page = window.open(dashboard.url)
-            page.set_viewport_size({"width": 1_400, "height": 1_200})  # every row is drawn
+            page.set_viewport_size(
+                {"width": 1_400, "height": 1_200}
+            )  # every row is drawn
             window.counts("#key option", 3)
             window.counts(".pick", len(HOSTILE))
             shown = page.evaluate(
@@ -91,7 +95,9 @@ def test_a_thousand_items_and_fifty_keys_stay_smooth(window: Window) -> None:
 
     with embedded("products") as topics:
         ticks = (1, 2, 3)
-        topics.send(*(recent(t, items(t), ticks=3, key=key) for t in ticks for key in keys))
+        topics.send(
+            *(recent(t, items(t), ticks=3, key=key) for t in ticks for key in keys)
+        )
         with topics.served("products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=shop 07")
             window.counts("#key option", 50)
@@ -101,7 +107,9 @@ def test_a_thousand_items_and_fifty_keys_stay_smooth(window: Window) -> None:
             for step in range(1, 11):
                 tick = 3 + step
                 topics.send(recent(tick, items(tick), ticks=3, key="shop 07"))
-                page.evaluate(f"document.querySelector('#scroller').scrollTop = {step * 3_000}")
+                page.evaluate(
+                    f"document.querySelector('#scroller').scrollTop = {step * 3_000}"
+                )
                 window.reads("#board-title", f"tick {tick}$")
                 most = max(most, page.locator("tr.item").count())
             assert most < 60
@@ -134,8 +142,12 @@ def test_of_a_very_large_histogram_the_largest_are_sent_and_any_can_be_followed(
             items = whole[start : start + 10_000]
             topics.send(recent(1, items, ticks=2, page=page_number, pages=3))
         with topics.served("products") as dashboard:
-            page = window.open(f"{dashboard.url}?histogram=products&key=s1&item=product 25000")
-            assert "the 1,000 largest of 30,000 items shown" in page.inner_text("#shown")
+            page = window.open(
+                f"{dashboard.url}?histogram=products&key=s1&item=product 25000"
+            )
+            assert "the 1,000 largest of 30,000 items shown" in page.inner_text(
+                "#shown"
+            )
             window.reads("#reading", "65,000")
             later = [(label, count + 7) for label, count in whole[:9_000]]
             topics.send(recent(2, [*later, ("product 25000", 3)], ticks=2))

@@ -61,7 +61,9 @@ def window(chrome: Browser) -> Iterator[Window]:
         yield found
 
 
-def board(counts: dict[str, int], tick: int = 1, sd: float = SD, **changes: Any) -> dict[str, Any]:
+def board(
+    counts: dict[str, int], tick: int = 1, sd: float = SD, **changes: Any
+) -> dict[str, Any]:
     items = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return message(tick, items, sd=sd, **changes)
 
@@ -78,7 +80,10 @@ def test_places_are_all_that_noise_leaves_possible(window: Window) -> None:
             open_end = total > 40 and values[-1] >= value - APART
             expected.append([first, None if open_end else last])
         assert window.page.evaluate(NOISE, ["places", items, total, SD]) == expected
-    assert window.page.evaluate(NOISE, ["places", [["a", 9], ["b", 8]], 2, None]) == [None, None]
+    assert window.page.evaluate(NOISE, ["places", [["a", 9], ["b", 8]], 2, None]) == [
+        None,
+        None,
+    ]
 
 
 def test_noise_alone_moves_nothing_and_a_real_change_is_seen(window: Window) -> None:
@@ -94,7 +99,9 @@ def test_noise_alone_moves_nothing_and_a_real_change_is_seen(window: Window) -> 
         return {label: round(5_000 + rng.gauss(0, sd)) for label in labels}
 
     def marked(sd: float) -> int:
-        moves = window.page.evaluate(NOISE, ["moves", board(noisy(sd), 2), board(noisy(sd), 1)])
+        moves = window.page.evaluate(
+            NOISE, ["moves", board(noisy(sd), 2), board(noisy(sd), 1)]
+        )
         return sum(abs(one["by"]) for one in moves)
 
     assert sum(marked(SD) for _ in range(20)) == 0
@@ -102,10 +109,14 @@ def test_noise_alone_moves_nothing_and_a_real_change_is_seen(window: Window) -> 
     assert marked(2 * SD) > 50
     before = board({"a": 1_000, "b": 990, "c": 300})
     now = board({"a": 990, "b": 1_000, "c": 2_000}, 2)
-    assert [one["by"] for one in window.page.evaluate(NOISE, ["moves", now, before])] == [2, -1, -1]
+    assert [
+        one["by"] for one in window.page.evaluate(NOISE, ["moves", now, before])
+    ] == [2, -1, -1]
 
 
-def test_of_a_window_in_which_nothing_was_counted_no_row_looks_counted(window: Window) -> None:
+def test_of_a_window_in_which_nothing_was_counted_no_row_looks_counted(
+    window: Window,
+) -> None:
     """The largest of 19 rows of noise was bold. The limit is sqrt(2 ln(20 * 19)) = 3.45 standard deviations, above which is a row's noise
     with a chance of 0.03 %: 0.5 of 100 boards have one, more than 5 with a chance of 2e-5. With noise of twice what is said a row is
     above it with a chance of 4.2 %, so 56 of 100 boards have one; 40 or fewer with a chance of 0.1 %.
@@ -117,7 +128,9 @@ def test_of_a_window_in_which_nothing_was_counted_no_row_looks_counted(window: W
     }"""
 
     def found(times: float, true: int = 0) -> int:
-        boards = [[round(rng.gauss(true, times * SD)) for _ in range(19)] for _ in range(100)]
+        boards = [
+            [round(rng.gauss(true, times * SD)) for _ in range(19)] for _ in range(100)
+        ]
         return int(window.page.evaluate(beyond, [boards, SD]))
 
     assert found(1) <= 5 and found(2) > 40 and found(1, 300) == 100
@@ -142,12 +155,16 @@ def test_new_is_what_was_not_hidden_by_noise(
 ) -> None:
     """Without windows two standard deviations of a difference are at most those of both counts together: 69."""
     before = board({"a": 1_000, "b": 500}, **changes)
-    now = message(2, [("a", 1_000), ("b", 500), ("new", value)], **{"sd": SD, **changes})
+    now = message(
+        2, [("a", 1_000), ("b", 500), ("new", value)], **{"sd": SD, **changes}
+    )
     found = window.page.evaluate(NOISE, ["moves", now, before])
     assert [one["isNew"] for one in found] == [False, False, is_new]
 
 
-def test_a_difference_has_the_published_error_where_there_is_one(window: Window) -> None:
+def test_a_difference_has_the_published_error_where_there_is_one(
+    window: Window,
+) -> None:
     older = board({"a": 1})
     newer = board({"a": 2}, 31, windows=[{"ms": 300_000, "ticks": 30, "sd": 12.5}])
     for one, other, sd in (
@@ -165,43 +182,59 @@ def test_an_hour_that_is_not_over_counts_from_its_beginning(window: Window) -> N
     ten = 600_000
     one = {"id": "a", "start": 0, "sd": SD, "windows": []}
     points = [
-        one | {"tick": t, "end": t * ten, "start": (t - 1) * ten, "value": t} for t in range(9)
+        one | {"tick": t, "end": t * ten, "start": (t - 1) * ten, "value": t}
+        for t in range(9)
     ]
     ask = """async ([points, finals, at]) => {
         const { rates } = await import("/page/ranges.js");
         return rates(points, finals, 3600e3, { id: "a", at }).map(({ from, end, value }) => [from, end, value]);
     }"""
     for final, expected in ((False, [[6, 8, 2]]), (True, [[6, 7, 1], [7, 8, 1]])):
-        given = [[points[6], points[8]], [points[7] | {"final": final}], -7 * 86_400_000]
-        found = [[a / ten, b / ten, value] for a, b, value in window.page.evaluate(ask, given)]
+        given = [
+            [points[6], points[8]],
+            [points[7] | {"final": final}],
+            -7 * 86_400_000,
+        ]
+        found = [
+            [a / ten, b / ten, value]
+            for a, b, value in window.page.evaluate(ask, given)
+        ]
         assert found == expected
 
 
 def test_the_error_of_a_share_is_that_of_simulated_shares(window: Window) -> None:
     """2,000 runs: the standard deviation of an estimate of sd is 1.6 %; 6 of them are 10 %, so half and double are rejected."""
-    true, total_sd = [3_000, 2_000, 1_000, 500], 3 * SD
+    true = [3_000, 2_000, 1_000, 500]
+    total_sd = 3 * SD
     rng = random.Random(3)
-    shares, of_all = [], []
+    shares = []
+    of_all = []
     for _ in range(2_000):
         noisy = [value + rng.gauss(0, SD) for value in true]
         shares.append(noisy[0] / sum(noisy))
         of_all.append(noisy[0] / (8_000 + rng.gauss(0, total_sd)))
-    measured, measured_of_all = pstdev(shares), pstdev(of_all)
+    measured = pstdev(shares)
+    measured_of_all = pstdev(of_all)
     items = [[f"i{i}", value] for i, value in enumerate(true)]
     found = window.page.evaluate(NOISE, ["share", true[0], items, SD])
     assert found["part"] == pytest.approx(3_000 / 6_500)
     assert found["half"] / 2 == pytest.approx(measured, rel=0.1)
-    assert window.page.evaluate(NOISE, ["share", 10, [["a", 10], ["b", -3]], SD]) is None
+    assert (
+        window.page.evaluate(NOISE, ["share", 10, [["a", 10], ["b", -3]], SD]) is None
+    )
     every = {"count": 8_000, "sd": total_sd}
     found = window.page.evaluate(NOISE, ["shareOfAll", true[0], SD, every])
     assert found["part"] == 3_000 / 8_000
     assert found["half"] / 2 == pytest.approx(measured_of_all, rel=0.1)
 
 
-def test_equal_within_noise_looks_equal_and_the_band_is_seen_at_every_zoom(window: Window) -> None:
+def test_equal_within_noise_looks_equal_and_the_band_is_seen_at_every_zoom(
+    window: Window,
+) -> None:
     with embedded("products") as topics:
         for tick in (1, 2, 3):
-            first, tea = 1_000_000 + 300_000 * tick, 5_010 + tick % 2
+            first = 1_000_000 + 300_000 * tick
+            tea = 5_010 + tick % 2
             items = [("first", first), ("tea", tea), ("cup", 5_000), ("last", 900)]
             topics.send(recent(tick, items, ticks=3, sd=4.0))
         with topics.served("products") as dashboard:
@@ -231,7 +264,8 @@ def test_red_means_exact_data_and_nothing_else(window: Window) -> None:
     red = set()
     for name, *parts in found:
         r, g, b = (part / 255 for part in parts)
-        most, least = max(r, g, b), min(r, g, b)
+        most = max(r, g, b)
+        least = min(r, g, b)
         if most - least < 0.25 or most != r:
             continue
         hue = 60 * ((g - b) / (most - least)) % 360

@@ -54,7 +54,9 @@ def opened(window: Window, url: str) -> Page:
     return window.page
 
 
-@pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (820, False), (1400, True)])
+@pytest.mark.parametrize(
+    ("width", "dark"), [(390, False), (390, True), (820, False), (1400, True)]
+)
 def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
     chrome: Browser, topics: Topics, width: int, dark: bool, url: str
 ) -> None:
@@ -65,7 +67,8 @@ def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
         of_items = page.locator("#scroller, #find-row, #legend")
         assert of_items.evaluate_all("all => all.every((e) => e.hidden)")
         listed = page.locator("#quantiles li").all_inner_texts()
-    bars, base = drawn["bars"], drawn["base"]
+    bars = drawn["bars"]
+    base = drawn["base"]
     assert bars == sorted(bars), "from left to right"
     assert (len(bars), drawn["open"]) == (6, 2)
     per_count = (base - bars[2][2]) / 1_503
@@ -73,7 +76,9 @@ def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
     drawn_bars = zip(bars, drawn["whiskers"], COUNTS, strict=True)
     for (left, right, top, bottom), whisker, count in drawn_bars:
         value = count + 3
-        assert [top, bottom] == pytest.approx(sorted([base, base - value * per_count]), abs=1.6)
+        assert [top, bottom] == pytest.approx(
+            sorted([base, base - value * per_count]), abs=1.6
+        )
         # Below 0 it ends with the axis.
         ends = [min(base - (value + off) * per_count, axis_ends) for off in (60, -60)]
         assert whisker[2:] == pytest.approx(ends, abs=2.6)
@@ -91,11 +96,18 @@ def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
 
         lines = [place(one["value"]) for one in said if one["value"] is not None]
         assert drawn["lines"] == pytest.approx(lines, abs=1)
-        low, high = place(said[0]["low"]), place(said[0]["high"])
-        off = max(0.0, 8 - (high - low)) / 2  # one that is too narrow to be seen is drawn wider
-        assert drawn["intervals"][0][:2] == pytest.approx([low - off, high + off], abs=1)
+        low = place(said[0]["low"])
+        high = place(said[0]["high"])
+        off = (
+            max(0.0, 8 - (high - low)) / 2
+        )  # one that is too narrow to be seen is drawn wider
+        assert drawn["intervals"][0][:2] == pytest.approx(
+            [low - off, high + off], abs=1
+        )
     assert said[1]["bucket"] == ">=500"
-    assert drawn["intervals"][1][1] > bars[5][0], "open above: to the end of the open-ended bar"
+    assert drawn["intervals"][1][1] > bars[5][0], (
+        "open above: to the end of the open-ended bar"
+    )
     assert [line.split("\n")[0] for line in listed] == ["Median", "99 % lie below"]
     assert listed[1].split("\n")[1] == "500 or more"
     assert {"median", "◂ below 0", "500 and above ▸"} <= set(drawn["texts"])
@@ -104,12 +116,17 @@ def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
 def test_it_can_be_read_without_seeing_it(window: Window, url: str) -> None:
     page = opened(window, url)
     name = page.get_attribute("#bins", "aria-label") or ""
-    assert name.startswith("Histogram of 6 buckets. Most are from 10 to 50: 1,503. Median: ")
+    assert name.startswith(
+        "Histogram of 6 buckets. Most are from 10 to 50: 1,503. Median: "
+    )
     assert "99 % lie below: 500 or more, at least " in name
     page.click("#numeric summary")
     window.counts("#bin-numbers tbody tr", 6)
     page.locator("#bin-numbers").wait_for(state="visible")
-    rows = [row.split("\t") for row in page.locator("#bin-numbers tbody tr").all_inner_texts()]
+    rows = [
+        row.split("\t")
+        for row in page.locator("#bin-numbers tbody tr").all_inner_texts()
+    ]
     inner = [f"from {low} to {high}" for low, high in pairwise(EDGES)]
     named = zip(["below 0", *inner, "500 and above"], COUNTS, strict=True)
     assert rows == [[name, text(count + 3), "60"] for name, count in named]
@@ -124,7 +141,9 @@ def test_it_can_be_read_without_seeing_it(window: Window, url: str) -> None:
     assert "item=%3E%3D500" in page.url
 
 
-def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics, url: str) -> None:
+def test_a_quantile_is_followed_over_the_ticks(
+    chrome: Browser, topics: Topics, url: str
+) -> None:
     with Window(chrome, width=390) as window:
         page = opened(window, url)
         window.counts("#chart .band", 1)
@@ -141,7 +160,10 @@ def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics, 
         assert page.inner_text("#reading").endswith(f": {row[2]} ({row[3]})")
         page.click("#quantiles li:nth-child(2) button")
         window.reads("#item-name", "^99 % lie below, of all since counting began$")
-        assert page.get_attribute("#quantiles li:nth-child(2) button", "aria-pressed") == "true"
+        assert (
+            page.get_attribute("#quantiles li:nth-child(2) button", "aria-pressed")
+            == "true"
+        )
         window.reads("#chart", r"^It cannot be said at any of these ticks\.$")
         assert "item=q%3A0.99" in page.url
 

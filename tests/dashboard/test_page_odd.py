@@ -61,11 +61,15 @@ def test_nothing_is_called_unpublished_before_the_answer_is_here_and_the_guarant
     """The other key has the same guarantee, so that one stays while its answer is awaited."""
     said = "[...window.said].join(' ')"
     with embedded("products") as topics:
-        topics.send(*(recent(2, [("tea", 9)], ticks=2, key=key) for key in ("s1", "s2")))
+        topics.send(
+            *(recent(2, [("tea", 9)], ticks=2, key=key) for key in ("s1", "s2"))
+        )
         with topics.served("products") as dashboard:
             window.page.add_init_script(f"{COLLECT}; ({LATE})('api/s')")
             page = window.open(dashboard.url)
-            assert "Asking" in page.evaluate(said) and "Nothing" not in page.evaluate(said)
+            assert "Asking" in page.evaluate(said) and "Nothing" not in page.evaluate(
+                said
+            )
             window.counts("#key option", 2)
             before = page.inner_text("#guarantee")
             assert "Anyone who sees all of this" in before
@@ -119,7 +123,9 @@ def test_a_label_without_a_shape_can_be_seen_and_picked(window: Window) -> None:
         "\u0924\u093e": "\u0924\u093e",
     }
     with embedded("products") as topics:
-        topics.send(recent(2, [(label, 90 - i) for i, label in enumerate(labels)], ticks=2))
+        topics.send(
+            recent(2, [(label, 90 - i) for i, label in enumerate(labels)], ticks=2)
+        )
         with topics.served("products") as dashboard:
             page = window.open(dashboard.url)
             assert [label for _, label, _ in window.rows()] == list(labels.values())

@@ -39,9 +39,16 @@ def topics() -> Iterator[Topics]:
     """Three ticks of one key, of a second one with nothing above the threshold, and of many more."""
     with embedded("products") as found:
         for tick in (1, 2, 3):
-            found.send(recent(tick, [(label, count + tick) for label, count in ITEMS], ticks=3))
+            found.send(
+                recent(tick, [(label, count + tick) for label, count in ITEMS], ticks=3)
+            )
             found.send(recent(tick, [], ticks=3, key="quiet"))
-        found.send(*(recent(3, [("tea", 500 + i)], ticks=3, key=f"shop {i:02}") for i in range(40)))
+        found.send(
+            *(
+                recent(3, [("tea", 500 + i)], ticks=3, key=f"shop {i:02}")
+                for i in range(40)
+            )
+        )
         yield found
 
 
@@ -49,7 +56,10 @@ def topics() -> Iterator[Topics]:
 def url(topics: Topics) -> Iterator[str]:
     with topics.served("products") as dashboard:
         # A test holds the stream: what is read after the page has asked would not reach it.
-        until(lambda: dashboard.dashboard.hub.state["kafka"] == "live", "the topic is read")
+        until(
+            lambda: dashboard.dashboard.hub.state["kafka"] == "live",
+            "the topic is read",
+        )
         yield dashboard.url
 
 
@@ -68,7 +78,9 @@ def test_a_page_that_was_just_opened_is_connecting(window: Window, url: str) -> 
     assert "Reconnecting" not in page.evaluate("[...window.words]")
 
 
-def test_a_key_among_many_is_found_by_a_part_of_its_name(window: Window, url: str) -> None:
+def test_a_key_among_many_is_found_by_a_part_of_its_name(
+    window: Window, url: str
+) -> None:
     page = window.open(f"{url}?histogram=products&key=s1")
     window.counts("#key option", 42)
     page.fill("#key-find", "OP 3")
@@ -95,7 +107,8 @@ def test_an_empty_board_says_why(window: Window, url: str) -> None:
     # 121 and two standard deviations of the noise.
     bound = r"at most about 156 were counted\.$"
     window.reads(
-        "#empty", rf"^No item here has this in its name\. Of one that is not shown, {bound}"
+        "#empty",
+        rf"^No item here has this in its name\. Of one that is not shown, {bound}",
     )
     page.goto(f"{url}?histogram=products&key=s1&item=matcha")
     window.reads("#item-words", f"^Not shown: {bound}")
@@ -130,7 +143,9 @@ def test_the_tab_names_what_it_shows_and_time_is_said_as_people_say_it(
     page = window.open(f"{url}?histogram=products&key=s1")
     begin = topics.sent[0]["start"]
     form = '{ hour: "2-digit", minute: "2-digit", hourCycle: "h23" }'
-    local = page.evaluate(f"(ms) => new Intl.DateTimeFormat(undefined, {form}).format(ms)", begin)
+    local = page.evaluate(
+        f"(ms) => new Intl.DateTimeFormat(undefined, {form}).format(ms)", begin
+    )
     since = f"Since {'midnight UTC' if begin % 86_400_000 == 0 else local}"
     assert page.inner_text("#period").startswith(since)
     assert "until" in page.inner_text("#period")
@@ -142,7 +157,9 @@ def test_the_tab_names_what_it_shows_and_time_is_said_as_people_say_it(
     window.shows('document.title.startsWith("shop 07 ")')
 
 
-def test_several_items_and_keys_are_lines_of_one_chart(window: Window, url: str) -> None:
+def test_several_items_and_keys_are_lines_of_one_chart(
+    window: Window, url: str
+) -> None:
     page = window.open(f"{url}?histogram=products&key=s1&item=tea")
     whole(window)
     for name in ("cup", "shop 03"):
@@ -174,7 +191,9 @@ def test_old_data_is_seen_on_the_tab(window: Window) -> None:
             topics.send(recent(1, ITEMS, ticks=1, key="s1") | {"tick": 61})
             window.counts('#icon[href="page/icon.svg"]', 1)
             for name in ("icon.svg", "icon-stale.svg"):
-                with urlopen(f"{dashboard.url}page/{name}", timeout=PATIENCE_S) as answer:
+                with urlopen(
+                    f"{dashboard.url}page/{name}", timeout=PATIENCE_S
+                ) as answer:
                     assert answer.headers["Content-Type"].startswith("image/svg+xml")
             assert page.title().startswith("s1 ")
 
@@ -194,7 +213,9 @@ def test_paper_has_every_row_and_no_button(window: Window) -> None:
             assert page.locator("tr.item").count() < 100
 
 
-def test_a_wall_and_a_frame_show_counts_and_nothing_to_press(chrome: Browser, url: str) -> None:
+def test_a_wall_and_a_frame_show_counts_and_nothing_to_press(
+    chrome: Browser, url: str
+) -> None:
     for query in ("view=wall", "embed", "embed=board"):
         with Window(chrome, width=1000, height=700) as window:
             page = window.open(f"{url}?histogram=products&key=s1&{query}")
@@ -202,7 +223,9 @@ def test_a_wall_and_a_frame_show_counts_and_nothing_to_press(chrome: Browser, ur
             assert page.locator("tr.item").first.is_visible()
             for part in ("#key", "#follow", "#theme", "#find", "#add", "#range-open"):
                 assert page.locator(part).is_hidden(), (query, part)
-            assert page.inner_text("#lead").startswith("Noise is added to every number on purpose")
+            assert page.inner_text("#lead").startswith(
+                "Noise is added to every number on purpose"
+            )
             assert page.locator("#chart").is_visible() == (query != "embed=board")
             if query != "view=wall":
                 link = page.get_attribute("#frame-link", "href") or ""
@@ -212,9 +235,19 @@ def test_a_wall_and_a_frame_show_counts_and_nothing_to_press(chrome: Browser, ur
 
 def test_only_an_embedded_page_may_be_framed(url: str) -> None:
     local = "'self' http://localhost:* http://127.0.0.1:*"
-    for path, allowed in (("", "'none'"), ("?embed", local), ("api/histograms", "'none'")):
+    for path, allowed in (
+        ("", "'none'"),
+        ("?embed", local),
+        ("api/histograms", "'none'"),
+    ):
         with urlopen(url + path, timeout=PATIENCE_S) as answer:
             policy = answer.headers["Content-Security-Policy"]
             assert policy.endswith(f"frame-ancestors {allowed}")
-            assert answer.headers["X-Frame-Options"] == (None if path == "?embed" else "DENY")
-    assert framed_by("0.0.0.0", None) == framed_by("127.0.0.1", "a-token-of-16-bytes") == "*"
+            assert answer.headers["X-Frame-Options"] == (
+                None if path == "?embed" else "DENY"
+            )
+    assert (
+        framed_by("0.0.0.0", None)
+        == framed_by("127.0.0.1", "a-token-of-16-bytes")
+        == "*"
+    )

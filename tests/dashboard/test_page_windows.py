@@ -34,9 +34,12 @@ HOUR_SD = 15.0
 THRESHOLD = 121
 #: What an item of the stream key s4 costs; the sum of its prices has this error, over an hour too.
 PRICES = {"tea": 2.5, "cup": 7.25, "pot": 31.0, "lid": -4.0, "samovar": 99.99}
-PRICE = Means(parse_sum({"field": "lines[].price", "from": -20, "to": 100, "step": 0.01}))
+PRICE = Means(
+    parse_sum({"field": "lines[].price", "from": -20, "to": 100, "step": 0.01})
+)
 UNKNOWN = "\u2013"
-CENTRED_SD, HOUR_CENTRED_SD = 20.0 * PRICE.steps, 15.0 * PRICE.steps
+CENTRED_SD = 20.0 * PRICE.steps
+HOUR_CENTRED_SD = 15.0 * PRICE.steps
 #: What is added in each tick; the samovar is shown from tick 100 on only.
 RATES = {"tea": 30, "cup": 20, "pot": 11, "lid": 4, "samovar": 6}
 
@@ -62,7 +65,9 @@ def items(tick: int, key: str) -> list[tuple[str, int]]:
 
 def snapshot(tick: int, key: str) -> dict[str, Any]:
     ticks = min(tick, 60)
-    windows = [{"ms": 60 * RECENT_MS, "ticks": ticks, "sd": HOUR_SD if tick > 60 else SD}]
+    windows = [
+        {"ms": 60 * RECENT_MS, "ticks": ticks, "sd": HOUR_SD if tick > 60 else SD}
+    ]
     own = {"key": key, "sd": SD, "threshold": float(THRESHOLD), "windows": windows}
     if key == "s3":
         # At tick 129 its noise puts it below what is shown.
@@ -94,8 +99,12 @@ def topics() -> Iterator[Topics]:
 def url(topics: Topics) -> Iterator[str]:
     settings = topics.settings("products")
     shown = [replace(one, sum_field="lines[].price") for one in settings.histograms]
-    with Background(Dashboard(replace(settings, histograms=tuple(shown)), port=0)) as dashboard:
-        until(lambda: dashboard.dashboard.store.state == {"state": "live"}, "all is read")
+    with Background(
+        Dashboard(replace(settings, histograms=tuple(shown)), port=0)
+    ) as dashboard:
+        until(
+            lambda: dashboard.dashboard.store.state == {"state": "live"}, "all is read"
+        )
         yield f"{dashboard.url}?histogram=products&key=s1"
 
 
@@ -121,16 +130,20 @@ def board(page: Page) -> list[tuple[str, ...]]:
 
 def test_the_last_hour_is_a_board_with_its_own_error(window: Window, url: str) -> None:
     page = window.open(url)
-    assert [row[1] for row in board(page)] == [""] * 5, "the samovar came more than ten ticks ago"
+    assert [row[1] for row in board(page)] == [""] * 5, (
+        "the samovar came more than ten ticks ago"
+    )
     page.click('#windows button:has-text("Last hour")')
     window.reads("#count-head", "^Counted$")
-    now, then = dict(items(TICKS, "s1")), dict(items(TICKS - 60, "s1"))
+    now = dict(items(TICKS, "s1"))
+    then = dict(items(TICKS - 60, "s1"))
     changed = {label: count - then.get(label, 0) for label, count in now.items()}
     order = sorted(changed, key=lambda label: -changed[label])
     rows = board(page)
     assert [row[0] for row in rows] == order
     # Of the samovar up to the threshold may have come before: marked, and its bar reaches so far.
-    low, high = max(0, now["samovar"] - THRESHOLD - 2 * HOUR_SD), now["samovar"] + 2 * SD
+    low = max(0, now["samovar"] - THRESHOLD - 2 * HOUR_SD)
+    high = now["samovar"] + 2 * SD
     samovar = f"between {low:,.0f} and {high:,.0f}"
     marked = {row[0]: row[1:] for row in rows}
     assert marked.pop("samovar") == ("newly shown", samovar, "")
@@ -145,7 +158,9 @@ def test_the_last_hour_is_a_board_with_its_own_error(window: Window, url: str) -
     window.reads("#changes", f"^Counted in the last hour: {row}$")
     assert page.locator("#changes .sure").count() == 1 and page.is_hidden("#flat")
     page.click('.pick:has-text("samovar")')
-    window.reads("#changes", f"^Counted in the last hour: {samovar}, as it is newly shown$")
+    window.reads(
+        "#changes", f"^Counted in the last hour: {samovar}, as it is newly shown$"
+    )
     page.click('.pick:has-text("tea")')
     page.select_option("#unit", "hour")
     window.shows('document.querySelectorAll("#chart .line").length > 0')
@@ -154,12 +169,17 @@ def test_the_last_hour_is_a_board_with_its_own_error(window: Window, url: str) -
     window.reads("#reading", "^From .* to " if over else "^From .*, so far until ")
 
 
-def test_since_a_time_has_an_upper_bound_of_the_error_and_says_so(window: Window, url: str) -> None:
+def test_since_a_time_has_an_upper_bound_of_the_error_and_says_so(
+    window: Window, url: str
+) -> None:
     since = snapshot(TICKS - 30, "s1")["end"]
     page = window.open(f"{url}&since={since}")
     window.reads("#count-head", "^Counted$")
     rows = {row[0]: row[2:] for row in board(page)}
-    assert rows["tea"] == (text(items(TICKS, "s1")[0][1] - items(TICKS - 30, "s1")[0][1]), "80")
+    assert rows["tea"] == (
+        text(items(TICKS, "s1")[0][1] - items(TICKS - 30, "s1")[0][1]),
+        "80",
+    )
     assert "upper bound" in (page.text_content("#sd-words") or "")
     # One truth: what the chart has risen by, from its first point on, is what the board has.
     page.click("#as-table summary")
@@ -184,7 +204,8 @@ def test_the_last_row_is_what_is_not_listed_on_the_board_and_in_its_file(
     url = url.replace("key=s1", "key=s3")
     page = window.open(url)
     listed = sum(count for _, count in items(TICKS, "s3"))
-    left, off = 100 * TICKS - listed, math.hypot(60, math.sqrt(5) * SD)
+    left = 100 * TICKS - listed
+    off = math.hypot(60, math.sqrt(5) * SD)
     assert page.evaluate(cells) == [
         "others",
         text(left),
@@ -210,11 +231,17 @@ def test_the_last_row_is_what_is_not_listed_on_the_board_and_in_its_file(
     found.value.save_as(tmp_path / "board.csv")
     last = list(csv.DictReader((tmp_path / "board.csv").open()))[-1]
     assert (last["row"], last["item"], int(last["counted"])) == ("others", "", left)
-    assert (float(last["low"]), float(last["high"])) == (left - off, left + THRESHOLD + off)
+    assert (float(last["low"]), float(last["high"])) == (
+        left - off,
+        left + THRESHOLD + off,
+    )
     assert float(last["share"]) == left / 6_000
     page.goto(f"{url}&at={snapshot(129, 's3')['end']}")
     window.counts("tr.others:not([hidden])", 1)
-    assert page.evaluate(cells)[1:3] == ["0", f"{2 * math.hypot(60, math.sqrt(5) * SD):.0f}"]
+    assert page.evaluate(cells)[1:3] == [
+        "0",
+        f"{2 * math.hypot(60, math.sqrt(5) * SD):.0f}",
+    ]
     # Nobody knows how much of the samovar came before tick 10, which has no threshold.
     page.goto(f"{url}&since={snapshot(10, 's3')['end']}")
     window.reads("#shown", "others: unknown")
@@ -229,7 +256,10 @@ def test_sums_and_means_are_columns_of_the_board_over_any_window_and_in_its_file
     url = url.replace("key=s1", "key=s4")
     page = window.open(url)
     heads = page.locator("thead .mean, thead .sum").all_inner_texts()
-    assert [one.split() for one in heads] == [["Mean", "lines[].price"], ["Sum", "lines[].price"]]
+    assert [one.split() for one in heads] == [
+        ["Mean", "lines[].price"],
+        ["Sum", "lines[].price"],
+    ]
     counts = dict(items(TICKS, "s4"))
     drawn = page.evaluate(cells)
     off = 2 * PRICE.sd(SD, CENTRED_SD)
@@ -239,7 +269,10 @@ def test_sums_and_means_are_columns_of_the_board_over_any_window_and_in_its_file
         assert float(mean.replace(MINUS, "-")) == pytest.approx(PRICES[label], abs=0.06)
         assert total == text(round(counts[label] * PRICES[label]))
         assert error == f"± {off:,.0f}"
-    window.reads("#item-words", f"Sum {drawn['tea'][2]} {drawn['tea'][3]}, mean {drawn['tea'][0]} ")
+    window.reads(
+        "#item-words",
+        f"Sum {drawn['tea'][2]} {drawn['tea'][3]}, mean {drawn['tea'][0]} ",
+    )
     for unit, place in (("mean", 0), ("sum", 2)):
         page.select_option("#unit", unit)
         value = drawn["tea"][place]
@@ -284,7 +317,9 @@ def test_a_chart_of_counts_begins_at_0_where_only_its_band_is_below(
     window: Window, url: str
 ) -> None:
     page = window.open(url)
-    window.shows('document.querySelector("#chart .band")?.getAttribute("d")?.length > 100')
+    window.shows(
+        'document.querySelector("#chart .band")?.getAttribute("d")?.length > 100'
+    )
     marks = page.locator('#chart text[text-anchor="end"]').all_text_contents()
     assert "0" in marks and not any(MINUS in mark for mark in marks)
     lowest = """() => [Math.max(...document.querySelector("#chart .band").getAttribute("d").match(/ [\\d.]+/g).map(Number)),
@@ -293,7 +328,9 @@ def test_a_chart_of_counts_begins_at_0_where_only_its_band_is_below(
     assert band == pytest.approx(bottom, abs=0.1)
 
 
-def test_what_opens_closes_with_escape_and_with_a_click_beside_it(window: Window, url: str) -> None:
+def test_what_opens_closes_with_escape_and_with_a_click_beside_it(
+    window: Window, url: str
+) -> None:
     page = window.open(url)
     for name in ("#since-details", "#epochs", "#range-details"):
         for way in ("Escape", "a click"):
@@ -329,7 +366,9 @@ def test_back_forward_and_a_link_show_the_same_picture(
     seen = [(page.url, settled(page))]
     for choose, in_address in chosen:
         choose()
-        page.wait_for_function("(part) => location.search.includes(part)", arg=in_address)
+        page.wait_for_function(
+            "(part) => location.search.includes(part)", arg=in_address
+        )
         seen.append((page.url, settled(page)))
     assert len({one for _, one in seen}) == 5
 
@@ -348,7 +387,9 @@ def test_back_forward_and_a_link_show_the_same_picture(
         until(lambda: picture(linked) == seen[-1][1], "the same picture from a link")
 
 
-def test_files_hold_exactly_what_is_drawn(window: Window, url: str, tmp_path: Path) -> None:
+def test_files_hold_exactly_what_is_drawn(
+    window: Window, url: str, tmp_path: Path
+) -> None:
     def saved(button: str) -> tuple[str, Path]:
         with page.expect_download() as found:
             page.click(button)
@@ -356,7 +397,9 @@ def test_files_hold_exactly_what_is_drawn(window: Window, url: str, tmp_path: Pa
         found.value.save_as(tmp_path / name)
         return name, tmp_path / name
 
-    page = window.open(f"{url}&item=tea&with=pot&keys=s2&range=hour&unit=tick&window=1h")
+    page = window.open(
+        f"{url}&item=tea&with=pot&keys=s2&range=hour&unit=tick&window=1h"
+    )
     window.counts("#series li", 3)
     settled(page)
     page.click("#as-table summary")
@@ -370,7 +413,9 @@ def test_files_hold_exactly_what_is_drawn(window: Window, url: str, tmp_path: Pa
     lines = [("s1", "tea"), ("s1", "pot"), ("s2", "tea")]
     for (key, item), column in zip(lines, (2, 4, 6), strict=True):
         of_line = [row for row in rows if (row["key"], row["item"]) == (key, item)]
-        written = [f"{int(row['value']):,}".replace("-", MINUS) for row in reversed(of_line)]
+        written = [
+            f"{int(row['value']):,}".replace("-", MINUS) for row in reversed(of_line)
+        ]
         assert written == [one[column] for one in drawn]
     assert {row["drawn"] for row in rows} == {"counted in each tick"}
     first = rows[0]
@@ -381,8 +426,13 @@ def test_files_hold_exactly_what_is_drawn(window: Window, url: str, tmp_path: Pa
     assert read.description is not None
     assert [one[0] for one in read.description] == list(first)
     found = [["" if one is None else one for one in row] for row in read.fetchall()]
-    as_text = [[float(one) if isinstance(one, float) else str(one) for one in row] for row in found]
-    expected = [[float(row[k]) if k == "plus_minus" else row[k] for k in row] for row in rows]
+    as_text = [
+        [float(one) if isinstance(one, float) else str(one) for one in row]
+        for row in found
+    ]
+    expected = [
+        [float(row[k]) if k == "plus_minus" else row[k] for k in row] for row in rows
+    ]
     assert as_text == expected
     name, path = saved('#find-row [data-board="csv"]')
     of_board = list(csv.DictReader(path.open()))

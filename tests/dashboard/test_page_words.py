@@ -36,15 +36,23 @@ def test_the_page_says_the_same_to_the_letter(chrome: Browser) -> None:
     say = "([grid, whether]) => grid.map(([e, d]) => say(e, d, whether))"
     found = page.evaluate(say, [grid, WHETHER])
     for (epsilon, delta), theirs in zip(grid, found, strict=True):
-        own = [grade(epsilon, delta), verdict(epsilon, delta, WHETHER), measures(epsilon, delta)]
+        own = [
+            grade(epsilon, delta),
+            verdict(epsilon, delta, WHETHER),
+            measures(epsilon, delta),
+        ]
         assert theirs[:3] == own, (epsilon, delta)
         for text, value in zip(theirs[3:], (epsilon, delta), strict=True):
-            assert value is None or float(text.replace("\u2212", "-")) == float(up_to(value)), value
+            assert value is None or float(text.replace("\u2212", "-")) == float(
+                up_to(value)
+            ), value
 
 
 def test_another_sentence_is_noticed(chrome: Browser) -> None:
     page = Window(chrome).page
-    wrong = SOURCE.read_text(encoding="utf-8").replace("can be practically sure", "can hardly tell")
+    wrong = SOURCE.read_text(encoding="utf-8").replace(
+        "can be practically sure", "can hardly tell"
+    )
     page.add_script_tag(content=wrong + "\nwindow.say = verdict;", type="module")
     page.wait_for_function("() => window.say")
     said = page.evaluate("([e, d, w]) => say(e, d, w)", [20, 1e-9, WHETHER])
@@ -74,7 +82,10 @@ def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_p
             cells = page.evaluate(
                 '() => [...document.querySelectorAll(".person tbody tr")].map((r) => [...r.children].map((c) => c.textContent))'
             )
-    assert f"costs ε = {up_to(total.epsilon)}, δ = 2e\u22129 in all" in said and total.epsilon < 1.5
+    assert (
+        f"costs ε = {up_to(total.epsilon)}, δ = 2e\u22129 in all" in said
+        and total.epsilon < 1.5
+    )
     # A snapshot's tick is `RECENT_MS` wide here, so epochs are not those of the plan: the first column is for one epoch.
     _, rows = loss_table(total.person, "event")
     expected = [[row[0], row[1].replace("e-0", "e\u2212")] for row in rows]
@@ -82,7 +93,8 @@ def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_p
     assert "better than by a coin toss, but not reliably" in said and window.wrong == []
 
 
-SOUND, WEAK = "limits what can be learned about a single event", "too little to protect"
+SOUND = "limits what can be learned about a single event"
+WEAK = "too little to protect"
 
 
 @pytest.mark.parametrize(
@@ -95,8 +107,18 @@ SOUND, WEAK = "limits what can be learned about a single event", "too little to 
             ["slightly better than by a coin toss", "52.5 times in 100", "1.11 times"],
         ),
         (4.0, 1e-5, SOUND, ["can be nearly sure", "98.3 times in 100", "1 in 100,000"]),
-        (20.0, 1e-9, WEAK, ["practically sure", "the promise is weak", "nearly every time"]),
-        (0.1, 0.5, WEAK, ["with a chance of up to 50 in 100", "next to nothing is promised"]),
+        (
+            20.0,
+            1e-9,
+            WEAK,
+            ["practically sure", "the promise is weak", "nearly every time"],
+        ),
+        (
+            0.1,
+            0.5,
+            WEAK,
+            ["with a chance of up to 50 in 100", "next to nothing is promised"],
+        ),
     ],
 )
 def test_the_page_says_what_the_figures_bear_out(
@@ -111,7 +133,8 @@ def test_the_page_says_what_the_figures_bear_out(
         with topics.served("products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=s1")
             window.shows('document.querySelector(".person") !== null')
-            said, shown = page.inner_text("#guarantee"), page.inner_text("#lead")
+            said = page.inner_text("#guarantee")
+            shown = page.inner_text("#lead")
             weak = page.locator("#guarantee .promise.weak").count()
     assert lead in shown
     for part in parts:

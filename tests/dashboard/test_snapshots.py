@@ -16,7 +16,11 @@ def test_a_snapshot_of_one_page_is_kept_byte_for_byte() -> None:
     found = Pages().receive("products", value)
     assert found is not None
     assert found.json == value
-    assert (found.stream, found.tick, found.mechanism) == (Stream("products", "s1"), 7, "unk_base")
+    assert (found.stream, found.tick, found.mechanism) == (
+        Stream("products", "s1"),
+        7,
+        "unk_base",
+    )
     assert found.guarantee.epsilon == 1.0
 
 
@@ -31,7 +35,8 @@ def test_a_snapshot_never_holds_a_line_end() -> None:
 def test_pages_become_one_snapshot_in_whatever_order_they_come() -> None:
     items = [(f"item {i}", 100 - i) for i in range(9)]
     pages = [
-        orjson.dumps(message(3, items[i : i + 3], page=i // 3 + 1, pages=3)) for i in (0, 3, 6)
+        orjson.dumps(message(3, items[i : i + 3], page=i // 3 + 1, pages=3))
+        for i in (0, 3, 6)
     ]
     for order in ([0, 1, 2], [2, 0, 1], [0, 0, 1, 2]):
         together = Pages()
@@ -41,13 +46,20 @@ def test_pages_become_one_snapshot_in_whatever_order_they_come() -> None:
         assert orjson.loads(found[-1].json) == message(3, items)
 
 
-def in_parts(tick: int, items: list[list[tuple[str, int]]], **changes: Any) -> list[bytes]:
+def in_parts(
+    tick: int, items: list[list[tuple[str, int]]], **changes: Any
+) -> list[bytes]:
     """Return a tick's records by part; a part of more than two items has two pages."""
     found = []
     for part, own in enumerate(items, 1):
         cuts = [own[:2], own[2:]] if len(own) > 2 else [own]
         for page, some in enumerate(cuts, 1):
-            place: Any = {"part": part, "parts": len(items), "page": page, "pages": len(cuts)}
+            place: Any = {
+                "part": part,
+                "parts": len(items),
+                "page": page,
+                "pages": len(cuts),
+            }
             found.append(orjson.dumps(message(tick, some, **place, **changes)))
     return found
 
@@ -67,7 +79,8 @@ def test_the_parts_of_a_tick_become_one_snapshot_in_whatever_order_they_come() -
 
 def test_what_is_left_of_earlier_ticks_waits_no_longer_than_for_the_next_one() -> None:
     """A reader that begins between the parts of a tick never sees its first ones."""
-    together, offset = Pages(), 0
+    together = Pages()
+    offset = 0
     for tick in (2, 3):
         for record in in_parts(tick, [[("a", 1)], [("b", 1)]])[tick == 2 :]:
             offset += 1
@@ -112,8 +125,12 @@ def test_ticks_that_never_come_whole_take_no_more_memory_than_a_limit(
         orjson.dumps(message(items=GONE, query="max", value=[3], part=0, parts=2)),
         orjson.dumps(message(histogram="other")),
         orjson.dumps(message(end=0)),
-        orjson.dumps(message(secret=0)).replace(b":0", b":" + b"[" * 5_000 + b"]" * 5_000),
-        orjson.dumps(message(secret=0)).replace(b":0", b":" + b"[" * 1_100 + b"]" * 1_100),
+        orjson.dumps(message(secret=0)).replace(
+            b":0", b":" + b"[" * 5_000 + b"]" * 5_000
+        ),
+        orjson.dumps(message(secret=0)).replace(
+            b":0", b":" + b"[" * 1_100 + b"]" * 1_100
+        ),
         orjson.dumps(message(secret=0)).replace(b":0", b":" + b"[" * 600 + b"]" * 600),
         orjson.dumps(message()).replace(b"tea", b"\xff"),
         orjson.dumps(message(secret="x")).replace(b'"x"', b'"\xff"'),
@@ -123,7 +140,9 @@ def test_ticks_that_never_come_whole_take_no_more_memory_than_a_limit(
         orjson.dumps(message(epoch=0)).replace(b'"epoch":0', b'"epoch":1' + b"0" * 400),
         orjson.dumps(message(sd=-1.0)),
         orjson.dumps(
-            message(guarantee={"unit": "event", "rho": -1.0, "epsilon": 1.0, "delta": 1e-9})
+            message(
+                guarantee={"unit": "event", "rho": -1.0, "epsilon": 1.0, "delta": 1e-9}
+            )
         ),
         orjson.dumps(message(page=1, pages=2, items=GONE, query="max", value=3)),
         # Within a known field, where a decoder may pass over it.
@@ -141,9 +160,12 @@ def test_what_is_no_snapshot_is_refused_and_not_quoted(value: bytes | None) -> N
 def test_a_snapshot_can_be_cut_to_some_items() -> None:
     whole = snapshot(items=[("a", 3), ("b", 2), ("c", 1)])
     assert select_items(whole) is whole.json
-    two, last = message(items=[("a", 3), ("b", 2)]), message(items=[("c", 1)])
+    two = message(items=[("a", 3), ("b", 2)])
+    last = message(items=[("c", 1)])
     assert orjson.loads(select_items(whole, top=2)) == two | {"total_items": 3}
-    assert orjson.loads(select_items(whole, items={"c", "x"})) == last | {"total_items": 3}
+    assert orjson.loads(select_items(whole, items={"c", "x"})) == last | {
+        "total_items": 3
+    }
     query = snapshot(items=GONE, query="max", value=7)
     assert select_items(query, top=1) is query.json
 
@@ -151,5 +173,7 @@ def test_a_snapshot_can_be_cut_to_some_items() -> None:
 def test_a_histogram_of_numbers_is_not_cut_to_its_largest_buckets() -> None:
     items = [("[0,1)", 9), ("<0", 2), (">=1", 1)]
     whole = snapshot(1, edges=[0.0, 1.0], mechanism="known_base", items=items)
-    assert orjson.loads(select_items(whole, top=1))["items"] == [list(item) for item in items]
+    assert orjson.loads(select_items(whole, top=1))["items"] == [
+        list(item) for item in items
+    ]
     assert orjson.loads(select_items(whole, items={"<0"}))["items"] == [["<0", 2]]

@@ -45,11 +45,17 @@ def rendered(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     context = {
         "Values": merged(yaml.safe_load((CHART / "values.yaml").read_text()), values),
         "Release": {"Name": RELEASE},
-        "Chart": {"AppVersion": yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]},
+        "Chart": {
+            "AppVersion": yaml.safe_load((CHART / "Chart.yaml").read_text())[
+                "appVersion"
+            ]
+        },
     }
     paths = sorted((CHART / "templates").glob("*.yaml"))
     texts = (render(path.read_text(), context) for path in paths)
-    return [document for text in texts for document in yaml.safe_load_all(text) if document]
+    return [
+        document for text in texts for document in yaml.safe_load_all(text) if document
+    ]
 
 
 def by_helm(values: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -92,12 +98,14 @@ def render(template: str, context: Mapping[str, Any]) -> str:
 
 def _pieces(template: str) -> Iterator[tuple[str, list[str]]]:
     """The text before each tag, trimmed where the tags say so, and the tag's words; in the end the rest."""
-    at, trim = 0, False
+    at = 0
+    trim = False
     for tag in _TAG.finditer(template):
         text = template[at : tag.start()]
         text = text.lstrip() if trim else text
         yield text.rstrip() if tag[1] else text, _WORD.findall(tag[2])
-        at, trim = tag.end(), bool(tag[3])
+        at = tag.end()
+        trim = bool(tag[3])
     yield template[at:].lstrip() if trim else template[at:], []
 
 
@@ -112,7 +120,9 @@ def _evaluate(words: Sequence[str], context: Mapping[str, Any]) -> Any:
     value: Any = None
     for place, (name, *arguments) in enumerate(parts):
         before = [] if place == 0 else [value]
-        value = _call(name, [*(_value(one, context) for one in arguments), *before], context)
+        value = _call(
+            name, [*(_value(one, context) for one in arguments), *before], context
+        )
     return value
 
 
@@ -123,7 +133,9 @@ def _value(word: str, context: Mapping[str, Any]) -> Any:
         return int(word)
     found: Any = context
     for name in word.removeprefix(".").split("."):
-        found = found[name]  # a name that is not there would be nothing to Helm, and is a slip
+        found = found[
+            name
+        ]  # a name that is not there would be nothing to Helm, and is a slip
     return found
 
 
@@ -132,7 +144,9 @@ def _call(name: str, arguments: list[Any], context: Mapping[str, Any]) -> Any:
         case ".Files.Get", [path]:
             return (CHART / path).read_text()
         case "quote", [value]:
-            return json.dumps(value if isinstance(value, str) else str(value), ensure_ascii=False)
+            return json.dumps(
+                value if isinstance(value, str) else str(value), ensure_ascii=False
+            )
         case "toYaml", [value]:
             return yaml.safe_dump(value).removesuffix("\n")
         case "nindent", [width, text]:

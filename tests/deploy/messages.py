@@ -64,7 +64,13 @@ SPOKEN = {
     "workers/settings/settings.py": {
         *("topic_complaints", "_complaints", "_user_complaints", "split_complaints")
     },
-    VIEWS: {"path_complaints", "_complaints", "complaints", "_of_view", "_of_condition"},
+    VIEWS: {
+        "path_complaints",
+        "_complaints",
+        "complaints",
+        "_of_view",
+        "_of_condition",
+    },
 }
 #: Functions that make an exception of the sentence that they are given, and what they put before it.
 PLACED = {(VIEWS, "_wrong"): "at character …, …"}
@@ -93,7 +99,11 @@ def templates(node: ast.expr, assigned: Locals) -> list[str]:
         return templates(node.body, assigned) + templates(node.orelse, assigned)
     if isinstance(node, ast.JoinedStr):
         # In a sentence, a name with several values is what varies, unless one is next to it.
-        single = {name: v[-1:] for name, v in assigned.items() if len(v) == 1 or v[-1] in v[:-1]}
+        single = {
+            name: v[-1:]
+            for name, v in assigned.items()
+            if len(v) == 1 or v[-1] in v[:-1]
+        }
         parts = [templates(part, single) for part in node.values]
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         parts = [templates(node.left, assigned), templates(node.right, assigned)]
@@ -117,9 +127,11 @@ def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if not isinstance(node, ast.Assign):
         return
     for target in node.targets:
-        names, values = [target], [node.value]
+        names = [target]
+        values = [node.value]
         if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-            names, values = target.elts, node.value.elts
+            names = target.elts
+            values = node.value.elts
         for name, value in zip(names, values, strict=False):
             if isinstance(value, ast.Constant | ast.JoinedStr | ast.IfExp | ast.BinOp):
                 yield name_of(name), value
@@ -149,7 +161,11 @@ def ours(modules: dict[str, ast.Module]) -> set[str]:
     nodes = (node for tree in modules.values() for node in ast.walk(tree))
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     for _ in classes:
-        more = {one.name for one in classes if any(name_of(base) in found for base in one.bases)}
+        more = {
+            one.name
+            for one in classes
+            if any(name_of(base) in found for base in one.bases)
+        }
         if more <= found:
             break
         found |= more
@@ -181,14 +197,19 @@ def _with_locals(tree: ast.AST, assigned: Locals) -> Iterator[tuple[Any, Locals]
                 continue
             if not isinstance(tree, ast.Module | ast.ClassDef):
                 # Once more at the end: what was assigned just before, in the same block.
-                inner |= {n: [*inner.get(n, ()), value, value] for n, value in _assignments(node)}
+                inner |= {
+                    n: [*inner.get(n, ()), value, value]
+                    for n, value in _assignments(node)
+                }
             of_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             names = {**inner, **texts_assigned(node)} if of_function else inner
             yield node, names
             yield from _with_locals(node, names)
 
 
-def _of_node(file: str, node: ast.AST, raised: set[str]) -> Iterator[tuple[ast.expr, str]]:
+def _of_node(
+    file: str, node: ast.AST, raised: set[str]
+) -> Iterator[tuple[ast.expr, str]]:
     """The messages of a node itself, each with what is put before it."""
     if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
         kind = name_of(node.exc.func)
@@ -203,11 +224,17 @@ def _of_node(file: str, node: ast.AST, raised: set[str]) -> Iterator[tuple[ast.e
         yield from ((text, "") for text in _spoken(file, node))
     elif isinstance(node, ast.Call):
         yield from ((said, "") for said in _said(file, node))
-    elif isinstance(node, ast.Return) and file in GATHERED and isinstance(node.value, ast.List):
+    elif (
+        isinstance(node, ast.Return)
+        and file in GATHERED
+        and isinstance(node.value, ast.List)
+    ):
         yield from ((said, "") for said in node.value.elts)
 
 
-def _spoken(file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
+def _spoken(
+    file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign
+) -> Iterator[ast.expr]:
     if isinstance(node, ast.FunctionDef):
         names = {node.name}
     else:
@@ -216,14 +243,19 @@ def _spoken(file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> It
     if names & SPOKEN.get(file, set()):
         for inner in ast.walk(node):
             if isinstance(inner, ast.Return | ast.Yield) and inner.value is not None:
-                yield inner.value.elts[-1] if isinstance(inner.value, ast.Tuple) else inner.value
+                yield (
+                    inner.value.elts[-1]
+                    if isinstance(inner.value, ast.Tuple)
+                    else inner.value
+                )
             elif isinstance(inner, ast.Dict):
                 yield from inner.values
 
 
 def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
     """What a call says to the operator: in the log, on stderr, or by ending the worker."""
-    name, first = name_of(call.func), call.args[:1]
+    name = name_of(call.func)
+    first = call.args[:1]
     logs = name == "log" or (name == "say" and file == "workers/commands/failures.py")
     if name in LEVELS and isinstance(call.func, ast.Attribute):
         yield from first if "log" in ast.unparse(call.func.value).lower() else []
@@ -231,7 +263,9 @@ def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
         yield call.args[1]
     elif logs and first and isinstance(first[0], ast.JoinedStr):
         yield first[0]
-    elif name in ("print", "echo") and {"file", "err"} & {word.arg for word in call.keywords}:
+    elif name in ("print", "echo") and {"file", "err"} & {
+        word.arg for word in call.keywords
+    }:
         yield from first
     elif name == "append" and file in GATHERED:
         yield call.args[0]
@@ -256,22 +290,38 @@ def exit_codes(modules: dict[str, ast.Module]) -> set[int]:
 
 
 #: Constants that are reasons, and a local that holds one.
-REASON_NAMES = ("event", "MISPLACED", "AHEAD", "EARLY", "BEHIND", "NO_RECORD_TIME", "NOT_DECLARED")
+REASON_NAMES = (
+    "event",
+    "MISPLACED",
+    "AHEAD",
+    "EARLY",
+    "BEHIND",
+    "NO_RECORD_TIME",
+    "NOT_DECLARED",
+)
 
 
 def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
     """Why a record is no event: what the readers of events name, and what decoders and the rule of events raise."""
     found = set()
     for file, tree in modules.items():
-        if not file.startswith("workers/events/") or file.endswith(("/tree.py", "/layout.py")):
+        if not file.startswith("workers/events/") or file.endswith(
+            ("/tree.py", "/layout.py")
+        ):
             continue
         for node in ast.walk(tree):
-            found |= set(_reasons_of(node, tree, file.startswith("workers/events/formats/")))
+            found |= set(
+                _reasons_of(node, tree, file.startswith("workers/events/formats/"))
+            )
     return {text for text in found if text.strip(HOLE)}
 
 
 def _reasons_of(node: ast.AST, tree: ast.Module, of_format: bool) -> Iterator[str]:
-    if isinstance(node, ast.Call) and name_of(node.func) in ("Reject", "_Rejected") and node.args:
+    if (
+        isinstance(node, ast.Call)
+        and name_of(node.func) in ("Reject", "_Rejected")
+        and node.args
+    ):
         yield from _phrases(node.args[-1], tree)
     elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
         # Those of a schema are said of the schema, not of a record.
@@ -284,11 +334,15 @@ def _reasons_of(node: ast.AST, tree: ast.Module, of_format: bool) -> Iterator[st
         elif name in FORMAT_REASONS and of_format:
             yield template(node.value)
     elif isinstance(node, ast.FunctionDef) and node.returns is not None:
-        if ast.unparse(node.returns) != "Event | str":  # an event, or the reason to reject
+        if (
+            ast.unparse(node.returns) != "Event | str"
+        ):  # an event, or the reason to reject
             return
         for inner in ast.walk(node):
             value = inner.value if isinstance(inner, ast.Return) else None
-            for branch in [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]:
+            for branch in (
+                [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+            ):
                 if branch is not None:
                     yield from _phrases(branch, tree)
 

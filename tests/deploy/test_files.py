@@ -29,7 +29,9 @@ OURS = ("key", "topics", "worker-1", "worker-2", "dashboard")
 
 def manifests() -> list[dict[str, Any]]:
     files = sorted(set(KUBERNETES.glob("*.yaml")) - {KUBERNETES / "kustomization.yaml"})
-    return [document for path in files for document in yaml.safe_load_all(path.read_text())]
+    return [
+        document for path in files for document in yaml.safe_load_all(path.read_text())
+    ]
 
 
 def of_kind(kind: str) -> list[dict[str, Any]]:
@@ -37,7 +39,9 @@ def of_kind(kind: str) -> list[dict[str, Any]]:
 
 
 def one(kind: str, name: str) -> dict[str, Any]:
-    [found] = [item for item in of_kind(kind) if item["metadata"].get("name", "") == name]
+    [found] = [
+        item for item in of_kind(kind) if item["metadata"].get("name", "") == name
+    ]
     return found
 
 
@@ -70,7 +74,10 @@ def test_every_file_that_a_deployment_names_is_in_the_repository() -> None:
         for named in re.findall(name, (ROOT / path).read_text()):
             found += 1
             is_path = named.startswith(("deploy/", "docs/", "examples/"))
-            assert Path(named) in tracked if is_path else Path(named).name in known, (path, named)
+            assert Path(named) in tracked if is_path else Path(named).name in known, (
+                path,
+                named,
+            )
         for folder in re.findall(
             r"(?:deploy|docs|examples)/[\w/]*\w(?![\w/.-])", (ROOT / path).read_text()
         ):
@@ -91,10 +98,14 @@ def test_the_image_is_pinned_not_root_and_watches_itself() -> None:
     lines = instructions()
     bases = [line.split()[1] for line in lines if line.startswith("FROM")]
     assert len(bases) == 2 and len(set(bases)) == 1
-    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", bases[0])
+    assert re.fullmatch(
+        r"python:3\.11\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", bases[0]
+    )
     [user] = [line for line in lines if line.startswith("USER")]
     assert user == "USER 10001:10001"
-    assert not any(line.startswith(("RUN", "COPY")) for line in lines[lines.index(user) :])
+    assert not any(
+        line.startswith(("RUN", "COPY")) for line in lines[lines.index(user) :]
+    )
     [health] = [line for line in lines if line.startswith("HEALTHCHECK")]
     assert "http://127.0.0.1:9108/healthz" in health
     assert "--metrics-port" in next(line for line in lines if line.startswith("CMD"))
@@ -105,7 +116,11 @@ def test_the_image_is_pinned_not_root_and_watches_itself() -> None:
 def test_only_what_the_image_takes_is_sent_to_the_builder() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     kept = {line[1:] for line in ignored if line.startswith("!")}
-    copies = [line for line in instructions() if line.startswith("COPY") and "--from" not in line]
+    copies = [
+        line
+        for line in instructions()
+        if line.startswith("COPY") and "--from" not in line
+    ]
     assert {name for line in copies for name in shlex.split(line)[1:-1]} == kept
     assert all((ROOT / name).exists() for name in kept)
 
@@ -120,7 +135,8 @@ def pins(path: Path) -> dict[tuple[str, str], set[str]]:
 
 
 def test_the_image_has_the_versions_that_are_tested() -> None:
-    image, tested = pins(DEPLOY / "requirements.lock"), pins(ROOT / "requirements.lock")
+    image = pins(DEPLOY / "requirements.lock")
+    tested = pins(ROOT / "requirements.lock")
     assert image and all(image.values())
     assert {pin: hashes for pin, hashes in tested.items() if pin in image} == image
     names = {name for name, _ in image}
@@ -147,24 +163,34 @@ def test_compose_has_two_workers_with_disks_of_their_own_and_one_key() -> None:
     for name in OURS:
         for volume in services[name].get("volumes", []):
             volumes[name][volume.split(":")[1]] = volume.split(":")
-    data = [volumes[name]["/var/lib/quietcount"][0] for name in ("worker-1", "worker-2")]
+    data = [
+        volumes[name]["/var/lib/quietcount"][0] for name in ("worker-1", "worker-2")
+    ]
     assert len(set(data)) == 2
     keys = [volumes[name]["/run/quietcount"] for name in ("worker-1", "worker-2")]
     assert all(key[0] == "key" and key[2:] == ["ro"] for key in keys)
-    assert volumes["dashboard"] == {"/var/lib/quietcount": ["history", "/var/lib/quietcount"]}
+    assert volumes["dashboard"] == {
+        "/var/lib/quietcount": ["history", "/var/lib/quietcount"]
+    }
     assert "key" not in services["dashboard"]["depends_on"]
     for name in OURS:
         assert services[name]["read_only"] and services[name]["cap_drop"] == ["ALL"]
-        assert services[name]["ulimits"] == {"core": 0}, "the memory of a worker holds the key"
+        assert services[name]["ulimits"] == {"core": 0}, (
+            "the memory of a worker holds the key"
+        )
     for name in ("worker-1", "worker-2"):
-        assert services[name]["stop_grace_period"] == "60s", "a worker may need 45 s to end"
+        assert services[name]["stop_grace_period"] == "60s", (
+            "a worker may need 45 s to end"
+        )
 
 
 def test_compose_shows_nothing_to_the_network() -> None:
     for name, service in COMPOSE["services"].items():
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), name
-        assert "build" in service or re.fullmatch(r"[\w/]+:v?\d+\.\d+\.\d+", service["image"]), name
+        assert "build" in service or re.fullmatch(
+            r"[\w/]+:v?\d+\.\d+\.\d+", service["image"]
+        ), name
 
 
 def test_compose_names_files_ports_and_topics_that_there_are() -> None:
@@ -175,7 +201,9 @@ def test_compose_names_files_ports_and_topics_that_there_are() -> None:
     assert f"INTERNAL://{told.kafka.bootstrap}" in kafka["KAFKA_ADVERTISED_LISTENERS"]
     command = COMPOSE["services"]["events"]["command"]
     assert f"--topic={told.events.topic}" in command
-    assert told.events.timestamp is None, "so the record's time counts, and that is the broker's:"
+    assert told.events.timestamp is None, (
+        "so the record's time counts, and that is the broker's:"
+    )
     assert "--config=message.timestamp.type=LogAppendTime" in command
     assert str(told.worker.key_file).startswith("/run/quietcount/")
     prometheus = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
@@ -194,7 +222,10 @@ def test_compose_names_files_ports_and_topics_that_there_are() -> None:
 def test_pods_are_confined(kind: str, pod: dict[str, Any]) -> None:
     assert pod["automountServiceAccountToken"] is False
     security = pod["securityContext"]
-    assert security["runAsNonRoot"] and security["runAsUser"] == 10001 == security["fsGroup"]
+    assert (
+        security["runAsNonRoot"]
+        and security["runAsUser"] == 10001 == security["fsGroup"]
+    )
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in [*pod["containers"], *pod.get("initContainers", [])]:
         assert container["securityContext"] == {
@@ -206,20 +237,28 @@ def test_pods_are_confined(kind: str, pod: dict[str, Any]) -> None:
         assert resources["limits"]["memory"] and resources["requests"]["cpu"]
         volumes = {volume["name"] for volume in pod["volumes"]}
         claims = {"data"} if kind == "StatefulSet" else set()
-        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes | claims
+        assert {
+            mount["name"] for mount in container["volumeMounts"]
+        } <= volumes | claims
 
 
 def test_workers_keep_their_disk_hand_over_in_time_and_are_probed() -> None:
     spec = one("StatefulSet", "quietcount-worker")["spec"]
     pod = spec["template"]["spec"]
-    [worker], told = pod["containers"], settings(KUBERNETES / "settings.toml")
+    [worker] = pod["containers"]
+    told = settings(KUBERNETES / "settings.toml")
     assert spec["replicas"] >= 2
-    assert spec["serviceName"] == one("Service", "quietcount-worker")["metadata"]["name"]
+    assert (
+        spec["serviceName"] == one("Service", "quietcount-worker")["metadata"]["name"]
+    )
     assert pod["terminationGracePeriodSeconds"] >= 60
     paths = {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
     for probe, path in paths.items():
         assert worker[f"{probe}Probe"]["httpGet"]["path"] == path
-    assert worker["args"][-2:] == ["--metrics-port", str(worker["ports"][0]["containerPort"])]
+    assert worker["args"][-2:] == [
+        "--metrics-port",
+        str(worker["ports"][0]["containerPort"]),
+    ]
     mounts = {mount["name"]: mount["mountPath"] for mount in worker["volumeMounts"]}
     assert told.worker.data_dir.is_relative_to(mounts["data"])
     assert told.worker.key_file.parent == Path(mounts["key"])
@@ -237,16 +276,26 @@ def test_only_the_worker_has_the_key_and_no_manifest_holds_one() -> None:
     assert holders == ["StatefulSet"]
     secrets = of_kind("Secret")
     assert secrets and all(not any(item["data"].values()) for item in secrets)
-    listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
+    listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())[
+        "resources"
+    ]
     assert not [name for name in listed if "secret" in name]
     assert all((KUBERNETES / name).is_file() for name in listed)
-    credentials = {pod["containers"][0]["name"]: str(pod["volumes"]) for _, pod in pods()}
-    for name, principal in (("worker", "worker"), ("dashboard", "reader"), ("topics", "admin")):
+    credentials = {
+        pod["containers"][0]["name"]: str(pod["volumes"]) for _, pod in pods()
+    }
+    for name, principal in (
+        ("worker", "worker"),
+        ("dashboard", "reader"),
+        ("topics", "admin"),
+    ):
         assert f"quietcount-kafka-{principal}" in credentials[name]
 
 
 def test_only_the_page_is_open_and_figures_are_for_monitoring() -> None:
-    policies = {item["metadata"]["name"]: item["spec"] for item in of_kind("NetworkPolicy")}
+    policies = {
+        item["metadata"]["name"]: item["spec"] for item in of_kind("NetworkPolicy")
+    }
     shut = policies.pop("quietcount-nothing-else")
     assert shut == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     open_to_all = {
@@ -258,10 +307,14 @@ def test_only_the_page_is_open_and_figures_are_for_monitoring() -> None:
     page = one("Deployment", "quietcount-dashboard")["spec"]["selector"]
     assert policies["quietcount-page"]["podSelector"] == page
     [figures] = policies["quietcount-figures"]["ingress"]
-    assert figures["ports"][0]["port"] == "metrics" and "monitoring" in str(figures["from"])
+    assert figures["ports"][0]["port"] == "metrics" and "monitoring" in str(
+        figures["from"]
+    )
     broker = settings(KUBERNETES / "settings.toml").kafka.bootstrap.rpartition(":")[2]
     assert broker in str(policies["quietcount-kafka"]["egress"])
-    assert all("to" in rule for spec in policies.values() for rule in spec.get("egress", []))
+    assert all(
+        "to" in rule for spec in policies.values() for rule in spec.get("egress", [])
+    )
 
 
 # Topics
@@ -270,15 +323,21 @@ def test_only_the_page_is_open_and_figures_are_for_monitoring() -> None:
 def test_the_topics_are_those_that_the_worker_makes() -> None:
     """Whoever makes them by hand must get what `quietcount topics --create` would make."""
     text = (DEPLOY / "topics.md").read_text()
-    lines = [line.strip("|").split("|") for line in text.splitlines() if line[:3] == "| `"]
+    lines = [
+        line.strip("|").split("|") for line in text.splitlines() if line[:3] == "| `"
+    ]
     rows = [[cell.strip(" `") for cell in line] for line in lines]
     needs: Any = "<name>", ["<events>"], 3, 2, ["<name>.<histogram>"], {}
     plan = plan_topics(*needs)
     rekeyed = plan_topics(*needs, rekey=True, user_partitions=5)
-    more = [topic for topic in rekeyed if topic.name not in [other.name for other in plan]]
+    more = [
+        topic for topic in rekeyed if topic.name not in [other.name for other in plan]
+    ]
     assert {topic.name for topic in more} == set(rekey_topics("<name>"))
     by_user = {topic.name for topic in rekeyed if topic.partitions == 5}
-    assert by_user == {f"<name>.{end}" for end in ("by-user", "contribute-state", "rejects")}
+    assert by_user == {
+        f"<name>.{end}" for end in ("by-user", "contribute-state", "rejects")
+    }
     assert [row[0] for row in rows] == [topic.name for topic in (*plan, *more)]
     for row, topic in zip(rows, (*plan, *more), strict=True):
         _, partitions, cleanup, retention, size, stamp = row
@@ -287,17 +346,28 @@ def test_the_topics_are_those_that_the_worker_makes() -> None:
         assert retention in (str(topic.retention_ms), "the cluster's", "yours", "")
         assert (retention == "-1") == (topic.retention_ms == -1)
         assert (size == str(TOPIC_BYTES)) == ("max.message.bytes" in topic.config())
-        assert stamp.startswith("LogAppendTime" if topic.name == "<events>" else "CreateTime")
+        assert stamp.startswith(
+            "LogAppendTime" if topic.name == "<events>" else "CreateTime"
+        )
     commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
     assert commands is not None
     made = {}
     for line in commands[1].replace("\\\n", " ").splitlines():
         words = shlex.split(line)
-        pairs = [words[i + 1].partition("=") for i, word in enumerate(words) if word == "--config"]
-        made[words[words.index("--topic") + 1]] = {name: value for name, _, value in pairs}
+        pairs = [
+            words[i + 1].partition("=")
+            for i, word in enumerate(words)
+            if word == "--config"
+        ]
+        made[words[words.index("--topic") + 1]] = {
+            name: value for name, _, value in pairs
+        }
     for topic in plan_topics("orders", ["orders"], 12, 12, ["orders.products"], {})[1:]:
         assert made[topic.name].items() >= topic.config().items()
-        assert topic.purpose == "dead letters" or made[topic.name]["min.insync.replicas"] == "2"
+        assert (
+            topic.purpose == "dead letters"
+            or made[topic.name]["min.insync.replicas"] == "2"
+        )
 
 
 # systemd
@@ -317,7 +387,8 @@ def test_the_unit_restarts_after_the_codes_that_the_guide_says() -> None:
     """On failure: after every code but 0 and those that it names."""
     service = unit()["Service"]
     codes = {
-        row[0]: row[-1] for row in rows("## Exit codes", (ROOT / "docs/operations.md").read_text())
+        row[0]: row[-1]
+        for row in rows("## Exit codes", (ROOT / "docs/operations.md").read_text())
     }
     kept = {code for code, restart in codes.items() if restart == "no"}
     assert {"70", "75"} == {code for code, restart in codes.items() if restart == "yes"}
@@ -326,7 +397,9 @@ def test_the_unit_restarts_after_the_codes_that_the_guide_says() -> None:
     assert int(service["TimeoutStopSec"]) >= 60 and service["LimitCORE"] == "0"
 
 
-def test_the_unit_starts_a_worker_with_options_that_it_has_and_nothing_else_to_write() -> None:
+def test_the_unit_starts_a_worker_with_options_that_it_has_and_nothing_else_to_write() -> (
+    None
+):
     service = unit()["Service"]
     program, *arguments = shlex.split(service["ExecStart"])
     assert program.endswith("/bin/quietcount") and arguments[0] == "run"

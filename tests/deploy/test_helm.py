@@ -19,7 +19,9 @@ from tests.deploy.test_files import KUBERNETES, manifests
 
 TEXT = (KUBERNETES / "settings.toml").read_text()
 GIVEN: dict[str, Any] = {"settings": TEXT}
-MONITORED = GIVEN | {"monitoring": {"enabled": True, "labels": {"release": "prometheus"}}}
+MONITORED = GIVEN | {
+    "monitoring": {"enabled": True, "labels": {"release": "prometheus"}}
+}
 DOCS = "https://git.example.org/quietcount/docs"
 OFF = {"enabled": False}
 LARGE, SMALL = ({"resources": {"limits": {"memory": size}}} for size in ("3Gi", "1Gi"))
@@ -30,7 +32,8 @@ ALL = (
     GIVEN | {"worker": {"replicas": 5, "storage": "1Gi"} | LARGE},
     GIVEN | {"image": {"repository": "r.example/q", "tag": "7"}, "dashboard": SMALL},
     GIVEN | {"networkPolicy": {"kafkaNamespace": "streams", "kafkaPort": 9092}},
-    MONITORED | {"monitoring": {"enabled": True, "namespace": "watch", "interval": "1m"}},
+    MONITORED
+    | {"monitoring": {"enabled": True, "namespace": "watch", "interval": "1m"}},
     MONITORED | {"monitoring": {"enabled": True, "docs": DOCS}},
     GIVEN | {"secrets": {"key": "k", "worker": "w", "reader": "r", "admin": "a"}},
 )
@@ -71,9 +74,15 @@ def test_the_chart_makes_the_objects_of_the_manifests() -> None:
     made = [plain(one) for one in rendered(GIVEN) if one["kind"] != "ConfigMap"]
     wanted = expected()
     # Where a namespace is the worker's alone the manifests shut all of it; a release shuts its own pods.
-    [shut] = [one for one in wanted if one["metadata"]["name"] == "quietcount-nothing-else"]
-    shut["spec"]["podSelector"] = {"matchLabels": {"app.kubernetes.io/name": "quietcount"}}
-    assert sorted(made, key=lambda one: (one["kind"], one["metadata"]["name"])) == wanted
+    [shut] = [
+        one for one in wanted if one["metadata"]["name"] == "quietcount-nothing-else"
+    ]
+    shut["spec"]["podSelector"] = {
+        "matchLabels": {"app.kubernetes.io/name": "quietcount"}
+    }
+    assert (
+        sorted(made, key=lambda one: (one["kind"], one["metadata"]["name"])) == wanted
+    )
 
 
 def test_the_settings_are_in_one_place_and_a_change_restarts() -> None:
@@ -87,7 +96,9 @@ def test_the_settings_are_in_one_place_and_a_change_restarts() -> None:
     def stamps(text: str) -> list[str]:
         made = rendered({"settings": text})
         running = of_kind("StatefulSet", made) + of_kind("Deployment", made)
-        of_pods = (one["spec"]["template"]["metadata"]["annotations"] for one in running)
+        of_pods = (
+            one["spec"]["template"]["metadata"]["annotations"] for one in running
+        )
         return [annotations["checksum/settings"] for annotations in of_pods]
 
     assert len(stamps(TEXT)) == 2 and len(set(stamps(TEXT) + stamps(TEXT + "#"))) == 2
@@ -104,9 +115,12 @@ def test_the_rules_are_the_alerts_and_the_figures_are_found() -> None:
     source = ROOT / "deploy" / "prometheus" / "alerts.yml"
     assert (CHART / "files" / "alerts.yml").resolve() == source
     objects = rendered(MONITORED)
-    [rule], [monitor] = of_kind("PrometheusRule", objects), of_kind("ServiceMonitor", objects)
+    [rule] = of_kind("PrometheusRule", objects)
+    [monitor] = of_kind("ServiceMonitor", objects)
     assert rule["spec"] == yaml.safe_load(source.read_text())
-    assert all(one["metadata"]["labels"]["release"] == "prometheus" for one in (rule, monitor))
+    assert all(
+        one["metadata"]["labels"]["release"] == "prometheus" for one in (rule, monitor)
+    )
     services = {one["metadata"]["name"]: one for one in of_kind("Service", objects)}
     service = services[f"{RELEASE}-worker"]
     labels = service["metadata"]["labels"]
@@ -122,7 +136,8 @@ def test_the_rules_are_the_alerts_and_the_figures_are_found() -> None:
 def test_runbooks_are_links_where_the_documents_are_served() -> None:
     """A path alone is no address: it is one only behind the operator's own."""
     [rule] = of_kind(
-        "PrometheusRule", rendered(MONITORED | {"monitoring": {"enabled": True, "docs": DOCS}})
+        "PrometheusRule",
+        rendered(MONITORED | {"monitoring": {"enabled": True, "docs": DOCS}}),
     )
     text = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
     [command] = re.findall(r"sed 's\|(.*)\|(.*)\|' deploy/prometheus/alerts.yml", text)
@@ -139,13 +154,18 @@ def test_runbooks_are_links_where_the_documents_are_served() -> None:
 
 
 @pytest.mark.parametrize("values", ALL)
-def test_every_value_has_an_effect_and_no_others_are_taken(values: dict[str, Any]) -> None:
+def test_every_value_has_an_effect_and_no_others_are_taken(
+    values: dict[str, Any],
+) -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     jsonschema.validate(defaults, schema)
     secrets = defaults["secrets"] | values.get("secrets", {})
     jsonschema.validate(values | {"secrets": secrets}, schema)
-    slips: list[dict[str, Any]] = [{"replicas": 3}, {"monitoring": {"interval": "soon"}}]
+    slips: list[dict[str, Any]] = [
+        {"replicas": 3},
+        {"monitoring": {"interval": "soon"}},
+    ]
     slips += [{"worker": {"replcas": 3}}, {"worker": {"replicas": 0}}]
     for wrong in slips:
         with pytest.raises(jsonschema.ValidationError):

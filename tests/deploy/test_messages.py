@@ -23,7 +23,9 @@ def found_messages() -> list[Message]:
 
 
 TEXT = GUIDE.read_text()
-SYMPTOMS = [(pattern, row) for row in rows("## Messages", TEXT) for pattern in patterns(row)]
+SYMPTOMS = [
+    (pattern, row) for row in rows("## Messages", TEXT) for pattern in patterns(row)
+]
 
 
 def uncovered(found: list[Message]) -> list[str]:
@@ -45,8 +47,13 @@ def test_every_message_has_a_row() -> None:
 
 def test_a_message_without_a_row_is_found_and_named() -> None:
     text = 'def f(x):\n    raise SettingsError(f"the {x} is wrong side up: turn it round")\n'
-    [problem] = uncovered(messages(modules() | {"workers/new.py": ast.parse(text)})[-1:])
-    assert "workers/new.py:2: " in problem and "the … is wrong side up: turn it round" in problem
+    [problem] = uncovered(
+        messages(modules() | {"workers/new.py": ast.parse(text)})[-1:]
+    )
+    assert (
+        "workers/new.py:2: " in problem
+        and "the … is wrong side up: turn it round" in problem
+    )
     failing = 'handover.fail(2, f"{x} fell over again")'
     for said in ('logger.warning("%s fell over again", x)', failing):
         [message] = messages({"workers/new.py": ast.parse(said)})

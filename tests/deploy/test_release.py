@@ -39,7 +39,9 @@ def test_the_wheel_is_reproducible_and_runs_without_a_checkout(tmp_path: Path) -
     for copy in ("one", "two"):  # the files of the second are newer
         tree = tmp_path / copy
         shutil.copytree(
-            ROOT / "workers", tree / "workers", ignore=shutil.ignore_patterns("__pycache__")
+            ROOT / "workers",
+            tree / "workers",
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
         for file in ("LICENSE", "README.md", "pyproject.toml"):
             shutil.copy(ROOT / file, tree)
@@ -49,10 +51,15 @@ def test_the_wheel_is_reproducible_and_runs_without_a_checkout(tmp_path: Path) -
         names = {name for name in wheel.namelist() if name.startswith("workers/")}
         wheel.extractall(tmp_path / "installed")
     tree = tmp_path / "one"
-    assert names == {str(p.relative_to(tree)) for p in (tree / "workers").rglob("*") if p.is_file()}
+    assert names == {
+        str(p.relative_to(tree)) for p in (tree / "workers").rglob("*") if p.is_file()
+    }
     for settings in (ROOT / "examples/orders").glob("*.toml"):
         shutil.copy(settings, tmp_path)
-    at, installed = tmp_path, tmp_path / "installed"
+    at = tmp_path
+    installed = tmp_path / "installed"
     where = run("-c", "import workers; print(workers.__file__)", at=at, path=installed)
     assert Path(where.strip()).is_relative_to(installed)
-    assert "epsilon" in run("-m", "workers.cli", "plan", "-c", "orders.toml", at=at, path=installed)
+    assert "epsilon" in run(
+        "-m", "workers.cli", "plan", "-c", "orders.toml", at=at, path=installed
+    )

@@ -11,7 +11,9 @@ from tests.docs.texts import DOCUMENTS
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="Put them into the documents.")
+    parser.add_argument(
+        "--write", action="store_true", help="Put them into the documents."
+    )
     write = parser.parse_args().write
     differ = False
     with broker() as bootstrap:

@@ -20,7 +20,13 @@ from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
 from workers.pipeline.factory import mechanisms
-from workers.privacy.phrasing import EPSILON_VOID, EPSILON_WARNED, WORDS, guesses_right, up_to
+from workers.privacy.phrasing import (
+    EPSILON_VOID,
+    EPSILON_WARNED,
+    WORDS,
+    guesses_right,
+    up_to,
+)
 from workers.privacy.plan.make import plan_of
 from workers.privacy.plan.model import HistogramPlan
 from workers.privacy.plan.noise import curve_of
@@ -59,9 +65,7 @@ def _between(text: str, first: str, following: str) -> str:
 
 
 def sums(_bootstrap: str) -> str:
-    further = (
-        'sum = { field = "lines[].price", from = 0, to = 20, step = 0.01 }\ntotal_share = 0.05\n'
-    )
+    further = 'sum = { field = "lines[].price", from = 0, to = 20, step = 0.01 }\ntotal_share = 0.05\n'
     head = scenes.HEAD.replace('items = "products"', 'items = "lines[].sku"')
     first = scenes.snapshots(head + PRODUCTS + further, scenes.priced_orders())[0]
     text, _, _ = first[first.index('"items"') :].partition(',"threshold"')
@@ -105,7 +109,10 @@ def history(_bootstrap: str) -> str:
 
 
 def not_ready(_bootstrap: str) -> str:
-    return json.dumps(scenes.not_ready()).replace(', "partitions"', ',\n "partitions"') + "\n"
+    return (
+        json.dumps(scenes.not_ready()).replace(', "partitions"', ',\n "partitions"')
+        + "\n"
+    )
 
 
 # ---- commands ------------------------------------------------------------------------------------
@@ -115,7 +122,8 @@ def spent(_bootstrap: str) -> str:
     """Return the parts of `budget`'s output that docs/budget.md shows."""
     lines = [line.rstrip() for line in scenes.spent().splitlines()]
     first = lines[
-        : lines.index(next(line for line in lines if line.startswith("  generation 2"))) + 1
+        : lines.index(next(line for line in lines if line.startswith("  generation 2")))
+        + 1
     ]
     total = lines.index("all together, for one event")
     return "\n".join([*first, "  ...", *lines[total : total + 4], ""])
@@ -128,7 +136,8 @@ def outlook(_bootstrap: str) -> str:
 
 
 def refused(_bootstrap: str) -> str:
-    lines, line = list[str](), ""
+    lines = list[str]()
+    line = ""
     for word in scenes.refused().split():
         if len(line) + len(word) > 120:
             lines.append(line)
@@ -166,7 +175,9 @@ def odds(_bootstrap: str) -> str:
         if most > EPSILON_VOID:
             worth = ': next to nothing is promised, "void" in tables'
         rows.append((epsilon, right, words.rstrip(",") + worth))
-    return _table(("epsilon", "right at most, of 100", "someone who sees all snapshots"), rows)
+    return _table(
+        ("epsilon", "right at most, of 100", "someone who sees all snapshots"), rows
+    )
 
 
 def _pair(errors: counters.Errors) -> str:
@@ -176,7 +187,9 @@ def _pair(errors: counters.Errors) -> str:
 def _endless(kind: str) -> str:
     """Return the worst noise of a counter without an end up to three ticks."""
     curve = curve_of(make_counter(kind, None, counters.RHO_ITEM).public())
-    worst = [curve.variance(curve.noisiest(1 << level)[:1])[0] for level in (10, 16, 20)]
+    worst = [
+        curve.variance(curve.noisiest(1 << level)[:1])[0] for level in (10, 16, 20)
+    ]
     return " / ".join(f"{math.sqrt(variance):.1f}" for variance in worst)
 
 
@@ -187,7 +200,9 @@ def counters_here(_bootstrap: str) -> str:
         ticks = 1 << level
         sqrt = _pair(counters.sqrt(ticks)) if level <= 16 else never
         name = f"noise, T = 2^{level}" if level == 10 else f"T = 2^{level}"
-        rows.append((name, _pair(counters.lifted(ticks)), _pair(counters.tree(ticks)), sqrt))
+        rows.append(
+            (name, _pair(counters.lifted(ticks)), _pair(counters.tree(ticks)), sqrt)
+        )
     endless = '`horizon = "unbounded"`, worst up to tick 2^10 / 2^16 / 2^20'
     rows += [
         (endless, _endless("lifted"), _endless("tree"), never),
@@ -231,7 +246,9 @@ def ends(_bootstrap: str) -> str:
             curve = counter.variance_curve
             worst = math.sqrt(curve.at(np.array([curve.noisiest(horizon)]))[0])
             last = math.sqrt(curve.at(np.array([horizon]))[0])
-            cells.append(f"{worst:.1f} / {math.sqrt(curve.mean(horizon)):.1f} / {last:.2f}")
+            cells.append(
+                f"{worst:.1f} / {math.sqrt(curve.mean(horizon)):.1f} / {last:.2f}"
+            )
         rows.append(("none" if share is None else f"{share:g}", *cells))
     return _table(("`end_share`", "T = 100", "T = 1,000", "T = 2^16"), rows)
 
@@ -289,13 +306,19 @@ def odds_of_the_readme() -> list[str]:
 
 def ten_events() -> list[str]:
     config, mechanism = _orders()
-    [ten] = [one for one in spans_of([charge_of(config, mechanism)])[0].losses if one.events == 10]
+    [ten] = [
+        one
+        for one in spans_of([charge_of(config, mechanism)])[0].losses
+        if one.events == 10
+    ]
     assert ten.epsilon is not None
     return [up_to(ten.epsilon), up_to(ten.delta, 2).replace("e-0", "e-")]
 
 
 def two_histograms() -> list[str]:
-    costs = [mechanism.cost() for mechanism in mechanisms(scenes.loaded(scenes.EXAMPLE)) * 2]
+    costs = [
+        mechanism.cost() for mechanism in mechanisms(scenes.loaded(scenes.EXAMPLE)) * 2
+    ]
     epsilon = epsilon_at(costs, 2e-9)
     return [f"{epsilon:.2f}"]
 
@@ -308,7 +331,9 @@ def thresholds() -> list[str]:
 
 
 def lower_ends() -> list[str]:
-    return [f"{math.sqrt(2 * math.log(40 * ticks)):.1f}" for ticks in (64, 1_024, 43_200)]
+    return [
+        f"{math.sqrt(2 * math.log(40 * ticks)):.1f}" for ticks in (64, 1_024, 43_200)
+    ]
 
 
 def change_in_an_hour() -> list[str]:
@@ -370,13 +395,21 @@ SENTENCES: Sequence[Sentence] = (
         a_year_of_daily_orders,
     ),
     ("README.md", "At epsilon = {}, as below,", epsilon_of_the_readme),
-    ("README.md", "at even odds, right at most {} times in 100 instead of 50", odds_of_the_readme),
+    (
+        "README.md",
+        "at even odds, right at most {} times in 100 instead of 50",
+        odds_of_the_readme,
+    ),
     ("docs/guarantee.md", "ten events have epsilon {} and delta {} (", ten_events),
     ("docs/guarantee.md", "this gives epsilon = {} at delta = 2e-9", two_histograms),
     ("docs/guarantee.md", "{} `sd` at T = 64, {} at 1,024, {} at 43,200", lower_ends),
     ("docs/limits.md", "the threshold lies between {} and {}.", thresholds),
     ("docs/consumers.md", '"in the last hour +120 ± {}"', change_in_an_hour),
-    ("docs/mechanisms.md", "those with a noisy count up to {}.", thresholds_of("unk_base")),
+    (
+        "docs/mechanisms.md",
+        "those with a noisy count up to {}.",
+        thresholds_of("unk_base"),
+    ),
     (
         "docs/mechanisms.md",
         "(`sd` at tick 64 of the examples: {} here, {} there)",

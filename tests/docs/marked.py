@@ -45,7 +45,11 @@ def places(document: str) -> Iterator[Place]:
     for found in _PLACE.finditer(document):
         comment = _COMMENT.search(found["above"] or "")
         text = found["fenced"] if found["fenced"] is not None else found["body"]
-        begin = found.start("fenced") if found["fenced"] is not None else found.start("body")
+        begin = (
+            found.start("fenced")
+            if found["fenced"] is not None
+            else found.start("body")
+        )
         if comment is not None:
             yield Place(text, begin, comment[1], comment[2])
         elif _has_figures(text, found["kind"]):
@@ -81,10 +85,14 @@ def rewritten(document: Path, name: str, text: str) -> None:
 
 def with_figures(document: str, sentence: str, figures: Sequence[str]) -> str:
     """Return the document with `figures` in the places of a sentence; raise ValueError without it."""
-    parts = [r"\s+".join(map(re.escape, part.split(" "))) for part in sentence.split("{}")]
+    parts = [
+        r"\s+".join(map(re.escape, part.split(" "))) for part in sentence.split("{}")
+    ]
     found = re.search(r"([\d.,e-]*\d)".join(f"({part})" for part in parts), document)
     if found is None:
         raise ValueError(f"no such sentence: {sentence}")
     kept = found.groups()[::2]
-    written = "".join(text for pair in zip(kept, [*figures, ""], strict=True) for text in pair)
+    written = "".join(
+        text for pair in zip(kept, [*figures, ""], strict=True) for text in pair
+    )
     return document[: found.start()] + written + document[found.end() :]

@@ -87,7 +87,8 @@ def latencies() -> Iterator[Event]:
 
 def snapshots(text: str, events: Iterable[Event]) -> list[str]:
     """Return the snapshots of a replay with the fixed key."""
-    settings, published = loaded(text), list[str]()
+    settings = loaded(text)
+    published = list[str]()
     lines = io.BytesIO(b"".join(json.dumps(event).encode() + b"\n" for event in events))
     source = JsonLines(settings, "events", lines)
     replay(settings, KEY, source, lambda one: published.append(one.value.decode()))
@@ -142,7 +143,9 @@ def _life(
         events={},
         owner=(0, 1),
     )
-    life = msgspec.json.decode(msgspec.json.encode(histogram.life), type=HistogramProgress)
+    life = msgspec.json.decode(
+        msgspec.json.encode(histogram.life), type=HistogramProgress
+    )
     life.first = first
     life.next = following
     return life
@@ -169,7 +172,10 @@ def spent() -> str:
     now = loaded(f"{HEAD}[[histogram]]{second}[[histogram]]{others}")
     [old] = loaded(f"{HEAD}[[histogram]]{first}").histograms
     tick = 1_795_275_160
-    lives = [(one, tick + 1 if one.generation == 2 else tick, tick + 7) for one in now.histograms]
+    lives = [
+        (one, tick + 1 if one.generation == 2 else tick, tick + 7)
+        for one in now.histograms
+    ]
     out = io.StringIO()
     found = budget_of(now, [state_of(now, lives, [(old, tick, tick + 1)])])
     show(found, Console(file=out, width=100, highlight=False), now.release_state_topic)
@@ -188,18 +194,24 @@ delta = 1e-9
 generation = {generation}
 keys = ["s1", "s2"]
 """
-USERS = '[privacy]\nunit = "user"\nmax_epsilon = 3.0\nmax_delta = 1e-7\nperiod = "30d"\n'
+USERS = (
+    '[privacy]\nunit = "user"\nmax_epsilon = 3.0\nmax_delta = 1e-7\nperiod = "30d"\n'
+)
 
 
 def under_a_ceiling(new_days: int) -> tuple[Settings, ReleaseProgress, int]:
     """Return a daily histogram of users in its second generation, its state, and its next epoch."""
     head = HEAD.replace("[events]", '[events]\nuser = "customer"') + USERS
     now = loaded(head + "[[histogram]]" + DAILY.format(epsilon=0.54, generation=2))
-    [old] = loaded(head + "[[histogram]]" + DAILY.format(epsilon=0.75, generation=1)).histograms
+    [old] = loaded(
+        head + "[[histogram]]" + DAILY.format(epsilon=0.75, generation=1)
+    ).histograms
     [config] = now.histograms
     changed = int(datetime(2026, 11, 22, tzinfo=UTC).timestamp()) * 1_000 // DAY_MS + 1
     following = changed + new_days
-    progress = state_of(now, [(config, changed, following)], [(old, changed - 9, changed)])
+    progress = state_of(
+        now, [(config, changed, following)], [(old, changed - 9, changed)]
+    )
     return now, progress, following
 
 
@@ -208,7 +220,11 @@ def outlook() -> str:
     settings, progress, _ = under_a_ceiling(10)
     out = io.StringIO()
     found = budget_of(settings, [progress])
-    show(found, Console(file=out, width=100, highlight=False), settings.release_state_topic)
+    show(
+        found,
+        Console(file=out, width=100, highlight=False),
+        settings.release_state_topic,
+    )
     return out.getvalue()
 
 
@@ -218,7 +234,9 @@ def refused() -> str:
         settings, progress, following = under_a_ceiling(days)
         ceiling = Ceiling.of(settings.privacy)
         assert ceiling is not None
-        guard = CeilingGuard(ceiling, 0, 1, OtherWorkers(settings, Connection("localhost:9092")))
+        guard = CeilingGuard(
+            ceiling, 0, 1, OtherWorkers(settings, Connection("localhost:9092"))
+        )
         try:
             guard.check(progress, {"products": following})
         except CeilingReached as error:
@@ -236,7 +254,9 @@ def exported(bootstrap: str) -> str:
         for tick in range(1, 201):
             times = {"start": begin + (tick - 1) * 2_000, "end": begin + tick * 2_000}
             items = [("tea", 9 * tick), ("cup", 6 * tick)]
-            topics.send(*(message(tick, items, key=key, **times) for key in ("s1", "s2")))
+            topics.send(
+                *(message(tick, items, key=key, **times) for key in ("s1", "s2"))
+            )
         settings = Path(directory) / "orders.toml"
         settings.write_text(topics.toml("products"))
         out = io.StringIO()
@@ -255,9 +275,7 @@ def history() -> dict[str, Any]:
             store = running.dashboard.store
             until(lambda: store.state == {"state": "live"}, "the history is read")
             begin = first["end"] // 3_600_000 * 3_600_000
-            query = (
-                f"histogram=products&key=s1&item=tea&item=spoon&from={begin}&to={begin + 3_600_000}"
-            )
+            query = f"histogram=products&key=s1&item=tea&item=spoon&from={begin}&to={begin + 3_600_000}"
             address = f"{running.url}api/history?{query}&step=10m"
             with urlopen(address, timeout=PATIENCE_S) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -266,7 +284,9 @@ def history() -> dict[str, Any]:
 
 def not_ready() -> dict[str, Any]:
     """Return what `/readyz` answers of a partition that lags behind."""
-    shard = SimpleNamespace(closed=False, stage="contribute", last_commit_s=time.monotonic() - 0.7)
+    shard = SimpleNamespace(
+        closed=False, stage="contribute", last_commit_s=time.monotonic() - 0.7
+    )
     lag = SimpleNamespace(reached=True, seconds=lambda _now_s: 45.1)
     quiet = SimpleNamespace(
         outage=SimpleNamespace(is_active=False), waits=SimpleNamespace(reasons=[])
@@ -274,7 +294,11 @@ def not_ready() -> dict[str, Any]:
     place = ("orders", 2)
     health = Health.__new__(Health)
     handover = SimpleNamespace(
-        exit_status=None, metrics=quiet, assigned=True, shards={place: shard}, lags={place: lag}
+        exit_status=None,
+        metrics=quiet,
+        assigned=True,
+        shards={place: shard},
+        lags={place: lag},
     )
     vars(health)["handover"] = handover
     _, body = health.readyz()
@@ -290,7 +314,10 @@ def checked() -> str:
     events = []
     for i in range(1_000):
         product = draw.choices(["tea", "cup", "pot"], [50, 30, 20], k=2)
-        event: dict[str, object] = {"shop": draw.choice(["s1", "s2"]), "products": product}
+        event: dict[str, object] = {
+            "shop": draw.choice(["s1", "s2"]),
+            "products": product,
+        }
         kind = draw.choices(["as it is", "nested", "no shop"], [63, 34, 3])[0]
         if kind != "as it is":
             shop = event.pop("shop")

@@ -23,7 +23,9 @@ def named(path: Path) -> str:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
-def test_every_block_and_table_with_figures_says_where_they_come_from(document: Path) -> None:
+def test_every_block_and_table_with_figures_says_where_they_come_from(
+    document: Path,
+) -> None:
     """Samples of an earlier counter once stood in ten documents, as nothing wrote them."""
     text = document.read_text(encoding="utf-8")
     for place in places(text):
@@ -36,7 +38,9 @@ def test_every_block_and_table_with_figures_says_where_they_come_from(document: 
         else:
             visible = re.sub(r"<!--.*?-->", "", text)
             assert is_a_command(place.argument), place.argument
-            assert place.argument.split(" -c ")[0] in " ".join(visible.split()), place.argument
+            assert place.argument.split(" -c ")[0] in " ".join(visible.split()), (
+                place.argument
+            )
 
 
 def is_a_command(text: str) -> bool:
@@ -87,7 +91,9 @@ def test_speeds_in_the_readme_are_measured_ones() -> None:
     """They stand in docs/performance.md, which names the command."""
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     performance = PERFORMANCE.read_text(encoding="utf-8")
-    speed = re.search(r"counted ([\d,]+) events a second \(10,000 items, 2 partitions\)", readme)
+    speed = re.search(
+        r"counted ([\d,]+) events a second \(10,000 items, 2 partitions\)", readme
+    )
     delays = re.search(
         r"at ([\d,]+) events a second the median snapshot could be read ([\d.]+) s after its tick, "
         r"the worst ([\d.]+) s",
@@ -95,7 +101,9 @@ def test_speeds_in_the_readme_are_measured_ones() -> None:
     )
     assert speed is not None and delays is not None
     assert re.search(
-        rf"^\| events, 10,000 items, 2 partitions .* {speed[1]} \|", performance, re.MULTILINE
+        rf"^\| events, 10,000 items, 2 partitions .* {speed[1]} \|",
+        performance,
+        re.MULTILINE,
     )
     assert re.search(
         rf"^\| {delays[1]} \| {delays[2]} \| {delays[3]} \|", performance, re.MULTILINE

@@ -10,7 +10,14 @@ import pytest
 from tests import ROOT
 from tests.docs.texts import DOCUMENTS, plain, sentences
 from workers.mechanisms.registry import build
-from workers.privacy.phrasing import WORDS, can_do, guesses_right, is_void, up_to, verdict
+from workers.privacy.phrasing import (
+    WORDS,
+    can_do,
+    guesses_right,
+    is_void,
+    up_to,
+    verdict,
+)
 from workers.privacy.total import charge_of, spans_of
 from workers.settings.settings import load
 
@@ -32,7 +39,9 @@ OBSERVER = re.compile(
     r"\b(observers?|attackers?|adversary|(who|some|any)(ever|one)( who)? sees|sees all)\b",
     re.IGNORECASE,
 )
-LEARNS = re.compile(r"\b(learn|learns|learned|guess|guesses|tell|sure|find out)\b", re.IGNORECASE)
+LEARNS = re.compile(
+    r"\b(learn|learns|learned|guess|guesses|tell|sure|find out)\b", re.IGNORECASE
+)
 PHRASES = [words.rstrip(",").removeprefix("can ") for _, words in WORDS]
 #: Sentences about attacks that were run: they state what was measured, not what an observer can do.
 MEASURED = {"docs/privacy-audit.md"}
@@ -76,16 +85,18 @@ def claims(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     "path", [path for path in DOCUMENTS if named(path) not in MEASURED], ids=named
 )
-def test_every_sentence_about_what_an_observer_learns_has_words_of_the_table(path: Path) -> None:
+def test_every_sentence_about_what_an_observer_learns_has_words_of_the_table(
+    path: Path,
+) -> None:
     """And where it names an epsilon, the words of that epsilon."""
     for sentence in claims(path):
         found = [phrase for phrase in PHRASES if phrase in sentence]
         assert found or "times in 100" in sentence, sentence
         for epsilon in map(float, re.findall(r"epsilon = ([\d.]+\d|\d)", sentence)):
             assert can_do(epsilon).rstrip(",") in sentence, sentence
-            assert f"right at most {guesses_right(epsilon, 1e-9)} times in 100" in sentence, (
-                sentence
-            )
+            assert (
+                f"right at most {guesses_right(epsilon, 1e-9)} times in 100" in sentence
+            ), sentence
 
 
 def test_the_rules_find_what_they_are_to_forbid() -> None:
@@ -102,8 +113,12 @@ def test_the_rules_find_what_they_are_to_forbid() -> None:
 
 def test_the_table_of_odds_is_the_one_that_words_are_taken_from() -> None:
     """Page, plan, signed page and demo use `WORDS`; readers look them up here."""
-    section = GUARANTEE.read_text().split("### How much that is")[1].split("## Neighbours")[0]
-    rows = re.findall(r"^\| (up to|above) ([\d.]+) \| (.*?) \| (.*?) \|$", section, re.MULTILINE)
+    section = (
+        GUARANTEE.read_text().split("### How much that is")[1].split("## Neighbours")[0]
+    )
+    rows = re.findall(
+        r"^\| (up to|above) ([\d.]+) \| (.*?) \| (.*?) \|$", section, re.MULTILINE
+    )
     assert len(rows) == len(WORDS)
     for (bound, limit, right, words), (most, said) in zip(rows, WORDS, strict=True):
         assert (bound == "above") == math.isinf(most)
@@ -114,7 +129,9 @@ def test_the_table_of_odds_is_the_one_that_words_are_taken_from() -> None:
         assert words.split(":")[0] == said.rstrip(",")
 
 
-def test_the_first_screen_of_the_readme_says_what_is_protected_and_what_is_not() -> None:
+def test_the_first_screen_of_the_readme_says_what_is_protected_and_what_is_not() -> (
+    None
+):
     """A reader who stops there must know that a person is not protected, and at what total."""
     screen = " ".join("\n".join(README.read_text().splitlines()[:FIRST_SCREEN]).split())
     settings = load(ORDERS)
@@ -126,7 +143,11 @@ def test_the_first_screen_of_the_readme_says_what_is_protected_and_what_is_not()
     assert '[`unit = "user"`](docs/guarantee.md#users)' in screen
     year = spans_of([charge_of(config, build(config))])[-1]
     daily = year.losses[0]
-    assert daily.events == 1 and daily.epsilon is not None and is_void(daily.epsilon, daily.delta)
+    assert (
+        daily.events == 1
+        and daily.epsilon is not None
+        and is_void(daily.epsilon, daily.delta)
+    )
     assert (
         f"{year.epochs} daily epochs a year, which add up to epsilon {up_to(daily.epsilon)}: void"
         in screen

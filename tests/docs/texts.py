@@ -18,7 +18,10 @@ def plain(path: Path) -> str:
 def sentences(path: Path) -> Iterator[str]:
     """Yield the sentences of a document; a list item, or a row of a table, ends one too."""
     text = re.sub(
-        r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+        r"^```.*?^```$",
+        "",
+        path.read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
     )
     for part in re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.) |^\|", text, flags=re.MULTILINE):
         joined = re.sub(r"\]\([^)\s]*\)", "]", " ".join(part.split()))

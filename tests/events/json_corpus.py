@@ -41,8 +41,13 @@ def settings() -> list[tuple[EventsSettings, str | None]]:
     kinds: Iterable[tuple[Sequence[str], str, bool, str | None]] = product(
         [NAMES], ("", "$key", "$all"), (True, False), (None, "", "$key")
     )
-    for names, key, has_time, user in [*kinds, *((names, "", True, "") for names in ODD_NAMES)]:
-        key_field, items, time_field, user_field = (str(Path((name,))) for name in names)
+    for names, key, has_time, user in [
+        *kinds,
+        *((names, "", True, "") for names in ODD_NAMES),
+    ]:
+        key_field, items, time_field, user_field = (
+            str(Path((name,))) for name in names
+        )
         timestamp = time_field if has_time else None
         events = replace(PLAIN, key=key or key_field, items=items, timestamp=timestamp)
         found.append((events, user_field if user == "" else user))
@@ -143,7 +148,10 @@ NESTED = [
     b"[" * 1_000,
     b"]" * 40,
     b'{"a":' * 300,
-    *(b"{" + b",".join(b'"l%d":%d' % (i, i) for i in range(n)) + b"}" for n in (63, 64, 65, 100)),
+    *(
+        b"{" + b",".join(b'"l%d":%d' % (i, i) for i in range(n)) + b"}"
+        for n in (63, 64, 65, 100)
+    ),
     *(b"[" + b",".join([b'"l"'] * n) + b"]" for n in (63, 64, 65, 300)),
 ]
 VALUES = [*NUMBERS, *STRINGS, *ODD, *NESTED]
@@ -168,7 +176,14 @@ def single(values: bytes) -> list[bytes]:
 def corpus() -> list[bytes]:
     """Return records that once broke some JSON reader, and some valid ones."""
     good = record()
-    before = [b"\xef\xbb\xbf", b"/**/", b" \t\r\n", good, good + b"\n", *single(b'\x00\x0b\x1ex["')]
+    before = [
+        b"\xef\xbb\xbf",
+        b"/**/",
+        b" \t\r\n",
+        good,
+        good + b"\n",
+        *single(b'\x00\x0b\x1ex["'),
+    ]
     behind = [b" \t\r\n", b"," + good, *single(b'\x00}]x\x0c\x1a",\n\xff')]
     odd = [
         good,
@@ -176,7 +191,11 @@ def corpus() -> list[bytes]:
         *(good + part for part in behind),
         good.replace(b":", b"\n:\r "),
     ]
-    odd += [b"[" + good + b"]", good.decode().encode("utf-16"), good.decode().encode("utf-32")]
+    odd += [
+        b"[" + good + b"]",
+        good.decode().encode("utf-16"),
+        good.decode().encode("utf-32"),
+    ]
     odd += [good + b" " * (MAX_BYTES - len(good) + more) for more in (0, 1)]
     for n in range(len(good)):
         odd += [good[:n], good[n:]]
@@ -196,11 +215,18 @@ def corpus() -> list[bytes]:
         others = [name + more for more in (b"\\n", b"s", b"\x00")]
         others += [b"y", b"\\u00%02x" % name[0] + name[1:], name.upper(), name[:-1]]
         odd += [good.replace(b'"%b"' % name, b'"%b"' % other) for other in others]
-        odd += [good.replace(b'"%b"' % name, name), good.replace(b'"%b"' % name, b"'%b'" % name)]
+        odd += [
+            good.replace(b'"%b"' % name, name),
+            good.replace(b'"%b"' % name, b"'%b'" % name),
+        ]
     for names in ODD_NAMES:
         pairs = zip((name.encode() for name in names), FIELDS.values(), strict=True)
         whole = b"{" + b",".join(b'"%b":%b' % pair for pair in pairs) + b"}"
-        odd += [whole, whole[:-1] + b',"%b":1}' % names[0].encode(), whole.replace(b"/", b"\\/")]
+        odd += [
+            whole,
+            whole[:-1] + b',"%b":1}' % names[0].encode(),
+            whole.replace(b"/", b"\\/"),
+        ]
     return odd
 
 
@@ -240,7 +266,9 @@ class Generator:
         if kind < 0.7:
             return b"[%b]" % b",".join(inner)
         if kind < 0.9:
-            return b"{%b}" % b",".join(choice(STRINGS[:8]) + b":" + each for each in inner)
+            return b"{%b}" % b",".join(
+                choice(STRINGS[:8]) + b":" + each for each in inner
+            )
         return choice(VALUES)
 
     def label(self) -> bytes:
@@ -252,12 +280,17 @@ class Generator:
         return self._random.choice(STRINGS)
 
     def items(self) -> bytes:
-        kind, number = self._random.random(), self._random.randrange(6)
+        kind = self._random.random()
+        number = self._random.randrange(6)
         if kind < 0.2:
             return self.label()
         if kind < 0.6:
             return b"[" + b",".join(self.label() for _ in range(number)) + b"]"
-        return b"{" + b",".join(self.label() + b":" + self.whole(14) for _ in range(number)) + b"}"
+        return (
+            b"{"
+            + b",".join(self.label() + b":" + self.whole(14) for _ in range(number))
+            + b"}"
+        )
 
     def whole(self, digits: int) -> bytes:
         return b"%d" % self._random.randrange(10 ** self._random.randrange(1, digits))
@@ -265,11 +298,19 @@ class Generator:
     def marks(self) -> list[bytes]:
         """Return a comma, a colon and nothing, each with spaces around."""
         choice = self._random.choice
-        return [b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b"")]
+        return [
+            b"%b%b%b" % (choice(SPACES), mark, choice(SPACES))
+            for mark in (b",", b":", b"")
+        ]
 
     def event(self, names: Sequence[bytes]) -> bytes:
-        draw, choice = self._random.random, self._random.choice
-        parts = [(names[0], self.label()), (names[1], self.items()), (names[2], self.whole(18))]
+        draw = self._random.random
+        choice = self._random.choice
+        parts = [
+            (names[0], self.label()),
+            (names[1], self.items()),
+            (names[2], self.whole(18)),
+        ]
         parts.append((names[3], self.label() if draw() < 0.5 else self.whole(20)))
         for _ in range(choice((0, 0, 1, 2))):
             other = choice((b"x", b"", "é".encode(), b"extra", b"k", b"itemss"))
@@ -300,14 +341,18 @@ class Generator:
         if kind == 6:
             place = pick(len(other) + 1)
             return event[:at] + other[place : place + pick(20)] + event[at:]
-        return event[:at] + self._random.choice(TOKENS) + event[at if kind == 7 else to :]
+        return (
+            event[:at] + self._random.choice(TOKENS) + event[at if kind == 7 else to :]
+        )
 
     def batch(self, names: Sequence[bytes], size: int) -> list[bytes]:
         """Return events: a third unchanged, the rest mutated up to four times."""
         bases = [self.event(names) for _ in range(size // 4 + 1)]
         return self.mutations(bases, size, (0, 0, 1, 1, 2, 4))
 
-    def mutations(self, bases: list[bytes], size: int, times: Sequence[int]) -> list[bytes]:
+    def mutations(
+        self, bases: list[bytes], size: int, times: Sequence[int]
+    ) -> list[bytes]:
         """Return `size` of the events, each mutated one of these times."""
         found = []
         for _ in range(size):
@@ -325,7 +370,9 @@ def read_back(spans: EventSpans) -> list[Row]:
     amounts = spans.columns[0].amounts.tolist()
     n = len(spans)
     keys, users = (
-        [None] * n if column is None else [data[start:stop] for start, stop in column.tolist()]
+        [None] * n
+        if column is None
+        else [data[start:stop] for start, stop in column.tolist()]
         for column in (spans.keys[0], spans.users)
     )
     rows = []
@@ -335,11 +382,14 @@ def read_back(spans: EventSpans) -> list[Row]:
     return rows
 
 
-def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None, int, int]:
+def difference(
+    reader: EventReader, values: Sequence[bytes]
+) -> tuple[str | None, int, int]:
     """Return the first record on which the scanner and reader differ, records scanned, and events."""
     keys = [None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)]
     records = Records.of(values, keys, range(len(values)))
-    fast, slow = list(reader.read(records)), list(reader.read_general(records))
+    fast = list(reader.read(records))
+    slow = list(reader.read_general(records))
     scanned = len(values) - sum(spans.declined for spans, _, _ in fast)
     events = sum(len(spans) for spans, _, _ in slow)
     for spans, _, _ in (*fast, *slow):
@@ -358,13 +408,19 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
     for i, value in enumerate(values):
         with_it, without = (found.get(i) for found in by_record)
         if with_it != without:
-            return f"{value!r}: {with_it} with the scanner, {without} without", scanned, events
+            return (
+                f"{value!r}: {with_it} with the scanner, {without} without",
+                scanned,
+                events,
+            )
     return "the order of the rows", scanned, events
 
 
 def mutations(records: int, seed: int) -> Iterator[tuple[EventReader, list[bytes]]]:
     """Yield batches, `records` records in total, with the reader for each batch."""
-    generator, makers, done = Generator(seed), readers(), 0
+    generator = Generator(seed)
+    makers = readers()
+    done = 0
     names_of = [NAMES] * (len(makers) - len(ODD_NAMES)) + [*ODD_NAMES]
     while done < records:
         for reader, names in zip(makers, names_of, strict=True):
@@ -385,9 +441,15 @@ def long_run(compare: Callable[[int, int], Iterator[Compared]]) -> int:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    begun, scanned, readable, records = time.monotonic(), 0, 0, 0
-    for found, more_scanned, more_readable, more in compare(options.records, options.seed):
-        scanned, readable = scanned + more_scanned, readable + more_readable
+    begun = time.monotonic()
+    scanned = 0
+    readable = 0
+    records = 0
+    for found, more_scanned, more_readable, more in compare(
+        options.records, options.seed
+    ):
+        scanned = scanned + more_scanned
+        readable = readable + more_readable
         records += more
         if found is not None:
             print(f"seed {options.seed}, after {records:,} records: {found}")

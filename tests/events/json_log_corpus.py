@@ -40,7 +40,9 @@ def tree(*paths: str, many: Sequence[str] = ()) -> Node:
         at = before.count(".") + 1 if brackets else None
         listed = lists.setdefault(before, 1_000 + len(lists)) if brackets else NO_SLOT
         wanted.append(
-            Wanted(tuple(path.replace("[]", "").split(".")), at, slot, path in many, listed)
+            Wanted(
+                tuple(path.replace("[]", "").split(".")), at, slot, path in many, listed
+            )
         )
     return build(wanted)
 
@@ -54,10 +56,17 @@ DOTTED = build(
 )
 TREES = {
     "flat": tree("key", "items", "ts", "user", many=["items"]),
-    "nested": tree("order.lines[].sku", "order.lines[].qty", "order.id", "order.shop.name", "ts"),
+    "nested": tree(
+        "order.lines[].sku", "order.lines[].qty", "order.id", "order.shop.name", "ts"
+    ),
     "lists": tree("tags[]", "a.b[]", "meta", "meta2.x", many=["meta"]),
     "itself and within": tree(
-        "order", "order.id", "order.lines", "order.lines[].sku", "order.lines[].sku.x", "ts"
+        "order",
+        "order.id",
+        "order.lines",
+        "order.lines[].sku",
+        "order.lines[].sku.x",
+        "ts",
     ),
     "several": tree("m", "m.x", "l", "l[].y", "b.c", "b[].c", "ts", many=["m", "l"]),
     "prefixes": tree(
@@ -67,7 +76,9 @@ TREES = {
         many=["items"],
     ),
     "names as no TOML has them": DOTTED,
-    "many fields": tree(*(f"field{i}" for i in range(90)), *(f"in.f{i}.x" for i in range(70))),
+    "many fields": tree(
+        *(f"field{i}" for i in range(90)), *(f"in.f{i}.x" for i in range(70))
+    ),
     "deep": tree(".".join("abcdefghijklmnop"), "a.b.c.d[].e.f.g"),
 }
 
@@ -75,19 +86,28 @@ TREES = {
 class Shapes(Generator):
     def object(self, node: Node) -> bytes:
         """Return an object with most of the wanted fields and some others."""
-        draw, choice = self._random.random, self._random.choice
+        draw = self._random.random
+        choice = self._random.choice
         names = list(node.children)
         if len(names) > 12:
             names = self._random.sample(names, 5)
-        parts = [(name.encode(), self.at(node.children[name])) for name in names if draw() < 0.85]
+        parts = [
+            (name.encode(), self.at(node.children[name]))
+            for name in names
+            if draw() < 0.85
+        ]
         for _ in range(choice((0, 0, 1, 2))):
             known = [name.encode() for name in names[:2]]
-            parts.append((choice((b"x", b"xs", b"ke", b"field95", *known)), self.value()))
+            parts.append(
+                (choice((b"x", b"xs", b"ke", b"field95", *known)), self.value())
+            )
         if draw() < 0.3:
             self._random.shuffle(parts)
         comma, colon, around = self.marks()
         quoted = (self.quoted(name.decode()) for name, _ in parts)
-        fields = [name + colon + value for name, (_, value) in zip(quoted, parts, strict=True)]
+        fields = [
+            name + colon + value for name, (_, value) in zip(quoted, parts, strict=True)
+        ]
         return b"{%b%b}%b" % (around, comma.join(fields), around)
 
     def at(self, node: Node) -> bytes:
@@ -109,23 +129,33 @@ class Shapes(Generator):
         kind = self._random.random()
         if kind < 0.93:
             return json.dumps(text, ensure_ascii=kind > 0.9).encode()
-        choice, digits = self._random.choice, self._random.choice("xX")
+        choice = self._random.choice
+        digits = self._random.choice("xX")
         parts = []
         for each in text:
             units = memoryview(each.encode("utf-16-le")).cast("H")
-            plain, short = (json.dumps(each, ensure_ascii=ascii)[1:-1] for ascii in (False, True))
-            parts.append(choice((plain, short, "".join(f"\\u{unit:04{digits}}" for unit in units))))
+            plain, short = (
+                json.dumps(each, ensure_ascii=ascii)[1:-1] for ascii in (False, True)
+            )
+            parts.append(
+                choice(
+                    (plain, short, "".join(f"\\u{unit:04{digits}}" for unit in units))
+                )
+            )
         return f'"{"".join(parts)}"'.encode()
 
     def label(self) -> bytes:
         made = super().label()
         try:
-            return made if self._random.random() < 0.8 else self.quoted(json.loads(made))
+            return (
+                made if self._random.random() < 0.8 else self.quoted(json.loads(made))
+            )
         except ValueError:  # it is not JSON, or half a surrogate pair
             return made
 
     def scalar(self) -> bytes:
-        pick, kind = self._random.randrange, self._random.random()
+        pick = self._random.randrange
+        kind = self._random.random()
         if kind < 0.4:
             return self.label()
         if kind < 0.7:
@@ -136,7 +166,9 @@ class Shapes(Generator):
             point = b".%d" % pick(10 ** pick(1, 17)) if pick(2) else b""
             mark = self._random.choice((b"e", b"E", b"e+", b"E-", b"e-", b"E+"))
             return b"%d%b%b%d" % (pick(10 ** pick(1, 17)), point, mark, pick(120))
-        return self._random.choice((b"true", b"false", b"null", b"0", b"1e5", b"-0", b"{}", b"[]"))
+        return self._random.choice(
+            (b"true", b"false", b"null", b"0", b"1e5", b"-0", b"{}", b"[]")
+        )
 
     def shaped(self, root: Node, size: int) -> list[bytes]:
         """Return records: half unchanged, the rest mutated up to four times."""
@@ -169,7 +201,11 @@ def rows_of(node: Node, value: object) -> Iterator[Row]:
     """Yield the rows of a value at a node; NotPlainError if no log can express the value."""
     inner = bool(node.children) or node.elements is not None
     if node.many and not inner and isinstance(value, list):
-        yield node.slot, kinds.MAP if isinstance(value, Pairs) else kinds.LIST, len(value)
+        yield (
+            node.slot,
+            kinds.MAP if isinstance(value, Pairs) else kinds.LIST,
+            len(value),
+        )
         if isinstance(value, Pairs) and len({name for name, _ in value}) < len(value):
             raise NotPlainError
         for each in value:
@@ -219,7 +255,11 @@ def one(slot: int, value: object) -> Row:
     if isinstance(value, Whole):
         return slot, kinds.WHOLE, str(value)
     if isinstance(value, Number):
-        return slot, kinds.EXPONENT if "e" in value.lower() else kinds.NUMBER, str(value)
+        return (
+            slot,
+            kinds.EXPONENT if "e" in value.lower() else kinds.NUMBER,
+            str(value),
+        )
     if isinstance(value, str):
         return slot, kinds.TEXT, decodable(value)
     if value is None or isinstance(value, bool):
@@ -231,11 +271,14 @@ def one(slot: int, value: object) -> Row:
     return slot, kinds.OTHER, None
 
 
-INTEGER, BEHIND_POINT = r"-?(0|[1-9][0-9]{0,14})", r"\.[0-9]{1,30}"
+INTEGER = r"-?(0|[1-9][0-9]{0,14})"
+BEHIND_POINT = r"\.[0-9]{1,30}"
 FORMS = {
     kinds.WHOLE: re.compile(r"(?!-0)-?(0|[1-9][0-9]{0,18})", re.ASCII),
     kinds.NUMBER: re.compile(INTEGER + BEHIND_POINT, re.ASCII),
-    kinds.EXPONENT: re.compile(f"{INTEGER}({BEHIND_POINT})?[eE][+-]?[0-9]{{1,2}}", re.ASCII),
+    kinds.EXPONENT: re.compile(
+        f"{INTEGER}({BEHIND_POINT})?[eE][+-]?[0-9]{{1,2}}", re.ASCII
+    ),
     kinds.TRUE: re.compile("true"),
     kinds.FALSE: re.compile("false"),
     kinds.NULL: re.compile("null"),
@@ -251,14 +294,18 @@ class Scanner:
 
     def read(self, records: Records) -> list[list[Row] | None]:
         """Return the rows of every record; None where the scanner declines it."""
-        data, values = readonly_contiguous(records.data), readonly_contiguous(records.values)
-        number, done = np.empty(len(records), dtype=np.int64), 0
+        data = readonly_contiguous(records.data)
+        values = readonly_contiguous(records.values)
+        number = np.empty(len(records), dtype=np.int64)
+        done = 0
         found: list[list[Row] | None] = []
         while True:
             begin = done
             rows = np.empty((self._room, 4), dtype=np.int64)
             decoded = np.empty(self._room, dtype=np.uint8)
-            done, filled = self._logs(data, values, self._walk, begin, number, rows, decoded)
+            done, filled = self._logs(
+                data, values, self._walk, begin, number, rows, decoded
+            )
             content = records.data.tobytes() + decoded[:filled].tobytes()
             left = iter(rows[: np.maximum(number[begin:done], 0).sum()].tolist())
             for more in number[begin:done].tolist():
@@ -287,7 +334,9 @@ def part(node: Node, value: object) -> object:
         return value
     if node.children and isinstance(value, dict):
         return {
-            name: part(child, value[name]) for name, child in node.children.items() if name in value
+            name: part(child, value[name])
+            for name, child in node.children.items()
+            if name in value
         }
     if node.elements is not None and isinstance(value, list):
         return [part(node.elements, each) for each in value]
@@ -297,7 +346,9 @@ def part(node: Node, value: object) -> object:
 LOADS = json.JSONDecoder(
     object_pairs_hook=Pairs, parse_int=Whole, parse_float=Number, parse_constant=refuse
 )
-PLAIN_LOADS = json.JSONDecoder(parse_float=decimal, parse_int=whole, parse_constant=refuse)
+PLAIN_LOADS = json.JSONDecoder(
+    parse_float=decimal, parse_int=whole, parse_constant=refuse
+)
 
 
 def difference(
@@ -311,7 +362,9 @@ def difference(
     scanned = could = 0
     for value, depth, rows in zip(
         values,
-        nesting_depths(readonly_contiguous(records.data), readonly_contiguous(records.values)),
+        nesting_depths(
+            readonly_contiguous(records.data), readonly_contiguous(records.values)
+        ),
         scanner.read(records),
         strict=True,
     ):
@@ -328,22 +381,33 @@ def difference(
             pass
         could += expected is not None
         if rows is not None and rows != expected:
-            return f"{value!r}: the scanner says {rows}, json {expected}", scanned, could
+            return (
+                f"{value!r}: the scanner says {rows}, json {expected}",
+                scanned,
+                could,
+            )
         try:
-            decoded: object = decoder.decode(value) if depth <= NESTED_MAX else ValueError
+            decoded: object = (
+                decoder.decode(value) if depth <= NESTED_MAX else ValueError
+            )
         except ValueError:
             decoded = ValueError
         same = repr(part(scanner.root, decoded)) == repr(part(scanner.root, said))
         if not same:
             return f"{value!r}: decoded {decoded}, json says {said}", scanned, could
         if rows is not None and decoded is ValueError:
-            return f"{value!r}: the scanner says {rows}, and it cannot be decoded", scanned, could
+            return (
+                f"{value!r}: the scanner says {rows}, and it cannot be decoded",
+                scanned,
+                could,
+            )
     return None, scanned, could
 
 
 def mutations(records: int, seed: int) -> Iterator[tuple[str, list[bytes]]]:
     """Yield batches, `records` records in total, with the tree name of each batch."""
-    shapes, done = Shapes(seed), 0
+    shapes = Shapes(seed)
+    done = 0
     while done < records:
         for name, root in TREES.items():
             size = min(BATCH, records - done)

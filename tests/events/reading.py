@@ -30,7 +30,9 @@ def event_reader(events: EventsSettings, user: str | None = None) -> EventReader
 
 def reader(*, users: bool = False) -> SourceReader:
     """Return a reader for any stream key and time; the user is in "user", if any."""
-    return SourceReader(event_reader(FIELDS, "user" if users else None), ANY, earliest_ms=0)
+    return SourceReader(
+        event_reader(FIELDS, "user" if users else None), ANY, earliest_ms=0
+    )
 
 
 def one(parts: Iterable[tuple[T, list[Reject], int]]) -> tuple[T, list[Reject]]:
@@ -41,7 +43,9 @@ def one(parts: Iterable[tuple[T, list[Reject], int]]) -> tuple[T, list[Reject]]:
 def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> Events:
     """Return valid events (stream key, items, time in ms, user) as columns; `by` reuses a reader."""
     names = ("key", "items", "ts", "user")
-    values = [json.dumps(dict(zip(names, event, strict=False))).encode() for event in events]
+    values = [
+        json.dumps(dict(zip(names, event, strict=False))).encode() for event in events
+    ]
     users = any(len(event) > len(names) - 1 for event in events)
     found, rejects = one((by or reader(users=users)).read(Records.of(values)))
     assert not rejects, rejects
@@ -55,16 +59,25 @@ def shape(found: Events) -> list[tuple[int, str, dict[str, int]]]:
     amounts = events.amounts.tolist() or [1] * len(labels)
     ends = events.ends.tolist()
     return [
-        (time, events.key_names.name(key), dict(zip(labels[a:b], amounts[a:b], strict=True)))
+        (
+            time,
+            events.key_names.name(key),
+            dict(zip(labels[a:b], amounts[a:b], strict=True)),
+        )
         for time, key, a, b in zip(
             found.times.tolist(), events.keys.tolist(), [0, *ends], ends, strict=False
         )
     ]
 
 
-def rows(lane: Lane, tick: int, tally: Mapping[str, Mapping[str, int]], key: NoiseKey) -> Rows:
+def rows(
+    lane: Lane, tick: int, tally: Mapping[str, Mapping[str, int]], key: NoiseKey
+) -> Rows:
     """Return counts by stream key and label as in a commit; counts of 0 are left out."""
-    kept = {name: {label: n for label, n in items.items() if n} for name, items in tally.items()}
+    kept = {
+        name: {label: n for label, n in items.items() if n}
+        for name, items in tally.items()
+    }
     labels = [[label.encode() for label in items] for items in kept.values()]
     tags = [key.tags(name, of_key) for name, of_key in zip(kept, labels, strict=True)]
     return Rows(
@@ -73,6 +86,8 @@ def rows(lane: Lane, tick: int, tally: Mapping[str, Mapping[str, int]], key: Noi
         names=list(kept),
         starts=np.cumsum([0, *map(len, labels)]),
         labels=Texts.of(chain.from_iterable(labels)),
-        counts=np.array([n for items in kept.values() for n in items.values()], dtype=np.int64),
+        counts=np.array(
+            [n for items in kept.values() for n in items.values()], dtype=np.int64
+        ),
         tags=np.concatenate([*tags, np.empty((0, 2), dtype=np.uint64)]),
     )

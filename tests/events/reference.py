@@ -12,16 +12,30 @@ from typing import Any, NamedTuple
 LONGEST = 1_024
 MOST = 1 << 40
 # Milliseconds in a unit.
-TIMES = {unit: Fraction(1_000, 10**n) for unit, n in (("s", 0), ("ms", 3), ("us", 6), ("ns", 9))}
+TIMES = {
+    unit: Fraction(1_000, 10**n)
+    for unit, n in (("s", 0), ("ms", 3), ("us", 6), ("ns", 9))
+}
 NOTHING: Any = object()
 STEP = re.compile(r'("(?:[^"\\]|\\.)*"|[^.\[]+)(\[\])?(?:\.|$)')
 
 
 # With 0 for every digit: `datetime.fromisoformat` reads more, such as weeks.
 FRACTIONS = ["", *(point + "0" * digits for point in ".," for digits in range(1, 19))]
-CLOCKS = ["00:00", "0000", *(at + part for at in ("00:00:00", "000000") for part in FRACTIONS)]
+CLOCKS = [
+    "00:00",
+    "0000",
+    *(at + part for at in ("00:00:00", "000000") for part in FRACTIONS),
+]
 OFFSETS = [sign + form for sign in "+-" for form in ("00", "0000", "00:00")]
-ZONES = ["", *(space + zone for space in ("", " ") for zone in ("Z", "z", "UTC", "GMT", *OFFSETS))]
+ZONES = [
+    "",
+    *(
+        space + zone
+        for space in ("", " ")
+        for zone in ("Z", "z", "UTC", "GMT", *OFFSETS)
+    ),
+]
 ISO = {
     f"{date}{mark}{clock}{zone}"
     for date in ("0000-00-00", "00000000")
@@ -88,13 +102,21 @@ def unicode_only(value: Any) -> Any:
 def text_of(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value if isinstance(value, str) else str(value) if isinstance(value, int) else None
+    return (
+        value
+        if isinstance(value, str)
+        else str(value)
+        if isinstance(value, int)
+        else None
+    )
 
 
 def number_in(value: Any) -> Any:
     """Return a text that is exactly a number as that number; any other value as it is."""
     if isinstance(value, str) and NUMBER.fullmatch(value):
-        return json.loads(value, parse_float=Decimal, parse_int=lambda text: int(text[:4_000]))
+        return json.loads(
+            value, parse_float=Decimal, parse_int=lambda text: int(text[:4_000])
+        )
     return value
 
 
@@ -125,12 +147,16 @@ def matches(record: Any, condition: Mapping[str, Any]) -> bool:
     text, number = (text_of(value), number_of(value)) if there else (None, None)
     checks: dict[str, Callable[[Any], bool]] = {
         "exists": lambda wanted: there == wanted,
-        "in": lambda words: text is not None and text in [text_of(word) for word in words],
+        "in": lambda words: (
+            text is not None and text in [text_of(word) for word in words]
+        ),
         "not_in": lambda words: text not in [text_of(word) for word in words],
         "min": lambda least: number is not None and number >= least,
         "max": lambda most: number is not None and number <= most,
     }
-    return all(checks[name](given) for name, given in condition.items() if name != "field")
+    return all(
+        checks[name](given) for name, given in condition.items() if name != "field"
+    )
 
 
 def times(value: Any) -> int:
@@ -138,7 +164,9 @@ def times(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | Decimal) or value < 0:
         raise Refused
     # An exponent of more than 400 is beyond what readers keep.
-    if isinstance(value, Decimal) and (value.adjusted() > 400 or Fraction(value).denominator > 1):
+    if isinstance(value, Decimal) and (
+        value.adjusted() > 400 or Fraction(value).denominator > 1
+    ):
         raise Refused
     return min(int(value), MOST)
 
@@ -165,7 +193,9 @@ def in_steps(value: Any, of: Mapping[str, Any]) -> int:
     return int((exact - least) / step + Fraction(1, 2))
 
 
-def summed(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[str | int, int]]:
+def summed(
+    record: Any, view: Mapping[str, Any], empty: bool
+) -> list[tuple[str | int, int]]:
     """Return the items, each with the number beside it or the event's, in steps."""
     of, plainly = view["sum"], {name: of for name, of in view.items() if name != "sum"}
     items = items_of(record, plainly, empty)
@@ -175,7 +205,8 @@ def summed(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[str 
     if not any(many for _, many in number):
         steps = in_steps(at(record, of["field"]), of)
         return [(label, steps) for label, _ in items]
-    names, listed = [name for name, _ in number], [many for _, many in number].index(True) + 1
+    names = [name for name, _ in number]
+    listed = [many for _, many in number].index(True) + 1
     label = [name for name, _ in steps_of(view["items"])][listed:]
     found = []
     for element in walk(record, names[:listed]):
@@ -185,10 +216,14 @@ def summed(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[str 
     return [(item, steps) for (item, _), steps in zip(items, found, strict=True)]
 
 
-def items_of(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[str | int, int]]:
+def items_of(
+    record: Any, view: Mapping[str, Any], empty: bool
+) -> list[tuple[str | int, int]]:
     if "sum" in view:
         return summed(record, view, empty)
-    steps, edges, count = steps_of(view["items"]), view.get("buckets"), view.get("count")
+    steps = steps_of(view["items"])
+    edges = view.get("buckets")
+    count = view.get("count")
     lists = [place for place, (_, many) in enumerate(steps, 1) if many]
     names = [name for name, _ in steps]
     found = walk(record, names[: lists[0]] if lists else names)
@@ -208,7 +243,9 @@ def items_of(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[st
         value = walk(element, rest)
         if empty and (value is None or value is NOTHING):
             continue
-        counted = [] if count is None else [name for name, _ in steps_of(count)][lists[0] :]
+        counted = (
+            [] if count is None else [name for name, _ in steps_of(count)][lists[0] :]
+        )
         often = 1 if count is None else times(walk(element, counted))
         items.append((one(value, edges), often))
     return items
@@ -219,14 +256,17 @@ def iso_of(text: str) -> Fraction | int:
     form = re.sub("[0-9]", "0", zoned)
     if form not in ISO or (zoned != text and form in ISO_WITHOUT_ZONE):
         raise Refused
-    date, clock = zoned[: 10 if "-" in zoned[:5] else 8], zoned[11 if "-" in zoned[:5] else 9 :]
+    date = zoned[: 10 if "-" in zoned[:5] else 8]
+    clock = zoned[11 if "-" in zoned[:5] else 9 :]
     clock = clock.replace(" ", "").replace("UTC", "Z").replace("GMT", "Z").upper()
     seconds = 0
     if re.match("24:?00($|[^0-9:]|:?00([.,]0*)?($|[^0-9.,]))", clock):
-        clock, seconds = "00" + clock[2:], 86_400
+        clock = "00" + clock[2:]
+        seconds = 86_400
     if leaping := re.match("[0-9]{2}:?[0-9]{2}:?60", clock):
         end = leaping.end()
-        clock, seconds = clock[: end - 2] + "59" + clock[end:], 1
+        clock = clock[: end - 2] + "59" + clock[end:]
+        seconds = 1
     if re.search("[-+][0-9]{2}:?[6-9][0-9]$", clock):
         raise Refused  # Python reads +00:60
     fraction = re.search("[.,][0-9]+", clock)
@@ -238,11 +278,15 @@ def iso_of(text: str) -> Fraction | int:
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if seconds == 1 and moment.astimezone(UTC).strftime("%H:%M") != "23:59":
         raise Refused
-    since = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(seconds=1) + seconds
+    since = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
+        seconds=1
+    ) + seconds
     return since * 1_000 + (Fraction("0." + fraction[0][1:]) * 1_000 if fraction else 0)
 
 
-ISO_WITHOUT_ZONE = {form for form in ISO if re.search("[0-9]$", form) and "+" not in form[8:]}
+ISO_WITHOUT_ZONE = {
+    form for form in ISO if re.search("[0-9]$", form) and "+" not in form[8:]
+}
 ISO_WITHOUT_ZONE = {form for form in ISO_WITHOUT_ZONE if "-" not in form[9:]}
 
 
@@ -307,7 +351,9 @@ def event(
         seen: list[Looked | None] = []
         for view in views_of(events, histograms):
             try:
-                selected = all(matches(record, condition) for condition in view.get("where", []))
+                selected = all(
+                    matches(record, condition) for condition in view.get("where", [])
+                )
             except Refused:
                 return "rejected"
             if not selected:
@@ -316,7 +362,11 @@ def event(
             looking = True
             name = None
             if view["key"] != "$all":
-                name = is_name(key) if view["key"] == "$key" else label(at(record, view["key"]))
+                name = (
+                    is_name(key)
+                    if view["key"] == "$key"
+                    else label(at(record, view["key"]))
+                )
             seen.append(Looked(name, items_of(record, view, empty)))
         who = None
         if user is not None and looking:
@@ -326,7 +376,9 @@ def event(
             who = label(who)
         time = None
         if "timestamp" in events:
-            time = time_of(at(record, events["timestamp"]), events.get("timestamp_unit", "ms"))
+            time = time_of(
+                at(record, events["timestamp"]), events.get("timestamp_unit", "ms")
+            )
     except Refused:
         return "rejected" if looking else "skipped"
     return Found(time, who, tuple(seen))

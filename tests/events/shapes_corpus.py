@@ -34,7 +34,21 @@ from workers.settings.settings import Settings, settings_of
 
 BATCH = 250
 NAMES = (
-    *("a", "b", "c", "ab", "shop", "item", "n", "é", "x.y", "$t", "a b", "[]", "schlüssel"),
+    *(
+        "a",
+        "b",
+        "c",
+        "ab",
+        "shop",
+        "item",
+        "n",
+        "é",
+        "x.y",
+        "$t",
+        "a b",
+        "[]",
+        "schlüssel",
+    ),
     "long" * 8,
 )
 UNITS = ("ms", "s", "us", "ns", "iso")
@@ -83,7 +97,11 @@ class Maker:
     def name(self) -> str:
         name = self.choose.choice(NAMES) if self.choose.random() < 0.997 else 'q"'
         quoted = any(mark in name for mark in '. []"$') or self.choose.random() < 0.1
-        return json.dumps(name, ensure_ascii=self.choose.random() < 0.5) if quoted else name
+        return (
+            json.dumps(name, ensure_ascii=self.choose.random() < 0.5)
+            if quoted
+            else name
+        )
 
     def looked(self) -> tuple[dict[str, Any], list[Role]]:
         """Return items, perhaps with a count, a sum and buckets, and their values in an event."""
@@ -91,8 +109,10 @@ class Maker:
         own: dict[str, Any] = {}
         one: One = a_label
         if choose.random() < 0.3:
-            own["buckets"], one = choose.choice(EDGES), a_number
-        kind, roles = choose.random(), []
+            own["buckets"] = choose.choice(EDGES)
+            one = a_number
+        kind = choose.random()
+        roles = []
         if kind < 0.45:
             where = self.path(2) + "[]"
             own["items"] = where + "." + self.path(2)
@@ -119,16 +139,20 @@ class Maker:
 
     def where(self) -> tuple[list[dict[str, Any]], list[Role]]:
         """Return conditions, and fields that sometimes satisfy them."""
-        choose, conditions, roles = self.choose, [], []
+        choose = self.choose
+        conditions = []
+        roles = []
         for _ in range(choose.choice((1, 1, 2))):
             condition: dict[str, Any] = {"field": self.path()}
             one: One = a_label
             kind = choose.randrange(5)
             if kind == 0:
                 given = choose.sample(WORDS, choose.randrange(1, 5))
-                condition["in"], one = given, some_of(WORDS if choose.random() < 0.5 else given)
+                condition["in"] = given
+                one = some_of(WORDS if choose.random() < 0.5 else given)
             elif kind == 1:
-                condition["not_in"], one = choose.sample(WORDS, 2), some_of(WORDS)
+                condition["not_in"] = choose.sample(WORDS, 2)
+                one = some_of(WORDS)
             elif kind == 2:
                 condition["exists"] = choose.random() < 0.6
             else:
@@ -156,7 +180,8 @@ class Maker:
         key = choose.choice((self.path(), self.path(), "$key", "$all"))
         events: dict[str, Any] = {"key": key, **own}
         if choose.random() < 0.7:
-            events["timestamp"], events["timestamp_unit"] = self.path(), choose.choice(UNITS)
+            events["timestamp"] = self.path()
+            events["timestamp_unit"] = choose.choice(UNITS)
             roles.append(Role(events["timestamp"], a_time(events["timestamp_unit"])))
         if choose.random() < 0.3:
             events["missing"] = "empty"
@@ -184,7 +209,12 @@ class Maker:
         if settings is None:
             return None
         return Case(
-            events, histograms, user, EventReader(settings.shape), views_of(settings), roles
+            events,
+            histograms,
+            user,
+            EventReader(settings.shape),
+            views_of(settings),
+            roles,
         )
 
     def record(self, case: Case) -> dict[str, Any]:
@@ -196,10 +226,14 @@ class Maker:
         for role in roles:
             self._put(record, steps_of(role.path), role.one)
         if self.choose.random() < 0.3:
-            record["further"] = self.choose.choice((1, "x", [1, {"a": None}], {"items": [1]}, None))
+            record["further"] = self.choose.choice(
+                (1, "x", [1, {"a": None}], {"items": [1]}, None)
+            )
         return record
 
-    def _put(self, value: dict[str, Any], steps: Sequence[tuple[str, bool]], one: One) -> None:
+    def _put(
+        self, value: dict[str, Any], steps: Sequence[tuple[str, bool]], one: One
+    ) -> None:
         (name, many), *rest = steps
         if many:
             if not isinstance(value.get(name), list):
@@ -298,7 +332,9 @@ def settings_or_none(
         return None
 
 
-def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, Found | str]:
+def told(
+    case: Case, spans: EventSpans, rejects: Sequence[Reject]
+) -> dict[int, Found | str]:
     """Return a reader's result for every record; nothing for skipped ones."""
     data = spans.data.tobytes()
     layout = case.reader.layout
@@ -310,25 +346,41 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
     views = []
     for place in range(len(layout.names)):
         spanned = spans.columns[layout.column_of[place]]
-        labels, amounts = spanned.labels.tolist(), spanned.amounts.tolist()
+        labels = spanned.labels.tolist()
+        amounts = spanned.amounts.tolist()
         bucketed = layout.items_of[layout.column_of[place]].edges is not None
-        named = [span[0] for span in labels] if bucketed else [text(span) for span in labels]
+        named = (
+            [span[0] for span in labels]
+            if bucketed
+            else [text(span) for span in labels]
+        )
         column = spans.keys[layout.key_of[place]]
         keys: list[Any] = [None] * len(spans)
         if column is not None:
             keys = [text(span) for span in column.tolist()]
         counted = list(zip(named, amounts, strict=True))
-        rows = zip(keys, spans.first[place].tolist(), spans.number[place].tolist(), strict=True)
-        views.append([Looked(key, counted[at : at + n]) if n >= 0 else None for key, at, n in rows])
+        rows = zip(
+            keys, spans.first[place].tolist(), spans.number[place].tolist(), strict=True
+        )
+        views.append(
+            [
+                Looked(key, counted[at : at + n]) if n >= 0 else None
+                for key, at, n in rows
+            ]
+        )
     users: list[str | None] = [None] * len(spans)
     if spans.users is not None:
         users = [text(span) for span in spans.users.tolist()]
     found: dict[int, Found | str] = {reject.index: "rejected" for reject in rejects}
-    for row, (index, at) in enumerate(zip(spans.index.tolist(), spans.times.tolist(), strict=True)):
+    for row, (index, at) in enumerate(
+        zip(spans.index.tolist(), spans.times.tolist(), strict=True)
+    ):
         seen = tuple(views[place][row] for place in of)
         looked = any(view is not None for view in seen)
         found[index] = Found(
-            None if "timestamp" not in case.events else at, users[row] if looked else None, seen
+            None if "timestamp" not in case.events else at,
+            users[row] if looked else None,
+            seen,
         )
     return found
 
@@ -336,7 +388,11 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
 def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, int]:
     """Return the first record on which two of the readers differ, records scanned, and events."""
     keys = [
-        None if place % 40 == 0 else b"\xff" if place % 40 == 1 else b"k%d" % (place % 7)
+        None
+        if place % 40 == 0
+        else b"\xff"
+        if place % 40 == 1
+        else b"k%d" % (place % 7)
         for place in range(len(values))
     ]
     records = Records.of(values, keys, range(len(values)))
@@ -346,7 +402,8 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
         "scanner": told(case, fast, fast_rejects),
         "general reader": told(case, slow, slow_rejects),
     }
-    scanned, events = len(values) - fast.declined, len(slow)
+    scanned = len(values) - fast.declined
+    events = len(slow)
     for place, (value, key) in enumerate(zip(values, keys, strict=True)):
         try:
             expected = event(plain(value), key, case.events, case.histograms, case.user)
@@ -354,9 +411,17 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
             expected = "rejected"
         for who, found in said.items():
             if found.get(place, "skipped") != expected:
-                why = [reject.reason for reject in slow_rejects if reject.index == place]
-                differs = f"{who}: {found.get(place, 'skipped')} {why}\nreference: {expected}"
-                return f"{case.shown}\n{value!r}, key {key!r}:\n{differs}", scanned, events
+                why = [
+                    reject.reason for reject in slow_rejects if reject.index == place
+                ]
+                differs = (
+                    f"{who}: {found.get(place, 'skipped')} {why}\nreference: {expected}"
+                )
+                return (
+                    f"{case.shown}\n{value!r}, key {key!r}:\n{differs}",
+                    scanned,
+                    events,
+                )
     said_both = f"{case.shown}: {fast_rejects} with the scanner, {slow_rejects} without"
     return None if fast_rejects == slow_rejects else said_both, scanned, events
 

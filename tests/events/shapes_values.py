@@ -8,7 +8,9 @@ from typing import Any
 
 One = Callable[[random.Random], Any]
 # `json.dumps` reuses its encoder only for the ASCII default.
-WRITERS = tuple(json.JSONEncoder(ensure_ascii=ascii_only).encode for ascii_only in (False, True))
+WRITERS = tuple(
+    json.JSONEncoder(ensure_ascii=ascii_only).encode for ascii_only in (False, True)
+)
 
 
 class Raw(str):
@@ -20,11 +22,20 @@ def dumped(value: Any, choose: random.Random) -> str:
         return str(value)
     if isinstance(value, dict):
         comma, colon = choose.choice(((",", ":"), (", ", ": "), (" ,", "\n:")))
-        fields = [dumped(name, choose) + colon + dumped(of, choose) for name, of in value.items()]
+        fields = [
+            dumped(name, choose) + colon + dumped(of, choose)
+            for name, of in value.items()
+        ]
         return "{" + comma.join(fields) + "}"
     if isinstance(value, list):
-        return "[" + choose.choice((",", ", ")).join(dumped(inner, choose) for inner in value) + "]"
-    in_ascii = choose.random() < 0.005 or any("\ud800" <= each < "\ue000" for each in str(value))
+        return (
+            "["
+            + choose.choice((",", ", ")).join(dumped(inner, choose) for inner in value)
+            + "]"
+        )
+    in_ascii = choose.random() < 0.005 or any(
+        "\ud800" <= each < "\ue000" for each in str(value)
+    )
     return WRITERS[in_ascii](value)
 
 
@@ -33,8 +44,11 @@ def a_label(choose: random.Random) -> Any:
     if kind < 0.7:
         return choose.choice("abcdefgh") + str(choose.randrange(4))
     if kind < 0.985:
-        return choose.choice((0, 1, -1, 17, 999_999_999_999_999_999, -123_456, True, False))
-    quoted, long = 'a "quoted" \\ one', ("x" * 1024, "é" * 512)
+        return choose.choice(
+            (0, 1, -1, 17, 999_999_999_999_999_999, -123_456, True, False)
+        )
+    quoted = 'a "quoted" \\ one'
+    long = ("x" * 1024, "é" * 512)
     return choose.choice(
         ("", "é商\U0001f600", long[0], quoted, "\x00\n", long[1], 10**18, -(10**30))
     )
@@ -70,15 +84,27 @@ def a_time(unit: str) -> One:
         if unit == "iso":
             rare = choose.random() < 0.03
             at = time.gmtime(min(ms // 1_000, 2**34))
-            fractions = ("", "", ".5", ".123", ".999999", *((".123456789", ",25") if rare else ()))
+            fractions = (
+                "",
+                "",
+                ".5",
+                ".123",
+                ".999999",
+                *((".123456789", ",25") if rare else ()),
+            )
             odd = ("z", "-00:00", " UTC", "Z[UTC]", " +01", "+01:00[Europe/Berlin]")
-            zones = odd if rare else ("Z", "", "+00:00", "+02:00", "-0530", "+00", "-05")
+            zones = (
+                odd if rare else ("Z", "", "+00:00", "+02:00", "-0530", "+00", "-05")
+            )
             mark = choose.choice("t" if rare else "T ")
             text = time.strftime(f"%Y-%m-%d{mark}%H:%M:%S", at)
             return text + choose.choice(fractions) + choose.choice(zones)
         if unit == "s":
-            s, whole = ms / 1_000, ms // 1_000
-            return Raw(choose.choice((str(whole), f"{s:.3f}", repr(s), f"{whole}.9999")))
+            s = ms / 1_000
+            whole = ms // 1_000
+            return Raw(
+                choose.choice((str(whole), f"{s:.3f}", repr(s), f"{whole}.9999"))
+            )
         below_ms = choose.randrange(1 if unit == "ms" else 1_000)
         since = ms * {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit] + below_ms
         return str(since) if choose.random() < 0.1 else since
@@ -93,10 +119,26 @@ def a_user(choose: random.Random) -> Any:
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 5, "5", "", "x", [], {}, [None], ["x", 5], [[]], [{}]),
     *({"a": 1}, {"a": -1}, {"a": 1.5}, {"5": 5, "": 0}, "x" * 1025),
-    *map(Raw, ("1.0", "1.5", "1e3", "-0", "1e400", "12345678901234567890", "9007199254740993")),
+    *map(
+        Raw,
+        (
+            "1.0",
+            "1.5",
+            "1e3",
+            "-0",
+            "1e400",
+            "12345678901234567890",
+            "9007199254740993",
+        ),
+    ),
     *map(Raw, ("-0.5", '{"a":1,"a":2}', "9007199254740992", "9007199254740.9921")),
     Raw("0.00000000000000000001"),
-    *("2026-01-02T03:04:05Z", "2026-02-30T00:00:00Z", "1969-12-31T23:59:59Z", "2026-01-02T03:04"),
+    *(
+        "2026-01-02T03:04:05Z",
+        "2026-02-30T00:00:00Z",
+        "1969-12-31T23:59:59Z",
+        "2026-01-02T03:04",
+    ),
     *(
         "\ud83d",
         "a\udc00b",
@@ -122,7 +164,8 @@ def many(one: One, *, objects: bool) -> One:
     """Return a generator of a value, a list of values, or an object of counts."""
 
     def drawn(choose: random.Random) -> Any:
-        number, kind = choose.choice((0, 1, 2, 3, 9)), choose.random()
+        number = choose.choice((0, 1, 2, 3, 9))
+        kind = choose.random()
         if objects and kind < 0.4:
             return {str(a_label(choose)): a_count(choose) for _ in range(number)}
         return one(choose) if kind < 0.5 else [one(choose) for _ in range(number)]

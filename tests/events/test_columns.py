@@ -29,7 +29,12 @@ from workers.pipeline.intake import Intake
 
 KEY = NoiseKey(bytes(32))
 
-LANES = [Lane(10, 0, 1, 1), Lane(10, 50, 2, 1), Lane(1_000, 0, 3, 2), Lane(7, 0, 100, 5)]
+LANES = [
+    Lane(10, 0, 1, 1),
+    Lane(10, 50, 2, 1),
+    Lane(1_000, 0, 3, 2),
+    Lane(7, 0, 100, 5),
+]
 LABELS = st.sampled_from([f"l{i}" for i in range(24)])
 ITEMS = st.one_of(
     LABELS,
@@ -37,7 +42,9 @@ ITEMS = st.one_of(
     st.lists(LABELS, min_size=14, max_size=24),
     st.dictionaries(LABELS, st.integers(0, 4), max_size=5),
 )
-EVENTS = st.lists(st.tuples(st.sampled_from("abc"), ITEMS, st.integers(0, 300)), max_size=40)
+EVENTS = st.lists(
+    st.tuples(st.sampled_from("abc"), ITEMS, st.integers(0, 300)), max_size=40
+)
 
 
 def plainly(batches: list[list[Any]], grace_ms: int) -> tuple[Counter[Any], set[Any]]:
@@ -58,7 +65,8 @@ def plainly(batches: list[list[Any]], grace_ms: int) -> tuple[Counter[Any], set[
 
 def counted(batches: list[Events], grace_ms: int) -> tuple[Counter[Any], set[Any]]:
     """Return the same from commits after every second batch, and check the tags."""
-    intake, sequences = Intake(LANES, grace_ms, KEY), [0]
+    intake = Intake(LANES, grace_ms, KEY)
+    sequences = [0]
     counts: Counter[Any] = Counter()
     named: set[Any] = set()
     for i, batch in enumerate([*batches, None]):
@@ -71,7 +79,9 @@ def counted(batches: list[Events], grace_ms: int) -> tuple[Counter[Any], set[Any
                 part = section.contributions()
                 named.update((section.lane, section.tick, key) for key in part.keys)
                 keys = [part.keys[at] for at in part.key_of_row.tolist()]
-                rows = zip(keys, part.labels, part.counts.tolist(), part.tags, strict=True)
+                rows = zip(
+                    keys, part.labels, part.counts.tolist(), part.tags, strict=True
+                )
                 for key, label, n, tag in rows:
                     assert (tag == KEY.tags(key, [label])[0]).all() and n > 0
                     counts[section.lane, section.tick, key, label.decode()] += n
@@ -90,14 +100,22 @@ def test_columns_count_what_the_events_say(
     batches: list[list[Any]], grace_ms: int, texts_max: int, held: int
 ) -> None:
     """Covers bounding, ticks, sums and tags, for any event and any vocabulary boundary."""
-    with patch.object(vocabulary, "TEXTS_MAX", texts_max), patch.object(pairs, "SLOTS", held):
+    with (
+        patch.object(vocabulary, "TEXTS_MAX", texts_max),
+        patch.object(pairs, "SLOTS", held),
+    ):
         by = reader()
         found = counted([columns(batch, by) for batch in batches], grace_ms)
         assert found == plainly(batches, grace_ms)
 
 
 def test_an_event_holds_each_label_once_in_the_order_of_first_occurrence() -> None:
-    rows = [("a", ["x", "y", "x"], 5), ("b", {"y": 3, "z": 0}, 6), ("a", "x", 7), ("c", [], 8)]
+    rows = [
+        ("a", ["x", "y", "x"], 5),
+        ("b", {"y": 3, "z": 0}, 6),
+        ("a", "x", 7),
+        ("c", [], 8),
+    ]
     found = columns(rows)
     assert shape(found) == [
         (5, "a", {"x": 2, "y": 1}),
@@ -106,13 +124,18 @@ def test_an_event_holds_each_label_once_in_the_order_of_first_occurrence() -> No
         (8, "c", {}),
     ]
     assert list(shape(found)[0][2]) == ["x", "y"]
-    assert shape(found.select(np.array([1, 3]))) == [(6, "b", {"y": 3, "z": 0}), (8, "c", {})]
+    assert shape(found.select(np.array([1, 3]))) == [
+        (6, "b", {"y": 3, "z": 0}),
+        (8, "c", {}),
+    ]
     assert shape(found.select(np.array([2]))) == [(7, "a", {"x": 1})]
 
 
 def test_views_of_one_field_share_its_vocabulary() -> None:
     """A pair counted by both is then known to both; buckets of the field have separate codes."""
-    key, items, n = parse("key"), parse("items"), parse("n")
+    key = parse("key")
+    items = parse("items")
+    n = parse("n")
     views = {
         "all": View(key, items),
         "some": View(key, items, where=(Condition(field="key", in_=("a",)),)),
@@ -122,13 +145,19 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
     by = SourceReader(
         EventReader(Shape(MappingProxyType(views))), dict.fromkeys(views), earliest_ms=0
     )
-    objects = [{"key": "b", "items": ["x", "z"], "n": 7}, {"key": "a", "items": ["y", "x"], "n": 4}]
+    objects = [
+        {"key": "b", "items": ["x", "z"], "n": 7},
+        {"key": "a", "items": ["y", "x"], "n": 4},
+    ]
     found, rejects = by.read_objects(objects)
     assert not rejects
     names = {name: columns.label_names for name, columns in found.views.items()}
     assert names["all"] is names["some"]
     assert len({id(each) for each in names.values()}) == 3
-    texts = {name: list(names[name].texts(columns.labels)) for name, columns in found.views.items()}
+    texts = {
+        name: list(names[name].texts(columns.labels))
+        for name, columns in found.views.items()
+    }
     # Text found for one view is there for the other, and the names tell which fields it uses.
     assert texts["all"] == texts["some"] == [b"x", b"z", b"y", b"x"]
     assert texts["texts"] == [b"7", b"4"] and texts["buckets"] == [b">=5", b"[0,5)"]
@@ -147,15 +176,21 @@ def looked(columns: EventColumns) -> Iterator[tuple[str, list[bytes]] | None]:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("undeclared", [False, True])
-def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool) -> None:
+def test_views_of_one_field_see_what_each_sees_alone(
+    seed: int, undeclared: bool
+) -> None:
     """They share labels, but every view selects its own events."""
-    rng, key, items = np.random.default_rng(seed), parse("key"), parse("items")
+    rng = np.random.default_rng(seed)
+    key = parse("key")
+    items = parse("items")
     kinds = [("a",), ("b", "c"), ("c",)][: 1 + seed % 3]
     views = {
         str(i): View(key, items, where=(Condition(field="kind", in_=kind),))
         for i, kind in enumerate(kinds)
     }
-    views["other key"] = View(parse("kind"), items, where=(Condition(field="kind", in_=("c",)),))
+    views["other key"] = View(
+        parse("kind"), items, where=(Condition(field="kind", in_=("c",)),)
+    )
     objects = [
         {
             "key": f"k{rng.integers(3)}",
@@ -178,7 +213,9 @@ def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool
     if undeclared:  # a record that one of them rejects is no event for the others
         counted_kinds = {each for kind in kinds for each in kind}
         objects = [
-            each for each in objects if each["key"] != "k2" or each["kind"] not in counted_kinds
+            each
+            for each in objects
+            if each["key"] != "k2" or each["kind"] not in counted_kinds
         ]
         undeclared = False
     for name in views:
@@ -186,7 +223,8 @@ def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool
 
 
 @pytest.mark.parametrize(
-    ("repeated", "wanted"), [(LAST, [7, 2, 1]), (ADDED_UP, [8, 2, 1]), (FIRST, [1, 2, 1])]
+    ("repeated", "wanted"),
+    [(LAST, [7, 2, 1]), (ADDED_UP, [8, 2, 1]), (FIRST, [1, 2, 1])],
 )
 @pytest.mark.parametrize("others", [0, 30])
 def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last_or_first(
@@ -200,8 +238,11 @@ def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last_or_first(
     labels = np.array([4, 5, 4, *range(6, 6 + others), 4], dtype=np.int32)
     amounts = np.array([1, 2, 7, *[3] * others, 1])
     number = np.array([3 + others, 1])
-    keys, first = np.zeros(2, dtype=np.int32), np.cumsum(number) - number
-    made = coder.columns(keys, Vocabulary(), first, number, labels, amounts, repeated=repeated)
+    keys = np.zeros(2, dtype=np.int32)
+    first = np.cumsum(number) - number
+    made = coder.columns(
+        keys, Vocabulary(), first, number, labels, amounts, repeated=repeated
+    )
     assert made.labels.tolist() == [4, 5, *range(6, 6 + others), 4]
     assert made.amounts.tolist() == [*wanted[:2], *[3] * others, wanted[2]]
     assert made.ends.tolist() == [2 + others, 3 + others]

@@ -95,7 +95,8 @@ def test_utf8_is_what_cpython_says_it_is() -> None:
     texts = [head + tail for head, tail in product(heads, [b"", *tails])]
     generator = random.Random(1)
     texts += [
-        bytes(generator.choices(range(0x70, 256), k=generator.randrange(9))) for _ in range(20_000)
+        bytes(generator.choices(range(0x70, 256), k=generator.randrange(9)))
+        for _ in range(20_000)
     ]
     records = Records.of(texts)
     valid = json_scanner.valid_texts(records.data, records.values, 1_024)

@@ -11,7 +11,9 @@ from tests.events.json_log_corpus import tree
 from workers.events.json import JsonDecoder
 from workers.events.tree import Wanted, build
 
-DECODER = JsonDecoder(tree("order.lines[].sku", "order.id", "tags[]", "meta", "ts", many=["meta"]))
+DECODER = JsonDecoder(
+    tree("order.lines[].sku", "order.id", "tags[]", "meta", "ts", many=["meta"])
+)
 
 
 def test_only_what_is_wanted_is_there() -> None:
@@ -35,7 +37,9 @@ def test_only_what_is_wanted_is_there() -> None:
         (b'{"tags":{"a":1}}', {"tags": {"a": 1}}),
     ],
 )
-def test_a_record_of_another_shape_is_there_whole(value: bytes, expected: object) -> None:
+def test_a_record_of_another_shape_is_there_whole(
+    value: bytes, expected: object
+) -> None:
     """The message can then name the invalid field."""
     assert DECODER.decode(value) == expected
 
@@ -58,7 +62,16 @@ def test_numbers_are_what_is_written(text: str, expected: object) -> None:
 
 
 NOT_JSON = (
-    *(b"", b" ", b"{", b'{"ts":}', b'{"ts":01}', b'{"ts":NaN}', b'{"ts":1}x', b'{"x":"\x00"}'),
+    *(
+        b"",
+        b" ",
+        b"{",
+        b'{"ts":}',
+        b'{"ts":01}',
+        b'{"ts":NaN}',
+        b'{"ts":1}x',
+        b'{"x":"\x00"}',
+    ),
     *(
         b'\xef\xbb\xbf\xef\xbb\xbf{"ts":1}',
         b' \xef\xbb\xbf{"ts":1}',
@@ -66,7 +79,12 @@ NOT_JSON = (
         b'{"ts":"a\nb"}',
     ),
     *(b'{"order":5,"x":"\xff"}', b'{"x":"\xff","ts":1}', b'{"\xff":1}', b"[" * 100_000),
-    *(b'{"x":NaN}', b'{"x":-Infinity,"y":"\\ud800"}', b'{"x":"\\ud80"}', b'{"x":"a \\x22"}'),
+    *(
+        b'{"x":NaN}',
+        b'{"x":-Infinity,"y":"\\ud800"}',
+        b'{"x":"\\ud80"}',
+        b'{"x":"a \\x22"}',
+    ),
 )
 
 
@@ -76,13 +94,17 @@ def test_what_is_not_json_is_not_json(value: bytes) -> None:
     with pytest.raises(ValueError, match=r"^not JSON$") as caught:
         DECODER.decode(value)
     error = caught.value
-    assert error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)
+    assert error.__cause__ is None and (
+        error.__suppress_context__ or error.__context__ is None
+    )
 
 
 def test_all_that_is_json_is_decoded() -> None:
     """msgspec refuses half a surrogate pair everywhere, and integers that Python would not print."""
     long = b"9" * 5_000
-    assert DECODER.decode(b'{"x":"\\ud83d","\\udc00":1,"ts":1,"y":%b}' % long)["ts"] == 1  # type: ignore[index]
+    assert (
+        DECODER.decode(b'{"x":"\\ud83d","\\udc00":1,"ts":1,"y":%b}' % long)["ts"] == 1  # type: ignore[index]
+    )
     found = DECODER.decode(b'{"ts":[-%b,"\\ud83d",1.50]}' % long)
     assert found == {"ts": [-(10**4299), "\ud83d", Decimal("1.50")]}
     assert DECODER.decode(b'\xef\xbb\xbf {"ts":1}') == {"ts": 1}
@@ -90,7 +112,19 @@ def test_all_that_is_json_is_decoded() -> None:
 
 def test_any_name_is_found() -> None:
     """Covers names that Python or msgspec treat specially, also those new to the process."""
-    names = ["a.b", "class", "", "a b", "1", '"', "\\", "é", "žluťoučký", "商品", "\U0001f600"]
+    names = [
+        "a.b",
+        "class",
+        "",
+        "a b",
+        "1",
+        '"',
+        "\\",
+        "é",
+        "žluťoučký",
+        "商品",
+        "\U0001f600",
+    ]
     names += ["__init__", "total"]
     pairs = enumerate(product(names, repeat=2))
     JsonDecoder(build([Wanted(pair, None, slot) for slot, pair in pairs]))

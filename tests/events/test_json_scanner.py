@@ -68,7 +68,9 @@ PLACES = {
         b'{"order":@} {"order":{"lines":@,"id":1}} {"order":{"lines":[{"sku":@}]},"ts":@} '
         b'{"order":null@}'
     ).split(),
-    "several": (b'{"m":@,"ts":1} {"l":@} {"b":@} {"m":null,"l":null,"b":null,"ts":@}').split(),
+    "several": (
+        b'{"m":@,"ts":1} {"l":@} {"b":@} {"m":null,"l":null,"b":null,"ts":@}'
+    ).split(),
 }
 NAMED = (
     b'{"@":1,"key":"k","items":["a"]} {"items":{"@":1}} {"items":{"a":1,"@":2}} '
@@ -77,7 +79,9 @@ NAMED = (
     b'{"items":["@","@"],"key":"@","@":"@"}'
 ).split()
 # String rules must also hold before and after escapes; a name has several spellings.
-ESCAPED = [b"\\u0061" + part + b"\\n" for part in (*UTF8, *NOT_UTF8, *CONTROLS, *ESCAPES)]
+ESCAPED = [
+    b"\\u0061" + part + b"\\n" for part in (*UTF8, *NOT_UTF8, *CONTROLS, *ESCAPES)
+]
 ESCAPED += (
     b"\\uD83D\\uDE00 \\u07ff\\u0800 \\uffff\\uD800\\uDC00 \\uDBFF\\uDFFF \\ud7ff\\ue000 b\\u0000 "
     b"\\u0062\\ \\ud83d\\nde00 \\u006bey ke\\u0079 ite\\u006ds \\u0069\\u0074\\u0065\\u006d\\u0073"
@@ -95,19 +99,36 @@ def corpus() -> Iterator[tuple[str, list[bytes]]]:
     for name, places in PLACES.items():
         values = (*VALUES, *LONG, *(b'"%b"' % inside for inside in ESCAPED))
         yield name, [place.replace(b"@", value) for place in places for value in values]
-    yield "flat", [place.replace(b"@", inside) for place in NAMED for inside in (*INSIDE, *ESCAPED)]
+    yield (
+        "flat",
+        [
+            place.replace(b"@", inside)
+            for place in NAMED
+            for inside in (*INSIDE, *ESCAPED)
+        ],
+    )
     for name, root in TREES.items():
         shapes = Shapes(1)
         made = [shapes.object(root) for _ in range(60)]
         yield name, [each[:n] for each in made[:4] for n in range(len(each))]
-        cuts = [(each[:n], each[n:]) for each in made[:2] for n in range(0, len(each), 3)]
-        yield name, [before + mark + behind for before, behind in cuts for mark in MARKS]
-        yield name, [before + each + behind for each in made[:3] for before, behind in AROUND]
+        cuts = [
+            (each[:n], each[n:]) for each in made[:2] for n in range(0, len(each), 3)
+        ]
+        yield (
+            name,
+            [before + mark + behind for before, behind in cuts for mark in MARKS],
+        )
+        yield (
+            name,
+            [before + each + behind for each in made[:3] for before, behind in AROUND],
+        )
 
 
 def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
     """Return uncompiled `scan_all` with `old` replaced by `new` in the scanner's source."""
-    logs: Callable[..., Any] = plain_python((log, json_scanner), old, new)[json_scanner]["scan_all"]
+    logs: Callable[..., Any] = plain_python((log, json_scanner), old, new)[
+        json_scanner
+    ]["scan_all"]
     return logs
 
 
@@ -115,7 +136,9 @@ def first_difference(
     records: int, logs: Callable[..., Any] | None = None, every: int = 1
 ) -> str | None:
     """Compare `scan_all` (None: compiled), reader, `json.loads`; `every` 5 reads a fifth."""
-    readers = {name: (Scanner(root, logs), JsonDecoder(root)) for name, root in TREES.items()}
+    readers = {
+        name: (Scanner(root, logs), JsonDecoder(root)) for name, root in TREES.items()
+    }
 
     def batches() -> Iterator[tuple[str, list[bytes]]]:
         for name, values in corpus():
@@ -148,7 +171,10 @@ def test_the_scanner_as_plain_python_logs_the_same() -> None:
 DEFECTS = {
     "a wanted name twice": ("if seen[child, SEEN]:", "if False:"),
     "a name of items twice": ("other, STOP]", "other, START] - 1"),
-    "half of a name decides": ("if same(data, start, stop, names, begin, end):", "if True:"),
+    "half of a name decides": (
+        "if same(data, start, stop, names, begin, end):",
+        "if True:",
+    ),
     "an expected name that only begins so": ("NAME_STOP] + 1", "NAME_STOP]"),
     "-0": ("(REFUSED if zero and at > begin else end)", "end"),
     "leading zeros": (" or (zero and end > at + 1)", ""),
@@ -157,15 +183,30 @@ DEFECTS = {
         "if end == at:\n            return REFUSED, kinds.NUMBER\n        ",
         "",
     ),
-    "no digits of an exponent that is wanted": ("(end if end > at else REFUSED)", "end"),
+    "no digits of an exponent that is wanted": (
+        "(end if end > at else REFUSED)",
+        "end",
+    ),
     "many digits of an exponent": ("EXPONENT_DIGITS", "3"),
     "any letter before an exponent": ("byte | LOWER != SMALL_E", "byte < 65"),
     "many digits before the point": ("end - at > POINT_DIGITS", "False"),
-    "many digits": ("skip_digits(data, at, stop, WHOLE_DIGITS)", "skip_digits(data, at, stop, 20)"),
+    "many digits": (
+        "skip_digits(data, at, stop, WHOLE_DIGITS)",
+        "skip_digits(data, at, stop, 20)",
+    ),
     "many digits behind the point": ("BEHIND_DIGITS", "31"),
-    "any bracket closes": ("!= (CLOSE_OBJECT if row == NONE else", "not in (CLOSE_OBJECT,"),
-    "any bracket closes items": ("if byte == close:", "if byte in (CLOSE_OBJECT, CLOSE_LIST):"),
-    "any bracket opens": ("!= (OPEN_OBJECT if sort == OBJECT else", "not in (OPEN_OBJECT,"),
+    "any bracket closes": (
+        "!= (CLOSE_OBJECT if row == NONE else",
+        "not in (CLOSE_OBJECT,",
+    ),
+    "any bracket closes items": (
+        "if byte == close:",
+        "if byte in (CLOSE_OBJECT, CLOSE_LIST):",
+    ),
+    "any bracket opens": (
+        "!= (OPEN_OBJECT if sort == OBJECT else",
+        "not in (OPEN_OBJECT,",
+    ),
     "no comma": (
         "if byte != COMMA:\n                return DECLINED, filled\n            at = skip_space(data, at + 1,",
         "at = skip_space(data, at + (byte == COMMA),",
@@ -189,7 +230,10 @@ DEFECTS = {
     "items are not counted": ("count += 1", "pass"),
     "the level around is forgotten": ("node = stack[level - 1, HELD_NODE]", "pass"),
     "the list around is forgotten": ("row = stack[level - 1, HELD_ROW]", "pass"),
-    "a string goes on behind a backslash": ("byte in (QUOTE, BACKSLASH)", "byte == QUOTE"),
+    "a string goes on behind a backslash": (
+        "byte in (QUOTE, BACKSLASH)",
+        "byte == QUOTE",
+    ),
     "a string holds control characters": (" or byte < SPACE:", ":"),
     "UTF-8 is not looked at": (
         "if length == 0:\n                break\n            at += length\n        elif",
@@ -205,16 +249,31 @@ DEFECTS = {
     "digits that are none": ("[place]]", "[place]] & 15"),
     "the first half of a pair": ("if HIGH <= found < LOW:", "if False:"),
     "a pair of two first halves": ("if not LOW", "if not HIGH"),
-    "a pair with any second half": ("if not LOW <= second < SURROGATES_STOP:", "if second < 0:"),
-    "a pair of a half and a short escape": (" or peek(data, at + 1, stop) != SMALL_U:", ":"),
+    "a pair with any second half": (
+        "if not LOW <= second < SURROGATES_STOP:",
+        "if second < 0:",
+    ),
+    "a pair of a half and a short escape": (
+        " or peek(data, at + 1, stop) != SMALL_U:",
+        ":",
+    ),
     "the second half of a pair alone": (" or LOW <= found < SURROGATES_STOP", ""),
     "characters of three bytes in two": ("point < 0x800:", "point < 0x1000:"),
     "characters of two bytes in three": ("point < 0x800:", "point < 0x400:"),
     "characters of four bytes in three": ("if point < 0x10000:", "if point < 0x20000:"),
-    "a control character behind an escape": ("byte < SPACE or length == 0", "length == 0"),
-    "invalid UTF-8 behind an escape": ("or length == 0", "or (length := max(length, 1)) == 0"),
+    "a control character behind an escape": (
+        "byte < SPACE or length == 0",
+        "length == 0",
+    ),
+    "invalid UTF-8 behind an escape": (
+        "or length == 0",
+        "or (length := max(length, 1)) == 0",
+    ),
     "an escaped name as it is written": ("decoded, filled, more", "data, at + 1, end"),
-    "an escaped name is no child": ("child_named(decoded, filled, more, ", "NONE and ("),
+    "an escaped name is no child": (
+        "child_named(decoded, filled, more, ",
+        "NONE and (",
+    ),
     "an escaped name of items twice": (
         "same(decoded, behind, behind + length, decoded, beyond, beyond + length)",
         "False",
@@ -228,7 +287,10 @@ DEFECTS = {
         "beyond < 0:\n        return False\n    if False",
     ),
     "texts of another record": ("used, filled = end, more", "used = end"),
-    "leading zeros of what nobody wants": ("(data[at] == ZERO and at + 1 < end)", "False"),
+    "leading zeros of what nobody wants": (
+        "(data[at] == ZERO and at + 1 < end)",
+        "False",
+    ),
     "no digits of what nobody wants": ("if at == end or", "if"),
     "no digits behind a point that nobody wants": (
         "if at == end:\n            return REFUSED\n        ",
@@ -270,8 +332,15 @@ def test_an_expected_name_stands_there_as_json_writes_it(
     """Names are compared byte for byte; one that JSON must escape never matches."""
     root = build([Wanted((name,), None, 0), Wanted(("k",), None, 1)])
     right = b'{"%b":17,"k":1}' % written
-    found = Scanner(root).read(Records.of([right, right, b'{"%b":17,"k":1}' % wrong, right]))
-    assert found[2] is None and [each is None for each in found] == [False, False, True, False]
+    found = Scanner(root).read(
+        Records.of([right, right, b'{"%b":17,"k":1}' % wrong, right])
+    )
+    assert found[2] is None and [each is None for each in found] == [
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def rows(root: Node, value: bytes) -> list[Row] | None:
@@ -280,7 +349,13 @@ def rows(root: Node, value: bytes) -> list[Row] | None:
 
 
 ORDERS = tree(
-    "order.lines[].sku", "order.lines[].qty", "order.id", "order", "tags[]", "m", many=["m"]
+    "order.lines[].sku",
+    "order.lines[].qty",
+    "order.id",
+    "order",
+    "tags[]",
+    "m",
+    many=["m"],
 )
 SKU, QTY, ID, ORDER, TAG, M, LINES, TAGS = *range(6), 1_000, 1_001
 INSIDE_ORDER: Row = (ORDER, OTHER, None)
@@ -301,26 +376,53 @@ LOGGED: dict[bytes, list[Row]] = {
         *((SKU, TEXT, "a"), (SKU, TRUE, "true"), (QTY, OTHER, None)),
     ],
     b'{"tags":["a",false,null,7,{}],"order":{"lines":[]}}': [
-        *((TAGS, LIST, 5), (TAG, TEXT, "a"), (TAG, FALSE, "false"), (TAG, NULL, "null")),
+        *(
+            (TAGS, LIST, 5),
+            (TAG, TEXT, "a"),
+            (TAG, FALSE, "false"),
+            (TAG, NULL, "null"),
+        ),
         *((TAG, WHOLE, "7"), (TAG, OTHER, None), INSIDE_ORDER, (LINES, LIST, 0)),
     ],
     b'{"m":["a",1,[]]}': items((LIST, 3), (TEXT, "a"), (WHOLE, "1"), (OTHER, None)),
     b'{"m":{"a":1,"b":{},"":"x"}}': items(
-        *((MAP, 3), (TEXT, "a"), (WHOLE, "1"), (TEXT, "b"), (OTHER, None), (TEXT, ""), (TEXT, "x"))
+        *(
+            (MAP, 3),
+            (TEXT, "a"),
+            (WHOLE, "1"),
+            (TEXT, "b"),
+            (OTHER, None),
+            (TEXT, ""),
+            (TEXT, "x"),
+        )
     ),
     '{"m":"\U0001f600 žluť"}'.encode(): items((TEXT, "\U0001f600 žluť")),
     b'{"m":[1e-05,1.5E+3,-0.0e7,100e99]}': items(
-        (LIST, 4), *((EXPONENT, each) for each in ("1e-05", "1.5E+3", "-0.0e7", "100e99"))
+        (LIST, 4),
+        *((EXPONENT, each) for each in ("1e-05", "1.5E+3", "-0.0e7", "100e99")),
     ),
     b'{"m":"\\ud83d\\ude00 \\u017e\\u0000\\uFFFF\\b\\f\\n\\r\\t\\/\\\\\\""}': items(
         (TEXT, '\U0001f600 \u017e\0\uffff\b\f\n\r\t/\\"')
     ),
     '{"m":{"\\u00e9":"\\n","é\\u0301":1,"ab":2,"a\\u0062\\u0063":3,"abd":4}}'.encode(): items(
-        *((MAP, 5), (TEXT, "é"), (TEXT, "\n"), (TEXT, "é\u0301"), (WHOLE, "1"), (TEXT, "ab")),
+        *(
+            (MAP, 5),
+            (TEXT, "é"),
+            (TEXT, "\n"),
+            (TEXT, "é\u0301"),
+            (WHOLE, "1"),
+            (TEXT, "ab"),
+        ),
         *((WHOLE, "2"), (TEXT, "abc"), (WHOLE, "3"), (TEXT, "abd"), (WHOLE, "4")),
     ),
     b'{"order":{"\\u0069\\u0064":"a\\u0062","line\\u0073":[{"sku":"\\t"},{"s\\u006bu":"c"}],"\\n":1},"x\\u0020":"\\u00e9"}': [
-        *(INSIDE_ORDER, (ID, TEXT, "ab"), (LINES, LIST, 2), (SKU, TEXT, "\t"), (SKU, TEXT, "c"))
+        *(
+            INSIDE_ORDER,
+            (ID, TEXT, "ab"),
+            (LINES, LIST, 2),
+            (SKU, TEXT, "\t"),
+            (SKU, TEXT, "c"),
+        )
     ],
     b'{"x":[1e3,-1.5E-7,0e+00,-0,1E999,'
     + b"9" * 400
@@ -342,7 +444,9 @@ def test_plain_records_are_logged(value: bytes) -> None:
 def test_items_have_as_many_names_as_can_be_compared() -> None:
     """With one more name, the general reader decides."""
     for n, expected in ((64, 129), (65, None)):
-        found = rows(ORDERS, b'{"m":{' + b",".join(b'"l%d":1' % i for i in range(n)) + b"}}")
+        found = rows(
+            ORDERS, b'{"m":{' + b",".join(b'"l%d":1' % i for i in range(n)) + b"}}"
+        )
         assert expected == (found and len(found))
 
 
@@ -417,10 +521,13 @@ def test_records_that_share_bytes_are_decoded_too() -> None:
 def test_every_character_can_be_escaped() -> None:
     """Every UTF-16 unit except surrogate halves, and every edge of the pairs."""
     units = [f"\\u{unit:04{digits}}" for unit in range(1 << 16) for digits in "xX"]
-    firsts, seconds = (0xD7FF, 0xD800, 0xDBFF, 0xDC00), (0xDBFF, 0xDC00, 0xDFFF, 0xE000)
+    firsts = (0xD7FF, 0xD800, 0xDBFF, 0xDC00)
+    seconds = (0xDBFF, 0xDC00, 0xDFFF, 0xE000)
     edges = [f"\\u{first:x}\\u{second:x}" for first in firsts for second in seconds]
     values = [b'{"m":"%b"}' % text.encode() for text in (*units, *edges)]
-    for value, found in zip(values, Scanner(ORDERS).read(Records.of(values)), strict=True):
+    for value, found in zip(
+        values, Scanner(ORDERS).read(Records.of(values)), strict=True
+    ):
         text = json.loads(value)["m"]
         halves = any(0xD800 <= ord(each) < 0xE000 for each in text)
         assert found == (None if halves else [(5, TEXT, text)])

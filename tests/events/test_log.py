@@ -24,25 +24,37 @@ def test_logs_end_where_those_before_and_their_own_rows_end(way: Any) -> None:
     choose = np.random.default_rng(5)
     for n in (0, 1, 2, 100):
         number = choose.integers(-1, 5, n)
-        ends, status = np.empty(n, dtype=np.int64), np.full(n, 7, dtype=np.int8)
+        ends = np.empty(n, dtype=np.int64)
+        status = np.full(n, 7, dtype=np.int8)
         values = readonly_contiguous(np.zeros((n, 2), dtype=np.int64))
         assert way(log_ends)(number, values, 1 << 40, ends, status) == n
         assert ends.tolist() == np.cumsum(np.maximum(number, 0)).tolist()
-        assert status.tolist() == [DECLINED if rows == DECLINED else 0 for rows in number.tolist()]
+        assert status.tolist() == [
+            DECLINED if rows == DECLINED else 0 for rows in number.tolist()
+        ]
         assert way(longest_log)(readonly_contiguous(ends)) == max([0, *number.tolist()])
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_part_ends_with_the_declined_record_that_takes_the_last_of_its_room(way: Any) -> None:
+def test_a_part_ends_with_the_declined_record_that_takes_the_last_of_its_room(
+    way: Any,
+) -> None:
     """Only declined records take room: their bytes, and the objects made from each."""
     number = np.array([2, DECLINED, 3, DECLINED, DECLINED])
     values = readonly_contiguous(
         np.array([(0, 500), (500, 600), (600, 9_000), (9_000, 9_001), (9_001, 9_900)])
     )
-    ends, status = np.empty(5, dtype=np.int64), np.empty(5, dtype=np.int8)
+    ends = np.empty(5, dtype=np.int64)
+    status = np.empty(5, dtype=np.int8)
     second = 100 + DECLINED_EACH
     third = second + 1 + DECLINED_EACH
-    for room, records in ((1, 2), (second, 2), (second + 1, 4), (third, 4), (third + 1, 5)):
+    for room, records in (
+        (1, 2),
+        (second, 2),
+        (second + 1, 4),
+        (third, 4),
+        (third + 1, 5),
+    ):
         assert way(log_ends)(number, values, room, ends, status) == records
         assert ends[:records].tolist() == [2, 2, 5, 5, 5][:records]
 
@@ -64,6 +76,8 @@ def test_the_widest_text_is_found(way: Any) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_outcomes_are_counted(way: Any) -> None:
     """Counts show whether all were read, and whether any is left to the general reader."""
-    status = np.array([READ, DECLINED, 1, READ, READ, *[DECLINED] * 3, 1], dtype=np.int8)
+    status = np.array(
+        [READ, DECLINED, 1, READ, READ, *[DECLINED] * 3, 1], dtype=np.int8
+    )
     assert way(outcomes)(status, READ) == (4, 3)
     assert way(outcomes)(status[:0], READ) == (0, 0)

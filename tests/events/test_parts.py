@@ -49,12 +49,16 @@ def joined(
     rows: list[Row] = []
     rejects: list[Reject] = []
     stops: list[int] = []
-    for spans, refused, stop in (reader.read if scanned else reader.read_general)(records, fmt):
+    for spans, refused, stop in (reader.read if scanned else reader.read_general)(
+        records, fmt
+    ):
         start = stops[-1] if stops else 0
         found = read_back(spans)
         assert all(start <= row[0] < stop for row in found)
         assert all(start <= reject.index < stop for reject in refused)
-        rows, rejects, stops = rows + found, rejects + refused, [*stops, stop]
+        rows = rows + found
+        rejects = rejects + refused
+        stops = [*stops, stop]
     return rows, rejects, stops
 
 
@@ -66,7 +70,8 @@ def test_events_and_rejects_are_the_same_wherever_parts_end(
     """Times, keys, users and decoded texts of a record come from its own part."""
     values = corpus()[:: 1 if scanned else 7]
     keys = [None if i % 50 == 0 else b"k%d" % (i % 7) for i in range(len(values))]
-    records, reader = Records.of(values, keys, range(len(values))), readers()[place]
+    records = Records.of(values, keys, range(len(values)))
+    reader = readers()[place]
     rows, rejects, whole = joined(reader, records, scanned=scanned)
     small(monkeypatch)
     again = joined(reader, records, scanned=scanned)
@@ -75,15 +80,24 @@ def test_events_and_rejects_are_the_same_wherever_parts_end(
     assert len(again[2]) > max(len(whole), len(values) // 10)
 
 
-def test_json_behind_a_schema_id_comes_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_behind_a_schema_id_comes_in_parts_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Decoded text and reject reasons are addressed by position in the batch."""
-    bodies = [b'{"key":"k","items":["a%d","\\u00e9"],"ts":%d}' % (i, i) for i in range(40)]
+    bodies = [
+        b'{"key":"k","items":["a%d","\\u00e9"],"ts":%d}' % (i, i) for i in range(40)
+    ]
     values = [
-        b"x" if i % 5 == 0 else b"\0\0\0\0\1" + (body[:-1] + b',"ts":7}' if i % 3 == 0 else body)
+        b"x"
+        if i % 5 == 0
+        else b"\0\0\0\0\1" + (body[:-1] + b',"ts":7}' if i % 3 == 0 else body)
         for i, body in enumerate(bodies)
     ]
-    reader = event_reader(EventsSettings(topic="t", key="key", items="items", timestamp="ts"))
-    fmt, records = FramedJson(Json(reader.layout.tree)), Records.of(values)
+    reader = event_reader(
+        EventsSettings(topic="t", key="key", items="items", timestamp="ts")
+    )
+    fmt = FramedJson(Json(reader.layout.tree))
+    records = Records.of(values)
     whole = joined(reader, records, scanned=True, fmt=fmt)
     small(monkeypatch, rows=11)
     again = joined(reader, records, scanned=True, fmt=fmt)
@@ -92,7 +106,9 @@ def test_json_behind_a_schema_id_comes_in_parts_too(monkeypatch: pytest.MonkeyPa
     assert len(again[2]) > 5
 
 
-@pytest.mark.parametrize(("user", "timestamp"), [("user", "ts"), ("user", None), ("$key", "ts")])
+@pytest.mark.parametrize(
+    ("user", "timestamp"), [("user", "ts"), ("user", None), ("$key", "ts")]
+)
 def test_users_are_the_same_wherever_parts_end(
     monkeypatch: pytest.MonkeyPatch, user: str, timestamp: str | None
 ) -> None:
@@ -101,15 +117,25 @@ def test_users_are_the_same_wherever_parts_end(
         *corpus()[::3],
         *(b'{"key":"k","items":"a","ts":5,"user":"\\u00e9%d"}' % i for i in range(50)),
     ]
-    records = Records.of(values, [b"u%d" % (i % 9) for i in range(len(values))], range(len(values)))
-    shape = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp=timestamp), user)
+    records = Records.of(
+        values, [b"u%d" % (i % 9) for i in range(len(values))], range(len(values))
+    )
+    shape = shape_of(
+        EventsSettings(topic="t", key="key", items="items", timestamp=timestamp), user
+    )
     reader = UserReader(shape, max_bytes=4_000)
 
     def said() -> tuple[object, ...]:
         found = reader.read(records, FOREVER)
         content = records.data if reader.user_is_key else found.data
         names = [content[start:stop].tobytes() for start, stop in found.users.tolist()]
-        return names, found.known.tolist(), found.times.tolist(), found.rejects, found.declined
+        return (
+            names,
+            found.known.tolist(),
+            found.times.tolist(),
+            found.rejects,
+            found.declined,
+        )
 
     whole = said()
     small(monkeypatch)
@@ -119,10 +145,14 @@ def test_users_are_the_same_wherever_parts_end(
 def test_ordinary_batches_are_one_part() -> None:
     """A part costs as much as a small batch."""
     value = b'{"key":"k1","items":["item1","item2"],"ts":1795296236471}'
-    reader = event_reader(EventsSettings(topic="t", key="key", items="items", timestamp="ts"))
+    reader = event_reader(
+        EventsSettings(topic="t", key="key", items="items", timestamp="ts")
+    )
     records = Records.of([value] * 60_000)
     assert [stop for *_, stop in reader.read(records)] == [60_000]
-    few = Records.of([value[:-1] + b',"ts":1}' if i % 100 == 0 else value for i in range(60_000)])
+    few = Records.of(
+        [value[:-1] + b',"ts":1}' if i % 100 == 0 else value for i in range(60_000)]
+    )
     assert [stop for *_, stop in reader.read(few)] == [60_000]
 
 
@@ -131,10 +161,17 @@ def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
     items = b'{"i":[%b]}' % b",".join([b"1"] * 490_000)
     reader = event_reader(EventsSettings(topic="t", key="$all", items="i"))
     small_one = b'{"i":"a"}'
-    parts = list(reader.read(Records.of([small_one, items, small_one, items, items, small_one])))
+    parts = list(
+        reader.read(Records.of([small_one, items, small_one, items, items, small_one]))
+    )
     # A small record may fit after a large one.
     assert [stop for *_, stop in parts] == [1, 3, 4, 6]
-    assert [int(spans.number[0].sum()) for spans, *_ in parts] == [1, 490_001, 490_000, 490_001]
+    assert [int(spans.number[0].sum()) for spans, *_ in parts] == [
+        1,
+        490_001,
+        490_000,
+        490_001,
+    ]
     assert not any(rejects or spans.declined for spans, rejects, _ in parts)
     most = log.DECLINED_BYTES // DECLINED_EACH
     nothing = Records.of([None] * (2 * most + 1))
@@ -175,9 +212,13 @@ def shards(
         stored += [change for each in changes for change in each]
 
 
-def totals(messages: Sequence[Outgoing]) -> tuple[Counter[str], Counter[str], list[int]]:
+def totals(
+    messages: Sequence[Outgoing],
+) -> tuple[Counter[str], Counter[str], list[int]]:
     """Return counts by label, rejects by reason, and the sequence numbers that owners receive."""
-    counts, reasons, sequences = Counter[str](), Counter[str](), []
+    counts = Counter[str]()
+    reasons = Counter[str]()
+    sequences = []
     for message in messages:
         if message.topic == "rejects":
             reasons[dict(message.headers)["reason"].decode()] += 1  # type: ignore[union-attr]
@@ -222,7 +263,9 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(
         with suppress(Killed):
             shard.process(rest)
         everything += messages
-        progress = [value or b"" for each in changes for key, value in each if key == PROGRESS]
+        progress = [
+            value or b"" for each in changes for key, value in each if key == PROGRESS
+        ]
         decode_progress = msgspec.json.Decoder(ContributeProgress).decode
         committed += [decode_progress(value).offset for value in progress]
     assert committed[-1] == 200
@@ -249,7 +292,9 @@ def calls(edges: Sequence[float], numbers: int) -> int:
     """Return how many calls the general reader makes for a record with this many numbers."""
     view = View(ALL_KEYS, Path(("i",)), edges=tuple(edges))
     reader = EventReader(Shape(MappingProxyType({"": view})))
-    records = Records.of([b'{"i":[%b]}' % b",".join(b"%de100" % i for i in range(numbers))])
+    records = Records.of(
+        [b'{"i":[%b]}' % b",".join(b"%de100" % i for i in range(numbers))]
+    )
     number = 0
 
     def count(frame: object, event: str, _: object) -> None:
@@ -267,7 +312,8 @@ def calls(edges: Sequence[float], numbers: int) -> int:
 
 def test_what_a_number_costs_does_not_grow_with_the_edges() -> None:
     """One record of 240,000 numbers took 13.6 s: Python compared each with all 1,000 edges."""
-    few, many = calls([0.5], 4_000), calls(range(1_000), 4_000)
+    few = calls([0.5], 4_000)
+    many = calls(range(1_000), 4_000)
     assert many == few
     assert few < 30 * 4_000
     assert calls([0.5], 8_000) < 2.1 * few
@@ -276,7 +322,9 @@ def test_what_a_number_costs_does_not_grow_with_the_edges() -> None:
 def test_a_bucket_is_how_many_edges_are_at_most_a_number() -> None:
     """Also covers infinities, signed zeros and numbers that no float64 holds."""
     edges = (-math.inf, -1e300, -1.0, 0.0, 5e-324, 0.1, 1.0, 2.0**53, 1e308, math.inf)
-    near = [math.nextafter(edge, to) for edge in edges for to in (edge, math.inf, -math.inf)]
+    near = [
+        math.nextafter(edge, to) for edge in edges for to in (edge, math.inf, -math.inf)
+    ]
     odd = [-0.0, 10**400, -(10**400), 2**53 + 1, 0, 1]
     decimals = map(Decimal, ("0.1", "0.10000000000000001", "1E-400"))
     numbers: list[float | Decimal] = [*near, *odd, *decimals]
@@ -284,4 +332,6 @@ def test_a_bucket_is_how_many_edges_are_at_most_a_number() -> None:
         as_float = number_of(number)
         assert as_float is not None
         for first in range(len(edges)):
-            assert bucket(edges[first:], number) == sum(edge <= as_float for edge in edges[first:])
+            assert bucket(edges[first:], number) == sum(
+                edge <= as_float for edge in edges[first:]
+            )

@@ -64,10 +64,14 @@ BROKEN = {
     b'{"shop":"s1","products":["a"],"ts":"1 s"}': "field 'ts' is not a time in ms: a text that holds no number",
     b'{"shop":"s1","products":["a"],"ts":-1}': "field 'ts' is not a time in ms",
     b'{"shop":"s1","products":["' + b"x" * 1025 + b'"],"ts":1}': "label too long",
-    b'{"shop":"s1","products":["' + "é".encode() * 513 + b'"],"ts":1}': "label too long",
+    b'{"shop":"s1","products":["'
+    + "é".encode() * 513
+    + b'"],"ts":1}': "label too long",
     b'{"shop":"' + b"s" * 1025 + b'","products":[],"ts":1}': "label too long",
     b'{"shop":"s1","products":{"' + b"x" * 1025 + b'":0},"ts":1}': "label too long",
-    b'{"pad":"' + b"x" * 1_000_000 + b'","shop":"s1","products":["a"],"ts":1}': "record too large",
+    b'{"pad":"'
+    + b"x" * 1_000_000
+    + b'","shop":"s1","products":["a"],"ts":1}': "record too large",
 }
 
 
@@ -79,7 +83,9 @@ def nested(depth: int, name: bytes = b"deep") -> bytes:
 def test_a_broken_record_is_named_and_its_neighbours_are_read(value: bytes) -> None:
     """One bad record must neither stop nor shift the batch."""
     reader = event_reader(SETTINGS)
-    spans, rejects = one(reader.read(Records.of([GOOD, value, GOOD.replace(b"s1", b"s2")])))
+    spans, rejects = one(
+        reader.read(Records.of([GOOD, value, GOOD.replace(b"s1", b"s2")]))
+    )
     assert [(r.index, r.reason) for r in rejects] == [(1, BROKEN[value])]
     assert spans.declined == 1
     assert read_back(spans) == [
@@ -113,7 +119,10 @@ ALLOWED = {
     b'{"a":99999999999999999999}': ([b"a"], [1 << 40]),
     b'{"a":1099511627776,"b":999999999999}': ([b"a", b"b"], [1 << 40, 999999999999]),
     b'"\\u00e9\\n"': (["é\n".encode()], [1]),
-    '["žluť","\U0001f600",""]'.encode(): (["žluť".encode(), "\U0001f600".encode(), b""], [1, 1, 1]),
+    '["žluť","\U0001f600",""]'.encode(): (
+        ["žluť".encode(), "\U0001f600".encode(), b""],
+        [1, 1, 1],
+    ),
 }
 
 
@@ -130,7 +139,8 @@ def test_many_labels_get_room() -> None:
     """All labels in a record are read; the scanner resumes where its room ended."""
     counts = [3, 0, 5_000, 1, 40_000, 2]
     values = [
-        b'{"shop":"s1","products":[%b],"ts":%d}' % (b",".join([b'"a"'] * n), n) for n in counts
+        b'{"shop":"s1","products":[%b],"ts":%d}' % (b",".join([b'"a"'] * n), n)
+        for n in counts
     ]
     spans, rejects = one(event_reader(SETTINGS).read(Records.of(values)))
     assert (rejects, spans.declined, spans.number[0].tolist()) == ([], 0, counts)
@@ -140,7 +150,9 @@ def test_many_labels_get_room() -> None:
 def test_amounts_are_said_to_be_1_only_where_they_are() -> None:
     """The kernel writes no amounts before the first that is not 1; they must still be there."""
     reader = event_reader(EventsSettings(topic="t", key="$all", items="i"))
-    single, two, repeated = b'{"i":{"x":1}}', b'{"i":{"x":1,"y":2}}', b'{"i":{"x":1,"x":3}}'
+    single = b'{"i":{"x":1}}'
+    two = b'{"i":{"x":1,"y":2}}'
+    repeated = b'{"i":{"x":1,"x":3}}'
     # The general reader decides about duplicate names.
     for values, amounts in (
         ([single] * 3, [1] * 3),
@@ -153,7 +165,9 @@ def test_amounts_are_said_to_be_1_only_where_they_are() -> None:
         assert (column.amounts.tolist(), column.once) == (amounts, max(amounts) == 1)
     many = [b'{"i":[%b]}' % b",".join([b'"a"'] * 1000)] * 140
     (column,) = one(reader.read(Records.of(many)))[0].columns
-    assert len(column.amounts) == 140_000 and (column.amounts == 1).all() and column.once
+    assert (
+        len(column.amounts) == 140_000 and (column.amounts == 1).all() and column.once
+    )
 
 
 class _Numbers:
@@ -168,7 +182,9 @@ class _Numbers:
         self._rows = np.array(rows, dtype=np.int64)
         self._ends = np.cumsum([1 + length for length in lengths])
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
+    def scan(
+        self, data: Bytes, values: Longs, plain: Bools | None = None
+    ) -> Iterator[FieldSpans]:
         status = np.zeros(len(values), dtype=np.int8)
         yield FieldSpans(0, data, self._rows, self._ends, status, lambda _: None)
 
@@ -188,7 +204,9 @@ def test_whatever_room_ends_first_there_is_more_of_it(length: int) -> None:
 def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
     """`$key` and a missing time field mean the record's own; errors in the value come first."""
     reader = event_reader(EventsSettings(topic="t", key="$key", items="q"))
-    values = b'{"q":"a"} { {"q":"b"} {"q":"c"} {"q":"d"} { {"q":"e"} {"q":"\\u0066"}'.split()
+    values = (
+        b'{"q":"a"} { {"q":"b"} {"q":"c"} {"q":"d"} { {"q":"e"} {"q":"\\u0066"}'.split()
+    )
     keys = [b"k1", b"k2", None, b"\xff", b"k\x00\n5", None, b"k" * 1025, None]
     spans, rejects = one(reader.read(Records.of(values, keys, range(10, 90, 10))))
     assert read_back(spans) == [
@@ -197,7 +215,10 @@ def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
     ]
     assert len(spans.columns[0].labels) == 2
     reasons = dict.fromkeys((1, 2, 3, 5, 6, 7), "record key is no label")
-    assert {r.index: r.reason for r in rejects} == reasons | {1: "not JSON", 5: "not JSON"}
+    assert {r.index: r.reason for r in rejects} == reasons | {
+        1: "not JSON",
+        5: "not JSON",
+    }
 
 
 def test_one_histogram_for_everything_needs_no_key() -> None:
@@ -214,11 +235,16 @@ def test_a_user_is_a_string_a_whole_number_or_the_record_key() -> None:
     good |= {b"-0": b"0", b"9" * 30: b"9" * 30, b'""': b""}
     bad = [b"1.5", b"1e2", b"true", b"null", b"9" * 5_000]
     values = [b'{"shop":"s","q":["a"],"who":%b}' % user for user in [*good, *bad]]
-    long = [b'{"shop":"s","q":["a"],"who":%b}' % user for user in (b'"%bx"' % LONG, b"7" * 1025)]
+    long = [
+        b'{"shop":"s","q":["a"],"who":%b}' % user
+        for user in (b'"%bx"' % LONG, b"7" * 1025)
+    ]
     records = Records.of([*values, b'{"shop":"s","q":["a"]}', *long])
     spans, rejects = one(event_reader(events, "who").read(records))
     assert [row[3] for row in read_back(spans)] == [*good.values()]
-    reasons = ["field 'who' is not a string or a whole number"] * 3 + ["field 'who' is null"]
+    reasons = ["field 'who' is not a string or a whole number"] * 3 + [
+        "field 'who' is null"
+    ]
     reasons += ["label too long", "missing field 'who'", *["label too long"] * 2]
     assert [r.reason for r in rejects] == reasons
     keyed = event_reader(msgspec.structs.replace(events, user="$key"), "$key")
@@ -247,7 +273,9 @@ def test_a_deep_event_is_read_deep_in_the_stack_too() -> None:
     def read(frames: int) -> None:
         if frames:
             return read(frames - 1)
-        found.append(one(event_reader(SETTINGS).read(Records.of([nested(NESTED_MAX)])))[1])
+        found.append(
+            one(event_reader(SETTINGS).read(Records.of([nested(NESTED_MAX)])))[1]
+        )
         return None
 
     thread = Thread(target=read, args=((sys.getrecursionlimit() - NESTED_MAX) // 2,))
@@ -261,5 +289,9 @@ def test_what_is_read_is_not_shown() -> None:
     records = Records.of([GOOD.replace(b'"a"', b'"bought-in-secret"')])
     shown = repr(records) + repr(one(event_reader(SETTINGS).read(records))[0])
     # As text, and as the numbers of an array. A shorter text might occur in an object's address.
-    for secret in ("bought", str(list(b"bough"))[1:-1], str(list(b"bough")).replace(",", "")[1:-1]):
+    for secret in (
+        "bought",
+        str(list(b"bough"))[1:-1],
+        str(list(b"bough")).replace(",", "")[1:-1],
+    ):
         assert secret not in shown

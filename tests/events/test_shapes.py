@@ -38,14 +38,19 @@ def test_three_readers_agree_over_random_shapes() -> None:
     assert sum(scanned) > 0.5 * sum(records)
 
 
-def case_of(events: dict[str, Any], *histograms: dict[str, Any], user: str | None = None) -> Case:
+def case_of(
+    events: dict[str, Any], *histograms: dict[str, Any], user: str | None = None
+) -> Case:
     stated = list(histograms) or [{}]
     settings = settings_or_none(events, stated, user)
     assert settings is not None
-    return Case(events, stated, user, EventReader(settings.shape), views_of(settings), [])
+    return Case(
+        events, stated, user, EventReader(settings.shape), views_of(settings), []
+    )
 
 
-NS, S = 1_795_296_236_471_000_123, 1_795_296_236.4719999
+NS = 1_795_296_236_471_000_123
+S = 1_795_296_236.4719999
 KEYED = {"key": "k", "items": "i"}
 AT_A_TIME = {"key": "$all", "items": "i", "timestamp": "t"}
 ISO, SECONDS = (AT_A_TIME | {"timestamp_unit": unit} for unit in ("iso", "s"))
@@ -54,7 +59,10 @@ LINES = {"items": "order.lines[].sku", "count": "order.lines[].qty"}
 # Typical settings of one histogram with a typical event.
 SINGLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a label": (KEYED, {"k": "a", "i": "x"}),
-    "numbers as labels and keys": (KEYED, {"k": 76_561_198_000_000_001, "i": [1, -5, True, 0]}),
+    "numbers as labels and keys": (
+        KEYED,
+        {"k": 76_561_198_000_000_001, "i": [1, -5, True, 0]},
+    ),
     "a list": (
         KEYED | {"timestamp": "t"},
         {"k": "é", "i": ["a", "b", "a"], "t": 5, "x": 1.5e-07, "y": -(10**18)},
@@ -64,7 +72,10 @@ SINGLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"key": "o.shop.id", "items": "o.p.q"},
         {"o": {"p": {"q": "x", "z": {}}, "shop": {"id": 4}}},
     ),
-    "quoted": ({"key": 'o."shop.name"', "items": '"$i"'}, {"o": {"shop.name": "s"}, "$i": ["a"]}),
+    "quoted": (
+        {"key": 'o."shop.name"', "items": '"$i"'},
+        {"o": {"shop.name": "s"}, "$i": ["a"]},
+    ),
     "order lines": (
         LINES | {"key": "shop", "timestamp": "at", "timestamp_unit": "iso"},
         {
@@ -76,20 +87,29 @@ SINGLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "at": "2026-11-22T10:00:00.123456Z",
         },
     ),
-    "elements that are labels": ({"key": "$all", "items": "tags[]"}, {"tags": ["a", "b"]}),
+    "elements that are labels": (
+        {"key": "$all", "items": "tags[]"},
+        {"tags": ["a", "b"]},
+    ),
     "a label with a count": (
         {"key": "$key", "items": "sku", "count": "qty"},
         {"sku": "a", "qty": 5},
     ),
     "missing items": (KEYED | {"missing": "empty"}, {"k": "a"}),
-    "null items": ({"key": "k", "items": "o.i[].x", "missing": "empty"}, {"k": "a", "o": None}),
+    "null items": (
+        {"key": "k", "items": "o.i[].x", "missing": "empty"},
+        {"k": "a", "o": None},
+    ),
     "an element's null": (
         {"key": "k", "items": "i[].x", "missing": "empty"},
         {"k": "a", "i": [{"x": None}, {"x": "b"}]},
     ),
     "seconds": (SECONDS, {"i": "a", "t": S}),
     "whole seconds": (SECONDS, {"i": "a", "t": 1_795_296_236}),
-    "microseconds": (AT_A_TIME | {"timestamp_unit": "us"}, {"i": "a", "t": NS // 1_000}),
+    "microseconds": (
+        AT_A_TIME | {"timestamp_unit": "us"},
+        {"i": "a", "t": NS // 1_000},
+    ),
     "nanoseconds": (AT_A_TIME | {"timestamp_unit": "ns"}, {"i": "a", "t": NS}),
     "a time without a zone": (ISO, {"i": "a", "t": "2026-11-22 10:00:00"}),
     "UTC as an offset": (ISO, {"i": "a", "t": "2026-11-22T10:00:00.5+00:00"}),
@@ -107,7 +127,9 @@ SINGLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"i": "x"},
     ),
 }
-ORDINARY = {name: (case_of(events), record) for name, (events, record) in SINGLE.items()} | {
+ORDINARY = {
+    name: (case_of(events), record) for name, (events, record) in SINGLE.items()
+} | {
     "a user": (case_of(KEYED, user="who.id"), {"k": "a", "i": "x", "who": {"id": 17}}),
     "latencies": (
         case_of({"key": "k", "items": "ms"}, {"buckets": [0, 10, 50]}),
@@ -123,7 +145,12 @@ ORDINARY = {name: (case_of(events), record) for name, (events, record) in SINGLE
             {"sum": {"field": "l[].p", "from": 0, "to": 100, "step": 0.01}},
             {"sum": {"field": "total", "from": -10, "to": 10, "step": 1}},
         ),
-        {"k": "a", "t": 5, "total": -3.25, "l": [{"s": "x", "p": 9.99}, {"s": "y", "p": 120}]},
+        {
+            "k": "a",
+            "t": 5,
+            "total": -3.25,
+            "l": [{"s": "x", "p": 9.99}, {"s": "y", "p": 120}],
+        },
     ),
     "prices halfway between two steps": (
         case_of(
@@ -151,7 +178,12 @@ ORDINARY = {name: (case_of(events), record) for name, (events, record) in SINGLE
     ),
     "five histograms": (
         case_of(
-            {"key": "shop", "items": "lines[].sku", "count": "lines[].qty", "timestamp": "t"},
+            {
+                "key": "shop",
+                "items": "lines[].sku",
+                "count": "lines[].qty",
+                "timestamp": "t",
+            },
             {},
             {"items": "country"},
             {"items": "page.type", "where": PURCHASE},
@@ -175,21 +207,87 @@ def test_plain_events_of_ordinary_shapes_are_read_by_the_scanner(name: str) -> N
     assert said is None and events >= 18
     spans, _ = one(case.reader.read(Records.of(values, [b"k"] * 20, range(20))))
     assert (len(spans), spans.declined) == (20, 0)
-    looked = [view is not None for found in told(case, spans, []).values() for view in found[2]]
+    looked = [
+        view is not None
+        for found in told(case, spans, []).values()
+        for view in found[2]
+    ]
     assert any(looked) is (name != "no purchase" and name != "bounds")
 
 
 DAYS = (
-    *("2024-02-29", "2023-02-29", "2000-02-29", "2100-02-29", "2026-02-30", "2026-04-30"),
-    *("2026-04-31", "2026-07-31", "2026-08-31", "2026-09-31", "2026-12-31", "2026-13-01"),
-    *("2026-00-01", "2026-01-00", "2026-01-32", "1969-12-31", "1970-01-01", "9999-12-31"),
-    *("2026/01-01", "2026-01/01", "26-01-01", "20260131", "20260231", "202601-31", "2026-0131"),
-    *("0000-01-01", "10000-01-01", "+002026-01-01", "2026-W01-1", "2026-001", "0001-01-01"),
+    *(
+        "2024-02-29",
+        "2023-02-29",
+        "2000-02-29",
+        "2100-02-29",
+        "2026-02-30",
+        "2026-04-30",
+    ),
+    *(
+        "2026-04-31",
+        "2026-07-31",
+        "2026-08-31",
+        "2026-09-31",
+        "2026-12-31",
+        "2026-13-01",
+    ),
+    *(
+        "2026-00-01",
+        "2026-01-00",
+        "2026-01-32",
+        "1969-12-31",
+        "1970-01-01",
+        "9999-12-31",
+    ),
+    *(
+        "2026/01-01",
+        "2026-01/01",
+        "26-01-01",
+        "20260131",
+        "20260231",
+        "202601-31",
+        "2026-0131",
+    ),
+    *(
+        "0000-01-01",
+        "10000-01-01",
+        "+002026-01-01",
+        "2026-W01-1",
+        "2026-001",
+        "0001-01-01",
+    ),
 )
 CLOCKS = (
-    *("00:00:00", "23:59:59", "24:00:00", "25:00:00", "23:60:00", "23:59:60", "23:59:61"),
-    *("12:00", "12-00-00", "1:00:00", "aa:00:00", "1200", "120000", "12:0000", "1200:00", "12"),
-    *("24:00", "2400", "24:00:00.000", "24:00:00.001", "24:00:01", "24:01", "23:59:60.5"),
+    *(
+        "00:00:00",
+        "23:59:59",
+        "24:00:00",
+        "25:00:00",
+        "23:60:00",
+        "23:59:60",
+        "23:59:61",
+    ),
+    *(
+        "12:00",
+        "12-00-00",
+        "1:00:00",
+        "aa:00:00",
+        "1200",
+        "120000",
+        "12:0000",
+        "1200:00",
+        "12",
+    ),
+    *(
+        "24:00",
+        "2400",
+        "24:00:00.000",
+        "24:00:00.001",
+        "24:00:01",
+        "24:01",
+        "23:59:60.5",
+    ),
     *("235960", "23:58:60", "00:59:60"),
 )
 BEHIND = (
@@ -211,7 +309,20 @@ BEHIND = (
         "GMT+01:00",
         "Z+01:00",
     ),
-    *("+00", "-05", "+0530", "+05:30", "-0930", " +00", " -0500", "+1", "+01:", "+01:0", "+", "-"),
+    *(
+        "+00",
+        "-05",
+        "+0530",
+        "+05:30",
+        "-0930",
+        " +00",
+        " -0500",
+        "+1",
+        "+01:",
+        "+01:0",
+        "+",
+        "-",
+    ),
     *(
         "+23:59",
         "-23:59",
@@ -243,24 +354,109 @@ BEHIND = (
     *(",123456789+01", ".1234567890", ".123456789012345678Z", ",Z", "+01:00 "),
 )
 NUMBERS: tuple[Any, ...] = (
-    *(0, 1, -1, -999, 999, 2**53 - 1, 2**53, 2**53 + 1, 2**53 // 1_000, 2**53 // 1_000 + 1),
-    *(2**53 * 1_000 + 999, 10**18 - 1, 10**18, 10**19 - 1, 10**19, -(10**18), 999_999_999_999),
+    *(
+        0,
+        1,
+        -1,
+        -999,
+        999,
+        2**53 - 1,
+        2**53,
+        2**53 + 1,
+        2**53 // 1_000,
+        2**53 // 1_000 + 1,
+    ),
+    *(
+        2**53 * 1_000 + 999,
+        10**18 - 1,
+        10**18,
+        10**19 - 1,
+        10**19,
+        -(10**18),
+        999_999_999_999,
+    ),
     *(10**12, 2**40, "5", True, None, [], {}),
 )
 DECIMALS = (
     *("0.0", "-0.0", "0.5", "-0.5", "0.9999", "1.0005", "9007199254740.991"),
     *("9007199254740.992", "9007199254740.9929", "9007199254740.993", "10.0"),
     *("9.99999999999999999", "10.000000000000000000001", "50.00000000000001"),
-    *("49.999999999999999", "999999999999999.9", "1e1", "1E400", "5e-1", "5E-01", "0.5e+0"),
+    *(
+        "49.999999999999999",
+        "999999999999999.9",
+        "1e1",
+        "1E400",
+        "5e-1",
+        "5E-01",
+        "0.5e+0",
+    ),
     *("49999999999999999e-17", "500000000000000.1e-15", "1e01", "1E+1"),
-    *("10000000000000001e-15", "0.01e3", "9.99999999999999999e0", "1e-99", "1e99", "1e100"),
-    *("-1e1", "0e99", "-0e0", "5.0e1", "1.5e3", "2.00", "2.01", "2e0", "1795296236471.999"),
-    *("1795296236471.0", "1.795296236471e12", "-1.0", "-0.4", "1795296236471999.9", "999.999999"),
+    *(
+        "10000000000000001e-15",
+        "0.01e3",
+        "9.99999999999999999e0",
+        "1e-99",
+        "1e99",
+        "1e100",
+    ),
+    *(
+        "-1e1",
+        "0e99",
+        "-0e0",
+        "5.0e1",
+        "1.5e3",
+        "2.00",
+        "2.01",
+        "2e0",
+        "1795296236471.999",
+    ),
+    *(
+        "1795296236471.0",
+        "1.795296236471e12",
+        "-1.0",
+        "-0.4",
+        "1795296236471999.9",
+        "999.999999",
+    ),
 )
 TEXTS = (
-    *("", " ", " 1", "1 ", "1\n", "+1", "007", "00", "01.5", "-", "1.", ".5", "1e", "1,5", "1_000"),
-    *("2 kg", "NaN", "Infinity", "-Infinity", "inf", "0x10", "true", "null", "\u0661\u0662", "-0"),
-    *("1795296236471000", "12345678901234567890", "9" * 19, "9" * 20, "1" + "0" * 400, "5e-1x"),
+    *(
+        "",
+        " ",
+        " 1",
+        "1 ",
+        "1\n",
+        "+1",
+        "007",
+        "00",
+        "01.5",
+        "-",
+        "1.",
+        ".5",
+        "1e",
+        "1,5",
+        "1_000",
+    ),
+    *(
+        "2 kg",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "inf",
+        "0x10",
+        "true",
+        "null",
+        "\u0661\u0662",
+        "-0",
+    ),
+    *(
+        "1795296236471000",
+        "12345678901234567890",
+        "9" * 19,
+        "9" * 20,
+        "1" + "0" * 400,
+        "5e-1x",
+    ),
     *("2026-11-22T10:00:00Z", "-5", "--5", "5-", "1" + "0" * 5_000, "-1" + "0" * 5_000),
 )
 
@@ -271,12 +467,18 @@ def probes() -> list[tuple[Case, list[bytes]]]:
         f"{day}{mark}{clock}{behind}"
         for day, clock, behind, mark in (
             *((day, "01:02:03", "Z", "T") for day in DAYS),
-            *((DAYS[0], clock, zone, " ") for clock in CLOCKS for zone in ("", "Z", "-0100")),
+            *(
+                (DAYS[0], clock, zone, " ")
+                for clock in CLOCKS
+                for zone in ("", "Z", "-0100")
+            ),
             *((DAYS[0], "01:02:03", behind, "T") for behind in BEHIND),
             *((DAYS[0], "01:02:03", "Z", mark) for mark in "Tt _x"),
         )
     ]
-    found = [(case_of(ISO), [b'{"i":"a","t":"%b"}' % moment.encode() for moment in moments])]
+    found = [
+        (case_of(ISO), [b'{"i":"a","t":"%b"}' % moment.encode() for moment in moments])
+    ]
     numbers = [
         *(dumped(number, random.Random(1)).encode() for number in NUMBERS),
         *(number.encode() for number in DECIMALS),
@@ -288,10 +490,16 @@ def probes() -> list[tuple[Case, list[bytes]]]:
         found.append((case_of(AT_A_TIME | {"timestamp_unit": unit}), times))
     lists = {"items": "l[].i", "count": "l[].n"}
     counts = case_of({"key": "$all", "items": "i", "count": "n"}, {}, lists)
-    counted = [b'{"i":"a","n":%b,"l":[{"i":"a","n":%b}]}' % (each, each) for each in numbers]
-    several = [b'{"i":%b,"n":2,"l":[{"i":"a","n":2}]}' % i for i in (b'["a"]', b'{"a":1}')]
+    counted = [
+        b'{"i":"a","n":%b,"l":[{"i":"a","n":%b}]}' % (each, each) for each in numbers
+    ]
+    several = [
+        b'{"i":%b,"n":2,"l":[{"i":"a","n":2}]}' % i for i in (b'["a"]', b'{"a":1}')
+    ]
     found.append((counts, counted + several))
-    users = [b'{"k":"a","i":"x","u":%b}' % user for user in (b"true", b"7", b"1.5", b"null")]
+    users = [
+        b'{"k":"a","i":"x","u":%b}' % user for user in (b"true", b"7", b"1.5", b"null")
+    ]
     found.append((case_of(KEYED, user="u"), users))
     long = [b"x" * length for length in (1_024, 1_025)]
     labels = [b'{"k":"%b","i":["%b"]}' % (key, item) for key in long for item in long]
@@ -305,11 +513,15 @@ def probes() -> list[tuple[Case, list[bytes]]]:
     numbered = [b'{"i":"a","n":%b}' % number for number in numbers]
     found.append((edges, numbered))
     # Conditions alone: buckets decline what is no number.
-    conditions = case_of({"key": "$all", "items": "i"}, *({"where": where} for where in bounds))
+    conditions = case_of(
+        {"key": "$all", "items": "i"}, *({"where": where} for where in bounds)
+    )
     found.append((conditions, numbered))
     sums = [{"sum": of | {"field": "n"}} for of in SUMS]
     prices = case_of({"key": "$all", "items": "i"}, *sums)
-    steps = [f"{half / 2 + off:.3f}" for half in range(-14, 22) for off in (0, 0.25, -0.001)]
+    steps = [
+        f"{half / 2 + off:.3f}" for half in range(-14, 22) for off in (0, 0.25, -0.001)
+    ]
     given = [*numbers, *(step.encode() for step in steps)]
     found.append((prices, [b'{"i":"a","n":%b}' % number for number in given]))
     return found
@@ -341,7 +553,11 @@ def first_difference() -> str | None:
         for case, record in ORDINARY.values()
     )
     return next(
-        (said for case, values in [*ordinary, *some()] if (said := difference(case, values)[0])),
+        (
+            said
+            for case, values in [*ordinary, *some()]
+            if (said := difference(case, values)[0])
+        ),
         None,
     )
 
@@ -354,24 +570,45 @@ def test_views_as_plain_python_agree_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 # Defects to plant in the kernel: current source and its replacement.
 DEFECTS = {
-    "a condition is any of its values": ("return int(found == (asks == IN))", "return 1"),
+    "a condition is any of its values": (
+        "return int(found == (asks == IN))",
+        "return 1",
+    ),
     "not_in means in": ("found == (asks == IN)", "found"),
     "absent is in": ("return int(asks == NOT_IN)", "return 1"),
     "absent is not outside": ("return int(asks == NOT_IN)", "return 0"),
     "null is there": (" and logs.rows[row, KIND] != kinds.NULL", ""),
-    "exists is turned round": ("int(there == (first == 1))", "int(there != (first == 1))"),
+    "exists is turned round": (
+        "int(there == (first == 1))",
+        "int(there != (first == 1))",
+    ),
     "min is exclusive": (">= reals[first], high >=", "> reals[first], high >"),
     "max is exclusive": ("<= reals[first], high <=", "< reals[first], high <"),
     "near a bound is sure": (" if low_holds == high_holds else DECLINED", ""),
-    "text is a number": ("is_number:\n        return 0", "is_number:\n        return 1"),
+    "text is a number": (
+        "is_number:\n        return 0",
+        "is_number:\n        return 1",
+    ),
     "one condition is enough": ("holds &= given", "holds |= given"),
     "the last condition decides": ("holds &= given", "holds = given"),
-    "a bucket has its upper edge": ("found += edges[i] <= value", "found += edges[i] < value"),
-    "the edges of the first view": ("(low, edges, first, last)", "(low, edges, 0, last - first)"),
-    "near an edge is sure": ("sure = low == high or found ==", "sure = found == found or found =="),
+    "a bucket has its upper edge": (
+        "found += edges[i] <= value",
+        "found += edges[i] < value",
+    ),
+    "the edges of the first view": (
+        "(low, edges, first, last)",
+        "(low, edges, 0, last - first)",
+    ),
+    "near an edge is sure": (
+        "sure = low == high or found ==",
+        "sure = found == found or found ==",
+    ),
     "what is no number has a bucket": (" is_number and", ""),
     "any count of a bucket": ("sure and times >= 0", "sure"),
-    "any count": ("done if labels[used, 0] >= 0 and times >= 0", "done if labels[used, 0] >= 0"),
+    "any count": (
+        "done if labels[used, 0] >= 0 and times >= 0",
+        "done if labels[used, 0] >= 0",
+    ),
     "any label": ("done if labels[used, 0] >= 0 and times >= 0", "done if times >= 0"),
     "counts are those of the element before": ("\n            count += 1", ""),
     "an element without a count": (
@@ -387,7 +624,10 @@ DEFECTS = {
     "a count beside a list": ("LIST:\n        if counts_one or", "LIST:\n        if"),
     "one value where a list is wanted": (" column[ONLY_LIST] or", ""),
     "an object beside a count": ("counts_one or column[BUCKETS]", "column[BUCKETS]"),
-    "an item without its count": ("if at[of[COUNT]] >= 0 else -1", "if at[of[COUNT]] >= 0 else 1"),
+    "an item without its count": (
+        "if at[of[COUNT]] >= 0 else -1",
+        "if at[of[COUNT]] >= 0 else 1",
+    ),
     "near a step is sure": ("if found != most:", "if False:"),
     "what is no number is in steps": ("if not is_number:\n        return -1", "pass"),
     "halfway goes down": ("part >= edge_part % PART", "part > edge_part % PART"),
@@ -400,7 +640,10 @@ DEFECTS = {
     "any key": (">= 0 and (", ">= 0 and (False and "),
     "the first key of all views": ("views[view, VIEW_KEY]]", "0]"),
     "any time": ("if wanted or may_be_time(log, at[time_slot], unit):", "if False:"),
-    "a skipped event's odd time is none": (" or may_be_time(log, at[time_slot], unit):", ":"),
+    "a skipped event's odd time is none": (
+        " or may_be_time(log, at[time_slot], unit):",
+        ":",
+    ),
     "a skipped event without a time": (
         "elif status[event] == READ:\n                    status[event] = SKIPPED",
         "else:\n                    pass",
@@ -411,19 +654,31 @@ DEFECTS = {
         "\n                        status[event] = DECLINED",
         "\n                        users[event, 0], users[event, 1] = 0, 0",
     ),
-    "what one view sees all see": ("number[view, event] = found[column]\n                ", ""),
+    "what one view sees all see": (
+        "number[view, event] = found[column]\n                ",
+        "",
+    ),
     "labels of no event": ("column], 0", "column], 0) + (found[column] > 1"),
     "long labels": ("stop - start <= LABEL_BYTES_MAX", "True"),
     "a minus is a digit": (
         "data[start] == 45\n    if minus:\n        at += 1\n    digits",
         "False\n    digits",
     ),
-    "the second word of digits is the first": ("data, stop - WORD, WORD)", "data, at, WORD)"),
+    "the second word of digits is the first": (
+        "data, stop - WORD, WORD)",
+        "data, at, WORD)",
+    ),
     "digits before the last eight are nothing": ("* WORD_POWER +", "* 0 +"),
     "numbers without their sign": ("(-real if minus else real),", "real,"),
     "the point is nowhere": ("power -= not whole", "power -= 0"),
-    "all numbers are exact": ("digits <= EXACT_DIGITS and abs(power) <= EXACT_POWER", "True"),
-    "an exponent is nothing": ("parse_integer(data, at + 1 + (data[at + 1] == PLUS), stop)", "0"),
+    "all numbers are exact": (
+        "digits <= EXACT_DIGITS and abs(power) <= EXACT_POWER",
+        "True",
+    ),
+    "an exponent is nothing": (
+        "parse_integer(data, at + 1 + (data[at + 1] == PLUS), stop)",
+        "0",
+    ),
     "an exponent has no sign": (
         ":\n        power",
         ":\n        at += data[at + 1] == 45\n        power",
@@ -445,18 +700,29 @@ DEFECTS = {
     "a fraction of tenths": ("scale //= 10\n            ", ""),
     "any zone is UTC": ("offset = offset_minutes(data, at, stop)", "offset = 0"),
     "west is east": ("else -60 * hours - minutes", "else 60 * hours + minutes"),
-    "minutes of an offset are nothing": ("return 60 * hours + minutes", "return 60 * hours"),
+    "minutes of an offset are nothing": (
+        "return 60 * hours + minutes",
+        "return 60 * hours",
+    ),
     "an offset of a day": ("0 <= hours <= 23", "0 <= hours <= 24"),
     "an offset of 60 minutes": ("0 <= minutes <= 59", "0 <= minutes <= 60"),
-    "a text that only begins as a number": ("kind if end == stop else kinds.TEXT", "kind"),
-    "a text of doubt is no number": ("return -math.inf, math.inf, True", "return 0.0, 0.0, False"),
+    "a text that only begins as a number": (
+        "kind if end == stop else kinds.TEXT",
+        "kind",
+    ),
+    "a text of doubt is no number": (
+        "return -math.inf, math.inf, True",
+        "return 0.0, 0.0, False",
+    ),
     "a count with a fraction": ("if data[at] != ZERO:\n            return -1", "pass"),
     "a text in any form is a time": ("data[start + 4] != 45", "False"),
 }
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_each_defect_would_be_seen(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_defect_would_be_seen(
+    defect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run over millions of events proves something only if it detects disagreements."""
     monkeypatch.setattr(module, "project_views", plain_views(*DEFECTS[defect]))
     try:

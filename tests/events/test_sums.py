@@ -35,10 +35,14 @@ def numbers(of: Sum, rng: random.Random, count: int) -> Iterator[Decimal]:
     """Yield numbers at an edge between steps, a little beside it, and elsewhere."""
     for _ in range(count):
         edge = of.from_ + of.step * (2 * rng.randrange(-2, of.steps + 3) + 1) / 2
-        off = Decimal(rng.choice((0, 0, 1, -1, rng.random()))) * Decimal(10) ** -rng.randrange(
-            2, 25
+        off = Decimal(rng.choice((0, 0, 1, -1, rng.random()))) * Decimal(
+            10
+        ) ** -rng.randrange(2, 25)
+        yield (
+            (edge + off * rng.choice((1, of.step)))
+            .quantize(Decimal("1e-28"))
+            .normalize()
         )
-        yield (edge + off * rng.choice((1, of.step))).quantize(Decimal("1e-28")).normalize()
 
 
 def written(number: Decimal, rng: random.Random) -> str:
@@ -65,13 +69,23 @@ def test_every_number_of_a_sum_is_read_by_the_scanner_exactly(
     with localcontext(prec=60):
         given = list(numbers(of, rng, 4_000))
     texts = [written(number, rng) for number in given]
-    texts += ["0", "-0.0", "0." + "0" * 29 + "1", "9" * 15 + ".5", "9" * 19, "5e-1", "0e99"]
+    texts += [
+        "0",
+        "-0.0",
+        "0." + "0" * 29 + "1",
+        "9" * 15 + ".5",
+        "9" * 19,
+        "5e-1",
+        "0e99",
+    ]
     # Also as texts.
     given_as = [text if i % 3 else f'"{text}"' for i, text in enumerate(texts)]
     lists = [given_as[start : start + 40] for start in range(0, len(texts), 40)]
     values = [
         (
-            '{"n":[' + ",".join(f'{{"i":"{i}","p":{text}}}' for i, text in enumerate(some)) + "]}"
+            '{"n":['
+            + ",".join(f'{{"i":"{i}","p":{text}}}' for i, text in enumerate(some))
+            + "]}"
         ).encode()
         for some in lists
     ]
@@ -79,7 +93,11 @@ def test_every_number_of_a_sum_is_read_by_the_scanner_exactly(
         case.reader.read(Records.of(values, [b"k"] * len(values), range(len(values))))
     )
     assert not rejects and spans.declined == 0
-    [column] = [n for n, items in enumerate(case.reader.layout.items_of) if items.sum is not None]
+    [column] = [
+        n
+        for n, items in enumerate(case.reader.layout.items_of)
+        if items.sum is not None
+    ]
     found = spans.columns[column].amounts[: len(texts)].tolist()
     rounding = Rounding(of)
     assert found == [rounding.steps_of(Decimal(text)) for text in texts]
@@ -93,7 +111,11 @@ def test_a_float_counts_as_its_shortest_decimal_without_the_general_reader(
     of = sum_of(*range_)
     case = case_of(
         {"key": "$all", "items": "i"},
-        {"sum": dict(zip(("field", "from", "to", "step"), ("n", *range_), strict=True))},
+        {
+            "sum": dict(
+                zip(("field", "from", "to", "step"), ("n", *range_), strict=True)
+            )
+        },
     )
     [exact] = [row for row in case.reader.layout.program.exact_sums if row.any()]
     assert exact[kernels.DIGITS] >= 0
@@ -101,10 +123,16 @@ def test_a_float_counts_as_its_shortest_decimal_without_the_general_reader(
     empty = np.empty(0, dtype=np.uint8)
     with localcontext(prec=60):
         reals = [float(number) for number in numbers(of, rng, 4_000)]
-    reals += [float(np.nextafter(real, way)) for real in reals[:1000] for way in (-np.inf, np.inf)]
+    reals += [
+        float(np.nextafter(real, way))
+        for real in reals[:1000]
+        for way in (-np.inf, np.inf)
+    ]
     for real in reals:
         rows = np.zeros((1, COLUMNS), dtype=np.int64)
         rows[0, KIND] = REAL
         rows[0, START] = np.float64(real).view(np.int64)
         logs = kernels.Logs(empty, rows, np.ones(1, dtype=np.int64), empty)
-        assert kernels.exact_steps(logs, 0, exact, 0, of.steps) == rounding.steps_of(real)
+        assert kernels.exact_steps(logs, 0, exact, 0, of.steps) == rounding.steps_of(
+            real
+        )

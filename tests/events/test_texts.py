@@ -19,7 +19,9 @@ TIME_MS = 1_795_341_600_000  # 2026-11-22T10:00:00Z
 def reader_of(
     events: dict[str, Any], *histograms: dict[str, Any], user: str | None = None
 ) -> EventReader:
-    stated = document({"key": "$all", "items": "i", **events}, [*histograms] or [{}], user)
+    stated = document(
+        {"key": "$all", "items": "i", **events}, [*histograms] or [{}], user
+    )
     return EventReader(settings_of(stated, Path()).shape)
 
 
@@ -78,7 +80,11 @@ def test_half_a_surrogate_pair_in_a_used_field_is_a_reject_that_names_it(
 
 def test_a_record_that_is_not_utf_8_is_not_json_wherever_its_bytes_are() -> None:
     """RFC 8259 requires UTF-8, so whether a record counts does not depend on what is counted."""
-    values = (b'{"i":"a","note":"caf\xe9"}', b'{"i":"a","caf\xe9":1}', b'{"i":"caf\xe9"}')
+    values = (
+        b'{"i":"a","note":"caf\xe9"}',
+        b'{"i":"a","caf\xe9":1}',
+        b'{"i":"caf\xe9"}',
+    )
     good = b'{"i":"a","note":"caf\xc3\xa9"}'
     assert outcomes(reader_of({}), *values, good) == ["not JSON"] * 3 + ["0"]
 
@@ -103,7 +109,10 @@ def test_a_time_may_be_a_number_or_a_text_that_holds_it(unit: str) -> None:
     """BigQuery, OTLP and the JSON of proto3 write 64-bit numbers as texts."""
     reader = reader_of({"timestamp": "t", "timestamp_unit": unit})
     for number in NUMBERS[unit]:
-        texts = (b'{"i":"a","t":%b}' % number.encode(), b'{"i":"a","t":"%b"}' % number.encode())
+        texts = (
+            b'{"i":"a","t":%b}' % number.encode(),
+            b'{"i":"a","t":"%b"}' % number.encode(),
+        )
         assert outcomes(reader, *texts) == [str(TIME_MS)] * 2
 
 
@@ -127,20 +136,36 @@ def test_counts_sums_buckets_and_bounds_may_be_texts_that_hold_numbers() -> None
         spans, _ = one(read(Records.of(values)))
         for view in range(len(reader.layout.names)):
             column = spans.columns[reader.layout.column_of[view]]
-            firsts, numbers = spans.first[view].tolist(), spans.number[view].tolist()
+            firsts = spans.first[view].tolist()
+            numbers = spans.number[view].tolist()
             assert numbers == [1] * 4
             assert len({int(column.amounts[first]) for first in firsts}) == 1
     spans, _ = one(reader.read(Records.of(values[:2])))
     assert spans.declined == 0
 
 
-NO_NUMBERS = ("", " 2", "2 ", "+2", "007", "2 kg", "1,5", "NaN", "Infinity", "0x10", "1_000", "٢")
+NO_NUMBERS = (
+    "",
+    " 2",
+    "2 ",
+    "+2",
+    "007",
+    "2 kg",
+    "1,5",
+    "NaN",
+    "Infinity",
+    "0x10",
+    "1_000",
+    "٢",
+)
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS)
 def test_a_text_that_holds_no_number_says_so(text: str) -> None:
     """A number is exactly what JSON writes: anything else is a guess."""
-    value = json.dumps({"i": "a", "n": text, "p": text, "o": {"x": text}, "t": text}).encode()
+    value = json.dumps(
+        {"i": "a", "n": text, "p": text, "o": {"x": text}, "t": text}
+    ).encode()
     why = "a text that holds no number"
     assert outcomes(reader_of({"count": "n"}), value) == [f"field 'n' is {why}"]
     assert outcomes(reader_of({"items": "o"}), value) == [f"a count in 'o' is {why}"]
@@ -165,21 +190,39 @@ def test_a_text_that_holds_no_number_says_so(text: str) -> None:
         ("iso", '"17"', "an ISO time: a number as text"),
         ("iso", '"2026-11-22"', "an ISO time: a date without a time of day"),
         ("iso", '"2026-02-30T10:00:00Z"', "an ISO time: no such date, time or offset"),
-        ("iso", '"2026-11-22T10:00:00+24:00"', "an ISO time: no such date, time or offset"),
+        (
+            "iso",
+            '"2026-11-22T10:00:00+24:00"',
+            "an ISO time: no such date, time or offset",
+        ),
         ("iso", '"2026-11-22T10:00:60Z"', "an ISO time: no such date, time or offset"),
-        ("iso", '"Sun, 22 Nov 2026 10:00:00 GMT"', "an ISO time: a date with the name of a month"),
-        ("iso", '"22/Nov/2026:10:00:00 +0000"', "an ISO time: a date with the name of a month"),
+        (
+            "iso",
+            '"Sun, 22 Nov 2026 10:00:00 GMT"',
+            "an ISO time: a date with the name of a month",
+        ),
+        (
+            "iso",
+            '"22/Nov/2026:10:00:00 +0000"',
+            "an ISO time: a date with the name of a month",
+        ),
         (
             "iso",
             '"2026-11-22T10:00[Europe/Berlin]"',
             "an ISO time: a time zone by name, not by its offset",
         ),
-        ("iso", '"2026-11-22 10:00:00 CET"', "an ISO time: a time zone by name, not by its offset"),
+        (
+            "iso",
+            '"2026-11-22 10:00:00 CET"',
+            "an ISO time: a time zone by name, not by its offset",
+        ),
         ("iso", '"2026-11-22 10:00:00 PM"', "an ISO time: a time with AM or PM"),
         ("iso", '"\\ud83d"', "an ISO time"),
     ],
 )
-def test_a_time_that_cannot_be_read_says_what_it_is(unit: str, value: str, reason: str) -> None:
+def test_a_time_that_cannot_be_read_says_what_it_is(
+    unit: str, value: str, reason: str
+) -> None:
     """The reason names the unit that would fit, also for texts."""
     reader = reader_of({"timestamp": "t", "timestamp_unit": unit})
     found = outcomes(reader, b'{"i":"a","t":%b}' % value.encode())
@@ -188,10 +231,23 @@ def test_a_time_that_cannot_be_read_says_what_it_is(unit: str, value: str, reaso
 
 SAME_TIME = (
     *("2026-11-22T10:00:00Z", "2026-11-22T10:00:00+00", "2026-11-22T05:00:00-05"),
-    *("2026-11-22 10:00:00.000000+00", "2026-11-22T15:30:00+0530", "2026-11-22T10:00:00-00:00"),
+    *(
+        "2026-11-22 10:00:00.000000+00",
+        "2026-11-22T15:30:00+0530",
+        "2026-11-22T10:00:00-00:00",
+    ),
     *("2026-11-22T10:00:00Z[UTC]", "2026-11-22T11:00:00+01:00[Europe/Berlin]"),
-    *("20261122T100000Z", "20261122T110000.000+0100", "20261122T1000Z", "2026-11-22T10:00"),
-    *("2026-11-22 10:00:00 UTC", "2026-11-22 10:00:00 GMT", "2026-11-22 11:00:00 +0100"),
+    *(
+        "20261122T100000Z",
+        "20261122T110000.000+0100",
+        "20261122T1000Z",
+        "2026-11-22T10:00",
+    ),
+    *(
+        "2026-11-22 10:00:00 UTC",
+        "2026-11-22 10:00:00 GMT",
+        "2026-11-22 11:00:00 +0100",
+    ),
     *("2026-11-22t10:00:00z", "2026-11-22T10:00:00,000000000Z", "2026-11-22 10:00:00"),
 )
 
@@ -218,6 +274,8 @@ def test_ordinary_offsets_and_texts_are_read_by_the_compiled_reader() -> None:
     """The general reader costs fifty times as much."""
     reader = reader_of({"timestamp": "t", "timestamp_unit": "iso"})
     zones = ("+00", "-05", "+0530", "+05:30", "-09:30", "Z", "")
-    values = [b'{"i":"a","t":"2026-11-22T10:00:00.5%b"}' % zone.encode() for zone in zones]
+    values = [
+        b'{"i":"a","t":"2026-11-22T10:00:00.5%b"}' % zone.encode() for zone in zones
+    ]
     spans, _ = one(reader.read(Records.of(values)))
     assert (len(spans), spans.declined) == (len(values), 0)

@@ -54,7 +54,9 @@ def test_a_record_without_a_time_says_so() -> None:
     """Kafka has -1 where a producer gave none; that is not a wrong unit."""
     fields = replace(FIELDS, timestamp=None)
     record = json.dumps({"key": "k", "items": ["a"]}).encode()
-    _, rejects = one(SourceReader(event_reader(fields), ANY).read(Records.of([record], times=[-1])))
+    _, rejects = one(
+        SourceReader(event_reader(fields), ANY).read(Records.of([record], times=[-1]))
+    )
     assert [reject.reason for reject in rejects] == ["record without a time"]
 
 
@@ -75,14 +77,19 @@ def counted(
     Batches decide which tick opens first, and so the order of ticks in a message; the merge takes
     sections by lane and tick.
     """
-    intake, by = Intake([unk(tick_ms=10).lane], 3, KEY, max_behind_ms=most), reader()
+    intake = Intake([unk(tick_ms=10).lane], 3, KEY, max_behind_ms=most)
+    by = reader()
     rejected: list[int] = []
     bounds = sorted({0, len(times), *(cut % (len(times) + 1) for cut in cuts)})
     for start, stop in pairwise(bounds):
-        events = columns([("k", [f"i{at % 3}"], times[at]) for at in range(start, stop)], by)
+        events = columns(
+            [("k", [f"i{at % 3}"], times[at]) for at in range(start, stop)], by
+        )
         rejected += (start + intake.add(events)).tolist()
     said = intake.commit(source=0, sequences=[0], offset=0)
-    sections = [section for _, message in said for section in decode(message.encoded()).sections]
+    sections = [
+        section for _, message in said for section in decode(message.encoded()).sections
+    ]
     by_tick = sorted(sections, key=lambda section: section.tick)
     return rejected, intake.first, intake.watermark, by_tick
 

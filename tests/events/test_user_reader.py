@@ -19,13 +19,17 @@ from workers.mechanisms.config.views import Shape, conditions
 from workers.settings.settings import EventsSettings, shape_of
 
 FOREVER = 1 << 62
-SHAPE = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user")
+SHAPE = shape_of(
+    EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user"
+)
 
 
 def users(found: RecordUsers) -> list[bytes | None]:
     return [
         found.data[start:stop].tobytes() if known else None
-        for known, (start, stop) in zip(found.known.tolist(), found.users.tolist(), strict=True)
+        for known, (start, stop) in zip(
+            found.known.tolist(), found.users.tolist(), strict=True
+        )
     ]
 
 
@@ -40,12 +44,22 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
 ) -> None:
     """The scanner handles plain records only, so it must recognize them correctly."""
     if not compiled:
-        monkeypatch.setattr("workers.events.user_reader.read_users", uncompiled(read_users))
+        monkeypatch.setattr(
+            "workers.events.user_reader.read_users", uncompiled(read_users)
+        )
     values = corpus()
     looked = 0
-    for user, timestamp in (("user", "ts"), ("user", None), ("key", "user"), ("user.name", "ts")):
-        key, items = ("key" if user != "key" else "$all"), "items"
-        shape = shape_of(EventsSettings(topic="t", key=key, items=items, timestamp=timestamp), user)
+    for user, timestamp in (
+        ("user", "ts"),
+        ("user", None),
+        ("key", "user"),
+        ("user.name", "ts"),
+    ):
+        key = "key" if user != "key" else "$all"
+        items = "items"
+        shape = shape_of(
+            EventsSettings(topic="t", key=key, items=items, timestamp=timestamp), user
+        )
         layout = Layout(Shape(MappingProxyType({}), shape.time, shape.unit, shape.user))
         records = Records.of(values, times=[7] * len(values))
         decode = Json(layout.tree).decoder(records.data, records.values)
@@ -53,11 +67,15 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
         reader = UserReader(shape, max_bytes=4_000)
         found = reader.read(records, FOREVER)
         whole = list(reader._whole.read(records))
-        why = {reject.index: reject.reason for _, reasons, _ in whole for reject in reasons}
-        names, said = users(found), dict(rejects(found))
+        why = {
+            reject.index: reject.reason for _, reasons, _ in whole for reject in reasons
+        }
+        names = users(found)
+        said = dict(rejects(found))
         rows = zip(values, names, found.times.tolist(), strict=True)
         for i, (value, name, time) in enumerate(rows):
-            wanted, at = None, 0
+            wanted = None
+            at = 0
             if len(value) <= 4_000:
                 with suppress(ValueError):
                     wanted, at = projection.user_and_time(decode(i))
@@ -70,7 +88,9 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
                 looked += 1
         for part, _, _ in whole:
             assert part.users is not None
-            for i, (start, stop) in zip(part.index.tolist(), part.users.tolist(), strict=True):
+            for i, (start, stop) in zip(
+                part.index.tolist(), part.users.tolist(), strict=True
+            ):
                 assert names[i] == part.data[start:stop].tobytes()
     assert looked > 500
 
@@ -78,7 +98,9 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
 def test_what_no_histogram_looks_at_needs_no_user_and_its_time_still_counts() -> None:
     """A heartbeat without a user is not a reject; its time advances the partition."""
     where = conditions([{"field": "type", "in": ["buy"]}])
-    events = EventsSettings(topic="t", key="key", items="items", timestamp="ts", where_=where)
+    events = EventsSettings(
+        topic="t", key="key", items="items", timestamp="ts", where_=where
+    )
     reader = UserReader(shape_of(events, "user"), max_bytes=1_000)
     values = [
         b'{"type": "ping", "ts": 5}',
@@ -97,7 +119,8 @@ def test_a_user_that_is_the_record_key() -> None:
     """A record without the key is a reject if a histogram selects it."""
     events = EventsSettings(topic="t", key="key", items="items")
     reader = UserReader(shape_of(events, "$key"), max_bytes=1_000)
-    good, keys = b'{"key": "k", "items": "a"}', [b"ann", None, b"x" * 1_025, b"ann", b"ann"]
+    good = b'{"key": "k", "items": "a"}'
+    keys = [b"ann", None, b"x" * 1_025, b"ann", b"ann"]
     records = Records.of([good, good, good, b"broken", None], keys, [10] * 5)
     found = reader.read(records, FOREVER)
     assert users(found) == [b"ann", None, None, None, None]
@@ -112,7 +135,9 @@ def test_users_may_be_numbers_and_escaped() -> None:
     """As in the full reader: the same user must reach the same partition."""
     names = ["ann", "é", 'a"b', "\n", 0, -5, 10**18, 10**400, "x" * 1_024, "x" * 1_025]
     event = {"key": "k", "items": "a", "ts": 1}
-    records = Records.of([msgspec.json.encode(event | {"user": name}) for name in names])
+    records = Records.of(
+        [msgspec.json.encode(event | {"user": name}) for name in names]
+    )
     found = UserReader(SHAPE, max_bytes=10_000).read(records, FOREVER)
     wanted = [str(name).encode() for name in names]
     wanted[-1] = None  # type: ignore[call-overload]  # too long

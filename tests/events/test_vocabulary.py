@@ -61,7 +61,10 @@ def test_the_hash_is_siphash_1_3() -> None:
                 patch.object(kernels, "sip_round", way(kernels.sip_round)),
                 patch.object(kernels, "word_at", way(words.word_at)),
             ):
-                for behind in (b"", b"\xff" * 9):  # what follows a text is read, and must not count
+                for behind in (
+                    b"",
+                    b"\xff" * 9,
+                ):  # what follows a text is read, and must not count
                     data = np.frombuffer(b"xy" + text + behind, dtype=np.uint8)
                     found = int(way(kernels.sip_hash)(data, 2, 2 + n, SECRET))
                     assert found == v[0] ^ v[1] ^ v[2] ^ v[3]
@@ -71,10 +74,13 @@ def test_the_hash_is_siphash_1_3() -> None:
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_codes_are_those_of_a_dictionary(batches: list[list[bytes]]) -> None:
     """A text with two codes would count as two items; two texts with one code as one."""
-    vocabulary, expected = Vocabulary(), dict[bytes, int]()
+    vocabulary = Vocabulary()
+    expected = dict[bytes, int]()
     for texts in batches:
         codes = vocabulary.codes_of(Texts.of(texts))
-        assert codes.tolist() == [expected.setdefault(text, len(expected)) for text in texts]
+        assert codes.tolist() == [
+            expected.setdefault(text, len(expected)) for text in texts
+        ]
         assert list(vocabulary.texts(codes)) == texts
     assert len(vocabulary) == len(expected)
 
@@ -82,11 +88,15 @@ def test_codes_are_those_of_a_dictionary(batches: list[list[bytes]]) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_codes_are_the_same_where_the_table_is_too_large_for_a_cache(seed: int) -> None:
     """Slots are then prefetched before the comparison, and some texts are added meanwhile."""
-    rng, vocabulary, expected = np.random.default_rng(seed), Vocabulary(), dict[bytes, int]()
+    rng = np.random.default_rng(seed)
+    vocabulary = Vocabulary()
+    expected = dict[bytes, int]()
     for _ in range(12):
         texts = [b"%d" % n for n in rng.integers(0, 250_000, 30_000).tolist()]
         codes = vocabulary.codes_of(Texts.of(texts))
-        assert codes.tolist() == [expected.setdefault(text, len(expected)) for text in texts]
+        assert codes.tolist() == [
+            expected.setdefault(text, len(expected)) for text in texts
+        ]
     assert len(vocabulary._table.slots) >= kernels.LARGE
 
 
@@ -97,7 +107,14 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
     places = np.stack((column.ends - column.lengths, column.ends), axis=1)
     expected = dict[bytes, int]()
     wanted = [expected.setdefault(text, len(expected)) for text in texts]
-    parts = ("sip_hash", "sip_round", "guess_codes", "_same", "recent_place", "same_bytes")
+    parts = (
+        "sip_hash",
+        "sip_round",
+        "guess_codes",
+        "_same",
+        "recent_place",
+        "same_bytes",
+    )
     plain = {name: uncompiled(getattr(kernels, name)) for name in (*parts, "word_at")}
     for large, same, alike in product((1, 1 << 30), (False, True), (False, True)):
         hashed: dict[str, Any] = {"sip_hash": lambda *_: np.uint64(5)} if same else {}
@@ -107,13 +124,17 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
             patch.object(words, "word_at", uncompiled(words.word_at)),
             np.errstate(over="ignore"),
         ):
-            slots, codes = np.full(256, -1, dtype=np.int32), np.empty(300, dtype=np.int32)
-            hashes, ends = np.empty(100, np.uint64), np.empty(100, np.int64)
+            slots = np.full(256, -1, dtype=np.int32)
+            codes = np.empty(300, dtype=np.int32)
+            hashes = np.empty(100, np.uint64)
+            ends = np.empty(100, np.int64)
             found = np.empty(kernels.BLOCK_TEXTS, np.uint64)
             recent = np.zeros((kernels.RECENT, 3), dtype=np.uint64)
             of_texts = np.empty(1_000, np.uint8)
             table = kernels.Table(SECRET, slots, hashes, ends, of_texts, found, recent)
-            done = uncompiled(kernels.encode_texts)(column.text, places, 0, table, 0, codes)
+            done = uncompiled(kernels.encode_texts)(
+                column.text, places, 0, table, 0, codes
+            )
         assert done == (300, 70) and codes.tolist() == wanted
 
 
@@ -133,8 +154,10 @@ def test_a_place_outside_the_data_is_refused() -> None:
 
 def test_tags_are_the_same_however_many_are_remembered() -> None:
     """A tag is an item's identity and its noise: the same if cached, single or in bulk."""
-    key, rng = NoiseKey(bytes(32)), np.random.default_rng(2)
-    names, labels = Vocabulary(), Vocabulary()
+    key = NoiseKey(bytes(32))
+    rng = np.random.default_rng(2)
+    names = Vocabulary()
+    labels = Vocabulary()
     names.codes_of(Texts.of([b"a", "\u00e4".encode(), b""]))
     digits = [b"%d" % n for n in range(400)]
     column = [hashlib.sha256(n).hexdigest().encode()[: int(n) % 60] + n for n in digits]
@@ -153,9 +176,12 @@ def test_tags_are_the_same_however_many_are_remembered() -> None:
 
 
 def test_views_whose_codes_mean_the_same_share_what_is_remembered() -> None:
-    keys, labels, others = Vocabulary(), Vocabulary(), Vocabulary()
+    keys = Vocabulary()
+    labels = Vocabulary()
+    others = Vocabulary()
     digests = ViewDigests(NoiseKey(bytes(32)).tag_state)
-    all_of_it, of_a_kind = digests.of("all", keys, labels), digests.of("of-a-kind", keys, labels)
+    all_of_it = digests.of("all", keys, labels)
+    of_a_kind = digests.of("of-a-kind", keys, labels)
     assert all_of_it is of_a_kind
     assert digests.of("countries", keys, others) is not all_of_it
     # One of them begins another vocabulary first.
@@ -169,7 +195,8 @@ def test_texts_that_look_like_recent_ones_are_told_apart(behind: bytes) -> None:
     """Lookup starts at the last text with the same first and last bytes."""
     like = [b"12345678" + b"x" * n + b"12345678" for n in range(20)]
     like += [b"a\0", b"a", b"", b"\0", b"a\0\0", b"12345678"]
-    vocabulary, expected = Vocabulary(), dict[bytes, int]()
+    vocabulary = Vocabulary()
+    expected = dict[bytes, int]()
     for texts in (like, like[::-1], [like[0]] * 5, like):
         column = Texts.of(texts)
         data = np.concatenate([column.text, np.frombuffer(behind, dtype=np.uint8)])

@@ -40,8 +40,13 @@ def main(arguments: list[str] | None = None) -> int:
 
         alone = None if given.hex is None else bytes.fromhex(given.hex)
         try:
-            inputs, seed = given.inputs, given.seed
-            result = fuzz(target, inputs, seed, late) if alone is None else repeat(target, alone)
+            inputs = given.inputs
+            seed = given.seed
+            result = (
+                fuzz(target, inputs, seed, late)
+                if alone is None
+                else repeat(target, alone)
+            )
         finally:
             target.close()
         print("\n".join(result.lines()), flush=True)

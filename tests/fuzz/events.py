@@ -30,12 +30,15 @@ from workers.kafka.records import Records
 
 MAX_BYTES = 8_000
 #: Inputs of a target that are read at once, and what they may take at the same time.
-BATCH, BATCH_MEMORY = 512, 256 << 20
+BATCH = 512
+BATCH_MEMORY = 256 << 20
 CASES = 24
 SCHEMAS = 64
 SHAPES = 80
 VARIANTS = ("several", "users", "lines")
-WORDS = [b'"%b":' % name for name in (b"key", b"items", b"ts", b"user", b"lines", b"price")]
+WORDS = [
+    b'"%b":' % name for name in (b"key", b"items", b"ts", b"user", b"lines", b"price")
+]
 #: What Python's reader and this one decide differently, and rightly: see json_log_corpus.
 _UNLIKE = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{300}|[0-9.][eE]|\x00|^\xef\xbb\xbf")
 _DEEP = 30
@@ -44,17 +47,23 @@ _DEEP = 30
 Keyed = tuple[bytes, bytes | None]
 
 
-def compared(case: Case, given: Sequence[Keyed], fmt: Format | None = None) -> list[str]:
+def compared(
+    case: Case, given: Sequence[Keyed], fmt: Format | None = None
+) -> list[str]:
     """Return what both readers say of each record, in words; raise Differs if they disagree."""
-    values, keys = [value for value, _ in given], [key for _, key in given]
+    values = [value for value, _ in given]
+    keys = [key for _, key in given]
     records = Records.of(values, keys, [shapes.NOW_MS] * len(values))
     [logs] = (fmt or case.reader._json).scan(records.data, records.values)
     scanned = (logs.status != DECLINED).tolist()
     fast, fast_rejects = one(case.reader.read(records, fmt))
     slow, slow_rejects = one(case.reader.read_general(records, fmt))
-    said, without = told(case, fast, fast_rejects), told(case, slow, slow_rejects)
+    said = told(case, fast, fast_rejects)
+    without = told(case, slow, slow_rejects)
     if said != without or fast_rejects != slow_rejects:
-        raise Differs(f"{said} {fast_rejects} with the scanner, {without} {slow_rejects} without")
+        raise Differs(
+            f"{said} {fast_rejects} with the scanner, {without} {slow_rejects} without"
+        )
     for row, (value, key) in enumerate(given):
         if fmt is None and not _UNLIKE.search(value) and _depth(value) <= _DEEP:
             _as_reference(case, value, key, said.get(row, "skipped"))
@@ -84,7 +93,9 @@ def compared_by_case(
         found = [""] * len(some)
         for which, of in places.items():
             case, fmt = cases[which]
-            given = [(some[place][1:], keys[_first(some[place]) % len(keys)]) for place in of]
+            given = [
+                (some[place][1:], keys[_first(some[place]) % len(keys)]) for place in of
+            ]
             for place, outcome in zip(of, compared(case, given, fmt), strict=True):
                 found[place] = outcome
         return found
@@ -118,7 +129,9 @@ def _depth(value: bytes) -> int:
 def _encoded(case: Case, records: Records, fmt: Format | None) -> None:
     """Read on as a worker would, up to columns of codes; labels come back as texts."""
     names = case.reader.layout.names
-    source = SourceReader(case.reader, dict.fromkeys(names, None), fmt=fmt, earliest_ms=0)
+    source = SourceReader(
+        case.reader, dict.fromkeys(names, None), fmt=fmt, earliest_ms=0
+    )
     for found, _, _ in source.read(records):
         for view in found.views.values():
             for code in view.labels.tolist():
@@ -140,7 +153,9 @@ def json_events() -> Target:
     ]
     tokens = [*json_corpus.TOKENS, *WORDS]
     keys = (None, b"k1", b"\xff")
-    return compared_by_case("json", [(case, None) for case in cases], keys, seeds, tokens)
+    return compared_by_case(
+        "json", [(case, None) for case in cases], keys, seeds, tokens
+    )
 
 
 def json_log() -> Target:
@@ -211,7 +226,9 @@ def protobuf_cases() -> Iterator[corpus.Case | int]:
 
 def random_schemas(name: str, cases: Any) -> Target:
     """Random schemas and paths: the scanner of bytes against fastavro or upb."""
-    made = list(islice((case for case in cases() if not isinstance(case, int)), SCHEMAS))
+    made = list(
+        islice((case for case in cases() if not isinstance(case, int)), SCHEMAS)
+    )
     seeds = [
         bytes((place,)) + payload
         for place, case in enumerate(made)
@@ -220,7 +237,9 @@ def random_schemas(name: str, cases: Any) -> Target:
 
     def run(data: bytes) -> str:
         case = made[_first(data) % len(made)]
-        said, readable, scanned = corpus.difference(case.fmt, case.number, case.tree, [data[1:]])
+        said, readable, scanned = corpus.difference(
+            case.fmt, case.number, case.tree, [data[1:]]
+        )
         if said is not None:
             raise Differs(f"{case.shown}: {said}")
         return f"readable {readable}, scanned {scanned}, of schema {_first(data) % len(made)}"
@@ -234,7 +253,9 @@ def schema_texts(form: str) -> Target:
     kind = form.upper()
     texts = [encoded.SCHEMAS[form].text]
     if form == "avro":
-        texts += [json.dumps(avro_corpus.Generator(seed).schema()) for seed in range(60)]
+        texts += [
+            json.dumps(avro_corpus.Generator(seed).schema()) for seed in range(60)
+        ]
     else:
         texts += [protobuf_corpus.Generator(seed).schema().text for seed in range(60)]
 
@@ -243,7 +264,9 @@ def schema_texts(form: str) -> Target:
             text = data.decode()
         except UnicodeDecodeError:  # the registry's client has refused it
             return "no text"
-        make_format(form, tree).add(Schema(kind, text), *([b"\0"] if form == "protobuf" else []))
+        make_format(form, tree).add(
+            Schema(kind, text), *([b"\0"] if form == "protobuf" else [])
+        )
         return "known"
 
     words = (
@@ -258,5 +281,10 @@ def schema_texts(form: str) -> Target:
     )
     seeds = [text.encode() for text in texts]
     return Target(
-        f"{form}_texts", run, seeds, words, documented=(SchemaRefused,), max_bytes=MAX_BYTES
+        f"{form}_texts",
+        run,
+        seeds,
+        words,
+        documented=(SchemaRefused,),
+        max_bytes=MAX_BYTES,
     )

@@ -11,12 +11,20 @@ TARGETS: Mapping[str, Callable[[], Target]] = MappingProxyType(
     {
         "json": events.json_events,
         "json_log": events.json_log,
-        **{form: partial(events.registered, form) for form in ("json_schema", "avro", "protobuf")},
-        "avro_schemas": partial(events.random_schemas, "avro_schemas", events.avro_cases),
+        **{
+            form: partial(events.registered, form)
+            for form in ("json_schema", "avro", "protobuf")
+        },
+        "avro_schemas": partial(
+            events.random_schemas, "avro_schemas", events.avro_cases
+        ),
         "protobuf_schemas": partial(
             events.random_schemas, "protobuf_schemas", events.protobuf_cases
         ),
-        **{f"{form}_texts": partial(events.schema_texts, form) for form in ("avro", "protobuf")},
+        **{
+            f"{form}_texts": partial(events.schema_texts, form)
+            for form in ("avro", "protobuf")
+        },
         "settings": stored.settings,
         "contributions": stored.contributed,
         "state": stored.blocks,

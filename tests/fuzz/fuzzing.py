@@ -87,18 +87,26 @@ class Result:
 
     def lines(self) -> Iterator[str]:
         rate = self.inputs / max(self.seconds, 1e-9)
-        grown, most = self.grown_bytes >> 20, self.target.memory_bytes >> 20
+        grown = self.grown_bytes >> 20
+        most = self.target.memory_bytes >> 20
         yield (
             f"{self.target.name}: {self.inputs:,} inputs, {rate:,.0f} a second, "
             f"grown by {grown} MiB of {most}, {len(self.outcomes)} outcomes"
         )
         for outcome, number in self.outcomes.most_common(12):
             yield f"    {number:9,}  {outcome}"
-        if (more := self.outcomes.total() - sum(n for _, n in self.outcomes.most_common(12))) > 0:
+        if (
+            more := self.outcomes.total()
+            - sum(n for _, n in self.outcomes.most_common(12))
+        ) > 0:
             yield f"    {more:9,}  {len(self.outcomes) - 12} others"
         for outcome, found in self.findings.items():
             shown = found.data.hex()[: 2 * SHOWN_BYTES]
-            cut = "" if len(found.data) <= SHOWN_BYTES else f"... ({len(found.data):,} bytes)"
+            cut = (
+                ""
+                if len(found.data) <= SHOWN_BYTES
+                else f"... ({len(found.data):,} bytes)"
+            )
             yield f"  FOUND at input {found.number:,}: {found.what}"
             yield f"    {shown}{cut}"
             alone = f"--hex '{shown}'"
@@ -115,26 +123,40 @@ def fuzz(
         for data in target.seeds:
             with suppress(Exception, Hung):
                 _timed(partial(target.run, data), COMPILING_S)
-    result, rng = Result(target, seed), random.Random(f"{seed} {target.name}")
+    result = Result(target, seed)
+    rng = random.Random(f"{seed} {target.name}")
     seeds = list(target.seeds)
     mutator = Mutator(rng, target.tokens, target.max_bytes)
     known: set[str] = set()
-    warmed, began = min(inputs, len(seeds)), time.monotonic()
-    memory, window = Memory(), list[bytes]()
+    warmed = min(inputs, len(seeds))
+    began = time.monotonic()
+    memory = Memory()
+    window = list[bytes]()
     with limited():
-        while result.inputs < inputs and len(result.findings) < FINDINGS_MAX and not until():
+        while (
+            result.inputs < inputs
+            and len(result.findings) < FINDINGS_MAX
+            and not until()
+        ):
             fresh = result.inputs >= warmed
             if fresh:
                 some = [
-                    mutator.mutated(seeds) for _ in range(min(target.batch, inputs - result.inputs))
+                    mutator.mutated(seeds)
+                    for _ in range(min(target.batch, inputs - result.inputs))
                 ]
             else:
-                some = list(target.seeds[result.inputs : min(warmed, result.inputs + target.batch)])
+                some = list(
+                    target.seeds[
+                        result.inputs : min(warmed, result.inputs + target.batch)
+                    ]
+                )
             for data, (outcome, found) in zip(some, _many(target, some), strict=True):
                 result.inputs += 1
                 result.outcomes[outcome] += 1
                 if found is not None:
-                    result.findings.setdefault(outcome, Finding(found, data, result.inputs))
+                    result.findings.setdefault(
+                        outcome, Finding(found, data, result.inputs)
+                    )
                 elif outcome not in known and target.keeps and len(known) < KEPT_MAX:
                     known.add(outcome)
                     if fresh:
@@ -167,7 +189,10 @@ def _many(target: Target, some: Sequence[bytes]) -> Sequence[tuple[str, str | No
     together: str | None = None
     if target.run_many is not None:
         try:
-            return [(said, None) for said in _timed(partial(target.run_many, some), SECONDS_MAX)]
+            return [
+                (said, None)
+                for said in _timed(partial(target.run_many, some), SECONDS_MAX)
+            ]
         except Hung:
             pass
         except Exception as error:  # noqa: BLE001  # whatever it is, `run` says of which input
@@ -210,7 +235,11 @@ def _words(error: Exception) -> str:
     """Return an error's message without what it quotes: two such errors are one outcome."""
     text = str(error).split("\n")[0]
     kept = [word for word in text.split() if word.isalpha() and len(word) <= 20]
-    return " ".join(kept[:8]) if isinstance(error, QuietcountError) else type(error).__name__
+    return (
+        " ".join(kept[:8])
+        if isinstance(error, QuietcountError)
+        else type(error).__name__
+    )
 
 
 def _look(result: Result, memory: "Memory", window: Sequence[bytes]) -> None:
@@ -219,12 +248,14 @@ def _look(result: Result, memory: "Memory", window: Sequence[bytes]) -> None:
     if grown <= result.target.memory_bytes:
         return
     # The largest of the window, run alone: what it leaves or takes at its peak.
-    worst, most = window[-1], -1
+    worst = window[-1]
+    most = -1
     for data in window:
         memory.begin()
         _one(result.target, data)
         if (alone := memory.grown()) > most:
-            worst, most = data, alone
+            worst = data
+            most = alone
     what = f"the process grew by {grown >> 20} MiB, at most {result.target.memory_bytes >> 20}; this input alone by {most >> 20}"
     result.findings.setdefault("memory", Finding(what, worst, result.inputs))
     memory.begin()
@@ -249,7 +280,8 @@ class Memory:
     """Peak of the process's resident memory; 0 where the system does not tell."""
 
     def __init__(self) -> None:
-        self._status, self._clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+        self._status = Path("/proc/self/status")
+        self._clear = Path("/proc/self/clear_refs")
         self._first = 0
         self.begin()
 

@@ -25,7 +25,8 @@ def main() -> None:
     warnings.simplefilter("ignore")  # of numbers that wrap
     atheris: Any = import_module("atheris")
     # Compiled: plain Python has no wrapping numbers.
-    compiled, _ = import_module("workers.arrays.compiled"), import_module("workers.arrays.words")
+    compiled = import_module("workers.arrays.compiled")
+    _ = import_module("workers.arrays.words")
     for name in vars(compiled):
         if name.startswith(("kernel", "checked_")):
             setattr(compiled, name, lambda function: function)

@@ -33,13 +33,31 @@ _NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?")
 
 
 class Mutator:
-    def __init__(self, rng: random.Random, tokens: Sequence[bytes], max_bytes: int) -> None:
+    def __init__(
+        self, rng: random.Random, tokens: Sequence[bytes], max_bytes: int
+    ) -> None:
         """`tokens` are what the format gives a meaning."""
-        self._random, self._max = rng, max_bytes
+        self._random = rng
+        self._max = max_bytes
         self._tokens = [*tokens, *NOT_UTF8, *UTF8]
         self._ways: Sequence[Callable[[bytes, bytes], bytes]] = (
-            *(self.flip, self.flip, self.byte, self.byte, self.cut, self.end, self.repeat),
-            *(self.splice, self.insert, self.token, self.token, self.number, self.number),
+            *(
+                self.flip,
+                self.flip,
+                self.byte,
+                self.byte,
+                self.cut,
+                self.end,
+                self.repeat,
+            ),
+            *(
+                self.splice,
+                self.insert,
+                self.token,
+                self.token,
+                self.number,
+                self.number,
+            ),
             *(self.binary, self.nest, self.long),
         )
 
@@ -55,7 +73,11 @@ class Mutator:
         if not data:
             return data
         at = self._random.randrange(len(data))
-        return data[:at] + bytes((data[at] ^ 1 << self._random.randrange(8),)) + data[at + 1 :]
+        return (
+            data[:at]
+            + bytes((data[at] ^ 1 << self._random.randrange(8),))
+            + data[at + 1 :]
+        )
 
     def byte(self, data: bytes, _other: bytes) -> bytes:
         at = self._at(data)
@@ -71,17 +93,24 @@ class Mutator:
 
     def repeat(self, data: bytes, _other: bytes) -> bytes:
         start, stop = self._part(data)
-        return data[:stop] + data[start:stop] * self._random.choice((1, 1, 2, 9, 64)) + data[stop:]
+        return (
+            data[:stop]
+            + data[start:stop] * self._random.choice((1, 1, 2, 9, 64))
+            + data[stop:]
+        )
 
     def splice(self, data: bytes, other: bytes) -> bytes:
         return data[: self._at(data)] + other[self._at(other) :]
 
     def insert(self, data: bytes, other: bytes) -> bytes:
-        at, (start, stop) = self._at(data), self._part(other)
+        at = self._at(data)
+        (start, stop) = self._part(other)
         return data[:at] + other[start:stop] + data[at:]
 
     def token(self, data: bytes, _other: bytes) -> bytes:
-        start, stop = self._part(data) if self._random.random() < 0.5 else (self._at(data),) * 2
+        start, stop = (
+            self._part(data) if self._random.random() < 0.5 else (self._at(data),) * 2
+        )
         return data[:start] + self._random.choice(self._tokens) + data[stop:]
 
     def number(self, data: bytes, other: bytes) -> bytes:
@@ -93,15 +122,19 @@ class Mutator:
         whole = str(self._random.choice(LIMITS)).encode()
         return (
             data[:start]
-            + self._random.choice((whole, whole, *FLOATS[:1], self._random.choice(FLOATS)))
+            + self._random.choice(
+                (whole, whole, *FLOATS[:1], self._random.choice(FLOATS))
+            )
             + data[stop:]
         )
 
     def binary(self, data: bytes, _other: bytes) -> bytes:
         """Overwrite bytes with a number at a limit, of a fixed or a variable width."""
-        at, number = self._at(data), self._random.choice(LIMITS[1:-1])
+        at = self._at(data)
+        number = self._random.choice(LIMITS[1:-1])
         if self._random.random() < 0.3:
-            made, left = bytearray(), number & (1 << 64) - 1
+            made = bytearray()
+            left = number & (1 << 64) - 1
             while left > 0x7F:
                 made.append(left & 0x7F | 0x80)
                 left >>= 7
@@ -112,16 +145,20 @@ class Mutator:
         return data[:at] + fixed + data[at + width :]
 
     def nest(self, data: bytes, _other: bytes) -> bytes:
-        (start, stop), depth = self._part(data), self._random.choice(DEPTHS)
+        (start, stop) = self._part(data)
+        depth = self._random.choice(DEPTHS)
         begin, end = self._random.choice(PAIRS)
-        return data[:start] + begin * depth + data[start:stop] + end * depth + data[stop:]
+        return (
+            data[:start] + begin * depth + data[start:stop] + end * depth + data[stop:]
+        )
 
     def long(self, data: bytes, _other: bytes) -> bytes:
         at = self._at(data)
         near = data[at : at + 1] or b"x"
         return (
             data[:at]
-            + self._random.choice((near, b"x", b" ", b"\x80")) * self._random.choice(LONG)
+            + self._random.choice((near, b"x", b" ", b"\x80"))
+            * self._random.choice(LONG)
             + data[at:]
         )
 

@@ -36,11 +36,21 @@ _END = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 _RESET = struct.pack("ii", 1, 0)
 
 HEADERS = (
-    *(b"Host: localhost", b"Host: [::1]:80", b"Host: evil.example", b"Accept-Encoding: gzip, br"),
+    *(
+        b"Host: localhost",
+        b"Host: [::1]:80",
+        b"Host: evil.example",
+        b"Accept-Encoding: gzip, br",
+    ),
     *(b"Connection: keep-alive", b"Content-Length: 5", b"Content-Length: -1"),
     *(b"Transfer-Encoding: chunked", b"Expect: 100-continue", b"Upgrade: websocket"),
     *(b"Authorization: Bearer " + TOKEN.encode(), b"Authorization: Bearer \xff"),
-    *(b'If-None-Match: "x"', b"If-None-Match: *", b"Last-Event-ID: 1-2", b"Range: bytes=0-1"),
+    *(
+        b'If-None-Match: "x"',
+        b"If-None-Match: *",
+        b"Last-Event-ID: 1-2",
+        b"Range: bytes=0-1",
+    ),
     *(b"Accept: application/openmetrics-text; version=1.0.0", b"Accept: " + b"a," * 50),
     b"Expect: \xff",
 )
@@ -60,9 +70,24 @@ PARTS = (
         b"#",
         b"//",
     ),
-    *(b"HTTP/1.0", b"HTTP/2.0", b"HEAD", b"POST", b"OPTIONS *", b"5\r\nhello\r\n0\r\n\r\n"),
+    *(
+        b"HTTP/1.0",
+        b"HTTP/2.0",
+        b"HEAD",
+        b"POST",
+        b"OPTIONS *",
+        b"5\r\nhello\r\n0\r\n\r\n",
+    ),
     *(b"histogram=products", b"key=s1", b"item=tea", b"top=1", b"after=0", b"limit=1"),
-    *(b"at=1700000010000", b"epoch=1", b"tick=1", b"id=x", b"top=10", b"from=0", b"to=9"),
+    *(
+        b"at=1700000010000",
+        b"epoch=1",
+        b"tick=1",
+        b"id=x",
+        b"top=10",
+        b"from=0",
+        b"to=9",
+    ),
 )
 DASHBOARD = (
     *(
@@ -87,7 +112,9 @@ OPERATOR = ("/metrics", "/healthz", "/readyz", "/nothing", "/metrics?name[]=x")
 
 def dashboard(token: str | None) -> Target:
     return target(
-        "dashboard" if token is None else "dashboard_token", DASHBOARD, served_dashboard(token)
+        "dashboard" if token is None else "dashboard_token",
+        DASHBOARD,
+        served_dashboard(token),
     )
 
 
@@ -102,7 +129,9 @@ def served_dashboard(token: str | None) -> Callable[[ExitStack], int]:
 
         async def serve(stopped: asyncio.Event, ready: Callable[[], None]) -> None:
             known = [("products", 64), ("maximum", None)]
-            app = application(filled(), known, name="orders", host="127.0.0.1", token=token)
+            app = application(
+                filled(), known, name="orders", host="127.0.0.1", token=token
+            )
             runner = web.AppRunner(app, shutdown_timeout=1.0, handle_signals=False)
             await runner.setup()
             server = await listen(runner, listener, refuse_unreadable)
@@ -142,8 +171,13 @@ class Errors(logging.Handler):
         self.seen.append(f"{record.getMessage()[:200]} {kind.__name__ if kind else ''}")
 
 
-def target(name: str, paths: tuple[str, ...], start: Callable[[ExitStack], int]) -> Target:
-    stack, ports, errors, unasked = ExitStack(), list[int](), Errors(), [0]
+def target(
+    name: str, paths: tuple[str, ...], start: Callable[[ExitStack], int]
+) -> Target:
+    stack = ExitStack()
+    ports = list[int]()
+    errors = Errors()
+    unasked = [0]
 
     def run(data: bytes) -> str:
         if not ports:
@@ -163,12 +197,21 @@ def target(name: str, paths: tuple[str, ...], start: Callable[[ExitStack], int])
             raise Differs(f"status {statuses}: {answer[:300]!r}")
         return f"{' '.join(statuses[:3])}{' waits' if waits else ''}" or "closed"
 
-    seeds = [b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode() for path in paths]
+    seeds = [
+        b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode() for path in paths
+    ]
     headers = b"\r\n".join(HEADERS[:1] + HEADERS[10:12] + HEADERS[13:14])
-    seeds += [b"GET %b HTTP/1.1\r\n%b\r\n\r\n" % (path.encode(), headers) for path in paths]
-    seeds += [b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello", seeds[0] + seeds[1]]
+    seeds += [
+        b"GET %b HTTP/1.1\r\n%b\r\n\r\n" % (path.encode(), headers) for path in paths
+    ]
+    seeds += [
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+        seeds[0] + seeds[1],
+    ]
     words = (*PARTS, *(header + b"\r\n" for header in HEADERS))
-    return Target(name, run, seeds, words, max_bytes=20_000, keeps=False, close=stack.close)
+    return Target(
+        name, run, seeds, words, max_bytes=20_000, keeps=False, close=stack.close
+    )
 
 
 def exchange(port: int, data: bytes, patience_s: float = QUIET_S) -> tuple[bytes, bool]:

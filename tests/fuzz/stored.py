@@ -53,11 +53,24 @@ def settings() -> Target:
     path = Path(directory.name) / "settings.toml"
     seeds = [file.read_bytes() for file in sorted(EXAMPLES.rglob("*.toml"))]
     head = {
-        "worker": {"name": "w", "data_dir": "d", "key_file": "k", "owner_partitions": 1},
-        "kafka": {"bootstrap": "localhost:9092", "client": {"security.protocol": "ssl"}},
+        "worker": {
+            "name": "w",
+            "data_dir": "d",
+            "key_file": "k",
+            "owner_partitions": 1,
+        },
+        "kafka": {
+            "bootstrap": "localhost:9092",
+            "client": {"security.protocol": "ssl"},
+        },
     }
     for given in SETTINGS.values():
-        events = {"topic": "t", "key": "key", "items": "items", **given.get("events", {})}
+        events = {
+            "topic": "t",
+            "key": "key",
+            "items": "items",
+            **given.get("events", {}),
+        }
         seeds.append(toml({**head, **given, "events": events}).encode())
     registry = b'[schema_registry]\nurl = "http://localhost:8081"\nuser = "u"\npassword = { env = "PATH" }\n'
     seeds += [seed + registry for seed in seeds[-2:]]
@@ -68,9 +81,35 @@ def settings() -> Target:
         return "loaded"
 
     words = (
-        *(b'"unbounded"', b'"public"', b"2026-01-01", b"1979-05-27T07:32:00Z", b"inf", b"true"),
-        *(b"[[histogram]]\n", b"[events]\n", b'"10s"', b'"1ms"', b'"36500d"', b'"$all"', b'"$key"'),
-        *(b"a[].b", b"1_000", b"0x10", b"'''", b'"""', b"[a.b.c]\n", b"{}", b"[]", b'""', b"\n"),
+        *(
+            b'"unbounded"',
+            b'"public"',
+            b"2026-01-01",
+            b"1979-05-27T07:32:00Z",
+            b"inf",
+            b"true",
+        ),
+        *(
+            b"[[histogram]]\n",
+            b"[events]\n",
+            b'"10s"',
+            b'"1ms"',
+            b'"36500d"',
+            b'"$all"',
+            b'"$key"',
+        ),
+        *(
+            b"a[].b",
+            b"1_000",
+            b"0x10",
+            b"'''",
+            b'"""',
+            b"[a.b.c]\n",
+            b"{}",
+            b"[]",
+            b'""',
+            b"\n",
+        ),
     )
     documented = (SettingsError,)
     return Target("settings", run, seeds, words, documented, close=directory.cleanup)
@@ -80,11 +119,22 @@ def contributed() -> Target:
     lane = Lane(1_000, 0, 3, 1)
     seeds = []
     for keys, labels in ((0, 0), (1, 1), (2, 3), (3, 40)):
-        tally = {f"k{k}": {f"item{i}": 1 << 3 * i % 60 for i in range(labels)} for k in range(keys)}
+        tally = {
+            f"k{k}": {f"item{i}": 1 << 3 * i % 60 for i in range(labels)}
+            for k in range(keys)
+        }
         for ticks in (1, 3):
             counted = [rows(lane, tick, tally, KEY) for tick in range(1, ticks + 1)]
-            numbers: Any = {"source": 0, "sequence": 0, "offset": 12, "watermark": 5, "first": 1}
-            made = contributions.messages(counted, **numbers, key=KEY.fingerprint, max_bytes=1_700)
+            numbers: Any = {
+                "source": 0,
+                "sequence": 0,
+                "offset": 12,
+                "watermark": 5,
+                "first": 1,
+            }
+            made = contributions.messages(
+                counted, **numbers, key=KEY.fingerprint, max_bytes=1_700
+            )
             seeds += [each.encoded() for each in made]
 
     def run(data: bytes) -> str:
@@ -94,7 +144,12 @@ def contributed() -> Target:
             part = section.contributions()
             n += len(part.counts)
             names = [part.keys[key] for key in part.key_of_row.tolist()]
-            if not len(names) == len(part.tags) == len(list(part.labels)) == len(part.counts):
+            if (
+                not len(names)
+                == len(part.tags)
+                == len(list(part.labels))
+                == len(part.counts)
+            ):
                 raise Differs("columns of different lengths")
         return f"{min(len(found.sections), 4)} sections, {min(n, 9)} rows"
 
@@ -111,7 +166,8 @@ def contributed() -> Target:
 
 def blocks() -> Target:
     """One block of a mechanism's state replaced; the rest is whole. Then a tick is stepped."""
-    after, stream = 9, stream_of(4)
+    after = 9
+    stream = stream_of(4)
     stored: list[tuple[int, list[tuple[str, bytes]]]] = []
     seeds = []
     for place, variant in enumerate(VARIANTS):
@@ -119,11 +175,15 @@ def blocks() -> Target:
         run_of.transcript(stream[:after])
         kept = sorted(run_of.store().items())
         stored.append((place, kept))
-        seeds += [bytes((place, which)) + block for which, (_, block) in enumerate(kept)]
+        seeds += [
+            bytes((place, which)) + block for which, (_, block) in enumerate(kept)
+        ]
 
     def run(data: bytes) -> str:
         place, kept = stored[data[0] % len(stored)] if data else stored[0]
-        name, _ = kept[data[1] % len(kept)] if len(data) > 1 and kept else ("C00000000", b"")
+        name, _ = (
+            kept[data[1] % len(kept)] if len(data) > 1 and kept else ("C00000000", b"")
+        )
         variant = VARIANTS[place]
         one = Run(built(variant), 4)
         one.load({**dict(kept), name: data[2:]})
@@ -153,7 +213,9 @@ class _Stored:
 def source_state() -> Target:
     """The progress of both stages, the set of topics, stream keys and users' pairs."""
     lane = long_messages.LANE
-    topics = Sources((SourceTopic("a", 2, "x" * 22), SourceTopic("b", 1, None)), plain=False)
+    topics = Sources(
+        (SourceTopic("a", 2, "x" * 22), SourceTopic("b", 1, None)), plain=False
+    )
     of_release = (
         b'{"version":1,"offset":1,"position":2,"owners":1,"key":"ab","watermarks":[1,null],"firsts":[1,null],'
         b'"sequences":[1,2],"histograms":{"products":{"generation":1,"first":1,"next":2,"epochs":1,"rho":0.1,'
@@ -179,11 +241,15 @@ def source_state() -> Target:
         keys,
         b'{"pages":2}',
     ]
-    seeds = [bytes((which,)) + value for which, value in enumerate(held) if value is not None]
+    seeds = [
+        bytes((which,)) + value for which, value in enumerate(held) if value is not None
+    ]
 
     def paged(value: bytes) -> object:
         head, *pages = value.split(b"\n")
-        names = {b"progress": head} | {b"progress.%04x" % i: page for i, page in enumerate(pages)}
+        names = {b"progress": head} | {
+            b"progress.%04x" % i: page for i, page in enumerate(pages)
+        }
         return read_paged(b"progress", names.get)
 
     def of_shard(decoder: msgspec.json.Decoder[Any]) -> Callable[[bytes], object]:
@@ -204,7 +270,11 @@ def source_state() -> Target:
         return epoch
 
     readers = (
-        *(sources.decode_sources, progress.read_progress, of_shard(contribute._DECODER)),
+        *(
+            sources.decode_sources,
+            progress.read_progress,
+            of_shard(contribute._DECODER),
+        ),
         *(of_shard(rekey._DECODER), of_users, marks, ledger_blocks.decode, paged),
     )
 
@@ -214,21 +284,34 @@ def source_state() -> Target:
         return f"read {which}"
 
     words = (b"null", b"true", b'{"pages":', b"\n", b'"x":', b"[[1]]", b'"\\ud800"')
-    return Target("source_state", run, seeds, words, documented=(StateRefused,), max_bytes=8_000)
+    return Target(
+        "source_state", run, seeds, words, documented=(StateRefused,), max_bytes=8_000
+    )
 
 
 def snapshots() -> Target:
     """Records of a histogram topic, one a line, up to what the dashboard answers."""
-    page = [orjson.dumps(message(3, [(f"i{i}", 9 - i)], page=i + 1, pages=3)) for i in range(3)]
-    numeric = message(2, [("<0", 2), ("[0,1)", 1)], edges=[0.0, 1.0], mechanism="known_base")
+    page = [
+        orjson.dumps(message(3, [(f"i{i}", 9 - i)], page=i + 1, pages=3))
+        for i in range(3)
+    ]
+    numeric = message(
+        2, [("<0", 2), ("[0,1)", 1)], edges=[0.0, 1.0], mechanism="known_base"
+    )
     windows = message(4, [("a", 2)], windows=[{"ms": 60_000, "ticks": 6, "sd": 3.5}])
     query = answer(5, query="max", value=3)
-    several = answer(6, answers=[{"query": "max", "value": 3}, {"query": "top", "value": ["a"]}])
+    several = answer(
+        6, answers=[{"query": "max", "value": 3}, {"query": "top", "value": ["a"]}]
+    )
     parts = [
-        orjson.dumps(answer(6, answers=[{"query": "top", "value": [x]}], page=i, pages=2))
+        orjson.dumps(
+            answer(6, answers=[{"query": "top", "value": [x]}], page=i, pages=2)
+        )
         for i, x in ((1, "a"), (2, "b"))
     ]
-    single = [orjson.dumps(each) for each in (message(), numeric, windows, query, several)]
+    single = [
+        orjson.dumps(each) for each in (message(), numeric, windows, query, several)
+    ]
     seeds = [*single, b"\n".join(page), b"\n".join(parts), b"\n".join(single[:3])]
     loop = asyncio.new_event_loop()
 
@@ -236,7 +319,9 @@ def snapshots() -> Target:
         return loop.run_until_complete(shown(data))
 
     async def shown(data: bytes) -> str:
-        pages, hub, seen = Pages(), Hub(), 0
+        pages = Pages()
+        hub = Hub()
+        seen = 0
         viewers = [hub.join(Filter(top=top)) for top in (None, 10)]
         refused: InvalidSnapshot | None = None
         for line in data.split(b"\n"):
@@ -250,7 +335,11 @@ def snapshots() -> Target:
             seen += 1
             with suppress(InvalidSnapshot):
                 typed(found)
-            for cut in (select_items(found, top=1), select_items(found, items={"a"}), found.json):
+            for cut in (
+                select_items(found, top=1),
+                select_items(found, items={"a"}),
+                found.json,
+            ):
                 orjson.loads(cut)
                 if b"\n" in cut or b"\r" in cut:
                     raise Differs("an event would end within its data")
@@ -301,8 +390,19 @@ def checked() -> Target:
             "kind": "kind1",
             "price": 5,
         },
-        {"key": "s2", "items": {"a": 2}, "ts": NOW_MS // 1000, "lines": [{"sku": "x", "qty": 2}]},
-        {"Key": "s1", "item": "a", "time": "2026-01-01T00:00:00Z", "lines": [], "price": 1.5},
+        {
+            "key": "s2",
+            "items": {"a": 2},
+            "ts": NOW_MS // 1000,
+            "lines": [{"sku": "x", "qty": 2}],
+        },
+        {
+            "Key": "s1",
+            "item": "a",
+            "time": "2026-01-01T00:00:00Z",
+            "lines": [],
+            "price": 1.5,
+        },
     ]
     values = [msgspec.json.encode(sample) for sample in samples]
     seeds = [bytes((i,)) + b"\n".join(values[i:] + values[:i]) for i in range(3)]
@@ -312,7 +412,9 @@ def checked() -> Target:
         lines = data[1:].split(b"\n")[:50]
         records = Records.of(lines, [b"s1"] * len(lines), [NOW_MS] * len(lines))
         part = Part(Place(0, SourceTopic("events", 1, None), 0), records)
-        found = examine(configured, Sample("fuzzed", [part], configured.shape, live=True))
+        found = examine(
+            configured, Sample("fuzzed", [part], configured.shape, live=True)
+        )
         reasons = {why.reason.split("'")[0] for why in found.why}
         return f"{min(found.accepted, 3)} accepted, {', '.join(sorted(reasons))[:60]}"
 

@@ -25,7 +25,8 @@ from workers.runtime.errors import StateRefused
 
 pytestmark = pytest.mark.slow
 
-INPUTS, SECONDS = 300, 0.6
+INPUTS = 300
+SECONDS = 0.6
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -43,7 +44,9 @@ def run(target: Target, inputs: int = 2_000) -> list[str]:
     return [found.what for found in fuzz(target, inputs, 1).findings.values()]
 
 
-def test_a_parser_that_raises_on_a_rare_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parser_that_raises_on_a_rare_byte_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     decode = contributions._DECODER.decode
 
     class Planted:
@@ -75,7 +78,8 @@ def test_a_parser_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_readers_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the general reader reads a field's digits otherwise."""
-    target, decoder = TARGETS["json"](), Json.decoder
+    target = TARGETS["json"]()
+    decoder = Json.decoder
 
     def planted(self: Json, *given: Any) -> Any:
         decode = decoder(self, *given)
@@ -147,7 +151,9 @@ def test_a_finding_is_printed_with_the_command_that_repeats_it(
 ) -> None:
     assert main(["--inputs", "2000"]) == 1
     printed = capsys.readouterr().out
-    command = next(line for line in printed.splitlines() if "python -m tests.fuzz" in line)
+    command = next(
+        line for line in printed.splitlines() if "python -m tests.fuzz" in line
+    )
     assert "FOUND at input" in printed and "LookupError" in printed
     again = [word.strip("'") for word in command.split()[3:]]
     assert main(again) == 1
@@ -172,7 +178,8 @@ def test_a_segment_that_no_stream_reaches_is_refused() -> None:
     one = Run(built(variant), 4)
     one.transcript(stream_of(4)[:9])
     assert isinstance(one.state, MaxState)
-    one.state.of[0].segment, one.state.of[0].changed = 1 << 31, True
+    one.state.of[0].segment = 1 << 31
+    one.state.of[0].changed = True
     with pytest.raises(StateRefused):
         one.restart()
 

@@ -91,12 +91,31 @@ PACK: dict[str, Callable[[Iterable[bytes]], bytes]] = {
 
 
 def batch(
-    codec: str, pieces: Iterable[bytes], number: int, base: int = 0, *, packed: bytes | None = None
+    codec: str,
+    pieces: Iterable[bytes],
+    number: int,
+    base: int = 0,
+    *,
+    packed: bytes | None = None,
 ) -> bytes:
     """Return a record batch whose header claims `number` records; `packed` replaces the pieces."""
     payload = PACK[codec](pieces) if packed is None else packed
     last = max(0, number - 1)
-    fields = base, 0, 0, 2, 0, CODECS.index(codec), last, 1_000, 2_000, -1, -1, -1, number
+    fields = (
+        base,
+        0,
+        0,
+        2,
+        0,
+        CODECS.index(codec),
+        last,
+        1_000,
+        2_000,
+        -1,
+        -1,
+        -1,
+        number,
+    )
     made = bytearray(_HEADER.pack(*fields))
     made += payload
     made[8:12] = (len(made) - 12).to_bytes(4)
@@ -104,11 +123,17 @@ def batch(
     return bytes(made)
 
 
-def response(raw: object, *, check_crcs: bool = True, start: int = 0) -> PartitionRecords:
+def response(
+    raw: object, *, check_crcs: bool = True, start: int = 0
+) -> PartitionRecords:
     """Return a response over a `RecordSet`, or aiokafka's own `MemoryRecords`."""
     place = TopicPartition("t", 0)
-    return PartitionRecords(place, raw, None, start, None, None, check_crcs, READ_COMMITTED)
+    return PartitionRecords(
+        place, raw, None, start, None, None, check_crcs, READ_COMMITTED
+    )
 
 
 def columns(raw: bytes, *, check_crcs: bool = True, start: int = 0) -> ColumnRecords:
-    return ColumnRecords.of(response(RecordSet(raw), check_crcs=check_crcs, start=start))
+    return ColumnRecords.of(
+        response(RecordSet(raw), check_crcs=check_crcs, start=start)
+    )

@@ -35,7 +35,8 @@ class Slow:
     """Records so far apart that the broker ends their transaction."""
 
     def __init__(self, topic: str, partition: int) -> None:
-        self.topic, self.partition = topic, partition
+        self.topic = topic
+        self.partition = partition
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, None]]:
         for number in range(70):
@@ -54,11 +55,14 @@ def main(bootstrap: str, topic: str, partitions: str, state: str, seconds: str) 
 
     def drop(partition: int) -> None:
         while time.monotonic() < until:
-            name, log = f"{topic}-{partition}", (state, partition)
+            name = f"{topic}-{partition}"
+            log = (state, partition)
             transactions = Transactions(connection, name, log, Nobody())
             transactions.take_over()
             try:
-                transactions.run([], [(b"key", b"value")] * 10, [Slow(topic, partition)])
+                transactions.run(
+                    [], [(b"key", b"value")] * 10, [Slow(topic, partition)]
+                )
             except KafkaAway as error:
                 failed[type(error).__name__] += 1
             transactions.close()

@@ -25,7 +25,9 @@ def unique(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex[:10]}"
 
 
-def create_topic(connection: Connection, name: str, partitions: int = 1, **config: str) -> None:
+def create_topic(
+    connection: Connection, name: str, partitions: int = 1, **config: str
+) -> None:
     """Create a topic; underscores in the names of `config` replace dots."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin = admin_of(connection)
@@ -38,10 +40,15 @@ def await_all(futures: Mapping[Any, Future[Any]]) -> None:
         future.result(PATIENCE_S)
 
 
-def offline(partition: int, metrics: Metrics | None = None, name: str = "shard") -> Assignment:
+def offline(
+    partition: int, metrics: Metrics | None = None, name: str = "shard"
+) -> Assignment:
     """Return an assignment of a shard that never opens, so needs no Kafka."""
-    connection, store = Connection("unused:9092"), Store(None, Changelog("state", partition))
-    return Assignment(connection, f"{name}-{partition}", partition, store, metrics or Metrics())
+    connection = Connection("unused:9092")
+    store = Store(None, Changelog("state", partition))
+    return Assignment(
+        connection, f"{name}-{partition}", partition, store, metrics or Metrics()
+    )
 
 
 class Keeper(Shard):
@@ -77,10 +84,14 @@ def before_commit(transactions: Transactions, act: Callable[[], object]) -> None
 
 
 def abort() -> None:
-    raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
+    raise KafkaException(
+        KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True)
+    )
 
 
-def open_transaction(connection: Connection, topic: str, key: bytes, value: bytes) -> Producer:
+def open_transaction(
+    connection: Connection, topic: str, key: bytes, value: bytes
+) -> Producer:
     producer = connection.producer(unique("open"))
     producer.init_transactions(60)
     producer.begin_transaction()
@@ -101,14 +112,20 @@ def read(
         low, high = bounds_of(consumer, topic, partition)
         low = max(low, since)
         spans = {(topic, partition): (low, high)} if low < high else {}
-        return [message for taken in read_spans(consumer, spans) for message in taken.messages]
+        return [
+            message
+            for taken in read_spans(consumer, spans)
+            for message in taken.messages
+        ]
 
 
 def settled(connection: Connection, topic: str, partition: int = 0) -> None:
     await_commits(connection, [(topic, partition)])
 
 
-def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+def wait_until(
+    done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S
+) -> None:
     deadline = time.monotonic() + patience_s
     while not done():
         if time.monotonic() > deadline:

@@ -24,7 +24,15 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError
 
-from tests.kafka.harness import Keeper, abort, before_commit, create_topic, read, settled, unique
+from tests.kafka.harness import (
+    Keeper,
+    abort,
+    before_commit,
+    create_topic,
+    read,
+    settled,
+    unique,
+)
 from tests.kafka.proxy import Api, Fate, Proxy, Request, proxied_broker
 from workers.kafka.clients import Connection
 from workers.kafka.records import Outgoing
@@ -38,13 +46,19 @@ ABORTED = 0.05
 # Probability of each fate by kind of request; the rest passes.
 FATES: Mapping[Api, Mapping[Fate, float]] = {
     Api.END_TXN: {Fate.HOLD: 0.06, Fate.LOSE: 0.02, Fate.REPEAT: 0.02},
-    Api.PRODUCE: {Fate.HOLD: 0.001, Fate.LOSE: 0.001, Fate.REPEAT: 0.005, Fate.SWAP: 0.005},
+    Api.PRODUCE: {
+        Fate.HOLD: 0.001,
+        Fate.LOSE: 0.001,
+        Fate.REPEAT: 0.005,
+        Fate.SWAP: 0.005,
+    },
     Api.ADD_PARTITIONS: {Fate.HOLD: 0.002, Fate.LOSE: 0.002, Fate.REPEAT: 0.01},
     Api.INIT_PRODUCER_ID: {Fate.HOLD: 0.03, Fate.LOSE: 0.03},
 }
 # Share of passing requests that are delayed, and the largest delay: longer than a request that is
 # sent once may take.
-DELAYED, DELAY_S = 0.01, 0.7
+DELAYED = 0.01
+DELAY_S = 0.7
 
 
 class Faults:
@@ -53,7 +67,9 @@ class Faults:
     def __init__(
         self, proxy: Proxy, seed: int, fates: Mapping[Api, Mapping[Fate, float]] = FATES
     ) -> None:
-        self._proxy, self._seed, self._fates = proxy, seed, fates
+        self._proxy = proxy
+        self._seed = seed
+        self._fates = fates
         self.delivered: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -62,7 +78,9 @@ class Faults:
         chance = random.Random(f"{self._seed}/{place}")
         if request.key == Api.PRODUCE and chance.random() < 0.4:
             for late, error in self._proxy.release(request.transactional_id):
-                kind = {Api.END_TXN: "commit" if late.commits else "abort"}.get(late.key, "other")
+                kind = {Api.END_TXN: "commit" if late.commits else "abort"}.get(
+                    late.key, "other"
+                )
                 answer = "answered" if kind == "other" else KafkaError(error).name()
                 with self._lock:
                     self.delivered[f"{kind}: {answer}"] += 1
@@ -87,7 +105,9 @@ class Chain(Keeper):
         number = self.offset or 0
         places = [PARTITIONS * self.partition + place for place in range(PARTITIONS)]
         value = str(number).encode()
-        messages = [Outgoing(self.topic, place, None, value) for place in places] * COPIES
+        messages = [
+            Outgoing(self.topic, place, None, value) for place in places
+        ] * COPIES
         self.transact(messages, [(b"offset", str(number + 1).encode())], number + 1)
         self.offset = number + 1
 
@@ -110,12 +130,17 @@ class Report:
     wrong: list[str] = field(default_factory=list)
 
 
-def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int = 6) -> Report:
-    connection, name = Connection(f"127.0.0.1:{proxy.port}"), unique("chains")
-    topic, state = f"{name}.out", f"{name}.state"
+def run(
+    proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int = 6
+) -> Report:
+    connection = Connection(f"127.0.0.1:{proxy.port}")
+    name = unique("chains")
+    topic = f"{name}.out"
+    state = f"{name}.state"
     create_topic(connection, topic, PARTITIONS * chains)
     create_topic(connection, state, chains)
-    report, faults = Report(transactions), Faults(proxy, seed)
+    report = Report(transactions)
+    faults = Faults(proxy, seed)
 
     def shard(chain: int) -> Chain:
         store = Store(directory / f"{name}-{chain}", Changelog(state, chain))
@@ -124,7 +149,9 @@ def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int
         return made
 
     def work(chain: int) -> None:
-        chance, aborted, failed = random.Random(f"{seed}/{chain}"), 0, Counter[str]()
+        chance = random.Random(f"{seed}/{chain}")
+        aborted = 0
+        failed = Counter[str]()
         count = transactions // chains + (chain < transactions % chains)
         done = 0
         while done < count:
@@ -158,13 +185,18 @@ def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int
     return report
 
 
-def check(connection: Connection, topic: str, partition: int, expected: list[int]) -> list[str]:
+def check(
+    connection: Connection, topic: str, partition: int, expected: list[int]
+) -> list[str]:
     """Return the differences between a partition and its expected records."""
     settled(connection, topic, partition)
-    shown = [int(message.value() or b"") for message in read(connection, topic, partition)]
+    shown = [
+        int(message.value() or b"") for message in read(connection, topic, partition)
+    ]
     if shown == expected:
         return []
-    more, less = Counter(shown) - Counter(expected), Counter(expected) - Counter(shown)
+    more = Counter(shown) - Counter(expected)
+    less = Counter(expected) - Counter(shown)
     wrong = f"too many of {dict(more)}, too few of {dict(less)}, of {len(expected)} in order"
     return [f"{topic}[{partition}]: {wrong}"]
 
@@ -177,7 +209,9 @@ def main() -> int:
     options = parser.parse_args()
     started = time.perf_counter()
     with proxied_broker() as proxy, tempfile.TemporaryDirectory() as directory:
-        report = run(proxy, Path(directory), options.transactions, options.seed, options.chains)
+        report = run(
+            proxy, Path(directory), options.transactions, options.seed, options.chains
+        )
     print(
         f"{report.transactions:,} transactions and {report.aborted:,} aborted attempts "
         f"in {time.perf_counter() - started:.0f} s; "
@@ -187,7 +221,11 @@ def main() -> int:
         print(f"late {kind}: {count:,}")
     for line in report.wrong:
         print(line)
-    print("none torn, lost, doubled or visible after an abort" if not report.wrong else "WRONG")
+    print(
+        "none torn, lost, doubled or visible after an abort"
+        if not report.wrong
+        else "WRONG"
+    )
     return 1 if report.wrong else 0
 
 

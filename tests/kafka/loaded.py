@@ -17,7 +17,9 @@ class LoadedSite(Site):
 
         `per_s`: events a second and partition.
         """
-        began_s, number, at = time.monotonic(), 0, now_ms()
+        began_s = time.monotonic()
+        number = 0
+        at = now_ms()
         while (passed_s := time.monotonic() - began_s) < seconds:
             for partition in range(self.partitions):
                 labels = [f"i{(number + i) % 7}" for i in range(per_s // 10)]

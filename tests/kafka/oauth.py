@@ -29,7 +29,8 @@ from tests.kafka.loaded import LoadedSite
 from tests.worker.harness import Bare, known, unk
 from workers.settings.files import CLIENT_SECRETS
 
-CLIENT, SECRET = "quiet", "PlantedSecret, with: a space"
+CLIENT = "quiet"
+SECRET = "PlantedSecret, with: a space"
 _PACKAGE = "org.apache.kafka.common.security.oauthbearer"
 PROPERTIES = """\
 listeners=PLAINTEXT://127.0.0.1:{{port}},OAUTH://127.0.0.1:{oauth},CONTROLLER://127.0.0.1:{{controller}}
@@ -98,9 +99,13 @@ class TokenServer:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                login = base64.b64decode(self.headers["Authorization"].removeprefix("Basic "))
+                login = base64.b64decode(
+                    self.headers["Authorization"].removeprefix("Basic ")
+                )
                 fields = {name: value for name, [value] in parse_qs(body).items()}
-                server.asked.append(fields | {"login": login.decode(), "path": self.path})
+                server.asked.append(
+                    fields | {"login": login.decode(), "path": self.path}
+                )
                 self._send(*server.answer(login.decode(), fields))
 
             def _send(self, status: int, body: bytes) -> None:
@@ -124,7 +129,9 @@ class TokenServer:
         times = {"iat": now - 1, "exp": now + life_s}
         content = {"sub": CLIENT, "iss": "tests", "aud": "kafka", **times, **claims}
         head = {"alg": "RS256", "kid": "1", "typ": "JWT"}
-        signed = ".".join(_encoded(json.dumps(part).encode()) for part in (head, content))
+        signed = ".".join(
+            _encoded(json.dumps(part).encode()) for part in (head, content)
+        )
         made = self._key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
         return f"{signed}.{_encoded(made)}"
 
@@ -136,10 +143,17 @@ class TokenServer:
     def answer(self, login: str, fields: dict[str, str]) -> tuple[int, bytes]:
         if self.answer_with is not None:
             return self.answer_with
-        if login != f"{CLIENT}:{SECRET}" or fields["grant_type"] != "client_credentials":
+        if (
+            login != f"{CLIENT}:{SECRET}"
+            or fields["grant_type"] != "client_credentials"
+        ):
             quoted = {"error": "invalid_client", "error_description": f"wrong: {login}"}
             return 401, json.dumps(quoted).encode()
-        token = {"access_token": self.token(), "token_type": "Bearer", "expires_in": self.life_s}
+        token = {
+            "access_token": self.token(),
+            "token_type": "Bearer",
+            "expires_in": self.life_s,
+        }
         return 200, json.dumps(token).encode()
 
     @property
@@ -205,10 +219,17 @@ def oauth_broker(server: TokenServer) -> Iterator[OAuthBroker]:
 class OAuthSite(LoadedSite):
     """A site with two workers' settings: every command logs in with tokens of `server`."""
 
-    def __init__(self, broker: OAuthBroker, server: TokenServer, directory: Path) -> None:
-        options: dict[str, Any] = {"partitions": 2, "owners": 1, "worker": {"metrics_port": 0}}
+    def __init__(
+        self, broker: OAuthBroker, server: TokenServer, directory: Path
+    ) -> None:
+        options: dict[str, Any] = {
+            "partitions": 2,
+            "owners": 1,
+            "worker": {"metrics_port": 0},
+        }
         super().__init__(broker.inside, directory, [unk(), known()], **options)
-        self.broker, self.server = broker, server
+        self.broker = broker
+        self.server = server
         self.secret = directory / "secret"
         self.secret.write_text(SECRET + "\n")
         self.log_in(server.client())
@@ -218,9 +239,13 @@ class OAuthSite(LoadedSite):
         for name in table.keys() & set(CLIENT_SECRETS):
             table[name] = '{ file = "secret" }'
         inline = Bare(
-            "{ " + ", ".join(f'"{name}" = {value}' for name, value in table.items()) + " }"
+            "{ "
+            + ", ".join(f'"{name}" = {value}' for name, value in table.items())
+            + " }"
         )
-        self.rewrite(kafka={"bootstrap": self.broker.bootstrap, "client": inline, **more})
+        self.rewrite(
+            kafka={"bootstrap": self.broker.bootstrap, "client": inline, **more}
+        )
 
     def assert_exact(self) -> None:
         # Clients are quicker without tokens.
@@ -229,17 +254,23 @@ class OAuthSite(LoadedSite):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="a worker under load, through expiries of tokens")
+    parser = argparse.ArgumentParser(
+        description="a worker under load, through expiries of tokens"
+    )
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--life", type=float, default=15.0)
-    parser.add_argument("--away", type=float, default=0.0, help="seconds without token server")
+    parser.add_argument(
+        "--away", type=float, default=0.0, help="seconds without token server"
+    )
     options = parser.parse_args()
     server = TokenServer(options.life)
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         with server.serving():
             broker = stack.enter_context(oauth_broker(server))
             site = OAuthSite(broker, server, Path(directory) / "site")
-            workers = [stack.enter_context(site.worker(data)) for data in ("one", "two")]
+            workers = [
+                stack.enter_context(site.worker(data)) for data in ("one", "two")
+            ]
             at = site.load(options.seconds)
         if options.away:
             at = site.load(options.away)
@@ -253,8 +284,11 @@ def main() -> None:
             site.assert_exact()
         for worker in workers:
             print(worker.output())
-    asked, sent = len(server.asked), site.sent.total()
-    print(f"{sent:,} events in {options.seconds:g} s, all counted once; {asked} tokens were issued")
+    asked = len(server.asked)
+    sent = site.sent.total()
+    print(
+        f"{sent:,} events in {options.seconds:g} s, all counted once; {asked} tokens were issued"
+    )
 
 
 if __name__ == "__main__":

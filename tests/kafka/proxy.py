@@ -30,7 +30,12 @@ class Api(IntEnum):
 
 
 # First versions with the header and the strings of KIP-482.
-_FLEXIBLE = {Api.PRODUCE: 9, Api.INIT_PRODUCER_ID: 2, Api.ADD_PARTITIONS: 3, Api.END_TXN: 3}
+_FLEXIBLE = {
+    Api.PRODUCE: 9,
+    Api.INIT_PRODUCER_ID: 2,
+    Api.ADD_PARTITIONS: 3,
+    Api.END_TXN: 3,
+}
 # Longest wait of a request that is to be swapped with the next one.
 _SWAP_S = 0.05
 
@@ -67,7 +72,8 @@ class Proxy:
     """
 
     def __init__(self, broker: int) -> None:
-        self.port, self._broker = fixed_port(), broker
+        self.port = fixed_port()
+        self._broker = broker
         self.rule: Callable[[Request], Fate] = lambda _: Fate.PASS
         self.held: list[Request] = []
         # Number of requests by kind and transactional id.
@@ -92,7 +98,9 @@ class Proxy:
     def release(self, transactional_id: str) -> list[tuple[Request, int]]:
         """Deliver the held requests of a transactional id; return the answers' error codes."""
         with self._lock:
-            ripe = [each for each in self.held if each.transactional_id == transactional_id]
+            ripe = [
+                each for each in self.held if each.transactional_id == transactional_id
+            ]
             self.held = [request for request in self.held if request not in ripe]
         return [(request, self.deliver(request)) for request in ripe]
 
@@ -119,15 +127,19 @@ class Proxy:
             return None
         if version >= _FLEXIBLE[key]:
             # Behind the header's tags, of which there are none.
-            size, at = frame[at + 1] - 1, at + 2
+            size = frame[at + 1] - 1
+            at = at + 2
         else:
-            size, at = struct.unpack(">h", frame[at : at + 2])[0], at + 2
+            size = struct.unpack(">h", frame[at : at + 2])[0]
+            at = at + 2
         if size < 0:
             return None
         transactional_id = frame[at : at + size].decode()
         with self._lock:
             self.seen[key, transactional_id] += 1
-            return Request(Api(key), transactional_id, self.seen[key, transactional_id], frame)
+            return Request(
+                Api(key), transactional_id, self.seen[key, transactional_id], frame
+            )
 
     def hold(self, request: Request) -> None:
         with self._lock:
@@ -135,11 +147,17 @@ class Proxy:
 
 
 class _Link:
-    def __init__(self, proxy: Proxy, client: socket.socket, broker: socket.socket) -> None:
-        self._proxy, self._client, self._broker = proxy, client, broker
+    def __init__(
+        self, proxy: Proxy, client: socket.socket, broker: socket.socket
+    ) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._broker = broker
         self._losing = False
         for run in (self._requests, self._answers):
-            threading.Thread(target=self._until_closed, args=(run,), daemon=True).start()
+            threading.Thread(
+                target=self._until_closed, args=(run,), daemon=True
+            ).start()
 
     def _until_closed(self, run: Callable[[], None]) -> None:
         with suppress(OSError):
@@ -175,7 +193,8 @@ class _Link:
 
 def _frames(source: socket.socket) -> Iterator[bytes | None]:
     """Yield the frames of a connection until it ends; None when none came for `_SWAP_S`."""
-    coming, buffer = select.poll(), b""
+    coming = select.poll()
+    buffer = b""
     coming.register(source, select.POLLIN)
     while True:
         while len(buffer) < 4 or len(buffer) < 4 + struct.unpack(">i", buffer[:4])[0]:
@@ -186,7 +205,8 @@ def _frames(source: socket.socket) -> Iterator[bytes | None]:
             else:
                 return
         end = 4 + struct.unpack(">i", buffer[:4])[0]
-        frame, buffer = buffer[:end], buffer[end:]
+        frame = buffer[:end]
+        buffer = buffer[end:]
         yield frame
 
 

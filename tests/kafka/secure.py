@@ -69,7 +69,8 @@ class Secure:
         await_all(admin_of(self.connection()).alter_user_scram_credentials([wanted]))
 
     def allow(self, rules: list[Rule], user: str) -> None:
-        pattern, who = ResourcePatternType, f"User:{user}"
+        pattern = ResourcePatternType
+        who = f"User:{user}"
         bindings = [
             AclBinding(
                 ResourceType[rule.resource.upper().replace("-", "_")],
@@ -89,9 +90,12 @@ class Secure:
         # before.
         any_one: Any = None  # as librdkafka has it; its types say otherwise
         what = ResourceType.ANY, any_one, ResourcePatternType.ANY
-        every = AclBindingFilter(*what, who, any_one, AclOperation.ANY, AclPermissionType.ANY)
+        every = AclBindingFilter(
+            *what, who, any_one, AclOperation.ANY, AclPermissionType.ANY
+        )
         wait_until(
-            lambda: {*bindings} <= {*admin.describe_acls(every).result(120)}, f"rights of {user}"
+            lambda: {*bindings} <= {*admin.describe_acls(every).result(120)},
+            f"rights of {user}",
         )
 
 
@@ -113,7 +117,9 @@ def rules_of(document: Path, role: str, names: Mapping[str, str]) -> list[Rule]:
     for line in document.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and cells[0] == role:
-            name = re.sub(r"<[^>]+>", lambda match: names[match[0]], cells[2].strip("`"))
+            name = re.sub(
+                r"<[^>]+>", lambda match: names[match[0]], cells[2].strip("`")
+            )
             operations = tuple(
                 re.sub(r"(?<!^)(?=[A-Z])", "_", operation.strip()).upper()
                 for operation in cells[3].split(",")
@@ -147,7 +153,9 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: str, issuer: str, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -168,7 +176,9 @@ def _authority(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
         _builder(name, name, key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+        )
         .sign(key, hashes.SHA256())
     )
     return made, key
@@ -185,7 +195,9 @@ def _signed(authority: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> byt
         .sign(key, hashes.SHA256())
     )
     private = own.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
     encode = serialization.Encoding.PEM
     return private + certificate.public_bytes(encode) + authority.public_bytes(encode)

@@ -51,5 +51,7 @@ print("done")
 @pytest.mark.parametrize("program", [COLLECTED, SILENT], ids=["collected", "silent"])
 def test_a_dropped_client_does_not_crash_the_process(program: str) -> None:
     command = [sys.executable, "-c", program]
-    run = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
+    run = subprocess.run(
+        command, capture_output=True, encoding="utf-8", timeout=300, check=False
+    )
     assert (run.returncode, run.stdout.strip()) == (0, "done"), run.stderr[-2_000:]

@@ -11,15 +11,25 @@ from workers.runtime.errors import SettingsError
 from workers.settings.files import CLIENT_RESERVED
 
 SASL_SSL = {"security.protocol": "sasl_ssl"}
-SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.password": "hush-hush"}
+SASL = {
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "quiet",
+    "sasl.password": "hush-hush",
+}
 
 
 def test_operator_settings_reach_every_client() -> None:
     """[kafka.client] is librdkafka's own vocabulary."""
-    connection = Connection("a:1,b:2", {"socket.keepalive.enable": "true", "retries": "7"})
+    connection = Connection(
+        "a:1,b:2", {"socket.keepalive.enable": "true", "retries": "7"}
+    )
     config = connection.config(x="y")
     assert config["bootstrap.servers"] == "a:1,b:2"
-    assert (config["socket.keepalive.enable"], config["retries"], config["x"]) == ("true", "7", "y")
+    assert (config["socket.keepalive.enable"], config["retries"], config["x"]) == (
+        "true",
+        "7",
+        "y",
+    )
 
 
 @pytest.mark.parametrize("name", sorted(CLIENT_RESERVED))
@@ -64,7 +74,9 @@ def test_tls_is_verified_unless_switched_off() -> None:
 
     def context(**settings: str) -> ssl.SSLContext:
         client = {name.replace("_", "."): value for name, value in settings.items()}
-        found = faust_credentials(Connection("a:1", {"security.protocol": "SSL", **client}))
+        found = faust_credentials(
+            Connection("a:1", {"security.protocol": "SSL", **client})
+        )
         assert isinstance(found, SSLCredentials)
         return found.context
 
@@ -72,24 +84,36 @@ def test_tls_is_verified_unless_switched_off() -> None:
     assert (found.verify_mode, found.check_hostname) == (ssl.CERT_REQUIRED, True)
     found = context(ssl_endpoint_identification_algorithm="none")
     assert (found.verify_mode, found.check_hostname) == (ssl.CERT_REQUIRED, False)
-    assert context(enable_ssl_certificate_verification="false").verify_mode == ssl.CERT_NONE
+    assert (
+        context(enable_ssl_certificate_verification="false").verify_mode
+        == ssl.CERT_NONE
+    )
 
 
 def test_passwords_reach_the_faust_consumer() -> None:
     """The consumer is another library and must log in as the producers do."""
-    found = faust_credentials(Connection("a:1", {"security.protocol": "sasl_ssl", **SASL}))
+    found = faust_credentials(
+        Connection("a:1", {"security.protocol": "sasl_ssl", **SASL})
+    )
     assert isinstance(found, SASLCredentials)
-    assert (found.protocol.value, found.mechanism.value) == ("SASL_SSL", "SCRAM-SHA-512")
+    assert (found.protocol.value, found.mechanism.value) == (
+        "SASL_SSL",
+        "SCRAM-SHA-512",
+    )
     assert (found.username, found.password) == ("quiet", "hush-hush")
     assert found.ssl_context is not None
-    plain = faust_credentials(Connection("a:1", {"security.protocol": "sasl_plaintext", **SASL}))
+    plain = faust_credentials(
+        Connection("a:1", {"security.protocol": "sasl_plaintext", **SASL})
+    )
     assert isinstance(plain, SASLCredentials)
     assert plain.protocol.value == "SASL_PLAINTEXT"
 
 
 def test_kerberos_is_the_mechanism_unless_another_is_named() -> None:
     """librdkafka's default."""
-    found = faust_credentials(Connection("a:1", {"security.protocol": "sasl_plaintext"}))
+    found = faust_credentials(
+        Connection("a:1", {"security.protocol": "sasl_plaintext"})
+    )
     assert isinstance(found, GSSAPICredentials)
 
 
@@ -99,11 +123,16 @@ def test_kerberos_is_the_mechanism_unless_another_is_named() -> None:
         ({"security.protocol": "tls"}, "security.protocol = 'tls'"),
         (SASL_SSL | {"sasl.mechanism": "DIGEST-MD5"}, "sasl.mechanism = 'DIGEST-MD5'"),
         (SASL_SSL | {"sasl.mechanism": "PLAIN", "sasl.username": "u"}, "sasl.password"),
-        ({"security.protocol": "ssl", "ssl.keystore.location": "x"}, "ssl.keystore.location"),
+        (
+            {"security.protocol": "ssl", "ssl.keystore.location": "x"},
+            "ssl.keystore.location",
+        ),
         ({"security.protocol": "ssl", "ssl.ca.location": "/nonexistent"}, r"ssl\.\*"),
     ],
 )
-def test_security_that_cannot_be_translated_is_refused(client: dict[str, str], named: str) -> None:
+def test_security_that_cannot_be_translated_is_refused(
+    client: dict[str, str], named: str
+) -> None:
     """Ignoring one of these would connect with less security than requested."""
     with pytest.raises(SettingsError, match=named):
         faust_credentials(Connection("a:1", client))
@@ -126,9 +155,7 @@ def test_what_a_broker_answers_after_an_election_is_waited_for(code: int) -> Non
 
 def test_the_brokers_that_a_client_did_not_reach_are_known_from_its_errors() -> None:
     """While a request waits for one that refuses connections, librdkafka connects without a pause."""
-    refused = (
-        "Connect to ipv4#10.0.0.3:9092 failed: Connection refused (after 0ms in state CONNECT)"
-    )
+    refused = "Connect to ipv4#10.0.0.3:9092 failed: Connection refused (after 0ms in state CONNECT)"
     errors = [
         KafkaError(KafkaError._TRANSPORT, f"kafka-3:9092/3: {refused}"),
         KafkaError(KafkaError._TRANSPORT, f"sasl_ssl://kafka-12:9093/12: {refused}"),

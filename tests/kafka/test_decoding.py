@@ -36,7 +36,8 @@ def rows_of(records: ColumnRecords, most: int) -> list[Row]:
     rows: list[Row] = []
     while records.has_more():
         for part in records.take(0, most).parts():
-            taken, times = part.records, part.records.times.tolist()
+            taken = part.records
+            times = part.records.times.tolist()
             for i, offset in enumerate(taken.offsets.tolist()):
                 rows.append((offset, times[i], taken.key(i), taken.value(i)))
     return rows
@@ -48,9 +49,13 @@ def offsets(records: ColumnRecords, most: int = 100) -> list[int]:
 
 
 @asynccontextmanager
-async def consumer_at(bootstrap: str, partition: Partition, start: int) -> AsyncIterator[Any]:
+async def consumer_at(
+    bootstrap: str, partition: Partition, start: int
+) -> AsyncIterator[Any]:
     level = "read_committed"
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level=level) as consumer:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level=level
+    ) as consumer:
         consumer.assign([partition])
         consumer.seek(partition, start)
         yield consumer
@@ -62,7 +67,9 @@ async def fetched(bootstrap: str, topic: str, start: int) -> ColumnRecords:
     async with consumer_at(bootstrap, partition, start) as consumer:
         while partition not in consumer._fetcher._records:
             await asyncio.sleep(0.01)
-        return ColumnRecords.of(consumer._fetcher._records[partition]._partition_records)
+        return ColumnRecords.of(
+            consumer._fetcher._records[partition]._partition_records
+        )
 
 
 async def expected(bootstrap: str, topic: str, start: int) -> tuple[list[Row], int]:
@@ -82,11 +89,16 @@ def row_of(record: Any) -> Row:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4", "snappy", "zstd"])
-def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str) -> None:
+def test_columns_show_what_read_committed_shows(
+    bootstrap: str, compression: str
+) -> None:
     """Covers aborted records, markers, nulls, and a start inside a record batch."""
-    connection, topic = Connection(bootstrap), unique("columns")
+    connection = Connection(bootstrap)
+    topic = unique("columns")
     create_topic(connection, topic)
-    producer = connection.producer(topic, **{"compression.type": compression, "linger.ms": 100})
+    producer = connection.producer(
+        topic, **{"compression.type": compression, "linger.ms": 100}
+    )
     producer.init_transactions(120)
     # Records of long ago would be rolled into segments of their own.
     now_ms = time.time_ns() // 1_000_000
@@ -94,7 +106,9 @@ def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str
         producer.begin_transaction()
         for i in range(20):
             value = None if i == 7 else b"%d-%d" % (round_, i)
-            producer.produce(topic, value, None if i % 2 else b"k", 0, timestamp=now_ms + i)
+            producer.produce(
+                topic, value, None if i % 2 else b"k", 0, timestamp=now_ms + i
+            )
         producer.flush(120)
         (producer.abort_transaction if round_ % 2 else producer.commit_transaction)(120)
     settled(connection, topic)
@@ -122,11 +136,17 @@ def test_a_record_batch_is_never_split() -> None:
 @pytest.mark.parametrize(
     "lengths", [(0, 3, 0, 4_000, 1), (30_000, 1, 30_000), (5, 90_000, 5, 90_000)]
 )
-def test_batches_decompressed_together_are_complete(codec: str, lengths: tuple[int, ...]) -> None:
+def test_batches_decompressed_together_are_complete(
+    codec: str, lengths: tuple[int, ...]
+) -> None:
     """The first batch determines the initial room; batches that need more must not be cut off."""
-    rng, raw, wanted = np.random.default_rng(0), b"", []
+    rng = np.random.default_rng(0)
+    raw = b""
+    wanted = []
     for number, length in enumerate(lengths):
-        values = [bytes(length) if number % 2 == 0 else rng.bytes(length) for _ in range(3)]
+        values = [
+            bytes(length) if number % 2 == 0 else rng.bytes(length) for _ in range(3)
+        ]
         pieces = chain.from_iterable(record(i, value) for i, value in enumerate(values))
         raw += bombs.batch(codec if number != 1 else "none", pieces, 3, 3 * number)
         wanted += values
@@ -167,7 +187,9 @@ def test_taking_over_a_response_twice_goes_on_where_it_stood() -> None:
     assert ColumnRecords.of(records) is records
 
 
-def test_the_bytes_of_a_response_go_with_it_and_wait_for_no_collection_of_cycles() -> None:
+def test_the_bytes_of_a_response_go_with_it_and_wait_for_no_collection_of_cycles() -> (
+    None
+):
     raw = RecordSet(batch(10))
     stored = response(raw)
     records = ColumnRecords.of(stored)
@@ -186,21 +208,28 @@ def legacy(magic: int, codec: int, count: int, base: int) -> bytes:
     """Return a message set of an old format as brokers stored it: with the offsets of the log."""
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
     for i in range(count):
-        time_ms, key = 1000 + i if magic else None, b"k" if i % 2 else None
+        time_ms = 1000 + i if magic else None
+        key = b"k" if i % 2 else None
         builder.append(base + i, time_ms, key, b"old-%d" % i)
     return bytes(builder.build())
 
 
 @pytest.mark.parametrize("codec", [0, 1])
 @pytest.mark.parametrize("magic", [0, 1])
-def test_batches_of_old_formats_are_read_between_those_of_today(magic: int, codec: int) -> None:
+def test_batches_of_old_formats_are_read_between_those_of_today(
+    magic: int, codec: int
+) -> None:
     """A topic from before Kafka 0.11 that was never rewritten holds both."""
-    old, new = legacy(magic, codec, 4, 0), batch(3, base=4)
-    raw, expected = old + new, list[Row]()
+    old = legacy(magic, codec, 4, 0)
+    new = batch(3, base=4)
+    raw = old + new
+    expected = list[Row]()
     for stock in (MemoryRecords(old), MemoryRecords(new)):  # aiokafka reads no mixture
         while stock.has_next():
             for offset, time_ms, key, value in map(row_of, stock.next_batch()):
-                expected.append((offset, -1 if time_ms is None else time_ms, key, value))
+                expected.append(
+                    (offset, -1 if time_ms is None else time_ms, key, value)
+                )
     assert len(expected) == 7
     assert rows_of(columns(raw), 100) == expected
     assert rows_of(columns(raw), 1) == expected
@@ -224,7 +253,8 @@ def test_bytes_that_are_no_records_are_refused(cut: int) -> None:
 def test_other_consumers_in_the_process_read_as_before() -> None:
     """Keeping responses as bytes must not affect other users of aiokafka in the process."""
     raw = batch(10)
-    ours, stock = response(RecordSet(raw)), response(MemoryRecords(raw))
+    ours = response(RecordSet(raw))
+    stock = response(MemoryRecords(raw))
     assert list(map(row_of, ours)) == list(map(row_of, stock))
 
 

@@ -45,7 +45,9 @@ def in_one(codec: str) -> tuple[bytes, int, int]:
 
 def in_many(codec: str) -> tuple[bytes, int, int]:
     """Return the same as 150 batches, as an ordinary producer sends with compression on."""
-    made = b"".join(batch(codec, record(0, b"", longer=990_000), 1, base) for base in range(150))
+    made = b"".join(
+        batch(codec, record(0, b"", longer=990_000), 1, base) for base in range(150)
+    )
     return made, 150, 150 * 990_000
 
 
@@ -63,7 +65,12 @@ def nulls(codec: str) -> tuple[bytes, int, int]:
     return batch(codec, [empty_records()], MB), MB, 0
 
 
-SHAPES: tuple[Callable[[str], tuple[bytes, int, int]], ...] = (in_one, in_many, one_record, nulls)
+SHAPES: tuple[Callable[[str], tuple[bytes, int, int]], ...] = (
+    in_one,
+    in_many,
+    one_record,
+    nulls,
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -90,7 +97,9 @@ def parts_of(raw: bytes, longest: int = MESSAGE_BYTES, **options: bool) -> list[
 def seen(raw: bytes) -> tuple[int, int, int]:
     """Take all parts, as a shard does; return the records, their bytes, and the largest part's."""
     fetched = columns(raw).take(0, MOST)
-    at, number, sizes = fetched.start, 0, [0]
+    at = fetched.start
+    number = 0
+    sizes = [0]
     for part in fetched.parts(MB):
         assert part.start == at and len(part) <= PART_RECORDS
         at = part.end
@@ -141,7 +150,9 @@ print(*seen(raw)[:2])
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_record_that_is_too_long_is_cut_and_keeps_what_a_reject_keeps(codec: str) -> None:
+def test_a_record_that_is_too_long_is_cut_and_keeps_what_a_reject_keeps(
+    codec: str,
+) -> None:
     """The record is never whole in memory, and its neighbours are unchanged."""
     pieces = chain(
         record(0, b"before"),
@@ -161,10 +172,16 @@ def test_a_record_that_is_too_long_is_cut_and_keeps_what_a_reject_keeps(codec: s
 
 
 @pytest.mark.parametrize("place", ["key", "headers"])
-def test_a_record_that_is_too_long_elsewhere_is_too_long_for_every_reader(place: str) -> None:
+def test_a_record_that_is_too_long_elsewhere_is_too_long_for_every_reader(
+    place: str,
+) -> None:
     """Its short value could be an event whose user would be half a key."""
     long = b"k" * (PART_BYTES + 5)
-    pieces = record(0, b"{}", long) if place == "key" else record(0, b"{}", b"k", [(b"h", long)])
+    pieces = (
+        record(0, b"{}", long)
+        if place == "key"
+        else record(0, b"{}", b"k", [(b"h", long)])
+    )
     [part] = parts_of(batch("zstd", pieces, 1), MB)
     assert part.records.key(0) == (None if place == "key" else b"k")
     value = part.records.value(0) or b""
@@ -195,7 +212,9 @@ def test_an_ordinary_fetch_is_one_part() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("claimed", [-5, 2, 4, 1_000_000, (1 << 31) - 1])
-def test_a_header_with_a_false_record_count_is_refused(codec: str, claimed: int) -> None:
+def test_a_header_with_a_false_record_count_is_refused(
+    codec: str, claimed: int
+) -> None:
     """Nothing is allocated from the claimed count."""
     raw = batch(codec, chain.from_iterable(record(i, b"v") for i in range(3)), claimed)
     with traced() as peak, pytest.raises(CorruptRecordException):
@@ -205,7 +224,9 @@ def test_a_header_with_a_false_record_count_is_refused(codec: str, claimed: int)
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("claimed", [149, 151, (1 << 31) - 1])
-def test_a_long_batch_with_a_false_record_count_is_refused(codec: str, claimed: int) -> None:
+def test_a_long_batch_with_a_false_record_count_is_refused(
+    codec: str, claimed: int
+) -> None:
     raw = batch(codec, large_records(150, 990_000), claimed)
     with pytest.raises(CorruptRecordException, match="offset 0 is malformed"):
         seen(raw)
@@ -213,8 +234,13 @@ def test_a_long_batch_with_a_false_record_count_is_refused(codec: str, claimed: 
 
 def test_snappy_that_claims_gigabytes_is_refused_before_they_are_asked_for() -> None:
     """The claimed length is in the first bytes and cannot be trusted."""
-    packed = b"\xff\xff\xff\xff\x0f" + bytes(cramjam.snappy.compress_raw(b"a" * 100))[1:]
-    for made in (packed, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + len(packed).to_bytes(4) + packed):
+    packed = (
+        b"\xff\xff\xff\xff\x0f" + bytes(cramjam.snappy.compress_raw(b"a" * 100))[1:]
+    )
+    for made in (
+        packed,
+        b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + len(packed).to_bytes(4) + packed,
+    ):
         with traced() as peak, pytest.raises(CorruptRecordException, match="snappy"):
             parts_of(batch("snappy", (), 1, packed=made))
         assert peak() <= BOUND
@@ -273,14 +299,17 @@ def test_messages_of_old_formats_expand_within_the_same_bound(magic: int) -> Non
     raw = bytes(builder.build())
     with (
         traced() as peak,
-        pytest.raises(CorruptRecordException, match="offset 0, of a format before Kafka 0.11"),
+        pytest.raises(
+            CorruptRecordException, match="offset 0, of a format before Kafka 0.11"
+        ),
     ):
         parts_of(raw)
     assert peak() <= BOUND
 
 
 def rows(part: Batch) -> list[tuple[Any, ...]]:
-    r, times = part.records, part.records.times.tolist()
+    r = part.records
+    times = part.records.times.tolist()
     return [
         (offset, times[i], r.key(i), r.value(i), tuple(r.headers(i, 1 << 20) or ()))
         for i, offset in enumerate(r.offsets.tolist())
@@ -295,30 +324,46 @@ contents = st.lists(st.tuples(texts, texts, headers), min_size=1, max_size=30)
 
 @settings(max_examples=150, deadline=None)
 @given(
-    made=st.lists(st.tuples(st.sampled_from((*CODECS, "raw")), contents), min_size=1, max_size=5),
+    made=st.lists(
+        st.tuples(st.sampled_from((*CODECS, "raw")), contents), min_size=1, max_size=5
+    ),
     most=st.integers(1_000, 6_000),
     number=st.integers(1, 40),
     start=st.integers(0, 100),
     most_taken=st.integers(1, 100),
 )
 def test_parts_cut_anywhere_hold_the_records_that_aiokafka_reads(
-    made: list[tuple[str, list[Any]]], most: int, number: int, start: int, most_taken: int
+    made: list[tuple[str, list[Any]]],
+    most: int,
+    number: int,
+    start: int,
+    most_taken: int,
 ) -> None:
     """Reading can resume at the end of any part: a shard may be given up between any two."""
-    raw, wanted, base = b"", [], 0
+    raw = b""
+    wanted = []
+    base = 0
     for codec, records in made:
         packed = None
         pieces = [piece for i, one in enumerate(records) for piece in record(i, *one)]
         if codec == "raw":
-            codec, packed = "snappy", raw_snappy(pieces)
+            codec = "snappy"
+            packed = raw_snappy(pieces)
         one = batch(codec, pieces, len(records), base, packed=packed)
         stock = MemoryRecords(one).next_batch()
         # Headers are found after a value, where there is one.
         wanted += [
-            (r.offset, r.timestamp, r.key, r.value, () if r.value is None else tuple(r.headers))
+            (
+                r.offset,
+                r.timestamp,
+                r.key,
+                r.value,
+                () if r.value is None else tuple(r.headers),
+            )
             for r in stock
         ]
-        raw, base = raw + one, base + len(records)
+        raw = raw + one
+        base = base + len(records)
     start = min(start, base)
     wanted = [row for row in wanted if row[0] >= start]
     with (
@@ -326,7 +371,9 @@ def test_parts_cut_anywhere_hold_the_records_that_aiokafka_reads(
         patch.object(decoding, "PART_RECORDS", number),
         patch.object(decoding, "_BESIDE_BYTES", 1),
     ):
-        found, cuts, at = [], [], start
+        found = []
+        cuts = []
+        at = start
         response = columns(raw, start=start)
         while response.has_more():
             fetched = response.take(at, most_taken)
@@ -341,7 +388,11 @@ def test_parts_cut_anywhere_hold_the_records_that_aiokafka_reads(
         assert found == wanted
         for cut in cuts:
             again = columns(raw, start=cut)
-            later = [row for part in again.take(cut, MOST).parts(most - 1) for row in rows(part)]
+            later = [
+                row
+                for part in again.take(cut, MOST).parts(most - 1)
+                for row in rows(part)
+            ]
             assert later == [row for row in wanted if row[0] >= cut]
 
 
@@ -361,5 +412,7 @@ def test_a_response_of_damaged_bytes_never_leads_outside_it() -> None:
             for at in rng.integers(61, len(good), 3).tolist():
                 damaged[at] ^= 1 << int(rng.integers(8))
             with suppress(CorruptRecordException):
-                for part in columns(bytes(damaged), check_crcs=False).take(0, MOST).parts():
+                for part in (
+                    columns(bytes(damaged), check_crcs=False).take(0, MOST).parts()
+                ):
                     assert (part.records.values <= len(part.records.data)).all()

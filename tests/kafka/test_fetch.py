@@ -20,16 +20,23 @@ NEVER_S = 600.0
 
 
 def waits(
-    *, all_have_room: bool = False, freed: bool = False, records: bool = False, frees: int = 0
+    *,
+    all_have_room: bool = False,
+    freed: bool = False,
+    records: bool = False,
+    frees: int = 0,
 ) -> bool:
     """Wait while another thread finishes batches, `freed` before it; return whether it ended."""
 
     async def wait() -> bool:
         thread: Any = ConsumerThread.__new__(ConsumerThread)
-        thread.consumer = SimpleNamespace(all_have_room=all_have_room, freed=asyncio.Event())
+        thread.consumer = SimpleNamespace(
+            all_have_room=all_have_room, freed=asyncio.Event()
+        )
         if freed:
             thread.consumer.freed.set()
-        thread.thread_loop, thread._room = asyncio.get_running_loop(), None
+        thread.thread_loop = asyncio.get_running_loop()
+        thread._room = None
         waiter = asyncio.get_running_loop().create_future()
         waiting = asyncio.ensure_future(thread._wait(waiter, NEVER_S))
         await asyncio.sleep(0.01)
@@ -61,7 +68,9 @@ def waits(
         (False, {"all_have_room": True, "frees": 1}),
     ],
 )
-def test_records_or_room_for_them_end_the_wait(ended: bool, what: dict[str, Any]) -> None:
+def test_records_or_room_for_them_end_the_wait(
+    ended: bool, what: dict[str, Any]
+) -> None:
     assert waits(**what) is ended
 
 
@@ -131,11 +140,16 @@ def test_a_consumer_thread_that_does_not_answer_is_replaced(
         app = create_app("t", Connection("localhost:1"), handover, Path("var"))
         consumer: Any = app.consumer
         consumer._thread = SimpleNamespace(
-            epoch=0, task_failure=lambda: None, group_error=lambda: None, read_positions=dict
+            epoch=0,
+            task_failure=lambda: None,
+            group_error=lambda: None,
+            read_positions=dict,
         )
-        consumer.flow_active, consumer._active_partitions = True, {("t", 0)}
+        consumer.flow_active = True
+        consumer._active_partitions = {("t", 0)}
         consumer._get_active_partitions = lambda: consumer._active_partitions
-        handover.tick, handover.has_room = answer, lambda _: True
+        handover.tick = answer
+        handover.has_room = lambda _: True
         consumer._getmany = lambda *_: answer()
         if what == "tick":
             ticking = asyncio.ensure_future(Consumer._ticker(consumer))
@@ -157,7 +171,9 @@ def test_a_task_of_the_consumer_that_returned_has_ended() -> None:
         await task
         thread: Any = ConsumerThread.__new__(ConsumerThread)
         fetcher = SimpleNamespace(_fetch_task=task)
-        thread._consumer = SimpleNamespace(_closed=False, _coordinator=None, _fetcher=fetcher)
+        thread._consumer = SimpleNamespace(
+            _closed=False, _coordinator=None, _fetcher=fetcher
+        )
         return thread.task_failure()
 
     assert isinstance(asyncio.run(returned()), ConsumerStoppedError)

@@ -32,7 +32,9 @@ class Log:
         self.told: dict[Partition, int] = {}
         self.late: asyncio.Event | None = None
 
-    async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
+    async def bounds(
+        self, partitions: Iterable[Partition]
+    ) -> Mapping[Partition, tuple[int, int]]:
         if self.late is not None:
             await self.late.wait()
         return {tp: self.log.get(tp, (0, 100)) for tp in partitions}
@@ -82,14 +84,17 @@ class Stage:
         self.prepare: Callable[[Recorder], None] = lambda shard: None
         factories = {"events": self.make}
         self.handover = Handover(factories, now_ms=lambda: 5000)
-        self.handover.reader, self.handover.exit_deadline_s = self.log, 3600
+        self.handover.reader = self.log
+        self.handover.exit_deadline_s = 3600
 
     def make(self, partition: int) -> Recorder:
         shard = self.made[partition] = Recorder(partition)
         self.prepare(shard)
         return shard
 
-    def batch(self, partition: int, start: int, end: int, *offsets: int) -> FetchedRecords:
+    def batch(
+        self, partition: int, start: int, end: int, *offsets: int
+    ) -> FetchedRecords:
         at = offsets or (start,)
         part = Batch(start, end, Records.of([b"x"] * len(at), offsets=at))
         batch = FetchedRecords(start, end, len(at), lambda _: iter([part]))
@@ -149,13 +154,16 @@ async def settle(done: Callable[[], bool]) -> None:
 async def test_acquire_returns_the_offsets_to_read_from(stage: Stage) -> None:
     """A stored position is the authority; without one, reading starts at the beginning."""
     stage.log.log = {EVENTS[0]: (10, 50), EVENTS[1]: (10, 50)}
-    stage.prepare = lambda shard: setattr(shard, "starts_at", 50 if shard.partition else None)
+    stage.prepare = lambda shard: setattr(
+        shard, "starts_at", 50 if shard.partition else None
+    )
     assert await stage.handover.acquire(EVENTS) == {EVENTS[0]: 10, EVENTS[1]: 50}
     assert stage.handover.exit_status is None
 
 
 @pytest.mark.parametrize(
-    ("stored", "reason"), [(9, "retention removed records"), (51, "re-created or lost its tail")]
+    ("stored", "reason"),
+    [(9, "retention removed records"), (51, "re-created or lost its tail")],
 )
 @looped
 async def test_a_stored_position_outside_the_log_is_refused(
@@ -171,13 +179,18 @@ async def test_a_stored_position_outside_the_log_is_refused(
 
 
 @looped
-async def test_a_take_over_that_another_has_overtaken_changes_nothing(stage: Stage) -> None:
+async def test_a_take_over_that_another_has_overtaken_changes_nothing(
+    stage: Stage,
+) -> None:
     """Its late answer took the lags of the newer one away, so the worker was never ready again."""
     late = stage.log.late = asyncio.Event()
     ours = True
     first = asyncio.ensure_future(stage.handover.acquire(EVENTS, lambda: ours))
-    await settle(lambda: len(stage.made) == 2 and all(s.offset == 0 for s in stage.made.values()))
-    ours, stage.log.late = False, None
+    await settle(
+        lambda: len(stage.made) == 2 and all(s.offset == 0 for s in stage.made.values())
+    )
+    ours = False
+    stage.log.late = None
     await stage.handover.acquire(EVENTS)
     late.set()
     assert await first == {}
@@ -191,7 +204,9 @@ async def test_a_take_over_whose_shards_were_released_meanwhile_changes_nothing(
     """Without a broker all is let go, and the same assignment stays ours."""
     late = stage.log.late = asyncio.Event()
     acquired = asyncio.ensure_future(stage.handover.acquire(EVENTS))
-    await settle(lambda: len(stage.made) == 2 and all(s.offset == 0 for s in stage.made.values()))
+    await settle(
+        lambda: len(stage.made) == 2 and all(s.offset == 0 for s in stage.made.values())
+    )
     await stage.handover.release()
     late.set()
     assert await acquired == {}
@@ -202,7 +217,8 @@ async def test_a_take_over_whose_shards_were_released_meanwhile_changes_nothing(
 async def test_a_slow_shard_does_not_delay_another(stage: Stage) -> None:
     """Partitions are independent: one slow commit must not stop the rest."""
     await stage.handover.acquire(EVENTS)
-    slow, fast = stage.made[0], stage.made[1]
+    slow = stage.made[0]
+    fast = stage.made[1]
     slow.gate.clear()
     await stage.handover.feed(stage.batch(0, 0, 1))
     for start in range(5):
@@ -231,13 +247,19 @@ async def test_batches_that_wait_for_a_shard_are_bounded(stage: Stage) -> None:
 
 
 @looped
-async def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is(stage: Stage) -> None:
+async def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is(
+    stage: Stage,
+) -> None:
     """Processing time depends on content, so it must not decide the tick of another event."""
     await stage.handover.acquire(EVENTS)
-    idle, slow = stage.made[0], stage.made[1]
+    idle = stage.made[0]
+    slow = stage.made[1]
     # The second log has records up to 7; one slow batch of them is in progress.
     stage.log.at = {EVENTS[0]: 0, EVENTS[1]: 7}
-    stage.log.read = {EVENTS[0]: ReadPosition(0, 0, 0), EVENTS[1]: ReadPosition(4, 4, 7)}
+    stage.log.read = {
+        EVENTS[0]: ReadPosition(0, 0, 0),
+        EVENTS[1]: ReadPosition(4, 4, 7),
+    }
     slow.gate.clear()
     await stage.handover.feed(stage.batch(1, 0, 4))
     await stage.handover.tick()
@@ -252,7 +274,9 @@ async def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is(stag
 
 
 @looped
-async def test_an_end_behind_invisible_records_is_reached_without_one(stage: Stage) -> None:
+async def test_an_end_behind_invisible_records_is_reached_without_one(
+    stage: Stage,
+) -> None:
     """A log that ends in transaction markers has no record that would advance the shard."""
     await stage.handover.acquire(EVENTS[:1])
     stage.log.at = {EVENTS[0]: 3}
@@ -268,7 +292,9 @@ async def test_an_end_behind_invisible_records_is_reached_without_one(stage: Sta
 
 
 @looped
-async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(stage: Stage) -> None:
+async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(
+    stage: Stage,
+) -> None:
     """A newer owner exists: publish nothing more, and do not hold its partition forever."""
     stage.handover.fenced_grace_s = 0.05
     await stage.fence()
@@ -278,7 +304,9 @@ async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(st
 
 
 @looped
-async def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten(stage: Stage) -> None:
+async def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten(
+    stage: Stage,
+) -> None:
     """After a freeze the group has moved on; rejoining is enough."""
     stage.handover.fenced_grace_s = 3600
     await stage.fence()
@@ -298,7 +326,11 @@ async def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten(stage: 
         (errors.QuietcountError("no"), 2, False),
         (ZeroDivisionError("no"), 70, False),
         (KafkaException(KafkaError(KafkaError._TRANSPORT)), KAFKA_AWAY, True),
-        (KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)), KAFKA_AWAY, True),
+        (
+            KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)),
+            KAFKA_AWAY,
+            True,
+        ),
         (errors.KafkaAway("a transaction was open for 301 s"), KAFKA_AWAY, True),
         (errors.CopyFailed("the disk cannot be read"), KAFKA_AWAY, False),
     ],
@@ -319,7 +351,10 @@ async def test_a_failure_ends_the_worker_or_lets_it_begin_again(
     """
     await stage.fail(where, failure)
     assert stage.made[0].closed
-    assert stage.handover.exit_status == status and stage.handover.metrics.outage.is_active == away
+    assert (
+        stage.handover.exit_status == status
+        and stage.handover.metrics.outage.is_active == away
+    )
     assert any(record.exc_info for record in caplog.records) == (status == 70)
     stage.handover.dispose()
 
@@ -328,7 +363,8 @@ async def test_a_failure_ends_the_worker_or_lets_it_begin_again(
 async def test_a_batch_of_a_shard_that_was_given_up_does_nothing(stage: Stage) -> None:
     """Batches in flight when partitions are revoked belong to the next owner."""
     await stage.handover.acquire(EVENTS)
-    old, late = stage.made[0], stage.batch(0, 0, 1)
+    old = stage.made[0]
+    late = stage.batch(0, 0, 1)
     await stage.handover.release()
     await stage.handover.feed(late)
     await asyncio.sleep(0.05)
@@ -349,10 +385,14 @@ def test_only_a_late_commit_of_group_offsets_fails_quietly(
 
     async def forget() -> None:
         asyncio.get_running_loop().set_exception_handler(_log_unretrieved)
-        forgotten = [asyncio.ensure_future(one()) for one in (_do_commit_offsets, other)]
+        forgotten = [
+            asyncio.ensure_future(one()) for one in (_do_commit_offsets, other)
+        ]
         await asyncio.sleep(0.01)
         del forgotten
         gc.collect()
 
     asyncio.run(forget())
-    assert [one.name for one in caplog.records if one.levelname == "ERROR"] == ["asyncio"]
+    assert [one.name for one in caplog.records if one.levelname == "ERROR"] == [
+        "asyncio"
+    ]

@@ -2,7 +2,13 @@
 
 import pytest
 
-from workers.kafka.offsets import _SAMPLES_MAX, OPEN_S, Lag, OpenTransaction, ReadPosition
+from workers.kafka.offsets import (
+    _SAMPLES_MAX,
+    OPEN_S,
+    Lag,
+    OpenTransaction,
+    ReadPosition,
+)
 
 
 def test_a_busy_shard_that_keeps_up_is_never_far_behind() -> None:
@@ -16,7 +22,9 @@ def test_a_busy_shard_that_keeps_up_is_never_far_behind() -> None:
     assert lag.records == 1500
 
 
-def test_a_shard_that_stands_still_falls_behind_from_the_first_record_it_did_not_take() -> None:
+def test_a_shard_that_stands_still_falls_behind_from_the_first_record_it_did_not_take() -> (
+    None
+):
     """Operators need the duration, whatever the records' own times are."""
     lag = Lag()
     lag.sample(0.0, 10, ReadPosition(10, 10, 10))
@@ -74,9 +82,12 @@ def test_records_behind_an_open_transaction_are_lag() -> None:
 @pytest.mark.parametrize("first", [0, 100])
 def test_a_transaction_that_stays_open_holds_a_log_up_until_it_ends(first: int) -> None:
     """Even if nothing of the log was ever readable."""
-    transaction, start_s = OpenTransaction(), 5_000.0
+    transaction = OpenTransaction()
+    start_s = 5_000.0
     for second in range(30):
-        transaction.sample(start_s + second, hidden_tail(first, first + 251, first, second))
+        transaction.sample(
+            start_s + second, hidden_tail(first, first + 251, first, second)
+        )
         assert transaction.holds_up is (second >= OPEN_S)
     assert transaction.why == (
         f"a transaction is open at offset {first} and hides up to 251 records from there on"
@@ -91,7 +102,9 @@ def test_producers_that_always_have_a_short_transaction_open_hold_nothing_up() -
     transaction = OpenTransaction()
     for second in range(100):
         stable = 50 * (second // 9)
-        transaction.sample(float(second), hidden_tail(stable, stable + 70, stable, second))
+        transaction.sample(
+            float(second), hidden_tail(stable, stable + 70, stable, second)
+        )
         assert not transaction.holds_up
 
 

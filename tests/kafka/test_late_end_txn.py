@@ -13,7 +13,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka import late_end_txn
-from tests.kafka.harness import abort, aborts, before_commit, create_topic, open_transaction
+from tests.kafka.harness import (
+    abort,
+    aborts,
+    before_commit,
+    create_topic,
+    open_transaction,
+)
 from tests.kafka.proxy import Api, Fate, Proxy, Request, proxied_broker
 from tests.kafka.test_shard import Cluster, say
 from workers.kafka import transaction
@@ -46,7 +52,9 @@ Rule = Callable[[Request], Fate]
 
 def first(key: int, fate: Fate) -> Rule:
     """Return a rule for the first request of a kind of every transactional id."""
-    return lambda request: fate if request.key == key and request.number == 1 else Fate.PASS
+    return lambda request: (
+        fate if request.key == key and request.number == 1 else Fate.PASS
+    )
 
 
 class GivenUp(Exception): ...
@@ -84,10 +92,14 @@ def test_a_late_commit_does_not_commit_the_next_transaction(
     assert cluster.published() == [b"one"]
     assert errors == [KafkaError.INVALID_PRODUCER_EPOCH]
     assert [m.value() for m in cluster.messages(cluster.state)] == [b"1"]
-    assert cluster.published("read_uncommitted") == [b"one", b"two"], "the next one was not open"
+    assert cluster.published("read_uncommitted") == [b"one", b"two"], (
+        "the next one was not open"
+    )
 
 
-def test_a_late_abort_does_not_abort_the_next_transaction(cluster: Cluster, proxy: Proxy) -> None:
+def test_a_late_abort_does_not_abort_the_next_transaction(
+    cluster: Cluster, proxy: Proxy
+) -> None:
     """An abort arrives during the retry, whose rest must not commit without its beginning."""
     shard = cluster.shard()
     proxy.rule = HELD
@@ -115,12 +127,16 @@ def slow(request: Request) -> Fate:
     return Fate.PASS
 
 
-LOST, HELD = first(Api.END_TXN, Fate.LOSE), first(Api.END_TXN, Fate.HOLD)
-QUICK = dict.fromkeys(("retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"), "1")
+LOST = first(Api.END_TXN, Fate.LOSE)
+HELD = first(Api.END_TXN, Fate.HOLD)
+QUICK = dict.fromkeys(
+    ("retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"), "1"
+)
 
 
 @pytest.mark.parametrize(
-    ("rule", "sent", "client"), [(LOST, 2, {}), (HELD, 2, {}), (slow, 1, {}), (HELD, 2, QUICK)]
+    ("rule", "sent", "client"),
+    [(LOST, 2, {}), (HELD, 2, {}), (slow, 1, {}), (HELD, 2, QUICK)],
 )
 def test_a_commit_that_may_have_been_sent_twice_is_followed_by_a_new_epoch(
     cluster: Cluster,
@@ -149,12 +165,15 @@ def test_a_commit_that_may_have_been_sent_twice_is_followed_by_a_new_epoch(
     assert cluster.published() == [b"one", b"two"]
 
 
-def test_a_commit_answered_at_once_costs_nothing_more(cluster: Cluster, proxy: Proxy) -> None:
+def test_a_commit_answered_at_once_costs_nothing_more(
+    cluster: Cluster, proxy: Proxy
+) -> None:
     """Normal operation uses one epoch for any number of transactions."""
     shard = cluster.shard()
     quick = 0
     for number in range(1, 31):
-        before, started = shard.transactions._producer, time.monotonic()
+        before = shard.transactions._producer
+        started = time.monotonic()
         shard.transact(say(cluster, b"x"), [(b"offset", b"%d" % number)], number)
         if time.monotonic() - started < transaction._SENT_ONCE_S:
             quick += 1
@@ -219,9 +238,13 @@ def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
 
     proxy.rule = note
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    monkeypatch.setattr(transaction, "_SENT_ONCE_S", 60.0)  # what follows is in the same epoch
+    monkeypatch.setattr(
+        transaction, "_SENT_ONCE_S", 60.0
+    )  # what follows is in the same epoch
     before_commit(shard.transactions, lambda: proxy.deliver(sent[0].other()))
-    with pytest.raises(KafkaAway, match="the producer cannot continue: INVALID_TXN_STATE"):
+    with pytest.raises(
+        KafkaAway, match="the producer cannot continue: INVALID_TXN_STATE"
+    ):
         shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     shard.close()
     assert cluster.published() == [b"one"]
@@ -268,7 +291,9 @@ def test_other_late_requests_leave_no_transaction_hanging(
     assert cluster.published() == [b"one", b"two"]
 
 
-def test_a_transaction_without_owner_in_the_state_stops_a_take_over(cluster: Cluster) -> None:
+def test_a_transaction_without_owner_in_the_state_stops_a_take_over(
+    cluster: Cluster,
+) -> None:
     """It hides later commits: an owner that resumed from the visible records would repeat them."""
     hanging = open_transaction(cluster.connection, cluster.state, b"offset", b"999")
     with pytest.raises(KafkaAway, match="a transaction is open and has no owner"):
@@ -296,10 +321,14 @@ def test_a_transaction_that_ended_before_librdkafka_says_why_is_an_outage(
     assert cluster.published() == [b"one"]
 
 
-def test_producers_whose_transactions_the_broker_has_ended_can_be_dropped(cluster: Cluster) -> None:
+def test_producers_whose_transactions_the_broker_has_ended_can_be_dropped(
+    cluster: Cluster,
+) -> None:
     """librdkafka freed its error twice and ended the process."""
-    partitions, bootstrap = 40, cluster.connection.bootstrap
-    out, state = f"{cluster.name}.many", f"{cluster.name}.many-state"
+    partitions = 40
+    bootstrap = cluster.connection.bootstrap
+    out = f"{cluster.name}.many"
+    state = f"{cluster.name}.many-state"
     for topic in (out, state):
         create_topic(cluster.connection, topic, partitions)
     arguments = bootstrap, out, str(partitions), state, "12"
@@ -309,12 +338,16 @@ def test_producers_whose_transactions_the_broker_has_ended_can_be_dropped(cluste
     assert int(done.stdout) >= partitions
 
 
-def test_no_transaction_is_torn_by_requests_that_arrive_late(proxy: Proxy, tmp_path: Path) -> None:
+def test_no_transaction_is_torn_by_requests_that_arrive_late(
+    proxy: Proxy, tmp_path: Path
+) -> None:
     """A seed decides the fate of every librdkafka request; see `late_end_txn`."""
     transactions = int(os.environ.get("QUIETCOUNT_LATE_TRANSACTIONS", "300"))
     report = late_end_txn.run(proxy, tmp_path, transactions, seed=1)
     assert report.wrong == []
     late = {kind for kind in report.delivered if kind.startswith(("commit", "abort"))}
-    assert late <= {f"{kind}: INVALID_PRODUCER_EPOCH" for kind in ("commit", "abort")}, late
+    assert late <= {
+        f"{kind}: INVALID_PRODUCER_EPOCH" for kind in ("commit", "abort")
+    }, late
     assert any(kind.startswith("commit") for kind in late), "no commit was late"
     assert report.aborted > 0

@@ -9,7 +9,9 @@ from workers.kafka.transport import _limit_metadata
 
 
 @pytest.mark.parametrize("steps", range(8))
-def test_a_look_up_ends_when_it_is_cancelled_just_as_its_answer_comes(steps: int) -> None:
+def test_a_look_up_ends_when_it_is_cancelled_just_as_its_answer_comes(
+    steps: int,
+) -> None:
     """The cancellation was lost, and a worker that stopped beside a broker's end hung: exit 70."""
 
     async def look_up() -> None:

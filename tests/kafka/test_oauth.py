@@ -40,7 +40,8 @@ def calm(server: TokenServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tokens, "tokens_of", tokens._Shared().of
     )  # a process asks once for all its connections
-    server.answer_with, server.life_s = None, 3600.0
+    server.answer_with = None
+    server.life_s = 3600.0
     server.asked.clear()
 
 
@@ -71,13 +72,19 @@ def test_the_request_is_librdkafkas(server: TokenServer) -> None:
     assert token.value.count(".") == 2
 
 
-def test_both_clients_have_one_source_and_librdkafka_sees_no_secret(server: TokenServer) -> None:
+def test_both_clients_have_one_source_and_librdkafka_sees_no_secret(
+    server: TokenServer,
+) -> None:
     """Two sources would ask twice as often, and could disagree."""
-    connection = Connection("a:1", server.client(sasl_oauthbearer_extensions="one=1,two=a b"))
+    connection = Connection(
+        "a:1", server.client(sasl_oauthbearer_extensions="one=1,two=a b")
+    )
     credentials = faust_credentials(connection)
     assert isinstance(credentials, OAuthCredentials)
     config = connection.config()
-    assert not [name for name in config if name.startswith(("sasl.oauthbearer.", "https."))]
+    assert not [
+        name for name in config if name.startswith(("sasl.oauthbearer.", "https."))
+    ]
     value, _, _, extensions = config["oauth_cb"]("")
     assert asyncio.run(credentials.oauth_cb.token()) == value
     assert credentials.oauth_cb.extensions() == extensions == {"one": "1", "two": "a b"}
@@ -96,20 +103,44 @@ GOOD = OAUTH | {
 @pytest.mark.parametrize(
     ("changes", "more", "words"),
     [
-        ({"method": None}, {}, ['method = "default"', "exactly one of", "kafka.token_command"]),
+        (
+            {"method": None},
+            {},
+            ['method = "default"', "exactly one of", "kafka.token_command"],
+        ),
         ({"method": "magic"}, {}, ['method = "magic"', '"default" or "oidc"']),
-        ({}, {"token_file": Path("t")}, ['method = "oidc", kafka.token_file', "exactly one of"]),
+        (
+            {},
+            {"token_file": Path("t")},
+            ['method = "oidc", kafka.token_file', "exactly one of"],
+        ),
         ({"client.id": None}, {}, ["client.id is missing"]),
         ({"client.secret": ""}, {}, ["client.secret is missing"]),
-        ({"token.endpoint.url": "ftp://a/b"}, {}, ["token.endpoint.url: ", '"https://host:port']),
+        (
+            {"token.endpoint.url": "ftp://a/b"},
+            {},
+            ["token.endpoint.url: ", '"https://host:port'],
+        ),
         ({"token.endpoint.url": "https://Planted@a/"}, {}, ["token.endpoint.url: "]),
         ({"extensions": "auth=x"}, {}, ['extensions = "auth=x"', "name=value"]),
         ({"extensions": "a1=x"}, {}, ['extensions = "a1=x"', "only letters"]),
         ({"grant.type": "jwt"}, {}, ["grant.type: not supported; use"]),
         ({"method": "default"}, {"token_file": Path("t")}, ["client.id: only with"]),
-        ({"../mechanism": "PLAIN"}, {}, ['method: only with security.protocol = "SASL_SSL"']),
-        ({"../../security.protocol": "SSL"}, {}, ["method: only with security.protocol"]),
-        ({"../../https.ca.location": "/none"}, {}, ["kafka.client.https.ca.location: "]),
+        (
+            {"../mechanism": "PLAIN"},
+            {},
+            ['method: only with security.protocol = "SASL_SSL"'],
+        ),
+        (
+            {"../../security.protocol": "SSL"},
+            {},
+            ["method: only with security.protocol"],
+        ),
+        (
+            {"../../https.ca.location": "/none"},
+            {},
+            ["kafka.client.https.ca.location: "],
+        ),
     ],
 )
 def test_wrong_settings_are_one_line(
@@ -140,7 +171,9 @@ def test_every_name_of_the_secret_must_be_a_file_or_a_variable() -> None:
 # --- What an endpoint, a file and a command answer
 
 
-def test_the_expiry_in_a_token_comes_before_the_one_beside_it(server: TokenServer) -> None:
+def test_the_expiry_in_a_token_comes_before_the_one_beside_it(
+    server: TokenServer,
+) -> None:
     """Brokers go by the token's own."""
     source = source_of(Connection("a:1", server.client()))
     server.answer_with = (
@@ -164,13 +197,28 @@ def test_the_expiry_in_a_token_comes_before_the_one_beside_it(server: TokenServe
     [
         (503, b"PlantedBody", True, "it answered 503"),
         (429, b"{}", True, "it answered 429"),
-        (401, b'{"error": "invalid_client"}', False, "it answered 401 (invalid_client). Check"),
+        (
+            401,
+            b'{"error": "invalid_client"}',
+            False,
+            "it answered 401 (invalid_client). Check",
+        ),
         (400, b'{"error": "Planted!"}', False, "it answered 400. Check"),
         (302, b"", False, "it answered 302. Check"),
         (200, b"[PlantedBody", False, "no access_token"),
         (200, b"[" * 100_000, False, "no access_token"),
-        (200, b'{"access_token": "Planted\\nToken"}', False, "no token: it must be one word"),
-        (200, b'{"access_token": "Planted", "expires_in": -5}', True, "its token expired at 20"),
+        (
+            200,
+            b'{"access_token": "Planted\\nToken"}',
+            False,
+            "no token: it must be one word",
+        ),
+        (
+            200,
+            b'{"access_token": "Planted", "expires_in": -5}',
+            True,
+            "its token expired at 20",
+        ),
     ],
 )
 def test_what_an_endpoint_answers_is_told_without_quoting_it(
@@ -194,9 +242,15 @@ def test_an_endpoint_that_is_away_or_a_stranger_is_told_apart(tmp_path: Path) ->
     client = secure.client() | {"sasl.oauthbearer.token.endpoint.url": url}
     with secure.serving(keystore):
         refused = refusal(client | {"https.ca.location": str(other_ca)})
-        assert "certificate verify failed" in refused and "Check https.ca.location" in refused
+        assert (
+            "certificate verify failed" in refused
+            and "Check https.ca.location" in refused
+        )
         assert not secure.asked
-        for authority in ({"https.ca.location": str(ca)}, {"https.ca.pem": ca.read_text()}):
+        for authority in (
+            {"https.ca.location": str(ca)},
+            {"https.ca.pem": ca.read_text()},
+        ):
             assert source_of(Connection("a:1", client | authority)).get()
 
 
@@ -219,7 +273,9 @@ def test_a_file_is_read_again_and_waited_for_when_it_has_expired(
         assert source.get().value == first
 
 
-def test_a_command_runs_without_a_shell_and_its_errors_stay_with_it(tmp_path: Path) -> None:
+def test_a_command_runs_without_a_shell_and_its_errors_stay_with_it(
+    tmp_path: Path,
+) -> None:
     """Its output may hold secrets."""
     path = tmp_path / "$(echo token)"
     path.write_text("opaque\n")
@@ -227,10 +283,14 @@ def test_a_command_runs_without_a_shell_and_its_errors_stay_with_it(tmp_path: Pa
     connection = Connection("a:1", OAUTH, token_command=arguments)
     assert source_of(connection).get().value == "opaque"
     assert "echo" not in repr(connection)
-    failing = source_of(Connection("a:1", OAUTH, token_command=(sys.executable, "-c", "Planted")))
+    failing = source_of(
+        Connection("a:1", OAUTH, token_command=(sys.executable, "-c", "Planted"))
+    )
     with pytest.raises(KafkaAway, match=r", \.\.\.\]: exit status 1$"):
         failing.get()
-    absent = source_of(Connection("a:1", OAUTH, token_command=("/none/such", "Planted")))
+    absent = source_of(
+        Connection("a:1", OAUTH, token_command=("/none/such", "Planted"))
+    )
     with pytest.raises(KafkaRefuses, match=r'\["/none/such", \.\.\.\]: No such file'):
         absent.get()
 
@@ -238,7 +298,11 @@ def test_a_command_runs_without_a_shell_and_its_errors_stay_with_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("head", "drip", "word"),
     [
-        (b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65_536, "its answer has more than 1,048,576 bytes"),
+        (
+            b"HTTP/1.1 200 OK\r\n\r\n",
+            b" " * 65_536,
+            "its answer has more than 1,048,576 bytes",
+        ),
         (b"HTTP/1.1 200 OK\r\n\r\n", b" ", "it took more than 1 s"),
         (b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a", "it took more than 1 s"),
         (b"", b"H", "it took more than 1 s"),
@@ -256,14 +320,21 @@ def test_an_endpoint_that_never_ends_its_answer_is_given_up(
             source.get()
 
 
-def test_a_token_file_that_is_no_file_or_too_long_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_token_file_that_is_no_file_or_too_long_is_refused_at_once(
+    tmp_path: Path,
+) -> None:
     """A named pipe without a writer would hang every client; a device has no end."""
-    pipe, huge = tmp_path / "pipe", tmp_path / "huge"
+    pipe = tmp_path / "pipe"
+    huge = tmp_path / "huge"
     os.mkfifo(pipe)
     huge.touch()
     os.truncate(huge, 100 << 20)
     said = "longer than 1,048,576 bytes"
-    unusable = {pipe: "not a regular file", Path("/dev/zero"): "not a regular file", huge: said}
+    unusable = {
+        pipe: "not a regular file",
+        Path("/dev/zero"): "not a regular file",
+        huge: said,
+    }
     for path, word in (unusable | {tmp_path: "Is a directory"}).items():
         with pytest.raises(KafkaRefuses, match=f"kafka.token_file = .*: {word}"):
             source_of(Connection("a:1", OAUTH, token_file=path)).get()
@@ -306,14 +377,22 @@ def locked(file: IO[str]) -> bool:
     return True
 
 
-def test_a_certificate_that_a_library_would_read_for_ever_is_refused(tmp_path: Path) -> None:
-    pipe, huge = tmp_path / "pipe", tmp_path / "huge"
+def test_a_certificate_that_a_library_would_read_for_ever_is_refused(
+    tmp_path: Path,
+) -> None:
+    pipe = tmp_path / "pipe"
+    huge = tmp_path / "huge"
     os.mkfifo(pipe)
     huge.touch()
     os.truncate(huge, 100 << 20)
     for name in ("ssl.ca.location", "https.ca.location", "ssl.key.location"):
-        for path, word in ((pipe, "not a regular file"), (huge, "longer than 16,777,216 bytes")):
-            with pytest.raises(SettingsError, match=rf"kafka.client.{name} = .*: {word}"):
+        for path, word in (
+            (pipe, "not a regular file"),
+            (huge, "longer than 16,777,216 bytes"),
+        ):
+            with pytest.raises(
+                SettingsError, match=rf"kafka.client.{name} = .*: {word}"
+            ):
                 Connection("a:1", {name: str(path)})
 
 
@@ -326,7 +405,8 @@ class Fake:
     advice = "Check it"
 
     def __init__(self) -> None:
-        self.now_s, self.fetched = 1000.0, 0
+        self.now_s = 1000.0
+        self.fetched = 0
         self.error: KafkaAway | KafkaRefuses | None = None
         self.tokens = Tokens(self, now_s=lambda: self.now_s)
 
@@ -354,7 +434,8 @@ def test_librdkafka_is_told_to_ask_again_when_there_is_something_new() -> None:
         fake.now_s = now_s
         _, told_s, *_ = fake.tokens.for_librdkafka("")
         assert now_s + 0.8 * (told_s - now_s) == pytest.approx(max(1080.0, now_s + 1))
-    fake.now_s, fake.error = 1085.0, KafkaAway("away")
+    fake.now_s = 1085.0
+    fake.error = KafkaAway("away")
     _, told_s, *_ = fake.tokens.for_librdkafka("")
     assert 1085 + 0.8 * (told_s - 1085) == pytest.approx(1086)
 
@@ -367,7 +448,9 @@ def test_a_failing_renewal_is_told_once_and_the_old_token_used_to_its_end(
     with caplog.at_level(logging.INFO):
         assert fake.at(1000) == "Planted1"
         fake.error = KafkaRefuses("it answered 401")
-        assert {fake.at(now_s) for now_s in (1080, 1080.5, 1081, 1082, 1083, 1099)} == {"Planted1"}
+        assert {fake.at(now_s) for now_s in (1080, 1080.5, 1081, 1082, 1083, 1099)} == {
+            "Planted1"
+        }
         assert fake.tokens.failure is None
         assert fake.fetched == 1 + 4  # at 1080, 1081, 1083, 1099: with backoff
         # It had a token, so waiting may help.
@@ -384,7 +467,9 @@ def test_a_failing_renewal_is_told_once_and_the_old_token_used_to_its_end(
     assert "Planted" not in caplog.text
 
 
-def test_without_a_token_clients_wait_as_for_an_absent_kafka(server: TokenServer) -> None:
+def test_without_a_token_clients_wait_as_for_an_absent_kafka(
+    server: TokenServer,
+) -> None:
     """Whoever makes a client knows how to wait for Kafka."""
     server.answer_with = 503, b""
     connection = Connection("a:1", server.client())

@@ -32,10 +32,14 @@ def broker(own_kafka: None, server: TokenServer) -> Iterator[OAuthBroker]:
 
 @pytest.fixture
 def site(
-    broker: OAuthBroker, server: TokenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: OAuthBroker,
+    server: TokenServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> OAuthSite:
     monkeypatch.setattr(tokens, "tokens_of", tokens._Shared().of)
-    server.life_s, server.answer_with = 3600.0, None
+    server.life_s = 3600.0
+    server.answer_with = None
     server.asked.clear()
     return OAuthSite(broker, server, tmp_path)
 
@@ -44,7 +48,9 @@ def refused_line(site: OAuthSite, command: str) -> str:
     done = quietcount(command, "-c", str(site.config))
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Planted" not in done.stderr + done.stdout
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("quietcount: ")]
+    [line] = [
+        line for line in done.stderr.splitlines() if line.startswith("quietcount: ")
+    ]
     return line
 
 
@@ -96,7 +102,9 @@ def test_an_expired_token_file_is_waited_for(site: OAuthSite, tmp_path: Path) ->
     path.write_text(site.server.token(-60))
     site.log_in(OAUTH, token_file="token")
     assert "its token expired at 20" in refused_line(site, "check")
-    with Worker(site.config, tmp_path / "debug.log", options=("--debug", "run")) as worker:
+    with Worker(
+        site.config, tmp_path / "debug.log", options=("--debug", "run")
+    ) as worker:
         until(lambda: "Kafka is away: kafka.token_file" in worker.output(), "it waits")
         path.write_text(site.server.token())
         until(lambda: "Kafka is back" in worker.output(), "it has a token")
@@ -116,5 +124,7 @@ def test_a_dashboard_waits_for_its_first_token(
     with caplog.at_level(logging.WARNING), served:
         until(lambda: "it answered 503" in caplog.text, "the reason", 30.0)
         site.server.answer_with = None
-        until(lambda: served.dashboard.hub.state == {"kafka": "live"}, "the state", 30.0)
+        until(
+            lambda: served.dashboard.hub.state == {"kafka": "live"}, "the state", 30.0
+        )
     assert "Planted" not in caplog.text

@@ -18,11 +18,15 @@ def here(placement: Placement, user: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("partitioner", "setting"), [("murmur2", "murmur2_random"), ("crc32", "consistent_random")]
+    ("partitioner", "setting"),
+    [("murmur2", "murmur2_random"), ("crc32", "consistent_random")],
 )
-def test_placement_agrees_with_producers(bootstrap: str, partitioner: str, setting: str) -> None:
+def test_placement_agrees_with_producers(
+    bootstrap: str, partitioner: str, setting: str
+) -> None:
     """A wrong result would reject nearly all events of a topic, or spread users unnoticed."""
-    connection, topic = Connection(bootstrap), unique("placed")
+    connection = Connection(bootstrap)
+    topic = unique("placed")
     create_topic(connection, topic, PARTITIONS)
     producer = connection.producer(None, partitioner=setting)
     for user in USERS:

@@ -15,7 +15,8 @@ from workers.runtime.errors import KafkaAway
 @pytest.fixture
 def hidden(bootstrap: str) -> tuple[Connection, str, Producer]:
     """Return a topic with a record in an open transaction, and its producer."""
-    connection, topic = Connection(bootstrap), unique("reading")
+    connection = Connection(bootstrap)
+    topic = unique("reading")
     create_topic(connection, topic)
     return connection, topic, open_transaction(connection, topic, b"key", b"value")
 
@@ -29,7 +30,9 @@ def test_records_of_an_open_transaction_are_read_once_it_has_ended(
     committing = threading.Timer(0.5, producer.commit_transaction, [60])
     committing.start()
     await_commits(connection, [(topic, 0)])
-    assert [message.value() for message in read_partition(connection, topic, 0)] == [b"value"]
+    assert [message.value() for message in read_partition(connection, topic, 0)] == [
+        b"value"
+    ]
     committing.join()
 
 

@@ -22,28 +22,40 @@ TABLES = records.crc_tables()
 def batch(base: int, count: int) -> bytes:
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i in range(count):
-        key, value = (None, b"", b"k%d" % i)[i % 3], (b"value" * (i * 40), None, b"")[i % 4 % 3]
-        builder.append(i, base + 7 * i, key, value, [("name", b"x" * i), ("none", None)][: i % 3])
+        key = (None, b"", b"k%d" % i)[i % 3]
+        value = (b"value" * (i * 40), None, b"")[i % 4 % 3]
+        builder.append(
+            i, base + 7 * i, key, value, [("name", b"x" * i), ("none", None)][: i % 3]
+        )
     made = bytearray(builder.build())
     made[:8] = base.to_bytes(8)
     return bytes(made)
 
 
 def found(
-    way: dict[str, Any], data: bytes, rows: Sequence[tuple[int, ...]], at_once: int = 1_000
+    way: dict[str, Any],
+    data: bytes,
+    rows: Sequence[tuple[int, ...]],
+    at_once: int = 1_000,
 ) -> tuple[int, list[tuple[Any, ...]]]:
     """Return the bad batch, and all records (offset, time, key, value), found `at_once` at a time."""
-    left, place = sum(row[records.NUMBER] for row in rows), np.array([0, 0, 0, -1, 0])
+    left = sum(row[records.NUMBER] for row in rows)
+    place = np.array([0, 0, 0, -1, 0])
     all_found: list[tuple[Any, ...]] = []
 
     def texts(places: Any) -> list[bytes | None]:
-        return [None if start < 0 else data[start:stop] for start, stop in places.tolist()]
+        return [
+            None if start < 0 else data[start:stop] for start, stop in places.tolist()
+        ]
 
     while left:
         n = min(left, at_once)
-        keys, values = np.full((n, 2), -9), np.full((n, 2), -9)
-        times, offsets = np.full(n, -9), np.full(n, -9)
-        text, table = np.frombuffer(data, dtype=np.uint8), readonly_contiguous(np.array(rows))
+        keys = np.full((n, 2), -9)
+        values = np.full((n, 2), -9)
+        times = np.full(n, -9)
+        offsets = np.full(n, -9)
+        text = np.frombuffer(data, dtype=np.uint8)
+        table = readonly_contiguous(np.array(rows))
         written = keys, values, times, offsets
         whole = way["read_batches"](readonly_contiguous(text), table, place, written)
         columns = offsets.tolist(), times.tolist(), texts(keys), texts(values)
@@ -55,14 +67,21 @@ def found(
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["compiled", "plain"])
-def test_records_of_several_batches_are_those_that_aiokafka_reads(way: dict[str, Any]) -> None:
+def test_records_of_several_batches_are_those_that_aiokafka_reads(
+    way: dict[str, Any],
+) -> None:
     batches = [batch(0, 5), batch(100, 1), batch(3_000_000_000, 12)]
-    wanted, rows, data = [], [], b""
-    for base, count, made in zip((0, 100, 3_000_000_000), (5, 1, 12), batches, strict=True):
+    wanted = []
+    rows = []
+    data = b""
+    for base, count, made in zip(
+        (0, 100, 3_000_000_000), (5, 1, 12), batches, strict=True
+    ):
         rows.append((len(data) + HEADER, len(data) + len(made), base, base, -1, count))
         data += made
         wanted += [
-            (r.offset, r.timestamp, r.key, r.value) for r in MemoryRecords(made).next_batch()
+            (r.offset, r.timestamp, r.key, r.value)
+            for r in MemoryRecords(made).next_batch()
         ]
     assert found(way, data, rows) == (3, wanted)
     for at_once in (1, 2, 5, 6, 17):
@@ -70,7 +89,9 @@ def test_records_of_several_batches_are_those_that_aiokafka_reads(way: dict[str,
     appended = [(*row[:4], 77, row[5]) for row in rows]
     assert [row[1] for row in found(way, data, appended)[1]] == [77] * len(wanted)
     for place in range(3):
-        changes = [(column, by) for column in (records.STOP, records.NUMBER) for by in (-1, 1)]
+        changes = [
+            (column, by) for column in (records.STOP, records.NUMBER) for by in (-1, 1)
+        ]
         for column, change in (*changes, (records.START, 1)):
             other = [list(row) for row in rows]
             other[place][column] += change
@@ -86,7 +107,10 @@ def test_records_of_several_batches_are_those_that_aiokafka_reads(way: dict[str,
 def test_what_was_found_before_an_obstacle_stays_found(way: dict[str, Any]) -> None:
     """A stream resumes at the truncated record, so no position may be lost at any cut."""
     made = batch(7, 12)
-    wanted = [(r.offset, r.timestamp, r.key, r.value) for r in MemoryRecords(made).next_batch()]
+    wanted = [
+        (r.offset, r.timestamp, r.key, r.value)
+        for r in MemoryRecords(made).next_batch()
+    ]
     for stop in range(HEADER, len(made)):
         # As in a stream, bytes past the end exist, but mean nothing.
         data = made[:stop] + b"\x81" * 10
@@ -115,14 +139,18 @@ def test_offsets_that_do_not_ascend_are_no_records(way: dict[str, Any]) -> None:
     half = len(data) // 2
     row = (HEADER, half, 0, 0, -1, 5)
     for base, bad in ((5, 2), (4, 1), (0, 1)):
-        assert found(way, data, [row, (half + HEADER, 2 * half, base, 0, -1, 5)])[0] == bad
+        assert (
+            found(way, data, [row, (half + HEADER, 2 * half, base, 0, -1, 5)])[0] == bad
+        )
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["compiled", "plain"])
 def test_the_first_damaged_part_is_found(way: dict[str, Any]) -> None:
     data = np.random.default_rng(4).integers(0, 256, 400, dtype=np.uint8)
     places = np.array(list(product((0, 3, 200), (200, 201, 207, 208, 400))))
-    crcs = np.array([calc_crc32c(data[start:stop].tobytes()) for start, stop in places.tolist()])
+    crcs = np.array(
+        [calc_crc32c(data[start:stop].tobytes()) for start, stop in places.tolist()]
+    )
     assert way["first_damaged"](data, places, crcs, TABLES) == len(places)
     for part in range(len(places)):
         other = crcs.copy()

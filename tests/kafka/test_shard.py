@@ -34,9 +34,11 @@ pytestmark = pytest.mark.slow
 class Cluster:
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self.connection = Connection(bootstrap)
-        self.directory, self.opened = directory, list[Shard]()
+        self.directory = directory
+        self.opened = list[Shard]()
         self.name = unique("shard")
-        self.output, self.state = f"{self.name}.out", f"{self.name}.state"
+        self.output = f"{self.name}.out"
+        self.state = f"{self.name}.state"
         create_topic(self.connection, self.output)
         create_topic(self.connection, self.state, cleanup_policy="compact")
 
@@ -70,31 +72,47 @@ def cluster(bootstrap: str, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def say(cluster: Cluster, *values: bytes) -> Sequence[Outgoing]:
-    return [Outgoing(cluster.output, 0, b"k", value, [("h", b"1")], 1234) for value in values]
+    return [
+        Outgoing(cluster.output, 0, b"k", value, [("h", b"1")], 1234)
+        for value in values
+    ]
 
 
 def test_messages_and_state_become_visible_together(cluster: Cluster) -> None:
     """Output, state and position must share one transaction."""
     shard = cluster.shard()
-    changes: list[Change] = [(b"offset", b"7"), (b"a", b"1"), (b"a", b"2"), (b"gone", None)]
+    changes: list[Change] = [
+        (b"offset", b"7"),
+        (b"a", b"1"),
+        (b"a", b"2"),
+        (b"gone", None),
+    ]
     shard.transact(say(cluster, b"one", b"two"), changes, 7)
     message = cluster.messages(cluster.output)[0]
     assert cluster.published() == [b"one", b"two"]
-    assert (message.key(), message.headers(), message.timestamp()[1]) == (b"k", [("h", b"1")], 1234)
+    assert (message.key(), message.headers(), message.timestamp()[1]) == (
+        b"k",
+        [("h", b"1")],
+        1234,
+    )
     assert [(m.key(), m.value()) for m in cluster.messages(cluster.state)] == changes
     assert dict(shard.store.items()) == {b"offset": b"7", b"a": b"2"}
     assert shard.store.offset == 4
     assert shard.committed == 7
 
 
-def test_an_aborted_transaction_is_repeated_and_published_once(cluster: Cluster) -> None:
+def test_an_aborted_transaction_is_repeated_and_published_once(
+    cluster: Cluster,
+) -> None:
     """The broker may require an abort at any time: records sent before it must never be visible."""
     shard = cluster.shard()
     before_commit(shard.transactions, abort)
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
-    assert cluster.published("read_uncommitted") == [b"one", b"one", b"two"], "nothing was aborted"
+    assert cluster.published("read_uncommitted") == [b"one", b"one", b"two"], (
+        "nothing was aborted"
+    )
     assert aborts(shard) == 1
     assert commits(shard) == 2
     shard.close()
@@ -114,7 +132,9 @@ def test_a_fenced_shard_publishes_nothing(cluster: Cluster) -> None:
     assert cluster.published() == [b"old", b"new"]
 
 
-def test_a_commit_missing_in_the_local_copy_is_read_from_the_changelog(cluster: Cluster) -> None:
+def test_a_commit_missing_in_the_local_copy_is_read_from_the_changelog(
+    cluster: Cluster,
+) -> None:
     """A kill between commit and RocksDB write leaves the copy behind, never ahead or wrong."""
     shard = cluster.shard()
     shard.transact([], [(b"offset", b"1"), (b"a", b"1"), (b"b", b"1")], 1)
@@ -128,7 +148,9 @@ def test_a_commit_missing_in_the_local_copy_is_read_from_the_changelog(cluster: 
     assert cluster.published() == [b"last"]
 
 
-def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluster) -> None:
+def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(
+    cluster: Cluster,
+) -> None:
     """The take-over must abort a killed owner's transaction and not read its changes."""
     dead = cluster.shard()
     dead.transact([], [(b"offset", b"1")], 1)
@@ -142,14 +164,18 @@ def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluste
     assert heir.store.offset == cluster.messages(cluster.state)[-1].offset() + 1  # type: ignore[operator]  # set
 
 
-def test_an_undeliverable_message_is_an_error_and_not_repeated_for_ever(cluster: Cluster) -> None:
+def test_an_undeliverable_message_is_an_error_and_not_repeated_for_ever(
+    cluster: Cluster,
+) -> None:
     """The message stays too large: stop with the reason instead of looping."""
     small = f"{cluster.name}.small"
     create_topic(cluster.connection, small, max_message_bytes="1000")
     shard = cluster.shard()
     with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
         shard.transact(
-            [*say(cluster, b"one"), Outgoing(small, 0, None, os.urandom(10_000))], [(b"a", b"1")], 1
+            [*say(cluster, b"one"), Outgoing(small, 0, None, os.urandom(10_000))],
+            [(b"a", b"1")],
+            1,
         )
     assert cluster.published() == []
     assert shard.store.get(b"a") is None
@@ -180,7 +206,9 @@ class FailsOnce(Keeper):
 
     def idle(self) -> None:
         self.transact(
-            [Outgoing(self.store.changelog.topic, 0, b"half", b"done")], [(b"offset", b"0")], 0
+            [Outgoing(self.store.changelog.topic, 0, b"half", b"done")],
+            [(b"offset", b"0")],
+            0,
         )
 
 
@@ -202,9 +230,13 @@ def test_a_failed_shard_does_no_more_work(bootstrap: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("own_kafka")
-def test_brokers_that_allow_only_short_transactions_are_refused_in_words(tmp_path: Path) -> None:
+def test_brokers_that_allow_only_short_transactions_are_refused_in_words(
+    tmp_path: Path,
+) -> None:
     """librdkafka reports a fatal error, which also signals a newer owner."""
     with local_broker("transaction.max.timeout.ms=60000\n") as address:
         cluster = Cluster(address, tmp_path)
-        with pytest.raises(SettingsError, match="transaction.max.timeout.ms is below 300000"):
+        with pytest.raises(
+            SettingsError, match="transaction.max.timeout.ms is below 300000"
+        ):
             cluster.shard()

@@ -21,7 +21,9 @@ from workers.runtime.sizes import Change
 LOG = Changelog("state", 0)
 
 
-def written(path: Path | None, *changes: Change, at: int = 5, log: Changelog = LOG) -> Store:
+def written(
+    path: Path | None, *changes: Change, at: int = 5, log: Changelog = LOG
+) -> Store:
     store = Store(path, log).open()
     store.write(changes, at)
     return store
@@ -42,7 +44,9 @@ def test_it_holds_what_was_written(path: Path | None) -> None:
     assert store.offset == 6
     store.wipe()
     assert list(store.items()) == []
-    store.write([(b"a", b"1")], 1)  # it starts from nothing: a lower position is allowed again
+    store.write(
+        [(b"a", b"1")], 1
+    )  # it starts from nothing: a lower position is allowed again
     store.close()
 
 
@@ -62,11 +66,16 @@ def test_a_copy_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [Changelog("other", 0), Changelog("state", 1), Changelog("state", 0, "new-id")]
+    "other",
+    [Changelog("other", 0), Changelog("state", 1), Changelog("state", 0, "new-id")],
 )
-def test_a_copy_of_another_changelog_is_discarded(tmp_path: Path, other: Changelog) -> None:
+def test_a_copy_of_another_changelog_is_discarded(
+    tmp_path: Path, other: Changelog
+) -> None:
     """A re-created topic or a reused directory must not lend its state to another changelog."""
-    written(tmp_path / "copy", (b"a", b"1"), log=Changelog("state", 0, "old-id")).close()
+    written(
+        tmp_path / "copy", (b"a", b"1"), log=Changelog("state", 0, "old-id")
+    ).close()
     again = Store(tmp_path / "copy", other).open()
     assert (list(again.items()), again.offset) == ([], None)
 
@@ -82,19 +91,25 @@ def test_a_damaged_copy_is_discarded(tmp_path: Path, victim: str) -> None:
     again.write([(b"a", b"2")], 6)
 
 
-def test_a_copy_whose_files_lost_their_ends_is_refused_or_is_what_it_says(tmp_path: Path) -> None:
+def test_a_copy_whose_files_lost_their_ends_is_refused_or_is_what_it_says(
+    tmp_path: Path,
+) -> None:
     """A list of files that had lost an entry hid what was flushed, and the log after it was read.
 
     Sources of a worker were gone then, while its progress was there.
     """
-    path, killed, cut = tmp_path / "copy", tmp_path / "killed", tmp_path / "cut"
+    path = tmp_path / "copy"
+    killed = tmp_path / "killed"
+    cut = tmp_path / "cut"
     states: dict[int | None, list[tuple[bytes, bytes]]] = {None: []}
     for at in range(1, 4):
         store = Store(path, LOG).open()
         store.write([(b"%d" % at, b"x"), (b"newest", b"%d" % at)], at)
         states[at] = list(store.items())
         if at > 1:
-            shutil.copytree(path, killed, dirs_exist_ok=True)  # as a killed process leaves it
+            shutil.copytree(
+                path, killed, dirs_exist_ok=True
+            )  # as a killed process leaves it
         store.close()
         if at == 2:
             shutil.rmtree(path)
@@ -103,20 +118,27 @@ def test_a_copy_whose_files_lost_their_ends_is_refused_or_is_what_it_says(tmp_pa
     for files in (path, killed):
         for file in (file for file in files.iterdir() if file.name[0] in "0CM"):
             size = file.stat().st_size
-            for length in range(0, size, 8 if file.name[0] == "M" else max(1, size // 4)):
+            for length in range(
+                0, size, 8 if file.name[0] == "M" else max(1, size // 4)
+            ):
                 shutil.copytree(files, cut)
                 os.truncate(cut / file.name, length)
                 with suppress(CopyFailed):
                     copy = Disk(cut)
-                    meta, found = copy.meta(), list(copy.items(b""))
+                    meta = copy.meta()
+                    found = list(copy.items(b""))
                     copy.close()
-                    assert found == states[None if meta is None else meta.offset], file.name
+                    assert found == states[None if meta is None else meta.offset], (
+                        file.name
+                    )
                     older.add(None if meta is None else meta.offset)
                 shutil.rmtree(cut)
     assert {1, 2} & older, "some are read"
 
 
-def test_an_unreadable_copy_is_reported_and_removed_when_it_is_closed(tmp_path: Path) -> None:
+def test_an_unreadable_copy_is_reported_and_removed_when_it_is_closed(
+    tmp_path: Path,
+) -> None:
     """Truncated state would be published as complete; kept files would repeat the failure."""
     changes = [(bytes([i]), bytes(range(256)) * 20) for i in range(200)]
     store = written(tmp_path / "copy", *changes)
@@ -149,7 +171,11 @@ class Log:
         self.connection = Connection(bootstrap)
         self.name = unique("changelog")
         self.changelog = Changelog(self.name, 0)
-        soon = {"segment_ms": "200", "max_compaction_lag_ms": "500", "delete_retention_ms": "0"}
+        soon = {
+            "segment_ms": "200",
+            "max_compaction_lag_ms": "500",
+            "delete_retention_ms": "0",
+        }
         soon |= {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.001"}
         create_topic(self.connection, self.name, 1, **soon)
         self.producer = self.connection.producer(None, **{"linger.ms": 5})
@@ -224,7 +250,9 @@ def test_a_copy_that_may_have_missed_tombstones_is_read_again(
 ) -> None:
     """Compaction forgets deletions after a day: an older copy would keep deleted keys."""
     log.append((b"a", b"1"))
-    store = written(tmp_path / "copy", (b"deleted since", b"1"), at=0, log=log.changelog)
+    store = written(
+        tmp_path / "copy", (b"deleted since", b"1"), at=0, log=log.changelog
+    )
     monkeypatch.setattr(module, "_TRUSTED_S", -1)
     store.load(log.connection)
     assert list(store.items()) == [(b"a", b"1")]
@@ -232,18 +260,25 @@ def test_a_copy_that_may_have_missed_tombstones_is_read_again(
     assert store.load(log.connection) == 0
 
 
-def test_a_changelog_recreated_meanwhile_is_refused(bootstrap: str, path: Path | None) -> None:
+def test_a_changelog_recreated_meanwhile_is_refused(
+    bootstrap: str, path: Path | None
+) -> None:
     """The topic id is in the mechanism id: reused, it gives other data the same noise."""
-    connection, name = Connection(bootstrap), unique("state")
+    connection = Connection(bootstrap)
+    name = unique("state")
     create_topic(connection, name, cleanup_policy="compact")
     store = Store(path, Changelog(name, 0, current_id(connection, name)))
     store.load(connection)
     store.close()
     admin = admin_of(connection)
     await_all(admin.delete_topics([name]))
-    wait_until(lambda: name not in admin.list_topics(timeout=60).topics, "the topic is gone")
+    wait_until(
+        lambda: name not in admin.list_topics(timeout=60).topics, "the topic is gone"
+    )
     create_topic(connection, name, cleanup_policy="compact")
-    with pytest.raises(StateRefused, match="deleted and created again while this worker ran"):
+    with pytest.raises(
+        StateRefused, match="deleted and created again while this worker ran"
+    ):
         store.load(connection)
     store.close()
     Store(path, Changelog(name, 0, current_id(connection, name))).load(connection)

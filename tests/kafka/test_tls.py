@@ -28,15 +28,23 @@ PASSWORD = "Planted, with a space"
 
 
 @pytest.fixture(scope="module")
-def secure(own_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+def secure(
+    own_kafka: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secure]:
     with secure_broker(tmp_path_factory.mktemp("secure")) as broker:
         yield broker
 
 
 class SecureSite(Site):
     def __init__(self, secure: Secure, directory: Path) -> None:
-        options: dict[str, Any] = {"partitions": 2, "owners": 1, "worker": {"metrics_port": 0}}
-        super().__init__(secure.inside, directory, [unk(), known()], create=False, **options)
+        options: dict[str, Any] = {
+            "partitions": 2,
+            "owners": 1,
+            "worker": {"metrics_port": 0},
+        }
+        super().__init__(
+            secure.inside, directory, [unk(), known()], create=False, **options
+        )
         self.secure = secure
         self.create_events()
         (directory / "password").write_text(PASSWORD + "\n")
@@ -48,7 +56,11 @@ class SecureSite(Site):
         """
         name = f"{role}-{uuid.uuid4().hex[:8]}"
         self.secure.add_user(name, PASSWORD)
-        names = {"<name>": self.name, "<events>": self.topic, "<reader>": f"{self.name}-readers"}
+        names = {
+            "<name>": self.name,
+            "<events>": self.topic,
+            "<reader>": f"{self.name}-readers",
+        }
         word, operation = without
         for histogram in self.settings.histograms:
             names["<histogram>"] = self.settings.output_topic(histogram)
@@ -68,10 +80,13 @@ class SecureSite(Site):
     def come_in_as(
         self, user: str, password: str = '{ file = "password" }', ca: Path | None = None
     ) -> None:
-        client = {name: json.dumps(value) for name, value in self.login(user, ca).items()}
+        client = {
+            name: json.dumps(value) for name, value in self.login(user, ca).items()
+        }
         client["sasl.password"] = password
         table = ", ".join(f'"{name}" = {value}' for name, value in client.items())
-        bootstrap, inline = self.secure.bootstrap, Bare(f"{{ {table} }}")
+        bootstrap = self.secure.bootstrap
+        inline = Bare(f"{{ {table} }}")
         self.document["kafka"] = {"bootstrap": bootstrap, "client": inline}
         self.config = self.write(self.document)
 
@@ -91,12 +106,19 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
     assert created.returncode == 0, created.stderr
     site.document["events"]["max_bytes"] = 200
     site.come_in_as(site.user("worker"))
-    long = {"key": "k", "items": ["a"], "ts": time.time_ns() // 1_000_000, "note": "x" * 200}
+    long = {
+        "key": "k",
+        "items": ["a"],
+        "ts": time.time_ns() // 1_000_000,
+        "note": "x" * 200,
+    }
     site.produce(0, [long])
     at = time.time_ns() // 1_000_000
     with site.worker() as worker:
         for partition in range(2):
-            site.produce(partition, [{"key": "k", "items": ["a"], "ts": at}] * 100 + [b"{"])
+            site.produce(
+                partition, [{"key": "k", "items": ["a"], "ts": at}] * 100 + [b"{"]
+            )
         until(lambda: ready(worker), "it is ready")
         site.wait_published(at)
         until(lambda: len(site.rejects()) == 3, "what is broken is put aside")
@@ -112,18 +134,24 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
     checked = quietcount("check", "-c", str(site.config))
     assert checked.returncode == 0, checked.stderr
     replayed = quietcount("replay", "-c", str(site.config), "--topic")
-    assert replayed.returncode == 0 and "replay: 200 events" in replayed.stderr, replayed.stderr
+    assert replayed.returncode == 0 and "replay: 200 events" in replayed.stderr, (
+        replayed.stderr
+    )
     site.document["events"]["max_bytes"] = 1_000_000
     site.config = site.write(site.document)
     back = quietcount("rejects", "-c", str(site.config), "--retry")
-    assert back.returncode == 0 and "sent back: 1 record," in back.stdout, back.stdout + back.stderr
+    assert back.returncode == 0 and "sent back: 1 record," in back.stdout, (
+        back.stdout + back.stderr
+    )
     site.come_in_as(site.user("auditor"))
     audit = site.audit()
     assert audit.returncode == 0, audit.stdout + audit.stderr
     reader = site.user("reader")
     assert read_one(site, reader, f"{site.name}.items").error() is None
     refused = read_one(site, reader, f"{site.name}.contributions").error()
-    assert refused is not None and refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert (
+        refused is not None and refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    )
     site.come_in_as(reader)
     output = ("--output", str(site.directory / "out"), "--format", "csv")
     exported = quietcount("export", "-c", str(site.config), *output)
@@ -133,7 +161,9 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
 def read_one(site: SecureSite, user: str, topic: str) -> Message:
     login = site.login(user) | {"sasl.password": PASSWORD}
     group = {"group.id": f"{site.name}-readers", "auto.offset.reset": "earliest"}
-    with closing(Connection(site.secure.bootstrap, login).consumer(**group)) as consumer:
+    with closing(
+        Connection(site.secure.bootstrap, login).consumer(**group)
+    ) as consumer:
         consumer.subscribe([topic])
         found = until(lambda: consumer.poll(1.0), f"something from {topic}")
         assert found is not None
@@ -150,7 +180,9 @@ def refused_line(site: SecureSite, command: str) -> str:
 
 @pytest.mark.parametrize("command", ["topics", "run", "audit"])
 @pytest.mark.parametrize("wrong", ["password", "certificate"])
-def test_a_login_that_fails_is_one_line_at_once(site: SecureSite, command: str, wrong: str) -> None:
+def test_a_login_that_fails_is_one_line_at_once(
+    site: SecureSite, command: str, wrong: str
+) -> None:
     """A changed password must not look like an absent broker, and no stranger may get one."""
     words = ("Authentication failed", "sasl.password")
     if wrong == "password":
@@ -165,13 +197,22 @@ def test_a_login_that_fails_is_one_line_at_once(site: SecureSite, command: str, 
 
 @pytest.mark.parametrize(
     ("wrong", "state", "word"),
-    [("password", "refused", "Authentication failed"), ("ca", "away", "certificate verify failed")],
+    [
+        ("password", "refused", "Authentication failed"),
+        ("ca", "away", "certificate verify failed"),
+    ],
 )
 def test_a_dashboard_that_is_not_let_in_says_why(
-    site: SecureSite, caplog: pytest.LogCaptureFixture, wrong: str, state: str, word: str
+    site: SecureSite,
+    caplog: pytest.LogCaptureFixture,
+    wrong: str,
+    state: str,
+    word: str,
 ) -> None:
     """It retries an absent Kafka, so only its log and page can tell."""
-    site.come_in_as(site.user("reader"), ca=site.secure.other_ca if wrong == "ca" else None)
+    site.come_in_as(
+        site.user("reader"), ca=site.secure.other_ca if wrong == "ca" else None
+    )
     if wrong == "password":
         (site.directory / "password").write_text("PlantedWrong")
     served = Background(Dashboard(load_dashboard(site.config), port=0))
@@ -189,9 +230,12 @@ def test_a_client_without_tls_is_told_to_look_at_the_protocol(site: SecureSite) 
 
 
 @pytest.mark.parametrize(
-    "right", ["contributions WRITE", "events READ", "transactional-id WRITE", "group READ"]
+    "right",
+    ["contributions WRITE", "events READ", "transactional-id WRITE", "group READ"],
 )
-def test_a_missing_right_ends_the_worker_with_one_line(site: SecureSite, right: str) -> None:
+def test_a_missing_right_ends_the_worker_with_one_line(
+    site: SecureSite, right: str
+) -> None:
     """It must not look like a newer owner or an absent broker, nor wait forever."""
     site.create_topics()
     resource, operation = right.split()
@@ -199,6 +243,10 @@ def test_a_missing_right_ends_the_worker_with_one_line(site: SecureSite, right: 
     site.produce(0, [{"key": "k", "items": ["a"], "ts": time.time_ns() // 1_000_000}])
     done = site.run_to_end()
     assert done.returncode == 2, done.stderr
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("quietcount: ")]
-    assert "deploy/acls.md" in line and ("does not allow" in line or "no such topic" in line)
+    [line] = [
+        line for line in done.stderr.splitlines() if line.startswith("quietcount: ")
+    ]
+    assert "deploy/acls.md" in line and (
+        "does not allow" in line or "no such topic" in line
+    )
     assert "Traceback" not in done.stderr

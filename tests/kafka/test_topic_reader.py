@@ -24,7 +24,9 @@ from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
 Found = dict[Partition, list[tuple[int, bytes | None]]]
 
 
-def read(reader: TopicReader, spans: dict[Partition, tuple[int, int]], **limits: Any) -> Found:
+def read(
+    reader: TopicReader, spans: dict[Partition, tuple[int, int]], **limits: Any
+) -> Found:
     found: Found = {log: [] for log in spans}
     ended = []
     for chunk in reader.read(spans, **limits):
@@ -40,7 +42,9 @@ def silent(text: str) -> None:
 
 
 def plain(values: list[bytes], codec: str = "none") -> bytes:
-    return batch(codec, [b"".join(record(i, v)) for i, v in enumerate(values)], len(values))
+    return batch(
+        codec, [b"".join(record(i, v)) for i, v in enumerate(values)], len(values)
+    )
 
 
 @pytest.fixture
@@ -73,7 +77,8 @@ def test_what_is_aborted_or_open_is_not_read_and_where_that_begins_is_known(
     bootstrap: str, topic: str
 ) -> None:
     connection = Connection(bootstrap)
-    first, second = (topic, 0), (topic, 1)
+    first = (topic, 0)
+    second = (topic, 1)
     upstream = connection.producer(f"{topic}-t")
     upstream.init_transactions(60)
 
@@ -92,7 +97,10 @@ def test_what_is_aborted_or_open_is_not_read_and_where_that_begins_is_known(
     upstream.abort_transaction(60)
     with open_reader(connection, silent) as reader:
         bounds = reader.bounds([first])
-        assert bounds == {first: Bounds(0, 6, 6)} and reader.open_transactions(bounds) == []
+        assert (
+            bounds == {first: Bounds(0, 6, 6)}
+            and reader.open_transactions(bounds) == []
+        )
         assert read(reader, {first: (0, 6)}) == {first: [(2, b"kept")]}
         upstream.begin_transaction()
         send(b"open", 0)
@@ -173,12 +181,16 @@ def test_a_log_that_gives_nothing_is_named_with_the_reason_and_ends_reading(
         with pytest.raises(KafkaAway, match=rf"{topic}\[0\] from offset 1: {reason}"):
             read(reader, {(topic, 0): (0, 5)})
         [line] = said
-        assert line.startswith(f"nothing could be read for 1 s: {topic}[0] from offset 1: its ")
+        assert line.startswith(
+            f"nothing could be read for 1 s: {topic}[0] from offset 1: its "
+        )
         said.clear()
         reading = reader.read({(topic, 0): (0, 5)})
         assert len(next(reading).records) == 1
         await_all(admin_of(connection).delete_topics([topic]))
-        with pytest.raises(KafkaAway, match=r"no broker knows this partition|does not answer"):
+        with pytest.raises(
+            KafkaAway, match=r"no broker knows this partition|does not answer"
+        ):
             list(reading)
 
 
@@ -189,7 +201,10 @@ def test_records_that_retention_removed_end_reading_with_their_place(
     connection = Connection(bootstrap)
     await_all(admin_of(connection).delete_records([TopicPartition(topic, 0, 5)]))
     gone = rf"{topic}\[0\]: offset 2 is no longer in the log"
-    with open_reader(connection, silent) as reader, pytest.raises(SettingsError, match=gone):
+    with (
+        open_reader(connection, silent) as reader,
+        pytest.raises(SettingsError, match=gone),
+    ):
         read(reader, {(topic, 0): (2, 10)})
 
 
@@ -201,7 +216,10 @@ def test_a_partition_that_does_not_exist_is_named(
     monkeypatch.setattr(topic_reader, "_ALONE_S", 1.0)
     unknown = rf"2 s: {topic}\[7\]: no broker knows this partition"
     connection = Connection(bootstrap)
-    with open_reader(connection, silent) as reader, pytest.raises(KafkaAway, match=unknown):
+    with (
+        open_reader(connection, silent) as reader,
+        pytest.raises(KafkaAway, match=unknown),
+    ):
         reader.bounds([(topic, 0), (topic, 7)])
 
 
@@ -214,7 +232,9 @@ def test_without_a_broker_reading_ends_with_the_address() -> None:
 
 
 @pytest.mark.usefixtures("own_kafka")
-def test_a_broker_that_goes_away_under_way_ends_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_goes_away_under_way_ends_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(topic_reader, "SAY_S", 1)
     monkeypatch.setattr(topic_reader, "GIVE_UP_S", 6)
     monkeypatch.setattr(topic_reader, "_RECENT_MS", 1_000)
@@ -227,7 +247,9 @@ def test_a_broker_that_goes_away_under_way_ends_reading(monkeypatch: pytest.Monk
         with open_reader(connection, said.append) as reader:
             assert len(read(reader, {(name, 0): (0, 1)})[name, 0]) == 1
             kafka.freeze()
-            silent = rf"{name}\[0\] from offset 1: its leader, broker 1, does not answer"
+            silent = (
+                rf"{name}\[0\] from offset 1: its leader, broker 1, does not answer"
+            )
             with pytest.raises(KafkaAway, match=silent):
                 list(reader.read({(name, 0): (1, 5)}))
             kafka.thaw()
@@ -243,5 +265,8 @@ def test_a_missing_right_is_one_line_that_says_where_rights_are_listed(
     monkeypatch.setattr(Fetcher, "_proc_offset_request", refuse)
     connection = Connection(bootstrap)
     refused = rf"Kafka does not allow it: .*{topic}.*deploy/acls.md"
-    with open_reader(connection, silent) as reader, pytest.raises(KafkaRefuses, match=refused):
+    with (
+        open_reader(connection, silent) as reader,
+        pytest.raises(KafkaRefuses, match=refused),
+    ):
         reader.bounds([(topic, 0)])

@@ -37,7 +37,9 @@ def counts(plan: Sequence[Topic]) -> dict[str, int]:
 def known(**topics: int) -> dict[str, ExistingTopic]:
     """Return existing topics; underscores replace hyphens, and all but events are the worker's."""
     named = {name.replace("_", "-"): count for name, count in topics.items()}
-    names = {name if name in EVENTS else f"w.{name}": count for name, count in named.items()}
+    names = {
+        name if name in EVENTS else f"w.{name}": count for name, count in named.items()
+    }
     return {name: ExistingTopic(name, count) for name, count in names.items()}
 
 
@@ -64,11 +66,18 @@ def test_owners_that_contradict_existing_topics_are_refused() -> None:
     """Stream keys are hashed onto owners: another number would split their counts."""
     with pytest.raises(SettingsError, match=r"owner_partitions = 3.*has 2"):
         plan_topics("w", ["e"], 4, 3, [], known(contributions=2))
-    assert counts(plan_topics("w", ["e"], 4, 4, [], known(contributions=2)))["contributions"] == 4
+    assert (
+        counts(plan_topics("w", ["e"], 4, 4, [], known(contributions=2)))[
+            "contributions"
+        ]
+        == 4
+    )
     made = known(e=4, contributions=2, release_state=4)
     plan = plan_topics("w", ["e"], 4, 4, [], made)
     assert [topic.name for topic in find_lacking(plan, made)] == ["w.contributions"]
-    assert any("--create` adds the others" in problem for problem in find_problems(plan, made))
+    assert any(
+        "--create` adds the others" in problem for problem in find_problems(plan, made)
+    )
 
 
 @pytest.mark.parametrize("rekey", [False, True])
@@ -76,7 +85,9 @@ def test_a_missing_events_topic_gets_the_partitions_of_the_state(rekey: bool) ->
     """Another number would be refused at the start."""
     state = "rekey-state" if rekey else "contribute-state"
     existing = known(e1=4, **{state: 10})
-    planned = counts(plan_topics("w", ["e1", "e2", "e3"], 1, None, [], existing, rekey=rekey))
+    planned = counts(
+        plan_topics("w", ["e1", "e2", "e3"], 1, None, [], existing, rekey=rekey)
+    )
     assert [planned[name] for name in ("e1", "e2", "e3", state)] == [4, 3, 3, 10]
     planned = counts(plan_topics("w", ["e1", "e2"], 1, None, [], {}, rekey=rekey))
     assert [planned[name] for name in ("e1", "e2", state)] == [1, 1, 2]
@@ -100,40 +111,53 @@ def test_new_topics_keep_what_is_audited_compact_state_and_take_long_batches() -
 
 def test_create_makes_what_is_missing_and_alters_nothing(bootstrap: str) -> None:
     """An operator's own topic settings stay."""
-    connection, name = Connection(bootstrap), unique("topics")
+    connection = Connection(bootstrap)
+    name = unique("topics")
     events = f"{name}.events"
     create_topic(connection, events, 3, retention_ms="12345")
     outputs = [f"{name}.out"]
     names = [topic.name for topic in plan_topics(name, [events], None, 2, outputs, {})]
     existing = describe(connection, names)
     plan = plan_topics(name, [events], None, 2, outputs, existing)
-    assert create_missing(connection, plan, existing) == [n for n in names if n != events]
+    assert create_missing(connection, plan, existing) == [
+        n for n in names if n != events
+    ]
     after = describe(connection, names)
     assert missing(plan, after) == []
     assert find_problems(plan, after) == []
-    assert {n: t.partitions for n, t in after.items()} == {t.name: t.partitions for t in plan}
+    assert {n: t.partitions for n, t in after.items()} == {
+        t.name: t.partitions for t in plan
+    }
     assert after[events].config["retention.ms"] == "12345"
     made = after[f"{name}.contributions"].config
     assert (made["retention.ms"], made["max.message.bytes"]) == ("-1", "1048588")
     assert len({topic.topic_id for topic in after.values()} - {None}) == len(plan)
     assert create_missing(connection, plan, after) == []
-    assert create_missing(connection, plan, existing) == [], "created by somebody else meanwhile"
+    assert create_missing(connection, plan, existing) == [], (
+        "created by somebody else meanwhile"
+    )
 
 
 def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers learn of a topic one after another (seen in a cluster of three under load)."""
-    connection, name = Connection(bootstrap), unique("topics")
+    connection = Connection(bootstrap)
+    name = unique("topics")
     create_topic(connection, name, 1)
-    ask, asked = AdminClient.describe_topics, []
+    ask = AdminClient.describe_topics
+    asked = []
 
-    def describe_topics(self: AdminClient, topics: Any, **options: Any) -> dict[str, Any]:
+    def describe_topics(
+        self: AdminClient, topics: Any, **options: Any
+    ) -> dict[str, Any]:
         asked.append(topics)
         if len(asked) > 1:
             return ask(self, topics, **options)
         unknown: Future[Any] = Future()
-        unknown.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        unknown.set_exception(
+            KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        )
         return {name: unknown}
 
     monkeypatch.setattr(AdminClient, "describe_topics", describe_topics)
@@ -143,7 +167,8 @@ def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
 
 def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
     """A state topic that deletes by age loses progress, and then everything is counted again."""
-    connection, name = Connection(bootstrap), unique("topics")
+    connection = Connection(bootstrap)
+    name = unique("topics")
     long = {"max_message_bytes": "9000000"}
     create_topic(connection, f"{name}.contribute-state", 2, **long)
     create_topic(connection, f"{name}.contributions", 2, retention_ms="60000", **long)
@@ -158,7 +183,8 @@ def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "short", ["contributions", "contribute-state", "release-state", "rejects", "products"]
+    "short",
+    ["contributions", "contribute-state", "release-state", "rejects", "products"],
 )
 def test_every_topic_that_takes_too_short_batches_is_refused(short: str) -> None:
     """Long labels would make a message that the topic never accepts."""
@@ -183,7 +209,9 @@ def test_a_broker_that_does_not_answer_is_named() -> None:
         describe(Connection("127.0.0.1:1"), ["x"])
 
 
-def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_of_the_embedded_cluster_have_no_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It has no controller to ask: only a caller told that it is embedded starts without ids."""
     with EmbeddedCluster() as cluster:
         plan = plan_topics(
@@ -193,14 +221,18 @@ def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPat
         assert describe(cluster.connection, names) == {}
         assert create_missing(cluster.connection, plan, {}) == names
         after = describe(cluster.connection, names)
-        assert list(after.values()) == [ExistingTopic(name, EMBEDDED_PARTITIONS) for name in names]
+        assert list(after.values()) == [
+            ExistingTopic(name, EMBEDDED_PARTITIONS) for name in names
+        ]
         assert find_problems(plan, after) == []
         monkeypatch.setattr("workers.kafka.topics._ANSWER_S", 1.0)
         with pytest.raises(SettingsError, match="no controller"):
             describe(Connection(cluster.bootstrap, cluster.connection.client), names)
 
 
-def test_several_events_topics_have_a_state_partition_for_each_of_their_partitions() -> None:
+def test_several_events_topics_have_a_state_partition_for_each_of_their_partitions() -> (
+    None
+):
     """The number of owners equals it too, unless configured."""
     existing = known(eu=3, us=2, contribute_state=8)
     plan = plan_topics("w", ["eu", "us", "new"], 1, None, [], existing)
@@ -217,20 +249,31 @@ def test_the_state_of_the_stage_that_reads_the_events_may_have_to_grow() -> None
     existing = known(eu=3, us=2, contribute_state=4)
     plan = plan_topics("w", ["eu", "us"], None, None, [], existing)
     assert find_problems(plan, existing) == []
-    assert [(topic.name, topic.partitions) for topic in find_growing(plan, existing)] == [
-        ("w.contribute-state", 5)
-    ]
+    assert [
+        (topic.name, topic.partitions) for topic in find_growing(plan, existing)
+    ] == [("w.contribute-state", 5)]
     existing = known(eu=3, us=2, by_user=7, contribute_state=5, rekey_state=4)
     plan = plan_topics("w", ["eu", "us"], None, None, [], existing, rekey=True)
     assert [topic.name for topic in find_growing(plan, existing)] == ["w.rekey-state"]
     assert len(find_problems(plan, existing)) == 1  # of the by-user topic
 
 
-def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_then() -> None:
+def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_then() -> (
+    None
+):
 
-    def planned(existing: dict[str, ExistingTopic], users: int | None) -> dict[str, int]:
+    def planned(
+        existing: dict[str, ExistingTopic], users: int | None
+    ) -> dict[str, int]:
         plan = plan_topics(
-            "w", ["eu", "us"], None, None, [], existing, rekey=True, user_partitions=users
+            "w",
+            ["eu", "us"],
+            None,
+            None,
+            [],
+            existing,
+            rekey=True,
+            user_partitions=users,
         )
         assert [topic.name for topic in plan][2:4] == ["w.by-user", "w.rekey-state"]
         # Not the cluster's retention, which may be for ever; and events keep their time.
@@ -241,7 +284,10 @@ def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_th
         return counts(plan)
 
     events = known(eu=3, us=2)
-    assert planned(events, None) == all_of(5, "by-user", "rekey-state") | {"eu": 3, "us": 2}
+    assert planned(events, None) == all_of(5, "by-user", "rekey-state") | {
+        "eu": 3,
+        "us": 2,
+    }
     made = events | known(by_user=7)
     for found in (planned(events, 7), planned(made, None), planned(made, 7)):
         assert found == all_of(7, "by-user") | {"rekey-state": 5, "eu": 3, "us": 2}
@@ -267,20 +313,28 @@ LOSES = {
 }
 
 
-@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete, compact", "COMPACT"])
+@pytest.mark.parametrize(
+    "policy", ["compact", "compact,delete", "delete, compact", "COMPACT"]
+)
 @pytest.mark.parametrize("topic", LOSES)
-def test_compaction_is_refused_wherever_it_would_lose_records(topic: str, policy: str) -> None:
+def test_compaction_is_refused_wherever_it_would_lose_records(
+    topic: str, policy: str
+) -> None:
     """Rejects have no key: the broker would refuse the first one, and all workers stop for ever."""
     plan = plan_topics("w", ["w.events"], 2, 2, ["w.products"], {}, rekey=True)
     existing = {
-        one.name: ExistingTopic(one.name, one.partitions, "id", {"cleanup.policy": "delete"})
+        one.name: ExistingTopic(
+            one.name, one.partitions, "id", {"cleanup.policy": "delete"}
+        )
         for one in plan
         if one.cleanup_policy == "delete"
     }
     assert find_problems(plan, existing) == []
     compacted = ExistingTopic(f"w.{topic}", 2, "id", {"cleanup.policy": policy})
     [line] = find_problems(plan, existing | {compacted.name: compacted})
-    assert line.startswith(f"w.{topic} has cleanup.policy = {policy} and needs delete: ")
+    assert line.startswith(
+        f"w.{topic} has cleanup.policy = {policy} and needs delete: "
+    )
     assert LOSES[topic] in line
 
 
@@ -298,7 +352,9 @@ def test_a_compacted_events_topic_is_a_caution() -> None:
     """It may be meant; but which events count depends on when the broker cleans."""
     plan = plan_topics("w", ["w.events"], 2, 2, [], {})
     for policy, number in (("compact", 1), ("Delete,Compact", 1), ("delete", 0)):
-        existing = {"w.events": ExistingTopic("w.events", 2, "id", {"cleanup.policy": policy})}
+        existing = {
+            "w.events": ExistingTopic("w.events", 2, "id", {"cleanup.policy": policy})
+        }
         assert find_problems(plan, existing) == []
         assert len(cautions(plan, existing)) == number
 
@@ -317,12 +373,18 @@ def test_what_was_done_to_topics_of_a_running_worker_is_told_apart() -> None:
     for topic in plan:
         others = {name: one for name, one in before.items() if name != topic.name}
         [gone], notes = find_changes(plan, before, others)
-        assert gone.startswith(f"topic {topic.name} does not exist any more") and not notes
-        again = others | {topic.name: ExistingTopic(topic.name, topic.partitions, "other")}
+        assert (
+            gone.startswith(f"topic {topic.name} does not exist any more") and not notes
+        )
+        again = others | {
+            topic.name: ExistingTopic(topic.name, topic.partitions, "other")
+        }
         problems, notes = find_changes(plan, before, again)
         written = topic.name in ("w.rejects", "w.products")
         [said] = notes if written else problems
-        assert said.startswith(f"topic {topic.name} was deleted and created again while this")
+        assert said.startswith(
+            f"topic {topic.name} was deleted and created again while this"
+        )
         assert not (problems if written else notes)
     short = ExistingTopic("w.products", 2, "id", {"max.message.bytes": "50"})
     [line], _ = find_changes(plan, before, before | {"w.products": short})

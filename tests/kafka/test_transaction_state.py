@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from workers.kafka import transaction, transaction_state
-from workers.kafka.transaction_state import TRANSITIONS, Event, InvalidTransition, State, next_state
+from workers.kafka.transaction_state import (
+    TRANSITIONS,
+    Event,
+    InvalidTransition,
+    State,
+    next_state,
+)
 
 ENDS = {State.FAILED, State.CLOSED}
 # Allowed events of every state, besides failing and closing, in plain words.
@@ -39,18 +45,24 @@ def reach(state: State, but: State | None = None) -> set[State]:
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
-def test_every_event_in_every_state_is_allowed_or_refused(state: State, event: Event) -> None:
+def test_every_event_in_every_state_is_allowed_or_refused(
+    state: State, event: Event
+) -> None:
     """No event outside the table may pass silently.
 
     Only in `READY`, where no EndTxn may be in flight, a transaction begins. Every state can fail and
     be closed, and stays so: the next owner continues from the last commit.
     """
     if event is Event.CLOSE or (event is Event.FAIL and state is not State.CLOSED):
-        assert next_state(state, event) is (State.CLOSED if event is Event.CLOSE else State.FAILED)
+        assert next_state(state, event) is (
+            State.CLOSED if event is Event.CLOSE else State.FAILED
+        )
     elif event in ALLOWED[state]:
         assert next_state(state, event) not in ENDS
     else:
-        with pytest.raises(InvalidTransition, match=f"{event.name} while {re.escape(state.value)}"):
+        with pytest.raises(
+            InvalidTransition, match=f"{event.name} while {re.escape(state.value)}"
+        ):
             next_state(state, event)
 
 
@@ -74,7 +86,9 @@ def test_a_tainted_id_begins_nothing_before_a_confirmed_new_epoch() -> None:
 def test_the_drawing_shows_the_table() -> None:
     """A picture that differs from the code is worse than none."""
     words = set(re.findall(r"[A-Z_]{3,}", transaction_state.__doc__ or ""))
-    drawn = {state.name for state in State if state not in ENDS} | {event.name for event in Event}
+    drawn = {state.name for state in State if state not in ENDS} | {
+        event.name for event in Event
+    }
     assert drawn - words <= {Event.FAIL.name, Event.CLOSE.name}
 
 

@@ -18,7 +18,9 @@ from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
 WORKERS = Path(verdicts.__file__).parents[1]
 CODES = {
     name: code
-    for name, code in inspect.getmembers(KafkaError, lambda value: isinstance(value, int))
+    for name, code in inspect.getmembers(
+        KafkaError, lambda value: isinstance(value, int)
+    )
     if name.isupper()
 }
 CLASSES = [
@@ -72,7 +74,8 @@ def test_what_is_nobodys_setting_is_waited_for_at_a_start(name: str) -> None:
 
     Where it had just listed the topics, its client did not know their partitions.
     """
-    error, answers = KafkaException(KafkaError(CODES[name])), ["topics"]
+    error = KafkaException(KafkaError(CODES[name]))
+    answers = ["topics"]
     assert unreachable(error) or verdict_of(error) is Verdict.MISSING
     failing = [error]
 
@@ -93,12 +96,16 @@ def test_a_missing_right_a_wrong_password_and_a_missing_topic_are_no_outages() -
     assert verdict("TOPIC_AUTHORIZATION_FAILED") is Verdict.FORBIDDEN
     assert forbidden(aiokafka.GroupAuthorizationFailedError("g")) is not None
     assert verdict("_AUTHENTICATION") is verdict("INVALID_RECORD") is Verdict.SETTING
-    assert verdict("UNKNOWN_TOPIC_OR_PART") is verdict("_UNKNOWN_TOPIC") is Verdict.MISSING
+    assert (
+        verdict("UNKNOWN_TOPIC_OR_PART") is verdict("_UNKNOWN_TOPIC") is Verdict.MISSING
+    )
     assert verdict("_FENCED") is Verdict.FENCED
     assert verdict_of(KafkaAway("x")) is Verdict.OUTAGE
     assert verdict_of(KafkaRefuses("x")) is verdict_of(SettingsError("x")) is None
     assert verdict_of(ValueError("x")) is None
-    assert verdict_of(KafkaException(KafkaError(30_000))) is Verdict.OUTAGE, "of a later broker"
+    assert verdict_of(KafkaException(KafkaError(30_000))) is Verdict.OUTAGE, (
+        "of a later broker"
+    )
 
 
 def test_no_other_module_keeps_a_list_of_codes() -> None:

@@ -44,7 +44,9 @@ def test_group_offsets_follow_for_lag_tools(site: Site) -> None:
 
         def lag() -> int:
             ends = (consumer.get_watermark_offsets(place)[1] for place in places)
-            committed = (max(each.offset, 0) for each in consumer.committed(places, timeout=60))
+            committed = (
+                max(each.offset, 0) for each in consumer.committed(places, timeout=60)
+            )
             return sum(ends) - sum(committed)
 
         until(lambda: lag() == 0, "no lag")

@@ -59,27 +59,37 @@ def of_tree(tree: Path, command: str, config: Path, *further: str) -> list[str]:
 
 
 def environment(tree: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(tree), "PYTHONPYCACHEPREFIX": str(tree / ".pycache")}
+    return {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "PYTHONPYCACHEPREFIX": str(tree / ".pycache"),
+    }
 
 
 def upgrade(site: LoadedSite, tree: Path, seconds: float) -> list[str]:
     """Replace both workers while events arrive; return the logs."""
     made = of_tree(tree, "topics", site.config, "--create")
-    subprocess.run(made, cwd=tree, env=environment(tree), check=True, stdout=subprocess.DEVNULL)
-    section, configs = site.document["worker"], {}
+    subprocess.run(
+        made, cwd=tree, env=environment(tree), check=True, stdout=subprocess.DEVNULL
+    )
+    section = site.document["worker"]
+    configs = {}
     for data in ("one", "two"):
         changed = section | {"data_dir": data}
         configs[data] = site.write(site.document | {"worker": changed}, f"{data}.toml")
     with ExitStack() as stack, ThreadPoolExecutor(1) as thread:
         older = {
-            data: stack.enter_context(Older(tree, config, site.directory / f"older-{data}.log"))
+            data: stack.enter_context(
+                Older(tree, config, site.directory / f"older-{data}.log")
+            )
             for data, config in configs.items()
         }
         for worker in older.values():
             worker.at_work()
         at = site.load(seconds)
         site.wait_published(at)
-        logs, newer = [], []
+        logs = []
+        newer = []
         for data, worker in older.items():
             load = thread.submit(site.load, 3 * seconds)
             time.sleep(seconds)
@@ -96,16 +106,22 @@ def upgrade(site: LoadedSite, tree: Path, seconds: float) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="replace workers of an older version under load")
+    parser = argparse.ArgumentParser(
+        description="replace workers of an older version under load"
+    )
     parser.add_argument("tree", type=Path)
-    parser.add_argument("mechanisms", nargs="+", help="of examples/mechanisms, such as unk_base")
+    parser.add_argument(
+        "mechanisms", nargs="+", help="of examples/mechanisms, such as unk_base"
+    )
     parser.add_argument("--seconds", type=float, default=5.0, help="of each step")
     options = parser.parse_args()
     with broker() as bootstrap, tempfile.TemporaryDirectory() as directory:
         histograms = [histogram(name) for name in options.mechanisms]
         site = LoadedSite(bootstrap, Path(directory) / "site", histograms, create=False)
         site.create_events()
-        until(lambda: site.topic in site.admin.list_topics(timeout=60).topics, "the topic")
+        until(
+            lambda: site.topic in site.admin.list_topics(timeout=60).topics, "the topic"
+        )
         logs = upgrade(site, options.tree.absolute(), options.seconds)
         print("\n\n".join(logs))
         site.assert_exact()

@@ -32,7 +32,8 @@ def numbered(name: str, rows: int) -> Tags:
 
 def labelled(state: State, release: object) -> dict[bytes, int]:
     assert isinstance(release, Release)
-    rows, counts = release.rows.tolist(), release.counts.tolist()
+    rows = release.rows.tolist()
+    counts = release.counts.tolist()
     return {state.ledger.label(row): n for row, n in zip(rows, counts, strict=True)}
 
 
@@ -46,10 +47,15 @@ def part(
     of_key: Mapping[str, Mapping[bytes, int]], served: Sequence[str]
 ) -> tuple[Contributions, Codes]:
     """Return one message with counts by stream key, and its keys' places among those served."""
-    names, labels = tuple(of_key), [list(counts) for counts in of_key.values()]
+    names = tuple(of_key)
+    labels = [list(counts) for counts in of_key.values()]
     tags = [KEY.tags(name, own) for name, own in zip(names, labels, strict=True)]
-    counts = np.array([n for own in of_key.values() for n in own.values()], dtype=np.int64)
-    key_of_row = np.repeat(np.arange(len(names), dtype=np.int32), list(map(len, labels)))
+    counts = np.array(
+        [n for own in of_key.values() for n in own.values()], dtype=np.int64
+    )
+    key_of_row = np.repeat(
+        np.arange(len(names), dtype=np.int32), list(map(len, labels))
+    )
     texts = Texts.of(label for own in labels for label in own)
     index = [served.index(name) if name in served else -1 for name in names]
     rows = Contributions(names, key_of_row, np.concatenate(tags), texts, counts)
@@ -63,7 +69,8 @@ def counted(counts: Mapping[bytes, int]) -> tuple[Contributions, Codes]:
 
 def start(mechanism: Mechanism, keys: Sequence[str]) -> Any:
     """Return the mechanism's state before the first tick, for these stream keys."""
-    state, labels = mechanism.init(), list(mechanism.domain())
+    state = mechanism.init()
+    labels = list(mechanism.domain())
     for index, key in enumerate(keys):
         state.key_tags = np.concatenate((state.key_tags, KEY.tags(key, [b"\xff"])))
         mechanism.prepare_key(state, index, KEY.tags(key, labels), labels)

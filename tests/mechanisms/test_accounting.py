@@ -27,13 +27,17 @@ def gaussian_delta(rho: float, epsilon: float) -> float:
     """Return the exact delta of the Gaussian mechanism with this rho (Balle, Wang 2018)."""
     mu = math.sqrt(2 * rho)
     root = math.sqrt(2)  # erfc keeps the relative accuracy of small tails
-    kept, lost = (math.erfc((epsilon / mu + side * mu / 2) / root) / 2 for side in (-1, 1))
+    kept, lost = (
+        math.erfc((epsilon / mu + side * mu / 2) / root) / 2 for side in (-1, 1)
+    )
     return kept - math.exp(epsilon) * lost
 
 
 @pytest.mark.parametrize("rho", RHOS)
 @pytest.mark.parametrize("delta", DELTAS)
-def test_epsilon_equals_that_of_an_independent_accountant(rho: float, delta: float) -> None:
+def test_epsilon_equals_that_of_an_independent_accountant(
+    rho: float, delta: float
+) -> None:
     """dp_accounting, given integer orders near the best one, finds the same epsilon."""
     from dp_accounting import dp_event
     from dp_accounting.rdp import rdp_privacy_accountant
@@ -50,7 +54,9 @@ def test_epsilon_equals_that_of_an_independent_accountant(rho: float, delta: flo
 
 @pytest.mark.parametrize("rho", RHOS)
 @pytest.mark.parametrize("delta", DELTAS)
-def test_epsilon_is_met_by_the_exact_gaussian_mechanism(rho: float, delta: float) -> None:
+def test_epsilon_is_met_by_the_exact_gaussian_mechanism(
+    rho: float, delta: float
+) -> None:
     assert gaussian_delta(rho, epsilon_of(rho, delta)) <= delta
 
 
@@ -80,7 +86,9 @@ def test_conversions_agree_with_each_other(rho: float, delta: float) -> None:
 @settings(max_examples=200, deadline=None)
 def test_no_order_gives_a_smaller_epsilon(rho: float, delta: float, order: int) -> None:
     """Formula of Canonne, Kamath, Steinke at one order."""
-    at_order = order * rho + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+    at_order = (
+        order * rho + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+    )
     assert epsilon_of(rho, delta) <= max(at_order, 0) * (1 + 1e-8) + 1e-300
 
 
@@ -160,7 +168,9 @@ def test_a_refused_delta_is_told_what_would_do() -> None:
     """The figure is a value for delta, not for the samplers' part; the error says if none works."""
     check_sampler_delta(1e-6, 1.0, 1e-12, 1e-6)
     figure = r"delta = 0\.01: .* at epsilon = 47\.78 \(4\.2e-02\)"
-    with pytest.raises(ValueError, match=figure + ": a larger delta, or a smaller epsilon or rho"):
+    with pytest.raises(
+        ValueError, match=figure + ": a larger delta, or a smaller epsilon or rho"
+    ):
         check_sampler_delta(0.01, 47.78, 4.2e-8, 1e-6)
     none = r"delta = 0\.3: .* \(no delta is enough\): a smaller epsilon or rho"
     with pytest.raises(ValueError, match=none):

@@ -28,7 +28,8 @@ DELTAS = [0.5, 1e-3, 1e-9, 1e-15, 1e-100, 1e-300]
 def exact_delta(rho: float, epsilon: float) -> mpf:
     """Return the formula of Balle and Wang as it is printed, to at least 60 digits."""
     with mp.workdps(80):
-        mu, at = mp.sqrt(2 * mpf(rho)), mpf(epsilon)
+        mu = mp.sqrt(2 * mpf(rho))
+        at = mpf(epsilon)
         return mp.ncdf(mu / 2 - at / mu) - mp.exp(at) * mp.ncdf(-mu / 2 - at / mu)
 
 
@@ -50,7 +51,9 @@ def check_rho(epsilon: float, delta: float) -> None:
 
 @pytest.mark.parametrize("mu", MUS)
 @pytest.mark.parametrize("delta", DELTAS)
-def test_results_are_exact_to_nine_digits_and_on_the_private_side(mu: float, delta: float) -> None:
+def test_results_are_exact_to_nine_digits_and_on_the_private_side(
+    mu: float, delta: float
+) -> None:
     if epsilon := check_epsilon(mu**2 / 2, delta):
         check_rho(epsilon, delta)
 
@@ -65,18 +68,23 @@ def test_results_are_exact_anywhere(log_mu: float, log_delta: float) -> None:
         assert gaussian_epsilon(gaussian_rho(epsilon, delta), delta) <= epsilon
 
 
-@given(st.integers(10**8, 10**9 - 1), st.integers(-14, -5), st.floats(-30, math.log10(0.5)))
+@given(
+    st.integers(10**8, 10**9 - 1), st.integers(-14, -5), st.floats(-30, math.log10(0.5))
+)
 @settings(max_examples=150, deadline=None)
 def test_rho_of_an_epsilon_of_nine_digits_converts_back_to_at_most_it(
     digits: int, exponent: int, log_delta: float
 ) -> None:
-    epsilon, delta = float(f"{digits}e{exponent}"), 10**log_delta
+    epsilon = float(f"{digits}e{exponent}")
+    delta = 10**log_delta
     assert gaussian_epsilon(gaussian_rho(epsilon, delta), delta) <= epsilon
 
 
 @pytest.mark.parametrize("mu", [0.01, 0.3, 1.0, 4.0, 20.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-9, 1e-15])
-def test_epsilon_equals_that_of_an_independent_accountant(mu: float, delta: float) -> None:
+def test_epsilon_equals_that_of_an_independent_accountant(
+    mu: float, delta: float
+) -> None:
     """dp_accounting's analytic function, in floats; and its discretized privacy loss.
 
     The discretized epsilon is on the private side by at most two steps of its grid.
@@ -97,7 +105,21 @@ def test_epsilon_equals_that_of_an_independent_accountant(mu: float, delta: floa
 
 def test_mills_ratio_is_as_exact_as_the_proof_needs() -> None:
     """Both sides of the change from series to continued fraction, where each is at its worst."""
-    points = [-500.0, -9.0, -0.5, 0.0, 1e-9, 0.7, 3.0, 4.999999, 5.0, 6.0, 39.0, 600.0, 1540.0]
+    points = [
+        -500.0,
+        -9.0,
+        -0.5,
+        0.0,
+        1e-9,
+        0.7,
+        3.0,
+        4.999999,
+        5.0,
+        6.0,
+        39.0,
+        600.0,
+        1540.0,
+    ]
     for point in points:
         with localcontext(accounting._PRECISE):
             found = accounting._mills(Decimal(point))
@@ -108,7 +130,13 @@ def test_mills_ratio_is_as_exact_as_the_proof_needs() -> None:
 
 
 def test_delta_is_rounded_up_by_less_than_the_proof_allows() -> None:
-    for rho, epsilon in ((5e-19, 1e-9), (5e-13, 3e-6), (0.02, 1.0), (5e3, 7e3), (5e5, 5.3e5)):
+    for rho, epsilon in (
+        (5e-19, 1e-9),
+        (5e-13, 3e-6),
+        (0.02, 1.0),
+        (5e3, 7e3),
+        (5e5, 5.3e5),
+    ):
         exact = exact_delta(rho, epsilon)
         with mp.workdps(80):
             found = mpf(str(gaussian_delta(rho, epsilon)))
@@ -144,7 +172,11 @@ def test_a_delta_above_the_total_variation_needs_no_epsilon() -> None:
 def test_the_flag_of_the_general_functions_decides() -> None:
     assert epsilon_of(0.02, 1e-9, gaussian=True) == gaussian_epsilon(0.02, 1e-9) < 1.12
     assert epsilon_of(0.02, 1e-9, gaussian=False) == epsilon_of(0.02, 1e-9) > 1.12
-    assert rho_of(1.0, 1e-9, gaussian=True) == gaussian_rho(1.0, 1e-9) > 1.1 * rho_of(1.0, 1e-9)
+    assert (
+        rho_of(1.0, 1e-9, gaussian=True)
+        == gaussian_rho(1.0, 1e-9)
+        > 1.1 * rho_of(1.0, 1e-9)
+    )
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, math.nan])
@@ -185,12 +217,15 @@ def doubled(mu: Decimal, epsilon: Decimal) -> tuple[Decimal, Decimal, Decimal]:
 def other_sign(mu: Decimal, epsilon: Decimal) -> tuple[Decimal, Decimal, Decimal]:
     # Phi(mu / 2 + epsilon / mu) is the tail at -mu / 2 - epsilon / mu.
     a = -epsilon / mu - mu / 2
-    lower, upper = mills(a), mills(a + mu)
+    lower = mills(a)
+    upper = mills(a + mu)
     density = (-a * a / 2).exp() / accounting._ROOT_OF_TWO_PI
     return density * (lower - upper), lower, upper
 
 
-def without_second_term(mu: Decimal, epsilon: Decimal) -> tuple[Decimal, Decimal, Decimal]:
+def without_second_term(
+    mu: Decimal, epsilon: Decimal
+) -> tuple[Decimal, Decimal, Decimal]:
     a = epsilon / mu - mu / 2
     density = (-a * a / 2).exp() / accounting._ROOT_OF_TWO_PI
     return density * mills(a), mills(a), mills(a + mu)
@@ -214,7 +249,9 @@ def forget() -> None:
 @pytest.mark.parametrize(
     "wrong", [without_half_mu, halved, doubled, other_sign, without_second_term]
 )
-def test_the_checks_refuse_a_wrong_formula(wrong: Curve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checks_refuse_a_wrong_formula(
+    wrong: Curve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(accounting, "_curve", wrong)
     for check, first in ((check_epsilon, 0.02), (check_rho, 1.0)):
         with pytest.raises(AssertionError, match="too"):

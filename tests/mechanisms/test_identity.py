@@ -29,11 +29,16 @@ CONFIG = SMALL | {"tick_ms": 10}
 
 
 def an_id(
-    first: int = 1, epoch: int = 1, changed: dict[str, object] | None = None, **config: object
+    first: int = 1,
+    epoch: int = 1,
+    changed: dict[str, object] | None = None,
+    **config: object,
 ) -> bytes:
     mechanism = build(UnkBaseConfig(**(CONFIG | config)))
     parameters: Any = SAME | (changed or {})
-    return mechanism_id(describe(**parameters, mechanism=mechanism.public()), first, epoch)
+    return mechanism_id(
+        describe(**parameters, mechanism=mechanism.public()), first, epoch
+    )
 
 
 CHANGED: dict[str, object] = {

@@ -24,8 +24,13 @@ def contributions(tally: dict[str, dict[str, int]]) -> Contributions:
     labels = [label.encode() for items in tally.values() for label in items]
     lengths = [len(items) for items in tally.values()]
     key_of_row = np.repeat(np.arange(len(keys), dtype=np.int32), lengths)
-    tags = [KEY.tags(key, [label.encode() for label in items]) for key, items in tally.items()]
-    counts = np.array([n for items in tally.values() for n in items.values()], dtype=np.int64)
+    tags = [
+        KEY.tags(key, [label.encode() for label in items])
+        for key, items in tally.items()
+    ]
+    counts = np.array(
+        [n for items in tally.values() for n in items.values()], dtype=np.int64
+    )
     all_tags = np.concatenate([np.empty((0, 2), np.uint64), *tags])
     return Contributions(keys, key_of_row, all_tags, Texts.of(labels), counts)
 
@@ -37,8 +42,11 @@ def as_dict(columns: Ledger, names: list[str]) -> dict[tuple[str, str], int]:
 
 
 @given(st.lists(TALLIES, max_size=6))
-def test_merging_adds_up_like_a_dictionary(parts: list[dict[str, dict[str, int]]]) -> None:
-    columns, names = Ledger(), ["a", "b", "shop"]
+def test_merging_adds_up_like_a_dictionary(
+    parts: list[dict[str, dict[str, int]]],
+) -> None:
+    columns = Ledger()
+    names = ["a", "b", "shop"]
     expected: dict[tuple[str, str], int] = {}
     for tally in parts:
         part = contributions(tally)
@@ -73,16 +81,20 @@ def test_rows_of_a_tick_are_the_sums_of_all_messages(
     parts: list[dict[str, dict[str, int]]],
 ) -> None:
     """One message is used directly, several are summed, and unserved keys are left out."""
-    names, expected = ["shop", "a"], Counter[tuple[str, str]]()
+    names = ["shop", "a"]
+    expected = Counter[tuple[str, str]]()
     messages = []
     for tally in parts:
         index = [names.index(key) if key in names else -1 for key in tally]
         messages.append((contributions(tally), np.array(index, dtype=np.int32)))
         served = {key: items for key, items in tally.items() if key in names}
-        expected.update({(key, label): n for key in served for label, n in served[key].items()})
+        expected.update(
+            {(key, label): n for key in served for label, n in served[key].items()}
+        )
     found = tick_rows(messages)
     pairs = [
-        (names[key], label.decode()) for key, label in zip(found.keys, found.labels, strict=True)
+        (names[key], label.decode())
+        for key, label in zip(found.keys, found.labels, strict=True)
     ]
     assert dict(zip(pairs, found.counts.tolist(), strict=True)) == expected
     assert len(pairs) == len(expected)
@@ -102,14 +114,18 @@ def test_an_unknown_item_gets_no_row_in_a_declared_domain() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 9_000), st.integers(1, 7))
-def test_the_index_finds_every_row_and_nothing_else_as_it_grows(n: int, parts: int) -> None:
+def test_the_index_finds_every_row_and_nothing_else_as_it_grows(
+    n: int, parts: int
+) -> None:
     """A row lost during growth would start a second count of its item."""
     rng = np.random.default_rng(n)
     tags = rng.integers(0, 2**63, size=(n, 2), dtype=np.uint64)
     tags[:, 0] &= np.uint64(0xFFF)  # many collide in the first slot
     columns = Ledger()
     for chunk in np.array_split(tags, parts):
-        columns.append(chunk, np.zeros(len(chunk), np.int32), Texts.of([b""] * len(chunk)))
+        columns.append(
+            chunk, np.zeros(len(chunk), np.int32), Texts.of([b""] * len(chunk))
+        )
     assert np.array_equal(columns.find(tags), np.arange(n))
     absent = tags.copy()
     absent[:, 1] ^= np.uint64(1 << 63)

@@ -31,7 +31,9 @@ def ideal(sigma_squared: Fraction) -> Law:
     """Return the discrete Gaussian out to 2^-200 of its centre, to 90 digits."""
     with localcontext() as context:
         context.prec = 100
-        twice = Decimal(2 * sigma_squared.numerator) / Decimal(sigma_squared.denominator)
+        twice = Decimal(2 * sigma_squared.numerator) / Decimal(
+            sigma_squared.denominator
+        )
         reach = math.isqrt(math.ceil(400 * sigma_squared)) + 1
         weights = {x: (-Decimal(x * x) / twice).exp() for x in range(-reach, reach + 1)}
         scale = Decimal(1 << BITS) / sum(weights.values())

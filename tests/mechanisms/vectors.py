@@ -54,7 +54,8 @@ def compute_vectors() -> dict[str, object]:
         drawn = (stream.words(tags[:1], (5, i))[0].tolist() for i in range(n))
         return [(high, low) for high, low in drawn]
 
-    noise, public = {}, []
+    noise = {}
+    public = []
     for kind, horizon, rho_item, end_share in COUNTERS:
         counter = make_counter(kind, horizon, rho_item, end_share=end_share)
         name = f"{kind} {horizon} {rho_item}" + (f" {end_share}" if end_share else "")
@@ -64,10 +65,16 @@ def compute_vectors() -> dict[str, object]:
         "fingerprint": key.fingerprint.hex(),
         "tags": tags.tolist(),
         "words": [stream.words(tags, cell).tolist() for cell in CELLS],
-        "gaussian": {text: drawn(integer_gaussian(Fraction(text))) for text in SIGMAS_SQUARED},
-        "discrete laplace": {text: drawn(discrete_laplace(Fraction(text))) for text in SCALES},
+        "gaussian": {
+            text: drawn(integer_gaussian(Fraction(text))) for text in SIGMAS_SQUARED
+        },
+        "discrete laplace": {
+            text: drawn(discrete_laplace(Fraction(text))) for text in SCALES
+        },
         "geometric": {text: drawn(geometric(Fraction(text))) for text in SCALES},
-        "picks": {text: picks(Fraction(text), words(len(PICK_COUNTS))) for text in PICK_SCALES},
+        "picks": {
+            text: picks(Fraction(text), words(len(PICK_COUNTS))) for text in PICK_SCALES
+        },
         "ticks": TICKS,
         "counters": noise,
         "public": public,

@@ -30,15 +30,22 @@ class Done(NamedTuple):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.neighbours", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.neighbours", description=__doc__
+    )
     parser.add_argument("--pairs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1, help="of all pairs")
-    parser.add_argument("--only", type=int, metavar="SEED", help="of one stream, as printed")
+    parser.add_argument(
+        "--only", type=int, metavar="SEED", help="of one stream, as printed"
+    )
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--planted", action="store_true", help="how soon planted leaks are found")
+    parser.add_argument(
+        "--planted", action="store_true", help="how soon planted leaks are found"
+    )
     given = parser.parse_args()
-    begun, first = time.perf_counter(), given.seed * STREAMS_MAX
+    begun = time.perf_counter()
+    first = given.seed * STREAMS_MAX
     if given.planted:
         begin()
         return planted(first, min(given.pairs, 80_000))
@@ -46,7 +53,9 @@ def main() -> int:
         begin()
         print(*of_streams(range(given.only, given.only + 1)).violations, sep="\n")
         return 0
-    figures, kinds, found = defaultdict[str, Figures](Figures), defaultdict[str, int](int), 0
+    figures = defaultdict[str, Figures](Figures)
+    kinds = defaultdict[str, int](int)
+    found = 0
     said_s = begun
     for done in compared(scenes(first, given.pairs), given.jobs):
         for name, one in done.figures.items():
@@ -58,8 +67,12 @@ def main() -> int:
         found += len(done.violations)
         now_s = time.perf_counter()
         if now_s - said_s > PROGRESS_S:
-            said_s, pairs = now_s, sum(one.pairs for one in figures.values())
-            print(f"{pairs:,} pairs, {found} violations, {now_s - begun:.0f} s", flush=True)
+            said_s = now_s
+            pairs = sum(one.pairs for one in figures.values())
+            print(
+                f"{pairs:,} pairs, {found} violations, {now_s - begun:.0f} s",
+                flush=True,
+            )
         if now_s - begun > 60 * given.minutes:
             break
     report(figures, kinds, time.perf_counter() - begun)
@@ -87,7 +100,9 @@ def begin() -> None:
 def scenes(first: int, pairs: int) -> Iterator[range]:
     """Yield the seeds of the streams of as many whole scenes as have so many pairs."""
     number = -(-pairs // (STREAMS * WORLDS * (WORLDS - 1) // 2))
-    return (range(first + i * STREAMS, first + (i + 1) * STREAMS) for i in range(number))
+    return (
+        range(first + i * STREAMS, first + (i + 1) * STREAMS) for i in range(number)
+    )
 
 
 def compared(seeds: Iterator[range], jobs: int) -> Iterator[Done]:
@@ -111,7 +126,8 @@ def planted(first: int, most: int) -> int:
     """Print after how many pairs each planted leak is found; exit 1 if one is not."""
     missed = 0
     for name, (leak, _) in LEAKS.items():
-        search, found = Search(), None
+        search = Search()
+        found = None
         with replaced(), leak():
             for seeds in scenes(first, most):
                 found = next(search.streams(seeds), None)
@@ -119,7 +135,11 @@ def planted(first: int, most: int) -> int:
                 if found is not None:
                     break
         pairs = sum(one.pairs for one in search.figures.values())
-        after = "NOT FOUND" if found is None else f"seed {found.seed}: {found.texts[0][:150]}"
+        after = (
+            "NOT FOUND"
+            if found is None
+            else f"seed {found.seed}: {found.texts[0][:150]}"
+        )
         print(f"{name:42}{pairs:6} pairs, {after}", flush=True)
         missed += found is None
     return 1 if missed else 0

@@ -27,7 +27,17 @@ from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
 
 # Fields of a snapshot that published items and answers decide; all others are public.
 CONTENT = (
-    *("items", "sums", "all_items", "labels", "value", "answers", "since", "error", "quantiles"),
+    *(
+        "items",
+        "sums",
+        "all_items",
+        "labels",
+        "value",
+        "answers",
+        "since",
+        "error",
+        "quantiles",
+    ),
     *("complete", "asked", "refused", "labels_left", "queries_left"),
 )
 
@@ -81,7 +91,9 @@ class Moved:
 
     rows: Counter[Row] = field(default_factory=Counter)
     named: set[Named] = field(default_factory=set)
-    of_key: dict[tuple[str, str], list[tuple[int, str, int]]] = field(default_factory=dict)
+    of_key: dict[tuple[str, str], list[tuple[int, str, int]]] = field(
+        default_factory=dict
+    )
     late: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def sort(self, configs: Sequence[HistogramConfig]) -> None:
@@ -101,15 +113,20 @@ class Comparison:
     """Compares worlds of one stream."""
 
     def __init__(self, scene: Scene, sizes: Sizes) -> None:
-        self.scene, self._sizes = scene, sizes
-        self._configs = {scene.settings.output_topic(c): c for c in scene.settings.histograms}
+        self.scene = scene
+        self._sizes = sizes
+        self._configs = {
+            scene.settings.output_topic(c): c for c in scene.settings.histograms
+        }
         self._public = any(config.keys == "public" for config in self._configs.values())
-        self._exact, self._told = cache(self._read_counts), cache(self._read_told)
+        self._exact = cache(self._read_counts)
+        self._told = cache(self._read_told)
         self._shown = cache(self._read_shown)
 
     def pair(self, base: World, other: World, neighbour: Neighbour) -> Iterator[str]:
         """Yield every violation between a world and its neighbour's."""
-        moved, places = Moved(), _changed_places(self.scene, base, other, neighbour)
+        moved = Moved()
+        places = _changed_places(self.scene, base, other, neighbour)
         differing: list[tuple[Trail, Trail]] = []
         for where, ours in base.of.items():
             theirs = other.of[where]
@@ -126,7 +143,8 @@ class Comparison:
                 continue
             differing.append((ours, theirs))
             if where[0] == CONTRIBUTE:
-                (before, names), (after, new_names) = self._exact(ours), self._exact(theirs)
+                (before, names) = self._exact(ours)
+                (after, new_names) = self._exact(theirs)
                 moved.rows.update(after)
                 moved.rows.subtract(before)
                 moved.named |= names ^ new_names
@@ -136,7 +154,12 @@ class Comparison:
         yield from _bounded(self.scene, neighbour, moved.rows)
         for ours, theirs in differing:
             if ours.where[0] == RELEASE:
-                pairs = zip(self._shown(ours), self._shown(theirs), self._steps(ours), strict=True)
+                pairs = zip(
+                    self._shown(ours),
+                    self._shown(theirs),
+                    self._steps(ours),
+                    strict=True,
+                )
                 for one, two, step in pairs:
                     yield from self._released(step, one, two, moved)
 
@@ -157,7 +180,9 @@ class Comparison:
             for one in commit.messages:
                 if one.topic == self.scene.contributions:
                     for section in decode(one.value or b"").sections:
-                        named.update((section.lane, section.tick, key) for key in section.keys)
+                        named.update(
+                            (section.lane, section.tick, key) for key in section.keys
+                        )
                         for key, label, count in rows_of(section):
                             found[Row(section.lane, section.tick, key, label)] += count
         return found, named
@@ -166,14 +191,19 @@ class Comparison:
         found = []
         for commit in trail.commits:
             state = progress(commit)
-            state.pop("sequences", None)  # of owners with contributions, between closed ticks
-            marks, sent = list[Outgoing](), list[tuple[object, ...]]()
+            state.pop(
+                "sequences", None
+            )  # of owners with contributions, between closed ticks
+            marks = list[Outgoing]()
+            sent = list[tuple[object, ...]]()
             if trail.where[0] == REKEY:
                 marks = [m for m in commit.messages if m.topic == BY_USER]
                 sent = [(*m[1:4], _late(m[4])) for m in commit.forwarded]
             found.append(Told(state, list(_rejects(commit)), marks, sent))
         if self.scene.tight and trail.where[0] == CONTRIBUTE and found:
-            rejects = sorted(chain.from_iterable(one.rejects for one in found), key=itemgetter(0))
+            rejects = sorted(
+                chain.from_iterable(one.rejects for one in found), key=itemgetter(0)
+            )
             return [found[-1]._replace(rejects=rejects)]
         return found
 
@@ -189,7 +219,10 @@ class Comparison:
             snapshots = {}
             for m in commit.messages:
                 first = kept["histograms"][self._configs[m.topic].name]["first"]
-                snapshots[m.topic, (m.key or b"").decode(), m.timestamp_ms or 0] = m, first
+                snapshots[m.topic, (m.key or b"").decode(), m.timestamp_ms or 0] = (
+                    m,
+                    first,
+                )
             kept = {"watermarks": marks, **kept}
             shown = Shown(kept, len(commit.messages), snapshots)
             if self.scene.tight and found:
@@ -199,22 +232,28 @@ class Comparison:
         return found
 
     def _sources(self, ours: Trail, theirs: Trail, places: set[Place]) -> Iterator[str]:
-        pairs = zip(self._told(ours), self._told(theirs), self._steps(ours), strict=True)
+        pairs = zip(
+            self._told(ours), self._told(theirs), self._steps(ours), strict=True
+        )
         for one, two, step in pairs:
             if one == two:
                 continue
-            at, names = f"step {step}: {ours.where}", ("commits", "marks", "forwards")
+            at = f"step {step}: {ours.where}"
+            names = ("commits", "marks", "forwards")
             said = zip(names, (one[0], *one[2:]), (two[0], *two[2:]), strict=True)
             for name, mine, yours in said:
                 if mine != yours:
                     yield f"{at} {name} {mine}, the neighbour {yours}"
             rejects = [
-                [m for place, m in each.rejects if place not in places] for each in (one, two)
+                [m for place, m in each.rejects if place not in places]
+                for each in (one, two)
             ]
             if rejects[0] != rejects[1]:
                 yield f"{at} rejects {rejects[0]}, the neighbour {rejects[1]}"
 
-    def _released(self, step: int, one: Shown, two: Shown, moved: Moved) -> Iterator[str]:
+    def _released(
+        self, step: int, one: Shown, two: Shown, moved: Moved
+    ) -> Iterator[str]:
         for name, mine in one.progress.items():
             if mine != two.progress[name]:
                 theirs = two.progress[name]
@@ -226,11 +265,14 @@ class Comparison:
         order = [list(mine) for mine in values]
         if values[0].keys() != values[1].keys():
             order = [
-                [place for place in mine if place in values[1 - i]] for i, mine in enumerate(order)
+                [place for place in mine if place in values[1 - i]]
+                for i, mine in enumerate(order)
             ]
         if self.scene.tight:
             for mine in order:
-                mine.sort(key=itemgetter(0))  # ticks of other histograms may appear between
+                mine.sort(
+                    key=itemgetter(0)
+                )  # ticks of other histograms may appear between
         # Keys first met in the differing tick may be in another order.
         if (sorted(order[0]) if self._public else order[0]) != (
             sorted(order[1]) if self._public else order[1]
@@ -243,13 +285,16 @@ class Comparison:
                 yield f"step {step}: only one world publishes {topic} {key} tick {tick}"
         for place in order[0]:
             config = self._configs[place[0]]
-            (mine, first), (yours, _) = values[0][place], values[1][place]
+            (mine, first) = values[0][place]
+            (yours, _) = values[1][place]
             yield from _snapshots(config, first, place[1], mine, yours, moved)
         self._sizes.rows += len(order[0])
         self._sizes.ticks += len({(topic, end) for topic, _, end in order[0]})
 
 
-def rejected(world: World, events: Sequence[Event], changed: Sequence[int]) -> Iterator[str]:
+def rejected(
+    world: World, events: Sequence[Event], changed: Sequence[int]
+) -> Iterator[str]:
     """Check that changed records that are garbage were rejected, once read."""
     if world.scene.rekey:
         return
@@ -272,7 +317,9 @@ def _offsets(events: Sequence[Event]) -> dict[int, Place]:
     return found
 
 
-def _changed_places(scene: Scene, base: World, other: World, neighbour: Neighbour) -> set[Place]:
+def _changed_places(
+    scene: Scene, base: World, other: World, neighbour: Neighbour
+) -> set[Place]:
     """Return topic, partition and offset of records that differ."""
     offsets = _offsets(neighbour.events)
     found = {offsets[place] for place in neighbour.changed}
@@ -294,7 +341,10 @@ def _rejects(commit: Commit) -> Iterator[tuple[Place, Outgoing]]:
     for one in commit.messages:
         if one.topic == f"{NAME}.rejects":
             said = {name: value or b"" for name, value in one.headers}
-            yield (said["topic"].decode(), int(said["partition"]), int(said["offset"])), one
+            yield (
+                (said["topic"].decode(), int(said["partition"]), int(said["offset"])),
+                one,
+            )
 
 
 def _bounded(scene: Scene, neighbour: Neighbour, moved: Counter[Row]) -> Iterator[str]:
@@ -350,13 +400,19 @@ def _sums(
         if before[label] != after[label]:
             yield f"{label[:9]!r} has equal sums, published as {before[label]} and {after[label]}"
     if "all_items" in one:
-        was, now = one["all_items"]["count"], two["all_items"]["count"]
+        was = one["all_items"]["count"]
+        now = two["all_items"]["count"]
         if now - was != moved_by:
             yield f"all items differ by {moved_by}, published as {was} and {now}"
 
 
 def _snapshots(
-    config: HistogramConfig, first: int, key: str, mine: Outgoing, yours: Outgoing, moved: Moved
+    config: HistogramConfig,
+    first: int,
+    key: str,
+    mine: Outgoing,
+    yours: Outgoing,
+    moved: Moved,
 ) -> Iterator[str]:
     if (mine.headers, mine.partition) != (yours.headers, yours.partition):
         yield f"{mine.topic}: snapshots with different headers"
@@ -367,7 +423,8 @@ def _snapshots(
         if mine.value != yours.value:
             yield f"{mine.topic}: {key} has equal counts and is published as {mine.value!r} and {yours.value!r}"
         return
-    one, two = orjson.loads(mine.value or b""), orjson.loads(yours.value or b"")
+    one = orjson.loads(mine.value or b"")
+    two = orjson.loads(yours.value or b"")
     tick = (one["start"] - config.start_ms) // config.tick_ms + 1
     begin = tick if config.mechanism in PER_TICK else max(first, tick - one["tick"] + 1)
     differing: Counter[str] = Counter()
@@ -380,7 +437,9 @@ def _snapshots(
         if mine.value != yours.value:
             yield f"{mine.topic}: {key} tick {tick} has equal counts and is published as {mine.value!r} and {yours.value!r}"
         return
-    frames = [{n: v for n, v in each.items() if n not in CONTENT} for each in (one, two)]
+    frames = [
+        {n: v for n, v in each.items() if n not in CONTENT} for each in (one, two)
+    ]
     if frames[0] != frames[1] or list(one) != list(two):
         yield f"{mine.topic}: {key} tick {tick}: public fields {frames[0]} and {frames[1]}"
     yield from _sums(one, two, touched, differing.total())
@@ -389,7 +448,9 @@ def _snapshots(
     traits = TRAITS.get(kind_of(config), frozenset())
     before, after = (dict[str, int](each.get("items", [])) for each in (one, two))
     for label in before.keys() | after.keys():
-        was, now, moved_by = before.get(label), after.get(label), differing[label]
+        was = before.get(label)
+        now = after.get(label)
+        moved_by = differing[label]
         shown = was is not None and now is not None
         wrong = "all" in traits and not shown
         wrong |= "sum" in traits and shown and now != (was or 0) + moved_by

@@ -81,7 +81,9 @@ class Commit:
     forwarded: list[tuple[bytes, bytes, int, int, Headers | None]]
     state: dict[bytes, bytes | None]
 
-    def sent(self, log: Where) -> Iterator[tuple[bytes | None, bytes | None, int, Headers]]:
+    def sent(
+        self, log: Where
+    ) -> Iterator[tuple[bytes | None, bytes | None, int, Headers]]:
         """Yield key, value, time and headers of what it sent to a partition."""
         topic, partition = log
         if topic == BY_USER:
@@ -103,7 +105,10 @@ class ShardRun:
     def __init__(
         self, scene: Scene, where: Where, records: "Log", owners: "Sequence[Trail]" = ()
     ) -> None:
-        self.scene, self.where, self.log, self._owners = scene, where, records, owners
+        self.scene = scene
+        self.where = where
+        self.log = records
+        self._owners = owners
         self.commits: list[Commit] = []
         self._state: dict[bytes, bytes] = {}
         self._state_end = self._step = 0
@@ -120,7 +125,8 @@ class ShardRun:
     def _perform(self, script: Sequence[Step]) -> None:
         for self._step, step in enumerate(script):
             if step.kind == "raise":
-                self._factory, self._shard = self.scene.factories[1], None
+                self._factory = self.scene.factories[1]
+                self._shard = None
             if (step.stage, step.partition) != self.where:
                 continue
             CLOCK.now_ms = step.now_ms
@@ -139,7 +145,10 @@ class ShardRun:
                 shard.tick_idle()
 
     def run(
-        self, messages: Sequence[Outgoing], changes: Sequence[Change], forwarded: Any = ()
+        self,
+        messages: Sequence[Outgoing],
+        changes: Sequence[Change],
+        forwarded: Any = (),
     ) -> int:
         sent = [message for records in forwarded for message in records.messages()]
         stage, partition = self.where
@@ -161,7 +170,8 @@ class ShardRun:
 
     def _opened(self) -> Any:
         stage, partition = self.where
-        factory, shard = self._factory, cast(Any, None)
+        factory = self._factory
+        shard = cast(Any, None)
         if stage == RELEASE:
             shard = factory.release(partition)
         elif stage == REKEY:
@@ -189,7 +199,9 @@ class ShardRun:
         found = {}
         for place in places:
             own = self.commits if place[1] == self.where[1] else ()
-            commits = self._owners[place[1]].commits if place[1] < len(self._owners) else own
+            commits = (
+                self._owners[place[1]].commits if place[1] < len(self._owners) else own
+            )
             before = [commit for commit in commits if commit.step <= self._step]
             if before:
                 found[place] = read_progress(before[-1].state[b"progress"] or b"")
@@ -258,7 +270,8 @@ class Events(Log):
                 break
             part.append(one)
         stop = start + len(part)
-        keys, times = [one.key for one in part], [one.time_ms for one in part]
+        keys = [one.key for one in part]
+        times = [one.time_ms for one in part]
         values = [one.value for one in part]
         return Batch(start, stop, Records.of(values, keys, times, range(start, stop)))
 
@@ -276,14 +289,18 @@ class World:
         """`others`: worlds to take commits from, where a shard's input is equal."""
         self.of: dict[Where, Trail] = {}
         self._logs: dict[Where, Log] = {}
-        self.scene, self._script, self._others = scene, script, others
+        self.scene = scene
+        self._script = script
+        self._others = others
         logs: list[Log] = [Events(records) for records in streams]
         if scene.rekey:
             commits = self._stage(REKEY, logs)
             logs = [Log((BY_USER, source), commits) for source in range(scene.sources)]
         commits = self._stage(CONTRIBUTE, logs)
         topic = scene.contributions
-        self._stage(RELEASE, [Log((topic, owner), commits) for owner in range(scene.owners)])
+        self._stage(
+            RELEASE, [Log((topic, owner), commits) for owner in range(scene.owners)]
+        )
 
     def log(self, stage: str, partition: int) -> Log:
         """Return what a shard reads."""
@@ -301,7 +318,9 @@ class World:
 
     def _performed(self, where: Where, log: Log) -> "Trail":
         owners = (
-            [self.of[RELEASE, owner] for owner in range(where[1])] if where[0] == RELEASE else []
+            [self.of[RELEASE, owner] for owner in range(where[1])]
+            if where[0] == RELEASE
+            else []
         )
         with tight() if self.scene.tight else nullcontext():
             return ShardRun(self.scene, where, log, owners).perform(self._script)
@@ -319,7 +338,10 @@ class Trail:
 def framed(part: Sequence[Sent]) -> Records:
     """Return records with their headers behind their values, as the decoder leaves them."""
     found = Records.of(
-        [None if one.value is None else one.value + _headers(one.headers) for one in part],
+        [
+            None if one.value is None else one.value + _headers(one.headers)
+            for one in part
+        ],
         [one.key for one in part],
         [one.time_ms for one in part],
         [one.offset for one in part],
@@ -341,7 +363,8 @@ def _headers(headers: Headers) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    bits, out = (number << 1) ^ (number >> 63), bytearray()
+    bits = (number << 1) ^ (number >> 63)
+    out = bytearray()
     while bits > 127:
         out.append(bits & 127 | 128)
         bits >>= 7
@@ -364,7 +387,10 @@ def replaced() -> Iterator[None]:
     ]
     clocked = contribute, rekey, release, source_shard, shards, store, watermark, merge
     with ExitStack() as patches:
-        for module, name, double in (*doubles, *((module, "time", CLOCK) for module in clocked)):
+        for module, name, double in (
+            *doubles,
+            *((module, "time", CLOCK) for module in clocked),
+        ):
             patches.enter_context(patch.object(module, name, double))
         yield
 

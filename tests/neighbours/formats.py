@@ -8,14 +8,22 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import fastavro
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    json_format,
+    message_factory,
+)
 
 from workers.events.schemas import AVRO, PROTOBUF, Schema
 
 FORMATS = ("avro", "protobuf", "json_schema")
 Fields = dict[str, Any]
 # Schemas: as it should be, with a time as text, without items. Nobody registered the last one.
-GOOD, TEXT_TIME, NO_ITEMS, UNKNOWN = 1, 2, 3, 4
+GOOD = 1
+TEXT_TIME = 2
+NO_ITEMS = 3
+UNKNOWN = 4
 # Schema ids by shape and of these; registries have one kind of schema here.
 SHAPES = ("list", "object", "rows")
 
@@ -37,7 +45,9 @@ def written(name: str, shape: str, fields: Fields, schema: int = GOOD) -> bytes:
         return header + _json(fields)
     if name == "avro":
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, _avro(min(schema_id, schema_id // 10 * 10 + 3)), fields)
+        fastavro.schemaless_writer(
+            out, _avro(min(schema_id, schema_id // 10 * 10 + 3)), fields
+        )
         return header + out.getvalue()
     message = _protobuf(min(schema_id, schema_id // 10 * 10 + 3))()
     json_format.ParseDict(fields, message, ignore_unknown_fields=True)
@@ -57,11 +67,18 @@ def _avro(schema_id: int) -> Any:
 def _avro_text(schema_id: int) -> str:
     texts = {"type": "array", "items": "string"}
     line = [{"name": "sku", "type": "string"}, {"name": "qty", "type": "long"}]
-    lines = {"type": "array", "items": {"type": "record", "name": "Line", "fields": line}}
+    lines = {
+        "type": "array",
+        "items": {"type": "record", "name": "Line", "fields": line},
+    }
     kinds: Fields = dict.fromkeys(("user", "key", "kind"), "string")
     kinds |= {"paid": "double", "other": texts}
     kinds["ts"] = "string" if schema_id % 10 == TEXT_TIME else "long"
-    items = ("items", texts), ("items", {"type": "map", "values": "long"}), ("lines", lines)
+    items = (
+        ("items", texts),
+        ("items", {"type": "map", "values": "long"}),
+        ("lines", lines),
+    )
     if schema_id % 10 != NO_ITEMS:
         kinds |= [items[schema_id // 10]]
     fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
@@ -78,12 +95,17 @@ def _protobuf(schema_id: int) -> Any:
 def _protobuf_file(schema_id: int) -> descriptor_pb2.FileDescriptorProto:
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="event.proto", syntax="proto3")
-    event, line = file.message_type.add(name="Event"), file.message_type.add(name="Line")
+    event = file.message_type.add(name="Event")
+    line = file.message_type.add(name="Line")
 
-    def add(message: Any, name: str, kind: int, many: bool = False, of: str = "") -> None:
+    def add(
+        message: Any, name: str, kind: int, many: bool = False, of: str = ""
+    ) -> None:
         label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
         number = len(message.field) + 1
-        message.field.add(name=name, number=number, type=kind, label=label, type_name=of or None)
+        message.field.add(
+            name=name, number=number, type=kind, label=label, type_name=of or None
+        )
 
     time = kinds.TYPE_STRING if schema_id % 10 == TEXT_TIME else kinds.TYPE_INT64
     add(event, "ts", time)
@@ -170,7 +192,9 @@ def _items(shape: str, label: object, count: object = 1) -> Fields:
 def _json_garbage(shape: str) -> dict[str, Garbage]:
     def of(*left_out: str, **changes: object) -> Callable[[str, Fields], bytes]:
         def write(shape: str, fields: Fields) -> bytes:
-            return _json({n: v for n, v in (fields | changes).items() if n not in left_out})
+            return _json(
+                {n: v for n, v in (fields | changes).items() if n not in left_out}
+            )
 
         return write
 

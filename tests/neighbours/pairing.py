@@ -23,7 +23,8 @@ from workers.runtime.errors import QuietcountError
 T = TypeVar("T")
 
 #: Streams of one scene, which share its set-up, and worlds of a stream: itself and its neighbours.
-STREAMS, WORLDS = 4, 9
+STREAMS = 4
+WORLDS = 9
 #: Every so many worlds take nothing from others.
 WHOLE = 16
 
@@ -55,7 +56,9 @@ class Violation:
         for place, event in enumerate(self.stream.events):
             new = self.neighbour.events[place]
             lines.append(f"  {event}" + (f"\n    -> {new}" if new != event else ""))
-        return "\n".join([*lines, *(f"  {step}" for step in self.stream.script), *self.texts[:5]])
+        return "\n".join(
+            [*lines, *(f"  {step}" for step in self.stream.script), *self.texts[:5]]
+        )
 
 
 @dataclass
@@ -68,7 +71,8 @@ class Search:
 
     def streams(self, seeds: range) -> Iterator[Violation]:
         """Compare the neighbours of the streams of these seeds; yield the violations."""
-        scene, of = None, -1
+        scene = None
+        of = -1
         for seed in seeds:
             if scene is None or seed // STREAMS != of:
                 of = seed // STREAMS
@@ -77,15 +81,19 @@ class Search:
             yield from self._stream(scene, seed)
 
     def _stream(self, scene: Scene, seed: int) -> Iterator[Violation]:
-        stream, sizes = make_stream(scene, seed), Sizes()
+        stream = make_stream(scene, seed)
+        sizes = Sizes()
         near = neighbours(stream, seed, self.worlds)
-        figures, comparison = self.figures[scene.variant.mechanism], Comparison(scene, sizes)
+        figures = self.figures[scene.variant.mechanism]
+        comparison = Comparison(scene, sizes)
         done: list[World] = []
         for place, events in enumerate(near.events):
             of_world = replace(stream, events=events)
             whole = (seed * self.worlds + place) % WHOLE == 0
             try:
-                world = World(scene, of_world.records(), stream.script, () if whole else done)
+                world = World(
+                    scene, of_world.records(), stream.script, () if whole else done
+                )
                 texts = [*of_one(world, done), *rejected(world, events, near.changed)]
             except QuietcountError as error:
                 texts = [f"fails: {error}"]
@@ -115,7 +123,8 @@ def of_one(world: World, others: Sequence[World] = ()) -> Iterator[str]:
 
 def violated(stream: Stream, near: Neighbour) -> tuple[str, ...]:
     """Return the violations of a pair whose worlds take nothing from each other."""
-    worlds, texts = list[World](), list[str]()
+    worlds = list[World]()
+    texts = list[str]()
     for events in (near.before, near.events):
         try:
             records = replace(stream, events=events).records()
@@ -129,7 +138,9 @@ def violated(stream: Stream, near: Neighbour) -> tuple[str, ...]:
 
 def shrunk(found: Violation) -> Violation:
     """Drop events, then steps before the closing ones, as long as some violation is left."""
-    stream, near, texts = found.stream, found.neighbour, found.texts
+    stream = found.stream
+    near = found.neighbour
+    texts = found.texts
     for place in reversed(range(len(stream.events))):
         # Earlier events may be why this one moves no watermark.
         if place in near.changed or near.kind == ACCEPTED_OR_NOT:
@@ -140,12 +151,15 @@ def shrunk(found: Violation) -> Violation:
             events=_without(near.events, place), before=fewer.events, changed=changed
         )
         if left := violated(fewer, other):
-            stream, near, texts = fewer, other, left
+            stream = fewer
+            near = other
+            texts = left
     last = len(list(closing(stream.scene, 0)))
     for place in reversed(range(len(stream.script) - last)):
         fewer = replace(stream, script=_without(stream.script, place))
         if left := violated(fewer, near):
-            stream, texts = fewer, left
+            stream = fewer
+            texts = left
     return Violation(found.seed, stream, near, texts)
 
 

@@ -89,17 +89,17 @@ class Neighbours(NamedTuple):
         counts = self.counts[one], self.counts[two]
         kind = self.kind if counts[0] == counts[1] else ACCEPTED_OR_NOT
         events = self.events[one], self.events[two]
-        return Neighbour(kind, events[1], self.changed, any(counts), events[0], self.users)
+        return Neighbour(
+            kind, events[1], self.changed, any(counts), events[0], self.users
+        )
 
 
 def make_stream(scene: Scene, seed: int) -> Stream:
     rng = random.Random(f"stream {seed}")
     now_ms = START_MS + rng.randrange(10) * TICK_MS + rng.choice((0, 1, 500, 999))
-    lag_ms, events, script = (
-        rng.choice((0, 0, 0, 0, 0, 0, 5, 2_000, 11_000)),
-        list[Event](),
-        list[Step](),
-    )
+    lag_ms = rng.choice((0, 0, 0, 0, 0, 0, 5, 2_000, 11_000))
+    events = list[Event]()
+    script = list[Step]()
     raised = rng.random() < 0.2
     number = rng.randrange(4, 12)
     for place in range(number):
@@ -116,7 +116,8 @@ def make_stream(scene: Scene, seed: int) -> Stream:
 
 
 def _event(rng: random.Random, scene: Scene, now_ms: int) -> Event:
-    user, partition = rng.choice(USERS), rng.randrange(scene.partitions)
+    user = rng.choice(USERS)
+    partition = rng.randrange(scene.partitions)
     if scene.unit == "user" and not scene.rekey and rng.random() < 0.9:
         partition = _home(user, scene.partitions)
     at = now_ms - rng.choice((0, 0, 0, 0, 0, 300, 900, 2_500, 6_000))
@@ -155,17 +156,24 @@ def _garbage(scene: Scene, readable: str | None = None) -> list[str]:
     return [
         name
         for name, kind in scene.garbage.items()
-        if readable in (None, kind.readable) and not (public and name == "undeclared key")
+        if readable in (None, kind.readable)
+        and not (public and name == "undeclared key")
     ]
 
 
 def _steps(rng: random.Random, scene: Scene, now_ms: int) -> Iterator[Step]:
     first = REKEY if scene.rekey else CONTRIBUTE
     if rng.random() < 0.25:
-        numbers = {first: scene.partitions, CONTRIBUTE: scene.sources, RELEASE: scene.owners}
+        numbers = {
+            first: scene.partitions,
+            CONTRIBUTE: scene.sources,
+            RELEASE: scene.owners,
+        }
         for stage, number in numbers.items():
             if rng.random() < 0.5:
-                yield from (Step("restart", stage, place, 0, now_ms) for place in range(number))
+                yield from (
+                    Step("restart", stage, place, 0, now_ms) for place in range(number)
+                )
         yield from _everything(scene, now_ms)
         return
     partition = rng.randrange(scene.partitions)
@@ -223,7 +231,8 @@ def read_at(stream: Stream) -> list[int]:
     places: list[list[int]] = [[] for _ in range(stream.scene.partitions)]
     for place, event in enumerate(stream.events):
         places[event.partition].append(place)
-    found, done = [0] * len(stream.events), [0] * stream.scene.partitions
+    found = [0] * len(stream.events)
+    done = [0] * stream.scene.partitions
     first = REKEY if stream.scene.rekey else CONTRIBUTE
     for step in stream.script:
         if step.kind == "read" and step.stage == first:
@@ -238,10 +247,13 @@ def read_at(stream: Stream) -> list[int]:
 
 def neighbours(stream: Stream, seed: int, number: int) -> Neighbours:
     """Return the stream and its neighbours, in one event or user, or only in a rejected record."""
-    rng, scene, events = random.Random(f"neighbours {seed}"), stream.scene, stream.events
+    rng = random.Random(f"neighbours {seed}")
+    scene = stream.scene
+    events = stream.events
     users = scene.unit == "user"
     place = rng.randrange(len(events))
-    event, clock = events[place], read_at(stream)
+    event = events[place]
+    clock = read_at(stream)
     # Restarted shards read again: a record is refused if it is ahead of the last clock as well.
     latest = stream.script[-1].now_ms + max_ahead_ms(scene)
     ahead = [one.time_ms > latest for one in events]
@@ -252,13 +264,17 @@ def neighbours(stream: Stream, seed: int, number: int) -> Neighbours:
     refused = [a or m for a, m in zip(ahead, misplaced, strict=True)]
     others = range(number - 1)
     if event.garbage is not None or (refused[place] and not scene.rekey):
-        kind, kinds = "garbage", _garbage(scene)
+        kind = "garbage"
+        kinds = _garbage(scene)
         if event.garbage is None:
-            kind, kinds = "refused", ["", *kinds]
+            kind = "refused"
+            kinds = ["", *kinds]
         elif scene.rekey:
             kinds = _garbage(scene, scene.garbage[event.garbage].readable)
         new = [
-            replace(event, content=_content(rng, scene), garbage=rng.choice(kinds) or None)
+            replace(
+                event, content=_content(rng, scene), garbage=rng.choice(kinds) or None
+            )
             for _ in others
         ]
         worlds = [_with(events, (place,), (one,)) for one in new]
@@ -279,9 +295,11 @@ def neighbours(stream: Stream, seed: int, number: int) -> Neighbours:
             for i, one in enumerate(events)
             if one.user == event.user and one.garbage is None and not refused[i]
         )
-    worlds, counts = [events], [True]
+    worlds = [events]
+    counts = [True]
     for _ in others:
-        empty, fails = rng.random() < 0.3, may_fail and rng.random() < 0.3
+        empty = rng.random() < 0.3
+        fails = may_fail and rng.random() < 0.3
         made = []
         for i in own:
             content = _content(rng, scene)

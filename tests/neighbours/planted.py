@@ -31,7 +31,9 @@ Leak = Callable[[], AbstractContextManager[object]]
 def _wider(more_items: int, more_count: int) -> Leak:
     add = Tally.add
 
-    def wider(self: Tally, columns: Any, events: Any, amounts: Any, items: int, most: int) -> None:
+    def wider(
+        self: Tally, columns: Any, events: Any, amounts: Any, items: int, most: int
+    ) -> None:
         add(self, columns, events, amounts, items + more_items, most + more_count)
 
     return lambda: patch.object(Tally, "add", wider)
@@ -57,7 +59,9 @@ def _rejected_move_time() -> AbstractContextManager[object]:
 def _no_max_ahead() -> AbstractContextManager[object]:
     encode = SourceReader.encode
 
-    def any_time(self: SourceReader, spans: Any, rejects: Any, latest_ms: Any = None) -> Any:
+    def any_time(
+        self: SourceReader, spans: Any, rejects: Any, latest_ms: Any = None
+    ) -> Any:
         return encode(self, spans, rejects)
 
     return patch.object(SourceReader, "encode", any_time)
@@ -84,7 +88,9 @@ class _Shifted:
 
 def _noise_of_rows() -> AbstractContextManager[object]:
     noise = OnCounters.noise
-    return patch.object(OnCounters, "noise", lambda self, stream: _Shifted(noise(self, stream)))
+    return patch.object(
+        OnCounters, "noise", lambda self, stream: _Shifted(noise(self, stream))
+    )
 
 
 def _skip_empty() -> AbstractContextManager[object]:
@@ -110,7 +116,9 @@ def _rows_only() -> AbstractContextManager[object]:
 def _unknown_schema_commits() -> AbstractContextManager[object]:
     add = FormatReader._add
 
-    def committing(self: FormatReader, schema_id: int, which: int, message: bytes) -> str | None:
+    def committing(
+        self: FormatReader, schema_id: int, which: int, message: bytes
+    ) -> str | None:
         reason = add(self, schema_id, which, message)
         if reason == UNKNOWN_SCHEMA and isinstance(self._waiting, Shard):
             self._waiting.last_commit_s = -math.inf

@@ -58,11 +58,14 @@ def alone(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator[str
 
 
 def _messages(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator[str]:
-    sequences, before = [0] * scene.owners, None
+    sequences = [0] * scene.owners
+    before = None
     of_scene = lanes(scene.settings)
     for commit in commits:
-        now, owners = progress(commit), list[int]()
-        mark, first = now["watermark"], now.get("first")
+        now = progress(commit)
+        owners = list[int]()
+        mark = now["watermark"]
+        first = now.get("first")
         closes = mark is not None and (
             before is None
             or any(
@@ -73,7 +76,8 @@ def _messages(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator
         for one in commit.messages:
             if one.topic != scene.contributions:
                 continue
-            message, owner = decode(one.value or b""), one.partition or 0
+            message = decode(one.value or b"")
+            owner = one.partition or 0
             owners.append(owner)
             said = (
                 message.source,
@@ -106,7 +110,8 @@ def _form(scene: Scene, commits: Sequence[Commit]) -> Iterator[str]:
     }
     shown: dict[tuple[str, ...], set[str]] = {}
     names = {
-        scene.settings.output_topic(config): config.name for config in scene.settings.histograms
+        scene.settings.output_topic(config): config.name
+        for config in scene.settings.histograms
     }
     charged = dict.fromkeys(names.values(), 0)
     for commit in commits:

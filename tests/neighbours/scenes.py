@@ -137,9 +137,17 @@ class Scene:
 
     def _factory(self, settings: Settings) -> Factory:
         numbers = {"events": self.partitions, settings.contributions_topic: self.owners}
-        numbers |= {settings.contribute_state_topic: self.sources, BY_USER: self.sources}
-        numbers |= {settings.release_state_topic: self.owners, f"{NAME}.rekey-state": 99}
-        existing = {name: ExistingTopic(name, number) for name, number in numbers.items()}
+        numbers |= {
+            settings.contribute_state_topic: self.sources,
+            BY_USER: self.sources,
+        }
+        numbers |= {
+            settings.release_state_topic: self.owners,
+            f"{NAME}.rekey-state": 99,
+        }
+        existing = {
+            name: ExistingTopic(name, number) for name, number in numbers.items()
+        }
         of: Any = {"by_user": BY_USER if self.rekey else None, "embedded": True}
         topics = Topics(events=("events",), plan=[], existing=existing, **of)
         return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)
@@ -162,7 +170,9 @@ def make_scene(seed: int) -> Scene:
     events: dict[str, Any] = {"topic": "events", "timestamp": "ts"}
     events["key"] = "$key" if (rekey or not user) and rng.random() < 0.2 else "key"
     events |= (
-        {"items": "lines[].sku", "count": "lines[].qty"} if shape == "rows" else {"items": "items"}
+        {"items": "lines[].sku", "count": "lines[].qty"}
+        if shape == "rows"
+        else {"items": "items"}
     )
     events["grace"] = rng.choice(("0s", "0s", "700ms"))
     events["max_ahead"] = rng.choice(("0s", "1500ms", "300s"))
@@ -174,24 +184,39 @@ def make_scene(seed: int) -> Scene:
     keys: object = "public" if public else list(KEYS[: rng.choice((1, 2, 2, 4))])
     common: dict[str, Any] = {"tick": "1s", "horizon": HORIZON, "keys": keys}
     # Where delta is small hardly anything is shown; where it is large, much comes and goes.
-    common["epsilon"], common["delta"] = rng.choice(((8.0, 1e-6), (50.0, 0.4), (50.0, 0.4)))
+    common["epsilon"], common["delta"] = rng.choice(
+        ((8.0, 1e-6), (50.0, 0.4), (50.0, 0.4))
+    )
     common |= {"max_items": rng.choice((1, 2, 3)), "max_count": rng.choice((1, 2, 3))}
     if rng.random() < 0.5 or "start" in variant.options:
         common["start"] = Bare("2026-01-01T00:00:00Z")
-    first = common | {"name": "first", "mechanism": variant.mechanism} | _options(variant)
+    first = (
+        common | {"name": "first", "mechanism": variant.mechanism} | _options(variant)
+    )
     if variant.mechanism not in PER_ITEM:
-        first["epsilon"] = min(common["epsilon"], 20.0)  # what their integer samplers can promise
+        first["epsilon"] = min(
+            common["epsilon"], 20.0
+        )  # what their integer samplers can promise
     histograms = [first]
     if rng.random() < 0.6:
         histograms.append(_second(rng, common, user))
     document = {
-        "worker": {"name": NAME, "data_dir": "data", "key_file": "key", "commit_interval": "1s"},
+        "worker": {
+            "name": NAME,
+            "data_dir": "data",
+            "key_file": "key",
+            "commit_interval": "1s",
+        },
         "kafka": {"bootstrap": "127.0.0.1:1"},
         "events": events,
-        "privacy": {"unit": "user" if user else "event", **({"rekey": True} if rekey else {})},
+        "privacy": {
+            "unit": "user" if user else "event",
+            **({"rekey": True} if rekey else {}),
+        },
         "histogram": histograms,
     }
-    partitions, owners = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 2))
+    partitions = rng.choice((1, 2, 2, 3))
+    owners = rng.choice((1, 2, 2))
     sources = rng.choice((1, 2)) if rekey else partitions
     if rng.random() < 0.5:
         for histogram in histograms:
@@ -239,7 +264,9 @@ def _options(variant: Variant) -> dict[str, Any]:
     return found
 
 
-def _second(rng: random.Random, common: Mapping[str, Any], user: bool) -> dict[str, Any]:
+def _second(
+    rng: random.Random, common: Mapping[str, Any], user: bool
+) -> dict[str, Any]:
     """Return a histogram of another mechanism, tick, lane or view."""
     found = dict(common) | {
         "name": "second",
@@ -268,7 +295,8 @@ def _written(scene: Scene, event: Event) -> Record:
     events = scene.document["events"]
     by_record = events["key"] == "$key"
     key = event.content.key if by_record else event.user if "user" in events else None
-    value, garbage = fields(scene, event), scene.garbage.get(event.garbage or "")
+    value = fields(scene, event)
+    garbage = scene.garbage.get(event.garbage or "")
     if garbage is None:
         text: bytes | None = written(scene.format, scene.shape, value)
     else:
@@ -283,7 +311,9 @@ def fields(scene: Scene, event: Event) -> dict[str, Any]:
     content = event.content
     found: dict[str, Any] = {"user": event.user, "ts": event.time_ms}
     found |= {"key": content.key, "kind": content.kind, "other": list(content.other)}
-    found["paid"] = (3 * len(content.items) + sum(n for _, n in content.items)) % 9 - 2.5
+    found["paid"] = (
+        3 * len(content.items) + sum(n for _, n in content.items)
+    ) % 9 - 2.5
     if scene.shape == "list":
         found["items"] = [label for label, n in content.items for _ in range(n)]
     elif scene.shape == "object":

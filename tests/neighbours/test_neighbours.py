@@ -15,7 +15,16 @@ from tests.neighbours.pairing import STREAMS, Search, shrunk, violated
 from tests.neighbours.pairs import ALL, Neighbour, Stream
 from tests.neighbours.planted import LEAKS
 from tests.neighbours.rules import TRAITS
-from tests.neighbours.scenes import KEYS, START_MS, TICK_MS, USERS, Content, Event, Step, make_scene
+from tests.neighbours.scenes import (
+    KEYS,
+    START_MS,
+    TICK_MS,
+    USERS,
+    Content,
+    Event,
+    Step,
+    make_scene,
+)
 from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.metrics import CONTRIBUTE, REKEY
 
@@ -32,10 +41,13 @@ def quiet() -> Iterator[None]:
     logging.disable(before)
 
 
-@pytest.mark.parametrize("place", range(len(VARIANTS)), ids=lambda place: str(VARIANTS[place]))
+@pytest.mark.parametrize(
+    "place", range(len(VARIANTS)), ids=lambda place: str(VARIANTS[place])
+)
 def test_neighbours_differ_only_in_their_own_counts(place: int) -> None:
     """A few pairs of every variant of every mechanism, the same in every run."""
-    search, seed = Search(worlds=4), place * STREAMS
+    search = Search(worlds=4)
+    seed = place * STREAMS
     for violation in search.streams(range(seed, seed + 1)):
         pytest.fail(str(shrunk(violation)))
     assert sum(one.pairs for one in search.figures.values()) == 6
@@ -46,8 +58,12 @@ def test_planted_leaks_are_found(name: str) -> None:
     """How soon they are without a known seed: `python -m tests.neighbours --planted`."""
     leak, seed = LEAKS[name]
     with leak():
-        assert next(Search(worlds=3).streams(range(seed, seed + 1)), None), f"{name}: not found"
-    assert not list(Search(worlds=3).streams(range(seed, seed + 1))), "the same without the leak"
+        assert next(Search(worlds=3).streams(range(seed, seed + 1)), None), (
+            f"{name}: not found"
+        )
+    assert not list(Search(worlds=3).streams(range(seed, seed + 1))), (
+        "the same without the leak"
+    )
 
 
 def test_a_violation_is_shrunk_to_few_events() -> None:
@@ -60,7 +76,9 @@ def test_a_violation_is_shrunk_to_few_events() -> None:
     assert len(fewer.stream.script) < len(found.stream.script)
 
 
-def test_with_rekey_a_rejected_record_closes_ticks_if_its_user_and_time_can_be_read() -> None:
+def test_with_rekey_a_rejected_record_closes_ticks_if_its_user_and_time_can_be_read() -> (
+    None
+):
     """Otherwise docs/guarantee.md says too much. Only stage 1 looks at the rest of the record."""
     scene = next(
         one
@@ -73,7 +91,10 @@ def test_with_rekey_a_rejected_record_closes_ticks_if_its_user_and_time_can_be_r
     script = (
         Step("read", REKEY, 0, ALL, late_ms),
         Step("idle", REKEY, 0, 0, late_ms + 2_000),
-        *(Step("read", CONTRIBUTE, at, ALL, late_ms + 2_000) for at in range(scene.sources)),
+        *(
+            Step("read", CONTRIBUTE, at, ALL, late_ms + 2_000)
+            for at in range(scene.sources)
+        ),
     )
     stream = Stream(scene, (first, other), script)
     events = first, replace(other, garbage="cut")

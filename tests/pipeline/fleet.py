@@ -20,7 +20,9 @@ Published = list[tuple[int, Snapshot]]
 
 
 def grown_of(topics: Sequence[Sequence[bytes]], owners: int) -> Owners:
-    told = [decode(value).owners or Owners(owners) for topic in topics for value in topic]
+    told = [
+        decode(value).owners or Owners(owners) for topic in topics for value in topic
+    ]
     return max(told, key=lambda one: one.number, default=Owners(owners))
 
 
@@ -30,13 +32,17 @@ class Fleet:
     def __init__(self, topics: list[list[bytes]], owners: int, **of: Any) -> None:
         self.topics = [list(topic) for topic in topics]
         numbers = range(len(topics))
-        self.owners = [Partition(owner=number, owners=owners, **of) for number in numbers]
+        self.owners = [
+            Partition(owner=number, owners=owners, **of) for number in numbers
+        ]
         self.positions = [0] * len(topics)
         self.published: Published = []
 
     def read(self, owner: int, number: int) -> None:
         at = self.positions[owner]
-        self.positions[owner] = self.owners[owner].receive(self.topics[owner][at : at + number], at)
+        self.positions[owner] = self.owners[owner].receive(
+            self.topics[owner][at : at + number], at
+        )
 
     def commit(self, owner: int, ticks_max: int) -> bool:
         part = self.owners[owner].commit(ticks_max)
@@ -58,10 +64,14 @@ class Fleet:
         return self
 
     def bytes(self) -> list[tuple[int, str, str, bytes]]:
-        return sorted((owner, *(s.topic, s.key, s.value)) for owner, s in self.published)
+        return sorted(
+            (owner, *(s.topic, s.key, s.value)) for owner, s in self.published
+        )
 
 
-def fleet(partitions: list[list[Event]], configs: Sequence[UnkBaseConfig], **of: Any) -> Fleet:
+def fleet(
+    partitions: list[list[Event]], configs: Sequence[UnkBaseConfig], **of: Any
+) -> Fleet:
     given: dict[str, Any] = {"owners": 2, "further_ms": 100, "grows": GROWS} | of
     topics = contribute(partitions, configs, **given)
     first = len(partitions) - len(given.get("joins", ()))

@@ -26,7 +26,9 @@ KEY = NoiseKey(bytes(range(32)))
 
 def rows_of(section: Section) -> Iterator[tuple[str, str, int]]:
     found = section.contributions()
-    rows = zip(found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True)
+    rows = zip(
+        found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True
+    )
     return ((found.keys[key], label.decode(), count) for key, label, count in rows)
 
 
@@ -39,7 +41,9 @@ class Contributed(NamedTuple):
     label: str
 
 
-def of_users(lanes: Iterable[Lane], events: Iterable[tuple[Any, int]]) -> Counter[Contributed]:
+def of_users(
+    lanes: Iterable[Lane], events: Iterable[tuple[Any, int]]
+) -> Counter[Contributed]:
     """Return what counts of events, given the time at which each does, where users are bounded."""
     total: Counter[Contributed] = Counter()
     pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
@@ -69,7 +73,12 @@ NEVER: Mapping[int, int] = MappingProxyType({})
 
 
 def unk(**changes: object) -> UnkBaseConfig:
-    values: dict[str, object] = {"name": "h", "tick_ms": 10, "horizon": 8, "keys": "public"}
+    values: dict[str, object] = {
+        "name": "h",
+        "tick_ms": 10,
+        "horizon": 8,
+        "keys": "public",
+    }
     values |= {"max_items": 2, "max_count": 1, "epsilon": 40.0, "delta": 0.1} | changes
     return UnkBaseConfig(**values)  # type: ignore[arg-type]  # checked by the record itself
 
@@ -102,7 +111,8 @@ def contribute(
     grids = [histogram_of(config).grid for config in configs]
     last = max((time for events in partitions for _, _, time in events), default=0)
     end = last + further_ms + grace
-    first, begun = len(partitions) - len(joins), [0] * len(partitions)
+    first = len(partitions) - len(joins)
+    begun = [0] * len(partitions)
     known = first
     rounds = max(map(len, partitions), default=0) // step + 3 + max([0, *joins, *grows])
     for round_ in range(rounds):
@@ -113,12 +123,15 @@ def contribute(
                 for events, since in zip(partitions, begun, strict=True)
                 for _, _, time in events[: (round_ + 1 - since) * step]
             ]
-            at_ms = next_epoch(grids, max([0, *read, *(at for _, at in known_owners.grown)]))
+            at_ms = next_epoch(
+                grids, max([0, *read, *(at for _, at in known_owners.grown)])
+            )
             assert at_ms is not None
             grown = Owners(owners, (*known_owners.grown, (grows[round_], at_ms)))
         for source, intake in enumerate(intakes[:known]):
             if source == 0:
-                known_owners, before = grown, known_owners
+                before = known_owners
+                known_owners = grown
             knows = grown if source == 0 else before
             sequences[source] += [0] * (knows.number - len(sequences[source]))
             at = (round_ - begun[source]) * step
@@ -133,7 +146,9 @@ def contribute(
                     begun[new] = round_ + 1
                 known += more
             of: dict[str, Any] = {"sources": known, "joining": joining, "owners": knows}
-            commit = intake.commit(source=source, sequences=sequences[source], offset=at, **of)
+            commit = intake.commit(
+                source=source, sequences=sequences[source], offset=at, **of
+            )
             for owner, message in commit:
                 out[owner].append(message.encoded())
     return out
@@ -141,7 +156,11 @@ def contribute(
 
 def histogram_of(config: HistogramConfig, **changes: Any) -> Histogram:
     """Return a histogram of the only owner partition, before its first tick."""
-    given: dict[str, Any] = {"worker": "w", "topic": f"w.{config.name}", "stream": "test"}
+    given: dict[str, Any] = {
+        "worker": "w",
+        "topic": f"w.{config.name}",
+        "stream": "test",
+    }
     given |= {"events": {"items": "items"}, "key": KEY, "owner": (0, 1)}
     return Histogram(config, build(config), **given | changes)
 
@@ -163,11 +182,16 @@ class Partition:
         self.restart()
 
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted((k, v) for k, v in self.store.items() if k.startswith(prefix)))
+        return iter(
+            sorted((k, v) for k, v in self.store.items() if k.startswith(prefix))
+        )
 
     def restart(self) -> int:
         """Drop everything uncommitted; return the offset to resume at."""
-        own: dict[str, Any] = {"stream": self.stream, "owner": (self.owner, self.owners)}
+        own: dict[str, Any] = {
+            "stream": self.stream,
+            "owner": (self.owner, self.owners),
+        }
         self.merge = Merge(
             [histogram_of(config, key=self.key, **own) for config in self.configs],
             key=self.key,
@@ -195,7 +219,9 @@ class Partition:
         self.merge.reached(position)
         return position
 
-    def commit(self, ticks_max: int = 3, *, by_lane: bool = False) -> list[Snapshot] | None:
+    def commit(
+        self, ticks_max: int = 3, *, by_lane: bool = False
+    ) -> list[Snapshot] | None:
         """Release at most `ticks_max` ticks in one transaction; None if no tick was complete."""
         released = self.merge.release(ticks_max=ticks_max, by_lane=by_lane)
         for owner, each in released.handed:
@@ -225,7 +251,9 @@ class Partition:
 Sums = Counter[tuple[str, str]]
 
 
-def exact(partitions: Sequence[Sequence[Event]], config: HistogramConfig) -> dict[int, Sums]:
+def exact(
+    partitions: Sequence[Sequence[Event]], config: HistogramConfig
+) -> dict[int, Sums]:
     """Return each global tick's contributions, from events in order within their partition."""
     out: dict[int, Sums] = {}
     for events in partitions:

@@ -19,12 +19,19 @@ EXAMPLES = ROOT / "examples" / "mechanisms"
 def histogram(path: Path) -> Histogram:
     """Return a settings file's histogram, before its first tick."""
     settings = load(path)
-    own: dict[str, Any] = {"key": NoiseKey(bytes(32)), "stream": "test", "owner": 0, "owners": 1}
+    own: dict[str, Any] = {
+        "key": NoiseKey(bytes(32)),
+        "stream": "test",
+        "owner": 0,
+        "owners": 1,
+    }
     [found] = histograms(Histogram, settings, mechanisms(settings), **own)
     return found
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem
+)
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -38,12 +45,17 @@ def test_a_change_is_said_in_the_words_of_the_settings(
     tmp_path: Path, path: Path, old: str, new: str, said: str
 ) -> None:
     """A budget becomes variances, thresholds and scales, which no user wrote."""
-    before, text = histogram(path), path.read_text()
+    before = histogram(path)
+    text = path.read_text()
     if old not in text:
-        assert path.stem == "misra_gries_pure" and old.startswith("delta"), "every example has it"
+        assert path.stem == "misra_gries_pure" and old.startswith("delta"), (
+            "every example has it"
+        )
         return
     (tmp_path / "changed.toml").write_text(text.replace(old, new))
-    stored = msgspec.json.decode(msgspec.json.encode(before.life), type=HistogramProgress)
+    stored = msgspec.json.decode(
+        msgspec.json.encode(before.life), type=HistogramProgress
+    )
     why = r"another mechanism \((.*)\): change the settings back, or set generation = 2"
     with pytest.raises(StateRefused, match=why) as caught:
         histogram(tmp_path / "changed.toml").check(stored)

@@ -29,7 +29,12 @@ Counts = dict[str, dict[str, int]]  # by stream key and label
 
 def encoded(tallies: list[Counts], max_bytes: int) -> list[bytes]:
     counted = [rows(LANE, tick, tally, KEY) for tick, tally in enumerate(tallies, 1)]
-    numbers: dict[str, Any] = {"source": 3, "sequence": 70, "offset": 12, "watermark": 5}
+    numbers: dict[str, Any] = {
+        "source": 3,
+        "sequence": 70,
+        "offset": 12,
+        "watermark": 5,
+    }
     key = KEY.fingerprint
     found = messages(counted, **numbers, first=None, key=key, max_bytes=max_bytes)
     return [message.encoded() for message in found]
@@ -37,7 +42,9 @@ def encoded(tallies: list[Counts], max_bytes: int) -> list[bytes]:
 
 @pytest.mark.slow
 @given(st.lists(TALLY, max_size=4), st.sampled_from([1_700, 2_500, 5_000, 900_000]))
-def test_what_is_decoded_is_what_was_counted(tallies: list[Counts], max_bytes: int) -> None:
+def test_what_is_decoded_is_what_was_counted(
+    tallies: list[Counts], max_bytes: int
+) -> None:
     values = encoded(tallies, max_bytes)
     got: dict[tuple[int, str, str], int] = {}
     seen_keys: set[tuple[int, str]] = set()
@@ -52,7 +59,12 @@ def test_what_is_decoded_is_what_was_counted(tallies: list[Counts], max_bytes: i
                 assert (section.tick, key, label) not in got
                 got[section.tick, key, label] = n
     ticks = list(enumerate(tallies, 1))
-    items = [(t, key, *item) for t, tally in ticks for key in tally for item in tally[key].items()]
+    items = [
+        (t, key, *item)
+        for t, tally in ticks
+        for key in tally
+        for item in tally[key].items()
+    ]
     expected = {(t, key, label): n for t, key, label, n in items if n}
     assert got == expected
     assert seen_keys == {(t, key) for t, tally in ticks for key in tally}
@@ -70,7 +82,9 @@ def test_tags_are_those_of_the_stream_key_and_label(tally: Counts) -> None:
                 assert (part.tags[row] == KEY.tags(key, [label])[0]).all()
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", b"\x99\x01", encoded([], 900_000)[0][:-1]])
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b"\x99\x01", encoded([], 900_000)[0][:-1]]
+)
 def test_what_is_no_message_is_refused(value: bytes) -> None:
     """Skipping an unreadable message would lose events silently."""
     with pytest.raises(StateRefused, match="contributions topic"):
@@ -86,22 +100,31 @@ Row = tuple[int, int]  # length of the label, count
 
 def columns(way: Any, rows: list[Row], keys: list[int]) -> tuple[bool, list[list[int]]]:
     width, packed = pack(np.array([count for _, count in rows], dtype=np.int64))
-    out = [np.full(len(rows), -1, dtype=kind) for kind in (np.int64, np.int64, np.int32)]
+    out = [
+        np.full(len(rows), -1, dtype=kind) for kind in (np.int64, np.int64, np.int32)
+    ]
     lengths = readonly_contiguous(np.array([length for length, _ in rows], dtype="<u2"))
     counts = readonly_contiguous(np.frombuffer(packed, dtype=np.uint8))
-    said = way(unpack_rows)(lengths, counts, width, np.array(keys, dtype=np.int64), *out)
+    said = way(unpack_rows)(
+        lengths, counts, width, np.array(keys, dtype=np.int64), *out
+    )
     return bool(said), [column.tolist() for column in out]
 
 
 @given(ROWS, st.data())
-def test_columns_are_those_that_were_packed(rows: list[Row], data: st.DataObject) -> None:
+def test_columns_are_those_that_were_packed(
+    rows: list[Row], data: st.DataObject
+) -> None:
     """A wrong row would be published under a wrong name."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     keys = np.diff([0, *cuts, len(rows)]).tolist()
     ends = np.cumsum([length for length, _ in rows], dtype=np.int64).tolist()
     of_row = [key for key, number in enumerate(keys) for _ in range(number)]
     for way in WAYS:
-        assert columns(way, rows, keys) == (True, [ends, [count for _, count in rows], of_row])
+        assert columns(way, rows, keys) == (
+            True,
+            [ends, [count for _, count in rows], of_row],
+        )
 
 
 @pytest.mark.parametrize(

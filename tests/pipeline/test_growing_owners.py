@@ -20,9 +20,13 @@ from workers.pipeline.sources import Owners
 from workers.runtime.errors import StateRefused
 
 VISIT = st.tuples(
-    st.sampled_from(KEYS), st.lists(st.sampled_from("abcde"), max_size=3), st.integers(0, 300)
+    st.sampled_from(KEYS),
+    st.lists(st.sampled_from("abcde"), max_size=3),
+    st.integers(0, 300),
 )
-EVENTS = st.lists(VISIT, max_size=60).map(lambda events: sorted(events, key=lambda e: e[2]))
+EVENTS = st.lists(VISIT, max_size=60).map(
+    lambda events: sorted(events, key=lambda e: e[2])
+)
 
 
 @settings(max_examples=12)
@@ -34,10 +38,14 @@ def test_a_stream_key_is_published_at_every_tick_by_the_owner_that_has_it_then(
     of: Any = {"joins": [2] * (len(partitions) - 1)} if joins else {}
     whole = fleet(partitions, [FINE, WIDE], **of).finish()
     owners = grown_of(whole.topics, 2)
-    assert owners.numbers == ((2, 4, 8) if any(partitions) else (2,)) or not whole.published
+    assert (
+        owners.numbers == ((2, 4, 8) if any(partitions) else (2,))
+        or not whole.published
+    )
     ticks: dict[tuple[str, str], list[int]] = {}
     running: Counter[tuple[int, str, str]] = Counter()
-    per_tick, mechanism = exact(partitions, FINE), build(FINE)
+    per_tick = exact(partitions, FINE)
+    mechanism = build(FINE)
     counter = make_counter("lifted", 4, mechanism._counter.rho_item)  # type: ignore[attr-defined]
     for owner, snapshot in sorted(whole.published, key=lambda each: each[1].end_ms):
         body = json.loads(snapshot.value)
@@ -46,7 +54,9 @@ def test_a_stream_key_is_published_at_every_tick_by_the_owner_that_has_it_then(
         ticks.setdefault((snapshot.topic, snapshot.key), []).append(tick)
         if snapshot.topic != "w.h":
             continue
-        for (key, label), n in per_tick.get(tick, Counter()).items() if not joins else ():
+        for (key, label), n in (
+            per_tick.get(tick, Counter()).items() if not joins else ()
+        ):
             if key == snapshot.key:
                 running[body["epoch"], key, label] += n
         tags = KEY.tags(snapshot.key, [label.encode() for label, _ in body["items"]])
@@ -59,7 +69,9 @@ def test_a_stream_key_is_published_at_every_tick_by_the_owner_that_has_it_then(
         for topic, _ in ticks
     }
     for (topic, key), found in ticks.items():
-        first = min((at for events in partitions for k, _, at in events if k == key), default=0)
+        first = min(
+            (at for events in partitions for k, _, at in events if k == key), default=0
+        )
         assert found == list(range(found[0], lasts[topic] + 1))
         assert joins or topic != "w.h" or found[0] == first // 10 + 1
     if any(partitions):
@@ -85,7 +97,9 @@ def test_crashes_anywhere_change_no_byte_of_what_owners_publish_and_hand_over(
     for _ in range(data.draw(st.integers(0, 60))):
         owner = data.draw(st.integers(0, len(crashing.owners) - 1))
         crashing.read(owner, data.draw(st.integers(1, 12)))
-        while crashing.commit(owner, data.draw(st.integers(1, 9))) and data.draw(st.booleans()):
+        while crashing.commit(owner, data.draw(st.integers(1, 9))) and data.draw(
+            st.booleans()
+        ):
             pass
         if data.draw(st.booleans()):
             crashing.restart(owner)
@@ -93,7 +107,9 @@ def test_crashes_anywhere_change_no_byte_of_what_owners_publish_and_hand_over(
         crashing.restart(owner)
     crashing.finish()
     assert crashing.bytes() == whole.bytes()
-    assert [set(topic) for topic in crashing.topics] == [set(topic) for topic in whole.topics]
+    assert [set(topic) for topic in crashing.topics] == [
+        set(topic) for topic in whole.topics
+    ]
 
 
 @pytest.mark.parametrize("at_ms", [0, 60, 120, 200])
@@ -112,17 +128,22 @@ def test_a_generation_raised_around_the_move_begins_in_every_owner_and_shares_no
     later = found.published[before:]
     assert {s.key for _, s in later if s.end_ms == last} == set(KEYS)
     ids = [
-        {json.loads(s.value)["id"] for _, s in part} for part in (found.published[:before], later)
+        {json.loads(s.value)["id"] for _, s in part}
+        for part in (found.published[:before], later)
     ]
     assert not ids[0] & ids[1]
     published = Counter((s.key, s.end_ms) for _, s in found.published)
     assert max(published.values()) == 1
 
 
-def test_owners_of_a_second_growth_learn_of_the_first_one_when_it_is_long_past() -> None:
+def test_owners_of_a_second_growth_learn_of_the_first_one_when_it_is_long_past() -> (
+    None
+):
     """Source partitions that joined in between had closed ticks after it."""
     grows = {1: 2, 9: 4}
-    found = fleet([STEADY, STEADY], [FINE], step=12, owners=1, grows=grows, joins=[5]).finish()
+    found = fleet(
+        [STEADY, STEADY], [FINE], step=12, owners=1, grows=grows, joins=[5]
+    ).finish()
     [first, _] = grown_of(found.topics, 1).grown
     told = next(decode(value) for value in found.topics[2])
     assert told.watermark is not None and told.watermark > first[1]
@@ -131,7 +152,9 @@ def test_owners_of_a_second_growth_learn_of_the_first_one_when_it_is_long_past()
     assert at_last == {key: owner_of(key, 4) for key in KEYS}
 
 
-def test_a_worker_with_older_settings_leaves_what_was_handed_over_for_a_new_generation() -> None:
+def test_a_worker_with_older_settings_leaves_what_was_handed_over_for_a_new_generation() -> (
+    None
+):
     """Workers get new settings one after the other."""
     found = fleet([STEADY], [FINE], step=12)
     for owner in found.owners[:4]:
@@ -168,7 +191,9 @@ def test_a_sender_that_does_not_know_of_the_new_owners_is_refused() -> None:
     ):
         owner.merge.receive(edited(topics[0][late], owners=Owners(1)), late)
     with pytest.raises(StateRefused, match="knows other numbers of owner partitions"):
-        owner.merge.receive(edited(topics[0][late], owners=Owners(1, ((3, at_ms),))), late)
+        owner.merge.receive(
+            edited(topics[0][late], owners=Owners(1, ((3, at_ms),))), late
+        )
 
 
 def test_owners_that_grow_in_the_past_or_within_an_epoch_are_refused() -> None:
@@ -179,7 +204,10 @@ def test_owners_that_grow_in_the_past_or_within_an_epoch_are_refused() -> None:
         for i, message in enumerate(map(decode, topics[0]))
         if message.owners and message.owners.grown
     )
-    for at_ms, said in ((10, "since a time that was counted before"), (130, "middle of an epoch")):
+    for at_ms, said in (
+        (10, "since a time that was counted before"),
+        (130, "middle of an epoch"),
+    ):
         owner = Partition([FINE], 1)
         messages = [
             edited(value, owners=Owners(1, ((2, at_ms),))) if i >= told else value
@@ -191,7 +219,9 @@ def test_owners_that_grow_in_the_past_or_within_an_epoch_are_refused() -> None:
 
 def test_what_is_handed_over_is_paged_and_its_pages_are_taken_together() -> None:
     keys = [(f"{i:04}" * 200, i) for i in range(50)]
-    pages = handing_over(HandedOver("h", 1, 5, keys), key=KEY.fingerprint, max_bytes=20_000)
+    pages = handing_over(
+        HandedOver("h", 1, 5, keys), key=KEY.fingerprint, max_bytes=20_000
+    )
     assert len(pages) > 2 and max(len(page.encoded()) for page in pages) <= 20_000
     assert [key for page in pages for key in page.handed.keys] == keys  # type: ignore[union-attr]
     owner = Partition([FINE], 1, 1, 1)
@@ -199,7 +229,9 @@ def test_what_is_handed_over_is_paged_and_its_pages_are_taken_together() -> None
     owner.receive(told[:3], 0)
     refused: Callable[[Message, int], object] = owner.merge.take
     refused(pages[0], 3)
-    with pytest.raises(StateRefused, match="page 3 of what was handed over .* follows page 1"):
+    with pytest.raises(
+        StateRefused, match="page 3 of what was handed over .* follows page 1"
+    ):
         refused(pages[2], 4)
 
 
@@ -213,7 +245,12 @@ def test_a_declared_key_that_moved_may_not_be_withdrawn() -> None:
         while found.commit(owner, 500):
             pass
     found.owners[2].configs = [
-        unk(name="wide", tick_ms=20, horizon=2, keys=tuple(k for k in KEYS if k != moved))
+        unk(
+            name="wide",
+            tick_ms=20,
+            horizon=2,
+            keys=tuple(k for k in KEYS if k != moved),
+        )
     ]
     found.restart(2)
     found.read(2, 10**6)

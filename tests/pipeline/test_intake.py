@@ -70,7 +70,8 @@ def test_where_batches_and_commits_end_changes_nothing(
 
 def check_where_they_end(events: list[Event], grace: int, data: st.DataObject) -> None:
     """Commit wherever the data say, and sum up the owners' messages."""
-    intake, owners = Intake(LANES, grace, KEY), 3
+    intake = Intake(LANES, grace, KEY)
+    owners = 3
     sequences = [0] * owners
     got: Counter[Contributed] = Counter()
     marks: list[int | None] = [None] * owners
@@ -83,7 +84,9 @@ def check_where_they_end(events: list[Event], grace: int, data: st.DataObject) -
         if at >= len(events) or data.draw(st.booleans()):
             closes = intake.has_closed_tick()
             told = set()
-            for owner, message in intake.commit(source=0, sequences=sequences, offset=at):
+            for owner, message in intake.commit(
+                source=0, sequences=sequences, offset=at
+            ):
                 told.add(owner)
                 assert message.sequence == expected_sequence[owner]
                 expected_sequence[owner] += 1
@@ -93,7 +96,10 @@ def check_where_they_end(events: list[Event], grace: int, data: st.DataObject) -
                     assert before is None or end > before, "added to a closed tick"
                     part = section.contributions()
                     named = zip(part.key_of_row.tolist(), part.labels, strict=True)
-                    tags = [KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named]
+                    tags = [
+                        KEY.tags(part.keys[key], [label])[0].tolist()
+                        for key, label in named
+                    ]
                     assert part.tags.tolist() == tags
                     assert {owner_of(name, owners) for name in section.keys} <= {owner}
                 got += contents([message])
@@ -113,23 +119,29 @@ def test_events_are_called_late_where_their_tick_was_closed(
     intake = Intake(LANES, grace, KEY)
     for start in range(0, len(events), size):
         intake.add(columns(events[start : start + size]))
-    counted, late = Counter[Lane](), Counter[Lane]()
+    counted = Counter[Lane]()
+    late = Counter[Lane]()
     mark = None
     for _, _, time in events:
         mark = time if mark is None else max(mark, time - grace)
         for lane in LANES:
-            own, at = time - lane.start_ms, max(time, mark) - lane.start_ms
+            own = time - lane.start_ms
+            at = max(time, mark) - lane.start_ms
             counted[lane] += own >= 0
             late[lane] += own >= 0 and own // lane.tick_ms < at // lane.tick_ms
     lanes = LANES if events else []
-    assert intake.take_counted() == {lane: (counted[lane], late[lane]) for lane in lanes}
+    assert intake.take_counted() == {
+        lane: (counted[lane], late[lane]) for lane in lanes
+    }
     assert intake.take_counted() == {}
 
 
 def test_only_events_of_a_view_are_late_in_it_also_when_sent_on_by_user() -> None:
     """An origin's mark says by how much; a restart forgets what is read again."""
     lane = Lane(10, 0, 1, 1)
-    events = columns([("k", ["a"], 12), ("k", ["b"], 33), ("k", ["c"], 13), ("k", ["d"], 14)])
+    events = columns(
+        [("k", ["a"], 12), ("k", ["b"], 33), ("k", ["c"], 13), ("k", ["d"], 14)]
+    )
     [(name, view)] = events.views.items()
     seen = np.array([True, True, True, False])
     events = replace(events, views={name: replace(view, seen=seen)})
@@ -152,7 +164,9 @@ def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() ->
     intake.commit(source=0, sequences=[0], offset=1)
     assert not intake.closes_by_clock(24) and intake.closes_by_clock(25)
     # A noted end that was not reached closes its ticks once.
-    assert not intake.closes_by_clock(34, noted_ms=25) and intake.closes_by_clock(35, noted_ms=25)
+    assert not intake.closes_by_clock(34, noted_ms=25) and intake.closes_by_clock(
+        35, noted_ms=25
+    )
     intake.read_to_end(47)
     assert intake.has_closed_tick() and intake.watermark == 42
     intake.commit(source=0, sequences=[1], offset=1)
@@ -188,7 +202,10 @@ def test_a_first_event_dated_ahead_begins_at_the_wall_clock() -> None:
 def _labels(section: Section) -> list[str]:
     lengths = np.frombuffer(section.lengths, dtype="<u2").tolist()
     ends = np.cumsum(lengths).tolist()
-    return [section.labels[end - n : end].decode() for n, end in zip(lengths, ends, strict=True)]
+    return [
+        section.labels[end - n : end].decode()
+        for n, end in zip(lengths, ends, strict=True)
+    ]
 
 
 def test_an_empty_partition_closes_ticks_by_the_wall_clock_alone() -> None:
@@ -208,9 +225,13 @@ def count_of(tally: Tally) -> Counter[tuple[int, int]]:
     """Return the tally's counts by the codes of key and label, each from one row."""
     n = len(tally)
     out = pairs, labels, counts = kernels.LabelRows(
-        np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        np.empty(n, dtype=np.uint64),
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.int64),
     )
-    names, _, starts = tally.write(np.zeros(len(tally.key_names), dtype=np.int32), 1, out)
+    names, _, starts = tally.write(
+        np.zeros(len(tally.key_names), dtype=np.int32), 1, out
+    )
     used = int(starts[-1])
     rows = zip(pairs[:used].tolist(), labels[:used].tolist(), strict=True)
     of_rows = [(pair >> 32, label) for pair, label in rows]
@@ -226,11 +247,16 @@ def count_of(tally: Tally) -> Counter[tuple[int, int]]:
 def test_counts_are_the_same_while_vocabularies_and_batches_grow(seed: int) -> None:
     """Few events among many labels use a hash, many use an index; switching loses nothing."""
     rng = np.random.default_rng(seed)
-    keys, labels = Vocabulary(), Vocabulary()
-    tally, expected, tables = Tally(keys, labels), Counter[tuple[int, int]](), set()
-    n_keys, n_labels = 3, 300
+    keys = Vocabulary()
+    labels = Vocabulary()
+    tally = Tally(keys, labels)
+    expected = Counter[tuple[int, int]]()
+    tables = set()
+    n_keys = 3
+    n_labels = 300
     for n in (1, 3, 200, 5, 40_000, 2, 3_000):
-        n_keys, n_labels = n_keys + int(rng.integers(0, 5)), n_labels * int(rng.integers(1, 3))
+        n_keys = n_keys + int(rng.integers(0, 5))
+        n_labels = n_labels * int(rng.integers(1, 3))
         for names, number in ((keys, n_keys), (labels, n_labels)):
             names.codes_of(Texts.of(str(i).encode() for i in range(len(names), number)))
         of_keys = rng.integers(0, n_keys, n).astype(np.int32)

@@ -31,7 +31,9 @@ def test_what_was_written_block_by_block_is_what_is_loaded(
         keys = np.array([NAMES.index(key) for key in part.keys], dtype=np.int32)
         columns.merge(part, keys, add_rows=True)
         if columns.n:
-            columns.mark_shown(np.array([data.draw(st.integers(0, columns.n - 1))]), tick)
+            columns.mark_shown(
+                np.array([data.draw(st.integers(0, columns.n - 1))]), tick
+            )
         store.update(ledger_blocks.changes(columns))
         columns.clean()
         again = ledger_blocks.load(sorted(store.items()), len(NAMES))
@@ -47,7 +49,9 @@ def test_a_tick_writes_only_the_blocks_that_it_touched(n: int) -> None:
     """With millions of rows a commit must cost what changed, not what exists."""
     labels = [b"%d" % i for i in range(n)]
     columns = Ledger()
-    columns.append(NoiseKey(bytes(32)).tags("k", labels), np.zeros(n, np.int32), Texts.of(labels))
+    columns.append(
+        NoiseKey(bytes(32)).tags("k", labels), np.zeros(n, np.int32), Texts.of(labels)
+    )
     written = [name for name, _ in ledger_blocks.changes(columns) if name[0] == "L"]
     assert len(written) == -(-n // ledger_blocks.BLOCK_ROWS)
     columns.clean()
@@ -68,7 +72,9 @@ def test_a_missing_or_newer_block_is_refused() -> None:
     with pytest.raises(StateRefused, match="label block is missing"):
         ledger_blocks.load(((k, v) for k, v in blocks.items() if k != "L00000002"), 1)
     with pytest.raises(StateRefused, match="upgrade"):
-        ledger_blocks.load({**blocks, "C00000000": b"\x09" + blocks["C00000000"][1:]}.items(), 1)
+        ledger_blocks.load(
+            {**blocks, "C00000000": b"\x09" + blocks["C00000000"][1:]}.items(), 1
+        )
 
 
 @pytest.mark.parametrize("key", [1, 2**31 - 1, 2**32 - 1])
@@ -86,17 +92,27 @@ def test_a_row_of_a_stream_key_that_is_not_stored_is_refused(key: int) -> None:
 
 def grown(columns: Ledger, lengths: list[int], tick: int) -> None:
     """Append rows with labels of these lengths, all shown at `tick`."""
-    key, first = NoiseKey(bytes(32)), columns.n
+    key = NoiseKey(bytes(32))
+    first = columns.n
     labels = [b"%04d" % (first + i) + bytes(n - 4) for i, n in enumerate(lengths)]
-    rows = columns.append(key.tags("k", labels), np.zeros(len(labels), np.int32), Texts.of(labels))
+    rows = columns.append(
+        key.tags("k", labels), np.zeros(len(labels), np.int32), Texts.of(labels)
+    )
     columns.counts[rows] = first + 1
     columns.touched.append(rows)
     columns.mark_shown(rows, tick)
 
 
-@given(st.lists(st.lists(st.sampled_from([4, 900, 1024]), min_size=1, max_size=700), max_size=6))
-def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(commits: list[list[int]]) -> None:
-    columns, store = Ledger(), dict[str, bytes]()
+@given(
+    st.lists(
+        st.lists(st.sampled_from([4, 900, 1024]), min_size=1, max_size=700), max_size=6
+    )
+)
+def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(
+    commits: list[list[int]],
+) -> None:
+    columns = Ledger()
+    store = dict[str, bytes]()
     for tick, lengths in enumerate(commits, 1):
         before = columns.clean_rows
         grown(columns, lengths, tick)
@@ -113,7 +129,9 @@ def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(commits: list[
         grown(fresh, list(map(len, labels)), tick)
         at_once = {n: v for n, v in ledger_blocks.changes(fresh) if n[0] == "L"}
         assert at_once == {n: v for n, v in store.items() if n[0] == "L"}
-        assert before // ledger_blocks.BLOCK_ROWS <= min(int(name[1:9], 16) for name in written)
+        assert before // ledger_blocks.BLOCK_ROWS <= min(
+            int(name[1:9], 16) for name in written
+        )
 
 
 def test_a_missing_part_is_refused() -> None:
@@ -125,7 +143,9 @@ def test_a_missing_part_is_refused() -> None:
     assert set(names) <= set(blocks)
     for lost in [name for name in blocks if name[0] == "L"]:
         with pytest.raises(StateRefused, match="missing"):
-            ledger_blocks.load(((n, v) for n, v in blocks.items() if n != lost), len(NAMES))
+            ledger_blocks.load(
+                ((n, v) for n, v in blocks.items() if n != lost), len(NAMES)
+            )
 
 
 def test_the_bytes_of_a_block_are_head_tags_keys_lengths_and_text() -> None:
@@ -133,7 +153,8 @@ def test_the_bytes_of_a_block_are_head_tags_keys_lengths_and_text() -> None:
     columns = Ledger()
     grown(columns, [20] * 1024, 1)
     labels = columns.label_column(0, 1024)
-    tags, keys = columns.tags.astype("<u8").tobytes(), columns.keys.astype("<u4").tobytes()
+    tags = columns.tags.astype("<u8").tobytes()
+    keys = columns.keys.astype("<u4").tobytes()
     behind = labels.lengths.astype("<u2").tobytes() + labels.text.tobytes()
     written = dict(ledger_blocks.changes(columns))["L00000000"]
     assert written == b"\x01\x00\x00\x04" + tags + keys + behind
@@ -154,10 +175,14 @@ def test_late_ticks_are_noted_and_restored(tick: int) -> None:
     assert again.shown.dtype == (np.int32 if tick < 2**31 else np.int64)
 
 
-@pytest.mark.parametrize("number", [b"", b"x", b"-1", b"1.5", b"1", b"999999999", b"9" * 5_000])
+@pytest.mark.parametrize(
+    "number", [b"", b"x", b"-1", b"1.5", b"1", b"999999999", b"9" * 5_000]
+)
 def test_a_number_of_pages_that_is_none_is_refused_at_once(number: bytes) -> None:
     with pytest.raises(StateRefused, match="is missing"):
-        ledger_blocks.read_paged(b"progress", {b"progress": b'{"pages":%b}' % number}.get)
+        ledger_blocks.read_paged(
+            b"progress", {b"progress": b'{"pages":%b}' % number}.get
+        )
 
 
 @pytest.mark.parametrize("value", [b"", b'[["\xff",1]]', b"[" * 5_000, b"[[1,1]]"])

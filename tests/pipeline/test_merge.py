@@ -31,18 +31,33 @@ from workers.runtime.errors import StateRefused
 
 pytestmark = pytest.mark.slow
 
-KEYS, LABELS = st.sampled_from(["k1", "k2", "k3"]), st.sampled_from("abcde")
+KEYS = st.sampled_from(["k1", "k2", "k3"])
+LABELS = st.sampled_from("abcde")
 VISIT = st.tuples(KEYS, st.lists(LABELS, max_size=3), st.integers(0, 150))
-EVENTS = st.lists(VISIT, max_size=30).map(lambda events: sorted(events, key=lambda e: e[2]))
+EVENTS = st.lists(VISIT, max_size=30).map(
+    lambda events: sorted(events, key=lambda e: e[2])
+)
 Partitions = list[list[Event]]
-BOUNDED: dict[str, Any] = {"tick_ms": 20, "horizon": 4, "max_items": 1, "rho": 2.0, "delta": 1e-6}
-DOMAIN: dict[str, Any] = {"keys": ("k1", "k2"), "domain": ("a", "zz"), "counter": "tree"}
+BOUNDED: dict[str, Any] = {
+    "tick_ms": 20,
+    "horizon": 4,
+    "max_items": 1,
+    "rho": 2.0,
+    "delta": 1e-6,
+}
+DOMAIN: dict[str, Any] = {
+    "keys": ("k1", "k2"),
+    "domain": ("a", "zz"),
+    "counter": "tree",
+}
 KNOWN = KnownBaseConfig(name="known", **BOUNDED, **DOMAIN)
 
 
 @settings(max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.data())
-def test_crashes_anywhere_change_nothing(partitions: Partitions, data: st.DataObject) -> None:
+def test_crashes_anywhere_change_nothing(
+    partitions: Partitions, data: st.DataObject
+) -> None:
     """A restarted owner must publish its predecessor's bytes, in every histogram's order.
 
     Some source partitions may join later.
@@ -64,8 +79,11 @@ def test_crashes_anywhere_change_nothing(partitions: Partitions, data: st.DataOb
         size = data.draw(st.integers(1, 10)) if position < len(messages) else 1
         position = crashing.receive(messages[position : position + size], position)
         while True:
-            ticks_max, by_lane = data.draw(st.integers(1, 9)), data.draw(st.booleans())
-            with patch.object(merge, "TICKS_IN_A_ROW", data.draw(st.sampled_from([1, 2, 32]))):
+            ticks_max = data.draw(st.integers(1, 9))
+            by_lane = data.draw(st.booleans())
+            with patch.object(
+                merge, "TICKS_IN_A_ROW", data.draw(st.sampled_from([1, 2, 32]))
+            ):
                 part = crashing.commit(ticks_max, by_lane=by_lane)
             published += [(s.topic, s.key, s.value) for s in part or ()]
             if part is None or data.draw(st.booleans()):
@@ -78,7 +96,9 @@ def test_crashes_anywhere_change_nothing(partitions: Partitions, data: st.DataOb
         pytest.fail("did not come to an end")
     assert all(n == 1 for n in Counter(whole).values())
     # Histograms may interleave, but each publishes its ticks in order.
-    assert sorted(published, key=lambda each: each[0]) == sorted(whole, key=lambda each: each[0])
+    assert sorted(published, key=lambda each: each[0]) == sorted(
+        whole, key=lambda each: each[0]
+    )
 
 
 @settings(max_examples=40)
@@ -105,13 +125,17 @@ def test_a_source_partition_that_has_not_joined_is_refused() -> None:
     events: Partitions = [[("k1", ["a"], 1)], [("k1", ["a"], 1)]]
     [messages] = contribute(events, [unk()], owners=1)
     owner = Partition([unk()], 1)
-    with pytest.raises(StateRefused, match="source partition 1 of 1: it has not joined"):
+    with pytest.raises(
+        StateRefused, match="source partition 1 of 1: it has not joined"
+    ):
         owner.run([message for message in messages if decode(message).source == 1])
 
 
 @settings(max_examples=40)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.integers(1, 3))
-def test_released_minus_noise_is_the_exact_count(partitions: Partitions, owners: int) -> None:
+def test_released_minus_noise_is_the_exact_count(
+    partitions: Partitions, owners: int
+) -> None:
     """Nothing lost or doubled, and the counter's own noise at every tick."""
     config = unk()
     mechanism = build(config)
@@ -122,8 +146,11 @@ def test_released_minus_noise_is_the_exact_count(partitions: Partitions, owners:
     seen: dict[int, set[str]] = {}
     for owner in range(owners):
         running: Counter[tuple[str, str]] = Counter()
-        epoch, last = 0, 0
-        for snapshot in Partition([config], len(partitions), owner, owners).run(messages[owner]):
+        epoch = 0
+        last = 0
+        for snapshot in Partition([config], len(partitions), owner, owners).run(
+            messages[owner]
+        ):
             body = json.loads(snapshot.value)
             tick = body["start"] // config.tick_ms + 1
             assert body["end"] - body["start"] == config.tick_ms
@@ -133,7 +160,8 @@ def test_released_minus_noise_is_the_exact_count(partitions: Partitions, owners:
             if (body["epoch"], tick) != (epoch, last):
                 if body["epoch"] != epoch:
                     running = Counter()
-                epoch, last = body["epoch"], tick
+                epoch = body["epoch"]
+                last = tick
                 running.update(per_tick.get(tick, Counter()))
             stream = KEY.stream(bytes.fromhex(body["id"]))
             labels = [label for label, _ in body["items"]]
@@ -159,7 +187,9 @@ def run(
 TEN: list[Event] = [("k1", ["a"], 10 * i + 1) for i in range(10)]
 
 
-def test_a_new_generation_begins_anew_with_other_noise_and_leaves_nothing_of_the_old_one() -> None:
+def test_a_new_generation_begins_anew_with_other_noise_and_leaves_nothing_of_the_old_one() -> (
+    None
+):
     """A deliberate change raises the generation; old state must go and its number stay used."""
     partition, messages = run(TEN, unk(), stop=6)
     ids = {json.loads(s.value)["id"] for s in Partition([unk()], 1).run(messages)}
@@ -171,11 +201,15 @@ def test_a_new_generation_begins_anew_with_other_noise_and_leaves_nothing_of_the
     [(name, life)] = partition.merge.progress().retired
     assert (name, life.generation) == ("h", 1)
     partition.configs = [unk(generation=1)]
-    with pytest.raises(StateRefused, match="generation 2 was already used|generation = 1"):
+    with pytest.raises(
+        StateRefused, match="generation 2 was already used|generation = 1"
+    ):
         partition.restart()
 
 
-def test_a_histogram_that_left_the_settings_is_refused_and_goes_on_when_it_is_back() -> None:
+def test_a_histogram_that_left_the_settings_is_refused_and_goes_on_when_it_is_back() -> (
+    None
+):
     """Ticks would be missed, so the worker does not start; after restoring it, none were."""
     whole, messages = run(TEN, unk(), unk(name="other"))
     partition, _ = run(TEN, unk(), unk(name="other"), stop=5)
@@ -184,7 +218,9 @@ def test_a_histogram_that_left_the_settings_is_refused_and_goes_on_when_it_is_ba
     with pytest.raises(StateRefused, match=said):
         partition.restart()
     partition.configs = [unk(), unk(name="renamed")]
-    with pytest.raises(StateRefused, match=f"{said}. If 'renamed' is a new name for it"):
+    with pytest.raises(
+        StateRefused, match=f"{said}. If 'renamed' is a new name for it"
+    ):
         partition.restart()
     partition.configs = [unk(), unk(name="other")]
     partition.go_on(messages)
@@ -217,10 +253,16 @@ def test_a_key_may_be_declared_later_but_not_withdrawn() -> None:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"configs": [unk(epsilon=39.0)]}, r"\(epsilon = 40.0 became 39.0\).*set generation = 2"),
+        (
+            {"configs": [unk(epsilon=39.0)]},
+            r"\(epsilon = 40.0 became 39.0\).*set generation = 2",
+        ),
         ({"configs": [unk(max_items=1)]}, "max_items = 2 became 1.*set generation = 2"),
         ({"configs": [unk(tick_ms=5)]}, "tick_ms.*set generation = 2"),
-        ({"configs": [unk(horizon=9)]}, r"\(horizon = 8 became 9\).*set generation = 2"),
+        (
+            {"configs": [unk(horizon=9)]},
+            r"\(horizon = 8 became 9\).*set generation = 2",
+        ),
         ({"key": NoiseKey(bytes(32))}, "key file holds another key"),
         ({"sources": 2}, "events topic has 2 partitions"),
         ({"owners": 2}, "contributions topic has 2 partitions"),
@@ -265,7 +307,10 @@ def test_a_state_that_was_lost_brings_other_noise() -> None:
     partition.configs = [unk(generation=2)]
     partition.go_on(messages)
     before = {json.loads(s.value)["id"] for s in partition.release_all()}
-    again = {json.loads(s.value)["id"] for s in Partition([unk(generation=2)], 1).run(messages)}
+    again = {
+        json.loads(s.value)["id"]
+        for s in Partition([unk(generation=2)], 1).run(messages)
+    }
     assert before and again and not before & again
 
 
@@ -290,9 +335,16 @@ def test_a_long_run_of_empty_ticks_is_logged_once_before_it_is_published(
     partition.receive(messages, 0)
     while partition.merge.release().ticks:
         continue
-    told = [record.getMessage() for record in caplog.records if "in a row" in record.getMessage()]
+    told = [
+        record.getMessage()
+        for record in caplog.records
+        if "in a row" in record.getMessage()
+    ]
     assert len(told) == 4
-    assert "histogram h: 10,049 ticks in a row, from 1970-01-01T00:00:00.010+00:00" in told[0]
+    assert (
+        "histogram h: 10,049 ticks in a row, from 1970-01-01T00:00:00.010+00:00"
+        in told[0]
+    )
 
 
 def test_a_worker_that_catches_up_on_full_ticks_logs_nothing(

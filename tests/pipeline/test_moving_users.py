@@ -36,10 +36,15 @@ def test_users_move_at_the_next_time_at_which_epochs_of_all_histograms_begin(
     epochs = [(lane.start_ms, lane.tick_ms * (lane.horizon or 0)) for lane in lanes]
     all_ms = np.lcm.reduce([width for _, width in epochs])
     times = np.arange(after_ms + 1, after_ms + 1 + all_ms)
-    begins = np.logical_and.reduce([(times - start) % width == 0 for start, width in epochs])
+    begins = np.logical_and.reduce(
+        [(times - start) % width == 0 for start, width in epochs]
+    )
     expected = int(times[np.argmax(begins)]) if begins.any() else None
     assert next_epoch(epochs_of_users(lanes), after_ms) == expected
-    assert next_epoch(epochs_of_users([*lanes, lanes[0]._replace(horizon=None)]), after_ms) is None
+    assert (
+        next_epoch(epochs_of_users([*lanes, lanes[0]._replace(horizon=None)]), after_ms)
+        is None
+    )
 
 
 def test_a_user_is_placed_by_the_partitions_of_the_time_of_the_event() -> None:
@@ -49,7 +54,9 @@ def test_a_user_is_placed_by_the_partitions_of_the_time_of_the_event() -> None:
     data = np.frombuffer(b"".join(names), dtype=np.uint8)
     times = np.arange(200) % 3 * 50  # 0, 50 and 100
     counts = np.where(times < 50, 2, np.where(times < 100, 4, 7))
-    homes = [int(partitions_of(data, places[i : i + 1], counts[i])[0]) for i in range(200)]
+    homes = [
+        int(partitions_of(data, places[i : i + 1], counts[i])[0]) for i in range(200)
+    ]
     for partition in range(7):
         placement = Placement("murmur2", partition, [(0, 2), (50, 4), (100, 7)])
         belongs = placement.belongs(data, places, times)
@@ -62,19 +69,33 @@ def test_an_event_from_before_users_moved_does_not_count_after_it() -> None:
     intake = Intake([lane], 0, KEY, moves=[80])
     events = [("k", ["a"], 70), ("k", ["b"], 75), ("k", ["c"], 90), ("k", ["d"], 78)]
     assert intake.add(columns(events, reader())).tolist() == [3]
-    counted = contents(message for _, message in intake.commit(source=0, sequences=[0], offset=4))
+    counted = contents(
+        message for _, message in intake.commit(source=0, sequences=[0], offset=4)
+    )
     assert sorted(what.label for what in counted) == ["a", "b", "c"]
 
 
-def joining(source: int, sequence: int, sources: int, events: Sequence[str], at: int) -> Message:
+def joining(
+    source: int, sequence: int, sources: int, events: Sequence[str], at: int
+) -> Message:
     """Return a commit with one label each in a tick that ends after `at`, of a lane with users."""
     lane = unk(max_items_per_user=1).lane
     intake = Intake([lane._replace(max_items_per_user=None)], 0, KEY)
     intake.add(columns([("k", [label], at) for label in events], reader()))
     rows = intake._builder.build(intake._tallies.take(), Owners(1))[0]
     rows = [msgspec.structs.replace(each, lane=lane) for each in rows]
-    numbers = {"source": source, "sequence": sequence, "offset": 0, "watermark": 10, "first": 5}
-    of = {"key": KEY.fingerprint, "sources": sources, "users_from": 80 if sources > 1 else None}
+    numbers = {
+        "source": source,
+        "sequence": sequence,
+        "offset": 0,
+        "watermark": 10,
+        "first": 5,
+    }
+    of = {
+        "key": KEY.fingerprint,
+        "sources": sources,
+        "users_from": 80 if sources > 1 else None,
+    }
     [message] = messages(rows, **numbers, **of)  # type: ignore[arg-type]  # of different types
     return message
 

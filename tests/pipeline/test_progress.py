@@ -28,12 +28,15 @@ def record(offset: int, size: int) -> list[tuple[bytes, bytes | None]]:
 def newest(monkeypatch: Patch, log: list[tuple[bytes, bytes | None] | None]) -> Any:
     """Read a log in which None is a marker, in chunks of seven records."""
 
-    def read_spans(_: object, spans: dict[Any, tuple[int, int]]) -> Iterator[SimpleNamespace]:
+    def read_spans(
+        _: object, spans: dict[Any, tuple[int, int]]
+    ) -> Iterator[SimpleNamespace]:
         for where, (begin, end) in spans.items():
             for at in range(begin, end, 7):
                 some = [each for each in log[at : min(at + 7, end)] if each is not None]
                 messages = [
-                    SimpleNamespace(key=lambda k=k: k, value=lambda v=v: v) for k, v in some
+                    SimpleNamespace(key=lambda k=k: k, value=lambda v=v: v)
+                    for k, v in some
                 ]
                 yield SimpleNamespace(where=where, messages=messages)
 
@@ -42,7 +45,9 @@ def newest(monkeypatch: Patch, log: list[tuple[bytes, bytes | None] | None]) -> 
     return progress._newest(SimpleNamespace(), [WHERE]).get(WHERE)  # type: ignore[arg-type]
 
 
-def test_the_newest_whole_record_is_read_not_unfinished_pages(monkeypatch: Patch) -> None:
+def test_the_newest_whole_record_is_read_not_unfinished_pages(
+    monkeypatch: Patch,
+) -> None:
     """An older record would hide an epoch that was charged."""
     rng = random.Random(1)
     for _ in range(200):

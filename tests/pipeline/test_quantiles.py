@@ -25,28 +25,35 @@ NUMBERS = Numeric(Buckets(EDGES), (0.5,))
 Q = st.sampled_from([0.01, 0.1, 0.25, 0.5, 0.75, 0.95, 0.999])
 
 
-def quantile(counts: Sequence[float], sd: float = 0.0, q: float = 0.5) -> dict[str, Any]:
+def quantile(
+    counts: Sequence[float], sd: float = 0.0, q: float = 0.5
+) -> dict[str, Any]:
     return NUMBERS.quantile(np.array(counts, dtype=np.float64), sd, q)
 
 
 def interpolated(counts: Sequence[int], q: float) -> float | None:
     """Return the x below which a share q of the counts lies, in fractions."""
-    wanted, below = Fraction(q) * sum(counts), Fraction(counts[0])
+    wanted = Fraction(q) * sum(counts)
+    below = Fraction(counts[0])
     if wanted <= below or wanted > sum(counts[:-1]):
         return None
     for k, count in enumerate(counts[1:-1]):
         if below < wanted <= below + count:
-            low, high = Fraction(EDGES[k]), Fraction(EDGES[k + 1])
+            low = Fraction(EDGES[k])
+            high = Fraction(EDGES[k + 1])
             return float(low + (high - low) * (wanted - below) / count)
         below += count
     raise AssertionError
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=5, max_size=5), Q)
-def test_without_noise_it_is_the_quantile_of_the_counts(counts: list[int], q: float) -> None:
+def test_without_noise_it_is_the_quantile_of_the_counts(
+    counts: list[int], q: float
+) -> None:
     """Linear between the edges; the interval is then the value itself."""
     assume(sum(counts) and interpolated(counts, q) is not None)
-    exact, found = interpolated(counts, q), quantile(counts, q=q)
+    exact = interpolated(counts, q)
+    found = quantile(counts, q=q)
     assert found["value"] == pytest.approx(exact, abs=1e-3)
     assert found["low"] == pytest.approx(exact, abs=1e-3)
 
@@ -71,13 +78,21 @@ def test_the_value_by_hand(counts: tuple[int, ...], expected: dict[str, Any]) ->
 
 
 @settings(max_examples=300)
-@given(st.lists(st.integers(-3_000, 10_000), min_size=5, max_size=5), Q, st.floats(0.5, 3_000))
-def test_value_and_interval_fit_together(counts: list[int], q: float, sd: float) -> None:
+@given(
+    st.lists(st.integers(-3_000, 10_000), min_size=5, max_size=5),
+    Q,
+    st.floats(0.5, 3_000),
+)
+def test_value_and_interval_fit_together(
+    counts: list[int], q: float, sd: float
+) -> None:
     """For any noise in the counts; nothing is reported where all counts may be noise."""
     found = quantile(counts, sd, q)
     said = sum(counts) > 1.96 * sd * math.sqrt(5)
     assert (found["bucket"] is not None) is said
-    known = [found[name] for name in ("low", "value", "high") if found[name] is not None]
+    known = [
+        found[name] for name in ("low", "value", "high") if found[name] is not None
+    ]
     assert known == sorted(known)
     if said and found["value"] is None:
         assert found["low" if found["bucket"] == "<0" else "high"] is None
@@ -88,7 +103,9 @@ def test_value_and_interval_fit_together(counts: list[int], q: float, sd: float)
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(-500, 5_000), min_size=5, max_size=5), Q, st.floats(1, 500))
-def test_the_interval_is_what_no_test_rejects(counts: list[int], q: float, sd: float) -> None:
+def test_the_interval_is_what_no_test_rejects(
+    counts: list[int], q: float, sd: float
+) -> None:
     """Against the definition: every x of a fine grid, tested by itself."""
     found = quantile(counts, sd, q)
     assume(found["bucket"] is not None)
@@ -97,21 +114,28 @@ def test_the_interval_is_what_no_test_rejects(counts: list[int], q: float, sd: f
     def tested(b: int, f: float) -> tuple[float, float]:
         """Return G and 1.96 sd at a fraction of a bucket, from each count's weight in it."""
         weights = np.array([1 - q] * b + [f - q] + [-q] * (4 - b))
-        return float(weights @ size), NORMAL_95 * sd * math.sqrt(float(weights @ weights))
+        return float(weights @ size), NORMAL_95 * sd * math.sqrt(
+            float(weights @ weights)
+        )
 
-    first, last = tested(1, 0), tested(3, 1)
+    first = tested(1, 0)
+    last = tested(3, 1)
     # Open where the first edge is not clearly too low, or the last one not clearly too high.
     assert (found["low"] is None) is (first[0] >= -first[1])
     assert (found["high"] is None) is (last[0] <= last[1])
-    low, high = found["low"] or EDGES[0], EDGES[-1] if found["high"] is None else found["high"]
+    low = found["low"] or EDGES[0]
+    high = EDGES[-1] if found["high"] is None else found["high"]
     for b in (1, 2, 3):
         for f in np.linspace(0, 1, 201).tolist():
-            x, (g, most) = EDGES[b - 1] + f * (EDGES[b] - EDGES[b - 1]), tested(b, f)
+            x = EDGES[b - 1] + f * (EDGES[b] - EDGES[b - 1])
+            (g, most) = tested(b, f)
             assert low - 1e-3 <= x <= high + 1e-3 or abs(g) > most, "rejected outside"
         for end in (found["low"], found["high"]):
             if end is not None and EDGES[b - 1] < end < EDGES[b]:
                 g, most = tested(b, (end - EDGES[b - 1]) / (EDGES[b] - EDGES[b - 1]))
-                assert abs(g) == pytest.approx(most, abs=0.02), "the ends are where that begins"
+                assert abs(g) == pytest.approx(most, abs=0.02), (
+                    "the ends are where that begins"
+                )
 
 
 DRAWS = 4_000
@@ -122,15 +146,22 @@ TOLERANCE = 4 * math.sqrt(0.95 * 0.05 / DRAWS)
 def counts_of(seed: int, values: int, buckets: Buckets) -> Floats:
     """Return the buckets' counts of values of a skewed distribution."""
     drawn = np.random.default_rng(seed).gamma(2, 60, values)
-    return np.histogram(drawn, bins=[-np.inf, *buckets.edges, np.inf])[0].astype(np.float64)
+    return np.histogram(drawn, bins=[-np.inf, *buckets.edges, np.inf])[0].astype(
+        np.float64
+    )
 
 
-def covered(counts: Floats, numbers: Numeric, q: float, drawn: float, sd: float) -> float:
+def covered(
+    counts: Floats, numbers: Numeric, q: float, drawn: float, sd: float
+) -> float:
     """Return the share of draws whose interval holds the noiseless quantile."""
     truth = numbers.quantile(counts, 0.0, q)["value"]
-    rng, hits = np.random.default_rng(20_261_122), 0
+    rng = np.random.default_rng(20_261_122)
+    hits = 0
     for _ in range(DRAWS):
-        found = numbers.quantile(np.round(counts + rng.normal(0, drawn, len(counts))), sd, q)
+        found = numbers.quantile(
+            np.round(counts + rng.normal(0, drawn, len(counts))), sd, q
+        )
         assert found["bucket"] is not None
         reaches_down = found["low"] is None or found["low"] <= truth
         hits += reaches_down and (found["high"] is None or truth <= found["high"])
@@ -142,7 +173,9 @@ def covered(counts: Floats, numbers: Numeric, q: float, drawn: float, sd: float)
 def test_the_interval_holds_the_quantile_19_times_in_20(q: float, scale: str) -> None:
     """With the stated noise; half or double must fail."""
     buckets = parse_buckets({"from": 1, "to": 500, "count": 25, "scale": scale})
-    counts, numbers, sd = counts_of(1, 400_000, buckets), Numeric(buckets, (q,)), 200.0
+    counts = counts_of(1, 400_000, buckets)
+    numbers = Numeric(buckets, (q,))
+    sd = 200.0
     assert abs(covered(counts, numbers, q, sd, sd) - 0.95) < TOLERANCE
     assert covered(counts, numbers, q, sd / 2, sd) > 0.95 + TOLERANCE
     assert covered(counts, numbers, q, 2 * sd, sd) < 0.95 - TOLERANCE
@@ -152,15 +185,24 @@ def test_the_interval_holds_the_quantile_19_times_in_20(q: float, scale: str) ->
 def test_it_does_so_with_the_noise_of_a_mechanism(counter: str) -> None:
     """The interval relies on its sd and independence between buckets; 1,500 stream keys."""
     buckets = parse_buckets({"from": 0, "to": 400, "count": 16})
-    config: dict[str, Any] = {"name": "h", "tick_ms": 10, "horizon": 64, "keys": "public"}
+    config: dict[str, Any] = {
+        "name": "h",
+        "tick_ms": 10,
+        "horizon": 64,
+        "keys": "public",
+    }
     config |= {"max_items": 1, "epsilon": 1.0, "delta": 1e-9, "counter": counter}
     config |= {"buckets": buckets, "domain": buckets.labels}
     mechanism = build(KnownBaseConfig(**config))
     counts = counts_of(2, 20_000, buckets)
-    key, keys, tick = NoiseKey(bytes(range(32))), 1_500, 21
+    key = NoiseKey(bytes(range(32)))
+    keys = 1_500
+    tick = 21
     tags = np.concatenate([key.tags(f"k{i}", mechanism.domain()) for i in range(keys)])
     noise = mechanism.noise(key.stream(bytes(16))).at(tick, tags).reshape(keys, -1)
-    numbers, sd, hits = Numeric(buckets, (0.5,)), round(mechanism.sd(tick), 4), 0
+    numbers = Numeric(buckets, (0.5,))
+    sd = round(mechanism.sd(tick), 4)
+    hits = 0
     truth = numbers.quantile(counts, 0.0, 0.5)["value"]
     for row in noise:
         found = numbers.quantile(counts + row, sd, 0.5)

@@ -43,7 +43,9 @@ def keys(records: Records) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_only_our_headers_are_read(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_our_headers_are_read(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A producer's own header of any name or length must not be taken for ours."""
     if not compiled:
         monkeypatch.setattr(
@@ -53,9 +55,16 @@ def test_only_our_headers_are_read(compiled: bool, monkeypatch: pytest.MonkeyPat
         ([], NO_TIME, None),
         ([(HEADER, encode_header(NO_TIME, b"session"))], NO_TIME, b"session"),
         ([(HEADER, encode_header(0, b""))], 0, b""),
-        ([(HEADER, encode_header(1 << 52, None)), ("trace", b"x" * 300)], 1 << 52, None),
         (
-            [(HEADER, encode_header(NO_TIME, None)), (HEADER, encode_header(5, b"forged"))],
+            [(HEADER, encode_header(1 << 52, None)), ("trace", b"x" * 300)],
+            1 << 52,
+            None,
+        ),
+        (
+            [
+                (HEADER, encode_header(NO_TIME, None)),
+                (HEADER, encode_header(5, b"forged")),
+            ],
             NO_TIME,
             None,
         ),
@@ -65,15 +74,17 @@ def test_only_our_headers_are_read(compiled: bool, monkeypatch: pytest.MonkeyPat
         ([(HEADER[:-1] + "s", encode_header(5, b"forged"))], NO_TIME, None),
         ([(HEADER, encode_header(7, b"k" * 5_000))], 7, b"k" * 5_000),
     ]
-    records = framed([(b"ann", b"{}", headers) for headers, _, _ in cases] + [(b"mark", None, [])])
+    records = framed(
+        [(b"ann", b"{}", headers) for headers, _, _ in cases] + [(b"mark", None, [])]
+    )
     found, late = restore_originals(records, user_is_key=False)
     assert keys(found) == [key for _, _, key in cases] + [b"mark"]
     assert late.tolist() == [time for _, time, _ in cases] + [NO_TIME]
     expected = [(time, key) for _, time, key in cases]
     assert [read_headers(headers) for headers, _, _ in cases] == expected
-    assert keys(restore_originals(records, user_is_key=True)[0]) == [b"ann"] * len(cases) + [
-        b"mark"
-    ]
+    assert keys(restore_originals(records, user_is_key=True)[0]) == [b"ann"] * len(
+        cases
+    ) + [b"mark"]
     plain = Records.of([b"{}"], [b"ann"])
     assert keys(restore_originals(plain, user_is_key=False)[0]) == [None], (
         "nothing known: not Kafka's bytes"
@@ -81,7 +92,9 @@ def test_only_our_headers_are_read(compiled: bool, monkeypatch: pytest.MonkeyPat
 
 
 def marks(*said: Mark | bytes | None) -> tuple[Records, range, list[Reject]]:
-    keys = [msgspec.json.encode(mark) if isinstance(mark, Mark) else mark for mark in said]
+    keys = [
+        msgspec.json.encode(mark) if isinstance(mark, Mark) else mark for mark in said
+    ]
     records = Records.of([None] * len(said), keys)
     return records, range(len(said)), [Reject(i, "no value") for i in range(len(said))]
 
@@ -110,7 +123,9 @@ def test_origins_join_with_the_mark_of_the_first_and_begin_at_its_watermark() ->
     assert known.watermark == 80
 
 
-def test_marks_that_are_missing_or_come_again_are_refused_and_what_is_none_is_a_reject() -> None:
+def test_marks_that_are_missing_or_come_again_are_refused_and_what_is_none_is_a_reject() -> (
+    None
+):
     """Marks vouch for the events before them: duplicates or losses would miscount silently."""
     for bad, word in (
         (Mark(0, 2, 2, 5), "mark 2 of partition 0 of the events, where 1 follows"),
@@ -125,7 +140,13 @@ def test_marks_that_are_missing_or_come_again_are_refused_and_what_is_none_is_a_
     known = Origins(2)
     foreign = b'{"origin": 2, "of": 2, "sequence": 0, "watermark": 1}'
     none = (b"", None, b"ann", foreign, b'{"origin": 0}')
-    assert [reject.index for reject in known.take(*marks(*none), "t[0]")] == [0, 1, 2, 3, 4]
+    assert [reject.index for reject in known.take(*marks(*none), "t[0]")] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     assert known.all == Origins(2).all
     late = Origins(None)  # a replay may begin anywhere
     late.take(*marks(Mark(1, 3, 17, 5)), "t[0]")
@@ -134,7 +155,9 @@ def test_marks_that_are_missing_or_come_again_are_refused_and_what_is_none_is_a_
         late.take(*marks(Mark(1, 3, 19, 5)), "t[0]")
 
 
-def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_watermark() -> None:
+def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_watermark() -> (
+    None
+):
     """Otherwise a leading origin would make a lagging origin's events late."""
     lane = Lane(10, 0, 1, 1)
     intake = Intake([lane], grace_ms=0, key=NoiseKey(bytes(32)))
@@ -145,13 +168,18 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
         names = coder.labels.vocabulary
         spans = np.stack((np.arange(n), np.arange(n) + 1), 1)
         codes = names.codes(np.frombuffer(b"a" * n, np.uint8), spans)
-        first, number = np.arange(n), np.ones(n, np.int64)
+        first = np.arange(n)
+        number = np.ones(n, np.int64)
         columns = coder.columns(codes, names, first, number, codes, NO_AMOUNTS)
-        times, late = (np.array(column, dtype=np.int64) for column in zip(*events, strict=True))
+        times, late = (
+            np.array(column, dtype=np.int64) for column in zip(*events, strict=True)
+        )
         intake.add(Events(np.arange(n), times, None, {"": columns}), None, late)
 
     add((105, NO_TIME), (25, NO_TIME), (31, 47))
-    assert intake.watermark is None and intake.first == 25 and not intake.has_closed_tick()
+    assert (
+        intake.watermark is None and intake.first == 25 and not intake.has_closed_tick()
+    )
     intake.advance_to(25)
     assert intake.has_closed_tick() and intake.watermark == 25
     [(_, message)] = intake.commit(source=0, sequences=[0], offset=3)

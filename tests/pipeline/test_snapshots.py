@@ -11,7 +11,12 @@ import orjson
 import pytest
 
 from tests.arrays.uncompiled import WAYS
-from workers.arrays.text_columns import NO_RANK, TOO_LONG, items_as_numbers, numbers_as_json
+from workers.arrays.text_columns import (
+    NO_RANK,
+    TOO_LONG,
+    items_as_numbers,
+    numbers_as_json,
+)
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Longs
 from workers.mechanisms.accounting import Guarantee
@@ -26,7 +31,11 @@ from workers.runtime.sizes import VALUE_BYTES
 def tick(release: Any) -> ReleasedTick:
     times: dict[str, Any] = {"epoch": 3, "tick": 42, "start_ms": 1795219200000}
     times["end_ms"] = 1795219210000
-    names: dict[str, Any] = {"histogram": "products", "mechanism": "unk_base", "id": "ab" * 16}
+    names: dict[str, Any] = {
+        "histogram": "products",
+        "mechanism": "unk_base",
+        "id": "ab" * 16,
+    }
     guarantee = Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9)
     return ReleasedTick(guarantee=guarantee, release=release, **times, **names)
 
@@ -36,7 +45,10 @@ def pages(
 ) -> list[bytes]:
     """Return the snapshots of a release, of single-letter stream keys."""
     made = release if isinstance(release, ReleasedTick) else tick(release)
-    return [value for _, value in snapshots(made, ledger, list(keys), LabelCache(), max_bytes)]
+    return [
+        value
+        for _, value in snapshots(made, ledger, list(keys), LabelCache(), max_bytes)
+    ]
 
 
 def columns(labels: list[tuple[int, str]]) -> Ledger:
@@ -83,7 +95,9 @@ def test_a_histogram_of_numbers_says_its_edges_and_quantiles() -> None:
         b'"items":[["[0,10)",900],["[10,50)",50],[">=50",7],["<0",1]],"edges":[0.0,10.0,50.0],'
         b'"quantiles":[{"q":0.5,"bucket":"[0,10)","value":5.31111,"low":5.21678,"high":5.40551}],"sd":5.0,'
     ) in one
-    nothing = b'"quantiles":[{"q":0.5,"bucket":null,"value":null,"low":null,"high":null}]'
+    nothing = (
+        b'"quantiles":[{"q":0.5,"bucket":null,"value":null,"low":null,"high":null}]'
+    )
     assert nothing in other
     assert nothing not in one
 
@@ -92,12 +106,15 @@ def test_items_stand_largest_first_and_ties_by_label() -> None:
     """Any other order could reveal the items' order of arrival."""
     names = ["b", "é", "a", "Z", "\U0001f600", "n", "aa"]
     rows = [(0, name) for name in names]
-    table, counts = columns(rows), np.array([5, 5, 5, 5, 5, -3, 9])
+    table = columns(rows)
+    counts = np.array([5, 5, 5, 5, 5, -3, 9])
     [value] = pages(Release(np.arange(7), counts, 1.0, None), table)
     assert json.loads(value)["items"] == in_order(rows, [*range(7)], counts, "0")
 
 
-def in_order(rows: list[tuple[int, str]], shown: list[int], counts: Longs, key: str) -> list[Any]:
+def in_order(
+    rows: list[tuple[int, str]], shown: list[int], counts: Longs, key: str
+) -> list[Any]:
     """Return the shown items of a stream key, largest first, ties by label."""
     items = [(*rows[row], n) for row, n in zip(shown, counts.tolist(), strict=True)]
     own = [[name, n] for number, name, n in items if str(number) == key]
@@ -110,9 +127,11 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
     lengths = [rng.randint(1, 4) for _ in range(400)]
     names = [rng.choice("abcxyzé") * n + str(rng.randint(0, 30)) for n in lengths]
     rows = list(dict.fromkeys((rng.randint(0, 2), name) for name in names))
-    table, cache = columns(rows), LabelCache()
+    table = columns(rows)
+    cache = LabelCache()
     known: list[int] = []
-    wide, very_wide = 1 << 40, 1 << 60
+    wide = 1 << 40
+    very_wide = 1 << 60
     steps = [(1, 1), (200, 1), (0, 1), (0, 1), (3, wide), (1, 1), (0, 1)]
     for new, scale in [*steps, (60, very_wide), (0, very_wide), (2, 1), (0, 1)]:
         size = min(len(known) + new, len(rows))
@@ -125,13 +144,23 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
 
 def test_items_are_written_as_a_json_library_writes_them() -> None:
     """A custom loop writes them; consumers must not notice, whatever the labels."""
-    names = ["", "a", 'quo"te', "back\\slash", "\x00\x1f\x7f\n", "\u00e9\u2028\U0001f600"]
+    names = [
+        "",
+        "a",
+        'quo"te',
+        "back\\slash",
+        "\x00\x1f\x7f\n",
+        "\u00e9\u2028\U0001f600",
+    ]
     names += ["x" * 1_000, "\x01" * 1_000]
     numbers = [0, 7, -1, 10, 99, 100, -(2**63 - 1), 2**63 - 1, 1_000_000_007]
     rows = [(i % 3, name + str(i)) for i, name in enumerate(names * 3)]
-    table, cache = columns(rows), LabelCache()
+    table = columns(rows)
+    cache = LabelCache()
     for shown in ([2, 0, 5], list(range(len(rows))), [], [7]):
-        counts = np.array([numbers[row % len(numbers)] for row in shown], dtype=np.int64)
+        counts = np.array(
+            [numbers[row % len(numbers)] for row in shown], dtype=np.int64
+        )
         made = tick(Release(np.array(shown, np.int64), counts, 1.0, None))
         for key, value in snapshots(made, table, ["0", "1", "2"], cache):
             own = in_order(rows, shown, counts, key)
@@ -140,33 +169,54 @@ def test_items_are_written_as_a_json_library_writes_them() -> None:
 
 def test_lists_of_items_are_the_same_uncompiled() -> None:
     text = np.frombuffer(b'["a",["bc",["",' + bytes(8), dtype=np.uint8)
-    begins, lengths = np.array([0, 5, 11]), np.array([5, 6, 4], dtype=np.int16)
-    key_of, ranks = np.array([0, 2, 0], dtype=np.int32), np.array([1, 2, 0])
-    rows, counts, by_rank = np.array([1, 0, 2]), np.array([1 << 50, -10, -10]), np.array([2, 0, 1])
+    begins = np.array([0, 5, 11])
+    lengths = np.array([5, 6, 4], dtype=np.int16)
+    key_of = np.array([0, 2, 0], dtype=np.int32)
+    ranks = np.array([1, 2, 0])
+    rows = np.array([1, 0, 2])
+    counts = np.array([1 << 50, -10, -10])
+    by_rank = np.array([2, 0, 1])
     for way in WAYS:
-        numbers, ends = np.empty(3, dtype=np.int64), np.empty(3, dtype=np.int64)
+        numbers = np.empty(3, dtype=np.int64)
+        ends = np.empty(3, dtype=np.int64)
         out = np.empty(200, dtype=np.uint8)
         of_rows = map(readonly_contiguous, (key_of, ranks, lengths))
-        with np.errstate(over="ignore"):  # the span of counts is a difference without a sign
+        with np.errstate(
+            over="ignore"
+        ):  # the span of counts is a difference without a sign
             shift, *how, size = way(items_as_numbers)(
-                readonly_contiguous(rows), readonly_contiguous(counts), *of_rows, 3, numbers
+                readonly_contiguous(rows),
+                readonly_contiguous(counts),
+                *of_rows,
+                3,
+                numbers,
             )
         assert (shift, how, size) == (53, [2, 1 << 50], 15)
         labels = map(readonly_contiguous, (text, begins, lengths, by_rank))
         packing = shift, *how
-        way(numbers_as_json)(*labels, readonly_contiguous(np.sort(numbers)), packing, ends, out)
-        parts = [out[start:end].tobytes() for start, end in pairwise([0, *ends.tolist()])]
+        way(numbers_as_json)(
+            *labels, readonly_contiguous(np.sort(numbers)), packing, ends, out
+        )
+        parts = [
+            out[start:end].tobytes() for start, end in pairwise([0, *ends.tolist()])
+        ]
         assert parts == [b'[["",-10],["a",-10]]', b"[]", b'[["bc",1125899906842624]]']
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_items_that_fit_no_number_and_rows_without_a_rank_are_said(way: Any) -> None:
     """Truncated counts would sort wrongly and show a wrong number."""
-    lengths, key_of, ranks = (np.ones(3, dtype=kind) for kind in (np.int16, np.int32, np.int64))
-    key_of[2], ranks[1] = 0, -1
+    lengths, key_of, ranks = (
+        np.ones(3, dtype=kind) for kind in (np.int16, np.int32, np.int64)
+    )
+    key_of[2] = 0
+    ranks[1] = -1
 
     def made(rows: list[int], counts: list[int], keys: int = 3) -> int:
-        given = (readonly_contiguous(np.array(each, dtype=np.int64)) for each in (rows, counts))
+        given = (
+            readonly_contiguous(np.array(each, dtype=np.int64))
+            for each in (rows, counts)
+        )
         known = map(readonly_contiguous, (key_of, ranks, lengths))
         numbers = np.empty(len(rows), dtype=np.int64)
         with np.errstate(over="ignore"):
@@ -175,7 +225,11 @@ def test_items_that_fit_no_number_and_rows_without_a_rank_are_said(way: Any) -> 
 
     assert made([0, 1], [5, 5]) == made([0, 3], [5, 5]) == NO_RANK
     assert made([0, 2], [5, 5 + 2**60 - 1]) == 61
-    assert made([0, 2], [5, 5 + 2**60]) == made([0, 2], [5, 5 + 2**60 - 1], keys=4) == TOO_LONG
+    assert (
+        made([0, 2], [5, 5 + 2**60])
+        == made([0, 2], [5, 5 + 2**60 - 1], keys=4)
+        == TOO_LONG
+    )
     assert made([0, 2], [-(2**63), 2**63 - 1]) == TOO_LONG
     assert made([], []) == 0
 
@@ -183,7 +237,8 @@ def test_items_that_fit_no_number_and_rows_without_a_rank_are_said(way: Any) -> 
 def test_a_release_too_long_for_a_message_comes_in_pages_in_its_order() -> None:
     """A running histogram is written whole first, and cut only then."""
     names = [f"label-{i:03}" for i in range(200)]
-    rows, counts = [(0, name) for name in names], np.arange(200) % 7
+    rows = [(0, name) for name in names]
+    counts = np.arange(200) % 7
     values = pages(Release(np.arange(200), counts, 1.0, 5), columns(rows), 1_000)
     assert len(values) > 3 and max(map(len, values)) <= 1_000
     assert items_of(values) == in_order(rows, [*range(200)], counts, "0")
@@ -193,21 +248,27 @@ def test_a_release_too_long_for_a_message_comes_in_pages_in_its_order() -> None:
 def test_pages_are_short_enough_and_hold_every_item_once(max_bytes: int) -> None:
     """Messages over Kafka's limit could never be published; items lost at page edges are errors."""
     labels = [("x" * (i % 90) + '"\n').encode() + b"%d" % i for i in range(300)]
-    release = Items(np.zeros(300, np.int32), labels, np.arange(300, dtype=np.int64), 2.0, 5)
+    release = Items(
+        np.zeros(300, np.int32), labels, np.arange(300, dtype=np.int64), 2.0, 5
+    )
     values = pages(release, Ledger(), max_bytes)
     assert all(len(value) <= max_bytes for value in values)
     assert items_of(values) == [[labels[i].decode(), i] for i in range(299, -1, -1)]
 
 
 def test_an_answer_stands_where_the_items_would() -> None:
-    answers = Answers({0: {"query": "max", "value": 12}, 1: {"query": "max", "value": 3}}, None)
+    answers = Answers(
+        {0: {"query": "max", "value": 12}, 1: {"query": "max", "value": 3}}, None
+    )
     _, (key, value) = snapshots(tick(answers), Ledger(), ["s1", "s2"], LabelCache())
     body = json.loads(value)
     assert (key, body["query"], body["value"], body["sd"]) == ("s2", "max", 3, None)
     assert "items" not in body
 
 
-def test_numbers_without_quantiles_have_their_edges_behind_the_items_in_pages_too() -> None:
+def test_numbers_without_quantiles_have_their_edges_behind_the_items_in_pages_too() -> (
+    None
+):
     """Whole and paged snapshots have the same fields in the same order."""
     labels = Buckets((0, 10, 50)).labels
     table = columns([(0, label) for label in labels])

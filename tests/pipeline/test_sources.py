@@ -23,7 +23,8 @@ from workers.pipeline.sources import (
 )
 from workers.runtime.errors import SourcesGrown, StateRefused
 
-EU, US = SourceTopic("orders-eu", 2, "id-eu"), SourceTopic("orders-us", 3, "id-us")
+EU = SourceTopic("orders-eu", 2, "id-eu")
+US = SourceTopic("orders-us", 3, "id-us")
 BOTH = Sources((EU, US), plain=False)
 
 
@@ -63,7 +64,10 @@ def replaced(place: Place, sources: Sources) -> Place:
 @pytest.mark.parametrize(
     ("now", "words"),
     [
-        ((EU,), "are orders-eu; the state was made with orders-eu, orders-us: another set"),
+        (
+            (EU,),
+            "are orders-eu; the state was made with orders-eu, orders-us: another set",
+        ),
         (
             (EU, US, SourceTopic("z", 1, "z")),
             "are orders-eu, orders-us, z; the state was made with orders-eu, orders-us:",
@@ -73,11 +77,16 @@ def replaced(place: Place, sources: Sources) -> Place:
             (SourceTopic("orders-eu", 1, "id-eu"), US),
             "orders-eu has 1 partitions; the state was made with 2",
         ),
-        ((EU, SourceTopic("orders-us", 3, "new")), "orders-us was deleted and created again"),
+        (
+            (EU, SourceTopic("orders-us", 3, "new")),
+            "orders-us was deleted and created again",
+        ),
     ],
     ids=["fewer", "more", "another", "partitions", "id"],
 )
-def test_another_set_is_refused_by_what_differs(now: tuple[SourceTopic, ...], words: str) -> None:
+def test_another_set_is_refused_by_what_differs(
+    now: tuple[SourceTopic, ...], words: str
+) -> None:
     """Numbers would mean other partitions, or offsets other events."""
     then = decode_sources(BOTH.encoded())
     refuse_other_set(BOTH.first, then)
@@ -86,14 +95,24 @@ def test_another_set_is_refused_by_what_differs(now: tuple[SourceTopic, ...], wo
         refuse_other_set(now, then)
 
 
-def restored(directory: Path, now: Sources, then: Sources, *, told: bool) -> ContributeShard:
+def restored(
+    directory: Path, now: Sources, then: Sources, *, told: bool
+) -> ContributeShard:
     """Return `now`'s first shard over `then`'s state; not `advance_to`: left by a one-topic worker."""
     shard = Scene(directory).contribute[0]
-    shard._stream, shard._place = replace(shard._stream, sources=now), next(iter(now))
+    shard._stream = replace(shard._stream, sources=now)
+    shard._place = next(iter(now))
     shard._sources = now
-    log: dict[str, Any] = {"offset": 3, "watermark": None, "first": None, "sequences": [0]}
+    log: dict[str, Any] = {
+        "offset": 3,
+        "watermark": None,
+        "first": None,
+        "sequences": [0],
+    }
     topic_id = next(iter(then)).topic.id
-    progress = ContributeProgress(version=VERSION, sources=len(then), topic_id=topic_id, **log)
+    progress = ContributeProgress(
+        version=VERSION, sources=len(then), topic_id=topic_id, **log
+    )
     shard._set_stored = now.plain
     stored = [(SOURCES, then.encoded())] if told else []
     shard.store.open().write([*stored, (PROGRESS, msgspec.json.encode(progress))], 1)
@@ -101,14 +120,22 @@ def restored(directory: Path, now: Sources, then: Sources, *, told: bool) -> Con
     return shard
 
 
-def test_state_of_one_topic_goes_on_under_an_expression_that_means_it_alone(tmp_path: Path) -> None:
+def test_state_of_one_topic_goes_on_under_an_expression_that_means_it_alone(
+    tmp_path: Path,
+) -> None:
     """The set is then stored with the next commit."""
     one = Sources((EU,))
     assert restored(tmp_path, one, one, told=False)._set_stored
-    assert not restored(tmp_path, Sources((EU,), plain=False), one, told=False)._set_stored
+    assert not restored(
+        tmp_path, Sources((EU,), plain=False), one, told=False
+    )._set_stored
     assert restored(tmp_path, one, Sources((EU,), plain=False), told=True)._set_stored
-    with pytest.raises(StateRefused, match="orders-eu has 2 partitions; the state was made with 5"):
-        restored(tmp_path, BOTH, Sources((SourceTopic("orders-eu", 5, "id-eu"),)), told=False)
+    with pytest.raises(
+        StateRefused, match="orders-eu has 2 partitions; the state was made with 5"
+    ):
+        restored(
+            tmp_path, BOTH, Sources((SourceTopic("orders-eu", 5, "id-eu"),)), told=False
+        )
 
 
 def test_a_shard_compares_the_whole_set_with_what_its_state_has(tmp_path: Path) -> None:
@@ -119,7 +146,9 @@ def test_a_shard_compares_the_whole_set_with_what_its_state_has(tmp_path: Path) 
         restored(tmp_path, other, BOTH, told=True)
 
 
-def test_a_worker_that_begins_while_the_topic_grows_begins_again(tmp_path: Path) -> None:
+def test_a_worker_that_begins_while_the_topic_grows_begins_again(
+    tmp_path: Path,
+) -> None:
     """Another has counted fewer partitions meanwhile; a refusal would ask for a new name."""
     now = Sources((SourceTopic("orders-eu", 5, "id-eu"),), assumed=True)
     with pytest.raises(SourcesGrown, match="only 2 partitions of orders-eu"):

@@ -21,12 +21,19 @@ from workers.privacy.ceiling import charges_of, merge
 from workers.replay.offline import ReplayHistogram
 from workers.runtime.errors import StateRefused
 
-OWNERS, LABELS = 4, [f"item {i}" for i in range(40)]
+OWNERS = 4
+LABELS = [f"item {i}" for i in range(40)]
 Body = dict[str, Any]
 
 
 def configs(**changes: Any) -> list[HistogramConfig]:
-    given: Any = {"name": "h", "tick_ms": 10, "horizon": 8, "keys": "public", "max_items": 2}
+    given: Any = {
+        "name": "h",
+        "tick_ms": 10,
+        "horizon": 8,
+        "keys": "public",
+        "max_items": 2,
+    }
     given |= {"epsilon": 40.0, "delta": 0.1} | changes
     return [
         unk(**changes),
@@ -60,7 +67,9 @@ def run(config: HistogramConfig, owners: int = OWNERS) -> list[Snapshot]:
 
 def same_noise() -> Any:
     """Give every mechanism the noise of its epoch alone: the seed is equal, the id is not."""
-    return patch.object(histograms, "mechanism_id", lambda _, first, epoch: epoch.to_bytes(16))
+    return patch.object(
+        histograms, "mechanism_id", lambda _, first, epoch: epoch.to_bytes(16)
+    )
 
 
 def by_tick(snapshots: list[Snapshot]) -> dict[tuple[str, int], list[Body]]:
@@ -77,12 +86,18 @@ def test_the_parts_of_a_tick_are_the_tick_of_the_histogram_that_is_not_split(
 ) -> None:
     """Also which ticks a key has: a part without items, and one of a silent key, is published."""
     with same_noise():
-        whole, parted = (by_tick(run(configs(keys=keys, split=split)[number])) for split in (1, 3))
+        whole, parted = (
+            by_tick(run(configs(keys=keys, split=split)[number])) for split in (1, 3)
+        )
     assert whole.keys() == parted.keys()
     items_by_part = [0, 0, 0]
     for place, [one] in whole.items():
         parts = sorted(parted[place], key=lambda body: body["part"])
-        assert [(body["part"], body["parts"]) for body in parts] == [(1, 3), (2, 3), (3, 3)]
+        assert [(body["part"], body["parts"]) for body in parts] == [
+            (1, 3),
+            (2, 3),
+            (3, 3),
+        ]
         items = [item for body in parts for item in body["items"]]
         for part, body in enumerate(parts):
             items_by_part[part] += len(body["items"])
@@ -99,21 +114,29 @@ def test_one_partition_that_has_all_parts_publishes_the_same_bytes(number: int) 
     """That is how `replay` runs: it has one owner partition."""
     config = configs(split=3)[number]
     [messages] = contribute(events(), [config], owners=1)
-    given: Any = {"worker": "w", "topic": "w.h", "stream": "test", "events": {"items": "items"}}
+    given: Any = {
+        "worker": "w",
+        "topic": "w.h",
+        "stream": "test",
+        "events": {"items": "items"},
+    }
     alone = ReplayHistogram(config, build(config), key=KEY, owner=(0, 1), **given)
     replayed = Merge([alone], key=KEY, sources=2, owners=1)
     for offset, message in enumerate(messages):
         replayed.receive(message, offset)
     replayed.reached(len(messages))
     found = replayed.release().snapshots
-    assert sorted(one.value for one in found) == sorted(one.value for one in run(config))
+    assert sorted(one.value for one in found) == sorted(
+        one.value for one in run(config)
+    )
 
 
 def test_an_owner_that_crashes_publishes_its_parts_again_with_the_same_bytes() -> None:
     config = configs(split=2)[1]
     for owner, messages in enumerate(contribute(events(), [config], owners=OWNERS)):
         whole = Partition([config], 2, owner, OWNERS).run(messages)
-        partition, found = Partition([config], 2, owner, OWNERS), list[Snapshot]()
+        partition = Partition([config], 2, owner, OWNERS)
+        found = list[Snapshot]()
         for stop in range(len(messages) + 1):
             partition.go_on(messages[:stop])
             found += partition.commit(1) or []
@@ -135,16 +158,23 @@ def states(config: HistogramConfig) -> list[ReleaseProgress]:
     for owner, messages in enumerate(contribute(events(), [config], owners=OWNERS)):
         partition = Partition([config], 2, owner, OWNERS)
         partition.run(messages)
-        found.append(msgspec.json.decode(partition.store[b"progress"], type=ReleaseProgress))
+        found.append(
+            msgspec.json.decode(partition.store[b"progress"], type=ReleaseProgress)
+        )
     return found
 
 
 def test_an_epoch_is_charged_once_however_many_parts_it_has() -> None:
     whole, parted = (
-        merge(charge for state in states(unk(split=split)) for charge in charges_of("w", state))
+        merge(
+            charge
+            for state in states(unk(split=split))
+            for charge in charges_of("w", state)
+        )
         for split in (1, OWNERS)
     )
-    [one], [other] = whole, parted
+    [one] = whole
+    [other] = parted
     assert (other.cost, other.first, other.last) == (one.cost, one.first, one.last)
 
 
@@ -153,11 +183,15 @@ def test_a_changed_split_is_refused_within_a_generation() -> None:
     [stored, *_] = states(unk(split=2))
     for split in (1, 3):
         other = Partition([unk(split=split)], 2, 0, OWNERS)
-        with pytest.raises(StateRefused, match=f"split = 2 became {'null' if split == 1 else 3}"):
+        with pytest.raises(
+            StateRefused, match=f"split = 2 became {'null' if split == 1 else 3}"
+        ):
             other.merge.check(stored)
 
 
-def test_parts_that_begin_at_different_ticks_have_one_id_and_noise_of_their_own() -> None:
+def test_parts_that_begin_at_different_ticks_have_one_id_and_noise_of_their_own() -> (
+    None
+):
     """As after a new generation: each owner begins it at its own take-over."""
     config = unk(split=2, epsilon=1.0)
     one, other = (histogram_of(config, owner=(owner, 2)) for owner in range(2))

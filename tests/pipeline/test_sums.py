@@ -36,12 +36,28 @@ TICK_MS = 10
 
 
 def document(*others: Event, user: bool = False, **changes: Any) -> Event:
-    histogram = {"name": "h", "mechanism": "unk_base", "tick": "10ms", "horizon": 8, "max_items": 2}
-    histogram |= {"epsilon": 8.0, "delta": 1e-4, "keys": ["s1", "s2"], "sum": PRICE} | changes
+    histogram = {
+        "name": "h",
+        "mechanism": "unk_base",
+        "tick": "10ms",
+        "horizon": 8,
+        "max_items": 2,
+    }
+    histogram |= {
+        "epsilon": 8.0,
+        "delta": 1e-4,
+        "keys": ["s1", "s2"],
+        "sum": PRICE,
+    } | changes
     return {
         "worker": {"name": "w", "data_dir": "d", "key_file": "k"},
         "kafka": {"bootstrap": "localhost:9092"},
-        "events": {"topic": "t", "key": "shop", "items": "lines[].sku", "timestamp": "ts"}
+        "events": {
+            "topic": "t",
+            "key": "shop",
+            "items": "lines[].sku",
+            "timestamp": "ts",
+        }
         | ({"user": "who"} if user else {}),
         "privacy": {"unit": "user" if user else "event"},
         "histogram": [histogram, *others],
@@ -59,11 +75,14 @@ Exact = dict[tuple[str, str], list[int]]
 
 def some(number: int, items: int, seed: int, ticks: int = 12) -> list[Event]:
     """Return events whose items each have a mean of their own, some of them beyond the range."""
-    rng, found = random.Random(seed), list[Event]()
+    rng = random.Random(seed)
+    found = list[Event]()
     for i in range(number):
         skus = [rng.randrange(items) for _ in range(rng.choice((1, 1, 2, 3)))]
         prices = [round(rng.gauss(130 * sku / items - 20, 15), 3) for sku in skus]
-        lines = [{"sku": f"i{n}", "price": p} for n, p in zip(skus, prices, strict=True)]
+        lines = [
+            {"sku": f"i{n}", "price": p} for n, p in zip(skus, prices, strict=True)
+        ]
         at = BEGIN_MS + i * ticks * TICK_MS // number
         found.append({"shop": rng.choice(("s1", "s2")), "ts": at, "lines": lines})
     for event in found:  # after all that is drawn above
@@ -80,7 +99,12 @@ def clamped(price: float) -> int:
 
 
 def by_hand(
-    events: Iterable[Event], epoch: int, most: int = 1, *, count: bool = False, user: bool = False
+    events: Iterable[Event],
+    epoch: int,
+    most: int = 1,
+    *,
+    count: bool = False,
+    user: bool = False,
 ) -> Exact:
     """Return how often every item counts in an epoch, and what its numbers add up to.
 
@@ -92,7 +116,8 @@ def by_hand(
     for place, event in enumerate(events):
         if (event["ts"] // TICK_MS) // 8 != epoch:
             continue
-        first, often = dict[str, int](), Counter[str]()
+        first = dict[str, int]()
+        often = Counter[str]()
         for line in event["lines"]:
             first.setdefault(line["sku"], clamped(line["price"]))
             often[line["sku"]] += line["qty"] if count else 1
@@ -111,7 +136,8 @@ def by_hand(
 
 def messages(given: Settings, events: list[Event], batch: int = 50) -> list[bytes]:
     reader = source_reader_of(given, reader_of(given), 0, [(0, 1)])
-    intake, sequences = Intake(lanes(given), 0, KEY, sums=sums(given.histograms)), [0]
+    intake = Intake(lanes(given), 0, KEY, sums=sums(given.histograms))
+    sequences = [0]
     found: list[Message] = []
     for first in [*range(0, len(events), batch), len(events)]:
         part = [json.dumps(event).encode() for event in events[first : first + batch]]
@@ -126,7 +152,9 @@ def messages(given: Settings, events: list[Event], batch: int = 50) -> list[byte
     return [message.encoded() for message in found]
 
 
-def last_of_epochs(snapshots: Iterable[Any]) -> dict[tuple[int, str], Mapping[str, Any]]:
+def last_of_epochs(
+    snapshots: Iterable[Any],
+) -> dict[tuple[int, str], Mapping[str, Any]]:
     """Return the last snapshot of each epoch and key, by the number of epochs since 1970."""
     found: dict[tuple[int, str], list[Any]] = {}
     for one in map(json.loads, (snapshot.value for snapshot in snapshots)):
@@ -143,8 +171,10 @@ def no_noise(counter: NoiseCounter, *args: Any) -> Longs:
 
 def test_without_noise_sums_and_totals_are_exact_also_across_crashes() -> None:
     """Every commit is a restart: all state is read back, and sections that wait are sent again."""
-    given, events = settings(total_share=0.1), some(600, 9, seed=1)
-    sent, partition = messages(given, events), Partition(given.histograms, sources=1)
+    given = settings(total_share=0.1)
+    events = some(600, 9, seed=1)
+    sent = messages(given, events)
+    partition = Partition(given.histograms, sources=1)
     snapshots: list[Any] = []
     with patch("workers.mechanisms.counters.lifted.LiftedColumns.at", no_noise):
         while True:
@@ -172,10 +202,17 @@ def test_a_number_is_added_as_often_as_its_item_counts(user: bool, count: bool) 
     """Another histogram serves more stream keys with the same bounds, from the same counts."""
     own: dict[str, Any] = {"max_count": 3} | ({"count": "lines[].qty"} if count else {})
     own |= {"max_items_per_user": 5} if user else {}
-    plain = {"name": "plain", "mechanism": "unk_base", "tick": "10ms", "horizon": 8, "max_items": 2}
+    plain = {
+        "name": "plain",
+        "mechanism": "unk_base",
+        "tick": "10ms",
+        "horizon": 8,
+        "max_items": 2,
+    }
     plain |= own | {"epsilon": 8.0, "delta": 1e-4, "keys": ["s1", "s2"]}
     given = settings(plain, user=user, **own, keys=["s2"], total_share=0.1)
-    events, checked = some(600, 6, seed=5), 0
+    events = some(600, 6, seed=5)
+    checked = 0
     with patch("workers.mechanisms.counters.lifted.LiftedColumns.at", no_noise):
         snapshots = Partition(given.histograms, sources=1).run(messages(given, events))
     of_sums = [one for one in snapshots if one.topic.endswith(".h")]
@@ -183,24 +220,34 @@ def test_a_number_is_added_as_often_as_its_item_counts(user: bool, count: bool) 
         exact = by_hand(events, epoch, 3, user=user, count=count)
         mine = {sku: numbers for (shop, sku), numbers in exact.items() if shop == key}
         assert snapshot["all_items"]["count"] == sum(n for n, _ in mine.values())
-        for (sku, n), (total, *_) in zip(snapshot["items"], snapshot["sums"], strict=True):
+        for (sku, n), (total, *_) in zip(
+            snapshot["items"], snapshot["sums"], strict=True
+        ):
             assert [n, total] == [mine[sku][0], mine[sku][1] / 1_000]
             checked += 1
     assert checked >= 6
 
 
 def test_all_steps_of_an_item_of_an_event_are_bounded() -> None:
-    with pytest.raises(ValueError, match="max_count = 2075: with 482 steps of sum at most 2,074$"):
+    with pytest.raises(
+        ValueError, match="max_count = 2075: with 482 steps of sum at most 2,074$"
+    ):
         settings(max_count=2_075)
     assert settings(max_count=2_074).histograms[0].lanes[1].max_count <= 1_000_000
 
 
 def covered(given: Settings, sent: list[bytes], exact: Exact) -> tuple[float, int]:
     """Return the share of items whose interval holds the exact mean, and their number."""
-    found, hits, n = last_of_epochs(Partition(given.histograms, sources=1).run(sent)), 0, 0
+    found = last_of_epochs(Partition(given.histograms, sources=1).run(sent))
+    hits = 0
+    n = 0
     for key in given.histograms[0].keys:
         snapshot = found[EPOCH, key]
-        sums = dict(zip((label for label, _ in snapshot["items"]), snapshot["sums"], strict=True))
+        sums = dict(
+            zip(
+                (label for label, _ in snapshot["items"]), snapshot["sums"], strict=True
+            )
+        )
         for (shop, sku), (times, total) in exact.items():
             if shop == key and sku in sums:
                 _, _, low, high = sums[sku]
@@ -221,18 +268,19 @@ def test_the_means_of_2000_items_lie_within_their_intervals(mechanism: str) -> N
             "count": "lines[].qty",
             "max_count": 3,
         }
-    given, most = (
-        settings(mechanism=mechanism, epsilon=40.0, **weights),
-        weights.get("max_count", 1),
-    )
+    given = settings(mechanism=mechanism, epsilon=40.0, **weights)
+    most = weights.get("max_count", 1)
     events = some(40_000, 1_000, seed=2, ticks=8)
-    sent, exact = messages(given, events, 10_000), by_hand(events, EPOCH, most, count=most > 1)
+    sent = messages(given, events, 10_000)
+    exact = by_hand(events, EPOCH, most, count=most > 1)
     share, n = covered(given, sent, exact)
     assert n > 1_900 and 0.93 < share < 0.975, (share, n)
     # Control: intervals for half the noise.
     own = Means.intervals
     with patch.object(
-        Means, "intervals", lambda self, n, d, sd, sums: own(self, n, d, sd / 2, sums / 2)
+        Means,
+        "intervals",
+        lambda self, n, d, sd, sums: own(self, n, d, sd / 2, sums / 2),
     ):
         halved, _ = covered(given, sent, exact)
     assert halved < 0.85, halved
@@ -240,13 +288,20 @@ def test_the_means_of_2000_items_lie_within_their_intervals(mechanism: str) -> N
 
 @pytest.mark.parametrize("true_mean", [-20, 0, 40.25, 90, 100.5])
 @pytest.mark.parametrize("count", [1, 3, 30, 300])
-def test_an_interval_holds_the_mean_whatever_the_count(count: int, true_mean: float) -> None:
+def test_an_interval_holds_the_mean_whatever_the_count(
+    count: int, true_mean: float
+) -> None:
     """Also where noise exceeds the count. 20,000 draws: 0.945 is 3 standard errors below 0.95."""
-    means, rng, n = Means(parse_sum(PRICE)), np.random.default_rng(count), 20_000
+    means = Means(parse_sum(PRICE))
+    rng = np.random.default_rng(count)
+    n = 20_000
     theta = (true_mean - 40.25) / 0.125
-    sd, of_sums = 20.0, 20.0 * means.steps
+    sd = 20.0
+    of_sums = 20.0 * means.steps
     counts = count + np.floor(rng.normal(0, sd, n) + 0.5).astype(np.int64)
-    centred = round(theta * count) + np.floor(rng.normal(0, of_sums, n) + 0.5).astype(np.int64)
+    centred = round(theta * count) + np.floor(rng.normal(0, of_sums, n) + 0.5).astype(
+        np.int64
+    )
     mean, low, high = means.intervals(counts, centred, sd, of_sums)
     assert ((low <= true_mean) & (true_mean <= high)).mean() > 0.945
     known = ~np.isnan(mean)
@@ -261,34 +316,47 @@ def test_an_error_of_sums_has_the_same_digits_in_any_unit(unit: int) -> None:
     range_ = {"from": 0, "to": float(f"5e{unit}"), "step": float(f"1e{unit - 2}")}
     means = Means(parse_sum({"field": "x"} | range_))
     in_ones = Means(parse_sum({"field": "x", "from": 0, "to": 5, "step": 0.01}))
-    sd, of_sums = 45.2682, 20_314.123456
+    sd = 45.2682
+    of_sums = 20_314.123456
     published = means.head(sd, of_sums)["sd"]
     assert published == pytest.approx(means.sd(sd, of_sums), rel=5.1e-9)
-    assert published == pytest.approx(in_ones.head(sd, of_sums)["sd"] * 10.0**unit, rel=1e-12)
+    assert published == pytest.approx(
+        in_ones.head(sd, of_sums)["sd"] * 10.0**unit, rel=1e-12
+    )
     assert of_sums <= means.centred_sd(sd, published) <= 1.01 * of_sums
     config = unk(
-        horizon=32, windows=(300_000,), tick_ms=10_000, sum=parse_sum({"field": "x"} | range_)
+        horizon=32,
+        windows=(300_000,),
+        tick_ms=10_000,
+        sum=parse_sum({"field": "x"} | range_),
     )
     mechanism: Any = build(config)
     stated: Any = Windows(config, mechanism).at(31)["windows"]
     [window] = stated
-    change = means.sd(mechanism.difference_sd(31, 1), mechanism.of_sums.difference_sd(31, 1))
+    change = means.sd(
+        mechanism.difference_sd(31, 1), mechanism.of_sums.difference_sd(31, 1)
+    )
     assert window["sum_sd"] == pytest.approx(change, rel=5.1e-9)
 
 
 def test_nothing_is_computed_for_counts_that_noise_exceeds() -> None:
     """However much larger it is; a warning of an overflow would fail this test."""
     means = Means(parse_sum(PRICE))
-    counts, centred = np.array([-5, 0, 7]), np.array([2**62, 0, -(2**62)])
+    counts = np.array([-5, 0, 7])
+    centred = np.array([2**62, 0, -(2**62)])
     mean, low, high = means.intervals(counts, centred, 1e100, 1e100)
     assert np.isnan(mean).all()
     assert (low == -20.0).all() and (high == 100.5).all()
 
 
 def test_a_sum_is_rounded_once_however_large() -> None:
-    means = Means(parse_sum({"field": "x", "from": 0.001, "to": 999.001, "step": 0.001}))
-    counts, centred = np.array([3, 10**13, -4]), np.array([-2_996_998, 10**18 + 1, 7])
-    middle, half = Fraction("499.501"), Fraction("0.0005")
+    means = Means(
+        parse_sum({"field": "x", "from": 0.001, "to": 999.001, "step": 0.001})
+    )
+    counts = np.array([3, 10**13, -4])
+    centred = np.array([-2_996_998, 10**18 + 1, 7])
+    middle = Fraction("499.501")
+    half = Fraction("0.0005")
     pairs = zip(counts.tolist(), centred.tolist(), strict=True)
     wanted = [float(middle * n + half * d) for n, d in pairs]
     assert means.sums(counts, centred).tolist() == wanted
@@ -297,7 +365,8 @@ def test_a_sum_is_rounded_once_however_large() -> None:
 def test_pages_keep_items_and_their_sums_together() -> None:
     """A reader that joins pages gets what one page of any length would have."""
     labels = [f"label {i}" for i in range(60)]
-    ledger, text = Ledger(), [label.encode() for label in labels]
+    ledger = Ledger()
+    text = [label.encode() for label in labels]
     ledger.append(KEY.tags("s", text), np.zeros(60, np.int32), Texts.of(text))
     counts = np.arange(60) * 7
     release = Release(
@@ -320,11 +389,16 @@ def test_sums_have_noise_of_their_own() -> None:
     found = last_of_epochs(partition.run(messages(given, some(20, 3, seed=4))))
     [config] = given.histograms
     assert config.sum is not None
-    of_counts, of_sums = [], []
+    of_counts = []
+    of_sums = []
     snapshot = found[max(found)]
-    for (_, count), (total, *_) in zip(snapshot["items"], snapshot["sums"], strict=True):
+    for (_, count), (total, *_) in zip(
+        snapshot["items"], snapshot["sums"], strict=True
+    ):
         of_counts.append(count)
-        of_sums.append(float((Decimal(repr(total)) - Decimal("40.25") * count) / Decimal("0.125")))
+        of_sums.append(
+            float((Decimal(repr(total)) - Decimal("40.25") * count) / Decimal("0.125"))
+        )
     # Of 400 independent pairs, a correlation beyond 0.2 has probability 6e-5.
     assert abs(np.corrcoef(of_counts, of_sums)[0, 1]) < 0.2
     ratio = np.std(of_sums) / np.std(of_counts)

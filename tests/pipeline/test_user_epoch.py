@@ -45,9 +45,13 @@ def digest(user: int) -> tuple[int, int]:
 def take(epoch: UserEpoch, events: list[Event], *, ones: bool = False) -> list[int]:
     number = np.array([len(rows) for _, rows in events], dtype=np.int64)
     rows = [row for _, rows in events for row in rows]
-    users = np.array([digest(user) for user, _ in events], dtype=np.uint64).reshape(-1, 2)
+    users = np.array([digest(user) for user, _ in events], dtype=np.uint64).reshape(
+        -1, 2
+    )
     pairs = np.array([pair for pair, _ in rows], dtype=np.uint64)
-    amounts: NDArray[np.int64] = np.array([] if ones else [n for _, n in rows], dtype=np.int64)
+    amounts: NDArray[np.int64] = np.array(
+        [] if ones else [n for _, n in rows], dtype=np.int64
+    )
     counted = np.zeros(len(rows), dtype=np.int64)
     at = np.cumsum(number) - number
     batch = Batch(users, at, number, pairs, amounts)
@@ -61,7 +65,11 @@ def flat(constant: int) -> Any:
 
 @pytest.mark.slow
 @settings(max_examples=300)
-@given(st.lists(st.lists(EVENT, max_size=12), max_size=6), st.integers(1, 4), st.integers(1, 3))
+@given(
+    st.lists(st.lists(EVENT, max_size=12), max_size=6),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
 def test_what_counts_is_what_a_dictionary_says(
     batches: list[list[Event]], most: int, max_count: int
 ) -> None:
@@ -82,17 +90,28 @@ def test_many_users_and_pairs_over_many_blocks_are_exact() -> None:
 
         def visit() -> Event:
             user = int(rng.zipf(1.3)) % 3_000
-            return user, [(int(p), int(rng.integers(0, 3))) for p in rng.integers(0, 9, 3)]
+            return user, [
+                (int(p), int(rng.integers(0, 3))) for p in rng.integers(0, 9, 3)
+            ]
 
         batches = [[visit() for _ in range(4_000)] for _ in range(3)]
         epoch = UserEpoch(lane(most, max_count), keeps=False)
-        assert [n for b in batches for n in take(epoch, b)] == by_hand(batches, most, max_count)
+        assert [n for b in batches for n in take(epoch, b)] == by_hand(
+            batches, most, max_count
+        )
 
 
 def test_without_amounts_each_row_is_one() -> None:
     """Most streams count occurrences; no column of ones is made for them."""
     events = [(1, [(1, 1), (2, 1), (1, 1)]), (2, [(1, 1)]), (1, [(1, 1), (3, 1)])]
-    assert take(UserEpoch(lane(2, 2), keeps=False), events, ones=True) == [1, 1, 1, 1, 0, 0]
+    assert take(UserEpoch(lane(2, 2), keeps=False), events, ones=True) == [
+        1,
+        1,
+        1,
+        1,
+        0,
+        0,
+    ]
 
 
 def test_no_user_moves_what_another_counts_even_with_the_same_pairs() -> None:
@@ -110,7 +129,9 @@ def test_uncompiled_and_where_all_hashes_collide_the_same_counts(
     if not compiled:
         indexing = "user_slot", "pair_slot", "index_users", "index_pairs"
         for name in ("mark", "number_users", "count_pairs", "entries", *indexing):
-            monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
+            monkeypatch.setattr(
+                kernels, name, cast(Any, getattr(kernels, name)).py_func
+            )
     rng = np.random.default_rng(4)
 
     def visit() -> Event:
@@ -132,10 +153,13 @@ def test_hashes_differ_with_the_seed_and_spread_over_all_slots() -> None:
     words = np.arange(4_096, dtype=np.uint64)
 
     def slots(seed: int) -> NDArray[np.int64]:
-        spread = [int(kernels.spread(word, np.uint64(0), np.uint64(seed))) for word in words]
+        spread = [
+            int(kernels.spread(word, np.uint64(0), np.uint64(seed))) for word in words
+        ]
         return np.array([(value >> 32) & 4_095 for value in spread])
 
-    one, other = slots(1), slots(2)
+    one = slots(1)
+    other = slots(2)
     assert np.count_nonzero(one == other) < 30
     # Of 4,096 balls in as many urns 63 % of the urns have one; the standard deviation is 0.5 %.
     assert 0.60 < len(set(one.tolist())) / 4_096 < 0.66

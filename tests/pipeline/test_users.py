@@ -50,13 +50,17 @@ def columns(visits: Sequence[Visit]) -> Events:
 def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[Contributed]:
     """Return what counts of visits, whose times are relative to the lane's start."""
     marks = accumulate((lane.start_ms + time for *_, time in visits), max)
-    events = ({"who": user, "key": key, "items": items} for user, key, items, _ in visits)
+    events = (
+        {"who": user, "key": key, "items": items} for user, key, items, _ in visits
+    )
     return of_users([lane], zip(events, marks, strict=True))
 
 
 class Source:
     def __init__(self, lanes: Sequence[Lane]) -> None:
-        self.lanes, self.store, self.offset = lanes, Store(None, Changelog("state", 0)).open(), 0
+        self.lanes = lanes
+        self.store = Store(None, Changelog("state", 0)).open()
+        self.offset = 0
         self.total: Counter[Contributed] = Counter()
         self.watermark: int | None = None
         self.first: int | None = None
@@ -72,7 +76,8 @@ class Source:
         self.total += contents(message for _, message in said)
         self.offset += 1
         self.store.write(changes, self.offset)
-        self.watermark, self.first = self.intake.watermark, self.intake.first
+        self.watermark = self.intake.watermark
+        self.first = self.intake.first
 
     def run(self, visits: Sequence[Visit]) -> Counter[Contributed]:
         self.intake.add(columns(visits))
@@ -139,14 +144,20 @@ def test_many_users_are_counted_alike_in_memory_and_with_a_store() -> None:
     """Tables grow many times, and a restored table equals the counted one."""
     rng = random.Random(5)
     names = [f"u{rng.randrange(900)}" for _ in range(6_000)]
-    visits = [(user, "k", rng.choices("abcdefgh", k=3), i // 20) for i, user in enumerate(names)]
-    stored, held = Source([WEIGHTED]), Intake([WEIGHTED], 0, KEY)
+    visits = [
+        (user, "k", rng.choices("abcdefgh", k=3), i // 20)
+        for i, user in enumerate(names)
+    ]
+    stored = Source([WEIGHTED])
+    held = Intake([WEIGHTED], 0, KEY)
     total: Counter[Contributed] = Counter()
     for at in range(0, len(visits), 700):
         stored.run(visits[at : at + 700])
         stored.restart()
         held.add(columns(visits[at : at + 700]))
-        total += contents(message for _, message in held.commit(source=0, sequences=[0], offset=0))
+        total += contents(
+            message for _, message in held.commit(source=0, sequences=[0], offset=0)
+        )
     assert stored.total == total == by_hand(visits, WEIGHTED)
     users: Any = held._users  # only those of the epoch that is open
     assert [epoch for _, epoch in users._epochs] == [7]
@@ -169,12 +180,16 @@ def test_nothing_counts_in_an_epoch_whose_users_are_forgotten() -> None:
     """Fail closed: users would count again. The intake never asks, as the ticks are closed."""
     held = Users([LANE])
     ones = np.ones(3, np.int64)
-    batch = Batch(np.ones((3, 2), np.uint64), np.arange(3), ones, np.ones(3, np.uint64), ones)
+    batch = Batch(
+        np.ones((3, 2), np.uint64), np.arange(3), ones, np.ones(3, np.uint64), ones
+    )
     held.committed(40)
     assert held.charge(LANE, np.array([0, 1, -1]), batch).tolist() == [0, 1, 0]
 
 
-def test_blocks_of_past_epochs_are_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_past_epochs_are_deleted_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Unbounded state fills the disk; deleting everything at once exceeds one transaction."""
     monkeypatch.setattr(module, "DELETIONS_MAX", 4)
     monkeypatch.setattr(module, "TAIL_ROWS", 1)
@@ -192,7 +207,9 @@ def test_blocks_of_past_epochs_are_deleted_in_steps(monkeypatch: pytest.MonkeyPa
     for i in range(4):
         source.run([(f"u{i}", "k", ["a"], 79)])
     source.run([("v", "k", [], 80)])
-    assert len(list(source.store.items(b"U"))) == 3  # of five, 33 bytes each, the first two
+    assert (
+        len(list(source.store.items(b"U"))) == 3
+    )  # of five, 33 bytes each, the first two
 
 
 def test_pairs_of_another_version_are_refused() -> None:
@@ -201,7 +218,9 @@ def test_pairs_of_another_version_are_refused() -> None:
     source.run([("u", "k", ["a"], 5)])
     ((name, value),) = source.store.items(b"U")
     changed = value[:29] + b"\2\0\0\0"
-    others = [(other, "another version") for other in (b"\x02" + value[1:], value[:-1], b"")]
+    others = [
+        (other, "another version") for other in (b"\x02" + value[1:], value[:-1], b"")
+    ]
     for broken, says in (*others, (changed, "more than their settings allow")):
         store = Store(None, Changelog("state", 0)).open()
         store.write([(name, broken)], 1)
@@ -209,7 +228,9 @@ def test_pairs_of_another_version_are_refused() -> None:
             Users([LANE], store).restore(5)
 
 
-def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_partition() -> None:
+def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_partition() -> (
+    None
+):
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
     reader = SourceReader(event_reader(events, "who"), ANY, earliest_ms=0)
     good = [b'{"shop":"s","q":["a"],"who":"ann"}', b'{"shop":"s","q":["a"],"who":17}']
@@ -227,7 +248,9 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
     [elsewhere] = rejects
     assert elsewhere == Reject(0, "user's records belong in another partition")
     long = b'{"shop":"s","q":["a"],"who":"' + b"x" * 1025 + b'"}'
-    assert [r.reason for r in one(reader.read(Records.of([long])))[1]] == ["label too long"]
+    assert [r.reason for r in one(reader.read(Records.of([long])))[1]] == [
+        "label too long"
+    ]
     by_key = event_reader(msgspec.structs.replace(events, user="$key"), "$key")
     keyed = SourceReader(by_key, ANY, earliest_ms=0)
     found, rejects = one(keyed.read(Records.of([good[0], good[0]], [b"ann", None])))
@@ -248,7 +271,12 @@ def configs() -> Iterator[KnownBaseConfig | UnkBaseConfig]:
     for counter in ("lifted", "tree"):
         shared: Any = {"name": "h", "tick_ms": 10, "horizon": 8, "keys": "public"}
         shared["counter"] = counter
-        shared |= {"max_items": 1, "max_items_per_user": 7, "epsilon": 1.0, "delta": 1e-6}
+        shared |= {
+            "max_items": 1,
+            "max_items_per_user": 7,
+            "epsilon": 1.0,
+            "delta": 1e-6,
+        }
         yield UnkBaseConfig(**shared)
         yield KnownBaseConfig(domain=("a", "b"), **shared)
 
@@ -258,7 +286,9 @@ def test_a_user_with_m_items_costs_what_an_event_with_m_items_costs() -> None:
     weighted = [msgspec.structs.replace(config, max_count=3) for config in configs()]
     for config in (*configs(), *weighted):
         of_users = build(config, "user")
-        of_events = build(msgspec.structs.replace(config, max_items=7, max_items_per_user=None))
+        of_events = build(
+            msgspec.structs.replace(config, max_items=7, max_items_per_user=None)
+        )
         assert of_users.guarantee.unit == "user"
         for t in range(1, 9):
             assert of_users.sd(t) == of_events.sd(t) > build(config).sd(t)
@@ -268,6 +298,16 @@ def test_a_user_with_m_items_costs_what_an_event_with_m_items_costs() -> None:
 
 def test_mechanisms_whose_cost_is_not_a_sum_over_items_do_not_protect_users() -> None:
     """A user takes part in a top-k pick at every tick with an item of theirs."""
-    known = {name for name, kind in MECHANISMS.items() if kind.__struct_config__.tag in PER_ITEM}
-    assert known == {"known_base", "unk_base", "known_gauss", "positive_gauss", "positive_laplace"}
+    known = {
+        name
+        for name, kind in MECHANISMS.items()
+        if kind.__struct_config__.tag in PER_ITEM
+    }
+    assert known == {
+        "known_base",
+        "unk_base",
+        "known_gauss",
+        "positive_gauss",
+        "positive_laplace",
+    }
     assert all(protects_users(config) for config in configs())

@@ -25,7 +25,11 @@ OWN: list[dict[str, Any]] = [
     {"max_count": 9},
     {"items": "country", "where": [{"field": "type", "in": ["purchase"]}]},
     {"items": "page.type", "key": "$all", "where": [{"field": "type", "in": ["view"]}]},
-    {"items": "total", "buckets": [0, 10, 100], "where": [{"field": "total", "exists": True}]},
+    {
+        "items": "total",
+        "buckets": [0, 10, 100],
+        "where": [{"field": "total", "exists": True}],
+    },
 ]
 
 
@@ -38,7 +42,9 @@ def worker(own: list[dict[str, Any]], user: str | None = None, **events: Any) ->
     return given, reader, Intake(lanes(given), 0, KEY)
 
 
-def counted(messages: list[tuple[int, Message]], given: Settings) -> list[Counter[tuple[str, str]]]:
+def counted(
+    messages: list[tuple[int, Message]], given: Settings
+) -> list[Counter[tuple[str, str]]]:
     found = [Counter[tuple[str, str]]() for _ in given.histograms]
     for what, n in contents(message for _, message in messages).items():
         for histogram, config in enumerate(given.histograms):
@@ -56,7 +62,14 @@ def read(reader: SourceReader, *events: dict[str, Any]) -> tuple[Events, list[Re
 
 
 LINES = [{"sku": "a", "qty": 2}, {"sku": "b", "qty": 1}]
-ORDER = {"shop": 1, "type": "purchase", "country": "at", "lines": LINES, "total": 10, "ts": 5}
+ORDER = {
+    "shop": 1,
+    "type": "purchase",
+    "country": "at",
+    "lines": LINES,
+    "total": 10,
+    "ts": 5,
+}
 PAGE = {"shop": 2, "type": "view", "page": {"type": "home"}, "ts": 6}
 
 
@@ -82,7 +95,10 @@ def test_an_event_is_accepted_whole_or_not_at_all() -> None:
     others = bad | {"type": "refund"}, PAGE | {"page": 5}, PAGE | {"country": 1.5}
     events, rejects = read(reader, bad, *others)
     assert [(reject.index, reject.reason) for reject in rejects] == [
-        (0, "field 'country' has an item that is not a string, whole number or boolean"),
+        (
+            0,
+            "field 'country' has an item that is not a string, whole number or boolean",
+        ),
         (2, "field 'page' is not an object"),
     ]
     intake.add(events)
@@ -95,17 +111,23 @@ def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
     """Time advances for all; events without a time, or too far ahead, are ignored."""
     given, reader, intake = worker(OWN[1:2])
     other = {"type": "refund", "ts": 25_000}
-    no_time, wrong_time = {"type": "refund"}, {"ts": "soon"}
+    no_time = {"type": "refund"}
+    wrong_time = {"ts": "soon"}
     batch = records({"type": "x", "ts": 3, "country": 1.5}, other, no_time, wrong_time)
     events, rejects = one(reader.read(batch, latest_ms=30_000))
     assert (rejects, events.times.tolist()) == ([], [3, 25_000])
     intake.add(events)
     assert intake.watermark == 25_000 and intake.has_closed_tick()
     messages = intake.commit(source=0, sequences=[0], offset=4)
-    assert counted(messages, given) == [{}] and not any(message.sections for _, message in messages)
+    assert counted(messages, given) == [{}] and not any(
+        message.sections for _, message in messages
+    )
     ahead = records(other | {"ts": 30_001}, ORDER | {"ts": 30_001})
     events, rejects = one(reader.read(ahead, latest_ms=30_000))
-    assert (len(events), [reject.reason for reject in rejects]) == (0, ["dated too far ahead"])
+    assert (len(events), [reject.reason for reject in rejects]) == (
+        0,
+        ["dated too far ahead"],
+    )
 
 
 def test_each_histogram_serves_its_own_keys() -> None:
@@ -126,7 +148,11 @@ def test_users_are_bounded_in_each_lane_by_itself() -> None:
     own.append({"items": "country", "max_items_per_user": 1})
     given, reader, intake = worker(own, user="who")
     of_17 = ORDER | {"who": 17}
-    more = {"lines": [{"sku": "c", "qty": 5}]}, {"country": "cz"}, {"who": "ann", "country": "cz"}
+    more = (
+        {"lines": [{"sku": "c", "qty": 5}]},
+        {"country": "cz"},
+        {"who": "ann", "country": "cz"},
+    )
     shopping = records(of_17, *(of_17 | changes for changes in more))
     events, rejects = one(reader.read(shopping))
     assert not rejects

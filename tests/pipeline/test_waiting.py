@@ -14,15 +14,23 @@ LANE = Lane(1000, 0, 3, 1)
 
 
 def part(tick: int) -> Section:
-    return Section(LANE, tick, [f"key {tick}"], [1], b"\x01\x00", b"a", 1, bytes([tick]), b"")
+    return Section(
+        LANE, tick, [f"key {tick}"], [1], b"\x01\x00", b"a", 1, bytes([tick]), b""
+    )
 
 
-def test_beyond_the_limit_parts_lie_in_a_file_whose_room_is_used_again(tmp_path: Path) -> None:
+def test_beyond_the_limit_parts_lie_in_a_file_whose_room_is_used_again(
+    tmp_path: Path,
+) -> None:
     """A slow partition uses only the disk that its waiting data needs."""
     held = WaitingSections(tmp_path, part(1).nbytes)
     for tick in (1, 2, 3):
         held.add(tick, part(tick))
-    assert [held.get(LANE, tick) for tick in (1, 2, 3)] == [[part(1)], [part(2)], [part(3)]]
+    assert [held.get(LANE, tick) for tick in (1, 2, 3)] == [
+        [part(1)],
+        [part(2)],
+        [part(3)],
+    ]
     spilled = held.spilled_bytes
     assert spilled > 0 and held.first_offset(9) == 1
     held.drop_before(LANE, 4)
@@ -45,10 +53,17 @@ def test_what_a_full_disk_does_not_take_stays_in_memory_until_there_is_room(
         held.add(3, part(3))
         assert held.held_bytes == part(2).nbytes + part(3).nbytes
     held._file = room
-    assert [held.get(LANE, tick) for tick in (1, 2, 3)] == [[part(1)], [part(2)], [part(3)]]
+    assert [held.get(LANE, tick) for tick in (1, 2, 3)] == [
+        [part(1)],
+        [part(2)],
+        [part(3)],
+    ]
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     held.add(4, part(4))
-    assert held.get(LANE, 4) == [part(4)] and held.held_bytes == part(2).nbytes + part(3).nbytes
+    assert (
+        held.get(LANE, 4) == [part(4)]
+        and held.held_bytes == part(2).nbytes + part(3).nbytes
+    )
     first, second = (record.getMessage() for record in caplog.records)
     assert "cannot be written: No space left on device. They stay in memory" in first
     assert "can be written again" in second

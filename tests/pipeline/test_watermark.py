@@ -48,7 +48,8 @@ def test_the_first_tick_is_at_most_ten_million_ticks_back() -> None:
 
 def test_replayed_years_are_kept_where_ticks_are_wide_or_begin_later() -> None:
     """Few ticks need publishing then; and a file has no clock."""
-    wide, later = Lane(3_600_000, 0, 1, 1), Lane(1_000, NOW_MS - DAY_MS, 1, 1)
+    wide = Lane(3_600_000, 0, 1, 1)
+    later = Lane(1_000, NOW_MS - DAY_MS, 1, 1)
     by_clock = [([wide], NOW_MS), ([later], NOW_MS), ([wide, later], NOW_MS)]
     for lanes, read_ms in (*by_clock, ([LANE], None)):
         intake = Intake(lanes, 0, KEY, max_behind_ms=7 * DAY_MS)
@@ -73,25 +74,40 @@ CUTS = st.lists(st.integers(0, 40), max_size=5)
 
 
 @given(
-    TIMES, CUTS, CUTS, st.integers(0, 60), st.sampled_from([0, 3]), st.sampled_from([None, 60, 200])
+    TIMES,
+    CUTS,
+    CUTS,
+    st.integers(0, 60),
+    st.sampled_from([0, 3]),
+    st.sampled_from([None, 60, 200]),
 )
 def test_events_sent_on_by_user_are_refused_as_if_they_were_not(
-    times: list[int], cuts: list[int], other: list[int], most: int, grace: int, read_ms: int | None
+    times: list[int],
+    cuts: list[int],
+    other: list[int],
+    most: int,
+    grace: int,
+    read_ms: int | None,
 ) -> None:
     """The origin decides and tells with the event; batch cuts of either stage do not matter."""
     plain = Intake([Lane(10, 0, 1, 1)], grace, KEY, max_behind_ms=most)
-    wanted = plain.add(columns([("k", ["a"], time) for time in times]), read_ms).tolist()
+    wanted = plain.add(
+        columns([("k", ["a"], time) for time in times]), read_ms
+    ).tolist()
 
     def bounds(at: list[int]) -> list[int]:
         return sorted({0, len(times), *(cut % (len(times) + 1) for cut in at)})
 
-    origin, said = Watermark([Lane(10, 0, 1, 1)], grace, most), np.full(len(times), NO_TIME)
+    origin = Watermark([Lane(10, 0, 1, 1)], grace, most)
+    said = np.full(len(times), NO_TIME)
     for start, stop in pairwise(bounds(cuts)):
         dated = np.array(times[start:stop], dtype=np.int64)
         counts = origin.advance_by(dated, read_ms)
         late = counts > dated  # as `RekeyShard` says it
         said[start:stop][late] = counts[late]
-    intake, by, found = Intake([Lane(10, 0, 1, 1)], grace, KEY, max_behind_ms=most), reader(), []
+    intake = Intake([Lane(10, 0, 1, 1)], grace, KEY, max_behind_ms=most)
+    by = reader()
+    found = []
     for start, stop in pairwise(bounds(other)):
         events = columns([("k", ["a"], time) for time in times[start:stop]], by)
         found += (start + intake.add(events, read_ms, said[start:stop])).tolist()

@@ -50,7 +50,9 @@ def numbers_at(
         return np.zeros(ITEMS)
     by_label = dict(bodies[tick]["items"])
     if error == "sum_sd":
-        by_label = dict(zip(by_label, (row[0] for row in bodies[tick]["sums"]), strict=True))
+        by_label = dict(
+            zip(by_label, (row[0] for row in bodies[tick]["sums"]), strict=True)
+        )
     return np.array([by_label[label] for label in DOMAIN])
 
 
@@ -62,12 +64,17 @@ def numbers_at(
         known(windows=(40,), counter="sqrt"),
         known(windows=(10, 40), sum=SUM),
         MECHANISMS["meta"](
-            **COMMON | {"domain": DOMAIN, "algorithm": "known_gauss", "windows": (10, 40, 110)}
+            **COMMON
+            | {"domain": DOMAIN, "algorithm": "known_gauss", "windows": (10, 40, 110)}
         ),
     ],
-    ids=lambda config: f"{config.mechanism} {config.counter}{' sum' if config.sum else ''}",
+    ids=lambda config: (
+        f"{config.mechanism} {config.counter}{' sum' if config.sum else ''}"
+    ),
 )
-def test_two_snapshots_differ_by_noise_of_the_stated_sd(config: HistogramConfig) -> None:
+def test_two_snapshots_differ_by_noise_of_the_stated_sd(
+    config: HistogramConfig,
+) -> None:
     """Counts and sums: subtract the snapshot `ticks` before, or nothing at the epoch's start."""
     bodies = snapshots(config)
     assert sorted(bodies) == list(range(1, TICKS + 1))
@@ -91,11 +98,16 @@ def test_two_snapshots_differ_by_noise_of_the_stated_sd(config: HistogramConfig)
 def test_windows_are_all_that_they_add_to_a_snapshot() -> None:
     """Same id, noise and counts: windows can be added to a running histogram, and removed."""
     few = {"domain": DOMAIN[:9]}
-    plain, windowed = snapshots(known(**few)), snapshots(known(**few, windows=(20, 40)))
-    assert len(windowed) == TICKS and not any("windows" in body for body in plain.values())
+    plain = snapshots(known(**few))
+    windowed = snapshots(known(**few, windows=(20, 40)))
+    assert len(windowed) == TICKS and not any(
+        "windows" in body for body in plain.values()
+    )
     for tick, body in windowed.items():
         assert list(body)[list(body).index("windows") - 1] == "threshold"
-        assert {name: value for name, value in body.items() if name != "windows"} == plain[tick]
+        assert {
+            name: value for name, value in body.items() if name != "windows"
+        } == plain[tick]
 
 
 def test_stored_state_goes_on_with_other_windows() -> None:
@@ -109,7 +121,11 @@ def test_stored_state_goes_on_with_other_windows() -> None:
     partition.configs = [structs.replace(config, windows=(20,))]
     partition.go_on(messages)
     after = [json.loads(snapshot.value) for snapshot in partition.release_all()]
-    assert before and after and after[0]["tick"] == json.loads(before[-1].value)["tick"] + 1
+    assert (
+        before
+        and after
+        and after[0]["tick"] == json.loads(before[-1].value)["tick"] + 1
+    )
     assert all("windows" in body for body in after)
     [own] = {body["id"] for body in after if body["epoch"] == 1}
     assert own == json.loads(before[0].value)["id"]
@@ -119,7 +135,9 @@ def test_the_fields_are_those_of_the_reference() -> None:
     config = known(domain=("a", "b"), windows=(300_000,), tick_ms=10_000)
     made = Windows(config, build(config))
     sd = build(config).difference_sd(31, 1)  # type: ignore[attr-defined]  # known_base has it
-    assert made.at(31) == {"windows": [{"ms": 300_000, "ticks": 30, "sd": round(sd, 4)}]}
+    assert made.at(31) == {
+        "windows": [{"ms": 300_000, "ticks": 30, "sd": round(sd, 4)}]
+    }
     sd = round(build(config).sd(7), 4)
     assert made.at(7) == {"windows": [{"ms": 300_000, "ticks": 7, "sd": sd}]}
     assert Windows(known(domain=("a", "b")), build(config)).at(7) == {}
@@ -127,4 +145,8 @@ def test_the_fields_are_those_of_the_reference() -> None:
     stated: Any = Windows(totals, build(totals)).at(31)["windows"]
     [window] = stated
     counter = build(totals).of_totals  # type: ignore[attr-defined]  # unk_base has it
-    assert window["all_items_sd"] == round(counter.difference_sd(31, 1), 4) > 2 * window["sd"]
+    assert (
+        window["all_items_sd"]
+        == round(counter.difference_sd(31, 1), 4)
+        > 2 * window["sd"]
+    )

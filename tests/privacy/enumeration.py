@@ -40,10 +40,14 @@ class Addresses(NoiseStream):
     def __init__(self) -> None:
         pass
 
-    def words(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
+    def words(
+        self, tags: NDArray[np.uint64], cell: tuple[int, int]
+    ) -> NDArray[np.uint64]:
         return tags ^ np.array(cell, dtype=np.uint64)
 
-    def chunk(self, tags: NDArray[np.uint64], cells: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def chunk(
+        self, tags: NDArray[np.uint64], cells: NDArray[np.uint64]
+    ) -> NDArray[np.uint64]:
         return np.concatenate([tags ^ cell for cell in cells])
 
 
@@ -69,13 +73,18 @@ class Chances:
         self._users: dict[tuple[int, int], object] = {}
 
     def begin(self) -> None:
-        self._depth, self.probability = 0, 1.0
-        self._drawn, self._users = {}, {}
+        self._depth = 0
+        self.probability = 1.0
+        self._drawn = {}
+        self._users = {}
 
     def advance(self) -> bool:
         while self._way:
             alternatives, index, before = self._way.pop()
-            if index + 1 < len(alternatives) and before * alternatives[index + 1][1] >= self._floor:
+            if (
+                index + 1 < len(alternatives)
+                and before * alternatives[index + 1][1] >= self._floor
+            ):
                 self._way.append((alternatives, index + 1, before))
                 return True
         return False
@@ -83,7 +92,9 @@ class Chances:
     def sample(self, table: InversionTable, word: tuple[int, int]) -> int:
         if word in self._drawn:
             if self._users[word] is not table:
-                raise AssertionError(f"one word for {self._users[word]!r} and for {table!r}")
+                raise AssertionError(
+                    f"one word for {self._users[word]!r} and for {table!r}"
+                )
             return self._drawn[word]
         self._users[word] = table
         self._drawn[word] = value = self._choose(self._law(table))
@@ -107,7 +118,11 @@ class Chances:
     def _law(self, table: InversionTable) -> Alternatives:
         if id(table) not in self._laws:
             ends = zip(table._high, table._low, strict=True)
-            edges = [0, *((int(high) << 64) | int(low) for high, low in ends), 1 << WORD_BITS]
+            edges = [
+                0,
+                *((int(high) << 64) | int(low) for high, low in ends),
+                1 << WORD_BITS,
+            ]
             found = [
                 (table._lowest + i, (end - begin) / (1 << WORD_BITS))
                 for i, (begin, end) in enumerate(pairwise(edges))
@@ -140,13 +155,18 @@ def law_of(mechanism: Mechanism, world: World, ticks: int, floor: float = 1e-8) 
     chances = Chances(floor)
     pick = selection._Groups.pick
 
-    def sample(table: InversionTable, words: NDArray[np.uint64], out: NDArray[Any]) -> None:
+    def sample(
+        table: InversionTable, words: NDArray[np.uint64], out: NDArray[Any]
+    ) -> None:
         out[:] = [chances.sample(table, (high, low)) for high, low in words.tolist()]
 
     def picked(groups: selection._Groups, word: tuple[int, int]) -> int:
-        starts, at = [], 0
+        starts = []
+        at = 0
         for weight, left in zip(groups._weights, groups._left, strict=False):
-            starts += [(at + i * weight, weight / groups._total) for i in range(left) if weight]
+            starts += [
+                (at + i * weight, weight / groups._total) for i in range(left) if weight
+            ]
             at += weight * left
         alternatives = likely([(i, p) for i, (_, p) in enumerate(starts)])
         start = starts[chances.pick(word, alternatives)][0]
@@ -154,7 +174,10 @@ def law_of(mechanism: Mechanism, world: World, ticks: int, floor: float = 1e-8) 
         return pick(groups, (same >> 64, same & (1 << 64) - 1))
 
     found: dict[object, float] = {}
-    with replaced(InversionTable, sample=sample), replaced(selection._Groups, pick=picked):
+    with (
+        replaced(InversionTable, sample=sample),
+        replaced(selection._Groups, pick=picked),
+    ):
         while True:
             chances.begin()
             outcome = _run(mechanism, world, ticks)
@@ -165,7 +188,8 @@ def law_of(mechanism: Mechanism, world: World, ticks: int, floor: float = 1e-8) 
 
 
 def _run(mechanism: Mechanism, world: World, ticks: int) -> History:
-    state, noise = mechanism.init(), mechanism.noise(Addresses())
+    state = mechanism.init()
+    noise = mechanism.noise(Addresses())
     state.key_tags = KEY.tags(STREAM_KEY, [b"\xff"])
     labels = mechanism.domain()
     mechanism.prepare_key(state, 0, KEY.tags(STREAM_KEY, labels), labels)
@@ -192,7 +216,9 @@ def seen(state: State, release: object) -> object:
     if isinstance(release, Items):
         shown = sorted(zip(release.labels, release.counts.tolist(), strict=True))
         return tuple(shown), release.threshold
-    rows, counts = release.rows.tolist(), release.counts.tolist()  # type: ignore[attr-defined]  # a Release, the third kind
+
+    rows = release.rows.tolist()  # type: ignore[attr-defined]  # a Release, the third kind
+    counts = release.counts.tolist()  # type: ignore[attr-defined]  # a Release, the third kind
     labels = map(state.ledger.label, rows)
     return tuple(sorted(zip(labels, counts, strict=True)))
 
@@ -209,7 +235,10 @@ def also(world: World, tick: int, event: Event | Callable[[History], Event]) -> 
         if t != tick:
             return before
         added = event(history) if callable(event) else event
-        return {label: before.get(label, 0) + added.get(label, 0) for label in {**before, **added}}
+        return {
+            label: before.get(label, 0) + added.get(label, 0)
+            for label in {**before, **added}
+        }
 
     return richer
 
@@ -217,7 +246,9 @@ def also(world: World, tick: int, event: Event | Callable[[History], Event]) -> 
 def hockey_stick(p: Law, q: Law, epsilon: float) -> float:
     """Return sup over S of P(S) - e^epsilon Q(S), less what paths left out of Q could explain."""
     factor = math.exp(epsilon)
-    above = math.fsum(max(0.0, mass - factor * q.of.get(o, 0.0)) for o, mass in p.of.items())
+    above = math.fsum(
+        max(0.0, mass - factor * q.of.get(o, 0.0)) for o, mass in p.of.items()
+    )
     return above - factor * q.lost
 
 

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from tests.costs import delta_of
-from tests.privacy.enumeration import Event, History, Law, also, fixed, hockey_stick, law_of, renyi
+from tests.privacy.enumeration import (
+    Event,
+    History,
+    Law,
+    also,
+    fixed,
+    hockey_stick,
+    law_of,
+    renyi,
+)
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.privacy.total import group_failure
@@ -54,7 +63,8 @@ class Case:
 
     def excess(self, mechanism: Mechanism) -> float:
         """Return the largest excess over the honest mechanism's claims; at most 0 if they hold."""
-        world, ticks = fixed(*self.stream), len(self.stream)
+        world = fixed(*self.stream)
+        ticks = len(self.stream)
         p = law_of(mechanism, world, ticks, self.floor)
         q = law_of(mechanism, also(world, self.tick, self.event), ticks, self.floor)
         cost = self.honest().cost()
@@ -78,17 +88,25 @@ def excess(p: Law, q: Law, rho: float, discovery: float) -> float:
     curve, alone = curve_excess(p, q, rho, discovery, EPSILONS)
     # Hiding what one neighbour alone has scales a probability by 1 - discovery at most.
     hidden = {order: -order / (order - 1) * math.log1p(-discovery) for order in (2, 3)}
-    orders = max(renyi(p, q, a) - a * rho * 1.001 - scaled for a, scaled in hidden.items())
-    return max(curve, alone if discovery else -1.0, orders if p.lost + q.lost < 1e-5 else -1.0)
+    orders = max(
+        renyi(p, q, a) - a * rho * 1.001 - scaled for a, scaled in hidden.items()
+    )
+    return max(
+        curve, alone if discovery else -1.0, orders if p.lost + q.lost < 1e-5 else -1.0
+    )
 
 
 def curve_excess(
     p: Law, q: Law, rho: float, failures: float, epsilons: Sequence[float]
 ) -> tuple[float, float]:
     """Return the excess over (epsilon, delta) of rho and failures, and that of exclusive labels."""
-    over = (hockey_stick(p, q, epsilon) - delta_of(rho, epsilon) for epsilon in epsilons)
+    over = (
+        hockey_stick(p, q, epsilon) - delta_of(rho, epsilon) for epsilon in epsilons
+    )
     known = {named(outcome) for outcome in q.of}
-    alone = math.fsum(mass for outcome, mass in p.of.items() if named(outcome) not in known)
+    alone = math.fsum(
+        mass for outcome, mass in p.of.items() if named(outcome) not in known
+    )
     return max(over) - failures, alone - failures - 10 * (p.lost + q.lost)
 
 
@@ -126,14 +144,21 @@ def even(history: History) -> Event:
 
 
 TWO: dict[str, Any] = {"max_items": 2, "max_count": 2}
-ONE_ITEM, ONE_COUNT = {"max_items": 1}, {"max_count": 1}
+ONE_ITEM = {"max_items": 1}
+ONE_COUNT = {"max_count": 1}
 OF_A: dict[str, Any] = {"domain": ("a",)}
 OF_AB: dict[str, Any] = {"domain": ("a", "b")}
 OF_ABC: dict[str, Any] = {"domain": ("a", "b", "c")}
 # Counts of one tick, or of the event: AB2 has two of "a" and two of "b".
-A1, A2, A3, B1, C1, C2 = {"a": 1}, {"a": 2}, {"a": 3}, {"b": 1}, {"c": 1}, {"c": 2}
+A1 = {"a": 1}
+A2 = {"a": 2}
+A3 = {"a": 3}
+B1 = {"b": 1}
+C1 = {"c": 1}
+C2 = {"c": 2}
 AB1, AB2, AB3, AB9 = ({"a": n, "b": n} for n in (1, 2, 3, 9))
-BC1, BC2 = {"b": 1, "c": 1}, {"b": 2, "c": 2}
+BC1 = {"b": 1, "c": 1}
+BC2 = {"b": 2, "c": 2}
 MERGE: dict[str, Any] = {"size": 2, "max_items": 2, "release": "merge"}
 PURE: dict[str, Any] = {"rho": None, "release": "pure"}
 PAY: dict[str, Any] = {"rho": 2.0, "kbar": 2, "queries": 3}
@@ -143,7 +168,9 @@ CASES: dict[str, Case] = {
         [{**AB3, "c": 4}], AB2, ONE_COUNT
     ),
     "positive_gauss": on("positive_gauss", rho=4.0, **TWO)([A3], AB2, lower_threshold),
-    "positive_laplace": on("positive_laplace", rho=4.0, **TWO)([A3], AB2, lower_threshold),
+    "positive_laplace": on("positive_laplace", rho=4.0, **TWO)(
+        [A3], AB2, lower_threshold
+    ),
     "unk_gauss": on("unk_gauss", rho=4.0, kbar=1, **TWO)([AB3], BC2, lower_threshold),
     "unk_gauss, two pushed out": on("unk_gauss", rho=4.0, kbar=2, **TWO)(
         [{**AB3, "c": 3, "d": 3}], {"c": 2, "d": 2}, lower_threshold, floor=1e-7
@@ -152,12 +179,12 @@ CASES: dict[str, Case] = {
         [AB3], BC2, lower_threshold
     ),
     "limit_dom": on("limit_dom", rho=1.0, k=1, kbar=1, **TWO)([AB3], BC2, lower_bottom),
-    "limit_dom, private": on("limit_dom", rho=1.0, k=1, kbar="private", kbar_max=3, **TWO)(
-        [{**AB3, "c": 4}], AB2, ONE_COUNT
-    ),
-    "pay, no more than its labels": on("pay_what_you_get", max_items=3, k=1, labels=3, **PAY)(
-        [AB3, {}, {}], BC1, {"max_items": 3, "rho": 8.0}
-    ),
+    "limit_dom, private": on(
+        "limit_dom", rho=1.0, k=1, kbar="private", kbar_max=3, **TWO
+    )([{**AB3, "c": 4}], AB2, ONE_COUNT),
+    "pay, no more than its labels": on(
+        "pay_what_you_get", max_items=3, k=1, labels=3, **PAY
+    )([AB3, {}, {}], BC1, {"max_items": 3, "rho": 8.0}),
     "pay, new items": on("pay_what_you_get", max_items=2, k=2, labels=6, **PAY)(
         [{}, {}, {}], BC1, lambda m: lower(m._bottom, "_above", 1)
     ),
@@ -165,12 +192,16 @@ CASES: dict[str, Case] = {
         [{}, A1], AB2, lower_threshold
     ),
     "pmg": on("misra_gries", rho=0.5, size=2)([AB9], C1, half),
-    "pmg, a new item": on("misra_gries", rho=2.0, size=2)([{"a": 3, "b": 1}], C1, lower_sketch),
+    "pmg, a new item": on("misra_gries", rho=2.0, size=2)(
+        [{"a": 3, "b": 1}], C1, lower_sketch
+    ),
     "pmg, several": on("misra_gries", rho=1.0, size=1, **TWO)(
         [{"a": 30}], A2, ONE_ITEM | ONE_COUNT
     ),
     "merge": on("misra_gries", rho=1.0, **MERGE)([AB9], AB1, half),
-    "merge, Dinf": on("misra_gries", rho=4.0, max_count=3, **MERGE)([AB9], AB3, {"max_count": 2}),
+    "merge, Dinf": on("misra_gries", rho=4.0, max_count=3, **MERGE)(
+        [AB9], AB3, {"max_count": 2}
+    ),
     "pure": on("misra_gries", epsilon=3.0, size=2, **PURE, **OF_AB)(
         [{"a": 9, "b": 7}], A1, {"epsilon": 6.0}
     ),
@@ -207,7 +238,8 @@ def laws(name: str) -> tuple[Mechanism, int, Law, Law]:
     """Return a case's mechanism, the number of events, and the laws without and with them."""
     kind, stream, ticks, settings = GROUPS[name]
     given: dict[str, Any] = SETTINGS | {"horizon": len(stream)} | settings
-    mechanism, world = build(MECHANISMS[kind](**given)), fixed(*stream)
+    mechanism = build(MECHANISMS[kind](**given))
+    world = fixed(*stream)
     richer = world
     for tick in ticks:
         richer = also(richer, tick, {"a": 1})
@@ -247,8 +279,12 @@ def test_k_times_the_delta_of_one_event_is_refused(name: str) -> None:
     """The page once claimed this. A hidden item of several events shows far more often."""
     mechanism, k, p, q = laws(name)
     cost = mechanism.cost()
-    rho, failures = cost.rho * k**2, k * dict(cost.failures)["discovery"]
-    assert max(group_excess(q, p, rho, failures), group_excess(p, q, rho, failures)) > 10 * SLACK
+    rho = cost.rho * k**2
+    failures = k * dict(cost.failures)["discovery"]
+    assert (
+        max(group_excess(q, p, rho, failures), group_excess(p, q, rho, failures))
+        > 10 * SLACK
+    )
 
 
 @pytest.mark.parametrize("name", ["known_gumbel"])

@@ -38,18 +38,41 @@ OWN: dict[str, dict[str, object]] = {
     "limit_dom_laplace": {"kbar": 3},
     "positive_laplace": {},
     "positive_gauss": {},
-    "pay_what_you_get": {"k": 2, "kbar": "private", "kbar_max": 5, "labels": 9, "queries": 5},
+    "pay_what_you_get": {
+        "k": 2,
+        "kbar": "private",
+        "kbar_max": 5,
+        "labels": 9,
+        "queries": 5,
+    },
 }
 # Another value of each field, and the settings it requires.
 PLAIN: dict[str, object] = {"name": "g", "tick_ms": 20, "horizon": 65}
 PLAIN |= {"start": datetime(2026, 1, 1, tzinfo=UTC), "max_items": 3, "max_count": 2}
 PLAIN |= {"max_items_per_user": 3, "epsilon": 1.1, "delta": 1e-7, "counter": "tree"}
-PLAIN |= {"end_share": 0.6, "keys": ("s", "r"), "split": 2, "generation": 2, "windows": (20,)}
+PLAIN |= {
+    "end_share": 0.6,
+    "keys": ("s", "r"),
+    "split": 2,
+    "generation": 2,
+    "windows": (20,),
+}
 PLAIN |= {"topic": "elsewhere", "domain": ("a", "b", "c", "e"), "threshold": "constant"}
-PLAIN |= {"every": 2, "k": 1, "kbar": 4, "kbar_max": 6, "top_k": 1, "switches": 4, "eta": 7}
+PLAIN |= {
+    "every": 2,
+    "k": 1,
+    "kbar": 4,
+    "kbar_max": 6,
+    "top_k": 1,
+    "switches": 4,
+    "eta": 7,
+}
 PLAIN |= {"accounting": "pure", "beta": 0.01, "c_max": 200, "query": "min"}
 PLAIN |= {"queries": ("max", "min"), "size": 9, "release": "merge", "labels": 10}
-PLAIN |= {"sum": parse_sum({"field": "paid", "from": 0, "to": 9, "step": 1}), "total_share": 0.1}
+PLAIN |= {
+    "sum": parse_sum({"field": "paid", "from": 0, "to": 9, "step": 1}),
+    "total_share": 0.1,
+}
 OTHER: dict[str, dict[str, object]] = {
     **{name: {name: value} for name, value in PLAIN.items()},
     "rho": {"rho": 0.02, "epsilon": None},
@@ -79,7 +102,14 @@ EXEMPT = {
 # `label` and `unit` need buckets too: tests/settings/test_histogram.py.
 ELSEWHERE = ("buckets", "quantiles", "label", "unit", "key", "items", "count", "where_")
 TREE_ALONE = ("meta", "misra_gries")
-WITH_COUNTER = ("known_base", "unk_base", "sparse_gumb", "bounded_max", "two_level", "two_level_k")
+WITH_COUNTER = (
+    "known_base",
+    "unk_base",
+    "sparse_gumb",
+    "bounded_max",
+    "two_level",
+    "two_level_k",
+)
 COUNTERLESS = tuple(name for name in MECHANISMS if name not in WITH_COUNTER)
 
 
@@ -88,8 +118,13 @@ def config(kind: str, /, **changes: object) -> HistogramConfig:
 
 
 def an_id(found: HistogramConfig) -> bytes:
-    own: dict[str, Any] = {"histogram": found.name, "topic": found.topic or f"w.{found.name}"}
-    own |= {name: getattr(found, name) for name in ("generation", "tick_ms", "start_ms")}
+    own: dict[str, Any] = {
+        "histogram": found.name,
+        "topic": found.topic or f"w.{found.name}",
+    }
+    own |= {
+        name: getattr(found, name) for name in ("generation", "tick_ms", "start_ms")
+    }
     own["mechanism"] = build(found).public()
     return mechanism_id(describe(worker="w", stream="s#1", events={}, **own), 1, 1)
 
@@ -121,7 +156,9 @@ def test_every_setting_is_in_the_mechanism_id(name: str, field: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if "domain" in OWN[name]])
-def test_the_order_of_a_domain_is_in_the_id_where_it_decides_what_a_word_picks(name: str) -> None:
+def test_the_order_of_a_domain_is_in_the_id_where_it_decides_what_a_word_picks(
+    name: str,
+) -> None:
     """The same id must mean the same bytes, or audit reports false errors."""
     ordered = name not in ("known_base", "known_gauss")
     assert (an_id(config(name, domain=DOMAIN[::-1])) != an_id(config(name))) is ordered
@@ -130,14 +167,23 @@ def test_the_order_of_a_domain_is_in_the_id_where_it_decides_what_a_word_picks(n
 def test_meta_with_picks_has_the_order_of_its_domain_in_the_id() -> None:
     """Its cells pick as `known_gumbel` does."""
     own: dict[str, object] = {"algorithm": "known_gumbel", "k": 2, "kbar": None}
-    one, other = (config("meta", **own, domain=domain) for domain in (DOMAIN, DOMAIN[::-1]))
+    one, other = (
+        config("meta", **own, domain=domain) for domain in (DOMAIN, DOMAIN[::-1])
+    )
     assert an_id(one) != an_id(other)
 
 
-def test_pure_misra_gries_has_its_domain_in_its_order_and_its_budget_in_the_id() -> None:
+def test_pure_misra_gries_has_its_domain_in_its_order_and_its_budget_in_the_id() -> (
+    None
+):
     """Tags are stored in the declared order; a pure epsilon has other noise."""
     own: dict[str, object] = {"release": "pure", "domain": DOMAIN}
-    other: dict[str, object] = {"epsilon": 1.1, "delta": 1e-7, "size": 9, "max_count": 2}
+    other: dict[str, object] = {
+        "epsilon": 1.1,
+        "delta": 1e-7,
+        "size": 9,
+        "max_count": 2,
+    }
     other |= {"max_items": 3, "horizon": 65, "radix": 7}
     changes: list[dict[str, object]] = [{name: value} for name, value in other.items()]
     changes += [{}, {"domain": DOMAIN[::-1]}, {"domain": DOMAIN[:3]}]
@@ -148,12 +194,16 @@ def test_pure_misra_gries_has_its_domain_in_its_order_and_its_budget_in_the_id()
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_the_unit_is_in_the_id(name: str) -> None:
-    one, other = (dict(build(config(name), unit).public()) for unit in ("event", "user"))
+    one, other = (
+        dict(build(config(name), unit).public()) for unit in ("event", "user")
+    )
     assert one.pop("unit") != other.pop("unit")
     assert one == other
 
 
-def with_buckets(name: str, edges: tuple[float, ...], **more: object) -> HistogramConfig:
+def with_buckets(
+    name: str, edges: tuple[float, ...], **more: object
+) -> HistogramConfig:
     buckets = Buckets(edges)
     own: dict[str, object] = {"release": "pure"} if name == "misra_gries" else {}
     if name == "meta":
@@ -161,13 +211,16 @@ def with_buckets(name: str, edges: tuple[float, ...], **more: object) -> Histogr
     return config(name, buckets=buckets, domain=buckets.labels, **own, **more)
 
 
-WITH_DOMAIN = [name for name, kind in MECHANISMS.items() if "domain" in kind.__struct_fields__]
+WITH_DOMAIN = [
+    name for name, kind in MECHANISMS.items() if "domain" in kind.__struct_fields__
+]
 
 
 @pytest.mark.parametrize("name", WITH_DOMAIN)
 def test_edges_are_in_the_mechanism_id(name: str) -> None:
     """They define the count; labels are already in the id, but a domain may have equal ones."""
-    first, other = with_buckets(name, (0, 1, 2.5)), with_buckets(name, (0, 1, 2.25))
+    first = with_buckets(name, (0, 1, 2.5))
+    other = with_buckets(name, (0, 1, 2.25))
     assert an_id(first) == an_id(with_buckets(name, (0.0, 1.0, 2.5)))
     assert an_id(first) != an_id(other)
     assert an_id(first) != an_id(msgspec.structs.replace(first, buckets=None))
@@ -194,7 +247,9 @@ Setting = dict[str, Any]
 def ids(events: Setting, *own: Setting, user: str | None = None) -> list[Setting]:
     given = settings_of(document(events, list(own) or [{}], user), Path())
     place: dict[str, Any] = {"stream": "s#1", "owner": 0, "owners": 1}
-    found = histograms(Histogram, given, mechanisms(given), key=NoiseKey(bytes(32)), **place)
+    found = histograms(
+        Histogram, given, mechanisms(given), key=NoiseKey(bytes(32)), **place
+    )
     return [dict(histogram.life.description) for histogram in found]
 
 
@@ -218,16 +273,23 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 def test_every_change_of_what_is_counted_is_another_id() -> None:
     """The same noise on other data could be subtracted, exposing the data."""
-    described = [ids(EVENTS)[0], *(ids(EVENTS | change)[0] for change in CHANGES.values())]
+    described = [
+        ids(EVENTS)[0],
+        *(ids(EVENTS | change)[0] for change in CHANGES.values()),
+    ]
     counted = [one["events"] for one in described]
     assert all(one not in counted[:place] for place, one in enumerate(counted))
 
 
 @pytest.mark.parametrize("name", ["key", "items", "count", "where", "a bound"])
-def test_a_histogram_of_its_own_has_the_id_of_events_that_say_the_same(name: str) -> None:
+def test_a_histogram_of_its_own_has_the_id_of_events_that_say_the_same(
+    name: str,
+) -> None:
     """The place of a setting does not change what is counted."""
     change = CHANGES[name] | ({"items": EVENTS["items"]} if name == "count" else {})
-    own, shared, plain = ids(EVENTS, change)[0], ids(EVENTS | change)[0], ids(EVENTS)[0]
+    own = ids(EVENTS, change)[0]
+    shared = ids(EVENTS | change)[0]
+    plain = ids(EVENTS)[0]
     assert own["events"] == shared["events"] != plain["events"]
 
 
@@ -236,7 +298,10 @@ def test_settings_that_say_nothing_new_have_the_ids_that_they_had() -> None:
     old = {"topic": "t", "key": "shop", "items": "sku", "timestamp": None}
     plain = {"key": "shop", "items": "sku"}
     assert ids(plain)[0]["events"] == old
-    assert ids(plain | {"missing": "reject", "where": []}, {"where": []})[0]["events"] == old
+    assert (
+        ids(plain | {"missing": "reject", "where": []}, {"where": []})[0]["events"]
+        == old
+    )
     users = {"user": "who", "partitioner": "murmur2", "max_items": 3}
     assert ids(plain, user="who")[0]["events"] == old | users
 

@@ -38,7 +38,10 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "two_level, pure": ("two_level", {"accounting": "pure", "epsilon": 40.0}),
     "misra_gries, merge": ("misra_gries", {"release": "merge"}),
     "misra_gries, pure": ("misra_gries", {"release": "pure", "domain": DOMAIN}),
-    "meta, known": ("meta", {"algorithm": "known_gumbel", "kbar": None, "domain": DOMAIN}),
+    "meta, known": (
+        "meta",
+        {"algorithm": "known_gumbel", "kbar": None, "domain": DOMAIN},
+    ),
     "meta, noisy bar": ("meta", {"algorithm": "unk_gauss", "k": None}),
 }
 
@@ -57,14 +60,17 @@ class Recorder(NoiseStream, shared=False):
             if before != use:
                 raise AssertionError(f"one word for {before} and for {use}")
             if tick != self.tick and not use.startswith(HELD):
-                raise AssertionError(f"one word at ticks {tick} and {self.tick} for {use}")
+                raise AssertionError(
+                    f"one word at ticks {tick} and {self.tick} for {use}"
+                )
         return super().chunk(tags, cells)
 
 
 def callers(frame: FrameType | None) -> Iterator[str]:
     """Return the function that asked for words, with its caller if it serves several."""
     while frame is not None:
-        module, function = frame.f_code.co_filename.rsplit("/", 1)[-1][:-3], frame.f_code.co_name
+        module = frame.f_code.co_filename.rsplit("/", 1)[-1][:-3]
+        function = frame.f_code.co_name
         if module not in ("noise", "inversion", "above_threshold"):
             yield f"{module}.{function}"
             if not function.startswith("_") or module in COUNTERS:
@@ -73,11 +79,15 @@ def callers(frame: FrameType | None) -> Iterator[str]:
 
 
 def run(kind: str, changes: dict[str, object], ticks: int = TICKS) -> Recorder:
-    mechanism, recorder = build(config(kind, **changes)), Recorder()
-    state, noise = mechanism.init(), mechanism.noise(recorder)
+    mechanism = build(config(kind, **changes))
+    recorder = Recorder()
+    state = mechanism.init()
+    noise = mechanism.noise(recorder)
     for i, key in enumerate(KEYS):
         state.key_tags = np.concatenate((state.key_tags, KEY.tags(key, [b"\xff"])))
-        mechanism.prepare_key(state, i, KEY.tags(key, mechanism.domain()), mechanism.domain())
+        mechanism.prepare_key(
+            state, i, KEY.tags(key, mechanism.domain()), mechanism.domain()
+        )
     labels = [label.encode() for label in DOMAIN]
     counts = np.random.default_rng(1)
     tags = np.concatenate([KEY.tags(key, labels) for key in KEYS])
@@ -86,7 +96,9 @@ def run(kind: str, changes: dict[str, object], ticks: int = TICKS) -> Recorder:
         recorder.tick = t
         numbers = counts.integers(1, 60, size=len(tags))
         part = Contributions(KEYS, keys, tags, Texts.of(labels * 2), numbers)
-        state, _ = mechanism.step(state, t, [(part, np.arange(2, dtype=np.int32))], noise)
+        state, _ = mechanism.step(
+            state, t, [(part, np.arange(2, dtype=np.int32))], noise
+        )
     return recorder
 
 
@@ -110,6 +122,8 @@ def test_a_word_used_for_two_things_is_seen() -> None:
 def test_a_test_that_does_not_draw_anew_is_seen() -> None:
     """Constant test noise would let a reader infer the count from the crossing."""
     drawn = sparse_gumb.SparseNoise.test
-    still = replaced(sparse_gumb.SparseNoise, test=lambda noise, t, tags: drawn(noise, 1, tags))
+    still = replaced(
+        sparse_gumb.SparseNoise, test=lambda noise, t, tags: drawn(noise, 1, tags)
+    )
     with still, pytest.raises(AssertionError, match="at ticks 2 and 3"):
         run("sparse_gumb", {})

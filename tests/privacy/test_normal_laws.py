@@ -45,10 +45,12 @@ def covariance(counter: Counter) -> Floats:
 def law(of_noise: Floats, counts: tuple[int, int]) -> Floats:
     """Return the chances of all published pairs around 0, for these running counts."""
     edges = np.arange(-REACH - 0.5, REACH + 1)
-    grid = np.stack(np.meshgrid(edges - counts[0], edges - counts[1], indexing="ij"), -1)
-    below: NDArray[np.float64] = multivariate_normal([0, 0], of_noise, allow_singular=True).cdf(
-        grid
+    grid = np.stack(
+        np.meshgrid(edges - counts[0], edges - counts[1], indexing="ij"), -1
     )
+    below: NDArray[np.float64] = multivariate_normal(
+        [0, 0], of_noise, allow_singular=True
+    ).cdf(grid)
     return below[1:, 1:] - below[1:, :-1] - below[:-1, 1:] + below[:-1, :-1]
 
 
@@ -68,7 +70,9 @@ def excess(counter: Counter, event: int, share: float = 1.0) -> float:
 
 
 @pytest.mark.parametrize("arguments", COUNTERS, ids=str)
-def test_neighbours_publish_what_the_exact_conversion_allows(arguments: tuple[Any, ...]) -> None:
+def test_neighbours_publish_what_the_exact_conversion_allows(
+    arguments: tuple[Any, ...],
+) -> None:
     """Both directions, an event in either tick; half the noise exceeds it."""
     counter = make_counter(*arguments)
     assert abs(law(covariance(counter), (0, 0)).sum() - 1) < SLACK

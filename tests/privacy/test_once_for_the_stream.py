@@ -21,7 +21,8 @@ from workers.arrays.tag_index import Tags
 from workers.mechanisms.order_statistics.engine import MaxNoise, OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
 
-TICKS, DOMAIN = 12, ("a", "b", "c")
+TICKS = 12
+DOMAIN = ("a", "b", "c")
 FAR = 1 << 40
 Counts = NDArray[np.int64]
 QUERIES: dict[str, dict[str, Any]] = {
@@ -33,9 +34,12 @@ QUERIES: dict[str, dict[str, Any]] = {
 class Given(MaxNoise):
     """Noise with known values, and the moves that an event's absence requires."""
 
-    def __init__(self, mechanism: OrderStatistics, closes: set[int], ends: set[int]) -> None:
+    def __init__(
+        self, mechanism: OrderStatistics, closes: set[int], ends: set[int]
+    ) -> None:
         super().__init__(mechanism, Addresses())
-        self.closes, self.ends = closes, ends
+        self.closes = closes
+        self.ends = ends
         self.moved: Counts = np.zeros(len(DOMAIN), dtype=np.int64)
         self.segment = self.interval = 0
         self.moved_updates: Counts | None = None
@@ -62,17 +66,25 @@ class Given(MaxNoise):
 
     def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Counts:
         drawn = np.random.default_rng((3, segment, interval)).integers(-9, 9, size=k)
-        if (segment, interval) == (self.segment, self.interval) and self.moved_updates is not None:
+        if (segment, interval) == (
+            self.segment,
+            self.interval,
+        ) and self.moved_updates is not None:
             return drawn + self.moved_updates
         return drawn
 
 
 def _made(use: int, segment: int, interval: int) -> Counts:
-    return np.random.default_rng((use, segment, interval)).integers(-5, 5, size=len(DOMAIN))
+    return np.random.default_rng((use, segment, interval)).integers(
+        -5, 5, size=len(DOMAIN)
+    )
 
 
 def published(
-    mechanism: OrderStatistics, ticks: Sequence[Event], noise: Given, watch: int | None = None
+    mechanism: OrderStatistics,
+    ticks: Sequence[Event],
+    noise: Given,
+    watch: int | None = None,
 ) -> list[object]:
     """Return all answers, and the values AboveThreshold sees in runs after the event's.
 
@@ -80,7 +92,9 @@ def published(
     """
     state = mechanism.init()
     state.key_tags = KEY.tags(STREAM_KEY, [b"\xff"])
-    mechanism.prepare_key(state, 0, KEY.tags(STREAM_KEY, mechanism.domain()), mechanism.domain())
+    mechanism.prepare_key(
+        state, 0, KEY.tags(STREAM_KEY, mechanism.domain()), mechanism.domain()
+    )
     answers: list[object] = []
     for t, event in enumerate(ticks, start=1):
         stops = t in noise.closes | noise.ends
@@ -95,25 +109,46 @@ def published(
         run = after.segment, after.interval
         if run > (noise.segment, noise.interval) and not after.stale:
             # The values that tests compare in a run after the event's.
-            answers.append((after.gap, after.outer if after.segment > noise.segment else None))
+            answers.append(
+                (after.gap, after.outer if after.segment > noise.segment else None)
+            )
     return answers
 
 
 def same_without(
-    kind: str, ticks: Sequence[Event], at: int, event: Event, closes: set[int], ends: set[int]
+    kind: str,
+    ticks: Sequence[Event],
+    at: int,
+    event: Event,
+    closes: set[int],
+    ends: set[int],
 ) -> bool:
     """Return whether all output stays equal without the event, with its noise moved once."""
-    settings_: dict[str, Any] = {"horizon": TICKS, "max_items": 3, "max_count": 3, "rho": 5.0}
-    settings_ |= {"delta": 0.1, "domain": DOMAIN, "name": "h", "tick_ms": 1, "keys": "public"}
+    settings_: dict[str, Any] = {
+        "horizon": TICKS,
+        "max_items": 3,
+        "max_count": 3,
+        "rho": 5.0,
+    }
+    settings_ |= {
+        "delta": 0.1,
+        "domain": DOMAIN,
+        "name": "h",
+        "tick_ms": 1,
+        "keys": "public",
+    }
     made = build(MECHANISMS[kind](**settings_, **QUERIES[kind]))
     assert isinstance(made, OrderStatistics)
     one = made.intervals(1)
     # Planted in a frozen object: an interval closes at every growth by two.
     steps = (type(one)(2, one.clearance, TICKS, one.error, one.spread),) * 40
     object.__setattr__(made, "_intervals", steps)
-    with_event, without = Given(made, closes, ends), Given(made, closes, ends)
+    with_event = Given(made, closes, ends)
+    without = Given(made, closes, ends)
     richer: list[Event] = list(ticks)
-    richer[at - 1] = {label: ticks[at - 1].get(label, 0) + event.get(label, 0) for label in DOMAIN}
+    richer[at - 1] = {
+        label: ticks[at - 1].get(label, 0) + event.get(label, 0) for label in DOMAIN
+    }
     before = [t for t in sorted(closes | ends) if t < at]
     started = max((t for t in before if t in ends), default=0)
     for noise in (with_event, without):
@@ -137,9 +172,20 @@ events = st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 3))
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", QUERIES)
 @settings(max_examples=60, deadline=None)
-@given(ticks=streams, at=st.integers(1, TICKS), event=events, closes=some_ticks, ends=some_ticks)
+@given(
+    ticks=streams,
+    at=st.integers(1, TICKS),
+    event=events,
+    closes=some_ticks,
+    ends=some_ticks,
+)
 def test_an_event_meets_each_noise_that_is_charged_for_it_once(
-    kind: str, ticks: Sequence[Event], at: int, event: Event, closes: set[int], ends: set[int]
+    kind: str,
+    ticks: Sequence[Event],
+    at: int,
+    event: Event,
+    closes: set[int],
+    ends: set[int],
 ) -> None:
     """Later intervals and segments begin with sums that are already private."""
     assert same_without(kind, ticks, at, event, closes, ends)
@@ -164,9 +210,12 @@ CLOSE: Callable[..., None] = OrderStatistics._close_interval
 
 
 @pytest.mark.parametrize(
-    ("member", "flaw"), [("_end_segment", exact_again), ("_close_interval", fresh_again)]
+    ("member", "flaw"),
+    [("_end_segment", exact_again), ("_close_interval", fresh_again)],
 )
-def test_an_event_that_meets_noise_twice_is_seen(member: str, flaw: Callable[..., None]) -> None:
+def test_an_event_that_meets_noise_twice_is_seen(
+    member: str, flaw: Callable[..., None]
+) -> None:
     """Planted: a segment or interval that starts from exact sums pays for an event repeatedly."""
     ticks: list[Event] = [{"a": 2, "b": 1}] * TICKS
     with replaced(OrderStatistics, **{member: flaw}):

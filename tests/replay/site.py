@@ -47,5 +47,8 @@ def settings_of(
 
 def run_replay(directory: Path, *options: object, source: Path | None = None) -> int:
     """Run `quietcount replay` on `directory`/in.jsonl, or another source; return the exit code."""
-    config, path = directory / "settings.toml", source or directory / "in.jsonl"
-    return execute(["replay", "-c", str(config), "--input", str(path), *map(str, options)])
+    config = directory / "settings.toml"
+    path = source or directory / "in.jsonl"
+    return execute(
+        ["replay", "-c", str(config), "--input", str(path), *map(str, options)]
+    )

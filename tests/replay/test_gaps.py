@@ -22,7 +22,11 @@ CONFIG = unk(tick_ms=TICK_MS, start=EPOCH)
 FAR = 3 * EMPTY_TICKS_TOLD * TICK_MS
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(1, 5), st.randoms())
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=30),
+    st.integers(1, 5),
+    st.randoms(),
+)
 def test_gaps_are_those_between_the_sorted_times(
     places: list[int], batch: int, rng: random.Random
 ) -> None:
@@ -44,9 +48,17 @@ def test_gaps_are_those_between_the_sorted_times(
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        (1, 500, "the date of the 1 event before them right? If it is not, remove the event, or"),
+        (
+            1,
+            500,
+            "the date of the 1 event before them right? If it is not, remove the event, or",
+        ),
         (2, 500, "the dates of the 2 events before them right?"),
-        (500, 1, "the date of the 1 event after them right? If it is not, remove the event"),
+        (
+            500,
+            1,
+            "the date of the 1 event after them right? If it is not, remove the event",
+        ),
         (500, 500, "a wider tick publishes fewer"),
     ],
 )
@@ -60,7 +72,10 @@ def test_a_remark_asks_about_the_few_events_on_one_side(
     [gap] = found.gaps()
     number = empty_ticks(gap, CONFIG)
     assert abs(number - 3 * EMPTY_TICKS_TOLD) <= 1
-    assert f"{number:,} ticks in a row have no event, {3 * number:,} empty snapshots" in remark
+    assert (
+        f"{number:,} ticks in a row have no event, {3 * number:,} empty snapshots"
+        in remark
+    )
     assert words in remark
 
 
@@ -88,7 +103,9 @@ def test_replay_tells_empty_ticks_beside_a_wrong_date(
     assert "set start = 2026-01-01T00:00:00Z" in said
     config = tmp_path / "settings.toml"
     config.write_text(
-        config.read_text().replace("[[histogram]]", "[[histogram]]\nstart = 2026-01-01T00:00:00Z")
+        config.read_text().replace(
+            "[[histogram]]", "[[histogram]]\nstart = 2026-01-01T00:00:00Z"
+        )
     )
     options = [*options, "--force"] if report else []
     assert run_replay(tmp_path, *options) == 0

@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.replay.backtest.backtests import KEY, Interrupted, events, lines, runs_in, text_of
+from tests.replay.backtest.backtests import (
+    KEY,
+    Interrupted,
+    events,
+    lines,
+    runs_in,
+    text_of,
+)
 from tests.replay.site import Patch, Printed, run_replay, settings_of
 from workers.replay import interrupts
 from workers.replay.backtest import results
@@ -28,7 +35,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def heeded() -> Iterator[None]:
     """Signals are handled as usual, also in a test run in the background, which ignores Ctrl-C."""
-    before = {number: signal.signal(number, usual) for number, usual in HANDLED_SIGNALS.items()}
+    before = {
+        number: signal.signal(number, usual)
+        for number, usual in HANDLED_SIGNALS.items()
+    }
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -55,7 +65,9 @@ def site(tmp_path: Path, monkeypatch: Patch) -> Path:
     return tmp_path
 
 
-def test_within_a_second_it_is_one_press_and_later_it_is_meant(later: list[float]) -> None:
+def test_within_a_second_it_is_one_press_and_later_it_is_meant(
+    later: list[float],
+) -> None:
     with Interrupts() as outer, Interrupts() as inner:
         assert inner is outer
         with inner.deferred():
@@ -88,7 +100,9 @@ def test_another_thread_leaves_signals_as_they_are() -> None:
     assert found == [signal.default_int_handler]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
 def test_a_signal_leaves_results_of_the_ticks_that_are_whole(
     number: signal.Signals, code: int, site: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
@@ -97,7 +111,10 @@ def test_a_signal_leaves_results_of_the_ticks_that_are_whole(
     monkeypatch.setattr("workers.replay.sources.JsonLines", Interrupted)
     directory = site / "r"
     assert run_replay(site, "--report", directory, "--vary", "epsilon=1,2") == code
-    assert "the results cover the ticks that were complete by then" in capsys.readouterr().err
+    assert (
+        "the results cover the ticks that were complete by then"
+        in capsys.readouterr().err
+    )
     tables = read(directory)
     assert not tables.input.complete and 0 < tables.input.events < 4_000
     assert set(tables.runs.column("complete").to_pylist()) == {False}
@@ -105,7 +122,9 @@ def test_a_signal_leaves_results_of_the_ticks_that_are_whole(
     assert (directory / "report.html").exists() and not list(directory.glob("*.part"))
 
 
-def test_ctrl_c_after_the_last_event_loses_nothing(site: Path, monkeypatch: Patch) -> None:
+def test_ctrl_c_after_the_last_event_loses_nothing(
+    site: Path, monkeypatch: Patch
+) -> None:
     """All was measured: half a results directory would be the worst of all answers."""
     whole = results.write
 
@@ -119,7 +138,9 @@ def test_ctrl_c_after_the_last_event_loses_nothing(site: Path, monkeypatch: Patc
     assert read(directory).input.complete and (directory / "report.html").exists()
 
 
-def test_a_second_signal_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[float]) -> None:
+def test_a_second_signal_ends_a_sweep_and_its_processes(
+    tmp_path: Path, later: list[float]
+) -> None:
     settings = settings_of(tmp_path)
 
     class Insisted(JsonLines):
@@ -141,9 +162,13 @@ def test_a_second_signal_ends_a_sweep_and_its_processes(tmp_path: Path, later: l
     assert not any(child.is_alive() for child in children)
 
 
-def test_a_pipe_stays_a_pipe_and_a_full_disk_is_named(site: Path, capsys: Printed) -> None:
+def test_a_pipe_stays_a_pipe_and_a_full_disk_is_named(
+    site: Path, capsys: Printed
+) -> None:
     """Run as root, `--snapshots /dev/null` must not put a file in the place of the device."""
-    plain, pipe, full = site / "out", site / "pipe", site / "full"
+    plain = site / "out"
+    pipe = site / "pipe"
+    full = site / "full"
     assert run_replay(site, "--snapshots", plain) == 0
     os.mkfifo(pipe)
     read_back: list[bytes] = []
@@ -172,7 +197,9 @@ def test_no_events_are_explained(measured: bool, site: Path, capsys: Printed) ->
     more = ["--report", site / "r"] if measured else []
     assert run_replay(site, *more) == (2 if measured else 0)
     errors = capsys.readouterr().err
-    assert ("3 lines rejected, the first: line 1: missing field 'key'" in errors) is measured
+    assert (
+        "3 lines rejected, the first: line 1: missing field 'key'" in errors
+    ) is measured
     assert ("line 2: missing field 'key'" in errors) is not measured
 
 
@@ -181,10 +208,19 @@ def test_the_work_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None
     settings_of(tmp_path)
     (tmp_path / "in.jsonl").write_bytes(text_of(events(400)))
     out = tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "workers.cli", "replay", "-c", str(tmp_path / "settings.toml")]
+    command = [
+        sys.executable,
+        "-m",
+        "workers.cli",
+        "replay",
+        "-c",
+        str(tmp_path / "settings.toml"),
+    ]
     reading, writing = os.pipe()
     os.close(reading)
     command += ["--input", str(tmp_path / "in.jsonl"), "--snapshots", str(out)]
-    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=writing, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=writing, stderr=writing, check=False
+    )
     os.close(writing)
     assert done.returncode == 0 and len(out.read_bytes().splitlines()) > 10

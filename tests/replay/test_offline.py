@@ -40,12 +40,16 @@ from workers.settings.settings import Settings
 
 
 def text(number: int, seconds: float = 30.0, seed: int = 1) -> bytes:
-    rng, labels = random.Random(seed), [f"i{i}" for i in range(20)]
+    rng = random.Random(seed)
+    labels = [f"i{i}" for i in range(20)]
     events = []
     for i in range(number):
-        key, size = rng.choice("abc"), rng.randrange(4)
+        key = rng.choice("abc")
+        size = rng.randrange(4)
         items = rng.choices(labels, weights=range(20, 0, -1), k=size)
-        events.append({"key": key, "items": items, "ts": T0 + int(i * seconds * 1000 / number)})
+        events.append(
+            {"key": key, "items": items, "ts": T0 + int(i * seconds * 1000 / number)}
+        )
     return text_of(events)
 
 
@@ -61,7 +65,9 @@ def snapshots(
     return found
 
 
-def test_histograms_of_several_settings_in_one_pass_are_each_as_alone(tmp_path: Path) -> None:
+def test_histograms_of_several_settings_in_one_pass_are_each_as_alone(
+    tmp_path: Path,
+) -> None:
     variants = [
         settings_of(tmp_path, [unk(epsilon=epsilon, max_items=most, tick=tick)])
         for epsilon in (5.0, 20.0)
@@ -78,7 +84,9 @@ def test_histograms_of_several_settings_in_one_pass_are_each_as_alone(tmp_path: 
         assert alone and alone == ids[json.loads(alone[0])["id"]]
 
 
-def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Path) -> None:
+def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(
+    tmp_path: Path,
+) -> None:
     of = known(domain=["i0", "i1", "never"], keys=["a", "b"], max_items=3)
     settings = settings_of(tmp_path, [of])
     content = text(2_000)
@@ -109,7 +117,9 @@ def test_a_gap_of_very_many_ticks_is_refused_wherever_it_is(tmp_path: Path) -> N
         *batches, ahead = (
             batch
             for at in (*before, T0 + 10_000_010_000)
-            for batch in lines(settings, b'{"key":"a","items":"x","ts":%d}\n' % at).batches()
+            for batch in lines(
+                settings, b'{"key":"a","items":"x","ts":%d}\n' % at
+            ).batches()
         )
         for batch in batches:
             offline.add(batch)
@@ -127,20 +137,28 @@ def test_nothing_is_written_where_nobody_reads_it(tmp_path: Path) -> None:
 class Stopped(Source):
     """A source whose reading is interrupted, as by Ctrl-C, after some batches."""
 
-    name, word, total = "text", "line", None
+    name = "text"
+    word = "line"
+    total = None
 
     def __init__(self, settings: Settings, content: bytes, batches: int) -> None:
         self._all = [line + b"\n" for line in content.splitlines()]
-        self._settings, self._batches = settings, batches
+        self._settings = settings
+        self._batches = batches
 
     def batches(self) -> Iterator[EventBatch]:
         for i in range(self._batches):
-            yield from lines(self._settings, b"".join(self._all[100 * i : 100 * (i + 1)])).batches()
+            yield from lines(
+                self._settings, b"".join(self._all[100 * i : 100 * (i + 1)])
+            ).batches()
         raise KeyboardInterrupt
 
 
-def test_ctrl_c_while_reading_leaves_the_ticks_that_are_complete(tmp_path: Path) -> None:
-    settings, content = settings_of(tmp_path), text(3_000)
+def test_ctrl_c_while_reading_leaves_the_ticks_that_are_complete(
+    tmp_path: Path,
+) -> None:
+    settings = settings_of(tmp_path)
+    content = text(3_000)
     whole = snapshots(settings, content)
     found: list[Snapshot] = []
     summary = replay(settings, KEY, Stopped(settings, content, 17), found.append)
@@ -175,13 +193,24 @@ def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("older", [False, True])
-def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool) -> None:
+def test_ctrl_c_leaves_a_readable_file_and_exit_130(
+    tmp_path: Path, older: bool
+) -> None:
     settings = settings_of(tmp_path)
-    content, pipe, out = text(60_000, seconds=60), tmp_path / "pipe", tmp_path / "out.jsonl"
+    content = text(60_000, seconds=60)
+    pipe = tmp_path / "pipe"
+    out = tmp_path / "out.jsonl"
     os.mkfifo(pipe)
     if older:
         out.write_bytes(b"older\n")
-    command = [sys.executable, "-m", "workers.cli", "replay", "-c", str(tmp_path / "settings.toml")]
+    command = [
+        sys.executable,
+        "-m",
+        "workers.cli",
+        "replay",
+        "-c",
+        str(tmp_path / "settings.toml"),
+    ]
     part = tmp_path / "out.jsonl.part"
     with (
         subprocess.Popen(
@@ -194,7 +223,9 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
     ):
         writing.write(content)
         writing.flush()
-        while part.stat().st_size == 0:  # the pipe stays open: there is no end of the input
+        while (
+            part.stat().st_size == 0
+        ):  # the pipe stays open: there is no end of the input
             assert process.poll() is None
             time.sleep(0.05)
         for _ in range(5):  # CPython can lose one just before a blocking read
@@ -205,14 +236,23 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
     assert process.returncode == 130, errors
     assert "PARTIAL" in errors and "stopped" in errors and "Traceback" not in errors
     found = out.with_name("out.jsonl.partial" if older else "out.jsonl").read_bytes()
-    whole = b"".join(snapshot.value + b"\n" for snapshot in snapshots(settings, content))
-    assert found and whole.startswith(found) and found.endswith(b"}\n") and len(found) < len(whole)
+    whole = b"".join(
+        snapshot.value + b"\n" for snapshot in snapshots(settings, content)
+    )
+    assert (
+        found
+        and whole.startswith(found)
+        and found.endswith(b"}\n")
+        and len(found) < len(whole)
+    )
     assert not part.exists()
     if older:
         assert out.read_bytes() == b"older\n"
 
 
-def test_the_report_lists_rejects_up_to_a_hundred(tmp_path: Path, capsys: Printed) -> None:
+def test_the_report_lists_rejects_up_to_a_hundred(
+    tmp_path: Path, capsys: Printed
+) -> None:
     settings_of(tmp_path)
     good = text(200).splitlines()
     (tmp_path / "in.jsonl").write_bytes(b"\nbroken\n".join([*good, b""]))
@@ -229,10 +269,16 @@ def test_the_report_lists_rejects_up_to_a_hundred(tmp_path: Path, capsys: Printe
     [
         (["--input", "x.jsonl", "--topic"], "give either --input FILE or --topic"),
         ([], "give either --input FILE or --topic"),
-        (["--input", "x.jsonl", "--from", "2026-01-01"], "--from and --to go with --topic"),
+        (
+            ["--input", "x.jsonl", "--from", "2026-01-01"],
+            "--from and --to go with --topic",
+        ),
         (["--topic", "--from", "yesterday"], "--from yesterday: a time such as"),
         (["--topic", "--from", "9" * 20], f"--from {'9' * 20}: a time such as"),
-        (["--topic", "--from", "2026-01-02", "--to", "2026-01-01T12:00"], "an empty range"),
+        (
+            ["--topic", "--from", "2026-01-02", "--to", "2026-01-01T12:00"],
+            "an empty range",
+        ),
         (["--input", "nowhere.jsonl"], "--input nowhere.jsonl: No such file"),
         (["--input", os.devnull], "no events in it"),
     ],
@@ -249,12 +295,17 @@ def test_what_cannot_be_replayed_is_one_line_and_exit_2(
 def test_progress_tells_the_rate_and_the_time_left(tmp_path: Path) -> None:
     from workers.commands.replay import _progress_text
 
-    summary = Summary(events=1_000, snapshots=3, position=250, total=1_000, seconds=20.0)
-    text_of_all = "1,000 events, 0 rejected, 3 snapshots, 20.0 s, 50 events/s, 25%, 1:00 left"
+    summary = Summary(
+        events=1_000, snapshots=3, position=250, total=1_000, seconds=20.0
+    )
+    text_of_all = (
+        "1,000 events, 0 rejected, 3 snapshots, 20.0 s, 50 events/s, 25%, 1:00 left"
+    )
     assert _progress_text(summary) == text_of_all
     assert "left" not in _progress_text(Summary(events=1, seconds=1.0))
     told: list[Any] = []
-    settings, content = settings_of(tmp_path), text(500)
+    settings = settings_of(tmp_path)
+    content = text(500)
     source = lines(settings, content)
     replay(settings, KEY, source, progress=lambda s: told.append((s.position, s.total)))
     assert told[-1] == (len(content), len(content))
@@ -268,15 +319,20 @@ def test_a_tick_does_not_wait_for_a_partition_that_has_ended(tmp_path: Path) -> 
         ticks.append(snapshot.end_ms)
 
     class Ending(Source):
-        partitions, total = 3, None
+        partitions = 3
+        total = None
 
         def ended(self) -> frozenset[int]:
             return frozenset({1, 2} if i > 3 else {2})
 
-    offline = Offline(settings, KEY, fresh_histograms(settings, KEY), Ending(), write=write)
+    offline = Offline(
+        settings, KEY, fresh_histograms(settings, KEY), Ending(), write=write
+    )
     all_lines = text(3_000).splitlines(keepends=True)
     for i in range(30):
-        [batch] = lines(settings, b"".join(all_lines[100 * i : 100 * (i + 1)])).batches()
+        [batch] = lines(
+            settings, b"".join(all_lines[100 * i : 100 * (i + 1)])
+        ).batches()
         offline.add(EventBatch(int(i == 3), batch.events, [], 0))
         assert i < 5 or max(ticks) == T0 + 1_000 * i
     offline.finish()
@@ -298,17 +354,27 @@ def test_the_key_file_is_the_key(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(content)
     out = tmp_path / "out.jsonl"
     assert run_replay(tmp_path, "--snapshots", out) == 0
-    found = snapshots(settings, content, key=NoiseKey(read_key(settings.worker.key_file)))
+    found = snapshots(
+        settings, content, key=NoiseKey(read_key(settings.worker.key_file))
+    )
     assert out.read_bytes() == b"".join(snapshot.value + b"\n" for snapshot in found)
 
 
-def test_users_may_be_protected_for_an_epoch_and_for_ever_side_by_side(tmp_path: Path) -> None:
+def test_users_may_be_protected_for_an_epoch_and_for_ever_side_by_side(
+    tmp_path: Path,
+) -> None:
     """Both histograms have ticks that end together; which of them comes first must not need a comparison of 64 with no end."""
     start = Bare("2026-01-01T00:00:00Z")
     of_user: dict[str, Any] = {"start": start, "max_items_per_user": 2}
-    histograms = [unk("of_epoch", **of_user), unk("of_ever", horizon="unbounded", **of_user)]
+    histograms = [
+        unk("of_epoch", **of_user),
+        unk("of_ever", horizon="unbounded", **of_user),
+    ]
     settings = settings_of(tmp_path, histograms, user="who")
-    events = [{"key": "s1", "items": ["a"], "who": f"u{i}", "ts": T0 + 100 * i} for i in range(100)]
+    events = [
+        {"key": "s1", "items": ["a"], "who": f"u{i}", "ts": T0 + 100 * i}
+        for i in range(100)
+    ]
     found = snapshots(settings, text_of(events))
     assert {made.topic for made in found} == {"w.of_epoch", "w.of_ever"}
     assert [made.end_ms for made in found] == sorted(made.end_ms for made in found)

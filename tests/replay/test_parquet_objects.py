@@ -21,7 +21,9 @@ from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings, settings_of
 
 LINE = pa.struct([("sku", pa.string()), ("qty", pa.int32()), ("price", pa.float64())])
-ORDER = pa.struct([("shop", pa.int64()), ("lines", pa.list_(LINE)), ("total", pa.decimal128(9, 2))])
+ORDER = pa.struct(
+    [("shop", pa.int64()), ("lines", pa.list_(LINE)), ("total", pa.decimal128(9, 2))]
+)
 KINDS = {
     "order": ORDER,
     "type": pa.dictionary(pa.int8(), pa.string()),
@@ -54,14 +56,19 @@ def row(place: int, **changes: Any) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    return json.loads(json.dumps(value | {"props": dict(value["props"])}, default=float))
+    return json.loads(
+        json.dumps(value | {"props": dict(value["props"])}, default=float)
+    )
 
 
 PURCHASE = [{"field": "type", "in": ["purchase"]}]
 NOT_VIP = {"field": "vip", "not_in": [True]}
 OF = {"key": "order.shop", "items": "order.lines[].sku", "timestamp": "at"}
 SHAPES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    "elements with counts": (OF | {"count": "order.lines[].qty", "missing": "empty"}, [{}]),
+    "elements with counts": (
+        OF | {"count": "order.lines[].qty", "missing": "empty"},
+        [{}],
+    ),
     "a null is a reject": (OF, [{}]),
     "several histograms": (
         OF | {"missing": "empty"},
@@ -96,9 +103,15 @@ def settings(events: dict[str, Any], histograms: list[dict[str, Any]]) -> Settin
 
 
 def write(
-    path: Path, rows: Sequence[dict[str, Any]], kinds: dict[str, Any], size: int = 1 << 20
+    path: Path,
+    rows: Sequence[dict[str, Any]],
+    kinds: dict[str, Any],
+    size: int = 1 << 20,
 ) -> Path:
-    columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()}
+    columns = {
+        name: pa.array([row[name] for row in rows], kind)
+        for name, kind in kinds.items()
+    }
     pq.write_table(pa.table(columns), path, row_group_size=size)
     return path
 
@@ -110,7 +123,9 @@ def read(given: Settings, path: Path) -> tuple[list[Any], list[tuple[int, str]]]
     with open_source(given, str(path)) as source:
         for batch in source.batches():
             events = batch.events
-            views = [column(events, events.views[config.view]) for config in given.histograms]
+            views = [
+                column(events, events.views[config.view]) for config in given.histograms
+            ]
             found += list(zip(events.times.tolist(), *views, strict=True))
             rejects += batch.rejects
     return found, rejects
@@ -118,13 +133,16 @@ def read(given: Settings, path: Path) -> tuple[list[Any], list[tuple[int, str]]]
 
 def column(events: Events, columns: EventColumns) -> list[Any]:
     labels = [columns.label_names.name(code) for code in columns.labels.tolist()]
-    amounts, ends = columns.amounts.tolist() or [1] * len(labels), columns.ends.tolist()
+    amounts = columns.amounts.tolist() or [1] * len(labels)
+    ends = columns.ends.tolist()
     seen = [True] * len(events) if columns.seen is None else columns.seen.tolist()
     return [
         (columns.key_names.name(key), dict(zip(labels[a:b], amounts[a:b], strict=True)))
         if looks
         else None
-        for looks, key, a, b in zip(seen, columns.keys.tolist(), [0, *ends], ends, strict=False)
+        for looks, key, a, b in zip(
+            seen, columns.keys.tolist(), [0, *ends], ends, strict=False
+        )
     ]
 
 
@@ -133,9 +151,12 @@ def expected(
     shape: tuple[dict[str, Any], list[dict[str, Any]]],
     given: Settings,
 ) -> tuple[list[Any], list[int]]:
-    found, rejected = [], []
+    found = []
+    rejected = []
     for number, one in enumerate(rows, 1):
-        said = reference.event(json.loads(json.dumps(one), parse_float=Decimal), None, *shape, None)
+        said = reference.event(
+            json.loads(json.dumps(one), parse_float=Decimal), None, *shape, None
+        )
         if said == "rejected":
             rejected.append(number)
         elif isinstance(said, reference.Found):
@@ -143,7 +164,9 @@ def expected(
             for view, config in zip(said.views, given.histograms, strict=True):
                 counts: dict[str, int] = {}
                 for item, more in view.items if view else []:
-                    label = item if isinstance(item, str) else config.buckets.labels[item]  # type: ignore[union-attr]
+                    label = (
+                        item if isinstance(item, str) else config.buckets.labels[item]  # type: ignore[union-attr]
+                    )
                     counts[label] = counts.get(label, 0) + more
                 seen.append((view.key or "all", counts) if view else None)
             found.append((said.time, *seen))
@@ -190,10 +213,14 @@ def test_times_of_each_unit_and_type(
     tmp_path: Path, kind: Any, unit: str, value: Any, nested: bool
 ) -> None:
     own = pa.int64() if pa.types.is_timestamp(kind) else kind
-    times, place = pa.array([value, None], own).cast(kind), "t"
+    times = pa.array([value, None], own).cast(kind)
+    place = "t"
     if nested:
-        times, place = pa.StructArray.from_arrays([times], ["at"]), "t.at"
-    pq.write_table(pa.table({"t": times, "i": pa.array([5, 5])}), tmp_path / "a.parquet")
+        times = pa.StructArray.from_arrays([times], ["at"])
+        place = "t.at"
+    pq.write_table(
+        pa.table({"t": times, "i": pa.array([5, 5])}), tmp_path / "a.parquet"
+    )
     of = {"key": "$all", "items": "i", "timestamp": place, "timestamp_unit": unit}
     given = settings(of, [{}])
     events, rejects = read(given, tmp_path / "a.parquet")
@@ -205,11 +232,15 @@ def test_times_of_each_unit_and_type(
 def test_nothing_in_a_file_stops_its_reading(tmp_path: Path) -> None:
     texts = pa.array([b"a", b"\xff", b"a", b"a", b"a", b"a"])
     broken = pa.Array.from_buffers(pa.string(), 6, texts.buffers())
-    far = pa.array([T0, T0, 2**62, T0, -(2**62), T0], pa.int64()).cast(pa.timestamp("ms"))
+    far = pa.array([T0, T0, 2**62, T0, -(2**62), T0], pa.int64()).cast(
+        pa.timestamp("ms")
+    )
     values = pa.array([1.5, 1.5, 1.5, float("nan"), float("inf"), float("-inf")])
     both = pa.StructArray.from_arrays([broken, far], ["k", "t"])
     days = pa.array([2**30] * 6, pa.int32()).cast(pa.date32())
-    pq.write_table(pa.table({"o": both, "v": values, "d": days}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"o": both, "v": values, "d": days}), tmp_path / "a.parquet"
+    )
     of: dict[str, Any] = {"key": "o.k", "items": "v", "timestamp": "o.t", "grace": "1h"}
     where = [{"field": "d", "not_in": ["x"]}]
     given = settings(of | {"where": where}, [{"buckets": [0, 2]}])
@@ -222,7 +253,10 @@ def test_nothing_in_a_file_stops_its_reading(tmp_path: Path) -> None:
 def test_a_map_may_have_any_keys(tmp_path: Path) -> None:
     of = {"key": "type", "items": "m", "where": [{"field": "type", "in": ["a"]}]}
     texts = [[(b"7", 1), (b"8", 2)], [], [(b"\xff", 1)]]
-    for kind, given in ((pa.int32(), [[(7, 1), (8, 2)], [], None]), (pa.binary(), texts)):
+    for kind, given in (
+        (pa.int32(), [[(7, 1), (8, 2)], [], None]),
+        (pa.binary(), texts),
+    ):
         maps = pa.array(given, pa.map_(kind, pa.int64()))
         table = pa.table({"m": maps, "ts": [T0] * 3, "type": ["a"] * 3})
         pq.write_table(table, tmp_path / "a.parquet")
@@ -238,18 +272,26 @@ TOTAL = "decimal128(9, 2) is there"
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("items=order.linse[].sku", "nothing is there; its columns are order, type, at, tags"),
+        (
+            "items=order.linse[].sku",
+            "nothing is there; its columns are order, type, at, tags",
+        ),
         ("items=type[].x", "nothing is there"),
         ("items=order.lines", "which: q[].label"),
         ("items=order.lines[]", f"{ELEMENT} is there; it must be text"),
         ("items=order.total", f"{TOTAL}; it must be text, whole numbers or booleans"),
         ("key=order.total", f"{TOTAL}; it must be text, whole numbers or booleans"),
         ("count=order.lines[].price", "double is there; it must be whole numbers"),
-        ("timestamp=type", "string is there; it must be a timestamp, or whole numbers in ms"),
+        (
+            "timestamp=type",
+            "string is there; it must be a timestamp, or whole numbers in ms",
+        ),
         ("where=order.shpo", "nothing is there"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, given: str, message: str) -> None:
+def test_a_path_that_leads_nowhere_is_named(
+    tmp_path: Path, given: str, message: str
+) -> None:
     setting, _, place = given.partition("=")
     value = [{"field": place, "exists": True}] if setting == "where" else place
     events: dict[str, Any] = {setting: value}
@@ -269,7 +311,8 @@ def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_values_are_what_json_has_in_their_place() -> None:
-    day, map_of = datetime(2026, 1, 1, tzinfo=UTC), pa.map_(pa.bool_(), pa.date32())
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    map_of = pa.map_(pa.bool_(), pa.date32())
     for kind, value, plain in (
         (pa.string_view(), "é", "é"),
         (pa.binary(), b"\xc3\xa9", "é"),
@@ -285,7 +328,11 @@ def test_values_are_what_json_has_in_their_place() -> None:
         (pa.duration("us"), timedelta(1), ()),
         (pa.timestamp("us", "Europe/Prague"), day, T0),
         (pa.list_(pa.timestamp("ns")), [day, None], [T0, None]),
-        (map_of, [(True, day.date()), (False, None)], {"true": "2026-01-01", "false": None}),
+        (
+            map_of,
+            [(True, day.date()), (False, None)],
+            {"true": "2026-01-01", "false": None},
+        ),
         (pa.null(), None, None),
     ):
         assert objects_of(pa.array([value, None], kind)) == [plain, None], kind

@@ -28,7 +28,8 @@ from workers.replay.sources import JsonLines, open_source
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
-LIST, MAP = pa.list_(pa.string()), pa.map_(pa.string(), pa.int32())
+LIST = pa.list_(pa.string())
+MAP = pa.map_(pa.string(), pa.int32())
 KINDS = {"key": pa.string(), "items": pa.string(), "ts": pa.int64()}
 STRUCTS = pa.list_(pa.struct([("n", pa.int64()), ("label", pa.string())]))
 
@@ -69,15 +70,23 @@ def digest(user: str) -> tuple[int, ...]:
 
 
 def write_lines(path: Path, lines: Sequence[object]) -> Path:
-    texts = (line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    texts = (
+        line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines
+    )
     path.write_bytes(b"".join(text + b"\n" for text in texts))
     return path
 
 
 def write_rows(
-    path: Path, kinds: dict[str, Any], rows: Sequence[dict[str, Any]], group: int = 1 << 20
+    path: Path,
+    kinds: dict[str, Any],
+    rows: Sequence[dict[str, Any]],
+    group: int = 1 << 20,
 ) -> Path:
-    arrays = {name: pa.array([row.get(name) for row in rows], kind) for name, kind in kinds.items()}
+    arrays = {
+        name: pa.array([row.get(name) for row in rows], kind)
+        for name, kind in kinds.items()
+    }
     pq.write_table(pa.table(arrays), path, row_group_size=group)
     return path
 
@@ -96,7 +105,9 @@ ITEMS = st.one_of(
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
-@given(ITEMS, eight(st.sampled_from("ab")), st.booleans(), st.integers(1, 8), st.booleans())
+@given(
+    ITEMS, eight(st.sampled_from("ab")), st.booleans(), st.integers(1, 8), st.booleans()
+)
 def test_parquet_gives_the_events_that_json_gives(
     tmp_path_factory: pytest.TempPathFactory,
     items: Any,
@@ -111,7 +122,10 @@ def test_parquet_gives_the_events_that_json_gives(
     pairs = enumerate(zip(keys, values, strict=True))
     rows = [{"key": key, "items": some, "ts": T0 + i} for i, (key, some) in pairs]
     lines = write_lines(directory / "a.jsonl", rows)
-    arrow = [dict(row, items=list(row["items"].items())) if kind is MAP else row for row in rows]
+    arrow = [
+        dict(row, items=list(row["items"].items())) if kind is MAP else row
+        for row in rows
+    ]
     text = pa.dictionary(pa.int8(), pa.string()) if dictionary else pa.string()
     kinds = {"key": text, "items": kind, "ts": pa.int64()}
     table = write_rows(directory / "a.parquet", kinds, arrow, group)
@@ -125,7 +139,8 @@ def test_both_refuse_the_same_rows_for_the_same_reasons(
     base: Settings, tmp_path: Path, monkeypatch: Patch, alone: bool
 ) -> None:
     monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
-    long, no_time = "x" * 1025, "field 'ts' is not a time in ms"
+    long = "x" * 1025
+    no_time = "field 'ts' is not a time in ms"
     changes: list[tuple[dict[str, Any], str]] = [
         ({"key": None}, "field 'key' is null"),
         ({"items": None}, "field 'items' is null"),
@@ -152,15 +167,21 @@ def test_counts_come_from_maps_and_from_lists_of_structures(
 ) -> None:
     monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
 
-    def read_items(kind: Any, values: list[Any]) -> tuple[list[Any], list[tuple[int, str]]]:
+    def read_items(
+        kind: Any, values: list[Any]
+    ) -> tuple[list[Any], list[tuple[int, str]]]:
         rows = [{"key": "a", "ts": T0, "items": items} for items in values]
-        return read(base, write_rows(tmp_path / "a.parquet", KINDS | {"items": kind}, rows))
+        return read(
+            base, write_rows(tmp_path / "a.parquet", KINDS | {"items": kind}, rows)
+        )
 
     several = [{"label": "x", "n": 2}, {"label": "y", "n": 1}, {"label": "x", "n": 3}]
     events, rejects = read_items(STRUCTS, [several, [{"label": "x", "n": -1}], []])
     assert [event[1] for event in events] == [{"x": 5, "y": 1}, {}]
     assert rejects == [(2, "a count in 'items' is not a non-negative integer")]
-    events, rejects = read_items(MAP, [[("x", 2), ("x", 9)], [("x", -1)], [("y", None)]])
+    events, rejects = read_items(
+        MAP, [[("x", 2), ("x", 9)], [("x", -1)], [("y", None)]]
+    )
     assert [event[1] for event in events] == [{"x": 9}]
     assert [number for number, _ in rejects] == [2, 3]
 
@@ -175,8 +196,12 @@ def test_counts_come_from_maps_and_from_lists_of_structures(
         (pa.uint64(), [T0]),
     ],
 )
-def test_times_are_whole_ms(base: Settings, tmp_path: Path, kind: Any, values: list[int]) -> None:
-    times = pa.array([*values, None], kind if pa.types.is_integer(kind) else pa.int64()).cast(kind)
+def test_times_are_whole_ms(
+    base: Settings, tmp_path: Path, kind: Any, values: list[int]
+) -> None:
+    times = pa.array(
+        [*values, None], kind if pa.types.is_integer(kind) else pa.int64()
+    ).cast(kind)
     table = pa.table({"key": ["a", "a"], "items": ["x", "x"], "ts": times})
     pq.write_table(table, tmp_path / "a.parquet")
     events, rejects = read(base, tmp_path / "a.parquet")
@@ -185,12 +210,17 @@ def test_times_are_whole_ms(base: Settings, tmp_path: Path, kind: Any, values: l
 
 
 def test_text_that_is_not_utf8_is_refused(base: Settings, tmp_path: Path) -> None:
-    table = pa.table({"key": [b"a", b"\xff", b"a"], "items": [b"x", b"x", b"\xff"], "ts": [T0] * 3})
+    table = pa.table(
+        {"key": [b"a", b"\xff", b"a"], "items": [b"x", b"x", b"\xff"], "ts": [T0] * 3}
+    )
     pq.write_table(table, tmp_path / "a.parquet")
     events, rejects = read(base, tmp_path / "a.parquet")
     assert len(events) == 1
     kinds = "a string, whole number or boolean"
-    reasons = f"field 'key' is not {kinds}", f"field 'items' has an item that is not {kinds}"
+    reasons = (
+        f"field 'key' is not {kinds}",
+        f"field 'items' has an item that is not {kinds}",
+    )
     assert rejects == [*enumerate(reasons, 2)]
 
 
@@ -213,7 +243,9 @@ def test_a_column_that_is_missing_or_of_another_type_is_named(
     base: Settings, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     columns: dict[str, Any] = {"key": ["a"], "items": ["x"], "ts": [T0]} | changes
-    table = pa.table({name: values for name, values in columns.items() if values is not None})
+    table = pa.table(
+        {name: values for name, values in columns.items() if values is not None}
+    )
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(SettingsError) as refused:
         read(base, tmp_path / "a.parquet")
@@ -241,7 +273,9 @@ def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
     table = write_rows(tmp_path / "a.parquet", kinds, rows)
     lines = write_lines(tmp_path / "a.jsonl", rows)
     for path in (table, lines):
-        events, rejects = read(settings_of(tmp_path, key="shop", keys=["a"], user="$key"), path)
+        events, rejects = read(
+            settings_of(tmp_path, key="shop", keys=["a"], user="$key"), path
+        )
         assert events == [("a", {"x": 1}, T0, digest("u1"))]
         assert rejects == [(2, "field 'key' is null")]
         for key, user in (("key", "$key"), ("$key", "key")):
@@ -251,14 +285,18 @@ def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
             assert "in a file the record key is the field 'key'" in str(refused.value)
 
 
-def test_rejects_stand_in_the_order_of_the_input(base: Settings, tmp_path: Path) -> None:
+def test_rejects_stand_in_the_order_of_the_input(
+    base: Settings, tmp_path: Path
+) -> None:
     good = {"key": "a", "items": "x", "ts": T0}
     some = [{**good, "key": "c"}, b"broken", {**good, "key": "c"}, b"broken", good]
     lines = write_lines(tmp_path / "a.jsonl", some)
     assert [number for number, _ in read(base, lines)[1]] == [1, 2, 3, 4]
 
 
-def test_lines_are_split_at_their_ends(base: Settings, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_lines_are_split_at_their_ends(
+    base: Settings, tmp_path: Path, monkeypatch: Patch
+) -> None:
     event = json.dumps({"key": "a", "items": "x", "ts": T0}).encode()
     text = b"\xef\xbb\xbf" + event + b"\r\n\r\n\nbroken\n" + event
     (tmp_path / "a.jsonl").write_bytes(text)
@@ -269,7 +307,9 @@ def test_lines_are_split_at_their_ends(base: Settings, tmp_path: Path, monkeypat
         assert rejects == [(4, "not JSON")]
 
 
-def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch: Patch) -> None:
+def test_a_line_without_end_does_not_fill_the_memory(
+    base: Settings, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(sources, "CHUNK_BYTES", 1 << 10)
     events = msgspec.structs.replace(base.events, max_bytes=2_000)
     small = msgspec.structs.replace(base, events=events)
@@ -286,13 +326,17 @@ def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch
             return found
 
     text = Endless(b"x" * 100_000 + b'\n{"key":"a","items":"x","ts":1795219200000}\n')
-    [batch] = [b for b in JsonLines(small, "text", text, total=1).batches() if len(b.events)]
+    [batch] = [
+        b for b in JsonLines(small, "text", text, total=1).batches() if len(b.events)
+    ]
     assert batch.rejects == [(1, "record too large")] and len(batch.events) == 1
     assert 0 < longest <= 2_001
 
 
 @pytest.mark.slow
-def test_gzip_and_stdin_are_read(base: Settings, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_gzip_and_stdin_are_read(
+    base: Settings, tmp_path: Path, monkeypatch: Patch
+) -> None:
     rows = [{"key": "a", "items": "x", "ts": T0 + i} for i in range(3_000)]
     lines = write_lines(tmp_path / "a.jsonl", rows)
     packed = tmp_path / "a.jsonl.gz"
@@ -304,16 +348,24 @@ def test_gzip_and_stdin_are_read(base: Settings, tmp_path: Path, monkeypatch: Pa
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
         with open_source(base, "-") as source:
             assert source.total is None
-            found = [event for batch in source.batches() for event in flat(batch.events)]
+            found = [
+                event for batch in source.batches() for event in flat(batch.events)
+            ]
     assert found == wanted[0]
     packed.write_bytes(packed.read_bytes()[:-500])
     with pytest.raises(SettingsError, match="cannot be unpacked"):
         read(base, packed)
 
 
-def test_unreadable_files_are_refused_in_one_line(base: Settings, tmp_path: Path) -> None:
+def test_unreadable_files_are_refused_in_one_line(
+    base: Settings, tmp_path: Path
+) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
-    wrong = {"a.parquet": "not a Parquet file", "b.jsonl": "No such file", ".": "Is a directory"}
+    wrong = {
+        "a.parquet": "not a Parquet file",
+        "b.jsonl": "No such file",
+        ".": "Is a directory",
+    }
     for name, message in wrong.items():
         with pytest.raises(SettingsError, match=message) as refused:
             batches(base, tmp_path / name)
@@ -321,8 +373,12 @@ def test_unreadable_files_are_refused_in_one_line(base: Settings, tmp_path: Path
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix: str) -> None:
-    rows = [{"key": "a", "items": "x", "ts": T0 + at} for at in (0, 5_000, 3_000, 2_999)]
+def test_a_file_that_runs_backwards_past_grace_is_refused(
+    tmp_path: Path, suffix: str
+) -> None:
+    rows = [
+        {"key": "a", "items": "x", "ts": T0 + at} for at in (0, 5_000, 3_000, 2_999)
+    ]
     rows.insert(1, {"key": "a", "items": "x", "ts": -1})
     write_lines(tmp_path / "a.jsonl", rows)
     write_rows(tmp_path / "a.parquet", KINDS, rows)
@@ -330,9 +386,13 @@ def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix
     assert len(read(settings_of(tmp_path, grace="2001ms"), path)[0]) == 4
     with pytest.raises(SettingsError) as refused:
         read(settings_of(tmp_path, grace="2s"), path)
-    moment = datetime.fromtimestamp((T0 + 2_999) / 1000, UTC).isoformat(timespec="milliseconds")
+    moment = datetime.fromtimestamp((T0 + 2_999) / 1000, UTC).isoformat(
+        timespec="milliseconds"
+    )
     word = "row" if suffix == "parquet" else "line"
-    assert f"{word} 5 is dated {moment}, 0:00:02 before an earlier {word}" in str(refused.value)
+    assert f"{word} 5 is dated {moment}, 0:00:02 before an earlier {word}" in str(
+        refused.value
+    )
     assert "events.grace = '2s'" in str(refused.value)
 
 
@@ -346,7 +406,8 @@ def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: Patch) -> Non
 
 def test_the_next_piece_is_made_by_another_thread_while_one_is_looked_at() -> None:
     made: list[int] = []
-    begun, may = threading.Event(), threading.Event()
+    begun = threading.Event()
+    may = threading.Event()
 
     def pieces() -> Iterator[threading.Thread]:
         for i in range(3):

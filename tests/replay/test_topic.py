@@ -55,7 +55,9 @@ def replayed(
 def published(site: Site) -> dict[Place, bytes]:
     settings = site.settings
     topics = map(settings.output_topic, settings.histograms)
-    values = [message.value() or b"" for topic in topics for message in site.read(topic)]
+    values = [
+        message.value() or b"" for topic in topics for message in site.read(topic)
+    ]
     return {place(value): value for value in values}
 
 
@@ -74,9 +76,16 @@ def shuffled_events(number: int, end_ms: int, seed: int) -> list[Any]:
     labels = [f"item-{i}" for i in range(40)]
     events: list[Any] = []
     for i in range(number):
-        at = end_ms - 120_000 + 120_000 * i // number - rng.choice((0, 0, 0, 1_500, 4_000, 5_000))
+        at = (
+            end_ms
+            - 120_000
+            + 120_000 * i // number
+            - rng.choice((0, 0, 0, 1_500, 4_000, 5_000))
+        )
         chosen = rng.choices(labels, weights=range(40, 0, -1), k=rng.randrange(5))
-        items = rng.choice((chosen, {label: rng.randrange(4) for label in chosen}, labels[i % 40]))
+        items = rng.choice(
+            (chosen, {label: rng.randrange(4) for label in chosen}, labels[i % 40])
+        )
         events.append({"key": rng.choice("abc"), "items": items, "ts": at})
     far = {"key": "a", "items": "x", "ts": end_ms + 10**9}
     for i in range(0, number, 97):
@@ -106,7 +115,9 @@ def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     last_ms = time.time_ns() // 1_000_000 - 20_000
     for partition in range(PARTITIONS - 1):  # nothing ever comes to the last one
         end_ms = last_ms - 9_000 * partition
-        site.produce(partition, shuffled_events(2_000 * (partition + 1), end_ms, partition))
+        site.produce(
+            partition, shuffled_events(2_000 * (partition + 1), end_ms, partition)
+        )
     with site.worker() as worker:
         site.wait_published(last_ms)
         assert worker.stop() == 0
@@ -126,18 +137,27 @@ def wanted(worked: Site) -> dict[Place, bytes]:
 Whole = tuple[dict[Place, bytes], Summary]
 
 
-def test_replay_gives_the_bytes_of_the_worker(whole: Whole, wanted: dict[Place, bytes]) -> None:
+def test_replay_gives_the_bytes_of_the_worker(
+    whole: Whole, wanted: dict[Place, bytes]
+) -> None:
     found, summary = whole
     assert summary.late > 100 and sum(summary.rejects.values()) > 100
     # Wide ticks are open for longer.
     assert summary.late >= summary.moved["seen"] > summary.moved["known"] > 0
     assert summary.rejects["dated too far behind"] > 100
-    assert {histogram for histogram, *_ in found} == {"seen", "known", "often", "sketch"}
+    assert {histogram for histogram, *_ in found} == {
+        "seen",
+        "known",
+        "often",
+        "sketch",
+    }
     assert any(json.loads(value)["items"] for value in found.values())
     assert_equal_so_far(found, wanted)
 
 
-def test_a_range_ending_early_gives_the_same_bytes_until_then(worked: Site, whole: Whole) -> None:
+def test_a_range_ending_early_gives_the_same_bytes_until_then(
+    worked: Site, whole: Whole
+) -> None:
     everything, _ = whole
     ends = sorted({end for name, _, end, _ in everything if name == "seen"})
     # Within a tick of one second, and somewhere in one of seven.
@@ -154,7 +174,9 @@ def test_a_range_leaves_out_what_is_dated_before_it(worked: Site, whole: Whole) 
     found, summary = replayed(worked, since_ms=since_ms)
     assert min(end for name, _, end, _ in found if name == "seen") == since_ms + 1_000
     assert summary.first_ms is not None and summary.first_ms >= since_ms
-    behind, all_behind = (one.rejects["dated too far behind"] for one in (summary, everything))
+    behind, all_behind = (
+        one.rejects["dated too far behind"] for one in (summary, everything)
+    )
     assert summary.events + summary.outside + behind == everything.events + all_behind
 
 
@@ -179,10 +201,14 @@ def test_the_command_reads_the_topic_with_noise_of_its_own_and_refuses_an_empty_
         assert not out.exists()
 
 
-def test_a_replay_ends_where_the_topic_ended_when_it_began(bootstrap: str, tmp_path: Path) -> None:
+def test_a_replay_ends_where_the_topic_ended_when_it_began(
+    bootstrap: str, tmp_path: Path
+) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=2)
     start_ms = 1_700_000_000_000
-    site.produce(0, [{"key": "a", "items": ["x"], "ts": start_ms + i} for i in range(500)])
+    site.produce(
+        0, [{"key": "a", "items": ["x"], "ts": start_ms + i} for i in range(500)]
+    )
     taking_back = site.connection.producer(f"{site.name}-x")
     taking_back.init_transactions(10)
     taking_back.begin_transaction()
@@ -195,10 +221,14 @@ def test_a_replay_ends_where_the_topic_ended_when_it_began(bootstrap: str, tmp_p
         seen = [(len(b.events), shape(b.events)) for b in source.batches()]
         assert source.ended() == {0, 1}
     assert sum(n for n, _ in seen) == 500
-    assert {name for _, events in seen for *_, counts in events for name in counts} == {"x"}
+    assert {name for _, events in seen for *_, counts in events for name in counts} == {
+        "x"
+    }
 
 
-def test_several_topics_give_equal_bytes(bootstrap: str, tmp_path: Path, capsys: Printed) -> None:
+def test_several_topics_give_equal_bytes(
+    bootstrap: str, tmp_path: Path, capsys: Printed
+) -> None:
     histograms = [unk("seen"), known("known", tick="3s")]
     site = Site(bootstrap, tmp_path, histograms, topics=(1, 2), owners=2)
     last_ms = time.time_ns() // 1_000_000 - 20_000
@@ -212,16 +242,26 @@ def test_several_topics_give_equal_bytes(bootstrap: str, tmp_path: Path, capsys:
     wanted = published(site)
     assert summary.events + sum(summary.rejects.values()) == 6_000
     assert summary.position == summary.total
-    assert len(found) > 100 and [at for at, value in found.items() if wanted.get(at) != value] == []
+    assert (
+        len(found) > 100
+        and [at for at, value in found.items() if wanted.get(at) != value] == []
+    )
     ends = sorted({end for name, _, end, _ in found if name == "seen"})
     part, _ = replayed(site, until_ms=ends[len(ends) // 2])
-    assert part == {at: value for at, value in found.items() if at[2] <= ends[len(ends) // 2]}
+    assert part == {
+        at: value for at, value in found.items() if at[2] <= ends[len(ends) // 2]
+    }
     assert execute(["replay", "-c", str(site.config), "--topic"]) == 0
     errors = capsys.readouterr().err
-    assert all(f"  {topic}[{partition}], offset 0: " in errors for topic, partition in site.places)
+    assert all(
+        f"  {topic}[{partition}], offset 0: " in errors
+        for topic, partition in site.places
+    )
 
 
-def test_partitions_that_joined_give_equal_bytes(bootstrap: str, tmp_path: Path) -> None:
+def test_partitions_that_joined_give_equal_bytes(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """What was sent to a new partition before it joined counted when it joined."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1)
     with site.running() as worker:
@@ -250,7 +290,9 @@ def test_what_the_worker_reads_is_replayed_up_to_an_open_transaction(
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     start_ms = 1_700_000_000_000
     at = iter(range(start_ms, start_ms + 1_000))
-    produce_batch(bootstrap, site.topic, 0, two_members(sale("a", next(at)) for _ in range(100)))
+    produce_batch(
+        bootstrap, site.topic, 0, two_members(sale("a", next(at)) for _ in range(100))
+    )
     upstream = site.connection.producer(f"{site.name}-upstream")
     upstream.init_transactions(60)
     upstream.begin_transaction()

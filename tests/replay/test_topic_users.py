@@ -36,14 +36,17 @@ def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
         events={"user": "$key", "grace": "1s"},
         privacy={"unit": "user"},
     )
-    rng, last_ms = random.Random(7), time.time_ns() // 1_000_000 - 15_000
+    rng = random.Random(7)
+    last_ms = time.time_ns() // 1_000_000 - 15_000
     for i in range(3_000):
         user = rng.choice(USERS)
         place = (murmur2(user.encode()) & 0x7FFFFFFF) % PARTITIONS
         items = rng.sample([f"i{n}" for n in range(12)], k=rng.randrange(4))
         at = last_ms - 30_000 + 10 * i - rng.choice((0, 0, 4_000))
-        wrong, event = i % 100 == 0, {"key": rng.choice("abc"), "items": items, "ts": at}
-        partition, last = (place + wrong) % PARTITIONS, i == 2_999
+        wrong = i % 100 == 0
+        event = {"key": rng.choice("abc"), "items": items, "ts": at}
+        partition = (place + wrong) % PARTITIONS
+        last = i == 2_999
         site.produce(partition, [event], key=user.encode(), flush=last)
     with site.worker() as worker:
         site.wait_published(last_ms)
@@ -69,9 +72,12 @@ def test_budget_charges_a_user_for_every_epoch(worked: Site, capsys: Printed) ->
     for snapshot in worked.snapshots():
         epochs[snapshot["histogram"]].add(snapshot["epoch"])
     assert all(len(own) > 2 for own in epochs.values())
-    stated = {one["name"]: one["generations"][0]["epochs"] for one in found["histograms"]}
+    stated = {
+        one["name"]: one["generations"][0]["epochs"] for one in found["histograms"]
+    }
     assert {name: {e["epoch"] for e in own} for name, own in stated.items()} == epochs
-    configs, total = worked.settings.histograms, found["total"]
+    configs = worked.settings.histograms
+    total = found["total"]
     costs = [build(c, "user").cost() for c in configs for _ in epochs[c.name]]
     rho, failures = summed(costs)
     delta = sum(c.delta * len(epochs[c.name]) for c in configs)

@@ -49,13 +49,18 @@ def answers(*given: object) -> Callable[[], str]:
 def test_only_an_absent_kafka_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting on a wrong setting would never end."""
     monkeypatch.setattr(outages, "INTERVAL_S", 0.0)
-    outage, waited = Outage(), list[bool]()
+    outage = Outage()
+    waited = list[bool]()
     silent = KafkaException(KafkaError(KafkaError._TIMED_OUT))
     asked = answers(KafkaAway("no broker"), silent, "topics")
     assert wait_for(asked, outage, lambda: waited.append(outage.is_active)) == "topics"
     assert waited == [True, True] and not outage.is_active and outage.count == 1
     unauthorized = KafkaException(KafkaError(29))
-    for refused in (SettingsError("no such topic"), KafkaRefuses("wrong password"), unauthorized):
+    for refused in (
+        SettingsError("no such topic"),
+        KafkaRefuses("wrong password"),
+        unauthorized,
+    ):
         with pytest.raises(type(refused)):
             wait_for(answers(refused, "topics"), Outage())
 
@@ -66,8 +71,14 @@ def test_a_refusal_that_stays_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> 
     outage = Outage()
     outage.begin("no broker answers")
     refuses = KafkaRefuses("wrong password")
-    assert wait_for(answers(refuses, SettingsError("no such topic"), "topics"), outage) == "topics"
-    assert wait_for(answers(KafkaAway("no broker"), refuses, "topics"), Outage()) == "topics"
+    assert (
+        wait_for(answers(refuses, SettingsError("no such topic"), "topics"), outage)
+        == "topics"
+    )
+    assert (
+        wait_for(answers(KafkaAway("no broker"), refuses, "topics"), Outage())
+        == "topics"
+    )
     outage.begin("no broker answers")
     monkeypatch.setattr(outages, "REFUSED_S", 0.0)
     with pytest.raises(KafkaRefuses):

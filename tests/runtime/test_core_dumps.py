@@ -44,7 +44,9 @@ SETTINGS = SETTINGS.replace('key = "shop"', 'key = "shop"\ntimestamp = "ts"')
 def told(*arguments: str) -> list[str]:
     """Return a command's reports, and its other lines on stderr."""
     command = [sys.executable, "-c", TELLING, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()
 
@@ -62,7 +64,9 @@ def test_processes_of_a_backtest_cannot_be_dumped_either(tmp_path: Path) -> None
     (tmp_path / "orders.toml").write_text(SETTINGS)
     told("key", "new", str(tmp_path / "noise.key"))
     times = range(1_795_300_000_000, 1_795_300_100_000, 1_000)
-    content = [json.dumps({"shop": "s1", "products": ["p"], "ts": at}) + "\n" for at in times]
+    content = [
+        json.dumps({"shop": "s1", "products": ["p"], "ts": at}) + "\n" for at in times
+    ]
     (tmp_path / "events.jsonl").write_text("".join(content))
     names = "orders.toml", "events.jsonl", "report"
     settings, events, report = (str(tmp_path / name) for name in names)
@@ -89,9 +93,16 @@ def test_a_running_worker_cannot_be_dumped(bootstrap: str, tmp_path: Path) -> No
     (tmp_path / "key").rename(tmp_path / "noise.key")
     site.set("worker", key_file="noise.key")
     with site.worker(runner=("-c", TELLING)) as worker:
-        until(lambda: "took over" in worker.output() or not worker.running(), "it is at work")
+        until(
+            lambda: "took over" in worker.output() or not worker.running(),
+            "it is at work",
+        )
         limits = Path(f"/proc/{worker.process.pid}/limits").read_text()
-        [core] = [line for line in limits.splitlines() if line.startswith("Max core file size")]
+        [core] = [
+            line
+            for line in limits.splitlines()
+            if line.startswith("Max core file size")
+        ]
         assert core.split()[4:6] == ["0", "0"]
         assert f"key: {OFF}" in worker.output().splitlines()
         assert worker.stop() == 0

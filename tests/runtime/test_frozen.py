@@ -23,7 +23,8 @@ from workers.runtime.frozen import Frozen, check_frozen, memoized, read_only, th
 
 class Pair(Frozen):
     def __init__(self, first: Any, second: Any = None) -> None:
-        self.first, self.second = first, second
+        self.first = first
+        self.second = second
 
 
 @dataclass(frozen=True)
@@ -39,22 +40,64 @@ class Changing(msgspec.Struct):
     held: Any
 
 
-ATOMS = (1, 2.5, "s", b"b", None, True, Fraction(1, 3), np.int64(3), np.dtype(np.int16), int, len)
-NESTED = ((), (1, (2, "x")), frozenset((1, "a")), MappingProxyType({"a": (1,)}), Loose((1,)))
-OBJECTS = (read_only(np.zeros(3)), Record("x"), threading.local(), LiftedCounter(8, 0.1))
-MUTABLE: Any = ([], {}, set(), bytearray(), np.zeros(3), np.array([[]], object), Changing(1))
-HOLDING: Any = ((1, []), MappingProxyType({"a": []}), Loose([]), Record({}), [].append, {}.get)
+ATOMS = (
+    1,
+    2.5,
+    "s",
+    b"b",
+    None,
+    True,
+    Fraction(1, 3),
+    np.int64(3),
+    np.dtype(np.int16),
+    int,
+    len,
+)
+NESTED = (
+    (),
+    (1, (2, "x")),
+    frozenset((1, "a")),
+    MappingProxyType({"a": (1,)}),
+    Loose((1,)),
+)
+OBJECTS = (
+    read_only(np.zeros(3)),
+    Record("x"),
+    threading.local(),
+    LiftedCounter(8, 0.1),
+)
+MUTABLE: Any = (
+    [],
+    {},
+    set(),
+    bytearray(),
+    np.zeros(3),
+    np.array([[]], object),
+    Changing(1),
+)
+HOLDING: Any = (
+    (1, []),
+    MappingProxyType({"a": []}),
+    Loose([]),
+    Record({}),
+    [].append,
+    {}.get,
+)
 CALLED = (lambda: None, functools.lru_cache(lambda: None), functools.partial(len))
 
 
-@pytest.mark.parametrize("value", ATOMS + NESTED + OBJECTS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", ATOMS + NESTED + OBJECTS, ids=lambda value: type(value).__name__
+)
 def test_what_cannot_change_may_be_shared(value: object) -> None:
     """Refusing it would lead people to bypass the check."""
     check_frozen(value, "it")
     assert Pair(value, (value,)).first is value
 
 
-@pytest.mark.parametrize("value", [*MUTABLE, *HOLDING, *CALLED, object(), threading.Lock()])
+@pytest.mark.parametrize(
+    "value", [*MUTABLE, *HOLDING, *CALLED, object(), threading.Lock()]
+)
 def test_what_can_change_is_refused_when_it_is_made(value: object) -> None:
     """One thread would write while another reads; the message names the place, not the content."""
     with pytest.raises(TypeError, match=r"Pair\.second"):
@@ -92,7 +135,9 @@ def test_nothing_is_set_or_deleted_once_the_outermost_constructor_is_through() -
     assert vars(made) == {"first": 1, "second": None, "third": 3}
 
 
-def test_caches_of_functools_and_tables_of_a_class_are_refused_where_the_class_is_written() -> None:
+def test_caches_of_functools_and_tables_of_a_class_are_refused_where_the_class_is_written() -> (
+    None
+):
     """They write past __setattr__: into the instance's dictionary, or beside it."""
     with pytest.raises(TypeError, match=r"Lazy\.table is a lazy cache"):
 
@@ -130,7 +175,9 @@ def test_kept_results_are_checked_and_kept() -> None:
         table(5)
 
 
-def test_a_thawed_copy_belongs_to_one_thread_and_is_refused_where_threads_would_share_it() -> None:
+def test_a_thawed_copy_belongs_to_one_thread_and_is_refused_where_threads_would_share_it() -> (
+    None
+):
     """Replay's copy has a memory, which must never reach the worker's threads."""
     counter = LiftedCounter(8, 0.1)
     own = thawed(counter)
@@ -142,7 +189,9 @@ def test_a_thawed_copy_belongs_to_one_thread_and_is_refused_where_threads_would_
         check_frozen(own, "it")
 
 
-def test_a_class_of_one_thread_says_so_and_is_refused_where_threads_would_share_it() -> None:
+def test_a_class_of_one_thread_says_so_and_is_refused_where_threads_would_share_it() -> (
+    None
+):
     """Replay's key remembers tags; the worker's does not."""
 
     class Remembering(NoiseKey, shared=False):
@@ -198,10 +247,14 @@ for _ in range(20):
 """
 
 
-@pytest.mark.parametrize(("planted", "code"), [((), 0), (("planted",), -signal.SIGSEGV)])
+@pytest.mark.parametrize(
+    ("planted", "code"), [((), 0), (("planted",), -signal.SIGSEGV)]
+)
 def test_threads_may_meet_at_the_first_use_of_a_record_that_is_ready(
     planted: tuple[str, ...], code: int
 ) -> None:
     """Two requests for changes at once could end the dashboard; without `ready` they do here."""
-    run = subprocess.run([sys.executable, "-c", _RACE, *planted], capture_output=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", _RACE, *planted], capture_output=True, check=False
+    )
     assert run.returncode == code, run.stderr.decode()

@@ -6,14 +6,17 @@ import pytest
 
 from workers.runtime.metrics import RECORDS_MIN, WINDOW_S, LateRate, Metrics
 
-BEGUN, OVER = "many events come late", "few of its events come late now"
+BEGUN = "many events come late"
+OVER = "few of its events come late now"
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_it_begins_above_a_tenth_and_ends_at_a_twentieth(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_begins_above_a_tenth_and_ends_at_a_twentieth(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING)
     rate = LateRate()
     rate.note_events("products", 0.0, 1_000, 100)

@@ -6,7 +6,8 @@ import pytest
 
 from workers.runtime.metrics import QUIET_S, RECORDS_MIN, WINDOW_S, RejectRate
 
-BEGUN, OVER = "nearly all records are rejected (", "its records are accepted again"
+BEGUN = "nearly all records are rejected ("
+OVER = "its records are accepted again"
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,9 @@ def test_what_was_read_a_minute_ago_does_not_count() -> None:
     assert rate.reason("t", WINDOW_S + 5) == "not JSON"
 
 
-def test_a_share_about_the_limit_does_not_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_share_about_the_limit_does_not_come_and_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rate = RejectRate()
     for i in range(600):
         rate.note("t", float(i), 100, {"not JSON": 95 if i // 70 % 2 == 0 else 85})
@@ -72,7 +75,9 @@ def test_it_is_over_when_half_are_accepted(caplog: pytest.LogCaptureFixture) -> 
     assert rate.reason("t", 73.0) is None, "too few to say"
 
 
-def test_a_silent_topic_is_not_rejected_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_topic_is_not_rejected_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Its partitions may have gone to another worker."""
     rate = RejectRate()
     rate.note("t", 0.0, 500, {"not JSON": 500})

@@ -20,7 +20,9 @@ def said(caplog: pytest.LogCaptureFixture, waits: Waits) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_a_wait_is_said_once_with_its_cause_first(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_is_said_once_with_its_cause_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     clock = Clock()
     waits = Waits(clock)
@@ -55,7 +57,9 @@ def test_short_waits_are_not_said_and_an_outage_says_it_all(
         assert said(caplog, waits) == []
     waits.note("shard", {"w-release-0": "to commit"})
     clock.now_s += HELD_UP_S
-    assert said(caplog, waits) == []  # the partitions that may explain it are looked at meanwhile
+    assert (
+        said(caplog, waits) == []
+    )  # the partitions that may explain it are looked at meanwhile
     clock.now_s += HELD_UP_S
     assert len(said(caplog, waits)) == 1
     waits.forget()
@@ -68,21 +72,33 @@ def test_every_log_behind_an_open_transaction_is_said_whatever_else_waits(
     """One may stay open for days: what begins meanwhile must not go unsaid."""
     clock = Clock()
     waits = Waits(clock)
-    waits.note(TRANSACTIONS, {"t[0]": "a transaction is open"}, {"t[0]": clock.now_s - 10})
+    waits.note(
+        TRANSACTIONS, {"t[0]": "a transaction is open"}, {"t[0]": clock.now_s - 10}
+    )
     [line] = said(caplog, waits)
-    assert line.startswith("held up: t[0]: a transaction is open (for 10 s). Nothing is lost")
+    assert line.startswith(
+        "held up: t[0]: a transaction is open (for 10 s). Nothing is lost"
+    )
     assert said(caplog, waits) == [] and waits.seconds == 10
-    since_s = {"t[0]": clock.now_s - 10} | {f"u[{i}]": clock.now_s - 10 for i in range(5)}
+    since_s = {"t[0]": clock.now_s - 10} | {
+        f"u[{i}]": clock.now_s - 10 for i in range(5)
+    }
     waits.note(TRANSACTIONS, dict.fromkeys(since_s, "a transaction is open"), since_s)
     [line] = said(caplog, waits)
-    assert "t[0]" not in line and line.count("(for 10 s)") == 3 and "; and 2 more. " in line
+    assert (
+        "t[0]" not in line
+        and line.count("(for 10 s)") == 3
+        and "; and 2 more. " in line
+    )
     waits.note(PARTITIONS, {"v[0]": "it has no leader"})
     clock.now_s += HELD_UP_S
     [line] = said(caplog, waits)
     assert line.startswith("held up: v[0]: it has no leader (for 5 s). Waiting")
     waits.note(PARTITIONS, {})
     assert said(caplog, waits) == ["no longer held up, after 5 s"]
-    waits.note(TRANSACTIONS, {"u[1]": "a transaction is open"}, {"u[1]": since_s["u[1]"]})
+    waits.note(
+        TRANSACTIONS, {"u[1]": "a transaction is open"}, {"u[1]": since_s["u[1]"]}
+    )
     [line] = said(caplog, waits)
     named = "t[0], u[0], u[2], and 2 more, after 15 s"
     assert line == f"no longer held up by an open transaction: {named}"

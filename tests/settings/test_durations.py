@@ -9,24 +9,35 @@ from hypothesis import strategies as st
 
 from tests.settings.test_settings import GOOD, changed, loaded, refusal
 from workers.dashboard.config import load_dashboard
-from workers.settings.durations import MILLISECONDS, count_ticks, format_duration, parse_duration
+from workers.settings.durations import (
+    MILLISECONDS,
+    count_ticks,
+    format_duration,
+    parse_duration,
+)
 
 EVERY = 'keys = ["s1", "s2"]', 'keys = ["s1", "s2"]\nthreshold = "every"\nevery = '
 
 
-DURATIONS = st.builds("{}{}".format, st.integers(1, 10**6), st.sampled_from(sorted(MILLISECONDS)))
+DURATIONS = st.builds(
+    "{}{}".format, st.integers(1, 10**6), st.sampled_from(sorted(MILLISECONDS))
+)
 
 
 @given(DURATIONS, DURATIONS)
 def test_a_duration_is_its_number_of_ticks_or_refused(tick: str, horizon: str) -> None:
     values: dict[str, Any] = {"tick": tick, "horizon": horizon}
-    whole, rest = divmod(parse_duration(values["horizon"]), parse_duration(values["tick"]))
+    whole, rest = divmod(
+        parse_duration(values["horizon"]), parse_duration(values["tick"])
+    )
     if rest or not whole:
         with pytest.raises(ValueError, match="no whole number of ticks") as caught:
             count_ticks(values, "")
         nearest = str(caught.value).partition("nearest: ")[2].split('"')[1::2]
         near = list(map(parse_duration, nearest))
-        assert near == [n * parse_duration(values["tick"]) for n in (whole, whole + 1) if n]
+        assert near == [
+            n * parse_duration(values["tick"]) for n in (whole, whole + 1) if n
+        ]
     else:
         count_ticks(values, "")
         assert values["horizon"] == whole
@@ -34,22 +45,32 @@ def test_a_duration_is_its_number_of_ticks_or_refused(tick: str, horizon: str) -
 
 def test_the_histogram_is_that_of_the_number(tmp_path: Path) -> None:
     by_number = loaded(tmp_path, GOOD.replace(EVERY[0], EVERY[1] + "30"))
-    text = changed("horizon = 8640", 'horizon = "1d"').replace(EVERY[0], EVERY[1] + '"5m"')
+    text = changed("horizon = 8640", 'horizon = "1d"').replace(
+        EVERY[0], EVERY[1] + '"5m"'
+    )
     assert by_number == loaded(tmp_path, text)
-    unbounded = changed("horizon = 8640", 'horizon = "unbounded"\nstart = 2026-01-01T00:00:00Z')
+    unbounded = changed(
+        "horizon = 8640", 'horizon = "unbounded"\nstart = 2026-01-01T00:00:00Z'
+    )
     assert loaded(tmp_path, unbounded).histograms[0].horizon == "unbounded"
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ('"15s"', 'horizon = "15s": no whole number of ticks of 10s; nearest: "10s" and "20s"'),
+        (
+            '"15s"',
+            'horizon = "15s": no whole number of ticks of 10s; nearest: "10s" and "20s"',
+        ),
         ('"1s"', 'horizon = "1s": no whole number of ticks of 10s; nearest: "10s"'),
         (
             '"a day"',
             'horizon = "a day": a whole number of ticks, "unbounded", or a duration: a whole number and a unit',
         ),
-        ('"400000d"', "horizon = 3456000000: a whole number of ticks from 1 to 1,073,741,824"),
+        (
+            '"400000d"',
+            "horizon = 3456000000: a whole number of ticks from 1 to 1,073,741,824",
+        ),
         ("0", "horizon = 0: a whole number of ticks from 1 to 1,073,741,824"),
     ],
 )
@@ -74,13 +95,34 @@ def test_a_duration_is_read_back_as_it_was_written(duration_ms: int) -> None:
 @given(st.integers(min_value=0, max_value=10**9), st.sampled_from(sorted(MILLISECONDS)))
 @settings(deadline=None)
 def test_a_duration_is_its_number_times_its_unit(number: int, unit: str) -> None:
-    factor = {"ms": 1, "s": 1000, "m": 60 * 1000, "h": 60 * 60 * 1000, "d": 24 * 60 * 60 * 1000}
+    factor = {
+        "ms": 1,
+        "s": 1000,
+        "m": 60 * 1000,
+        "h": 60 * 60 * 1000,
+        "d": 24 * 60 * 60 * 1000,
+    }
     assert parse_duration(f"{number}{unit}") == number * factor[unit]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "10", "s", "1.5s", "-1s", "10 s", "10S", "10s\n", "1w", "1h30m", "٣s", 10, None, True],
+    [
+        "",
+        "10",
+        "s",
+        "1.5s",
+        "-1s",
+        "10 s",
+        "10S",
+        "10s\n",
+        "1w",
+        "1h30m",
+        "٣s",
+        10,
+        None,
+        True,
+    ],
 )
 def test_anything_else_is_no_duration(text: object) -> None:
     with pytest.raises(ValueError, match="ms, s, m, h or d"):

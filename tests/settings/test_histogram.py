@@ -37,19 +37,40 @@ OTHERS = {
 }
 SUM = 'sum = { field = "price", from = 0, to = 100, step = 0.01 }\n'
 REFUSALS = [
-    (GOOD + 'windows = ["15s"]\n', "windows holds 15000 ms: a multiple of the tick, 10000 ms"),
-    (GOOD + 'windows = ["2d"]\n', "windows holds 172800000 ms: at most the epoch, 86400000 ms"),
-    (GOOD + 'windows = ["60s", "1m"]\n', "windows holds 60000 ms more than once: every one"),
+    (
+        GOOD + 'windows = ["15s"]\n',
+        "windows holds 15000 ms: a multiple of the tick, 10000 ms",
+    ),
+    (
+        GOOD + 'windows = ["2d"]\n',
+        "windows holds 172800000 ms: at most the epoch, 86400000 ms",
+    ),
+    (
+        GOOD + 'windows = ["60s", "1m"]\n',
+        "windows holds 60000 ms more than once: every one",
+    ),
     (
         GOOD + 'windows = ["1 hour"]\n',
         'windows = ["1 hour"]: a list of at most 20 durations from 1ms to 366d: a whole',
     ),
     (GOOD + "windows = [60]\n", "windows = [60]: a list of at most 20 durations"),
     (GOOD + 'windows = "1m"\n', "windows = 60000 ms: a list of at most 20 durations"),
-    (GOOD + 'windows = ["0s"]\n', "windows = [0] ms: a list of at most 20 durations from 1ms"),
-    (GOOD + f"windows = {[f'{10 * i}s' for i in range(1, 22)]}\n", "at most 20 durations"),
-    (GOOD + "buckets = [0, 10]\n", 'buckets is set ... "unk_base" has no declared domain'),
-    (with_buckets("[0, 10]") + 'domain = ["a"]\n', "domain_file ... buckets ... exactly one"),
+    (
+        GOOD + 'windows = ["0s"]\n',
+        "windows = [0] ms: a list of at most 20 durations from 1ms",
+    ),
+    (
+        GOOD + f"windows = {[f'{10 * i}s' for i in range(1, 22)]}\n",
+        "at most 20 durations",
+    ),
+    (
+        GOOD + "buckets = [0, 10]\n",
+        'buckets is set ... "unk_base" has no declared domain',
+    ),
+    (
+        with_buckets("[0, 10]") + 'domain = ["a"]\n',
+        "domain_file ... buckets ... exactly one",
+    ),
     (with_buckets("[10, 0]"), "buckets = [10, 0]: 0 at place 2 is not above 10"),
     (with_buckets("[10]"), "buckets = [10]: 1 given ... 2 to 1,000 numbers"),
     (with_buckets('[0, "a"]'), 'buckets = [0, "a"]: the edge at place 2 is no number'),
@@ -58,10 +79,16 @@ REFUSALS = [
         with_buckets('{ from = 0, to = 9, count = 3, scale = "log" }'),
         'from = 0: above 0 with scale = "log"',
     ),
-    (with_buckets('"10"'), 'buckets = "10": a list of 2 to 1,000 ... { from = 0, to = 500'),
+    (
+        with_buckets('"10"'),
+        'buckets = "10": a list of 2 to 1,000 ... { from = 0, to = 500',
+    ),
     (GOOD + "quantiles = [0.5]\n", "quantiles = [0.5]: only with buckets"),
     (GOOD + 'unit = "ms"\n', 'unit = "ms": only with buckets'),
-    (with_buckets("[0, 10]") + "quantiles = [1.0]\n", "quantiles = [1.0] ... above 0 and below 1"),
+    (
+        with_buckets("[0, 10]") + "quantiles = [1.0]\n",
+        "quantiles = [1.0] ... above 0 and below 1",
+    ),
     (with_buckets("[0, 10]") + "quantiles = [0.5, 0.5]\n", "every one only once"),
     (
         with_buckets("[0, 10]").replace('"known_base"', '"known_gumbel"')
@@ -75,14 +102,26 @@ REFUSALS = [
         "split = 4: at most the number of owner partitions, 3",
     ),
     (GOOD + "sum = 3\n", 'sum = 3: a field and its range, such as { field = "price"'),
-    (GOOD + SUM.replace("0.01", "0.03"), "sum.step = 0.03: to - from must be a whole number"),
-    (GOOD + SUM + "max_count = 101\n", "max_count = 101: with 10,000 steps of sum at most 100"),
+    (
+        GOOD + SUM.replace("0.01", "0.03"),
+        "sum.step = 0.03: to - from must be a whole number",
+    ),
+    (
+        GOOD + SUM + "max_count = 101\n",
+        "max_count = 101: with 10,000 steps of sum at most 100",
+    ),
     (
         GOOD.replace('"unk_base"', '"positive_gauss"') + SUM,
         "sum is set: only in known_base and unk",
     ),
-    (GOOD + SUM.replace("price", "lines[].price"), "in the same list as items = ... or without []"),
-    (GOOD + SUM.replace("price", "products"), 'sum.field = "products": must be a field other'),
+    (
+        GOOD + SUM.replace("price", "lines[].price"),
+        "in the same list as items = ... or without []",
+    ),
+    (
+        GOOD + SUM.replace("price", "products"),
+        'sum.field = "products": must be a field other',
+    ),
     (GOOD + SUM.replace("price", "a..b"), 'sum.field = "a..b": at character 3'),
     (GOOD + "total_share = 1\n", "total_share = 1: a number from 0.01 to 0.9"),
     (
@@ -95,7 +134,9 @@ REFUSALS = [
     ),
     (GOOD + "split = 2\ntotal_share = 0.1\n", "total_share = 0.1: only with split = 1"),
     (
-        GOOD.replace("horizon = 8640", 'horizon = "unbounded"\nstart = 2026-01-01T00:00:00Z')
+        GOOD.replace(
+            "horizon = 8640", 'horizon = "unbounded"\nstart = 2026-01-01T00:00:00Z'
+        )
         + 'windows = ["367d"]\n',
         "a list of at most 20 durations from 1ms to 366d",
     ),
@@ -103,7 +144,9 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSALS)
-def test_what_is_wrong_is_named_with_what_is_allowed(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_wrong_is_named_with_what_is_allowed(
+    tmp_path: Path, text: str, said: str
+) -> None:
     assert_refused(tmp_path, text, f"histogram 'products': ... {said}")
 
 
@@ -116,7 +159,9 @@ def test_windows_are_multiples_of_the_tick_up_to_the_epoch(tmp_path: Path) -> No
 
 def test_a_step_far_below_the_noise_is_refused_with_what_helps(tmp_path: Path) -> None:
     given = loaded(tmp_path, GOOD.replace("epsilon = 1.0", "epsilon = 0.001") + SUM)
-    with pytest.raises(SettingsError, match=r"'products': sum.step = 0.01: .* take a larger step"):
+    with pytest.raises(
+        SettingsError, match=r"'products': sum.step = 0.01: .* take a larger step"
+    ):
         mechanisms(given)
 
 
@@ -149,7 +194,9 @@ def test_every_mechanism_has_windows_or_refuses_them() -> None:
     assert set(OTHERS) | {"known_base", "unk_base", "sparse_gumb"} == set(MECHANISMS)
 
 
-def test_a_backtest_does_not_vary_them_and_leaves_them_out_of_what_it_names(tmp_path: Path) -> None:
+def test_a_backtest_does_not_vary_them_and_leaves_them_out_of_what_it_names(
+    tmp_path: Path,
+) -> None:
     """They change nothing that is measured."""
     found = loaded(tmp_path, GOOD + 'windows = ["1h"]\n')
     assert "windows" not in settings_text(found.histograms[0])
@@ -161,7 +208,8 @@ def test_a_backtest_does_not_vary_them_and_leaves_them_out_of_what_it_names(tmp_
 def test_a_label_and_a_unit_are_no_part_of_the_mechanism(tmp_path: Path) -> None:
     text = with_buckets("[0, 10]")
     plain, named = (
-        loaded(tmp_path, one).histograms[0] for one in (text, text + 'label = "Age"\nunit = "y"\n')
+        loaded(tmp_path, one).histograms[0]
+        for one in (text, text + 'label = "Age"\nunit = "y"\n')
     )
     assert (named.label, named.unit) == ("Age", "y")
     assert build(named).public() == build(plain).public()
@@ -174,13 +222,18 @@ def test_buckets_become_a_declared_domain(tmp_path: Path) -> None:
     assert isinstance(found, KnownBaseConfig)
     assert found.domain == ("<0", "[0,10)", "[10,50.5)", ">=50.5")
     assert found.buckets is not None
-    assert (found.buckets.edges, found.shown_quantiles) == ((0.0, 10.0, 50.5), (0.5, 0.95))
+    assert (found.buckets.edges, found.shown_quantiles) == (
+        (0.0, 10.0, 50.5),
+        (0.5, 0.95),
+    )
     stored = msgspec.json.encode(found)
     assert msgspec.json.decode(stored, type=KnownBaseConfig) == found
     with pytest.raises(msgspec.ValidationError, match="not above"):
         msgspec.json.decode(stored.replace(b"50.5]", b"5.5]"), type=KnownBaseConfig)
     with pytest.raises(msgspec.ValidationError, match="domain: buckets define"):
-        msgspec.json.decode(stored.replace(b"10.0,50.5]", b"11.0,50.5]"), type=KnownBaseConfig)
+        msgspec.json.decode(
+            stored.replace(b"10.0,50.5]", b"11.0,50.5]"), type=KnownBaseConfig
+        )
 
 
 def test_the_median_is_said_where_nothing_is_asked(tmp_path: Path) -> None:

@@ -73,15 +73,30 @@ def with_users(further: str = "") -> str:
 
 def test_defaults_fill_what_a_short_file_leaves_out(tmp_path: Path) -> None:
     found = loaded(tmp_path, GOOD)
-    assert (found.worker.commit_interval_ms, found.worker.owner_partitions) == (5_000, None)
+    assert (found.worker.commit_interval_ms, found.worker.owner_partitions) == (
+        5_000,
+        None,
+    )
     events = found.events
-    assert (events.grace_ms, events.max_ahead_ms, events.max_bytes) == (0, 300_000, 1_000_000)
+    assert (events.grace_ms, events.max_ahead_ms, events.max_bytes) == (
+        0,
+        300_000,
+        1_000_000,
+    )
     assert (events.timestamp, events.user, found.privacy.unit) == (None, None, "event")
     [histogram] = found.histograms
     assert isinstance(histogram, UnkBaseConfig)
-    assert (histogram.mechanism, histogram.counter, histogram.radix) == ("unk_base", "lifted", None)
+    assert (histogram.mechanism, histogram.counter, histogram.radix) == (
+        "unk_base",
+        "lifted",
+        None,
+    )
     assert (histogram.max_count, histogram.generation, histogram.topic) == (1, 1, None)
-    assert (histogram.start_given, histogram.start_ms, histogram.horizon_ticks) == (False, 0, 8640)
+    assert (histogram.start_given, histogram.start_ms, histogram.horizon_ticks) == (
+        False,
+        0,
+        8640,
+    )
 
 
 def test_every_setting_of_the_reference_is_read(tmp_path: Path) -> None:
@@ -139,19 +154,29 @@ domain = ["x", "y"]
     events = found.events
     assert (events.topic, events.key, events.items) == ("in", "$key", '"the items"')
     assert (events.timestamp, events.user) == ("ts", "customer")
-    assert (events.grace_ms, events.max_ahead_ms, events.max_bytes) == (2_000, 60_000, 5_000)
+    assert (events.grace_ms, events.max_ahead_ms, events.max_bytes) == (
+        2_000,
+        60_000,
+        5_000,
+    )
     first, second = found.histograms
     assert first.lane == Lane(3_600_000, 1_795_219_200_000, max_items=4, max_count=5)
     assert (first.start_given, first.horizon_ticks) == (True, None)
     assert (first.rho, first.epsilon, first.delta) == (0.5, None, 1e-6)
-    assert (first.keys, first.generation, found.output_topic(first)) == ("public", 2, "out")
+    assert (first.keys, first.generation, found.output_topic(first)) == (
+        "public",
+        2,
+        "out",
+    )
     assert isinstance(second, KnownBaseConfig)
     assert (second.counter, second.radix) == ("tree", 3)
     assert (second.keys, second.domain) == (("s1",), ("x", "y"))
     assert found.output_topic(second) == "orders.q"
 
 
-def test_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_start_at_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "etc").mkdir()
     monkeypatch.chdir(tmp_path)
     Path("etc/orders.toml").write_text(GOOD, encoding="utf-8")
@@ -174,33 +199,75 @@ REFUSALS = [
     (GOOD + "[privcy]\n", 'privcy ... did you mean "privacy"?'),
     (GOOD + "max_item = 3\n", "'products': max_item: ... did you mean \"max_items\"?"),
     (GOOD + 'domain_file = "d"\n', "'products': domain_file: unknown name"),
-    (changed('items = "products"', ""), "events.items is missing ... order.lines[].sku"),
+    (
+        changed('items = "products"', ""),
+        "events.items is missing ... order.lines[].sku",
+    ),
     (changed(KAFKA, ""), "[kafka] ... bootstrap"),
     ("kafka = 5\n" + changed(KAFKA, ""), "kafka = 5 ... [kafka]"),
     (GOOD.replace(HISTOGRAM, ""), "histogram is missing ... [[histogram]]"),
     (changed("[[histogram]]", "[histogram]"), "[[histogram]]"),
-    (changed('name = "orders"', 'name = "or ders"'), 'worker.name = "or ders" ... letters, digits'),
-    (changed('name = "orders"', 'name = "orders\\n"'), "worker.name ... letters, digits"),
-    (changed('"localhost:9092"', '"localhost"'), 'kafka.bootstrap = "localhost" ... host:port'),
-    (changed('tick = "10s"', "tick = 10"), "'products': tick = 10 ... 1ms to 366d ... \"10s\""),
-    (changed('tick = "10s"', 'tick = "10 sec"'), 'tick = "10 sec" ... ms, s, m, h or d'),
+    (
+        changed('name = "orders"', 'name = "or ders"'),
+        'worker.name = "or ders" ... letters, digits',
+    ),
+    (
+        changed('name = "orders"', 'name = "orders\\n"'),
+        "worker.name ... letters, digits",
+    ),
+    (
+        changed('"localhost:9092"', '"localhost"'),
+        'kafka.bootstrap = "localhost" ... host:port',
+    ),
+    (
+        changed('tick = "10s"', "tick = 10"),
+        "'products': tick = 10 ... 1ms to 366d ... \"10s\"",
+    ),
+    (
+        changed('tick = "10s"', 'tick = "10 sec"'),
+        'tick = "10 sec" ... ms, s, m, h or d',
+    ),
     (changed('tick = "10s"', 'tick = "0s"'), "tick = 0 ms ... from 1ms"),
-    (changed('"shop"', '"shop"\ngrace = "8d"'), "events.grace = 691200000 ms ... 0s to 7d"),
-    (changed("max_items = 3", 'max_items = "3"'), 'max_items = "3" ... from 1 to 10,000'),
-    (changed("max_items = 3", "max_items = true"), "max_items = true ... from 1 to 10,000"),
+    (
+        changed('"shop"', '"shop"\ngrace = "8d"'),
+        "events.grace = 691200000 ms ... 0s to 7d",
+    ),
+    (
+        changed("max_items = 3", 'max_items = "3"'),
+        'max_items = "3" ... from 1 to 10,000',
+    ),
+    (
+        changed("max_items = 3", "max_items = true"),
+        "max_items = true ... from 1 to 10,000",
+    ),
     (changed("max_items = 3", "max_items = 0"), "max_items = 0 ... from 1 to 10,000"),
-    (changed("epsilon = 1.0", "epsilon = -1"), "epsilon = -1: ... above 0 and at most 50"),
-    (changed("epsilon = 1.0", "epsilon = nan"), "epsilon = NaN: ... above 0 and at most 50"),
+    (
+        changed("epsilon = 1.0", "epsilon = -1"),
+        "epsilon = -1: ... above 0 and at most 50",
+    ),
+    (
+        changed("epsilon = 1.0", "epsilon = nan"),
+        "epsilon = NaN: ... above 0 and at most 50",
+    ),
     (GOOD + "rho = 0.1\n", "epsilon = 1.0 and rho = 0.1 ... exactly one"),
     (changed("epsilon = 1.0", ""), "epsilon and rho ... exactly one"),
     (changed("delta = 1e-9", ""), "delta is missing ... 1e-50 to 0.5"),
     (changed("delta = 1e-9", "delta = 1"), "delta = 1: ... 1e-50 to 0.5"),
-    (changed("horizon = 8640", 'horizon = "forever"'), 'horizon = "forever" ... "unbounded"'),
+    (
+        changed("horizon = 8640", 'horizon = "forever"'),
+        'horizon = "forever" ... "unbounded"',
+    ),
     (changed("8640", '"unbounded"'), "start is missing ... 2026-11-21T00:00:00Z"),
-    (GOOD + "start = 2026-11-21T00:00:00\n", "start = 2026-11-21T00:00:00: ... time zone"),
+    (
+        GOOD + "start = 2026-11-21T00:00:00\n",
+        "start = 2026-11-21T00:00:00: ... time zone",
+    ),
     (GOOD + "start = 1969-12-31T00:00:00Z\n", "start = 1969-12-31T00:00:00Z ... 1970"),
     (GOOD + "start = 2026-11-21T00:00:00.0005Z\n", "start = ... whole milliseconds"),
-    (GOOD + 'counter = "binary"\n', 'counter = "binary" ... "lifted", "tree" or "sqrt"'),
+    (
+        GOOD + 'counter = "binary"\n',
+        'counter = "binary" ... "lifted", "tree" or "sqrt"',
+    ),
     (changed('"unk_base"', '"positive_gauss"\ncounter = "tree"'), "keeps no counter"),
     (changed('"unk_base"', '"positive_gauss"\nradix = 3'), "only with counter"),
     (GOOD + "radix = 2\n", 'radix = 2 ... counter = "tree"'),
@@ -208,18 +275,32 @@ REFUSALS = [
     (changed('keys = ["s1", "s2"]', "keys = []"), 'keys = [] ... "public"'),
     (changed('["s1", "s2"]', '["s1", "s1"]'), 'keys holds "s1" more than once'),
     (changed('"s2"', f'"{"é" * 513}"'), "keys holds ... 1,026 bytes ... at most 1,024"),
-    (changed("unk_base", "unkbase"), '"unkbase" ... did you mean "unk_base" ... one of'),
-    (changed('mechanism = "unk_base"', ""), "mechanism is missing ... one of bounded_max"),
+    (
+        changed("unk_base", "unkbase"),
+        '"unkbase" ... did you mean "unk_base" ... one of',
+    ),
+    (
+        changed('mechanism = "unk_base"', ""),
+        "mechanism is missing ... one of bounded_max",
+    ),
     (changed('"unk_base"', '"known_base"'), "domain_file ... domain ... exactly one"),
     (changed('name = "products"', ""), "histogram 1: name is missing ... lower-case"),
     (changed('name = "products"', 'name = "Pro"'), "'Pro': name ... lower-case"),
     (GOOD + HISTOGRAM, "histogram 'products': name ... another histogram"),
     (
-        GOOD + HISTOGRAM.replace('"products"', '"others"') + 'topic = "orders.products"\n',
+        GOOD
+        + HISTOGRAM.replace('"products"', '"others"')
+        + 'topic = "orders.products"\n',
         "histogram 'others': topic = \"orders.products\" ... histogram 'products': topic",
     ),
-    (changed('name = "products"', 'name = "rejects"'), 'topic = "orders.rejects" ... worker'),
-    (GOOD + 'topic = "orders_rejects"\n', 'topic = "orders_rejects" ... . and _ count as equal'),
+    (
+        changed('name = "products"', 'name = "rejects"'),
+        'topic = "orders.rejects" ... worker',
+    ),
+    (
+        GOOD + 'topic = "orders_rejects"\n',
+        'topic = "orders_rejects" ... . and _ count as equal',
+    ),
     (GOOD + 'topic = "orders"\n', "histogram 'products': topic ... events.topic"),
     (GOOD + 'topic = "a/b"\n', 'topic = "a/b" ... a Kafka topic name'),
     (topics('["a", "a b"]'), "events.topic = ... a list of such"),
@@ -227,30 +308,57 @@ REFUSALS = [
     (topics('["a", "b", "a"]'), 'events.topic holds "a" more than once'),
     (topics('["a", "^b"]'), "events.topic = ... a list of such"),
     (topics('"^orders-("'), 'events.topic = "^orders-(": not a regular expression'),
-    (topics('["eu", "orders_rejects"]'), 'events.topic = "orders_rejects" ... orders.rejects'),
-    (topics('["a", "b"]', USERS), 'events.topic = ["a", "b"] ... "user" needs one topic'),
-    (topics('"^a"', USERS), 'events.topic = "^a" ... privacy.unit = "user" needs one topic'),
-    (GOOD + '[privacy]\nunit = "user"\n', 'events.user is missing ... "user" needs it ... "$key"'),
+    (
+        topics('["eu", "orders_rejects"]'),
+        'events.topic = "orders_rejects" ... orders.rejects',
+    ),
+    (
+        topics('["a", "b"]', USERS),
+        'events.topic = ["a", "b"] ... "user" needs one topic',
+    ),
+    (
+        topics('"^a"', USERS),
+        'events.topic = "^a" ... privacy.unit = "user" needs one topic',
+    ),
+    (
+        GOOD + '[privacy]\nunit = "user"\n',
+        'events.user is missing ... "user" needs it ... "$key"',
+    ),
     (with_users(), 'max_items_per_user is missing ... "user" needs it'),
     (
         USERS.replace('"unk_base"', '"limit_dom"\nkbar = 5\nk = 2'),
         'mechanism = "limit_dom" ... privacy.unit = "user" needs known_base, unk_base, ',
     ),
-    (GOOD + "max_items_per_user = 5\n", 'max_items_per_user = 5 ... privacy.unit = "user"'),
-    (changed('"shop"', '"shop"\npartitioner = "crc32"'), '"crc32" ... privacy.unit = "user"'),
+    (
+        GOOD + "max_items_per_user = 5\n",
+        'max_items_per_user = 5 ... privacy.unit = "user"',
+    ),
+    (
+        changed('"shop"', '"shop"\npartitioner = "crc32"'),
+        '"crc32" ... privacy.unit = "user"',
+    ),
     (changed('"shop"', '"$keys"'), 'events.key = "$keys" ... "$key" ... "$all"'),
-    (changed('"products"\n\n', '"shop"\n\n'), 'events.items = "shop" ... other than key\'s'),
+    (
+        changed('"products"\n\n', '"shop"\n\n'),
+        'events.items = "shop" ... other than key\'s',
+    ),
     (changed('"shop"', '"$all"'), "'products': keys ... leave it out"),
     (GOOD + "[[[\n", "not TOML ... line"),
     (GOOD + "x = " + "[" * 5_000 + "]" * 5_000 + "\n", "not TOML: nested too deeply"),
-    (GOOD + "[kafka.client]\n" + "a." * 5_000 + "b = 1\n", "not TOML: nested too deeply"),
+    (
+        GOOD + "[kafka.client]\n" + "a." * 5_000 + "b = 1\n",
+        "not TOML: nested too deeply",
+    ),
     (GOOD + '\'a.b\' . "\\"" .' * 50 + "b = 1\n", "not TOML: nested too deeply"),
     (GOOD + "a." * 99 + "b = 1\n", "a: unknown name"),
     (
         GOOD + f"[kafka.client]\nx = {('{' + 'a.' * 99 + 'a = ') * 50}1{'}' * 50}\n",
         "nested too deeply",
     ),
-    (GOOD + "[privacy]\nrekey = true\n", 'privacy.rekey = true: only with privacy.unit = "user"'),
+    (
+        GOOD + "[privacy]\nrekey = true\n",
+        'privacy.rekey = true: only with privacy.unit = "user"',
+    ),
     (GOOD + '[privacy]\nrekey = "yes"\n', 'privacy.rekey = "yes" ... true or false'),
     (
         REKEYED.replace('"shop"', '"shop"\npartitioner = "crc32"'),
@@ -260,14 +368,25 @@ REFUSALS = [
         REKEYED.replace('user = "customer"', 'user = "customer"\nmax_ahead = "51m"'),
         'events.max_ahead = "51m": at most 50m with privacy.rekey and without events.timestamp',
     ),
-    (USERS.replace("[kafka]", "user_partitions = 3\n[kafka]"), "partitions = 3: only with privacy"),
-    (REKEYED.replace("[kafka]", "user_partitions = 0\n[kafka]"), "partitions = 0 ... from 1 to"),
-    (REKEYED.replace('name = "products"', 'name = "by-user"'), "orders.by-user ... worker"),
+    (
+        USERS.replace("[kafka]", "user_partitions = 3\n[kafka]"),
+        "partitions = 3: only with privacy",
+    ),
+    (
+        REKEYED.replace("[kafka]", "user_partitions = 0\n[kafka]"),
+        "partitions = 0 ... from 1 to",
+    ),
+    (
+        REKEYED.replace('name = "products"', 'name = "by-user"'),
+        "orders.by-user ... worker",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSALS)
-def test_a_bad_setting_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_setting_is_refused_in_words(
+    tmp_path: Path, text: str, said: str
+) -> None:
     assert_refused(tmp_path, text, said)
 
 
@@ -276,7 +395,9 @@ def test_keys_may_be_left_out_when_there_is_one_stream_key(tmp_path: Path) -> No
     assert loaded(tmp_path, text).histograms[0].keys == ("all",)
 
 
-def test_users_may_come_from_several_topics_where_they_are_brought_together(tmp_path: Path) -> None:
+def test_users_may_come_from_several_topics_where_they_are_brought_together(
+    tmp_path: Path,
+) -> None:
     found = loaded(tmp_path, topics('["a", "b"]', REKEYED))
     assert found.privacy.rekey and found.worker.user_partitions is None
     assert found.internal_topics[4:] == ("orders.by-user", "orders.rekey-state")
@@ -287,23 +408,35 @@ def test_users_may_come_from_several_topics_where_they_are_brought_together(tmp_
     assert found.events.max_ahead_ms == 7_200_000  # not by the record's time
 
 
-def test_a_list_of_topics_has_no_order_and_one_of_it_is_that_topic(tmp_path: Path) -> None:
+def test_a_list_of_topics_has_no_order_and_one_of_it_is_that_topic(
+    tmp_path: Path,
+) -> None:
     def named(topic: str) -> TopicNames:
         return loaded(tmp_path, topics(topic)).events.topics
 
     assert named('["b", "a"]') == named('["a", "b"]') == TopicNames(("a", "b"))
     assert named('["orders"]') == named('"orders"') == TopicNames(("orders",))
-    assert [named(one).identity for one in ('"a"', '["b", "a"]', '"^a"')] == ["a", ["a", "b"], "^a"]
+    assert [named(one).identity for one in ('"a"', '["b", "a"]', '"^a"')] == [
+        "a",
+        ["a", "b"],
+        "^a",
+    ]
     assert named('"a"').is_single and named('["a"]').is_single
     assert not named('["b", "a"]').is_single and not named('"^a$"').is_single
-    assert [str(named(one)) for one in ('"a"', '["b", "a"]', '"^a"')] == ["a", "a, b", "^a"]
+    assert [str(named(one)) for one in ('"a"', '["b", "a"]', '"^a"')] == [
+        "a",
+        "a, b",
+        "^a",
+    ]
 
 
 def test_an_expression_skips_topics_that_belong_to_a_worker(tmp_path: Path) -> None:
     expression = '"^(orders|other|eu).*"'
     settings = loaded(tmp_path, topics(expression))
     mine = [*settings.internal_topics, "orders.products"]
-    others = [f"other.{one}" for one in ("contributions", "contribute-state", "release-state")]
+    others = [
+        f"other.{one}" for one in ("contributions", "contribute-state", "release-state")
+    ]
     others.append("other.rejects")
     events = ["eu", "eu.rejects", "orders-eu", "orders.eu"]
     assert matching(settings, [*events, *mine, *others, "us-orders", "Eu"]) == events
@@ -314,9 +447,12 @@ def test_an_expression_skips_topics_that_belong_to_a_worker(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("missing", None), ("directory", b""), ("latin", b"caf\xe9 = 1")]
+    ("name", "content"),
+    [("missing", None), ("directory", b""), ("latin", b"caf\xe9 = 1")],
 )
-def test_an_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes | None) -> None:
+def test_an_unreadable_file_is_named(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
     path = tmp_path / name
     if name == "directory":
         path.mkdir()
@@ -333,4 +469,6 @@ def test_a_histogram_is_checked_again_when_decoded_from_json(tmp_path: Path) -> 
     assert found == histogram
     assert b'"tick":10000' in stored
     with pytest.raises(msgspec.ValidationError, match="exactly one of them"):
-        msgspec.json.decode(stored.replace(b'"rho":null', b'"rho":1.0'), type=type(histogram))
+        msgspec.json.decode(
+            stored.replace(b'"rho":null', b'"rho":1.0'), type=type(histogram)
+        )

@@ -21,10 +21,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1, help="of the first schedule")
-    parser.add_argument("--only", type=int, metavar="SEED", help="run this schedule alone")
-    parser.add_argument("--plant", choices=sorted(PLANTS), help="plant a fault in the worker")
+    parser.add_argument(
+        "--only", type=int, metavar="SEED", help="run this schedule alone"
+    )
+    parser.add_argument(
+        "--plant", choices=sorted(PLANTS), help="plant a fault in the worker"
+    )
     cores = os.cpu_count() or 1
-    parser.add_argument("--processes", type=int, default=cores, help="default: one for each core")
+    parser.add_argument(
+        "--processes", type=int, default=cores, help="default: one for each core"
+    )
     given = parser.parse_args()
     seeds = range(given.seed, given.seed + given.schedules)
     if given.only is not None:
@@ -40,12 +46,16 @@ def main() -> int:
         done = outcome.seed - seeds.start + 1
         if done % 500 == 0:
             passed_s = time.monotonic() - began_s
-            print(f"{done:,} schedules in {passed_s:,.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"{done:,} schedules in {passed_s:,.0f} s", file=sys.stderr, flush=True
+            )
 
     totals, found = first_violation(seeds, given.plant, show, given.processes)
     print(totals)
     if found is not None:
-        print(f"\nseed {found.seed}, schedule {totals.schedules:,}: {found.violation}\n")
+        print(
+            f"\nseed {found.seed}, schedule {totals.schedules:,}: {found.violation}\n"
+        )
         print("\n".join(found.last))
     return int((found is None) == (given.plant is not None))
 

@@ -54,7 +54,9 @@ class Record:
 class ProducerState:
     epoch: int
     last: int = -1
-    batches: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    batches: deque[tuple[int, int]] = field(
+        default_factory=lambda: deque(maxlen=_REMEMBERED)
+    )
 
 
 class Log:
@@ -82,7 +84,9 @@ class Log:
 
     def data(self, start: int, stop: int, *, uncommitted: bool = False) -> list[Record]:
         part = self.records[start:stop]
-        return [one for one in part if not one.control and (uncommitted or one.committed)]
+        return [
+            one for one in part if not one.control and (uncommitted or one.committed)
+        ]
 
 
 @dataclass(slots=True)
@@ -107,14 +111,22 @@ class Watcher(Protocol):
 
 class Broker:
     def __init__(
-        self, loop: Loop, watcher: Watcher, *, verifies: bool, marker_s: Callable[[], float]
+        self,
+        loop: Loop,
+        watcher: Watcher,
+        *,
+        verifies: bool,
+        marker_s: Callable[[], float],
     ) -> None:
-        self.loop, self._watcher = loop, watcher
-        self.verifies, self._marker_s = verifies, marker_s
+        self.loop = loop
+        self._watcher = watcher
+        self.verifies = verifies
+        self._marker_s = marker_s
         self.logs: dict[Partition, Log] = {}
         self.transactions: dict[str, Transaction] = {}
         #: Until when the coordinator is moving, and whether it says so or is silent.
-        self.moving_until_s, self.silent = 0.0, False
+        self.moving_until_s = 0.0
+        self.silent = False
         self.timed_out = self.refused_late = 0
 
     def create(self, topic: str, partition: int) -> None:
@@ -148,21 +160,28 @@ class Broker:
             return KafkaError.INVALID_PRODUCER_ID_MAPPING
         return OK if found.epoch == epoch else KafkaError.INVALID_PRODUCER_EPOCH
 
-    def add_partitions(self, name: str, pid: int, epoch: int, where: Sequence[Partition]) -> Reply:
+    def add_partitions(
+        self, name: str, pid: int, epoch: int, where: Sequence[Partition]
+    ) -> Reply:
         if refused := self._refusal(name, pid, epoch):
             return refused, 0, 0
         found = self.transactions[name]
         if found.ending:
             return KafkaError.CONCURRENT_TRANSACTIONS, 0, 0
         if found.state != "ongoing":
-            found.state, found.began_s, found.partitions = "ongoing", self.loop.now_s, set()
+            found.state = "ongoing"
+            found.began_s = self.loop.now_s
+            found.partitions = set()
         found.partitions.update(where)
         return OK, 0, 0
 
-    def end_transaction(self, name: str, pid: int, epoch: int, committed: bool) -> Reply:
+    def end_transaction(
+        self, name: str, pid: int, epoch: int, committed: bool
+    ) -> Reply:
         if refused := self._refusal(name, pid, epoch):
             return refused, 0, 0
-        found, word = self.transactions[name], "commit" if committed else "abort"
+        found = self.transactions[name]
+        word = "commit" if committed else "abort"
         if found.state == "ongoing":
             self._end(found, committed)
             return OK, 0, 0
@@ -174,7 +193,8 @@ class Broker:
 
     def _end(self, found: Transaction, committed: bool) -> None:
         word = "commit" if committed else "abort"
-        found.state, found.unwritten = f"prepare {word}", set(found.partitions)
+        found.state = f"prepare {word}"
+        found.unwritten = set(found.partitions)
         for where in sorted(found.partitions):
             self._mark_later(found, where, found.epoch, committed)
 
@@ -215,14 +235,25 @@ class Broker:
         ended = [one for one in span if one.pid == pid and one.committed is None]
         for record in ended:
             record.committed = committed
-        log.append(Record(0, None, None, (), self.loop.now_ms, pid, epoch, control=True))
-        self.loop.note(f"{log}: {'commit' if committed else 'abort'} of {len(ended)} records")
+        log.append(
+            Record(0, None, None, (), self.loop.now_ms, pid, epoch, control=True)
+        )
+        self.loop.note(
+            f"{log}: {'commit' if committed else 'abort'} of {len(ended)} records"
+        )
         self._watcher.marked(log, ended, committed)
 
     def produce(
-        self, name: str, pid: int, epoch: int, log: Log, first: int, records: Sequence[Record]
+        self,
+        name: str,
+        pid: int,
+        epoch: int,
+        log: Log,
+        first: int,
+        records: Sequence[Record],
     ) -> Reply:
-        state, n = log.producers.get(pid), len(records)
+        state = log.producers.get(pid)
+        n = len(records)
         if state is not None and epoch < state.epoch:
             return KafkaError.INVALID_PRODUCER_EPOCH, 0, 0
         if state is not None and epoch == state.epoch:

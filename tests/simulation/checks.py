@@ -86,7 +86,8 @@ class Checks:
         for record in records:
             value = record.value or b""
             of_part = place_of(record.key, value)
-            place, found = (log.where[0], record.time_ms, of_part), zlib.crc32(value)
+            place = (log.where[0], record.time_ms, of_part)
+            found = zlib.crc32(value)
             self.repeated += place in self.ticks
             if self.ticks.setdefault(place, found) != found:
                 raise Violation(f"{histogram}: a tick has two sets of bytes: {value!r}")
@@ -99,23 +100,35 @@ class Checks:
         if self._reserved.get((owner, histogram), -1) >= epoch:
             return
         value = self.progress.get(owner)
-        reserved = None if value is None else read_progress(value).histograms[histogram].reserved
+        reserved = (
+            None
+            if value is None
+            else read_progress(value).histograms[histogram].reserved
+        )
         if not isinstance(reserved, int) or reserved < epoch:
-            raise Violation(f"{histogram}: epoch {epoch} is published; charged up to {reserved}")
+            raise Violation(
+                f"{histogram}: epoch {epoch} is published; charged up to {reserved}"
+            )
         self._reserved[owner, histogram] = reserved
 
     def marked(self, log: Log, records: Sequence[Record], committed: bool) -> None:
         topic = log.where[0]
         if topic in self.roles.outputs:
             self._read(log)
-        attempts = {id(one.attempt): one.attempt for one in records if one.attempt is not None}
+        attempts = {
+            id(one.attempt): one.attempt for one in records if one.attempt is not None
+        }
         if not committed:
             return
         if len(attempts) > 1:
-            raise Violation(f"{log}: one commit of the records of {len(attempts)} transactions")
+            raise Violation(
+                f"{log}: one commit of the records of {len(attempts)} transactions"
+            )
         for attempt in attempts.values():
             if not attempt.commits:
-                raise Violation(f"{log}: committed, and {attempt.owner} did not ask for it")
+                raise Violation(
+                    f"{log}: committed, and {attempt.owner} did not ask for it"
+                )
             if not attempt.committed:
                 self.attempts.append(attempt)
             attempt.committed += len(records)
@@ -127,7 +140,9 @@ class Checks:
             for record in records:
                 self._reject(record.value or b"")
 
-    def _check_line(self, log: Log, attempt: Attempt, records: Sequence[Record]) -> None:
+    def _check_line(
+        self, log: Log, attempt: Attempt, records: Sequence[Record]
+    ) -> None:
         before = self._state_ends.get(log.where, 0)
         if before > attempt.based_on:
             raise Violation(
@@ -141,10 +156,13 @@ class Checks:
         elif (topic, number) == (self.roles.first_state, 0) and values:
             joined = msgspec.json.decode(values[-1], type=SourceProgress).joined
             if joined[: len(self.joined)] != self.joined:
-                raise Violation(f"{log}: partitions that joined are forgotten: {joined}")
+                raise Violation(
+                    f"{log}: partitions that joined are forgotten: {joined}"
+                )
             self.joined = joined
         if (topic, number) == (self.roles.states[0], 0) and values:
-            owners, known = msgspec.json.decode(values[-1], type=SourceProgress).owners, self.owners
+            owners = msgspec.json.decode(values[-1], type=SourceProgress).owners
+            known = self.owners
             if known is not None and (
                 owners is None or owners.grown[: len(known.grown)] != known.grown
             ):
@@ -158,7 +176,9 @@ class Checks:
                     place = section.lane, label
                     self.counted[place] += n
                     if self.counted[place] > 1:
-                        raise Violation(f"event {label} counts {self.counted[place]} times")
+                        raise Violation(
+                            f"event {label} counts {self.counted[place]} times"
+                        )
 
     def _reject(self, value: bytes) -> None:
         self.rejected[value] += 1
@@ -173,13 +193,15 @@ class Checks:
 
     def _publish(self, topic: str, records: Sequence[Record]) -> None:
         for record in records:
-            place, value = (
-                place_of(record.key, record.value or b""),
-                json.loads(record.value or b""),
-            )
-            before, start, end = self.ends.get((topic, place)), value["start"], value["end"]
+            place = place_of(record.key, record.value or b"")
+            value = json.loads(record.value or b"")
+            before = self.ends.get((topic, place))
+            start = value["start"]
+            end = value["end"]
             if before is not None and start != before:
-                raise Violation(f"{topic} {place}: a tick begins at {start}, expected {before}")
+                raise Violation(
+                    f"{topic} {place}: a tick begins at {start}, expected {before}"
+                )
             self.ends[topic, place] = end
             self.published[topic][place, end] = record.value or b""
 
@@ -199,7 +221,9 @@ class Checks:
             times = [self.counted[lane, label] for lane in lanes]
             wanted = int(value not in self.rejected)
             if times != [wanted] * len(lanes):
-                raise Violation(f"event {label} counts {times} times; it is rejected: {not wanted}")
+                raise Violation(
+                    f"event {label} counts {times} times; it is rejected: {not wanted}"
+                )
         for attempt in self.attempts:
             if attempt.committed != attempt.messages:
                 raise Violation(
@@ -216,4 +240,6 @@ class Checks:
                 place = place_of(one.key.encode(), one.value)
                 found = self.published[one.topic].get((place, one.end_ms))
                 if found is not None and found != one.value:
-                    raise Violation(f"{one.topic}: {found!r} is published, right is {one.value!r}")
+                    raise Violation(
+                        f"{one.topic}: {found!r} is published, right is {one.value!r}"
+                    )

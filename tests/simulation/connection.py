@@ -18,19 +18,24 @@ from workers.kafka.records import Records
 
 class SimulatedConsumer:
     def __init__(self, network: Network, *, uncommitted: bool) -> None:
-        self._network, self._uncommitted = network, uncommitted
+        self._network = network
+        self._uncommitted = uncommitted
         self._positions: dict[Partition, int] = {}
 
     def _answer(self, timeout: float) -> None:
         current().park(self._network.delay_s())
         if self._network.loop.rng.random() < self._network.rates.unread:
             current().park(timeout)
-            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "no answer", retriable=True))
+            raise KafkaException(
+                KafkaError(KafkaError._TRANSPORT, "no answer", retriable=True)
+            )
 
     def _end(self, log: Log) -> int:
         return log.end if self._uncommitted else log.stable
 
-    def get_watermark_offsets(self, where: TopicPartition, timeout: float) -> tuple[int, int]:
+    def get_watermark_offsets(
+        self, where: TopicPartition, timeout: float
+    ) -> tuple[int, int]:
         self._answer(timeout)
         return 0, self._end(self._network.broker.logs[where.topic, where.partition])
 
@@ -67,7 +72,9 @@ def topics_of(network: Network) -> Any:
     for name, number in network.broker.logs:
         topic = topics.setdefault(name, SimpleNamespace(error=None, partitions={}))
         topic.partitions[number] = None
-    return SimpleNamespace(topics=topics, controller_id=1, brokers={1: None}, cluster_id="s")
+    return SimpleNamespace(
+        topics=topics, controller_id=1, brokers={1: None}, cluster_id="s"
+    )
 
 
 class SimulatedAdmin:
@@ -116,7 +123,8 @@ class SimulatedConnection(Connection):
 def records_of(found: Sequence[Record]) -> Records:
     """Return records in Kafka's layout: headers follow each value."""
     data = bytearray()
-    keys, values = [], []
+    keys = []
+    values = []
 
     def put(text: bytes | None) -> tuple[int, int]:
         if text is None:

@@ -74,11 +74,15 @@ class Actor:
     #: Its Kafka producers, which end with its process.
     clients: list[Client]
 
-    def __init__(self, loop: Loop, name: str, before_wait: Callable[["Actor"], object]) -> None:
-        self.loop, self.name = loop, name
+    def __init__(
+        self, loop: Loop, name: str, before_wait: Callable[["Actor"], object]
+    ) -> None:
+        self.loop = loop
+        self.name = name
         self.dead = self.ended = False
         self.stalled_until_s = 0.0
-        self._before_wait, self._token = before_wait, 0
+        self._before_wait = before_wait
+        self._token = 0
         self.clients = []
         self._greenlet: greenlet | None = None
 
@@ -124,11 +128,13 @@ class Actor:
 
     def kill(self) -> None:
         """End it at its current wait; what it runs meanwhile must not wait again."""
-        self.dead, self.stalled_until_s = True, 0.0
+        self.dead = True
+        self.stalled_until_s = 0.0
         self.wake()
 
     def unwind(self) -> None:
-        self.dead, self.stalled_until_s = True, 0.0
+        self.dead = True
+        self.stalled_until_s = 0.0
         self._resume(self._token)
 
     def _resume(self, token: int) -> None:
@@ -174,7 +180,9 @@ TIME = SimulatedTime()
 @contextmanager
 def simulated_time() -> Iterator[None]:
     """Replace the clock of every imported module of the worker."""
-    modules = [one for name, one in sorted(sys.modules.items()) if name.startswith("workers.")]
+    modules = [
+        one for name, one in sorted(sys.modules.items()) if name.startswith("workers.")
+    ]
     users = [one for one in modules if getattr(one, "time", None) is time]
     for module in users:
         vars(module)["time"] = TIME

@@ -65,7 +65,9 @@ class Copy:
 
 class Network:
     def __init__(self, loop: Loop, broker: Broker, rates: Rates) -> None:
-        self.loop, self.broker, self.rates = loop, broker, rates
+        self.loop = loop
+        self.broker = broker
+        self.rates = rates
         self.held: list[Copy] = []
         self.counts: Counter[str] = Counter()
 
@@ -82,7 +84,8 @@ class Network:
 
     def serve(self, copy: Copy) -> Reply | None:
         """Serve a copy that has arrived; None: nobody answers."""
-        call, broker = copy.call, self.broker
+        call = copy.call
+        broker = self.broker
         copy.served = True
         where = f"{call.name}: {call.what}"
         if copy.number > 1 or call.done:
@@ -101,7 +104,9 @@ class Network:
 
     def hold(self, copy: Copy) -> None:
         self.held.append(copy)
-        self.loop.after(self.loop.rng.choice((0.3, 2.0, 20.0, 90.0)), lambda: self._let_go(copy))
+        self.loop.after(
+            self.loop.rng.choice((0.3, 2.0, 20.0, 90.0)), lambda: self._let_go(copy)
+        )
 
     def _let_go(self, copy: Copy) -> None:
         if copy in self.held:
@@ -126,29 +131,39 @@ class Link:
     """A client's connection to one broker: in order, until it breaks."""
 
     def __init__(self, network: Network) -> None:
-        self._network, self._loop = network, network.loop
+        self._network = network
+        self._loop = network.loop
         self._flying: list[Copy] = []
-        self._generation, self._busy_until_s = 0, 0.0
+        self._generation = 0
+        self._busy_until_s = 0.0
         self.closed = False
 
     def send(self, call: Call) -> None:
         if self.closed:
             return
-        network, loop = self._network, self._loop
+        network = self._network
+        loop = self._loop
         call.copies += 1
-        copy, generation = Copy(call, call.copies), self._generation
+        copy = Copy(call, call.copies)
+        generation = self._generation
         self._flying.append(copy)
-        at = self._busy_until_s = max(loop.now_s + network.delay_s(), self._busy_until_s)
+        at = self._busy_until_s = max(
+            loop.now_s + network.delay_s(), self._busy_until_s
+        )
         loop.at(at, lambda: self._arrive(copy, generation))
         # An EndTxn on its way is the worst time.
         worst = _WORST if call.what.startswith("EndTxn") else 1.0
         if loop.rng.random() < network.rates.breaks * worst:
-            loop.after(loop.rng.choice((0.0, 0.001, 0.003, 0.5)), lambda: self.break_(generation))
+            loop.after(
+                loop.rng.choice((0.0, 0.001, 0.003, 0.5)),
+                lambda: self.break_(generation),
+            )
 
     def _arrive(self, copy: Copy, generation: int) -> None:
         if copy.gone:
             return
-        network, loop = self._network, self._loop
+        network = self._network
+        loop = self._loop
         reply = network.serve(copy)
         network.tempt(copy.call.name)
         if reply is None:
@@ -172,7 +187,8 @@ class Link:
         loop = self._loop
         self._generation += 1
         self._busy_until_s = loop.now_s
-        flying, self._flying = self._flying, []
+        flying = self._flying
+        self._flying = []
         if not flying:
             return
         loop.note(f"{flying[0].call.name}: a connection breaks")

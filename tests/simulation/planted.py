@@ -49,10 +49,13 @@ def no_fence() -> Iterator[object]:
         if found is None or found.epoch < 0:
             original(self)
             return
-        self._pid, self._epoch = found.pid, found.epoch
+        self._pid = found.pid
+        self._epoch = found.epoch
         logs = self._broker.logs
         states = {where: log.producers.get(found.pid) for where, log in logs.items()}
-        self._next = {where: one.last + 1 for where, one in states.items() if one is not None}
+        self._next = {
+            where: one.last + 1 for where, one in states.items() if one is not None
+        }
 
     original = SimulatedProducer._ask
     yield patch.object(SimulatedProducer, "_ask", ask)
@@ -122,7 +125,10 @@ def watermark_ahead() -> Iterator[object]:
 
     def ahead(self: Intake, **given: Any) -> Any:
         return [
-            (owner, msgspec.structs.replace(one, watermark=(one.watermark or 0) + 25_000))
+            (
+                owner,
+                msgspec.structs.replace(one, watermark=(one.watermark or 0) + 25_000),
+            )
             for owner, one in commit(self, **given)
         ]
 
@@ -131,12 +137,15 @@ def watermark_ahead() -> Iterator[object]:
 
 def uncommitted_input() -> Iterator[object]:
     """Release ticks from contributions whose transaction may still be aborted."""
-    data, stable = Log.data, vars(Log)["stable"]
+    data = Log.data
+    stable = vars(Log)["stable"]
 
     def is_input(log: Log) -> bool:
         return log.where[0].endswith(".contributions")
 
-    def read(self: Log, start: int, stop: int, *, uncommitted: bool = False) -> list[Record]:
+    def read(
+        self: Log, start: int, stop: int, *, uncommitted: bool = False
+    ) -> list[Record]:
         return data(self, start, stop, uncommitted=uncommitted or is_input(self))
 
     end = property(lambda self: self.end if is_input(self) else stable.fget(self))

@@ -21,8 +21,12 @@ _NO_PARTITION = -1
 
 
 class SimulatedMessage:
-    def __init__(self, where: Partition, record: Record, error: KafkaError | None = None) -> None:
-        self._where, self._record, self._error = where, record, error
+    def __init__(
+        self, where: Partition, record: Record, error: KafkaError | None = None
+    ) -> None:
+        self._where = where
+        self._record = record
+        self._error = error
 
     def topic(self) -> str:
         return self._where[0]
@@ -55,14 +59,19 @@ Queued = tuple[Record, Report | None]
 
 class SimulatedProducer:
     def __init__(self, network: Network, name: str) -> None:
-        self._network, self._loop, self._name = network, network.loop, name
+        self._network = network
+        self._loop = network.loop
+        self._name = name
         self._broker = network.broker
         self._actor: Actor = current()
-        self._coordinator, self._leader = Link(network), Link(network)
+        self._coordinator = Link(network)
+        self._leader = Link(network)
         self._pid = self._epoch = -1
         self._asked = False
         self._error: KafkaError | None = None
-        self._reports: list[tuple[Report | None, KafkaError | None, SimulatedMessage]] = []
+        self._reports: list[
+            tuple[Report | None, KafkaError | None, SimulatedMessage]
+        ] = []
         self._next: dict[Partition, int] = {}
         self._attempt = Attempt(name, 0, 0)
         self._attempts = 0
@@ -102,7 +111,9 @@ class SimulatedProducer:
         self._raise()
         self._began()
         self._attempts += 1
-        self._attempt = Attempt(self._actor.name, self._actor.state_offset, self._attempts)
+        self._attempt = Attempt(
+            self._actor.name, self._actor.state_offset, self._attempts
+        )
 
     def produce(
         self,
@@ -120,7 +131,9 @@ class SimulatedProducer:
         at = self._loop.now_ms if timestamp is None else timestamp
         self._attempt.messages += 1
         record = Record(0, key, value, headers or (), at, attempt=self._attempt)
-        self._queued.setdefault((topic, partition), []).append((record, on_delivery or callback))
+        self._queued.setdefault((topic, partition), []).append(
+            (record, on_delivery or callback)
+        )
         self._pump_later()
 
     def poll(self, timeout: float) -> None:
@@ -137,7 +150,8 @@ class SimulatedProducer:
             self._error = None
         if self._end is True:
             # A commit of unknown outcome: its answer no longer counts.
-            self._end, self._ended = None, False
+            self._end = None
+            self._ended = False
         self._aborting = True
         # What is in flight is waited for, as in librdkafka: it would arrive after the abort.
         self.purge(in_flight=False)
@@ -161,7 +175,9 @@ class SimulatedProducer:
     def _drop(self, pending: dict[Partition, list[Queued]], code: int) -> None:
         for where, messages in pending.items():
             for record, report in messages:
-                self._reports.append((report, KafkaError(code), SimulatedMessage(where, record)))
+                self._reports.append(
+                    (report, KafkaError(code), SimulatedMessage(where, record))
+                )
         pending.clear()
 
     def _raise(self) -> None:
@@ -176,11 +192,14 @@ class SimulatedProducer:
                 return
             left_s = deadline_s - self._loop.now_s
             if left_s <= 0:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out", retriable=True))
+                raise KafkaException(
+                    KafkaError(KafkaError._TIMED_OUT, "timed out", retriable=True)
+                )
             self._actor.park(left_s)
 
     def _serve_reports(self) -> bool:
-        reports, self._reports = self._reports, []
+        reports = self._reports
+        self._reports = []
         for report, error, message in reports:
             if report is not None:
                 report(error, message)
@@ -212,7 +231,9 @@ class SimulatedProducer:
         if not self._aborting:
             self._set_error(KafkaError(code, "to be aborted", txn_requires_abort=True))
 
-    def _coordinate(self, what: str, serve: Callable[[], Reply], done: Callable[[], None]) -> None:
+    def _coordinate(
+        self, what: str, serve: Callable[[], Reply], done: Callable[[], None]
+    ) -> None:
         """Ask the coordinator until it answers; `done` unless that is an error."""
 
         def answered(reply: Reply) -> None:
@@ -234,10 +255,13 @@ class SimulatedProducer:
             _, self._pid, self._epoch = self._answer
 
         name = self._name
-        self._coordinate("InitProducerId", lambda: self._broker.init_producer_id(name), done)
+        self._coordinate(
+            "InitProducerId", lambda: self._broker.init_producer_id(name), done
+        )
 
     def _send_end(self, committed: bool) -> None:
-        mine, attempt = (self._name, self._pid, self._epoch), self._attempt
+        mine = (self._name, self._pid, self._epoch)
+        attempt = self._attempt
         refused = committed and self._loop.rng.random() < self._network.rates.refuses
 
         def done() -> None:
@@ -246,7 +270,9 @@ class SimulatedProducer:
 
         def give_up() -> None:
             if self._attempt is attempt and self._end is committed and not self._ended:
-                self._call.done = True  # not repeated; whether it was carried out is unknown
+                self._call.done = (
+                    True  # not repeated; whether it was carried out is unknown
+                )
                 self._abort(KafkaError.REQUEST_TIMED_OUT)
 
         what = f"EndTxn {'commit' if committed else 'abort'} {self._epoch}/{attempt.number}"
@@ -274,7 +300,8 @@ class SimulatedProducer:
                 self._send(where)
 
     def _add(self, new: list[Partition]) -> None:
-        mine, attempt = (self._name, self._pid, self._epoch), self._attempt
+        mine = (self._name, self._pid, self._epoch)
+        attempt = self._attempt
 
         def done() -> None:
             if self._attempt is attempt:
@@ -283,20 +310,29 @@ class SimulatedProducer:
                 self._pump()
 
         add = self._broker.add_partitions
-        self._coordinate(f"AddPartitionsToTxn of {len(new)}", lambda: add(*mine, new), done)
+        self._coordinate(
+            f"AddPartitionsToTxn of {len(new)}", lambda: add(*mine, new), done
+        )
 
     def _send(self, where: Partition) -> None:
-        log, sent, attempt = self._broker.logs[where], self._flying[where], self._attempt
+        log = self._broker.logs[where]
+        sent = self._flying[where]
+        attempt = self._attempt
         first = self._next.get(where, 0)
         self._next[where] = first + len(sent)
-        mine, records = (self._name, self._pid, self._epoch), [record for record, _ in sent]
+        mine = (self._name, self._pid, self._epoch)
+        records = [record for record, _ in sent]
 
         def answered(reply: Reply) -> None:
             code, offset, _ = reply
             if self._attempt is not attempt or self._flying.get(where) is not sent:
                 return  # purged
-            if code == KafkaError.NOT_ENOUGH_REPLICAS:  # the transaction before is ending
-                again = self._calls[where] = replace(self._calls[where], copies=0, done=False)
+            if (
+                code == KafkaError.NOT_ENOUGH_REPLICAS
+            ):  # the transaction before is ending
+                again = self._calls[where] = replace(
+                    self._calls[where], copies=0, done=False
+                )
                 self._loop.after(
                     self._loop.rng.uniform(*BACKOFF_S), lambda: self._leader.send(again)
                 )
@@ -318,8 +354,6 @@ class SimulatedProducer:
         def serve() -> Reply:
             return self._broker.produce(*mine, log, first, records)
 
-        what = (
-            f"Produce {where[0]}[{where[1]}] {first}+{len(sent)} of {self._epoch}/{attempt.number}"
-        )
+        what = f"Produce {where[0]}[{where[1]}] {first}+{len(sent)} of {self._epoch}/{attempt.number}"
         self._calls[where] = Call(what, self._name, serve, answered, False)
         self._leader.send(self._calls[where])

@@ -49,11 +49,17 @@ class Site:
     def grown(self, sources: Sources, owners: Owners) -> Factory:
         """Return the factory of workers that know these events partitions and owners."""
         of_owners = self.roles.contributions, self.roles.release_state
-        numbers = dict.fromkeys((EVENTS, first_state_topic(self.settings)), len(sources))
+        numbers = dict.fromkeys(
+            (EVENTS, first_state_topic(self.settings)), len(sources)
+        )
         numbers |= dict.fromkeys(of_owners, owners.number)
         there = self.topics.existing
-        existing = there | {name: replace(there[name], partitions=n) for name, n in numbers.items()}
-        known = replace(self.topics, existing=existing, counted=sources, counted_owners=owners)
+        existing = there | {
+            name: replace(there[name], partitions=n) for name, n in numbers.items()
+        }
+        known = replace(
+            self.topics, existing=existing, counted=sources, counted_owners=owners
+        )
         return _factory(self.settings, known)
 
 
@@ -84,20 +90,35 @@ def make_site(
     events |= {"max_ahead": "1s"} if grows_owners else {}
     horizons = (5, 2) if grows_owners else (4, 3)
     kafka = {"bootstrap": "simulated:9092"}
-    worker = {"name": NAME, "data_dir": "unused", "key_file": "unused", "owner_partitions": owners}
+    worker = {
+        "name": NAME,
+        "data_dir": "unused",
+        "key_file": "unused",
+        "owner_partitions": owners,
+    }
     worker |= {"commit_interval": f"{7 * pace}s"}
     document = {"worker": worker, "kafka": kafka, "events": events, "privacy": privacy}
     document["histogram"] = [
-        {"name": name, "mechanism": "unk_base", "keys": "public", "tick": f"{tick_s * pace}s"}
+        {
+            "name": name,
+            "mechanism": "unk_base",
+            "keys": "public",
+            "tick": f"{tick_s * pace}s",
+        }
         | {"horizon": horizon, "max_items": 2, "epsilon": 4.0, "delta": 1e-3}
         | ({"max_items_per_user": 60} if unit == "user" else {})
         | ({"split": split} if name == "fine" else {})
-        for name, tick_s, horizon in zip(("fine", "wide"), TICKS_S, horizons, strict=True)
+        for name, tick_s, horizon in zip(
+            ("fine", "wide"), TICKS_S, horizons, strict=True
+        )
     ]
     settings = settings_of(document, Path("/"))
     outputs = {settings.output_topic(one): one.name for one in settings.histograms}
     plan = plan_topics(NAME, [EVENTS], sources, owners, list(outputs), {}, rekey=rekey)
-    existing = {one.name: ExistingTopic(one.name, one.partitions, id_of(one.name)) for one in plan}
+    existing = {
+        one.name: ExistingTopic(one.name, one.partitions, id_of(one.name))
+        for one in plan
+    }
     by_user = settings.by_user_topic if rekey else None
     topics = Topics(events=(EVENTS,), plan=plan, existing=existing, by_user=by_user)
     states = settings.contribute_state_topic, settings.release_state_topic

@@ -17,7 +17,14 @@ def test_no_schedule_violates_an_invariant() -> None:
     totals, found = first_violation(range(1, 1 + SCHEDULES), None)
     assert found is None, "\n".join([str(found.seed), *found.last])
     # A run in which nothing goes wrong would prove nothing.
-    for fault in ("kills", "fenced", "away", "late EndTxns", "repeated EndTxns", "hand-overs"):
+    for fault in (
+        "kills",
+        "fenced",
+        "away",
+        "late EndTxns",
+        "repeated EndTxns",
+        "hand-overs",
+    ):
         assert totals.counts[fault] >= 10, totals
 
 

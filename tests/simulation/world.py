@@ -50,9 +50,12 @@ class Slot:
 
 
 class ShardActor(Actor):
-    def __init__(self, loop: Loop, name: str, world: "World", worker: str, slot: Slot) -> None:
+    def __init__(
+        self, loop: Loop, name: str, world: "World", worker: str, slot: Slot
+    ) -> None:
         super().__init__(loop, name, world.before_wait)
-        self.worker, self.slot = worker, slot
+        self.worker = worker
+        self.slot = slot
         self.shard: Shard | None = None
 
     @property
@@ -74,7 +77,8 @@ class Outcome:
 class World:
     def __init__(self, seed: int, sites: Sequence[Site]) -> None:
         self.loop = loop = Loop(seed)
-        self.seed, self.rng = seed, loop.rng
+        self.seed = seed
+        self.rng = loop.rng
         # Owners grow over several epochs: such a schedule takes four times as long.
         weights = [1 if each.grows_owners else 2 for each in sites]
         self.site = site = self.rng.choices(sites, weights)[0]
@@ -82,7 +86,9 @@ class World:
         self.checks = Checks(site.roles, site.ceiling)
         self.rates = self._draw_rates()
         verifies = self.rng.random() < 0.7
-        self.broker = Broker(loop, self.checks, verifies=verifies, marker_s=self._marker_s)
+        self.broker = Broker(
+            loop, self.checks, verifies=verifies, marker_s=self._marker_s
+        )
         self.network = Network(loop, self.broker, self.rates)
         for one in site.topics.plan:
             for partition in range(one.partitions):
@@ -106,7 +112,9 @@ class World:
 
     def _draw_rates(self) -> Rates:
         def draw(low: float, high: float) -> float:
-            return 0.0 if self.rng.random() < 0.35 else 10 ** self.rng.uniform(low, high)
+            return (
+                0.0 if self.rng.random() < 0.35 else 10 ** self.rng.uniform(low, high)
+            )
 
         return Rates(
             breaks=draw(-2.3, -0.7),
@@ -128,7 +136,8 @@ class World:
     # ---- events -------------------------------------------------------------------------------
 
     def _schedule_events(self) -> None:
-        rng, origins = self.rng, self.site.topics.partitions(EVENTS)
+        rng = self.rng
+        origins = self.site.topics.partitions(EVENTS)
         last_s = self.stop_s * rng.uniform(0.5, 1.0)
         first_s = [0.0] * origins
         if self.site.grows and rng.random() < _GROWING:
@@ -142,22 +151,34 @@ class World:
         number = 0
         for partition, since_s in enumerate(first_s):
             for _ in range(rng.randint(3, 9)):
-                at_s, label = rng.uniform(since_s, last_s), f"e{number}"
+                at_s = rng.uniform(since_s, last_s)
+                label = f"e{number}"
                 self.loop.at(at_s, lambda p=partition, name=label: self._send(p, name))  # type: ignore[misc]
                 number += 1
 
     def _send(self, partition: int, label: str) -> None:
-        rng, now_ms = self.rng, self.loop.now_ms
+        rng = self.rng
+        now_ms = self.loop.now_ms
         late_ms = self.site.pace * rng.choice((0, 0, 3_000, 45_000))
-        time_ms, user = now_ms - late_ms, f"u{rng.randrange(6)}"
+        time_ms = now_ms - late_ms
+        user = f"u{rng.randrange(6)}"
         kind = rng.random()
         if kind < 0.04:
             time_ms = now_ms + 400_000
-        event = {"key": rng.choice(_KEYS), "items": [label], "ts": time_ms, "user": user}
+        event = {
+            "key": rng.choice(_KEYS),
+            "items": [label],
+            "ts": time_ms,
+            "user": user,
+        }
         value = json.dumps(event).encode()
         if 0.04 <= kind < 0.08:
             value = value[:-1]
-        elif kind >= 0.08 and not self.site.rekey and self.site.settings.privacy.unit == "user":
+        elif (
+            kind >= 0.08
+            and not self.site.rekey
+            and self.site.settings.privacy.unit == "user"
+        ):
             partition = self._home(user)
         self.checks.events[label] = value
         log = self.broker.logs[EVENTS, partition]
@@ -196,7 +217,9 @@ class World:
     def _look_for_growth(self) -> None:
         """As `workers.agents.growth`: ask source partition 0 to let partitions join, or know them."""
         [events] = self.site.factory.topics.origins.first
-        number, owners = map(self.broker.partitions, (EVENTS, self.site.roles.contributions))
+        number, owners = map(
+            self.broker.partitions, (EVENTS, self.site.roles.contributions)
+        )
         told = 0 if self.checks.owners is None else self.checks.owners.number
         for worker, factory in self.factories.items():
             joins = len(factory.topics.origins) < number
@@ -217,7 +240,8 @@ class World:
 
     def _know_joined(self, worker: str) -> None:
         """Give a worker that starts the partitions that have joined, and the owners."""
-        before, joined = self.factories[worker], self.checks.joined
+        before = self.factories[worker]
+        joined = self.checks.joined
         owners = self.checks.owners or before.owners
         if (before.topics.origins.joined, before.owners) == (joined, owners):
             return
@@ -241,7 +265,9 @@ class World:
         self.loop.note(f"{name}: starts")
         actor.start(lambda: self._work(actor))
 
-    def _start_later(self, slot: Slot, delay_s: float, worker: str | None = None) -> None:
+    def _start_later(
+        self, slot: Slot, delay_s: float, worker: str | None = None
+    ) -> None:
         """Start a new actor unless the slot has another one by then."""
         before = slot.actor
 
@@ -254,7 +280,9 @@ class World:
     def _work(self, actor: ShardActor) -> None:
         slot = actor.slot
         topic, partition = slot.where
-        actor.shard = shard = self.factories[actor.worker].stages[slot.stage][topic](partition)
+        actor.shard = shard = self.factories[actor.worker].stages[slot.stage][topic](
+            partition
+        )
         if shard is None:  # it has joined, and this worker has not seen it yet
             self._restart(actor.worker)
             return
@@ -276,14 +304,17 @@ class World:
                 self._start_later(slot, self.rng.uniform(1.0, 30.0), actor.worker)
         except Exception as error:
             if isinstance(error, Violation) or not unreachable(error):
-                raise Violation(f"{actor.name}: {type(error).__name__}: {error}") from error
+                raise Violation(
+                    f"{actor.name}: {type(error).__name__}: {error}"
+                ) from error
             self.counts["away"] += 1
             self.loop.note(f"{actor.name}: {type(error).__name__}: {error}")
             self._restart(actor.worker)
         shard.close()
 
     def _serve(self, actor: ShardActor, shard: Shard) -> None:
-        rng, log = self.rng, self.broker.logs[actor.slot.where]
+        rng = self.rng
+        log = self.broker.logs[actor.slot.where]
         shard.open()
         if shard.offset is None:
             shard.offset = shard.committed = 0
@@ -294,8 +325,11 @@ class World:
         handed = shard.offset
         self.loop.note(f"{actor.name}: open at {handed}")
         while True:
-            actor.park(self.site.pace * rng.choice((0.3, 2.0, 5.0)) * rng.uniform(0.5, 1.5))
-            now_ms, stable = self.loop.now_ms, log.stable
+            actor.park(
+                self.site.pace * rng.choice((0.3, 2.0, 5.0)) * rng.uniform(0.5, 1.5)
+            )
+            now_ms = self.loop.now_ms
+            stable = log.stable
             if handed < stable:
                 end = stable if rng.random() < 0.6 else rng.randint(handed + 1, stable)
                 shard.feed(Batch(handed, end, records_of(log.data(handed, end))))
@@ -309,12 +343,20 @@ class World:
     def before_wait(self, actor: Actor) -> None:
         """Perhaps end the process that waits, or keep its thread from going on."""
         assert isinstance(actor, ShardActor)
-        draw, rates, shard = self.rng.random(), self.rates, actor.shard
+        draw = self.rng.random()
+        rates = self.rates
+        shard = actor.shard
         state = None if shard is None else shard.transactions._state
         renewing = state is State.RENEWING
         # What was written so far may become visible, or be written again by another owner.
-        kills = rates.kills * (_WORST if state in (State.OPEN, State.COMMITTING) else 1.0)
-        if renewing and actor.slot.actor is actor and self.rng.random() < rates.reassigns:
+        kills = rates.kills * (
+            _WORST if state in (State.OPEN, State.COMMITTING) else 1.0
+        )
+        if (
+            renewing
+            and actor.slot.actor is actor
+            and self.rng.random() < rates.reassigns
+        ):
             # The worst time for a newer owner: this one is about to fence it.
             actor.stalled_until_s = self.loop.now_s + self.rng.uniform(5.0, 30.0)
             self._reassign(actor.slot, zombie_s=60.0)
@@ -324,7 +366,9 @@ class World:
             self._kill(actor.worker)
         elif draw < kills + rates.stalls:
             self.counts["stalls"] += 1
-            seconds = self.rng.choice((0.6, 3.0, 25.0, 70.0)) * self.rng.uniform(0.8, 1.2)
+            seconds = self.rng.choice((0.6, 3.0, 25.0, 70.0)) * self.rng.uniform(
+                0.8, 1.2
+            )
             actor.stalled_until_s = self.loop.now_s + seconds
         elif draw < kills + rates.stalls + rates.long_stalls:
             self.counts["long stalls"] += 1
@@ -359,18 +403,24 @@ class World:
         self.counts["hand-overs"] += 1
         self.loop.note(f"{old.name}: handed over, goes on for {zombie_s:.2f} s")
         self.loop.after(zombie_s, lambda: self._revoke(old))
-        self._start_later(slot, self.rng.uniform(0.0, 0.5), "B" if old.worker == "A" else "A")
+        self._start_later(
+            slot, self.rng.uniform(0.0, 0.5), "B" if old.worker == "A" else "A"
+        )
 
     # ---- the run ------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        rng, rates, broker = self.rng, self.rates, self.broker
+        rng = self.rng
+        rates = self.rates
+        broker = self.broker
         if rng.random() < rates.reassigns:
             zombie_s = rng.choice((0.0, 0.5, 5.0, 40.0)) * rng.random()
             self._reassign(rng.choice(self.slots), zombie_s)
         if rng.random() < rates.moves:
             self.counts["coordinator moves"] += 1
-            broker.moving_until_s = self.loop.now_s + rng.choice((0.3, 2.0, 20.0)) * rng.random()
+            broker.moving_until_s = (
+                self.loop.now_s + rng.choice((0.3, 2.0, 20.0)) * rng.random()
+            )
             broker.silent = rng.random() < 0.5
         if rng.random() < rates.hangs:
             self._hang(rng.choice(self.site.roles.states))
@@ -394,7 +444,9 @@ class World:
             for one in self.broker.transactions.values()
             for where in (one.partitions if one.state == "ongoing" else one.unwritten)
         }
-        found = {(w, pid) for w, log in self.broker.logs.items() for pid in log.open} - owned
+        found = {
+            (w, pid) for w, log in self.broker.logs.items() for pid in log.open
+        } - owned
         now_s = self.loop.now_s
         self._hanging = {one: self._hanging.get(one, now_s) for one in found}
         for (where, pid), since_s in sorted(self._hanging.items()):
@@ -422,14 +474,18 @@ class World:
         return not left
 
     def _left(self) -> list[str]:
-        until_ms, ends = BASE_MS + int(self.stop_s * 1000), self.checks.ends
+        until_ms = BASE_MS + int(self.stop_s * 1000)
+        ends = self.checks.ends
         behind = [f"{place}" for place in self._wanted if ends.get(place, 0) < until_ms]
         ending = [name for name, one in self.broker.transactions.items() if one.ending]
         return self.checks.missing(self.lanes) + sorted(behind) + ending
 
     def run(self) -> Outcome:
-        TIME.loop, Running.network = self.loop, self.network
-        self.loop.note(f"seed {self.seed}: {self.rates}, verification {self.broker.verifies}")
+        TIME.loop = self.loop
+        Running.network = self.network
+        self.loop.note(
+            f"seed {self.seed}: {self.rates}, verification {self.broker.verifies}"
+        )
         self._schedule_events()
         for slot in self.slots:
             self._start_later(slot, self.rng.uniform(0.0, 3.0))
@@ -451,11 +507,15 @@ class World:
         self.counts["repeated snapshots"] += self.checks.repeated
         self.counts["commits"] += len(self.checks.attempts)
         last = [] if violation is None else list(loop.last)
-        return Outcome(self.seed, loop.digest, loop.steps, loop.now_s, self.counts, violation, last)
+        return Outcome(
+            self.seed, loop.digest, loop.steps, loop.now_s, self.counts, violation, last
+        )
 
     def _check_end(self) -> None:
         self.checks.check_end(self.lanes)
         contributions = self.site.roles.contributions
         for owner in range(self.broker.partitions(contributions)):
             merge = self.site.factory.merge(owner)
-            self.checks.check_snapshots(owner, self.broker.logs[contributions, owner], merge)
+            self.checks.check_snapshots(
+                owner, self.broker.logs[contributions, owner], merge
+            )

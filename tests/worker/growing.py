@@ -41,7 +41,9 @@ def grow(site: Site, topic: str, partitions: int) -> None:
     known = sum(name == topic for name, _ in site.places)
     if known == partitions:
         return
-    for future in site.admin.create_partitions([NewPartitions(topic, partitions)]).values():
+    for future in site.admin.create_partitions(
+        [NewPartitions(topic, partitions)]
+    ).values():
         future.result()
 
     def seen() -> int:
@@ -53,7 +55,8 @@ def grow(site: Site, topic: str, partitions: int) -> None:
 
 
 def home(user: bytes, partitions: int) -> int:
-    data, place = np.frombuffer(user, dtype=np.uint8), np.array([[0, len(user)]])
+    data = np.frombuffer(user, dtype=np.uint8)
+    place = np.array([[0, len(user)]])
     return int(partitions_of(data, place, partitions)[0])
 
 
@@ -62,7 +65,9 @@ class Load:
 
     def __init__(self, site: Site, rng: random.Random, *, by_user: bool) -> None:
         """`by_user`: record keys are users, each of one event, and place them."""
-        self._site, self._rng, self._by_user = site, rng, by_user
+        self._site = site
+        self._rng = rng
+        self._by_user = by_user
         #: Label, event time, user and place of every event.
         self.sent: list[tuple[str, int, bytes, int]] = []
         self.last_ms = 0
@@ -85,8 +90,11 @@ class Load:
             thread.join()
 
     def send(self, place: int) -> None:
-        label, self.last_ms, who = self._rng.choice(LABELS), now_ms(), f"u{self._rng.random()}"
-        event, user = sale([label], self.last_ms, self._rng.choice(KEYS), who=who), who.encode()
+        label = self._rng.choice(LABELS)
+        self.last_ms = now_ms()
+        who = f"u{self._rng.random()}"
+        event = sale([label], self.last_ms, self._rng.choice(KEYS), who=who)
+        user = who.encode()
         if self._by_user:
             place = home(user, len(self._site.places))
         self._site.produce(place, [event], key=user, flush=False)
@@ -111,7 +119,11 @@ def growing(
     are the numbers of owner partitions, which grow after that.
     """
     rng = random.Random(seed)
-    ceiling: dict[str, Any] = {"max_epsilon": 100.0, "max_delta": 1e-4, "period": "epoch"}
+    ceiling: dict[str, Any] = {
+        "max_epsilon": 100.0,
+        "max_delta": 1e-4,
+        "period": "epoch",
+    }
     given: dict[str, Any] = {"partitions": steps[0][0], "privacy": ceiling}
     if len(steps[0]) > 1:
         given |= {"topics": steps[0]}
@@ -123,18 +135,27 @@ def growing(
         given |= {"worker": {"user_partitions": 2}}
     bounds: dict[str, Any] = {"max_items_per_user": 2} if rekey or users else {}
     if users:
-        of = {"user": "$key", "partitioner": "murmur2", "grace": "2s", "max_ahead": "1s"}
+        of = {
+            "user": "$key",
+            "partitioner": "murmur2",
+            "grace": "2s",
+            "max_ahead": "1s",
+        }
         given |= {"events": of, "privacy": {"unit": "user"}}
         bounds |= {"horizon": 20}
     histograms = [unk(**bounds), unk("wide", tick="3s", **bounds)]
     moves_keys = len(owners) > 1
     if moves_keys:
         given |= {"events": given.get("events", {}) | {"max_ahead": "1s"}}
-        histograms = [one | {"horizon": n} for one, n in zip(histograms, (12, 4), strict=True)]
+        histograms = [
+            one | {"horizon": n} for one, n in zip(histograms, (12, 4), strict=True)
+        ]
     site = Site(bootstrap, directory, histograms, **given, owners=owners[0])
     runner = ["-c", SOON] if moves_keys else None
     workers = {name: site.worker(name, runner) for name in ("one", "two")}
-    load, killed, joined_s = Load(site, rng, by_user=users), 0, []
+    load = Load(site, rng, by_user=users)
+    killed = 0
+    joined_s = []
 
     def kill_some(within_s: float) -> int:
         for _ in range(kills):
@@ -157,7 +178,9 @@ def growing(
                 wait_joined(workers.values(), sum(step))
                 joined_s.append(round(time.monotonic() - began, 1))
                 if users:
-                    time.sleep(max(0, moves_of(workers.values())[-1] / 1000 - time.time() + 10))
+                    time.sleep(
+                        max(0, moves_of(workers.values())[-1] / 1000 - time.time() + 10)
+                    )
                 site.wait_published(now_ms())
             for number in owners[1:]:
                 site.set("worker", owner_partitions=number)
@@ -171,11 +194,15 @@ def growing(
         assert site.producer.flush(60) == 0
         site.wait_published(load.last_ms + 2_000)
         ended = [worker.stop() for worker in workers.values()]
-        assert ended == [0, 0], "\n".join(one.output()[-2000:] for one in workers.values())
+        assert ended == [0, 0], "\n".join(
+            one.output()[-2000:] for one in workers.values()
+        )
     finally:
         for worker in workers.values():
             worker.kill()
-    moves = list(zip(moves_of(workers.values()), [sum(step) for step in steps[1:]], strict=False))
+    moves = list(
+        zip(moves_of(workers.values()), [sum(step) for step in steps[1:]], strict=False)
+    )
     expected: Counter[str] = Counter()
     for label, at, user, place in load.sent:
         number = max([n for from_ms, n in moves if at >= from_ms], default=steps[0][0])
@@ -188,7 +215,9 @@ def growing(
     assert found == expected, (found - expected, expected - found)
     assert users or moves_keys or spent(site) == charged  # of the one epoch
     states = read_states(site.connection, site.name) or []
-    begun = [one is not None and one.histograms["items"].next is not None for one in states]
+    begun = [
+        one is not None and one.histograms["items"].next is not None for one in states
+    ]
     assert begun == [True] * owners[-1]
     assert len(site.reasons()) == len(load.sent) - expected.total()
     site.assert_clean()

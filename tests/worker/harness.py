@@ -21,7 +21,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
-from confluent_kafka import IsolationLevel, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import NewTopic, OffsetSpec  # type: ignore[attr-defined]  # re-exports
 
 from tests import ROOT
@@ -41,7 +47,9 @@ from workers.settings.settings import Settings, load
 PATIENCE_S = 300.0
 # Default horizon; the horizons that `Site` uses instead where an epoch of the default one begins or
 # ends within CALM_TICKS.
-HORIZON, OTHER_HORIZONS, CALM_TICKS = 65_536, (61_001, 54_001, 47_017), 4_096
+HORIZON = 65_536
+OTHER_HORIZONS = (61_001, 54_001, 47_017)
+CALM_TICKS = 4_096
 
 T = TypeVar("T")
 Toml = Mapping[str, object]
@@ -66,14 +74,22 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def sale(items: object, at: int, key: object = "k", **more: object) -> dict[str, object]:
+def sale(
+    items: object, at: int, key: object = "k", **more: object
+) -> dict[str, object]:
     return {"key": key, "items": items, "ts": at} | more
 
 
 def unk(name: str = "items", **changes: object) -> dict[str, object]:
     """Return an unk_base histogram with so little noise that items show."""
     made: dict[str, object] = {"name": name, "mechanism": "unk_base", "keys": "public"}
-    made |= {"tick": "1s", "horizon": HORIZON, "max_items": 2, "epsilon": 20.0, "delta": 1e-6}
+    made |= {
+        "tick": "1s",
+        "horizon": HORIZON,
+        "max_items": 2,
+        "epsilon": 20.0,
+        "delta": 1e-6,
+    }
     return made | changes
 
 
@@ -100,7 +116,9 @@ class Worker:
                 self.process = launch(arguments, output, output)
             else:
                 command = [sys.executable, *runner, *arguments]
-                self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+                self.process = subprocess.Popen(
+                    command, cwd=ROOT, stdout=output, stderr=output
+                )
 
     def __enter__(self) -> Self:
         return self
@@ -130,7 +148,9 @@ class Worker:
 
     def at_work(self) -> None:
         """Wait until the worker has taken partitions over, or has ended."""
-        until(lambda: "took over" in self.output() or not self.running(), "it is at work")
+        until(
+            lambda: "took over" in self.output() or not self.running(), "it is at work"
+        )
 
     def stop(self) -> int:
         """Send SIGTERM once the worker can handle it; return the exit status."""
@@ -186,9 +206,18 @@ class Site:
         )
         self.document: dict[str, Any] = {
             "worker": {"name": self.name, "data_dir": "data", "key_file": "key"}
-            | {"commit_interval": "500ms", "owner_partitions": owners, **(worker or {})},
+            | {
+                "commit_interval": "500ms",
+                "owner_partitions": owners,
+                **(worker or {}),
+            },
             "kafka": {"bootstrap": bootstrap},
-            "events": {"topic": named, "key": "key", "items": "items", "timestamp": "ts"}
+            "events": {
+                "topic": named,
+                "key": "key",
+                "items": "items",
+                "timestamp": "ts",
+            }
             | {**(events or {})},
             "privacy": {"unit": "event", **(privacy or {})},
             "histogram": [dict(histogram) for histogram in histograms],
@@ -236,7 +265,9 @@ class Site:
             self.create_topic(topic, partitions)
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        for future in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        for future in self.admin.create_topics(
+            [NewTopic(topic, partitions, 1)]
+        ).values():
             future.result()
 
         def visible() -> bool:
@@ -248,7 +279,10 @@ class Site:
     def delete_topic(self, topic: str) -> None:
         for future in self.admin.delete_topics([topic]).values():
             future.result()
-        until(lambda: topic not in self.admin.list_topics(timeout=60).topics, f"{topic} is gone")
+        until(
+            lambda: topic not in self.admin.list_topics(timeout=60).topics,
+            f"{topic} is gone",
+        )
 
     def rewrite(self, **sections: object) -> None:
         """Write the settings file again, with other sections where given."""
@@ -274,7 +308,9 @@ class Site:
         return Worker(config, self.directory / f"worker-{self._workers}.log", runner)
 
     @contextlib.contextmanager
-    def running(self, data: str = "data", runner: Sequence[str] | None = None) -> Iterator[Worker]:
+    def running(
+        self, data: str = "data", runner: Sequence[str] | None = None
+    ) -> Iterator[Worker]:
         """Run a worker while the `with` block lasts, and stop it with status 0."""
         with self.worker(data, runner) as worker:
             yield worker
@@ -337,7 +373,9 @@ class Site:
         partitions = self.admin.list_topics(topic, timeout=60).topics[topic].partitions
         newest = cast(Any, OffsetSpec).latest()
         asked = {TopicPartition(topic, at): newest for at in sorted(partitions)}
-        ends = self.admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+        ends = self.admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED
+        )
         new = [
             where.partition
             for where, end in ends.items()
@@ -354,11 +392,16 @@ class Site:
     def snapshots(self) -> list[dict[str, Any]]:
         settings = self.settings
         topics = [settings.output_topic(histogram) for histogram in settings.histograms]
-        return [json.loads(one.value() or b"") for topic in topics for one in self.read(topic)]
+        return [
+            json.loads(one.value() or b"")
+            for topic in topics
+            for one in self.read(topic)
+        ]
 
     def published_to(self) -> dict[str, int]:
         """Return by histogram the least end over stream keys and their parts, in ms; 0 without snapshots."""
-        settings, reached = self.settings, {}
+        settings = self.settings
+        reached = {}
         for histogram in settings.histograms:
             topic = settings.output_topic(histogram)
             ends = self._ends.setdefault(topic, {})
@@ -383,10 +426,15 @@ class Site:
     def published_or_ended(self, worker: Worker, time_ms: int) -> None:
         """Wait for snapshots up to a time, or for the end of the worker."""
         ends = self.published_to
-        until(lambda: not worker.running() or min(ends().values()) >= time_ms, "all is published")
+        until(
+            lambda: not worker.running() or min(ends().values()) >= time_ms,
+            "all is published",
+        )
 
     def contributed(self) -> Counter[Contributed]:
-        values = (message.value() for message in self.read(self.settings.contributions_topic))
+        values = (
+            message.value() for message in self.read(self.settings.contributions_topic)
+        )
         return contents(decode(value or b"") for value in values)
 
     def counted(self) -> Counter[str]:
@@ -404,13 +452,21 @@ class Site:
         found = []
         for message in self.read(self.settings.rejects_topic):
             named = cast(list[tuple[str, bytes]], message.headers())
-            own = [(name, bytes(value)) for name, value in named if not name.startswith(OWN)]
+            own = [
+                (name, bytes(value))
+                for name, value in named
+                if not name.startswith(OWN)
+            ]
             headers = {name: value.decode() for name, value in own}
             if "reason" in headers:
                 found.append((message.value(), headers))
 
         def place(reject: tuple[bytes | None, dict[str, str]]) -> tuple[str, int, int]:
-            return reject[1]["topic"], int(reject[1]["partition"]), int(reject[1]["offset"])
+            return (
+                reject[1]["topic"],
+                int(reject[1]["partition"]),
+                int(reject[1]["offset"]),
+            )
 
         return sorted(found, key=place)
 
@@ -437,11 +493,15 @@ def assert_contiguous(snapshots: Iterable[Mapping[str, Any]]) -> None:
         mine.append(s["page"])
         assert 1 <= s["page"] <= s["pages"]
     for place, numbers in pages.items():
-        assert sorted(numbers) == list(range(1, len(numbers) + 1)), f"{place}: pages {numbers}"
+        assert sorted(numbers) == list(range(1, len(numbers) + 1)), (
+            f"{place}: pages {numbers}"
+        )
     for of_key, ticks in starts.items():
         ticks.sort()
         for (_, end), (start, _) in pairwise(ticks):
-            assert start == end, f"{of_key}: a tick ends at {end}, the next begins at {start}"
+            assert start == end, (
+                f"{of_key}: a tick ends at {end}, the next begins at {start}"
+            )
 
 
 def command(*arguments: str) -> list[str]:
@@ -464,7 +524,9 @@ def toml(document: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for section, values in document.items():
         for one in values if isinstance(values, list) else [values]:
-            lines.append(f"[[{section}]]" if isinstance(values, list) else f"[{section}]")
+            lines.append(
+                f"[[{section}]]" if isinstance(values, list) else f"[{section}]"
+            )
             lines += [f"{name} = {toml_value(value)}" for name, value in one.items()]
     return "\n".join(lines) + "\n"
 
@@ -473,7 +535,9 @@ def toml_value(value: object) -> str:
     if isinstance(value, Bare):
         return value
     if isinstance(value, Mapping):
-        pairs = [f"{json.dumps(name)} = {toml_value(inner)}" for name, inner in value.items()]
+        pairs = [
+            f"{json.dumps(name)} = {toml_value(inner)}" for name, inner in value.items()
+        ]
         return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(toml_value, value)) + "]"

@@ -20,7 +20,8 @@ from typing import Any
 from workers.cli import main
 from workers.mechanisms.noise import selection
 
-LEAST_S, MOST_S = 1e-6, 5e-3
+LEAST_S = 1e-6
+MOST_S = 5e-3
 # Longer than the worker takes to hand all partitions their first tick; where one has no pick the
 # others continue.
 _HELD_S = 10.0
@@ -29,17 +30,24 @@ _HELD_S = 10.0
 def switch_at_random(seed: int) -> None:
     rng = random.Random(seed)
     while True:
-        sys.setswitchinterval(math.exp(rng.uniform(math.log(LEAST_S), math.log(MOST_S))))
+        sys.setswitchinterval(
+            math.exp(rng.uniform(math.log(LEAST_S), math.log(MOST_S)))
+        )
         time.sleep(0.1)
 
 
 def hold_first_picks(threads: int) -> None:
-    peel, lock = selection._peel, threading.Lock()
+    peel = selection._peel
+    lock = threading.Lock()
     gates: dict[Fraction, threading.Barrier] = {}
     seen: set[tuple[int, Fraction]] = set()
 
     def held(
-        counts: Any, bottom: int | None, scale: Fraction, k: int, words: Sequence[tuple[int, int]]
+        counts: Any,
+        bottom: int | None,
+        scale: Fraction,
+        k: int,
+        words: Sequence[tuple[int, int]],
     ) -> Any:
         me = threading.get_ident(), scale
         with lock:
@@ -60,7 +68,9 @@ def hold_first_picks(threads: int) -> None:
 if __name__ == "__main__":
     interval, together, *command = sys.argv[1:]
     if interval.startswith("random:"):
-        threading.Thread(target=switch_at_random, args=(int(interval[7:]),), daemon=True).start()
+        threading.Thread(
+            target=switch_at_random, args=(int(interval[7:]),), daemon=True
+        ).start()
     else:
         sys.setswitchinterval(float(interval))
     if int(together):

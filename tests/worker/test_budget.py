@@ -21,7 +21,9 @@ class Command:
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
-    def __call__(self, config: Path, *options: str, name: str = "budget") -> tuple[int, str, str]:
+    def __call__(
+        self, config: Path, *options: str, name: str = "budget"
+    ) -> tuple[int, str, str]:
         self._capsys.readouterr()
         status = execute([name, "-c", str(config), *options])
         return status, *self._capsys.readouterr()
@@ -52,23 +54,39 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     histograms = [unk(horizon=3), known(epsilon=2.0), unk("gone", epsilon=1.0)]
     site = Site(bootstrap, tmp_path, histograms, partitions=2)
     nothing = command.json(site)
-    assert (nothing["state"], nothing["histograms"], nothing["total"]) == ("empty", [], None)
+    assert (nothing["state"], nothing["histograms"], nothing["total"]) == (
+        "empty",
+        [],
+        None,
+    )
     assert nothing["not_begun"] == ["items", "known", "gone"]
     with site.running():
         burst(site)
         running = command.json(site)  # a live topic has an end for it all the same
-        assert {one["name"] for one in running["histograms"]} == {"items", "known", "gone"}
+        assert {one["name"] for one in running["histograms"]} == {
+            "items",
+            "known",
+            "gone",
+        }
     published = site.snapshots()
     status, text, _ = command(site.config)
-    assert status == 0 and "generation 1: unk_base, running" in text and "secret-" not in text
+    assert (
+        status == 0
+        and "generation 1: unk_base, running" in text
+        and "secret-" not in text
+    )
     assert max(map(len, text.splitlines())) <= 100
     assert_equal_to_snapshots(command.json(site), published)
     # One for each owner's first tick.
     assert len({s["id"] for s in published if s["histogram"] == "known"}) in (1, 2)
 
-    site.rewrite(histogram=[unk(horizon=3, epsilon=5.0, generation=2), known(epsilon=2.0)])
+    site.rewrite(
+        histogram=[unk(horizon=3, epsilon=5.0, generation=2), known(epsilon=2.0)]
+    )
     before = command.json(site)
-    states = {(h["name"], g["status"]) for h in before["histograms"] for g in h["generations"]}
+    states = {
+        (h["name"], g["status"]) for h in before["histograms"] for g in h["generations"]
+    }
     assert states == {("items", "left out"), ("known", "running"), ("gone", "left out")}
     assert before["not_begun"] == ["items"]
     assert execute(["retire", "-c", str(site.config), "gone"]) == 0
@@ -94,7 +112,9 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     assert found["total"]["epsilon"] > epsilon_of(summed(costs)[0], 1e-6)
 
 
-def assert_equal_to_snapshots(found: dict[str, Any], snapshots: list[dict[str, Any]]) -> None:
+def assert_equal_to_snapshots(
+    found: dict[str, Any], snapshots: list[dict[str, Any]]
+) -> None:
     stated = {
         (h["name"], mechanism_id): (g, e)
         for h in found["histograms"]
@@ -109,7 +129,9 @@ def assert_equal_to_snapshots(found: dict[str, Any], snapshots: list[dict[str, A
     assert {name for name, _ in seen} == {name for name, _ in stated}
     for name, mechanism_id in seen:
         generation, epoch = stated[name, mechanism_id]
-        own = [s for s in snapshots if (s["histogram"], s["id"]) == (name, mechanism_id)]
+        own = [
+            s for s in snapshots if (s["histogram"], s["id"]) == (name, mechanism_id)
+        ]
         assert {s["epoch"] for s in own} == {epoch["epoch"]}
         assert epoch["first_tick"] <= min(s["tick"] for s in own)
         assert epoch["last_tick"] >= max(s["tick"] for s in own)
@@ -119,7 +141,9 @@ def assert_equal_to_snapshots(found: dict[str, Any], snapshots: list[dict[str, A
         own = [s for s in snapshots if s["histogram"] == histogram["name"]]
         generations = histogram["generations"]
         assert max(s["end"] for s in own) == max(g["published_to"] for g in generations)
-        assert min(s["start"] for s in own) >= min(g["published_from"] for g in generations)
+        assert min(s["start"] for s in own) >= min(
+            g["published_from"] for g in generations
+        )
 
 
 def test_budget_of_a_worker_that_never_ran_and_of_a_broker_that_is_away_is_one_clear_line(
@@ -128,7 +152,11 @@ def test_budget_of_a_worker_that_never_ran_and_of_a_broker_that_is_away_is_one_c
     """Zero because nothing was spent must not look like a missing answer."""
     site = Site(bootstrap, tmp_path, [unk()], create=False)
     status, out, _ = command(site.config)
-    assert status == 0 and "never run here" in out and site.settings.release_state_topic in out
+    assert (
+        status == 0
+        and "never run here" in out
+        and site.settings.release_state_topic in out
+    )
     assert command.json(site)["state"] == "missing"
     monkeypatch.setattr("workers.kafka.topics._ANSWER_S", 1.0)
     site.document["kafka"]["bootstrap"] = "127.0.0.1:1"

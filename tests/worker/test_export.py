@@ -17,11 +17,14 @@ def test_exports_of_a_running_worker_are_exact_twice_with_a_restart_between(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The worker is killed, epochs end, and the snapshots of a histogram have pages."""
-    (tmp_path / "large.txt").write_text("\n".join(f"{i:04d}" + "x" * 1_000 for i in range(1_000)))
+    (tmp_path / "large.txt").write_text(
+        "\n".join(f"{i:04d}" + "x" * 1_000 for i in range(1_000))
+    )
     large = known("large", tick="2s", keys=["k"], domain_file="large.txt")
     del large["domain"]
     site = Site(bootstrap, tmp_path, [unk("items", horizon=4), large], partitions=2)
-    rng, rows = random.Random(1), dict.fromkeys(KINDS, 0)
+    rng = random.Random(1)
+    rows = dict.fromkeys(KINDS, 0)
 
     def export() -> None:
         for kind in KINDS:
@@ -35,7 +38,9 @@ def test_exports_of_a_running_worker_are_exact_twice_with_a_restart_between(
         with site.worker() as worker:
             at = now_ms()
             for partition in range(2):
-                events = [sale([rng.choice("abc")], at, rng.choice("kl")) for _ in range(40)]
+                events = [
+                    sale([rng.choice("abc")], at, rng.choice("kl")) for _ in range(40)
+                ]
                 site.produce(partition, events)
             site.wait_published(at)
             export()

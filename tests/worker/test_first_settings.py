@@ -55,7 +55,12 @@ def orders(settings: Settings, events: list[Keyed]) -> Counted:
         for line in event["order"].get("lines", ()):
             sums[str(line["sku"])] += line["qty"]
         for sku, n in list(sums.items())[: histogram.max_items]:
-            yield event["created"] * 1000, event["order"]["shop"], sku, min(n, histogram.max_count)
+            yield (
+                event["created"] * 1000,
+                event["order"]["shop"],
+                sku,
+                min(n, histogram.max_count),
+            )
 
 
 def web_log(settings: Settings, events: list[Keyed]) -> Counted:
@@ -65,9 +70,15 @@ def web_log(settings: Settings, events: list[Keyed]) -> Counted:
 def sensors(settings: Settings, events: list[Keyed]) -> Counted:
     buckets = settings.histograms[0].buckets
     assert buckets is not None
-    edges, labels = buckets.edges, buckets.labels
+    edges = buckets.edges
+    labels = buckets.labels
     for _, event in events:
-        yield event["at"] // 1000, event["type"], labels[bisect_right(edges, event["value"])], 1
+        yield (
+            event["at"] // 1000,
+            event["type"],
+            labels[bisect_right(edges, event["value"])],
+            1,
+        )
 
 
 def users(settings: Settings, events: list[Keyed]) -> Counted:
@@ -88,9 +99,18 @@ def users(settings: Settings, events: list[Keyed]) -> Counted:
 
 GUESSED: dict[str, dict[str, object]] = {
     "flights": {"key": "origin", "items": "dest", "timestamp": "departed"},
-    "orders": {"items": "order.lines[].sku", "count": "order.lines[].qty", "timestamp_unit": "s"},
+    "orders": {
+        "items": "order.lines[].sku",
+        "count": "order.lines[].qty",
+        "timestamp_unit": "s",
+    },
     "web-log": {"key": "$all", "items": "path", "timestamp": "ts"},
-    "sensors": {"key": "type", "items": "value", "timestamp_unit": "us", "format": "avro"},
+    "sensors": {
+        "key": "type",
+        "items": "value",
+        "timestamp_unit": "us",
+        "format": "avro",
+    },
     "users": {"user": "session", "items": "tags", "timestamp": "context.when"},
 }
 CASES: dict[str, tuple[list[str], Callable[[Settings, list[Keyed]], Counted]]] = {
@@ -107,7 +127,8 @@ def test_what_init_writes_counts_right(
     kind: str, bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """This is the path of a new user; a day that begins meanwhile begins an epoch."""
-    (options, reference), guessed = CASES[kind], GUESSED[kind]
+    (options, reference) = CASES[kind]
+    guessed = GUESSED[kind]
     # Its topic, and how to read what is published; `init` writes the settings.
     site = Site(bootstrap, tmp_path, [unk()], partitions=PARTITIONS, create=False)
     site.create_events()
@@ -140,17 +161,21 @@ def test_what_init_writes_counts_right(
 
 
 @pytest.fixture(scope="module")
-def registry_url(registry_program: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def registry_url(
+    registry_program: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     with registry_server(tmp_path_factory.mktemp("registry")) as server:
         yield server.url
 
 
 def fill(site: Site, kind: str, encode: Encode) -> list[Keyed]:
-    rng, found = random.Random(kind), []
+    rng = random.Random(kind)
+    found = []
     start = now_ms() - AGO_MS - SPAN_MS // 2
     for i in range(EVENTS):
         key, event = TOPICS[kind](rng, start + i * (SPAN_MS // 2) // EVENTS)
-        place, sent_key = partition_of(key, i, PARTITIONS), None if key is None else key.encode()
+        place = partition_of(key, i, PARTITIONS)
+        sent_key = None if key is None else key.encode()
         site.produce(place, [encode(event)], key=sent_key, flush=False)
         found.append((key, event))
     site.produce(0, [])  # flush
@@ -161,9 +186,13 @@ def assert_right(site: Site, counted: list[tuple[int, str, str, int]]) -> None:
     """Assert counts of the epoch within their noise, with no item above threshold missing."""
     [histogram] = site.settings.histograms
     assert isinstance(histogram.horizon, int)
-    epoch_ms, seen, shown = histogram.tick_ms * histogram.horizon, 0, 0
+    epoch_ms = histogram.tick_ms * histogram.horizon
+    seen = 0
+    shown = 0
     for snapshot in site.snapshots():
-        first, end, sd = snapshot["start"] // epoch_ms * epoch_ms, snapshot["end"], snapshot["sd"]
+        first = snapshot["start"] // epoch_ms * epoch_ms
+        end = snapshot["end"]
+        sd = snapshot["sd"]
         exact: Counter[str] = Counter()
         for at, key, label, n in counted:
             if key == snapshot["key"] and first <= at < end:
@@ -176,5 +205,6 @@ def assert_right(site: Site, counted: list[tuple[int, str, str, int]]) -> None:
         above = {label for label, n in exact.items() if n > passing + SDS * sd}
         missing = above - found.keys()
         assert not missing, (snapshot["key"], snapshot["tick"], missing)
-        seen, shown = seen + 1, shown + len(found)
+        seen = seen + 1
+        shown = shown + len(found)
     assert seen > 2 and shown > 2 * seen

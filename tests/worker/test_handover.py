@@ -29,7 +29,10 @@ main()
 def burst(site: Site, number: int) -> int:
     """Send current events to every partition; return the time when all are there."""
     at = now_ms()
-    some = [json.dumps(sale(["a", f"x{i % 7}"], at, f"k{i % 3}")).encode() for i in range(21)]
+    some = [
+        json.dumps(sale(["a", f"x{i % 7}"], at, f"k{i % 3}")).encode()
+        for i in range(21)
+    ]
     return site.burst(number, lambda i: some[i % 21])
 
 
@@ -39,14 +42,18 @@ def total(site: Site) -> int:
     return sum(n for what, n in counted.items() if what.lane == lane)
 
 
-def test_a_frozen_worker_is_replaced_and_rejoins(bootstrap: str, tmp_path: Path) -> None:
+def test_a_frozen_worker_is_replaced_and_rejoins(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """A machine that pauses and resumes is the classic way to get two owners of one partition."""
     site = Site(bootstrap, tmp_path, [unk(), known()])
     sent = 0
     with site.worker("one") as one:
         site.wait_published(burst(site, 500))
         with site.worker("two") as two:
-            until(lambda: any((tmp_path / "two").glob("contribute-*")), "partitions move")
+            until(
+                lambda: any((tmp_path / "two").glob("contribute-*")), "partitions move"
+            )
             burst(site, 5_000)  # at work while it freezes
             one.signal(signal.SIGSTOP)
             # every partition goes on: the other one has them all
@@ -55,7 +62,9 @@ def test_a_frozen_worker_is_replaced_and_rejoins(bootstrap: str, tmp_path: Path)
             burst(site, 5_000)
             site.wait_published(burst(site, 500))
             assert two.stop() == 0
-            site.wait_published(burst(site, 500))  # only the one that was frozen is left
+            site.wait_published(
+                burst(site, 500)
+            )  # only the one that was frozen is left
             sent = 4 * (500 + 5_000 + 500 + 5_000 + 500 + 500)
             assert one.running()
             assert one.stop() == 0
@@ -75,12 +84,15 @@ def test_a_rebalance_while_a_worker_stops_touches_no_other_threads_loop(
         assert "Traceback" not in worker.output()
 
 
-def test_a_worker_that_a_stranger_fences_exits_75(bootstrap: str, tmp_path: Path) -> None:
+def test_a_worker_that_a_stranger_fences_exits_75(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Two owners must not both publish, and a supervisor must learn of it."""
     site = Site(bootstrap, tmp_path, [unk()])
     with site.worker() as worker:
         site.wait_published(burst(site, 100))
-        bursts, strangers = 1, []
+        bursts = 1
+        strangers = []
         # More than once: after a pause of the machine the group may have reassigned the partition
         # to it.
         while worker.running() and bursts < 6:
@@ -99,14 +111,18 @@ def test_a_worker_that_a_stranger_fences_exits_75(bootstrap: str, tmp_path: Path
     site.assert_clean()
 
 
-def test_workers_come_and_go_under_load_and_sigterm_exits_0(bootstrap: str, tmp_path: Path) -> None:
+def test_workers_come_and_go_under_load_and_sigterm_exits_0(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Deployments replace workers all day: partitions move during work, without a kill."""
     site = Site(bootstrap, tmp_path, [unk(), known()])
     with site.worker("one") as one:
         site.wait_published(burst(site, 10_000))
         with site.worker("two") as two:
             burst(site, 10_000)
-            until(lambda: any((tmp_path / "two").glob("contribute-*")), "partitions move")
+            until(
+                lambda: any((tmp_path / "two").glob("contribute-*")), "partitions move"
+            )
             site.wait_published(burst(site, 10_000))
             burst(site, 20_000)
             assert one.stop() == 0

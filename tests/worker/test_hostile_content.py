@@ -15,7 +15,10 @@ import pytest
 from tests.worker.harness import Site, known, now_ms, produce, sale, unk, until
 
 ONLY_LINUX = "RLIMIT_DATA counts all private memory on Linux only"
-pytestmark = [pytest.mark.waits, pytest.mark.skipif(sys.platform != "linux", reason=ONLY_LINUX)]
+pytestmark = [
+    pytest.mark.waits,
+    pytest.mark.skipif(sys.platform != "linux", reason=ONLY_LINUX),
+]
 
 LIMIT = 1 << 30
 HONEST = 300
@@ -24,7 +27,12 @@ EDGES = {"from": 0, "to": 999, "count": 999}
 
 def hostile(**fields: bytes) -> bytes:
     """Return a record with the stream key "hostile" and these fields verbatim."""
-    given = {"key": b'"hostile"', "items": b'["x"]', "price": b"1", "ts": b"%d" % now_ms()}
+    given = {
+        "key": b'"hostile"',
+        "items": b'["x"]',
+        "price": b"1",
+        "ts": b"%d" % now_ms(),
+    }
     given |= fields
     members = [b'"%s":%s' % (name.encode(), value) for name, value in given.items()]
     return b"{" + b",".join(members) + b"}"
@@ -34,9 +42,14 @@ def listed(one: bytes, number: int) -> bytes:
     return b"[" + b",".join([one] * number) + b"]"
 
 
-def one_batch_of(values: list[bytes | None]) -> tuple[list[bytes | None], dict[str, object]]:
+def one_batch_of(
+    values: list[bytes | None],
+) -> tuple[list[bytes | None], dict[str, object]]:
     """Return values, and producer options that send them as one record batch."""
-    together: dict[str, object] = {"batch.size": 120_000_000, "message.max.bytes": 120_000_000}
+    together: dict[str, object] = {
+        "batch.size": 120_000_000,
+        "message.max.bytes": 120_000_000,
+    }
     return values, together | {"batch.num.messages": 1_000_000, "linger.ms": 2_000}
 
 
@@ -46,7 +59,10 @@ def many_long() -> tuple[list[bytes | None], dict[str, object]]:
 
 
 ATTACKS: dict[str, Callable[[], tuple[list[bytes | None], dict[str, object]]]] = {
-    "a long list alone in its batch": lambda: ([hostile(items=listed(b"1", 490_000))], {}),
+    "a long list alone in its batch": lambda: (
+        [hostile(items=listed(b"1", 490_000))],
+        {},
+    ),
     "one exponent among many numbers": lambda: (
         [hostile(price=b"[1e1," + listed(b"7", 240_000)[1:])],
         {},
@@ -67,7 +83,9 @@ def honest(begin: int) -> Iterator[dict[str, object]]:
         yield sale(items, now_ms(), "s1", price=i % 5)
 
 
-def test_beside_the_worst_content_honest_events_all_count(bootstrap: str, tmp_path: Path) -> None:
+def test_beside_the_worst_content_honest_events_all_count(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Content must neither stop nor silence a worker with 1 GiB, nor affect other events."""
     prices = known("prices", max_items=1, items="price", buckets=EDGES)
     del prices["domain"]
@@ -79,10 +97,20 @@ def test_beside_the_worst_content_honest_events_all_count(bootstrap: str, tmp_pa
         for partition in range(site.partitions):
             events = list(honest(sent))
             sent += HONEST
-            expected.update(str(item) for event in events for item in dict.fromkeys(event["items"]))  # type: ignore[call-overload]
-            expected.update(f"[{event['price']},{event['price'] + 1})" for event in events)  # type: ignore[operator]
+            expected.update(
+                str(item)
+                for event in events
+                for item in dict.fromkeys(event["items"])  # type: ignore[call-overload]
+            )
+            expected.update(
+                f"[{event['price']},{event['price'] + 1})"  # type: ignore[operator]
+                for event in events
+            )
             site.produce(partition, events)
-        options |= {"compression.type": "zstd", "linger.ms": options.get("linger.ms", 50)}
+        options |= {
+            "compression.type": "zstd",
+            "linger.ms": options.get("linger.ms", 50),
+        }
         producer = site.connection.producer(None, **options)
         for value in values:
             produce(producer, site.topic, value, None, 1)
@@ -103,13 +131,26 @@ def test_beside_the_worst_content_honest_events_all_count(bootstrap: str, tmp_pa
                     found[one.label] += n
             return found
 
-        until(lambda: counted().total() >= expected.total(), "all honest events are counted")
+        until(
+            lambda: counted().total() >= expected.total(),
+            "all honest events are counted",
+        )
         assert counted() == expected
     site.assert_clean()
     reasons = Counter(site.reasons())
     assert reasons["no value"] == 300_000
-    config, new = str(site.config), ["--output", str(tmp_path / "new.toml")]
-    init = ["init", "--bootstrap", bootstrap, "--topic", site.topic, "--keys", "public", *new]
+    config = str(site.config)
+    new = ["--output", str(tmp_path / "new.toml")]
+    init = [
+        "init",
+        "--bootstrap",
+        bootstrap,
+        "--topic",
+        site.topic,
+        "--keys",
+        "public",
+        *new,
+    ]
     out = ["--snapshots", str(tmp_path / "snapshots.jsonl")]
     replay = ["replay", "-c", config, "--topic", *out]
     for arguments in (["check", "-c", config], replay, init, ["rejects", "-c", config]):
@@ -118,6 +159,8 @@ def test_beside_the_worst_content_honest_events_all_count(bootstrap: str, tmp_pa
             check=False,
             capture_output=True,
             text=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (2 * LIMIT, 2 * LIMIT)),
+            preexec_fn=lambda: resource.setrlimit(
+                resource.RLIMIT_DATA, (2 * LIMIT, 2 * LIMIT)
+            ),
         )
         assert done.returncode == 0, f"{arguments[0]}: {done.stdout}{done.stderr}"

@@ -23,7 +23,9 @@ def test_events_whose_tick_was_closed_are_counted_and_logged(
     site.produce(0, late)
     with site.running() as worker:
         events = "quietcount_histogram_events_total"
-        until(lambda: total(events, worker, histogram="items") == 700, "all is committed")
+        until(
+            lambda: total(events, worker, histogram="items") == 700, "all is committed"
+        )
         assert total("quietcount_late_events_total", worker, histogram="items") == 200
         assert total("quietcount_late_events_total", worker, histogram="slow") == 0
         until(lambda: "items: many events come late" in worker.output(), "it is said")

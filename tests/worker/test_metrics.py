@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.worker.harness import Site, Worker, known, now_ms, quietcount, sale, unk, until
+from tests.worker.harness import (
+    Site,
+    Worker,
+    known,
+    now_ms,
+    quietcount,
+    sale,
+    unk,
+    until,
+)
 
 pytestmark = pytest.mark.waits
 
@@ -52,7 +61,9 @@ def ready(worker: Worker) -> bool:
     return ask(worker, "/readyz")[0] == 200
 
 
-def test_figures_stay_exact_when_partitions_move(bootstrap: str, tmp_path: Path) -> None:
+def test_figures_stay_exact_when_partitions_move(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Operators sum over workers: nothing may be counted twice, no partition reported by two."""
     site = Site(bootstrap, tmp_path, [unk(), known()], worker={"metrics_port": 0})
     sent = 0
@@ -67,19 +78,32 @@ def test_figures_stay_exact_when_partitions_move(bootstrap: str, tmp_path: Path)
     send(500)
     with site.running("one") as one:
         until(lambda: ready(one), "the first is ready")
-        until(lambda: total("quietcount_events_total", one) == sent, "every event is counted")
+        until(
+            lambda: total("quietcount_events_total", one) == sent,
+            "every event is counted",
+        )
         assert total("quietcount_partitions_assigned", one, stage="contribute") == 4
         with site.running("two") as two:
-            until(lambda: ready(two) and owned(two, "contribute") and ready(one), "it has a share")
+            until(
+                lambda: ready(two) and owned(two, "contribute") and ready(one),
+                "it has a share",
+            )
             send(500)
-            until(lambda: total("quietcount_events_total", one, two) >= sent, "all is counted")
+            until(
+                lambda: total("quietcount_events_total", one, two) >= sent,
+                "all is counted",
+            )
             for stage, number in (("contribute", 4), ("release", 2)):
                 shown = [str(partition) for partition in range(number)]
                 until(
-                    lambda s=stage, p=shown: sorted([*owned(one, s), *owned(two, s)]) == p,  # type: ignore[misc]  # bound now
+                    lambda s=stage, p=shown: (
+                        sorted([*owned(one, s), *owned(two, s)]) == p
+                    ),  # type: ignore[misc]  # bound now
                     "each is shown by one",
                 )
-            rejected = partial(total, "quietcount_rejects_total", one, two, reason="not JSON")
+            rejected = partial(
+                total, "quietcount_rejects_total", one, two, reason="not JSON"
+            )
             until(lambda: rejected() >= 8, "and what is broken")
             assert rejected() == 8
             assert total("quietcount_events_total", one, two) == sent
@@ -96,16 +120,25 @@ def test_figures_stay_exact_when_partitions_move(bootstrap: str, tmp_path: Path)
         ledgers = seen["quietcount_ledger_rows"]
         rows = {labels["histogram"]: value for labels, value in ledgers if value}
         assert rows == {"items": 1, "known": 3}
-        for name in ("quietcount_watermark_lag_seconds", "quietcount_release_lag_seconds"):
-            assert all(-1 < value < 600 for _, value in seen[name]), seen[name]  # s, not ms
+        for name in (
+            "quietcount_watermark_lag_seconds",
+            "quietcount_release_lag_seconds",
+        ):
+            assert all(-1 < value < 600 for _, value in seen[name]), seen[
+                name
+            ]  # s, not ms
         body = json.loads(ask(one, "/readyz")[1])
         assert len(body["partitions"]) == 6
         assert one.stop() == 0
 
 
-def test_a_port_in_use_ends_the_second_worker_with_one_line(bootstrap: str, tmp_path: Path) -> None:
+def test_a_port_in_use_ends_the_second_worker_with_one_line(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """When two workers share settings and machine, the line names the problem and the remedy."""
-    site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1, worker={"metrics_port": 0})
+    site = Site(
+        bootstrap, tmp_path, [unk()], partitions=1, owners=1, worker={"metrics_port": 0}
+    )
     with site.running() as worker:
         until(lambda: ask(worker, "/healthz")[0] == 200, "it listens")
         port = re.findall(r"http://127\.0\.0\.1:(\d+)", worker.output())[0]
@@ -121,18 +154,23 @@ def test_workers_of_one_settings_file_have_their_own_directories(
     """`--data-dir` replaces the setting, and is no part of what workers must agree on."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2, owners=2)
     log = tmp_path / "other.log"
-    other = Worker(site.config, log, options=("run", "--data-dir", str(tmp_path / "other")))
+    other = Worker(
+        site.config, log, options=("run", "--data-dir", str(tmp_path / "other"))
+    )
     with site.running("data"), other:
         at = now_ms()
         for partition in range(2):
             site.produce(partition, [sale("a", at)])
         site.wait_published(at)
         until(
-            lambda: all(any((tmp_path / d).glob("*-*")) for d in ("data", "other")), "both own some"
+            lambda: all(any((tmp_path / d).glob("*-*")) for d in ("data", "other")),
+            "both own some",
         )
         assert other.stop() == 0
     (tmp_path / "file").touch()
-    done = quietcount("run", "-c", str(site.config), "--data-dir", str(tmp_path / "file"))
+    done = quietcount(
+        "run", "-c", str(site.config), "--data-dir", str(tmp_path / "file")
+    )
     assert done.returncode == 2
     said = done.stderr.splitlines()[-1]
     assert "--data-dir = " in said and "give a directory that can be written" in said

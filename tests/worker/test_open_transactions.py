@@ -36,13 +36,17 @@ def open_transaction(site: Site, place: int, event: dict[str, object]) -> Produc
 def says_so(worker: Worker, site: Site, places: dict[int, int]) -> bool:
     """Tell whether a worker names all logs and first hidden offsets, everywhere."""
     status, body = ask(worker, "/readyz")
-    names = {f"{topic}[{number}]": place for place, (topic, number) in enumerate(site.places)}
+    names = {
+        f"{topic}[{number}]": place for place, (topic, number) in enumerate(site.places)
+    }
     for name, place in names.items():
         if place not in places:
             if f"{name}: a transaction is open" in body:
                 return False
             continue
-        held = f"{name}: a transaction is open at offset {places[place]} and hides up to "
+        held = (
+            f"{name}: a transaction is open at offset {places[place]} and hides up to "
+        )
         if held not in body or held not in worker.output():
             return False
     return status == 503 and total("quietcount_held_up_seconds", worker) >= 10
@@ -65,25 +69,36 @@ def test_a_transaction_that_stays_open_is_named_until_it_ends(
     hidden = {0: 1, 2: 0}
     with site.running() as worker:
         until(lambda: ready(worker), "it is at work")
-        upstream = {place: open_transaction(site, place, event("held")) for place in hidden}
+        upstream = {
+            place: open_transaction(site, place, event("held")) for place in hidden
+        }
         for place in (0, 1, 2):
             site.produce(place, [event("behind") for _ in range(BEHIND)])
         until(lambda: says_so(worker, site, hidden), "it names both logs")
         for place in hidden:
             topic, partition = site.places[place]
             where = {"topic": topic, "partition": str(partition)}
-            assert total("quietcount_consumer_lag_records", worker, **where) == BEHIND + 1
+            assert (
+                total("quietcount_consumer_lag_records", worker, **where) == BEHIND + 1
+            )
             assert total("quietcount_consumer_lag_seconds", worker, **where) >= 5
         assert ask(worker, "/healthz")[0] == 200, "a restart would not help"
     with site.running() as worker:
-        until(lambda: says_so(worker, site, hidden), "it names both logs after a restart")
+        until(
+            lambda: says_so(worker, site, hidden), "it names both logs after a restart"
+        )
         upstream[0].commit_transaction(60)
         until(lambda: says_so(worker, site, {2: 0}), "one is over")
         upstream[2].abort_transaction(60)
         until(lambda: ready(worker), "both are over")
-        assert total("quietcount_consumer_lag_records", worker, topic=site.places[0][0]) == 0
+        assert (
+            total("quietcount_consumer_lag_records", worker, topic=site.places[0][0])
+            == 0
+        )
         until(
-            lambda: worker.output().count("no longer held up by an open transaction: ") == 2,
+            lambda: (
+                worker.output().count("no longer held up by an open transaction: ") == 2
+            ),
             "it says that both are over",
         )
         until(lambda: site.counted()["behind"] == 3 * BEHIND, "what was hidden counts")

@@ -26,7 +26,8 @@ from workers.runtime.errors import KafkaAway
 
 pytestmark = pytest.mark.waits
 
-AWAY, BACK = "Kafka is away: ", "Kafka is back: it was away for"
+AWAY = "Kafka is away: "
+BACK = "Kafka is back: it was away for"
 TIMEOUT_MS = 1_000
 # Makes the broker look often for transactions to end, instead of every ten seconds.
 PROPERTIES = "transaction.abort.timed.out.transaction.cleanup.interval.ms=500\n"
@@ -53,9 +54,14 @@ class Counted:
 
     def __init__(self, kafka: OwnBroker | Brokers, directory: Path) -> None:
         kinds: dict[str, Any] = {"privacy": {"unit": "user", "rekey": True}}
-        kinds |= {"events": {"user": "who"}, "worker": {"metrics_port": 0, "user_partitions": 2}}
+        kinds |= {
+            "events": {"user": "who"},
+            "worker": {"metrics_port": 0, "user_partitions": 2},
+        }
         histograms = [unk(max_items_per_user=1)]
-        self.site = Site(kafka.bootstrap, directory, histograms, partitions=2, owners=1, **kinds)
+        self.site = Site(
+            kafka.bootstrap, directory, histograms, partitions=2, owners=1, **kinds
+        )
         self.sent: Counter[str] = Counter()
         self.broken = 0
 
@@ -118,7 +124,8 @@ def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
 
 def away_seconds(url: str) -> float:
     with urllib.request.urlopen(url + "metrics", timeout=60) as answer:
-        text, name = answer.read().decode(), r"quietcount_kafka_away_seconds\{.*\}"
+        text = answer.read().decode()
+        name = r"quietcount_kafka_away_seconds\{.*\}"
         [value] = re.findall(f"^{name} (.*)$", text, re.MULTILINE)
     return float(value)
 
@@ -144,19 +151,36 @@ def test_a_killed_kafka_is_waited_for_and_events_count_once(
                 four.signal(signal.SIGTERM)
                 assert four.ended() == 0
                 until(lambda: away(one) and away(two), "those at work notice")
-                until(lambda: away_seconds(url) > 0 and AWAY in log.read_text(), "so does the page")
-                until(lambda: "gave up" in one.output().partition(AWAY)[2], "they are let go")
+                until(
+                    lambda: away_seconds(url) > 0 and AWAY in log.read_text(),
+                    "so does the page",
+                )
+                until(
+                    lambda: "gave up" in one.output().partition(AWAY)[2],
+                    "they are let go",
+                )
                 kafka.start()
                 at = counted.send("after", 2_000)
                 workers = (one, two, three)
-                until(lambda: all(BACK in worker.output() for worker in workers), "all notice")
+                until(
+                    lambda: all(BACK in worker.output() for worker in workers),
+                    "all notice",
+                )
                 site.wait_published(at)
                 until(lambda: any(ready(worker) for worker in workers), "one is ready")
-                until(lambda: away_seconds(url) == 0 and BACK in log.read_text(), "the page, too")
+                until(
+                    lambda: away_seconds(url) == 0 and BACK in log.read_text(),
+                    "the page, too",
+                )
                 for worker in workers:
                     worker.signal(signal.SIGTERM)
                 assert [worker.ended() for worker in workers] == [0, 0, 0]
-                for output in (one.output(), two.output(), three.output(), log.read_text()):
+                for output in (
+                    one.output(),
+                    two.output(),
+                    three.output(),
+                    log.read_text(),
+                ):
                     assert_two_lines(output)
         page.send_signal(signal.SIGTERM)
         assert page.wait(60) == 0
@@ -193,11 +217,13 @@ class Slow:
     """Records so far apart in time that the broker ends their transaction."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self.topic = cluster, cluster.output
+        self.cluster = cluster
+        self.topic = cluster.output
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, None]]:
         yield b"first", b"k", 0, 1, None
-        connection, topic = self.cluster.connection, self.cluster.output
+        connection = self.cluster.connection
+        topic = self.cluster.output
         uncommitted = partial(read, connection, topic, isolation="read_uncommitted")
         until(uncommitted, "the first is in the log")
         settled(connection, topic)
@@ -210,7 +236,9 @@ def test_a_transaction_that_the_broker_ended_is_no_newer_owner(
     """The broker fences a producer that was silent for too long; no new assignment would follow."""
     monkeypatch.setattr(transaction, "TRANSACTION_TIMEOUT_MS", TIMEOUT_MS)
     cluster = Cluster(living.bootstrap, tmp_path)
-    cluster.connection = Connection(living.bootstrap, {"socket.timeout.ms": str(TIMEOUT_MS)})
+    cluster.connection = Connection(
+        living.bootstrap, {"socket.timeout.ms": str(TIMEOUT_MS)}
+    )
     shard = cluster.shard()
     with pytest.raises(KafkaAway, match=f"{cluster.name}: a transaction was open for"):
         shard.transact([], [(b"offset", b"1")], 1, [Slow(cluster)])

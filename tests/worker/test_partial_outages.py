@@ -16,7 +16,8 @@ from workers.kafka.unavailable import UsedTopics, unavailable
 
 pytestmark = pytest.mark.waits
 
-HELD_UP, GOES_ON = "WARNING held up: ", "WARNING no longer held up"
+HELD_UP = "WARNING held up: "
+GOES_ON = "WARNING no longer held up"
 
 # Says which partitions a broker has another replica read.
 SAYING = """
@@ -48,7 +49,9 @@ def is_held_up(worker: Worker) -> bool:
     return output.count(HELD_UP) > output.count(GOES_ON)
 
 
-def test_a_worker_goes_on_whatever_brokers_are_away(brokers: Brokers, tmp_path: Path) -> None:
+def test_a_worker_goes_on_whatever_brokers_are_away(
+    brokers: Brokers, tmp_path: Path
+) -> None:
     """Each restarted in turn, one frozen for good, two of three killed: every event counts once."""
     counted = Counted(brokers, tmp_path)
     site = counted.site
@@ -65,7 +68,9 @@ def test_a_worker_goes_on_whatever_brokers_are_away(brokers: Brokers, tmp_path: 
             site.wait_published(at)
         with Connection(brokers.bootstrap).admin() as admin:
             events = admin.list_topics(site.topic, timeout=10).topics[site.topic]
-            of_events = {one for each in events.partitions.values() for one in each.replicas}
+            of_events = {
+                one for each in events.partitions.values() for one in each.replicas
+            }
         frozen = brokers[min({1, 2, 3} - of_events) - 1]
         frozen.freeze()
         site.wait_published(counted.send("frozen", 200))  # others lead what it led
@@ -106,7 +111,9 @@ def test_events_are_fetched_from_a_replica_in_the_workers_rack(
     counted.assert_exact()
 
 
-def test_partitions_without_a_leader_or_enough_replicas_are_named(brokers: Brokers) -> None:
+def test_partitions_without_a_leader_or_enough_replicas_are_named(
+    brokers: Brokers,
+) -> None:
     new = [
         NewTopic("alone", 3, 1),
         NewTopic("all", 1, 3, config={"min.insync.replicas": "3"}),
@@ -124,7 +131,8 @@ def test_partitions_without_a_leader_or_enough_replicas_are_named(brokers: Broke
         until(lambda: not found(), "all are there")
         # A broker may not know yet what another one does.
         known = until(
-            lambda: admin.list_topics("alone", timeout=10).topics["alone"].partitions, "it is known"
+            lambda: admin.list_topics("alone", timeout=10).topics["alone"].partitions,
+            "it is known",
         )
         leader = known[0].leader
         brokers[leader - 1].kill()

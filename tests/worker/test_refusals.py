@@ -41,7 +41,9 @@ def ran(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A site with the state of a run. The tests below damage it in turn, each in a way that is
     refused before the damage of an earlier one could be.
     """
-    site = Site(bootstrap, tmp_path_factory.mktemp("ran"), [unk()], partitions=2, owners=1)
+    site = Site(
+        bootstrap, tmp_path_factory.mktemp("ran"), [unk()], partitions=2, owners=1
+    )
     site.run_once()
     return site
 
@@ -60,10 +62,14 @@ def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) ->
     site = Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
     assert_refused(site.run_to_end(), "events.topic", site.topic, "create it")
     site.create_events()
-    assert_refused(site.run_to_end(), f"{site.name}.contributions", "quietcount topics", "--create")
+    assert_refused(
+        site.run_to_end(), f"{site.name}.contributions", "quietcount topics", "--create"
+    )
 
 
-def test_a_silent_broker_is_waited_for_by_the_worker_and_refused_by_commands(bare: Site) -> None:
+def test_a_silent_broker_is_waited_for_by_the_worker_and_refused_by_commands(
+    bare: Site,
+) -> None:
     """A wrong address looks like an absent Kafka: the line must show the address."""
     bare.document["kafka"]["bootstrap"] = "127.0.0.1:1"
     done = quietcount("topics", "-c", str(bare.write(bare.document)))
@@ -95,7 +101,9 @@ def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
     site = ran
     histogram: dict[str, Any] = site.document["histogram"][0]
     histogram["epsilon"] = 2.0
-    assert_refused(site.run_to_end(), "'items'", "(epsilon = 20.0 became 2.0)", "generation = 2")
+    assert_refused(
+        site.run_to_end(), "'items'", "(epsilon = 20.0 became 2.0)", "generation = 2"
+    )
     histogram["generation"] = 2
     site.rewrite()
     old = {s["id"] for s in site.snapshots()}
@@ -112,21 +120,27 @@ def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
     histogram["generation"] = 2
 
 
-def test_more_parts_than_the_events_topic_gives_owner_partitions_are_refused(bare: Site) -> None:
+def test_more_parts_than_the_events_topic_gives_owner_partitions_are_refused(
+    bare: Site,
+) -> None:
     """The settings alone do not say how many there are."""
     bare.create_events()
     del bare.document["worker"]["owner_partitions"]
     bare.rewrite(histogram=[unk(split=2)])
     bare.create_topics()
     bare.rewrite(histogram=[unk(split=3)])
-    with pytest.raises(SettingsError, match="split = 3: at most the number of owner partitions, 2"):
+    with pytest.raises(
+        SettingsError, match="split = 3: at most the number of owner partitions, 2"
+    ):
         check_topics(bare.settings, bare.connection)
 
 
 def test_changed_number_of_owners_is_refused(ran: Site) -> None:
     """Only `topics --create` adds partitions to the topic that stage 2 reads."""
     ran.document["worker"]["owner_partitions"] = 2
-    assert_refused(ran.run_to_end(), f"{ran.name}.contributions has 1 partitions", "--create")
+    assert_refused(
+        ran.run_to_end(), f"{ran.name}.contributions has 1 partitions", "--create"
+    )
 
 
 def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:

@@ -35,12 +35,18 @@ def broken(at: int) -> list[tuple[object, str]]:
             "field 'items' has an item that is not a string, whole number or boolean",
         ),
         (event(items={"a": -1}), "a count in 'items' is not a non-negative integer"),
-        (event(items={"a": "1 kg"}), "a count in 'items' is a text that holds no number"),
+        (
+            event(items={"a": "1 kg"}),
+            "a count in 'items' is a text that holds no number",
+        ),
         (
             event(key="\ud83d"),
             "field 'key' is not Unicode text: it has an unpaired surrogate escape",
         ),
-        (event(ts="yesterday"), "field 'ts' is not a time in ms: a text that holds no number"),
+        (
+            event(ts="yesterday"),
+            "field 'ts' is not a time in ms: a text that holds no number",
+        ),
         (event(ts="2026-11-22T10:00:00Z"), "field 'ts' is not a time in ms: ISO 8601?"),
         (event(ts=2**60), "field 'ts' is not a time in ms: nanoseconds?"),
         (event(ts=at + 3_600_000), "dated too far ahead"),
@@ -55,11 +61,20 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
 ) -> None:
     """One bad producer must not stop the histograms of all others, nor lose a good event."""
     histograms = [unk(), known(max_items=3, max_count=5)]
-    kinds: dict[str, Any] = {"partitions": 2, "owners": 1, "events": {"max_bytes": 10_000}}
+    kinds: dict[str, Any] = {
+        "partitions": 2,
+        "owners": 1,
+        "events": {"max_bytes": 10_000},
+    }
     site = Site(bootstrap, tmp_path, histograms, **kinds)
     at = now_ms()
     bad = broken(at)
-    good = {"key": "k", "items": ["a", "a", "b"], "ts": at, "unknown": {"more": [1, "\ud83d"]}}
+    good = {
+        "key": "k",
+        "items": ["a", "a", "b"],
+        "ts": at,
+        "unknown": {"more": [1, "\ud83d"]},
+    }
     for value, _ in bad:
         site.produce(1, [good] * GOOD_BETWEEN + [value], flush=False)
     site.produce(1, [good])
@@ -68,19 +83,30 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
         site.wait_published(at)
     assert "Traceback" not in worker.output()
     rejects = site.rejects()
-    assert [headers["reason"] for _, headers in rejects] == [reason for _, reason in bad]
+    assert [headers["reason"] for _, headers in rejects] == [
+        reason for _, reason in bad
+    ]
     originals = [m.value() for m in site.read(site.topic)]
     for (value, headers), number in zip(rejects, range(len(bad)), strict=True):
         offset = number * (GOOD_BETWEEN + 1) + GOOD_BETWEEN
-        assert headers == headers | {"topic": site.topic, "partition": "1", "offset": str(offset)}
+        assert headers == headers | {
+            "topic": site.topic,
+            "partition": "1",
+            "offset": str(offset),
+        }
         assert value == originals[offset]
     n = GOOD_BETWEEN * len(bad) + 1
-    found = {(what.lane.max_count, what.label): count for what, count in site.contributed().items()}
+    found = {
+        (what.lane.max_count, what.label): count
+        for what, count in site.contributed().items()
+    }
     assert found == {(1, "a"): n, (1, "b"): n, (5, "a"): 2 * n, (5, "b"): n}
     site.assert_clean()
 
 
-def test_record_keys_and_timestamps_are_checked_too(bootstrap: str, tmp_path: Path) -> None:
+def test_record_keys_and_timestamps_are_checked_too(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """With `$key` and without a time field, the record itself can be invalid."""
     kinds: dict[str, Any] = {"partitions": 1, "owners": 1, "events": {"key": "$key"}}
     site = Site(bootstrap, tmp_path, [known(keys=["k"])], **kinds)
@@ -96,20 +122,30 @@ def test_record_keys_and_timestamps_are_checked_too(bootstrap: str, tmp_path: Pa
     assert site.contributed().total() == 2
 
 
-def test_a_worker_that_rejects_nearly_all_says_so(bootstrap: str, tmp_path: Path) -> None:
+def test_a_worker_that_rejects_nearly_all_says_so(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """`/readyz`, the metric and the log agree, and the command that they name exists."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2, worker={"metrics_port": 0})
     begin = now_ms() - 1_000
     site.produce(0, [sale([f"p{i % 3}"], begin + i, None) for i in range(300)])
     with site.running() as worker:
-        until(lambda: "nearly all records are rejected (" in worker.output(), "the line")
+        until(
+            lambda: "nearly all records are rejected (" in worker.output(), "the line"
+        )
         worker.at_work()
         assert not ready(worker)
         body = ask(worker, "/readyz")[1]
-        assert "nearly all records are rejected" in body and "quietcount check -c FILE" in body
+        assert (
+            "nearly all records are rejected" in body
+            and "quietcount check -c FILE" in body
+        )
         assert total("quietcount_rejecting", worker, topic=site.topic) == 1
         begin = now_ms() - 1_000
         site.produce(1, [sale([f"p{i % 3}"], begin + i) for i in range(400)])
-        until(lambda: "its records are accepted again" in worker.output(), "the other line")
+        until(
+            lambda: "its records are accepted again" in worker.output(),
+            "the other line",
+        )
         until(lambda: ready(worker), "it is ready")
     assert worker.output().count("nearly all records are rejected (") == 1

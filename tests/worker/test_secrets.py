@@ -16,7 +16,8 @@ from tests.worker.test_metrics import ask, ready
 pytestmark = pytest.mark.waits
 
 # None of the multiples below is an ephemeral port.
-COUNT, EVENTS = 5_021, 3
+COUNT = 5_021
+EVENTS = 3
 SECRETS = ("Planted", "PLANTED", "Zm9yLXlvdXI")
 # As whole numbers only: a long fraction, or a random name, may hold any digits. Prometheus writes 5
 # as 5.0.
@@ -49,15 +50,19 @@ def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A site with all secrets planted, not yet run."""
     # Tables of the noise for much larger counts cost every worker seconds.
     histograms = [unk(max_count=COUNT, horizon=1024), known(domain=["PlantedDomain"])]
-    directory, worker = tmp_path_factory.mktemp("secrets"), {"metrics_port": 0}
+    directory = tmp_path_factory.mktemp("secrets")
+    worker = {"metrics_port": 0}
     made = Site(bootstrap, directory, histograms, partitions=2, owners=1, worker=worker)
-    event = sale({"PlantedLabel": COUNT}, now_ms(), "PlantedKey", customer="PlantedUser")
+    event = sale(
+        {"PlantedLabel": COUNT}, now_ms(), "PlantedKey", customer="PlantedUser"
+    )
     for partition in range(2):
         made.produce(partition, [event] * EVENTS, key=b"PlantedRecordKey")
         broken: list[object] = [
             b'{"PlantedBroken',
             b'{"key": "PlantedKey", "items": {"PlantedLabel": -%d}, "ts": 1}' % COUNT,
-            b'{"key": "PlantedKey", "items": ["Planted", %d], "ts": "PlantedTime"}' % COUNT,
+            b'{"key": "PlantedKey", "items": ["Planted", %d], "ts": "PlantedTime"}'
+            % COUNT,
             b'["PlantedList", "Zm9yLXlvdXI"]',
             {**event, "items": "PlantedLong" * 200},
         ]
@@ -77,7 +82,9 @@ def assert_silent(site: Site, text: str) -> None:
     forms = key.hex(), repr(key)[2:-1], *(form.decode() for form in base64s)
     assert text
     for secret in (*SECRETS, *(form[:10] for form in forms)):
-        assert secret not in text, [line for line in text.splitlines() if secret in line]
+        assert secret not in text, [
+            line for line in text.splitlines() if secret in line
+        ]
     assert not COUNTS.search(text)
 
 
@@ -88,7 +95,9 @@ def objects(text: str) -> list[dict[str, object]]:
     return found
 
 
-def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing(site: Site) -> None:
+def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing(
+    site: Site,
+) -> None:
     """The log goes to machines that may not hold exact data."""
     with start(site, "fenced", "--debug", "run", "--log-format", "json") as worker:
         until(lambda: ready(worker) or not worker.running(), "it is ready")
@@ -123,14 +132,18 @@ def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
     assert "ValueError" in text
     if form == "json":
         errors = [entry["error"] for entry in objects(text) if "error" in entry]
-        assert any("KeyError" in str(error) and "in add" in str(error) for error in errors)
+        assert any(
+            "KeyError" in str(error) and "in add" in str(error) for error in errors
+        )
     else:
         assert "Traceback" in text and "in add" in text
 
 
 def test_refused_state_is_told_without_what_was_found(site: Site) -> None:
     """Foreign records in a topic may be anything, including data."""
-    site.produce(0, [b'{"PlantedForeign": %d}' % COUNT], topic=f"{site.name}.contributions")
+    site.produce(
+        0, [b'{"PlantedForeign": %d}' % COUNT], topic=f"{site.name}.contributions"
+    )
     with start(site, "refused", "--debug", "run", "--log-format", "json") as worker:
         assert worker.ended() == 2
     assert_silent(site, worker.output())
@@ -138,11 +151,18 @@ def test_refused_state_is_told_without_what_was_found(site: Site) -> None:
     assert len(last) == 1 and "written by something else" in str(last[0]["message"])
 
 
-def test_settings_that_are_refused_are_json_too_where_that_was_asked_for(tmp_path: Path) -> None:
+def test_settings_that_are_refused_are_json_too_where_that_was_asked_for(
+    tmp_path: Path,
+) -> None:
     """A log collector that expects JSON would lose the one line that matters."""
     options = ["run", "--log-format", "json", "-c", str(tmp_path / "none.toml")]
     command = [sys.executable, "-m", "workers.cli", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     [entry] = objects(done.stderr)
-    assert (entry["level"], "no such file" in str(entry["message"])) == ("critical", True)
+    assert (entry["level"], "no such file" in str(entry["message"])) == (
+        "critical",
+        True,
+    )

@@ -21,7 +21,9 @@ def site(bootstrap: str, tmp_path: Path) -> Site:
     return Site(bootstrap, tmp_path, [unk()], topics=(1, 2), owners=1)
 
 
-def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(site: Site) -> None:
+def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(
+    site: Site,
+) -> None:
     """Operators look for the record there; the next start must know what the numbers mean."""
     at = now_ms()
     for source in range(3):
@@ -52,8 +54,12 @@ def test_another_set_of_topics_is_refused(site: Site) -> None:
     made = f"the state was made with {eu}, {us}: another set of topics"
     assert_refused(site.run_to_end(), f"are {eu}, {us}, {site.topic}-9; {made}")
     site.set("events", topic=[us, f"{site.topic}-9"])  # as many, but the other numbers
-    site.document["histogram"][0]["generation"] = 2  # what is counted is part of the mechanism too
-    assert_refused(site.run_to_end(), f"the state was made with {eu}, {us}", "new worker name")
+    site.document["histogram"][0]["generation"] = (
+        2  # what is counted is part of the mechanism too
+    )
+    assert_refused(
+        site.run_to_end(), f"the state was made with {eu}, {us}", "new worker name"
+    )
     site.set("events", topic=us)
     assert_refused(site.run_to_end(), f"are {us}; {made}", "new worker name")
     del site.document["histogram"][0]["generation"]
@@ -88,7 +94,8 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     shown = partition_counts(site.connection)
     # Kafka's own topics are no events.
     assert site.topic + "-0" in shown and "__transaction_state" not in shown
-    early, late = f"{site.topic}-05", f"{site.topic}-late"
+    early = f"{site.topic}-05"
+    late = f"{site.topic}-late"
     monkeypatch.setattr(module, "INTERVAL_S", 0.2)
     metrics = Metrics()
     unread = metrics.registry.get_sample_value
@@ -114,4 +121,6 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     assert f"{late} matches events.topic too, but is not counted" in said.err
     assert all(name in said.out for name in site.topics) and late not in said.out
     site.delete_topic(next(iter(site.topics)))
-    assert_refused(site.run_to_end(), f"events.topic = '{next(iter(site.topics))}': no such topic")
+    assert_refused(
+        site.run_to_end(), f"events.topic = '{next(iter(site.topics))}': no such topic"
+    )

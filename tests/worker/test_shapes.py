@@ -49,7 +49,9 @@ def where(*conditions: str) -> Bare:
 
 COUNTRY = where('field = "country", exists = true')
 NO_VIEW = where('field = "type", not_in = ["view"]', 'field = "order.vip", in = [true]')
-LATENCY = known("latency", items="latency", max_items=1, buckets=EDGES, keys=["17", "18", "true"])
+LATENCY = known(
+    "latency", items="latency", max_items=1, buckets=EDGES, keys=["17", "18", "true"]
+)
 del LATENCY["domain"]
 HISTOGRAMS: list[dict[str, object]] = [
     unk("products", max_items=3, max_count=4),
@@ -71,7 +73,11 @@ def generated(rng: random.Random, unit: str, now_ms: int) -> Iterator[Event]:
                 "shop": rng.choice([17, 18]) if rng.random() < 0.9 else True,
                 "vip": rng.random() < 0.5,
                 "lines": [
-                    {"sku": rng.randrange(1000, 1006), "qty": rng.randrange(7), "price": 1.5}
+                    {
+                        "sku": rng.randrange(1000, 1006),
+                        "qty": rng.randrange(7),
+                        "price": 1.5,
+                    }
                     for _ in range(rng.randrange(5))
                 ],
                 "tags": rng.sample(["new", "gift", "sale", "é"], rng.randrange(4)),
@@ -85,7 +91,11 @@ def written(at_ms: int, unit: str) -> object:
     if unit == "iso":
         at = datetime.fromtimestamp(at_ms / 1000, tz=UTC)
         return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return at_ms / 1000 if unit == "s" else at_ms * {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit]
+    return (
+        at_ms / 1000
+        if unit == "s"
+        else at_ms * {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit]
+    )
 
 
 def reference(events: list[Event]) -> Counts:
@@ -110,7 +120,9 @@ def reference(events: list[Event]) -> Counts:
     return +found
 
 
-def exact(histograms: list[Any], keys: tuple[str, ...] = ("17", "18", "true", "all")) -> Counts:
+def exact(
+    histograms: list[Any], keys: tuple[str, ...] = ("17", "18", "true", "all")
+) -> Counts:
     found: Counts = Counter()
     for histogram in histograms:
         assert isinstance(histogram, Histogram)
@@ -121,7 +133,9 @@ def exact(histograms: list[Any], keys: tuple[str, ...] = ("17", "18", "true", "a
     return +found
 
 
-def replayed(settings: Settings, key: NoiseKey, opening: Callable[[], Any]) -> tuple[Counts, int]:
+def replayed(
+    settings: Settings, key: NoiseKey, opening: Callable[[], Any]
+) -> tuple[Counts, int]:
     histograms = fresh_histograms(settings, key)
     with opening() as source:
         summary = replay(settings, key, source, lambda _: None, histograms=histograms)
@@ -140,7 +154,9 @@ def test_every_way_in_counts_what_plain_python_counts(
     bad_shop = events[0] | {"order": events[0]["order"] | {"shop": 1.5}}
     broken = [bad_shop, events[0] | {"type": "purchase", "order": {"shop": 17}}]
     for partition in range(PARTITIONS):
-        site.produce(partition, events[partition::PARTITIONS] + broken[partition : partition + 1])
+        site.produce(
+            partition, events[partition::PARTITIONS] + broken[partition : partition + 1]
+        )
     wanted = reference(events)
     with site.running():
         until(lambda: len(site.rejects()) == len(broken), "the rejects are there")
@@ -155,16 +171,21 @@ def test_every_way_in_counts_what_plain_python_counts(
     last: dict[tuple[str, str], dict[str, int]] = {}
     for line in exact_lines.read_text().splitlines():
         body = json.loads(line)
-        last[body["histogram"], body["key"]] = {item[0]: item[2] for item in body["items"]}
+        last[body["histogram"], body["key"]] = {
+            item[0]: item[2] for item in body["items"]
+        }
     # With so little noise nearly all items are shown, with their exact counts.
-    named = [(place, label, n) for place, items in last.items() for label, n in items.items()]
+    named = [
+        (place, label, n) for place, items in last.items() for label, n in items.items()
+    ]
     shown = Counter({(*place, label): n for place, label, n in named})
     assert all(wanted[place] == n for place, n in shown.items())
     assert len(+shown) > 0.8 * len(wanted), (len(+shown), len(wanted))
     no_shop = "field 'order.shop' is not a string, whole number or boolean"
     assert sorted(site.reasons()) == [no_shop, "missing field 'order.lines'"]
 
-    lines, table = tmp_path / "events.jsonl", tmp_path / "events.parquet"
+    lines = tmp_path / "events.jsonl"
+    table = tmp_path / "events.parquet"
     lines.write_text("".join(json.dumps(event) + "\n" for event in events + broken[1:]))
 
     def counted_from(opening: Callable[[], Any]) -> tuple[Counts, int]:
@@ -175,8 +196,14 @@ def test_every_way_in_counts_what_plain_python_counts(
     # A column has one type: the shop that is `true` would be 1 in a column of numbers.
     rows = [event for event in events if event["order"]["shop"] is not True]
     if unit == "s":
-        metas = [{"created.at": float(event["meta"]["created.at"]), "id": 0} for event in rows]
+        metas = [
+            {"created.at": float(event["meta"]["created.at"]), "id": 0}
+            for event in rows
+        ]
         rows = [event | {"meta": meta} for event, meta in zip(rows, metas, strict=True)]
     floats = [row | {"latency": float(row["latency"])} for row in rows]
     pq.write_table(pa.Table.from_pylist(floats), table, row_group_size=97)
-    assert counted_from(lambda: open_source(site.settings, str(table))) == (reference(rows), 0)
+    assert counted_from(lambda: open_source(site.settings, str(table))) == (
+        reference(rows),
+        0,
+    )

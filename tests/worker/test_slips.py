@@ -22,7 +22,9 @@ LEFT = (
     "histogram … is no longer in the settings, but its state exists: put it back to continue where it was, "
     "or end it for good: quietcount retire -c FILE …"
 )
-USED = "histogram …: generation = …, but generation … was already used: set generation = …"
+USED = (
+    "histogram …: generation = …, but generation … was already used: set generation = …"
+)
 THERE = "histogram … is in the settings: take its [[histogram]] out first, for every worker of this name"
 UNKNOWN = "histogram …: the state of worker … has no such histogram running; …"
 RUNNING = (
@@ -77,12 +79,16 @@ def without(site: Site) -> Iterator[Site]:
 def ends(site: Site) -> dict[str, list[int]]:
     """Return the number of records of every internal topic, by partition."""
     return {
-        topic: [len([m for m in site.read(topic) if m.partition() == p]) for p in range(2)]
+        topic: [
+            len([m for m in site.read(topic) if m.partition() == p]) for p in range(2)
+        ]
         for topic in site.settings.internal_topics
     }
 
 
-def test_a_histogram_that_left_the_settings_is_refused_before_any_write(without: Site) -> None:
+def test_a_histogram_that_left_the_settings_is_refused_before_any_write(
+    without: Site,
+) -> None:
     """Stage 1 must not continue without it until stage 2 of another worker notices."""
     before = ends(without)
     without.produce(0, [sale("b", now_ms())])
@@ -115,9 +121,12 @@ def test_retire_ends_only_what_nobody_counts_any_more(site: Site) -> None:
         refused(quietcount("retire", "-c", str(other), "known"), RUNNING)
 
 
-def test_a_key_that_is_missing_or_another_one_is_named_by_its_fingerprint(site: Site) -> None:
+def test_a_key_that_is_missing_or_another_one_is_named_by_its_fingerprint(
+    site: Site,
+) -> None:
     """On a new machine, the operator must know which key file to copy."""
-    key, elsewhere = site.directory / "key", site.directory / "elsewhere"
+    key = site.directory / "key"
+    elsewhere = site.directory / "elsewhere"
     own = succeed("key", "fingerprint", str(key))
     assert re.fullmatch("[0-9a-f]{32}\n", own)
     key.rename(elsewhere)
@@ -153,7 +162,9 @@ def test_retired_it_stays_charged_and_its_generation_is_over(without: Site) -> N
     without.assert_clean()
     spent = json.loads(succeed("budget", "-c", str(without.config), "--json"))
     [one] = [h for h in spent["histograms"] if h["name"] == "known"]
-    assert [(g["generation"], g["status"]) for g in one["generations"]] == [(1, "ended")]
+    assert [(g["generation"], g["status"]) for g in one["generations"]] == [
+        (1, "ended")
+    ]
     assert {part["histogram"] for part in spent["total"]["parts"]} == {"items", "known"}
     again = without.write(without.document | {"histogram": [unk(), known()]})
     refused(quietcount("run", "-c", str(again)), USED)
@@ -175,7 +186,11 @@ def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
     """Groups and transactions lack topics for seconds; ERROR would suggest a fault."""
     many = "offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n"
     with local_broker(many) as address:
-        own: dict[str, Any] = {"partitions": 2, "owners": 1, "worker": {"log_format": "json"}}
+        own: dict[str, Any] = {
+            "partitions": 2,
+            "owners": 1,
+            "worker": {"log_format": "json"},
+        }
         site = Site(address, tmp_path, [unk()], **own)
         at = now_ms()
         site.produce(0, [sale("a", at)])
@@ -183,4 +198,6 @@ def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
             site.wait_published(at)
         lines = [json.loads(line) for line in worker.output().splitlines()]
     [place, *_] = [i for i, line in enumerate(lines) if "took over" in line["message"]]
-    assert not [line for line in lines[: place + 1] if line["level"] in ("error", "critical")]
+    assert not [
+        line for line in lines[: place + 1] if line["level"] in ("error", "critical")
+    ]

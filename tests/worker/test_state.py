@@ -20,10 +20,15 @@ def burst(site: Site) -> None:
     site.wait_published(now_ms())
 
 
-def test_state_is_recovered_without_or_from_an_old_copy(bootstrap: str, tmp_path: Path) -> None:
+def test_state_is_recovered_without_or_from_an_old_copy(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """After a replaced machine or restored disk the output must be the same bytes."""
-    site = Site(bootstrap, tmp_path, [unk(), known(keys=["k0", "k1", "k2", "k3", "k4"])])
-    data, old = tmp_path / "data", tmp_path / "old"
+    site = Site(
+        bootstrap, tmp_path, [unk(), known(keys=["k0", "k1", "k2", "k3", "k4"])]
+    )
+    data = tmp_path / "data"
+    old = tmp_path / "old"
     with site.running():
         burst(site)
     shutil.copytree(data, old)
@@ -67,18 +72,30 @@ def send(site: Site, number: int) -> int:
     return at
 
 
-def test_a_full_or_lost_disk_costs_only_the_copy(bootstrap: str, tmp_path: Path) -> None:
+def test_a_full_or_lost_disk_costs_only_the_copy(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """A worker that ended because of its copy would end again at every restart."""
-    kinds: dict[str, Any] = {"partitions": 2, "owners": 1, "worker": {"metrics_port": 0}}
+    kinds: dict[str, Any] = {
+        "partitions": 2,
+        "owners": 1,
+        "worker": {"metrics_port": 0},
+    }
     site = Site(bootstrap, tmp_path, [unk(max_items=10)], **kinds)
     data = tmp_path / "data"
     data.mkdir()
     (data / "contribute-1").write_text("in the way")  # at the start already
     with site.running(runner=["-c", FLUSHING]) as worker:
         site.wait_published(send(site, 1))
-        assert f"{data}/contribute-1 cannot be opened: File exists. {WITHOUT}" in worker.output()
+        assert (
+            f"{data}/contribute-1 cannot be opened: File exists. {WITHOUT}"
+            in worker.output()
+        )
         (data / "contribute-1").unlink()
-        until(lambda: f"{data}/contribute-1 {AGAIN}" in worker.output(), "its copy is made")
+        until(
+            lambda: f"{data}/contribute-1 {AGAIN}" in worker.output(),
+            "its copy is made",
+        )
         limit(worker, FULL_BYTES)
         site.wait_published(send(site, 2))
         full = f"{data}/release-0 cannot be written: IO error: "
@@ -87,13 +104,19 @@ def test_a_full_or_lost_disk_costs_only_the_copy(bootstrap: str, tmp_path: Path)
         assert "File too large" in said and WITHOUT in said, said
         assert total("quietcount_copy_missing", worker, stage="release") == 1
         limit(worker, resource.RLIM_INFINITY)
-        until(lambda: f"{data}/release-0 {AGAIN}" in worker.output(), "there is room again")
+        until(
+            lambda: f"{data}/release-0 {AGAIN}" in worker.output(),
+            "there is room again",
+        )
         assert total("quietcount_copy_missing", worker) == 0
         shutil.rmtree(data / "release-0")
         site.wait_published(send(site, 3))
         gone = f"{data}/release-0 cannot be found: No such file or directory. {WITHOUT}"
         until(lambda: gone in worker.output(), "it is noticed")
-        until(lambda: worker.output().count(f"{data}/release-0 {AGAIN}") == 2, "it is made again")
+        until(
+            lambda: worker.output().count(f"{data}/release-0 {AGAIN}") == 2,
+            "it is made again",
+        )
     output = worker.output()
     assert "Traceback" not in output and " ERROR " not in output
     with site.running() as worker:  # from the copies that were made

@@ -20,7 +20,9 @@ def test_no_partition_publishes_a_label_that_is_256_behind_whatever_the_others_d
     found = attack(bootstrap, tmp_path)
     assert {name: b for name, (_, b) in found.items()} == dict.fromkeys(found, 0)
     # Otherwise no label at all might be shown.
-    assert found["gumbel"][0] == found["limit"][0] == found["sparse"][0] == OWNERS * TICKS
+    assert (
+        found["gumbel"][0] == found["limit"][0] == found["sparse"][0] == OWNERS * TICKS
+    )
     assert found["cells"][0] == OWNERS * TICKS
     assert found["pay"][0] == OWNERS * 8
 

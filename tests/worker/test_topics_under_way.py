@@ -1,7 +1,6 @@
 """What is done to the topics of a worker that runs: one line, exit 2 or a wait, and no traceback."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,7 +66,9 @@ def test_a_deleted_topic_ends_the_worker_with_its_name(site: Site, topic: str) -
     with site.worker() as worker:
         at_work(site, worker)
         site.delete_topic(name)
-        assert_refused(worker, f"(topic {name} does not exist any more|missing topics: {name})")
+        assert_refused(
+            worker, f"(topic {name} does not exist any more|missing topics: {name})"
+        )
 
 
 def test_a_deleted_events_topic_ends_the_worker_with_its_name(site: Site) -> None:
@@ -116,7 +117,9 @@ def test_compaction_switched_on_ends_the_worker_and_off_again_nothing_is_lost(
 
 
 @pytest.mark.parametrize("topic", ["contributions", "items"])
-def test_more_replicas_in_sync_than_there_are_hold_the_worker_up(site: Site, topic: str) -> None:
+def test_more_replicas_in_sync_than_there_are_hold_the_worker_up(
+    site: Site, topic: str
+) -> None:
     name = f"{site.name}.{topic}"
     with site.running() as worker:
         at_work(site, worker)
@@ -148,8 +151,12 @@ def test_a_written_topic_that_is_made_again_has_a_hole_which_is_said(
     assert site.counted()["c"] == 1
 
 
-@pytest.mark.parametrize("topic", ["contributions", "contribute-state", "release-state"])
-def test_state_that_is_made_again_under_a_worker_is_never_continued(site: Site, topic: str) -> None:
+@pytest.mark.parametrize(
+    "topic", ["contributions", "contribute-state", "release-state"]
+)
+def test_state_that_is_made_again_under_a_worker_is_never_continued(
+    site: Site, topic: str
+) -> None:
     """A commit into the new topic looks like a whole state, without the users it had counted."""
     name = f"{site.name}.{topic}"
     with site.worker() as worker:
@@ -161,7 +168,9 @@ def test_state_that_is_made_again_under_a_worker_is_never_continued(site: Site, 
     again = site.run_to_end()
     assert again.returncode == 2, again.stderr
     assert "Traceback" not in again.stderr
-    assert re.search("created again|not those its state was made with|was lost", again.stderr)
+    assert re.search(
+        "created again|not those its state was made with|was lost", again.stderr
+    )
 
 
 def test_a_retention_that_is_lowered_is_said_once(site: Site) -> None:
@@ -178,5 +187,5 @@ def test_a_retention_that_is_lowered_is_said_once(site: Site) -> None:
 def looks(site: Site, worker: Worker) -> None:
     """Wait until it has looked at its topics again: another caution was noticed."""
     configure(site, f"{site.name}.contributions", "retention.ms", "86400000")
-    noticed: Callable[[], bool] = lambda: "contributions has retention.ms" in worker.output()  # noqa: E731
-    until(noticed, "it looks again")
+    said = "contributions has retention.ms"
+    until(lambda: said in worker.output(), "it looks again")

@@ -7,7 +7,9 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 
 from tests.worker.harness import Site, now_ms, sale, unk
 from workers.kafka.reading import bounds_of, read_spans, reader
@@ -58,10 +60,14 @@ def test_a_released_tick_leads_back_to_the_batches_of_its_events(
         assert linked and {span.name for span in linked} == {name}
         return linked
 
-    released = [one for one in collector.spans if one.name == "release commit" and one.links]
+    released = [
+        one for one in collector.spans if one.name == "release commit" and one.links
+    ]
     commits = behind("contribute commit", behind("release batch", released))
     batches = behind("contribute batch", [one for one in commits if one.links])
-    ends = [n.value.int_value for one in batches for n in one.attributes if n.key == "end"]
+    ends = [
+        n.value.int_value for one in batches for n in one.attributes if n.key == "end"
+    ]
     assert max(ends) == 100
     topic = site.settings.output_topic(site.settings.histograms[0])
     with reader(site.connection) as consumer:

@@ -77,7 +77,8 @@ def visits_of(seed: int) -> list[Visit]:
     rng = random.Random(seed)
     visits = []
     for i in range(156):
-        user, key = f"u{rng.randrange(4)}", rng.choice(["k1", "k2"])
+        user = f"u{rng.randrange(4)}"
+        key = rng.choice(["k1", "k2"])
         visits.append((user, key, rng.choices("abcde", k=rng.randint(0, 4)), i))
     return visits
 
@@ -86,7 +87,9 @@ class Source:
     """One source partition of events, and its successive shards."""
 
     def __init__(self, bootstrap: str, directory: Path, visits: list[Visit]) -> None:
-        self.connection, self.directory, self.visits = Connection(bootstrap), directory, visits
+        self.connection = Connection(bootstrap)
+        self.directory = directory
+        self.visits = visits
         self.name = unique("users")
         create_topic(self.connection, f"{self.name}.state", cleanup_policy="compact")
         create_topic(self.connection, f"{self.name}.contributions")
@@ -95,9 +98,15 @@ class Source:
     def shard(self, *, local_copy: bool) -> ContributeShard:
         """Return the next owner; without the local copy it reads everything from the changelog."""
         self.opened += not local_copy
-        fields: dict[str, Any] = {"key": "shop", "items": "q", "user": "who", "timestamp": "ts"}
+        fields: dict[str, Any] = {
+            "key": "shop",
+            "items": "q",
+            "user": "who",
+            "timestamp": "ts",
+        }
         events = EventsSettings(topic="t", grace_ms=0, **fields)
-        state, sources = f"{self.name}.state", Sources((SourceTopic("t", 1, None),))
+        state = f"{self.name}.state"
+        sources = Sources((SourceTopic("t", 1, None),))
         stage = ContributeStage(
             events=events,
             sources=sources,
@@ -125,7 +134,9 @@ class Source:
         start = shard.offset or 0
         some = self.visits[start : start + SIZE]
         values: list[bytes | None] = [
-            json.dumps({"who": user, "shop": key, "q": items, "ts": BEGIN_MS + at}).encode()
+            json.dumps(
+                {"who": user, "shop": key, "q": items, "ts": BEGIN_MS + at}
+            ).encode()
             for user, key, items, at in some
         ]
         end = start + len(some)
@@ -135,7 +146,9 @@ class Source:
     def contributed(self) -> Any:
         topic = f"{self.name}.contributions"
         settled(self.connection, topic)
-        return contents(decode(message.value() or b"") for message in read(self.connection, topic))
+        return contents(
+            decode(message.value() or b"") for message in read(self.connection, topic)
+        )
 
     def expected(self) -> Any:
         first, *others = (by_hand(self.visits, lane) for lane in LANES)
@@ -172,7 +185,9 @@ def test_caps_hold_through_a_kill_at_every_step_of_every_commit(
     last.store.close()
 
 
-def test_a_shard_that_forgets_its_users_is_found(bootstrap: str, tmp_path: Path) -> None:
+def test_a_shard_that_forgets_its_users_is_found(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Control: the transaction omits the users' blocks."""
     source = Source(bootstrap, tmp_path, visits_of(3))
     done = 0

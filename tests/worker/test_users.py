@@ -24,7 +24,8 @@ from workers.replay.sources_topic import open_topic
 pytestmark = pytest.mark.waits
 
 SOURCES = 4
-TOPICS, USER_PARTITIONS = (1, SOURCES - 1), 3
+TOPICS = (1, SOURCES - 1)
+USER_PARTITIONS = 3
 GRACE_MS = 2_000
 USERS = [f"user-{i}" for i in range(2_000)]
 KEYS = ["k0", "k1", "k2"]
@@ -42,7 +43,8 @@ def hash_of(user: str) -> int:
 def orders(rng: random.Random, number: int, end_ms: int) -> Iterator[dict[str, Any]]:
     for i in range(number):
         user = USERS[min(int(rng.paretovariate(0.5)) - 1, len(USERS) - 1)]
-        items, key = rng.choices(LABELS, k=rng.randint(1, 3)), rng.choice(KEYS)
+        items = rng.choices(LABELS, k=rng.randint(1, 3))
+        key = rng.choice(KEYS)
         yield sale(items, end_ms - 60_000 + 60_000 * i // number, key, who=user)
 
 
@@ -56,17 +58,26 @@ def counts(site: Site) -> dict[Contributed, int]:
     return {what: n for what, n in site.contributed().items() if n}
 
 
-def test_each_user_counts_at_most_m_times_through_kills(bootstrap: str, tmp_path: Path) -> None:
+def test_each_user_counts_at_most_m_times_through_kills(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """A cap lost in a crash, or committed apart from its counts, breaks the guarantee."""
     rng = random.Random(11)
-    kinds: dict[str, Any] = {"events": {"user": "who"}, "worker": {"commit_interval": "100ms"}}
+    kinds: dict[str, Any] = {
+        "events": {"user": "who"},
+        "worker": {"commit_interval": "100ms"},
+    }
     kinds |= {"privacy": {"unit": "user"}, "partitions": SOURCES}
     site = Site(bootstrap, tmp_path, HISTOGRAMS, **kinds)
     now = now_ms()
-    sent, marks, accepted = [], [0] * SOURCES, []
+    sent = []
+    marks = [0] * SOURCES
+    accepted = []
     for event in orders(rng, 60_000, now - 2_000):
         own = hash_of(event["who"]) % SOURCES
-        partition = (own + (rng.random() < 0.01)) % SOURCES  # one in a hundred goes astray
+        partition = (
+            own + (rng.random() < 0.01)
+        ) % SOURCES  # one in a hundred goes astray
         sent.append((partition, event))
         if partition == own:
             marks[partition] = max(marks[partition], event["ts"])
@@ -74,14 +85,19 @@ def test_each_user_counts_at_most_m_times_through_kills(bootstrap: str, tmp_path
     send(site, sent)
     for least in (1, 500):
         with site.worker() as worker:
-            until(lambda least=least: len(site.contributed()) > least, "something is contributed")  # type: ignore[misc]  # bound now
+            until(
+                lambda least=least: len(site.contributed()) > least,  # type: ignore[misc]  # bound now
+                "something is contributed",
+            )
             worker.kill()
     with site.running("another") as worker:
         site.wait_published(now)
     lanes = {histogram.lane for histogram in site.settings.histograms}
     assert counts(site) == dict(of_users(lanes, accepted))
     rejected = len(sent) - len(accepted)
-    assert Counter(site.reasons()) == {"user's records belong in another partition": rejected}
+    assert Counter(site.reasons()) == {
+        "user's records belong in another partition": rejected
+    }
     assert rejected > 100
     site.assert_clean()
     assert {snapshot["guarantee"]["unit"] for snapshot in site.snapshots()} == {"user"}
@@ -119,14 +135,17 @@ def by_user(site: Site) -> list[Any]:
     return [message for message in messages if message.value() is not None]
 
 
-def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> Counter[Contributed]:
+def expected(
+    site: Site, sent: list[tuple[int, dict[str, Any]]]
+) -> Counter[Contributed]:
     """Return the expected contributions: ticks follow the order in each partition of the events
     topics; the items counted per user follow the order in the re-keyed topic.
     """
     ticks: dict[bytes, list[int]] = defaultdict(list)
     marks: list[int | None] = [None] * SOURCES
     for origin, event in sent:
-        at, before = event["ts"], marks[origin]
+        at = event["ts"]
+        before = marks[origin]
         marks[origin] = mark = at if before is None else max(before, at - GRACE_MS)
         ticks[msgspec.json.encode(event)].append(max(at, mark))
     assert max(map(len, ticks.values())) == 1, "no two events are the same"
@@ -137,7 +156,10 @@ def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> Counter[Cont
 
 def assert_sent_on(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
     """Assert that every event is once in its user's partition, in the order of its origin."""
-    number = {msgspec.json.encode(event): (origin, i) for i, (origin, event) in enumerate(sent)}
+    number = {
+        msgspec.json.encode(event): (origin, i)
+        for i, (origin, event) in enumerate(sent)
+    }
     last: dict[tuple[int, int], int] = {}
     found = by_user(site)
     for message in found:
@@ -150,7 +172,9 @@ def assert_sent_on(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
     assert not number and len(found) == len(sent)
 
 
-def test_rekeyed_events_count_once_in_their_own_tick(bootstrap: str, tmp_path: Path) -> None:
+def test_rekeyed_events_count_once_in_their_own_tick(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Duplicated copies break the counts; late events of a lagging partition break ticks."""
     rng = random.Random(7)
     site = site_of(bootstrap, tmp_path)
@@ -159,10 +183,16 @@ def test_rekeyed_events_count_once_in_their_own_tick(bootstrap: str, tmp_path: P
     send(site, sent)
     for least in (0, 2_000, 10_000):
         with site.worker() as worker:
-            until(lambda least=least: len(by_user(site)) > least, "something is sent on")  # type: ignore[misc]  # bound now
+            until(
+                lambda least=least: len(by_user(site)) > least,  # type: ignore[misc]  # bound now
+                "something is sent on",
+            )
             worker.kill()
     with site.worker("one") as one, site.worker("two") as two:
-        until(lambda: all("took over" in each.output() for each in (one, two)), "both are at work")
+        until(
+            lambda: all("took over" in each.output() for each in (one, two)),
+            "both are at work",
+        )
         until(lambda: len(site.contributed()) > 500, "something is contributed")
         one.kill()
         until(lambda: len(by_user(site)) == len(sent), "all are sent on")
@@ -205,7 +235,9 @@ def event(who: object, label: object, at: int, **more: object) -> dict[str, obje
     return sale(label, at, who=who, **more)
 
 
-def test_keys_times_and_headers_go_along_when_rekeyed(bootstrap: str, tmp_path: Path) -> None:
+def test_keys_times_and_headers_go_along_when_rekeyed(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Record keys used as stream keys must survive; unused events need no user."""
     where = Bare('[{ field = "type", not_in = ["ping"] }]')
     kinds: dict[str, Any] = {"events": {"user": "who", "key": "$key", "where": where}}
@@ -218,8 +250,16 @@ def test_keys_times_and_headers_go_along_when_rekeyed(bootstrap: str, tmp_path: 
         b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at
     )  # only the general reader reads it
     ours = [(HEADER, b"not ours, but under this name")]
-    sent: list[tuple[str, int, bytes | None, object, list[tuple[str, str | bytes | None]]]] = [
-        (one, 0, b"session-1", event("ann", "a", at), [("trace", b"1"), ("none", None)]),
+    sent: list[
+        tuple[str, int, bytes | None, object, list[tuple[str, str | bytes | None]]]
+    ] = [
+        (
+            one,
+            0,
+            b"session-1",
+            event("ann", "a", at),
+            [("trace", b"1"), ("none", None)],
+        ),
         (two, 0, b"session-2", event("ann", "a", at), []),
         (two, 1, None, event("ann", "a", at), []),
         (two, 1, b"session-1", event(17, "b", at), []),
@@ -237,7 +277,11 @@ def test_keys_times_and_headers_go_along_when_rekeyed(bootstrap: str, tmp_path: 
         (two, 1, b"s", event("ann", "e", at, more="x" * 992_000), []),
     ]
     for topic, partition, key, value, headers in sent:
-        encoded = value if value is None or isinstance(value, bytes) else msgspec.json.encode(value)
+        encoded = (
+            value
+            if value is None or isinstance(value, bytes)
+            else msgspec.json.encode(value)
+        )
         extra: Any = {"headers": headers, "timestamp": at - 60_000}
         site.producer.produce(topic, encoded, key, partition, **extra)
     site.produce(0, [])  # flush
@@ -250,7 +294,9 @@ def test_keys_times_and_headers_go_along_when_rekeyed(bootstrap: str, tmp_path: 
     for what, n in site.contributed().items():
         total[what.key, what.label] += n
     assert total == wanted
-    found_in = [(h["topic"].removeprefix(site.name), h["reason"]) for _, h in site.rejects()]
+    found_in = [
+        (h["topic"].removeprefix(site.name), h["reason"]) for _, h in site.rejects()
+    ]
     rejects = Counter(found_in)
     assert rejects == {
         ("-events-1", "field 'who' is null"): 1,
@@ -275,12 +321,18 @@ def test_keys_times_and_headers_go_along_when_rekeyed(bootstrap: str, tmp_path: 
         value if isinstance(value, bytes) else msgspec.json.encode(value)
         for *_, value, _ in sent
         if value == escaped
-        or (isinstance(value, dict) and value.get("who") in ("ann", 17) and "more" not in value)
+        or (
+            isinstance(value, dict)
+            and value.get("who") in ("ann", 17)
+            and "more" not in value
+        )
     )
     site.assert_clean()
 
 
-def test_state_of_other_topics_or_without_rekey_is_refused(bootstrap: str, tmp_path: Path) -> None:
+def test_state_of_other_topics_or_without_rekey_is_refused(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Users would land in other partitions, or events would be sent twice."""
     site = site_of(bootstrap, tmp_path)
     at = now_ms() - 5_000
@@ -293,7 +345,9 @@ def test_state_of_other_topics_or_without_rekey_is_refused(bootstrap: str, tmp_p
     del site.document["worker"]["user_partitions"]
     events = site.document["events"]["topic"]
     site.set("events", topic=events[1])
-    made_with = f"the state was made with {events[0]}, {events[1]}: another set of topics"
+    made_with = (
+        f"the state was made with {events[0]}, {events[1]}: another set of topics"
+    )
     done = site.run_to_end()
     of_release = "its state belongs to another mechanism" in done.stderr
     assert_refused(done, "events.topic" if of_release else made_with)
@@ -317,4 +371,6 @@ def test_state_of_other_topics_or_without_rekey_is_refused(bootstrap: str, tmp_p
     succeed("replay", "-c", str(site.config), "--topic")
     assert_refused(site.run_to_end(), f"missing topics: {state}")
     site.create_topics()
-    assert_refused(site.run_to_end(), "mark 0 of partition", "events were lost or sent on twice")
+    assert_refused(
+        site.run_to_end(), "mark 0 of partition", "events were lost or sent on twice"
+    )

@@ -10,7 +10,9 @@ from tests.worker.harness import Site, now_ms, sale, succeed, unk
 pytestmark = pytest.mark.waits
 
 
-def test_windows_may_change_and_audit_compares_the_rest(bootstrap: str, tmp_path: Path) -> None:
+def test_windows_may_change_and_audit_compares_the_rest(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Nothing is charged again; forged counts are found; window metadata changes no count."""
     paid = {"field": "paid", "from": -2, "to": 8, "step": 0.1}
     histogram = unk(keys=["k"], sum=paid, total_share=0.2)
@@ -29,14 +31,21 @@ def test_windows_may_change_and_audit_compares_the_rest(bootstrap: str, tmp_path
     assert seen == [(), (1_000,), (2_000, 5_000)]
     bodies = site.snapshots()
     assert len({body["id"] for body in bodies}) == 1
-    audited = succeed("audit", "-c", str(site.config), "--exact", str(tmp_path / "exact"))
-    others = sum(tuple(w["ms"] for w in body.get("windows", ())) != seen[-1] for body in bodies)
+    audited = succeed(
+        "audit", "-c", str(site.config), "--exact", str(tmp_path / "exact")
+    )
+    others = sum(
+        tuple(w["ms"] for w in body.get("windows", ())) != seen[-1] for body in bodies
+    )
     assert 0 < others < len(bodies)
-    said = f"audit: {others} snapshots with other windows than now, compared without them"
+    said = (
+        f"audit: {others} snapshots with other windows than now, compared without them"
+    )
     assert said in audited
     lines = map(json.loads, (tmp_path / "exact").read_text().splitlines())
     [line] = [line for line in lines if line["tick"] == last["tick"]]
-    [[label, count]], [[total, mean, *_]] = last["items"], last["sums"]
+    [[label, count]] = last["items"]
+    [[total, mean, *_]] = last["sums"]
     assert line["items"] == [[label, count, 300]] and label == "a"
     assert line["sums"] == [[total, 150 * 8.1, mean, 4.05]]
     assert line["all_items"] == [last["all_items"]["count"], 303]
@@ -44,6 +53,10 @@ def test_windows_may_change_and_audit_compares_the_rest(bootstrap: str, tmp_path
 
     forged = bodies[-1] | {"items": [["a", bodies[-1]["items"][0][1] + 1]]}
     topic = site.settings.output_topic(site.settings.histograms[0])
-    site.produce(0, [json.dumps(forged, separators=(",", ":")).encode()], key=b"k", topic=topic)
+    site.produce(
+        0, [json.dumps(forged, separators=(",", ":")).encode()], key=b"k", topic=topic
+    )
     done = site.audit()
-    assert done.returncode == 1 and "does not follow from the contributions" in done.stdout
+    assert (
+        done.returncode == 1 and "does not follow from the contributions" in done.stdout
+    )

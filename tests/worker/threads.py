@@ -25,7 +25,8 @@ MAX_COUNT = 8
 EPOCH = 32
 # a's count in a tick, and the two gaps to b's: in base 256 the second differs in the first digit as
 # well as the second.
-A_COUNT, GAPS = 400, (255, 256)
+A_COUNT = 400
+GAPS = (255, 256)
 
 
 def one_key_an_owner(prefix: str) -> list[str]:
@@ -40,7 +41,8 @@ def one_key_an_owner(prefix: str) -> list[str]:
 
 # Counts with a gap in each tick for the first key set; for the second, in the first tick alone, and
 # the sums keep it.
-BY_TICK, RUNNING = one_key_an_owner("t"), one_key_an_owner("r")
+BY_TICK = one_key_an_owner("t")
+RUNNING = one_key_an_owner("r")
 
 
 def picking() -> list[dict[str, object]]:
@@ -55,7 +57,13 @@ def picking() -> list[dict[str, object]]:
     made: list[tuple[str, str, list[str], float, dict[str, object]]] = [
         ("gumbel", "known_gumbel", BY_TICK, 4.0, of_two | {"k": 1}),
         ("limit", "limit_dom", BY_TICK, 4.0, two),
-        ("cells", "meta", BY_TICK, 16.0, of_two | {"algorithm": "known_gumbel", "k": 1}),
+        (
+            "cells",
+            "meta",
+            BY_TICK,
+            16.0,
+            of_two | {"algorithm": "known_gumbel", "k": 1},
+        ),
         ("sparse", "sparse_gumb", RUNNING, 8.0, of_two | {"top_k": 1, "switches": 1}),
         ("pay", "pay_what_you_get", RUNNING, 12.0, two | answers),
     ]
@@ -95,10 +103,13 @@ def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
     """Run every mechanism under random switch intervals, and kill the worker halfway; return the
     number of audited snapshots.
     """
-    keys, weights = one_key_an_owner("k"), [3.0**-i for i in range(len(LABELS))]
+    keys = one_key_an_owner("k")
+    weights = [3.0**-i for i in range(len(LABELS))]
     histograms = []
     for name in (*MECHANISMS, "misra_gries_pure"):
-        [histogram] = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())["histogram"]
+        [histogram] = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())[
+            "histogram"
+        ]
         histograms.append(histogram | {"tick": "1s", "horizon": EPOCH, "keys": keys})
     site = Site(bootstrap, directory, histograms, partitions=2, owners=OWNERS)
     rng = random.Random(seed)
@@ -117,7 +128,10 @@ def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
     runner = switching(f"random:{seed}", OWNERS)
     send(range(ticks // 2))
     with site.worker(runner=runner) as worker:
-        until(lambda: min(site.published_to().values()) > 0, "every histogram has published")
+        until(
+            lambda: min(site.published_to().values()) > 0,
+            "every histogram has published",
+        )
         # One event counts in all of them: the joint guarantee is logged before anything is
         # published.
         said = worker.output()
@@ -144,13 +158,20 @@ def switching(interval: str, together: int) -> tuple[str, ...]:
 def _events(key: str, time_ms: int, a: int, b: int) -> Iterator[dict[str, Any]]:
     """Return events with these counts of a and b, in the order that needs the fewest events."""
     while a or b:
-        items = {label: min(left, MAX_COUNT) for label, left in (("a", a), ("b", b)) if left}
-        a, b = a - items.get("a", 0), b - items.get("b", 0)
+        items = {
+            label: min(left, MAX_COUNT) for label, left in (("a", a), ("b", b)) if left
+        }
+        a = a - items.get("a", 0)
+        b = b - items.get("b", 0)
         yield {"key": key, "items": items, "ts": time_ms}
 
 
 def _labels(body: dict[str, Any]) -> list[str]:
-    return [str(label) for label, _ in body["items"]] if "items" in body else body.get("labels", [])
+    return (
+        [str(label) for label, _ in body["items"]]
+        if "items" in body
+        else body.get("labels", [])
+    )
 
 
 def report(found: dict[str, tuple[int, int]]) -> str:

@@ -71,7 +71,9 @@ class ContributeStage(EventsStage):
     sums: Mapping[Lane, Lane]
     key: NoiseKey
     origins: int | None = None
-    names: Mapping[Lane, Sequence[str]] = field(default_factory=lambda: MappingProxyType({}))
+    names: Mapping[Lane, Sequence[str]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
 
 class ContributeShard(SourceShard):
@@ -88,7 +90,8 @@ class ContributeShard(SourceShard):
         gil_lock: GilLock | None = None,
     ) -> None:
         """`make_format` is as in `RecordFormats.make`; the worker's shards share `gil_lock`."""
-        events, lanes = stream.events, stream.lanes
+        events = stream.events
+        lanes = stream.lanes
         self._intake = Intake(
             lanes,
             events.grace_ms,
@@ -103,9 +106,12 @@ class ContributeShard(SourceShard):
         if any(lane.max_items_per_user for lane in lanes):
             placements = stream.sources.placements
             placement = Placement(events.partitioner, place.partition, placements)
-        self._reader = SourceReader(stream.reader, stream.declared, placement, make_format(self))
+        self._reader = SourceReader(
+            stream.reader, stream.declared, placement, make_format(self)
+        )
         self._origins = None if stream.origins is None else Origins(stream.origins)
-        self._owners, self._sequences = stream.owners, [0] * stream.owners.number
+        self._owners = stream.owners
+        self._sequences = [0] * stream.owners.number
         self._wanted_owners = 0
         self.next_topic = stream.contributions
         self._gil_lock = gil_lock or GilLock()
@@ -113,7 +119,8 @@ class ContributeShard(SourceShard):
 
     def restore(self) -> None:
         self._restore()
-        stream, mark = self._stream, self._intake.watermark
+        stream = self._stream
+        mark = self._intake.watermark
         for at, partitions in stream.sources.placements:
             pending = at > 0 and (mark is None or at > mark)
             if pending and next_epoch(epochs_of_users(stream.lanes), at - 1) != at:
@@ -133,7 +140,8 @@ class ContributeShard(SourceShard):
         if progress is None:
             self._intake.restore(self._place.watermark, None)
             return
-        stored, origins = progress.origins, self._origins
+        stored = progress.origins
+        origins = self._origins
         if (stored is None) != (origins is None):
             now, then = ("true", "without") if stored is None else ("false", "with")
             raise StateRefused(
@@ -175,8 +183,10 @@ class ContributeShard(SourceShard):
 
     def _grow_owners(self) -> None:
         """Commit that there will be more owners; raise SourcesGrown: this run knows of none."""
-        number, self._wanted_owners = self._wanted_owners, 0
-        owners, grown = self._owners, self._owners.grown
+        number = self._wanted_owners
+        self._wanted_owners = 0
+        owners = self._owners
+        grown = self._owners.grown
         after_ms = max([self._notice_ms(), *(at for _, at in grown)])
         at_ms = next_epoch(self._stream.epochs, after_ms)
         if (
@@ -191,16 +201,21 @@ class ContributeShard(SourceShard):
         self._sequences += [0] * (number - owners.number)
         self._joining = True
         self._commit_all(self.offset)
-        raise SourcesGrown(f"{number} owner partitions are counted from {iso_time(at_ms)} on")
+        raise SourcesGrown(
+            f"{number} owner partitions are counted from {iso_time(at_ms)} on"
+        )
 
     def _notice_ms(self) -> int:
         """Return the time after which nothing was counted, nor will be before all workers know."""
-        return time.time_ns() // 1_000_000 + self._stream.events.max_ahead_ms + NOTICE_MS
+        return (
+            time.time_ns() // 1_000_000 + self._stream.events.max_ahead_ms + NOTICE_MS
+        )
 
     def process(self, batch: Batch) -> None:
         now_ms = time.time_ns() // 1_000_000
         latest_ms = now_ms + self._stream.events.max_ahead_ms
-        records, late = batch.records, None
+        records = batch.records
+        late = None
         if self._origins is not None:
             user_is_key = self._stream.events.user == RECORD_KEY
             records, late = restore_originals(records, user_is_key=user_is_key)
@@ -208,16 +223,24 @@ class ContributeShard(SourceShard):
         for found, rejects, stop in self._reader.read(records, latest_ms):
             self.metrics.declined.inc(self._reader.declined)
             if self._origins is not None:
-                rejects = self._origins.take(records, range(start, stop), rejects, self._place)
-            behind = self._intake.add(found, now_ms, None if late is None else late[found.index])
+                rejects = self._origins.take(
+                    records, range(start, stop), rejects, self._place
+                )
+            behind = self._intake.add(
+                found, now_ms, None if late is None else late[found.index]
+            )
             rejects += behind_rejects(found, behind)
             relevant = int(np.count_nonzero(found.in_any_view)) + len(rejects)
-            self._reject(batch.records, rejects, relevant)  # unchanged, so they can be sent back
+            self._reject(
+                batch.records, rejects, relevant
+            )  # unchanged, so they can be sent back
             if self._origins is not None:
                 self._intake.advance_to(self._origins.watermark)
             self._new_events += len(found) - len(behind)
             if self._due() or self._rejects.full or self._intake.full:
-                self._commit_all(batch.end if stop == len(records) else int(records.offsets[stop]))
+                self._commit_all(
+                    batch.end if stop == len(records) else int(records.offsets[stop])
+                )
             start = stop
             self.report_progress()
 
@@ -233,8 +256,10 @@ class ContributeShard(SourceShard):
         return next_epoch(epochs_of_users(stream.lanes), self._notice_ms())
 
     def _commit_all(self, offset: int) -> None:
-        intake, topic = self._intake, self._stream.contributions
-        closed, users = intake.ticks_closed(), intake.user_changes()
+        intake = self._intake
+        topic = self._stream.contributions
+        closed = intake.ticks_closed()
+        users = intake.user_changes()
         counted = intake.take_counted()
         with self._gil_lock.for_rows(intake.rows):
             pages = intake.commit(
@@ -246,7 +271,10 @@ class ContributeShard(SourceShard):
                 owners=self._owners,
                 joining=self._joining,
             )
-            messages = [Outgoing(topic, owner, None, message.encoded()) for owner, message in pages]
+            messages = [
+                Outgoing(topic, owner, None, message.encoded())
+                for owner, message in pages
+            ]
         progress = ContributeProgress(
             version=VERSION,
             offset=offset,

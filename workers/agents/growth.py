@@ -52,7 +52,8 @@ def counted_sources(
     progress = _progress(connection, state, state_partitions)
     if progress is None:
         return Sources(now, plain, assumed=True)
-    first, number = now, sum(topic.partitions for topic in now)
+    first = now
+    number = sum(topic.partitions for topic in now)
     if progress.sources != number:
         stored = stored_topics(connection, state, state_partitions)
         if stored is None:  # the state of one topic
@@ -67,12 +68,16 @@ def counted_sources(
     return Sources(first, plain, progress.joined)
 
 
-def _progress(connection: Connection, state: str, partitions: int) -> SourceProgress | None:
+def _progress(
+    connection: Connection, state: str, partitions: int
+) -> SourceProgress | None:
     """Return source partition 0's progress; before it has one, any other's."""
     with reader(connection) as consumer:
         found = newest_values(consumer, [(state, 0)])
         if not found:
-            found = newest_values(consumer, [(state, one) for one in range(1, partitions)])
+            found = newest_values(
+                consumer, [(state, one) for one in range(1, partitions)]
+            )
     for value in found.values():
         return decode_stored(_DECODER, value, f"{state}: the stored progress")
     return None
@@ -88,7 +93,9 @@ def stored_topics(
             found: dict[bytes, bytes | None] = {}
             spans = {(state, partition): (low, high)} if low < high else {}
             for taken in read_spans(consumer, spans):
-                found |= {message.key() or b"": message.value() for message in taken.messages}
+                found |= {
+                    message.key() or b"": message.value() for message in taken.messages
+                }
                 if SOURCES in found:  # the head follows its pages
                     break
             if (value := read_paged(SOURCES, found.get)) is not None:
@@ -101,7 +108,11 @@ def counted_owners(
 ) -> Owners:
     """Return the owners that stage 1's `state` knows; before it has any, the topic's partitions."""
     progress = _progress(connection, state, state_partitions)
-    return Owners(partitions) if progress is None or progress.owners is None else progress.owners
+    return (
+        Owners(partitions)
+        if progress is None or progress.owners is None
+        else progress.owners
+    )
 
 
 class _Noticing:
@@ -136,24 +147,34 @@ class OwnerGrowth(_Noticing):
         restart: Callable[[], object],
     ) -> None:
         """`epochs` are those of all histograms; `grow` asks the shard of source partition 0."""
-        self._connection, self._owners, self._contributions = connection, owners, contributions
-        self._state, self._release_state = contribute_state, release_state
-        self._epochs, self._grow, self._restart = epochs, grow, restart
+        self._connection = connection
+        self._owners = owners
+        self._contributions = contributions
+        self._state = contribute_state
+        self._release_state = release_state
+        self._epochs = epochs
+        self._grow = grow
+        self._restart = restart
         self._seen = 0
 
     def look(self, counts: Mapping[str, int]) -> None:
         """Compare the counted owners with the partitions on the cluster, by topic."""
-        number, known = counts.get(self._contributions, 0), self._owners.number
+        number = counts.get(self._contributions, 0)
+        known = self._owners.number
         if number <= known:
             return
         what = f"topic {self._contributions} has {number} partitions now"
         why = what, known, "owner partitions"
-        owners = counted_owners(self._connection, self._state, counts.get(self._state, 0), known)
+        owners = counted_owners(
+            self._connection, self._state, counts.get(self._state, 0), known
+        )
         if len(owners.grown) > len(self._owners.grown):
             logger.info("%s: restarting to know the new owners", what)
             self._restart()
         elif number % known:
-            self._say("%s, but only %d %s are counted: %s", *why, f"no multiple of {known}")
+            self._say(
+                "%s, but only %d %s are counted: %s", *why, f"no multiple of {known}"
+            )
         elif next_epoch(self._epochs, 0) is None:
             never = "epochs of all histograms never begin together"
             self._say("%s, but only %d %s are counted: %s", *why, never)
@@ -162,7 +183,9 @@ class OwnerGrowth(_Noticing):
         elif self._seen != number:
             self._seen = number  # by then, every broker knows of them
         else:
-            self._say("%s: stream keys move to the new owners where an epoch begins", what)
+            self._say(
+                "%s: stream keys move to the new owners where an epoch begins", what
+            )
             self._grow(number)
 
 
@@ -180,8 +203,12 @@ class Growth(_Noticing):
         refusal: str | None = None,
     ) -> None:
         """`grow` asks the shard of source partition 0; `refusal`: why none can join, if so."""
-        self._connection, self._state, self._sources = connection, state, sources
-        self._grow, self._restart, self._refusal = grow, restart, refusal
+        self._connection = connection
+        self._state = state
+        self._sources = sources
+        self._grow = grow
+        self._restart = restart
+        self._refusal = refusal
 
     def look(self, counts: Mapping[str, int]) -> None:
         """Compare the counted partitions with those on the cluster, by topic."""
@@ -194,7 +221,8 @@ class Growth(_Noticing):
         if not new:
             return
         what = ", ".join(
-            f"the events topic {one.name} has {one.partitions} partitions now" for one in new
+            f"the events topic {one.name} has {one.partitions} partitions now"
+            for one in new
         )
         why = what, len(self._sources), "source partitions"
         if self._refusal is not None:

@@ -67,11 +67,15 @@ GAUGES: Mapping[str, str] = MappingProxyType(
 
 class PartitionGauges(Collector):
     def __init__(self, health: Health, topic_partitions: Mapping[str, int]) -> None:
-        self._health, self._topic_partitions = health, topic_partitions
+        self._health = health
+        self._topic_partitions = topic_partitions
 
     def collect(self) -> Iterator[Metric]:
-        families, settings, handover = _families(), self._health.settings, self._health.handover
-        now_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+        families = _families()
+        settings = self._health.settings
+        handover = self._health.handover
+        now_s = time.monotonic()
+        now_ms = time.time_ns() // 1_000_000
 
         def show(name: str, value: float, *labels: object) -> None:
             families[name].add_metric([str(label) for label in labels], value)
@@ -81,7 +85,11 @@ class PartitionGauges(Collector):
         show("ready", 0 if self._health.readiness_reasons(now_s, now_ms) else 1)
         shards = list(handover.shards.items())
         for stage, number in self._topic_partitions.items():
-            show("partitions_assigned", sum(shard.stage == stage for _, shard in shards), stage)
+            show(
+                "partitions_assigned",
+                sum(shard.stage == stage for _, shard in shards),
+                stage,
+            )
             show("topic_partitions", number, stage)
         show("grace_seconds", settings.events.grace_ms / 1000)
         for config in settings.histograms:
@@ -96,20 +104,35 @@ class PartitionGauges(Collector):
                 show("consumer_lag_records", lag.records, shard.stage, *tp)
                 show("consumer_lag_seconds", lag.seconds(now_s), shard.stage, *tp)
             if shard.last_commit_s:
-                show("commit_age_seconds", now_s - shard.last_commit_s, shard.stage, *tp)
+                show(
+                    "commit_age_seconds", now_s - shard.last_commit_s, shard.stage, *tp
+                )
             show("copy_missing", shard.store.in_memory, shard.stage, *tp)
             if isinstance(shard, SourceShard) and shard.watermark is not None:
                 show("watermark_lag_seconds", (now_ms - shard.watermark) / 1000, *tp)
             elif isinstance(shard, ReleaseShard):
                 for histogram in shard.merge.histograms:
-                    name, tick = histogram.name, histogram.next
+                    name = histogram.name
+                    tick = histogram.next
                     if tick is not None:
                         lag_s = (now_ms - histogram.grid.end(tick - 1)) / 1000
                         show("release_lag_seconds", lag_s, name, shard.partition)
                     show("ledger_rows", histogram.columns.n, name, shard.partition)
-                    show("ledger_bytes", histogram.columns.nbytes, name, shard.partition)
-                show("waiting_bytes", shard.merge.waiting.held_bytes, shard.partition, "memory")
-                show("waiting_bytes", shard.merge.waiting.spilled_bytes, shard.partition, "file")
+                    show(
+                        "ledger_bytes", histogram.columns.nbytes, name, shard.partition
+                    )
+                show(
+                    "waiting_bytes",
+                    shard.merge.waiting.held_bytes,
+                    shard.partition,
+                    "memory",
+                )
+                show(
+                    "waiting_bytes",
+                    shard.merge.waiting.spilled_bytes,
+                    shard.partition,
+                    "file",
+                )
         yield from families.values()
 
 
@@ -139,7 +162,8 @@ class Health:
     """Liveness and readiness of a hand-over and its shards. Thread-safe."""
 
     def __init__(self, settings: Settings, handover: Handover) -> None:
-        self.settings, self.handover = settings, handover
+        self.settings = settings
+        self.handover = handover
         # Closing a tick is a commit, even when nothing was read.
         self._idle_s = settings.worker.commit_interval_ms / 1000 + COMMIT_MARGIN_S
         self._tick_s = min(config.tick_ms for config in settings.histograms) / 1000
@@ -167,7 +191,10 @@ class Health:
             return [f"Kafka has been away for {outage.seconds:.0f} s: {outage.reason}"]
         found = handover.metrics.waits.reasons
         if not handover.assigned:
-            return [*found, "no partitions are assigned, or they are still being taken over"]
+            return [
+                *found,
+                "no partitions are assigned, or they are still being taken over",
+            ]
         for topic in source_topics(handover):
             reason = handover.metrics.rejecting.reason(topic, now_s)
             if reason is not None:
@@ -177,11 +204,15 @@ class Health:
         for tp, shard in list(handover.shards.items()):
             name = f"{tp[0]}[{tp[1]}]"
             if shard.closed:
-                found.append(f"{name}: taken over by a newer owner, and not reassigned yet")
+                found.append(
+                    f"{name}: taken over by a newer owner, and not reassigned yet"
+                )
                 continue
             lag = handover.lags.get(tp)
             if lag is None or not lag.reached:
-                found.append(f"{name}: not read yet up to where it ended when it was taken over")
+                found.append(
+                    f"{name}: not read yet up to where it ended when it was taken over"
+                )
             elif (behind_s := lag.seconds(now_s)) > BEHIND_S:
                 found.append(f"{name}: {behind_s:.0f} s behind")
             if isinstance(shard, SourceShard):
@@ -199,11 +230,14 @@ class Health:
         reasons = self.readiness_reasons(now_s, time.time_ns() // 1_000_000)
         shards = []
         for tp, shard in list(self.handover.shards.items()):
-            lag, committed_s = self.handover.lags.get(tp), shard.last_commit_s
+            lag = self.handover.lags.get(tp)
+            committed_s = shard.last_commit_s
             behind_s = None if lag is None else round(lag.seconds(now_s), 1)
             age_s = round(now_s - committed_s, 1) if committed_s else None
             found = {"stage": shard.stage, "topic": tp[0], "partition": tp[1]}
-            shards.append(found | {"behind_seconds": behind_s, "commit_age_seconds": age_s})
+            shards.append(
+                found | {"behind_seconds": behind_s, "commit_age_seconds": age_s}
+            )
         body = {"ready": not reasons, "reasons": reasons, "partitions": shards}
         return 503 if reasons else 200, body
 
@@ -219,13 +253,19 @@ class Health:
 
 def source_topics(handover: Handover) -> list[str]:
     shards = list(handover.shards.items())
-    return list(dict.fromkeys(tp[0] for tp, shard in shards if isinstance(shard, SourceShard)))
+    return list(
+        dict.fromkeys(tp[0] for tp, shard in shards if isinstance(shard, SourceShard))
+    )
 
 
 CLOSING_S = 1.0
 _OPENMETRICS = "application/openmetrics-text"
 HEADERS = MappingProxyType(
-    {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "quietcount"}
+    {
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "Server": "quietcount",
+    }
 )
 
 
@@ -234,8 +274,11 @@ def _refuse_unreadable(status: int, _: BaseException | None) -> web.Response:
     return web.Response(status=status, text=text, headers=HEADERS)
 
 
-def metrics_registry(health: Health, partitions: Mapping[str, int]) -> CollectorRegistry:
-    settings, metrics = health.settings, health.handover.metrics
+def metrics_registry(
+    health: Health, partitions: Mapping[str, int]
+) -> CollectorRegistry:
+    settings = health.settings
+    metrics = health.handover.metrics
     # Creation times would double the number of series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no types
     for config in settings.histograms:
@@ -255,7 +298,8 @@ class OperatorPort(ExitStack):
     def __init__(self, settings: Settings, port: int | None) -> None:
         """Port 0 is any free one, None disables it."""
         super().__init__()
-        self._settings, self._port = settings, port
+        self._settings = settings
+        self._port = port
         self._registry = CollectorRegistry()
         self._states: Mapping[str, Callable[[], Answer]] = {}
         self.address: str | None = None
@@ -299,7 +343,8 @@ class OperatorPort(ExitStack):
         self.enter_context(ServerThread(run, "monitor"))
         self.address = url_of(listener.getsockname()[0], listener)
         logger.info(
-            "metrics, health and readiness (exact: for the operator only): %s/metrics", self.address
+            "metrics, health and readiness (exact: for the operator only): %s/metrics",
+            self.address,
         )
 
     def _application(self) -> web.Application:
@@ -310,7 +355,9 @@ class OperatorPort(ExitStack):
                     status=405, text="GET or HEAD\n", headers={hdrs.ALLOW: "GET, HEAD"}
                 )
             elif request.match_info.http_exception is not None:
-                response = web.Response(status=404, text="/metrics, /healthz or /readyz\n")
+                response = web.Response(
+                    status=404, text="/metrics, /healthz or /readyz\n"
+                )
             else:
                 response = await handler(request)
             response.headers.update(HEADERS)
@@ -319,13 +366,19 @@ class OperatorPort(ExitStack):
         async def metrics(request: web.Request) -> web.Response:
             # Without what else the header says: some of it makes `choose_encoder` fail.
             accepted = request.headers.get(hdrs.ACCEPT) or ""
-            encode, kind = choose_encoder(_OPENMETRICS if _OPENMETRICS in accepted else "")
-            return web.Response(body=encode(self._registry), headers={hdrs.CONTENT_TYPE: kind})
+            encode, kind = choose_encoder(
+                _OPENMETRICS if _OPENMETRICS in accepted else ""
+            )
+            return web.Response(
+                body=encode(self._registry), headers={hdrs.CONTENT_TYPE: kind}
+            )
 
         async def state(request: web.Request) -> web.Response:
             status, body = self._states[request.path]()
             text = json.dumps(body).encode() + b"\n"
-            return web.Response(status=status, body=text, content_type="application/json")
+            return web.Response(
+                status=status, body=text, content_type="application/json"
+            )
 
         app = web.Application(middlewares=[guard])
         app.router.add_get("/metrics", metrics)

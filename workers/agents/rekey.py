@@ -25,7 +25,14 @@ from workers.events.schemas import SchemaWaiter
 from workers.events.tree import Node
 from workers.events.user_reader import NO_TIME, RecordUsers, UserReader
 from workers.kafka.placement import partitions_of
-from workers.kafka.records import Batch, Forwarded, Headers, Outgoing, Records, headers_at
+from workers.kafka.records import (
+    Batch,
+    Forwarded,
+    Headers,
+    Outgoing,
+    Records,
+    headers_at,
+)
 from workers.kafka.shard import Assignment
 from workers.pipeline.rekey_markers import HEADER, Mark, encode_header
 from workers.pipeline.sources import (
@@ -85,8 +92,14 @@ class ForwardBatch:
         return found
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
-        data, noted = self.data, (self.keys[:, 0] >= 0) | (self.late != NO_TIME) | (self.own > 0)
-        columns: list[NDArray[Any]] = [*self.users.T, *self.values.T, self.partitions, self.times]
+        data = self.data
+        noted = (self.keys[:, 0] >= 0) | (self.late != NO_TIME) | (self.own > 0)
+        columns: list[NDArray[Any]] = [
+            *self.users.T,
+            *self.values.T,
+            self.partitions,
+            self.times,
+        ]
         some = bool(noted.any())  # rare
         if some:
             columns += noted, *self.keys.T, self.late, self.own
@@ -95,11 +108,29 @@ class ForwardBatch:
             for user, stop, value, end, partition, time_ms in rows:
                 yield data[value:end], data[user:stop], partition, time_ms, None
             return
-        for user, stop, value, end, partition, time_ms, says, key, key_end, late, own in rows:
+        for (
+            user,
+            stop,
+            value,
+            end,
+            partition,
+            time_ms,
+            says,
+            key,
+            key_end,
+            late,
+            own,
+        ) in rows:
             headers: Headers | None = None
             if says:
-                ours = HEADER, encode_header(late, None if key < 0 else data[key:key_end])
-                headers = [ours, *((headers_at(data, end, MESSAGE_BYTES) or ()) if own else ())]
+                ours = (
+                    HEADER,
+                    encode_header(late, None if key < 0 else data[key:key_end]),
+                )
+                headers = [
+                    ours,
+                    *((headers_at(data, end, MESSAGE_BYTES) or ()) if own else ()),
+                ]
             yield data[value:end], data[user:stop], partition, time_ms, headers
 
 
@@ -122,12 +153,15 @@ class RekeyShard(SourceShard):
         place: Place,
         stream: RekeyStage,
         *,
-        make_format: Callable[[SchemaWaiter, Node | None], Format | None] = lambda _, __: None,
+        make_format: Callable[
+            [SchemaWaiter, Node | None], Format | None
+        ] = lambda _, __: None,
     ) -> None:
         clock = Watermark(stream.lanes, stream.events.grace_ms, stream.max_behind_ms)
         super().__init__(assignment, place, stream, clock)
         self._reader = stream.reader
-        self._fmt, self._whole = make_format(self, self._reader.tree), make_format(self, None)
+        self._fmt = make_format(self, self._reader.tree)
+        self._whole = make_format(self, None)
         self._with_keys = stream.with_keys and not self._reader.user_is_key
         self._pending: list[Forwarded] = []
         self._records = self._bytes = self._sequence = 0
@@ -142,11 +176,13 @@ class RekeyShard(SourceShard):
         refuse_other_topic(topic, progress.users, progress.users_id)
         refuse_other_count(f"topic {topic.name}", topic.partitions, progress.users)
         self._clock.resume(progress.watermark)
-        self._sequence, self.offset = progress.sequence, progress.offset
+        self._sequence = progress.sequence
+        self.offset = progress.offset
 
     def process(self, batch: Batch) -> None:
         now_ms = time.time_ns() // 1_000_000
-        records, latest_ms = batch.records, now_ms + self._stream.events.max_ahead_ms
+        records = batch.records
+        latest_ms = now_ms + self._stream.events.max_ahead_ms
         found = self._reader.read(records, latest_ms, self._fmt, self._whole)
         self.metrics.declined.inc(found.declined)
         late = self._watermarks_of_late(found.times, now_ms, latest_ms)
@@ -167,7 +203,9 @@ class RekeyShard(SourceShard):
             late[timed[behind]] = effective[behind]
         return late
 
-    def _add(self, records: Records, found: RecordUsers, late: Longs, now_ms: int) -> list[Reject]:
+    def _add(
+        self, records: Records, found: RecordUsers, late: Longs, now_ms: int
+    ) -> list[Reject]:
         """Add records with a known user to the next commit; return rejects of oversized ones."""
         rows = np.flatnonzero(found.known)
         if not len(rows):
@@ -175,11 +213,16 @@ class RekeyShard(SourceShard):
         keys = records.keys[rows] if self._with_keys else np.full((len(rows), 2), -1)
         # Brokers refuse a record dated too far ahead. Where record time is the event time, none is.
         times = np.clip(records.times[rows], 1, now_ms + RECORDS_AHEAD_MAX_MS)
-        partitions = partitions_of(found.data, found.users[rows], self._stream.topic.partitions)
+        partitions = partitions_of(
+            found.data, found.users[rows], self._stream.topic.partitions
+        )
         values = records.values[rows]
         # The number of a record's own headers follows its value.
-        with_own = np.flatnonzero(records.data[values[:, 1]]) if records.framed else rows[:0]
-        data, own = found.data.tobytes(), np.zeros(len(rows), dtype=np.int64)
+        with_own = (
+            np.flatnonzero(records.data[values[:, 1]]) if records.framed else rows[:0]
+        )
+        data = found.data.tobytes()
+        own = np.zeros(len(rows), dtype=np.int64)
         for row in with_own.tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
             message = Outgoing("", None, None, None, headers or ())
@@ -197,7 +240,8 @@ class RekeyShard(SourceShard):
         return []
 
     def _commit_all(self, offset: int) -> None:
-        origins, topic = self._sources, self._stream.topic
+        origins = self._sources
+        topic = self._stream.topic
         mark = Mark(self.partition, len(origins), self._sequence, self._clock.watermark)
         progress = RekeyProgress(
             version=VERSION,
@@ -212,8 +256,12 @@ class RekeyShard(SourceShard):
             users_id=topic.id,
         )
         encoded = msgspec.json.encode(mark)
-        marks = [Outgoing(topic.name, at, encoded, None) for at in range(topic.partitions)]
+        marks = [
+            Outgoing(topic.name, at, encoded, None) for at in range(topic.partitions)
+        ]
         self._commit(progress, marks, (), self._pending)
         self._sequence = progress.sequence
-        self._pending, self._records, self._bytes = [], 0, 0
+        self._pending = []
+        self._records = 0
+        self._bytes = 0
         self._clock.note_commit()

@@ -52,40 +52,58 @@ class ReleaseShard(Shard):
     ) -> None:
         """`merge` has released no tick yet; `guard` enforces the ceiling, if any."""
         super().__init__(assignment)
-        self.merge, self._contributions, self._guard = merge, contributions, guard
+        self.merge = merge
+        self._contributions = contributions
+        self._guard = guard
         merge.reserving = guard is not None
-        self._commit_gap_s = commit_gap_s([histogram.lane for histogram in merge.histograms])
-        self._released_s, self._grace_ms = -math.inf, grace_ms
-        self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
+        self._commit_gap_s = commit_gap_s(
+            [histogram.lane for histogram in merge.histograms]
+        )
+        self._released_s = -math.inf
+        self._grace_ms = grace_ms
+        self._name_of = {
+            histogram.topic: histogram.name for histogram in merge.histograms
+        }
         self._topic_of = {name: topic for topic, name in self._name_of.items()}
 
     def open(self) -> None:
         super().open()
         if self._guard is not None:
             self._guard.refresh()
-            self._guard.check(self.merge.progress(), _next_epochs(self.merge.histograms))
+            self._guard.check(
+                self.merge.progress(), _next_epochs(self.merge.histograms)
+            )
 
     def restore(self) -> None:
         value = read_paged(PROGRESS, self.store.get)
         if value is not None:
             progress = read_progress(value)
-            self.merge.restore(progress, self.store.items, begin_ms=self._begin_ms(progress))
+            self.merge.restore(
+                progress, self.store.items, begin_ms=self._begin_ms(progress)
+            )
             self.offset = progress.offset
         self.merge.reserving = self._guard is not None or self._unrecorded()
 
     def _unrecorded(self) -> bool:
         """Return whether the state lacks the first epoch of a histogram."""
-        return any(h.life.next == h.life.first and not h.reserved for h in self.merge.histograms)
+        return any(
+            h.life.next == h.life.first and not h.reserved
+            for h in self.merge.histograms
+        )
 
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
         """Return the end of all ticks that contributions complete; None if no generation ends."""
         older = [*progress.retired, *progress.histograms.items()]
-        running = {(name, life.generation) for name, life in progress.histograms.items()}
+        running = {
+            (name, life.generation) for name, life in progress.histograms.items()
+        }
         wanted = {(h.name, h.config.generation) for h in self.merge.histograms}
         raised = {name for name, _ in wanted - running}
         if raised.isdisjoint(name for name, _ in older) and running <= wanted:
             return None
-        return complete_ms(self.connection, self._contributions, self.partition, progress)
+        return complete_ms(
+            self.connection, self._contributions, self.partition, progress
+        )
 
     def process(self, batch: Batch) -> None:
         for i, offset in enumerate(batch.records.offsets.tolist()):
@@ -113,12 +131,16 @@ class ReleaseShard(Shard):
         if soon and is_behind(self.merge.complete_ms, self._grace_ms):
             return
         while True:
-            before, started, began_s = self._ticks(), time.perf_counter(), time.monotonic()
+            before = self._ticks()
+            started = time.perf_counter()
+            began_s = time.monotonic()
             released = self.merge.release(after_tick=self.report_progress, by_lane=True)
             if released.ticks:
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
                 messages = [
-                    Outgoing(one.topic, None, one.key.encode(), one.value, (), one.end_ms)
+                    Outgoing(
+                        one.topic, None, one.key.encode(), one.value, (), one.end_ms
+                    )
                     for one in released.snapshots
                 ]
                 self._commit([*messages, *self._hand_over(released.handed)])
@@ -131,10 +153,15 @@ class ReleaseShard(Shard):
 
     def _commit(self, messages: Sequence[Outgoing]) -> None:
         progress = self.merge.progress()
-        changes = [*self.merge.changes(), *split_pages(PROGRESS, msgspec.json.encode(progress))]
+        changes = [
+            *self.merge.changes(),
+            *split_pages(PROGRESS, msgspec.json.encode(progress)),
+        ]
         self.transact(messages, changes, progress.offset)
 
-    def _hand_over(self, handed: Sequence[tuple[int, HandedOver]]) -> Iterator[Outgoing]:
+    def _hand_over(
+        self, handed: Sequence[tuple[int, HandedOver]]
+    ) -> Iterator[Outgoing]:
         key = self.merge.key.fingerprint
         for owner, each in handed:
             for message in handing_over(each, key=key):
@@ -163,12 +190,17 @@ class ReleaseShard(Shard):
 
     def _ticks(self) -> dict[str, int]:
         released = {h.name: (h.life.first or 0, h.next) for h in self.merge.histograms}
-        return {name: end - first for name, (first, end) in released.items() if end is not None}
+        return {
+            name: end - first
+            for name, (first, end) in released.items()
+            if end is not None
+        }
 
     def _count(self, released: Released, before: dict[str, int]) -> None:
         for name, ticks in self._ticks().items():
             self.metrics.ticks_released.labels(name).inc(ticks - before.get(name, 0))
-        numbers, sizes = Counter[str](), Counter[str]()
+        numbers = Counter[str]()
+        sizes = Counter[str]()
         for snapshot in released.snapshots:
             name = self._name_of[snapshot.topic]
             numbers[name] += 1

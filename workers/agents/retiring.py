@@ -31,9 +31,13 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
             f"histogram {name!r} is in the settings: take its [[histogram]] out first, for every worker of this name"
         )
     states = read_states(connection, settings.worker.name) or []
-    found = {owner: one for owner, one in enumerate(states) if one and name in one.histograms}
+    found = {
+        owner: one for owner, one in enumerate(states) if one and name in one.histograms
+    }
     if not found:
-        there = sorted({known for state in states if state for known in state.histograms})
+        there = sorted(
+            {known for state in states if state for known in state.histograms}
+        )
         raise SettingsError(
             f"histogram {name!r}: the state of worker {settings.worker.name!r} has no such histogram running; "
             f"{'it has ' + ', '.join(there) if there else 'it has none'}"
@@ -55,7 +59,9 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
             one.retire(name, settings.contributions_topic)
         finally:
             one.close()
-    return max(state.histograms[name].generation for state in found.values()), len(found)
+    return max(state.histograms[name].generation for state in found.values()), len(
+        found
+    )
 
 
 class _Owner(Shard):

@@ -56,7 +56,9 @@ _HEADERS_BYTES_MAX = 128 << 20
 
 class Rejects:
     def __init__(self, topic: str, place: Place, metrics: Metrics) -> None:
-        self._topic, self._place, self._metrics = topic, place, metrics
+        self._topic = topic
+        self._place = place
+        self._metrics = metrics
         self.messages: list[Outgoing] = []
         self.nbytes = 0
         self._reasons: Counter[str] = Counter()
@@ -88,7 +90,9 @@ class Rejects:
         for reason, n in self._reasons.items():
             self._metrics.rejects.labels(reason).inc(n)
         self._unsaid += self._reasons
-        self.messages, self.nbytes, self._reasons = [], 0, Counter()
+        self.messages = []
+        self.nbytes = 0
+        self._reasons = Counter()
 
     def warn(self, now_s: float) -> None:
         """Log the committed rejects, a line for each reason, each at most every `REPEAT_S`."""
@@ -96,10 +100,17 @@ class Rejects:
             if now_s - self._said_s.get(reason, -math.inf) < REPEAT_S:
                 continue
             topic, partition = self._place.log
-            about = {"topic": topic, "partition": partition, "reason": reason, "records": n}
+            about = {
+                "topic": topic,
+                "partition": partition,
+                "reason": reason,
+                "records": n,
+            }
             fields = json_fields(event="rejected", **about)
             parts = self._place, reason, n, self._topic
-            logger.warning("%s: records rejected: %s (%d); see topic %s", *parts, extra=fields)
+            logger.warning(
+                "%s: records rejected: %s (%d); see topic %s", *parts, extra=fields
+            )
             self._said_s[reason] = now_s
             del self._unsaid[reason]
 
@@ -126,13 +137,20 @@ class SourceShard(Shard):
     """Shard of one partition of events; subclasses read them and implement `_commit_all`."""
 
     def __init__(
-        self, assignment: Assignment, place: Place, stream: EventsStage, clock: Watermark
+        self,
+        assignment: Assignment,
+        place: Place,
+        stream: EventsStage,
+        clock: Watermark,
     ) -> None:
         super().__init__(assignment)
-        self._place, self._stream, self._clock = place, stream, clock
+        self._place = place
+        self._stream = stream
+        self._clock = clock
         self.longest_value = stream.events.max_bytes
         self._rejects = Rejects(stream.rejects, place, self.metrics)
-        self._sources, self._set_stored = stream.sources, stream.sources.plain
+        self._sources = stream.sources
+        self._set_stored = stream.sources.plain
         self._growing: tuple[SourceTopic, ...] = ()
         self._joining = False
         self._state_id = self.store.changelog.topic_id
@@ -159,15 +177,20 @@ class SourceShard(Shard):
 
         Raise SourcesGrown if another worker has begun meanwhile, with fewer partitions.
         """
-        state, begun_id = self.store.changelog, progress.state_id
+        state = self.store.changelog
+        begun_id = progress.state_id
         if begun_id is not None and begun_id != state.topic_id:
             raise StateRefused(
                 f"topic {state.topic} was deleted and created again after its state was begun, so only the last part of "
                 "it is there. Restore the topic, or take a new worker name (a new stream, charged again)"
             )
-        known, sources, own = read_paged(SOURCES, self.store.get), self._sources, self._place.topic
+        known = read_paged(SOURCES, self.store.get)
+        sources = self._sources
+        own = self._place.topic
         if sources.assumed and progress.sources < sources.first_count:
-            raise SourcesGrown(f"only {progress.sources} partitions of {sources} are counted yet")
+            raise SourcesGrown(
+                f"only {progress.sources} partitions of {sources} are counted yet"
+            )
         if known is not None:
             refuse_other_set(sources.topics, decode_sources(known))
             self._set_stored = True
@@ -196,21 +219,23 @@ class SourceShard(Shard):
         self._sources = msgspec.structs.replace(self._sources, joined=joined)
         self._joining = True
         self._commit_all(self.offset)
-        at, said = (
-            self._sources.users_from,
-            f"{len(self._sources)} partitions of {self._sources} are counted",
-        )
+        at = self._sources.users_from
+        said = f"{len(self._sources)} partitions of {self._sources} are counted"
         raise SourcesGrown(
             said
             if at is None
             else f"{said}, and users are placed on all of them from {iso_time(at)} on"
         )
 
-    def _reject(self, records: Records, rejects: Sequence[Reject], relevant: int) -> None:
+    def _reject(
+        self, records: Records, rejects: Sequence[Reject], relevant: int
+    ) -> None:
         """Add rejects to the next commit; `relevant`: records for a histogram, or rejected."""
         self._rejects.add(records, rejects)
         reasons = Counter(reject.reason for reject in rejects)
-        self.metrics.rejecting.note(self._place.topic.name, time.monotonic(), relevant, reasons)
+        self.metrics.rejecting.note(
+            self._place.topic.name, time.monotonic(), relevant, reasons
+        )
 
     def wants_end(self, now_ms: int) -> bool:
         return self._clock.closes_by_clock(now_ms, self.ends.noted_ms)
@@ -223,7 +248,9 @@ class SourceShard(Shard):
         self._rejects.warn(time.monotonic())
         if self._growing:
             self._join()
-        nothing_new = self.offset == self.committed and not self._clock.has_closed_tick()
+        nothing_new = (
+            self.offset == self.committed and not self._clock.has_closed_tick()
+        )
         if self.offset is None or nothing_new:
             return
         if self._due():
@@ -243,10 +270,17 @@ class SourceShard(Shard):
         changes: Sequence[Change] = (),
         forwarded: Sequence[Forwarded] = (),
     ) -> None:
-        sources = [] if self._set_stored else split_pages(SOURCES, self._sources.encoded())
-        changes = [*changes, *sources, *split_pages(PROGRESS, msgspec.json.encode(progress))]
+        sources = (
+            [] if self._set_stored else split_pages(SOURCES, self._sources.encoded())
+        )
+        changes = [
+            *changes,
+            *sources,
+            *split_pages(PROGRESS, msgspec.json.encode(progress)),
+        ]
         messages = messages + self._rejects.messages
         self.transact(messages, changes, progress.offset, forwarded)
-        self._set_stored, self._joining = True, False
+        self._set_stored = True
+        self._joining = False
         self._rejects.committed()
         self._rejects.warn(time.monotonic())

@@ -38,7 +38,9 @@ def group_size(connection: Connection, group: str) -> int:
     with connection.admin() as admin:
         while True:
             try:
-                [asked] = admin.describe_consumer_groups([group], request_timeout=_NEVER_S).values()
+                [asked] = admin.describe_consumer_groups(
+                    [group], request_timeout=_NEVER_S
+                ).values()
                 return len(asked.result(timeout=_ANSWER_S).members)
             except TimeoutError:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
@@ -46,7 +48,9 @@ def group_size(connection: Connection, group: str) -> int:
                 if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                     return 0
                 if (reason := forbidden(error)) is not None:
-                    raise SettingsError(f"the consumer group {group}: {reason}") from None
+                    raise SettingsError(
+                        f"the consumer group {group}: {reason}"
+                    ) from None
                 if not unreachable(error) or time.monotonic() > deadline:
                     raise
             time.sleep(_AGAIN_S)
@@ -80,16 +84,22 @@ def load_key(settings: Settings, connection: Connection) -> NoiseKey:
 
 
 def check_states(
-    settings: Settings, connection: Connection, key: NoiseKey, merge_of: Callable[[int], Merge]
+    settings: Settings,
+    connection: Connection,
+    key: NoiseKey,
+    merge_of: Callable[[int], Merge],
 ) -> None:
     """Raise SettingsError for another key, StateRefused for settings that cannot use the state."""
     try:
         states = read_states(connection, settings.worker.name) or []
     except KafkaException as error:
         # Still safe: every owner checks its own state at take-over.
-        logger.info("the state could not be looked at before the start: %s", describe(error))
+        logger.info(
+            "the state could not be looked at before the start: %s", describe(error)
+        )
         return
-    own, path = key.fingerprint.hex(), settings.worker.key_file
+    own = key.fingerprint.hex()
+    path = settings.worker.key_file
     for wanted in _fingerprints(states):
         if wanted != own:
             raise SettingsError(

@@ -33,13 +33,19 @@ from workers.pipeline.sources import Owners, Sources, SourceTopic, next_epoch
 from workers.runtime.errors import QuietcountError, SettingsError
 from workers.runtime.errors import describe as describe_error
 from workers.runtime.metrics import Metrics
-from workers.settings.settings import Settings, internal_topics, rekey_topics, split_complaints
+from workers.settings.settings import (
+    Settings,
+    internal_topics,
+    rekey_topics,
+    split_complaints,
+)
 
 logger = logging.getLogger(__name__)
 
 #: Interval between looks for new partitions, and matching topics that are not counted.
 INTERVAL_S = 5.0
-_ANSWER_S, _AGAIN_S = 3.0, 1.0
+_ANSWER_S = 3.0
+_AGAIN_S = 1.0
 #: A topic that is missing in so many looks is gone.
 MISSING_LOOKS = 3
 FIXED = "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
@@ -97,7 +103,11 @@ class Topics:
     @property
     def sources(self) -> Sources:
         """Partitions that stage 1 reads."""
-        return self.origins if self.by_user is None else Sources((self.source(self.by_user),))
+        return (
+            self.origins
+            if self.by_user is None
+            else Sources((self.source(self.by_user),))
+        )
 
     def source(self, name: str) -> SourceTopic:
         return SourceTopic(name, self.partitions(name), self.id(name))
@@ -124,7 +134,8 @@ def inspect_topics(
     events, others = events_topics(settings, connection)
     outputs = [settings.output_topic(config) for config in settings.histograms]
     existing = describe(connection, [*events, *settings.internal_topics, *outputs])
-    worker, rekey = settings.worker, settings.privacy.rekey
+    worker = settings.worker
+    rekey = settings.privacy.rekey
     plan = kafka_topics.plan_topics(
         worker.name,
         events,
@@ -136,7 +147,9 @@ def inspect_topics(
         user_partitions=worker.user_partitions,
     )
     embedded = connection.embedded is not None
-    [number] = [one.partitions for one in plan if one.name == settings.contributions_topic]
+    [number] = [
+        one.partitions for one in plan if one.name == settings.contributions_topic
+    ]
     owners = Owners(number)
     if not embedded and existing.keys() >= {
         settings.contributions_topic,
@@ -169,7 +182,8 @@ def _check_owners(
     settings: Settings, owners: Owners, existing: Mapping[str, ExistingTopic]
 ) -> None:
     """Raise SettingsError if owners cannot grow as wanted, or are too few for a histogram."""
-    wanted, epochs = settings.worker.owner_partitions, (one.grid for one in settings.histograms)
+    wanted = settings.worker.owner_partitions
+    epochs = (one.grid for one in settings.histograms)
     grows = wanted is not None and settings.contributions_topic in existing
     if grows and wanted != owners.number and next_epoch(epochs, 0) is None:
         raise SettingsError(
@@ -193,13 +207,17 @@ def partitions_by_user(settings: Settings, connection: Connection) -> Sources:
     if not settings.privacy.rekey:
         return Sources(())
     found = describe(connection, [settings.by_user_topic]).values()
-    return Sources(tuple(SourceTopic(one.name, one.partitions, one.topic_id) for one in found))
+    return Sources(
+        tuple(SourceTopic(one.name, one.partitions, one.topic_id) for one in found)
+    )
 
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:
     """Return the worker's topics; raise SettingsError if one is missing or unusable."""
     topics = inspect_topics(settings, connection)
-    absent = [topic.name for topic in kafka_topics.missing(topics.plan, topics.existing)]
+    absent = [
+        topic.name for topic in kafka_topics.missing(topics.plan, topics.existing)
+    ]
     for name in topics.events:
         if name in absent:
             raise _no_such_topic(settings, name)
@@ -223,18 +241,24 @@ def check_events(
 ) -> Sources:
     """Return the source partitions (`as_produced`: before re-keying), or raise SettingsError."""
     by_user = settings.privacy.rekey and not as_produced
-    names = (settings.by_user_topic,) if by_user else events_topics(settings, connection)[0]
+    names = (
+        (settings.by_user_topic,) if by_user else events_topics(settings, connection)[0]
+    )
     state = first_state_topic(settings)
     existing = describe(connection, [*names, state])
     for name in names:
         if name not in existing:
             raise _missing([name]) if by_user else _no_such_topic(settings, name)
-    plain, embedded = by_user or settings.events.topics.is_single, connection.embedded is not None
-    found = Topics(events=names, plan=[], existing=existing, plain=plain, embedded=embedded)
+    plain = by_user or settings.events.topics.is_single
+    embedded = connection.embedded is not None
+    found = Topics(
+        events=names, plan=[], existing=existing, plain=plain, embedded=embedded
+    )
     if settings.privacy.rekey or as_produced or embedded or state not in existing:
         return found.sources
     try:
-        now, partitions = found.origins.first, existing[state].partitions
+        now = found.origins.first
+        partitions = existing[state].partitions
         return counted_sources(connection, state, partitions, now, plain=plain)
     except KafkaException as error:
         if forbidden(error) is None:
@@ -274,7 +298,9 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
     for name in there:
         worker = name.rpartition(".")[0]
         internal = internal_topics(worker)
-        if name in (*internal, *rekey_topics(worker)) and all(topic in there for topic in internal):
+        if name in (*internal, *rekey_topics(worker)) and all(
+            topic in there for topic in internal
+        ):
             own.add(name)
     selects = settings.events.topics.matches
     return [name for name in sorted(there) if name not in own and selects(name)]
@@ -285,14 +311,18 @@ class RunningTopics:
 
     def __init__(self, topics: Topics, fail: Callable[[str], object]) -> None:
         """`fail` ends the worker, with a sentence for its operator."""
-        self._topics, self._fail = topics, fail
+        self._topics = topics
+        self._fail = fail
         self._missing: Counter[str] = Counter()
         self._said = set(kafka_topics.cautions(topics.plan, topics.existing))
         #: What the worker uses, with the replicas that its topics need by now.
         self.used = topics.used(topics.existing)
 
     def look(
-        self, admin: AdminClient, metadata: ClusterMetadata, errors: Sequence[KafkaError]
+        self,
+        admin: AdminClient,
+        metadata: ClusterMetadata,
+        errors: Sequence[KafkaError],
     ) -> None:
         """Compare the topics with those of the start; `errors` gets those of the client."""
 
@@ -306,7 +336,9 @@ class RunningTopics:
         absent = topics.existing.keys() - now.keys()
         self._missing = Counter({name: self._missing[name] + 1 for name in absent})
         # A broker that has just started may not know every topic yet.
-        unsure = {name for name, looks in self._missing.items() if looks < MISSING_LOOKS}
+        unsure = {
+            name for name, looks in self._missing.items() if looks < MISSING_LOOKS
+        }
         now |= {name: topics.existing[name] for name in unsure}
         problems, notes = kafka_topics.find_changes(topics.plan, topics.existing, now)
         for note in notes:
@@ -332,14 +364,16 @@ def watch_topics(
     New partitions join (`growths`), changes that would lose something end the worker (`running`),
     and matching topics that are not read are logged, and set their metric.
     """
-    pattern, warned = settings.events.topics.pattern, set[str]()
+    pattern = settings.events.topics.pattern
+    warned = set[str]()
 
     def warn(names: Collection[str]) -> None:
         for name in names:
             if name not in warned:
                 parts = name, pattern, FIXED
                 logger.warning(
-                    "topic %s matches events.topic = %r too, but is not counted: %s", *parts
+                    "topic %s matches events.topic = %r too, but is not counted: %s",
+                    *parts,
                 )
         warned.update(names)
         metrics.unread_topics.set(len(names))
@@ -365,7 +399,10 @@ def watch_topics(
                         errors.clear()
                     except (KafkaException, QuietcountError) as error:
                         lost = unreachable(error)
-                        logger.debug("the topics could not be looked at: %s", describe_error(error))
+                        logger.debug(
+                            "the topics could not be looked at: %s",
+                            describe_error(error),
+                        )
 
     warn(topics.others)
     if pattern is None and not growths and running is None:

@@ -23,7 +23,12 @@ from workers.agents.monitor import OperatorPort
 from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
 from workers.agents.source_shard import SourceShard
-from workers.agents.state import await_coordinator, check_states, emptied_topics, load_key
+from workers.agents.state import (
+    await_coordinator,
+    check_states,
+    emptied_topics,
+    load_key,
+)
 from workers.agents.topics import (
     RunningTopics,
     Topics,
@@ -36,7 +41,13 @@ from workers.events.formats.reader import RecordFormats
 from workers.events.user_reader import UserReader
 from workers.kafka.clients import Connection, faust_credentials, text_of
 from workers.kafka.handover import EXIT_REFUSED, KAFKA_AWAY, Handover
-from workers.kafka.outages import CONFIRM_S, filter_outage_logs, passes, wait_for, watch_kafka
+from workers.kafka.outages import (
+    CONFIRM_S,
+    filter_outage_logs,
+    passes,
+    wait_for,
+    watch_kafka,
+)
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
@@ -56,7 +67,13 @@ from workers.pipeline.factory import (
 )
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
-from workers.pipeline.sources import Place, Sources, SourceTopic, epochs_of_users, next_epoch
+from workers.pipeline.sources import (
+    Place,
+    Sources,
+    SourceTopic,
+    epochs_of_users,
+    next_epoch,
+)
 from workers.privacy.ceiling import Ceiling, check_ceiling
 from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.privacy.total import warnings_of
@@ -90,9 +107,13 @@ class Factory:
         metrics: Metrics | None = None,
         traces: Traces | None = None,
     ) -> None:
-        self.settings, self.connection, self.topics = settings, connection, topics
+        self.settings = settings
+        self.connection = connection
+        self.topics = topics
         self._traces = traces
-        self._key, self._data_dir, self.sources = key, data_dir, topics.sources
+        self._key = key
+        self._data_dir = data_dir
+        self.sources = topics.sources
         self.metrics = Metrics() if metrics is None else metrics
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
         check_ceiling(settings, self.mechanisms)
@@ -130,11 +151,15 @@ class Factory:
                 **common,
                 sources=topics.origins,
                 topic=topics.sources.topics[0],
-                with_keys=any(view.key == RECORD_KEY for view in settings.shape.views.values()),
+                with_keys=any(
+                    view.key == RECORD_KEY for view in settings.shape.views.values()
+                ),
                 reader=UserReader(settings.shape, max_bytes=settings.events.max_bytes),
             )
         # Every shard's thread reads these. Metrics and the GIL lock lock themselves.
-        check_frozen((self.mechanisms, self._stream, self._by_user, connection), "factory")
+        check_frozen(
+            (self.mechanisms, self._stream, self._by_user, connection), "factory"
+        )
 
     @property
     def stages(self) -> dict[str, dict[str, Callable[[int], Shard | None]]]:
@@ -158,23 +183,34 @@ class Factory:
 
     def rekey(self, place: Place) -> RekeyShard:
         assert self._by_user is not None, "only where events are sent on by user"
-        assignment = self._assignment(REKEY, place.number, self.settings.rekey_state_topic)
-        return RekeyShard(assignment, place, self._by_user, make_format=self._formats.make)
+        assignment = self._assignment(
+            REKEY, place.number, self.settings.rekey_state_topic
+        )
+        return RekeyShard(
+            assignment, place, self._by_user, make_format=self._formats.make
+        )
 
     def contribute(self, place: Place) -> ContributeShard:
         state = self.settings.contribute_state_topic
         assignment = self._assignment(CONTRIBUTE, place.number, state)
         return ContributeShard(
-            assignment, place, self._stream, make_format=self._formats.make, gil_lock=self._gil_lock
+            assignment,
+            place,
+            self._stream,
+            make_format=self._formats.make,
+            gil_lock=self._gil_lock,
         )
 
     def _release_known(self, partition: int) -> ReleaseShard | None:
         return self.release(partition) if partition < self.owners.number else None
 
     def release(self, partition: int) -> ReleaseShard:
-        settings, guard = self.settings, None
+        settings = self.settings
+        guard = None
         if self._ceiling is not None:
-            guard = CeilingGuard(self._ceiling, partition, self.owners.number, self._others)
+            guard = CeilingGuard(
+                self._ceiling, partition, self.owners.number, self._others
+            )
         return ReleaseShard(
             self._assignment(RELEASE, partition, settings.release_state_topic),
             contributions=self._stream.contributions,
@@ -184,7 +220,8 @@ class Factory:
         )
 
     def merge(self, partition: int) -> Merge:
-        state, owners = self.settings.release_state_topic, self.owners.first
+        state = self.settings.release_state_topic
+        owners = self.owners.first
         built = histograms(
             Histogram,
             self.settings,
@@ -204,10 +241,14 @@ class Factory:
         )
 
     def _assignment(self, stage: str, partition: int, state: str) -> Assignment:
-        path = None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
+        path = (
+            None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
+        )
         store = Store(path, Changelog(state, partition, self.topics.id(state)))
         name = f"{self.settings.worker.name}-{stage}-{partition}"
-        return Assignment(self.connection, name, partition, store, self.metrics, self._traces)
+        return Assignment(
+            self.connection, name, partition, store, self.metrics, self._traces
+        )
 
 
 def _of_joined(
@@ -223,7 +264,8 @@ def _of_joined(
 
 
 def build_app(factory: Factory) -> QuietcountApp:
-    worker, stages = factory.settings.worker, factory.stages
+    worker = factory.settings.worker
+    stages = factory.stages
     shards = {name: make for topics in stages.values() for name, make in topics.items()}
     handover = Handover(shards, metrics=factory.metrics)
     app = create_app(worker.name, factory.connection, handover, worker.data_dir)
@@ -267,10 +309,12 @@ def run(
                 f"{setting} = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
             ) from error
         # A failing disk only costs the local copies, as later; every store logs it.
-    metrics, prepared = Metrics(), False
+    metrics = Metrics()
+    prepared = False
     filter_outage_logs()
     port = settings.worker.metrics_port if metrics_port is None else metrics_port
-    name, url = settings.worker.name, settings.worker.traces
+    name = settings.worker.name
+    url = settings.worker.traces
     traces = None if url is None else Traces(url, name)
     with (
         OperatorPort(settings, port) as operator,
@@ -282,7 +326,9 @@ def run(
                 confirm_s = CONFIRM_S if prepared else 0.0
                 topics = _topics(settings, connection, metrics, operator, confirm_s)
                 copies = None if topics.embedded else data_dir
-                factory = Factory(settings, connection, topics, key, copies, metrics, traces)
+                factory = Factory(
+                    settings, connection, topics, key, copies, metrics, traces
+                )
                 _log_sources(topics)
                 if not prepared:
                     _begin(factory, connection, key)
@@ -336,19 +382,26 @@ def _topics(
         if operator.address is None:
             operator.show(nothing_yet, {})
 
-    return wait_for(lambda: check_topics(settings, connection), metrics.outage, waiting, confirm_s)
+    return wait_for(
+        lambda: check_topics(settings, connection), metrics.outage, waiting, confirm_s
+    )
 
 
 def _log_start(factory: Factory) -> None:
-    settings, topics = factory.settings, factory.topics
+    settings = factory.settings
+    topics = factory.topics
     for caution in cautions(topics.plan, topics.existing):
         logger.warning("%s", caution)
     logger.info("worker %s", settings.worker.name)
     built = list(zip(settings.histograms, factory.mechanisms, strict=True))
     for config, mechanism in built:
-        promise, names = mechanism.guarantee, (config.name, mechanism.kind)
+        promise = mechanism.guarantee
+        names = (config.name, mechanism.kind)
         figures = *names, promise.epsilon, promise.delta, promise.unit
-        logger.info("histogram %s: %s, epsilon %.4g and delta %.3g for one %s and epoch", *figures)
+        logger.info(
+            "histogram %s: %s, epsilon %.4g and delta %.3g for one %s and epoch",
+            *figures,
+        )
     for warning in warnings_of(built):
         logger.warning("%s", warning)
 
@@ -359,11 +412,18 @@ def _log_sources(topics: Topics) -> None:
     if topics.plain and not origins.joined:
         return
     what = "source partitions" if topics.by_user is None else "origins"
-    for (name, at), places in groupby(origins, lambda place: (place.topic.name, place.watermark)):
+    for (name, at), places in groupby(
+        origins, lambda place: (place.topic.name, place.watermark)
+    ):
         numbers = [place.number for place in places]
         joined = "" if at is None else f", joined at {iso_time(at)}"
         logger.info(
-            "%s %d to %d are those of topic %s%s", what, numbers[0], numbers[-1], name, joined
+            "%s %d to %d are those of topic %s%s",
+            what,
+            numbers[0],
+            numbers[-1],
+            name,
+            joined,
         )
 
 
@@ -381,8 +441,12 @@ def _prepare() -> None:
 def _run_once(factory: Factory, operator: OperatorPort) -> int:
     """Run the worker until it ends or Kafka goes away, which leaves the same state as a kill."""
     asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
-    before = signal.getsignal(signal.SIGTERM)  # Faust replaces it, and restores the system's own
-    settings, connection, topics = factory.settings, factory.connection, factory.topics
+    before = signal.getsignal(
+        signal.SIGTERM
+    )  # Faust replaces it, and restores the system's own
+    settings = factory.settings
+    connection = factory.connection
+    topics = factory.topics
     metrics = factory.metrics
     app = build_app(factory)
     rekeys = topics.by_user is not None
@@ -399,7 +463,9 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
 
     def grow(now: Sequence[SourceTopic]) -> None:
         for shard in list(app.handover.shards.values()):
-            if isinstance(shard, SourceShard) and shard.stage == (REKEY if rekeys else CONTRIBUTE):
+            if isinstance(shard, SourceShard) and shard.stage == (
+                REKEY if rekeys else CONTRIBUTE
+            ):
                 shard.grow(now)
 
     def grow_owners(number: int) -> None:
@@ -432,9 +498,16 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
 
     try:
         with (
-            watch_kafka(connection, lambda: running.used, metrics.outage, metrics.waits, give_up),
+            watch_kafka(
+                connection, lambda: running.used, metrics.outage, metrics.waits, give_up
+            ),
             watch_topics(
-                settings, connection, topics, metrics, growths, None if topics.embedded else running
+                settings,
+                connection,
+                topics,
+                metrics,
+                growths,
+                None if topics.embedded else running,
             ),
         ):
             return run_app(app)

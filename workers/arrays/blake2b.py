@@ -57,7 +57,8 @@ _SIGMA = np.array(
     dtype=np.uint8,
 )
 _IV.flags.writeable = _SIGMA.flags.writeable = False
-_MORE, _LAST = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
+_MORE = np.uint64(0)
+_LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 # Digests computed side by side: a row of their words fills one or two vector registers.
 LANES: Final = 8
 _ROW = tuple(np.uint64(LANES * row) for row in range(32))
@@ -75,14 +76,18 @@ class State(NamedTuple):
         return "State(<secret>)"
 
 
-def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: int) -> State:
+def start(
+    prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: int
+) -> State:
     """Return the state after a prefix; raise ValueError for an argument out of range."""
     if len(key) > KEY_BYTES_MAX:
         raise ValueError(f"key = {len(key)} bytes: at most {KEY_BYTES_MAX}")
     if len(person) > PERSON_BYTES:
         raise ValueError(f"person = {len(person)} bytes: at most {PERSON_BYTES}")
     if not 1 <= digest_size <= DIGEST_BYTES_MAX:
-        raise ValueError(f"digest_size = {digest_size}: must be from 1 to {DIGEST_BYTES_MAX}")
+        raise ValueError(
+            f"digest_size = {digest_size}: must be from 1 to {DIGEST_BYTES_MAX}"
+        )
     parameters = np.zeros(8, dtype=np.uint64)
     # Digest size, key length, fan-out 1, depth 1: the sequential mode.
     parameters[0] = digest_size | len(key) << 8 | 1 << 16 | 1 << 24
@@ -127,10 +132,22 @@ def compress(words: Words, block: Words, length: np.uint64, last: np.uint64) -> 
     `length` includes this block's bytes; `last` is all ones for the last block, else 0.
     """
     # Scalars, so that the compiler can keep them in registers.
-    v0, v1, v2, v3 = words[0], words[1], words[2], words[3]
-    v4, v5, v6, v7 = words[4], words[5], words[6], words[7]
-    v8, v9, v10, v11 = _IV[0], _IV[1], _IV[2], _IV[3]
-    v12, v13, v14, v15 = _IV[4] ^ length, _IV[5], _IV[6] ^ last, _IV[7]
+    v0 = words[0]
+    v1 = words[1]
+    v2 = words[2]
+    v3 = words[3]
+    v4 = words[4]
+    v5 = words[5]
+    v6 = words[6]
+    v7 = words[7]
+    v8 = _IV[0]
+    v9 = _IV[1]
+    v10 = _IV[2]
+    v11 = _IV[3]
+    v12 = _IV[4] ^ length
+    v13 = _IV[5]
+    v14 = _IV[6] ^ last
+    v15 = _IV[7]
     for r in range(12):
         s = _SIGMA[r]
         v0, v4, v8, v12 = mix(v0, v4, v8, v12, block[s[0]], block[s[1]])
@@ -160,10 +177,22 @@ def round_side_by_side(v: Words) -> None:
     """
     for lane in range(LANES):
         i = np.uint64(lane)
-        v0, v1, v2, v3 = v[i], v[i + _ROW[1]], v[i + _ROW[2]], v[i + _ROW[3]]
-        v4, v5, v6, v7 = v[i + _ROW[4]], v[i + _ROW[5]], v[i + _ROW[6]], v[i + _ROW[7]]
-        v8, v9, v10, v11 = v[i + _ROW[8]], v[i + _ROW[9]], v[i + _ROW[10]], v[i + _ROW[11]]
-        v12, v13, v14, v15 = v[i + _ROW[12]], v[i + _ROW[13]], v[i + _ROW[14]], v[i + _ROW[15]]
+        v0 = v[i]
+        v1 = v[i + _ROW[1]]
+        v2 = v[i + _ROW[2]]
+        v3 = v[i + _ROW[3]]
+        v4 = v[i + _ROW[4]]
+        v5 = v[i + _ROW[5]]
+        v6 = v[i + _ROW[6]]
+        v7 = v[i + _ROW[7]]
+        v8 = v[i + _ROW[8]]
+        v9 = v[i + _ROW[9]]
+        v10 = v[i + _ROW[10]]
+        v11 = v[i + _ROW[11]]
+        v12 = v[i + _ROW[12]]
+        v13 = v[i + _ROW[13]]
+        v14 = v[i + _ROW[14]]
+        v15 = v[i + _ROW[15]]
         v0, v4, v8, v12 = mix(v0, v4, v8, v12, v[i + _ROW[16]], v[i + _ROW[17]])
         v1, v5, v9, v13 = mix(v1, v5, v9, v13, v[i + _ROW[18]], v[i + _ROW[19]])
         v2, v6, v10, v14 = mix(v2, v6, v10, v14, v[i + _ROW[20]], v[i + _ROW[21]])
@@ -172,15 +201,33 @@ def round_side_by_side(v: Words) -> None:
         v1, v6, v11, v12 = mix(v1, v6, v11, v12, v[i + _ROW[26]], v[i + _ROW[27]])
         v2, v7, v8, v13 = mix(v2, v7, v8, v13, v[i + _ROW[28]], v[i + _ROW[29]])
         v3, v4, v9, v14 = mix(v3, v4, v9, v14, v[i + _ROW[30]], v[i + _ROW[31]])
-        v[i], v[i + _ROW[1]], v[i + _ROW[2]], v[i + _ROW[3]] = v0, v1, v2, v3
-        v[i + _ROW[4]], v[i + _ROW[5]], v[i + _ROW[6]], v[i + _ROW[7]] = v4, v5, v6, v7
-        v[i + _ROW[8]], v[i + _ROW[9]], v[i + _ROW[10]], v[i + _ROW[11]] = v8, v9, v10, v11
-        v[i + _ROW[12]], v[i + _ROW[13]], v[i + _ROW[14]], v[i + _ROW[15]] = v12, v13, v14, v15
+        v[i] = v0
+        v[i + _ROW[1]] = v1
+        v[i + _ROW[2]] = v2
+        v[i + _ROW[3]] = v3
+        v[i + _ROW[4]] = v4
+        v[i + _ROW[5]] = v5
+        v[i + _ROW[6]] = v6
+        v[i + _ROW[7]] = v7
+        v[i + _ROW[8]] = v8
+        v[i + _ROW[9]] = v9
+        v[i + _ROW[10]] = v10
+        v[i + _ROW[11]] = v11
+        v[i + _ROW[12]] = v12
+        v[i + _ROW[13]] = v13
+        v[i + _ROW[14]] = v14
+        v[i + _ROW[15]] = v15
 
 
 @kernel_part
 def last_blocks(
-    words: Words, blocks: Words, lengths: Words, rows: Longs, number: int, v: Words, out: Words
+    words: Words,
+    blocks: Words,
+    lengths: Words,
+    rows: Longs,
+    number: int,
+    v: Words,
+    out: Words,
 ) -> None:
     """Write the digests of `number` <= LANES texts of one block each to `rows` of `out` (n, 2).
 
@@ -206,7 +253,13 @@ def last_blocks(
 
 @kernel_with_arrays
 def digests(
-    words: Words, rest: Bytes, length: int, data: Bytes, starts: Longs, stops: Longs, out: Words
+    words: Words,
+    rest: Bytes,
+    length: int,
+    data: Bytes,
+    starts: Longs,
+    stops: Longs,
+    out: Words,
 ) -> None:
     """Write the digest of prefix + data[start:stop] for each of n spans.
 
@@ -214,11 +267,14 @@ def digests(
     is column 0. A span outside of data raises IndexError. Texts of one block run LANES at a time.
     """
     # One array type, and loops instead of slices, save 2 s of compile time.
-    as_words, state = np.zeros(16, dtype=np.uint64), np.zeros(8, dtype=np.uint64)
-    blocks, v = np.zeros(16 * LANES, dtype=np.uint64), np.zeros(32 * LANES, dtype=np.uint64)
+    as_words = np.zeros(16, dtype=np.uint64)
+    state = np.zeros(8, dtype=np.uint64)
+    blocks = np.zeros(16 * LANES, dtype=np.uint64)
+    v = np.zeros(32 * LANES, dtype=np.uint64)
     lengths = np.zeros(LANES, dtype=np.uint64)
     block = as_words.view(np.uint8)
-    rows, held = np.zeros(LANES, dtype=np.int64), np.zeros(LANES, dtype=np.int64)
+    rows = np.zeros(LANES, dtype=np.int64)
+    held = np.zeros(LANES, dtype=np.int64)
     waiting = 0
     for j in range(len(rest)):
         block[j] = rest[j]
@@ -229,10 +285,12 @@ def digests(
     # End of the text in the block; zeros follow.
     written = len(rest)
     for i in range(len(starts)):
-        at, stop = starts[i], stops[i]
+        at = starts[i]
+        stop = stops[i]
         if not 0 <= at <= stop <= len(data):
             raise IndexError("a text lies outside the buffer")
-        absorbed, filled = length - len(rest), len(rest)
+        absorbed = length - len(rest)
+        filled = len(rest)
         alone = stop - at > BLOCK_BYTES - filled
         if alone:
             for word in range(8):
@@ -262,7 +320,9 @@ def digests(
             # In every lane, earlier words are the prefix's and later ones are zero.
             for word in range(len(rest) >> 3, (max(used, held[waiting]) + 7) >> 3):
                 blocks[word * LANES + waiting] = as_words[word]
-            held[waiting], lengths[waiting], rows[waiting] = used, np.uint64(absorbed), i
+            held[waiting] = used
+            lengths[waiting] = np.uint64(absorbed)
+            rows[waiting] = i
             waiting += 1
         if waiting == LANES or (waiting > 0 and i == len(starts) - 1):
             last_blocks(words, blocks, lengths, rows, waiting, v, out)

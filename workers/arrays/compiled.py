@@ -53,7 +53,10 @@ _OLD_CACHES_MAX = 7
 
 def _cache_name() -> str:
     config = cast(Any, numba.config)
-    processor = config.CPU_NAME or llvmlite.binding.get_host_cpu_name(), config.CPU_FEATURES
+    processor = (
+        config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
+        config.CPU_FEATURES,
+    )
     versions = numba.__version__, llvmlite.__version__
     target = repr((*versions, *processor, sys.version_info[:2]))
     text = blake2b(target.encode(), digest_size=8)
@@ -66,7 +69,9 @@ def _cache_name() -> str:
 
 def _cache_directory() -> Path | None:
     name = _cache_name()
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(
+        os.path.expanduser("~"), ".cache"
+    )
     places = (_HERE / "__pycache__", Path(home) / "quietcount")
     for place in places:
         if (place / name / _COMPLETE).exists():
@@ -116,7 +121,9 @@ if hasattr(numba.np.arrayobj, "fix_integer_index"):
 _DIRECTORY = _cache_directory()
 if _DIRECTORY is not None:
     cast(Any, numba.config).CACHE_DIR = str(_DIRECTORY)
-    cast(Any, numba.config).CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCacheLocator.__name__}"
+    cast(
+        Any, numba.config
+    ).CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCacheLocator.__name__}"
 
 
 def can_cache() -> bool:
@@ -134,7 +141,11 @@ def mark_all_compiled() -> None:
 
 
 def _compiled(
-    *, part: bool = False, checked: bool = False, makes_arrays: bool = False, inline: bool = False
+    *,
+    part: bool = False,
+    checked: bool = False,
+    makes_arrays: bool = False,
+    inline: bool = False,
 ) -> Callable[[F], F]:
     # The caller of a kernel holds its arguments. Counting references took 10 ns per call within a
     # kernel: 580 of the scanner's 720 ns per event.
@@ -183,13 +194,16 @@ def _compile_again_for_python(part: Any, for_python: Any) -> None:
             numbas_own(result)
         return entry
 
-    part.add_overload, part._compile_for_args = add, compile_for_python
+    part.add_overload = add
+    part._compile_for_args = compile_for_python
 
 
 # A loop with indices that follow from its arrays' lengths; the first kind makes no arrays.
-kernel, kernel_with_arrays = _compiled(), _compiled(makes_arrays=True)
+kernel = _compiled()
+kernel_with_arrays = _compiled(makes_arrays=True)
 # A function that only kernels call, without a Python entry point.
-kernel_part, kernel_inline = _compiled(part=True), _compiled(part=True, inline=True)
+kernel_part = _compiled(part=True)
+kernel_inline = _compiled(part=True, inline=True)
 # The same over bytes from outside: an index beyond an array raises IndexError.
 checked_kernel = _compiled(checked=True)
 checked_kernel_with_arrays = _compiled(checked=True, makes_arrays=True)

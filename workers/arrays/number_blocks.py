@@ -19,7 +19,8 @@ def xor(words: Words, others: Words, out: Words) -> None:
     """Write all words (n, 2) xor each of `others` (k, 2) to `out` (k n, 2), by rows of `others`."""
     n = len(words)
     for j in range(len(others)):
-        upper, lower = others[j, 0], others[j, 1]
+        upper = others[j, 0]
+        lower = others[j, 1]
         for i in range(n):
             out[j * n + i, 0] = words[i, 0] ^ upper
             out[j * n + i, 1] = words[i, 1] ^ lower
@@ -45,7 +46,8 @@ def look_up(
     for i in range(len(words)):
         value = guide[words[i, 0] >> shift]
         if value == open_mark:
-            first, last = 0, len(high)
+            first = 0
+            last = len(high)
             while first < last:
                 middle = (first + last) >> 1
                 equal = high[middle] == words[i, 0]
@@ -75,15 +77,20 @@ def find_shown(
     `noisy`; returns the lengths of `new` and `rows`. Skipping groups of rows without any, most of
     a large ledger, halves the time.
     """
-    fresh, both = 0, 0
+    fresh = 0
+    both = 0
     for begin in range(0, len(counts), GROUP_ROWS):
-        stop, found = min(begin + GROUP_ROWS, len(counts)), 0
+        stop = min(begin + GROUP_ROWS, len(counts))
+        found = 0
         for row in range(begin, stop):  # vectorized
-            found += (shown[row] != 0) | (discovers & (counts[row] + noise[row] > threshold))
+            found += (shown[row] != 0) | (
+                discovers & (counts[row] + noise[row] > threshold)
+            )
         if found == 0:
             continue
         for row in range(begin, stop):
-            count, before = counts[row] + noise[row], shown[row] != 0
+            count = counts[row] + noise[row]
+            before = shown[row] != 0
             first = discovers and not before and count > threshold
             new[fresh] = row
             fresh += first
@@ -109,7 +116,12 @@ def mark_blocks(rows: Longs, block_bits: int, blocks: Bools) -> None:
 
 @kernel
 def pack_blocks(
-    column: Longs | Codes, blocks: Longs, block_rows: int, version: int, ends: Longs, packed: Bytes
+    column: Longs | Codes,
+    blocks: Longs,
+    block_rows: int,
+    version: int,
+    ends: Longs,
+    packed: Bytes,
 ) -> None:
     """Concatenate `blocks` (m,) of a column of numbers >= 0, little-endian, each as narrow as fits.
 

@@ -8,7 +8,8 @@ from workers.arrays.types import Floats
 # Bisections within a bucket: more would change nothing after rounding.
 BISECTIONS = 40
 # In place of a bucket, for an interval's end that lies in none.
-OPEN, EDGE = -1, -2
+OPEN = -1
+EDGE = -2
 
 
 @kernel_part
@@ -20,14 +21,21 @@ def sd_below(edge: int, edges: int, sd: float, q: float) -> float:
 
 @kernel_part
 def root(
-    bucket: int, start: float, count: float, others: int, times: float, sd: float, q: float
+    bucket: int,
+    start: float,
+    count: float,
+    others: int,
+    times: float,
+    sd: float,
+    q: float,
 ) -> float:
     """Return the fraction of a bucket at which G + times sqrt(V) passes 0, from below.
 
     `start` is G at its lower edge, `others` the number of buckets above it.
     """
     fixed = bucket * (1 - q) * (1 - q) + others * q * q
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(BISECTIONS):
         f = (low + high) / 2
         off = f - q
@@ -48,14 +56,17 @@ def quantile(
     `normal` standard deviations; `g` (n,) is scratch. A bucket is OPEN if too little is counted or
     the interval is open there, EDGE if an end is the outermost edge of the other side.
     """
-    n, total = len(g), 0.0
+    n = len(g)
+    total = 0.0
     for i in range(n):
         total += counts[i]
         g[i] = total
     total += counts[n]
     if total <= normal * sd * math.sqrt(n + 1):
         return OPEN, 0.0, OPEN, 0.0, OPEN, 0.0
-    first, last = n, -1  # the first edge at which G may be at least 0, the last at which at most
+    # the first edge at which G may be at least 0, the last at which at most
+    first = n
+    last = -1
     for i in range(n):
         g[i] -= q * total
         reach = normal * sd_below(i, n, sd, q)
@@ -63,26 +74,34 @@ def quantile(
             first = i
         if g[i] - reach <= 0:
             last = i
-    low, low_at, high, high_at = OPEN, 0.0, OPEN, 0.0
+    low = OPEN
+    low_at = 0.0
+    high = OPEN
+    high_at = 0.0
     if first == n:
         low = EDGE
     elif first > 0:
         # Upper is convex within a bucket, from below 0 to at least 0: it passes 0 once.
-        low, low_at = first, root(first, g[first - 1], counts[first], n - first, normal, sd, q)
+        low = first
+        low_at = root(first, g[first - 1], counts[first], n - first, normal, sd, q)
     if last == -1:
         high = EDGE
     elif last < n - 1:
         # Lower is concave within a bucket, from at most 0 to above 0: it passes 0 once.
         high = last + 1
         high_at = root(high, g[last], counts[high], n - high, -normal, sd, q)
-    bucket, least, below = 0, 0.0, 0.0
+    bucket = 0
+    least = 0.0
+    below = 0.0
     for i in range(n):
         below += g[i]
         if below < least:
-            bucket, least = i + 1, below
+            bucket = i + 1
+            least = below
     if bucket == 0 or bucket == n:
         return bucket, 0.0, low, low_at, high, high_at
-    left, right = -q * total, (1 - q) * total
+    left = -q * total
+    right = (1 - q) * total
     below = 0.0
     for i in range(bucket):
         below += g[bucket - 1 - i]
@@ -91,4 +110,11 @@ def quantile(
     for i in range(n - bucket):
         below += g[bucket + i]
         right = min(right, below / (i + 1))
-    return bucket, -left / (right - left) if right > left else 0.0, low, low_at, high, high_at
+    return (
+        bucket,
+        -left / (right - left) if right > left else 0.0,
+        low,
+        low_at,
+        high,
+        high_at,
+    )

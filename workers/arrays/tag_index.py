@@ -33,15 +33,21 @@ class TagIndex:
         find_rows(self._slots, row_tags, readonly_contiguous(tags), rows)
         return rows
 
-    def add(self, totals: Longs, row_tags: Tags, tags: Tags, counts: Longs) -> tuple[Rows, int]:
+    def add(
+        self, totals: Longs, row_tags: Tags, tags: Tags, counts: Longs
+    ) -> tuple[Rows, int]:
         """Add counts (n,) to totals of rows as in `find`; return these, and how many are -1."""
         from workers.arrays.tag_table import BATCH_TAGS, add_to_rows
 
         if len(counts) != len(tags):
             raise ValueError(f"counts: {len(counts)} of {len(tags)} tags")
-        rows, scratch = np.empty(len(tags), dtype=np.int64), np.empty(BATCH_TAGS, dtype=np.int64)
-        tags, counts = readonly_contiguous(tags), readonly_contiguous(counts)
-        return rows, add_to_rows(self._slots, row_tags, totals, tags, counts, rows, scratch)
+        rows = np.empty(len(tags), dtype=np.int64)
+        scratch = np.empty(BATCH_TAGS, dtype=np.int64)
+        tags = readonly_contiguous(tags)
+        counts = readonly_contiguous(counts)
+        return rows, add_to_rows(
+            self._slots, row_tags, totals, tags, counts, rows, scratch
+        )
 
     def enter(self, n: int, row_tags: Tags) -> None:
         """Enter all rows up to n - 1 not yet in the index; their tags must be new and distinct."""
@@ -59,7 +65,9 @@ class TagIndex:
         while 4 * n > 3 * slots:
             slots *= 2
         if slots > _SLOTS_MAX:
-            raise OverflowError(f"{n:,} rows: an index holds at most {3 * _SLOTS_MAX // 4:,}")
+            raise OverflowError(
+                f"{n:,} rows: an index holds at most {3 * _SLOTS_MAX // 4:,}"
+            )
         if slots > len(self._slots):
             self._slots = np.zeros(slots, dtype=np.uint32)
             enter_rows(self._slots, row_tags, 0, self._used)

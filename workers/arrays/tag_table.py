@@ -48,7 +48,13 @@ def find_rows(slots: Slots, row_tags: Tags, tags: Tags, rows: Rows) -> None:
 
 @kernel
 def add_to_rows(
-    slots: Slots, row_tags: Tags, totals: Rows, tags: Tags, counts: Rows, rows: Rows, collided: Rows
+    slots: Slots,
+    row_tags: Tags,
+    totals: Rows,
+    tags: Tags,
+    counts: Rows,
+    rows: Rows,
+    collided: Rows,
 ) -> int:
     """Add counts to the totals of m tags' rows; return the number of tags without a row.
 
@@ -65,7 +71,8 @@ def add_to_rows(
             rows[i] = np.int64(slots[np.int64(tags[i, 0] & np.uint64(mask))])
         left = 0
         for i in range(begin, stop):
-            entry, fingerprint = rows[i], np.int64(tags[i, 1] >> np.uint64(32)) & ~mask
+            entry = rows[i]
+            fingerprint = np.int64(tags[i, 1] >> np.uint64(32)) & ~mask
             collided[left] = i
             left += (entry != 0) & (entry & ~mask != fingerprint)
             rows[i] = (entry & mask) - 1
@@ -80,7 +87,9 @@ def add_to_rows(
             rows[i] = (entry & mask) - 1
         for i in range(begin, stop):
             row = rows[i]
-            if row >= 0 and (row_tags[row, 0] != tags[i, 0] or row_tags[row, 1] != tags[i, 1]):
+            if row >= 0 and (
+                row_tags[row, 0] != tags[i, 0] or row_tags[row, 1] != tags[i, 1]
+            ):
                 # Another tag with the same fingerprint: one of millions, or billions.
                 rows[i] = max(row_of(slots, row_tags, tags[i, 0], tags[i, 1]), -1)
         for i in range(begin, stop):

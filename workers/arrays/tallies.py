@@ -57,7 +57,9 @@ class LabelRows(NamedTuple):
 
 
 @kernel
-def effective_times(times: Longs, latest: int, grace: int, mark: int, out: Longs) -> int:
+def effective_times(
+    times: Longs, latest: int, grace: int, mark: int, out: Longs
+) -> int:
     """Write each event's effective time, max(time, watermark), to `out` (n,); return the watermark.
 
     The watermark starts at `mark` and trails times, capped at `latest`, by `grace`.
@@ -78,8 +80,11 @@ def ticks_of(
     the events where the tick changes, including the first. Returns the number of `begins` and
     whether ticks never decrease.
     """
-    runs, ascending = 0, True
-    tick, first, stop = 0, 0, 0
+    runs = 0
+    ascending = True
+    tick = 0
+    first = 0
+    stop = 0
     for i in range(len(times)):
         if times[i] < start:
             ticks[i] = 0
@@ -125,7 +130,8 @@ def distinct_labels(
         out_amounts: written only if any of them is not 1.
     """
     at = 0
-    uneven, all_seen = False, True
+    uneven = False
+    all_seen = True
     weighted = len(amounts) > 0
     for i in range(len(first)):
         begin = at
@@ -182,7 +188,9 @@ def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
 
 
 @kernel_part
-def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used: int) -> int:
+def row_of(
+    pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used: int
+) -> int:
     """Return the row of a pair, which is entered as row `used` if absent."""
     mask = np.uint64(len(slots) - 1)
     slot = pair_slot(pair, secret, mask)
@@ -199,7 +207,12 @@ def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used:
 
 @kernel
 def count_events(
-    events: Longs, batch: LabeledEvents, max_items: int, max_count: int, table: Table, used: int
+    events: Longs,
+    batch: LabeledEvents,
+    max_items: int,
+    max_count: int,
+    table: Table,
+    used: int,
 ) -> int:
     """Add each event's first `max_items` labels, at most `max_count` each (D0, Dinf), to a tally.
 
@@ -207,7 +220,8 @@ def count_events(
     """
     seen, keys, ends, labels, amounts = batch
     secret, bits, slots, has_row, pairs, counts = table
-    weighted, all_seen = len(amounts) > 0, len(seen) == 0
+    weighted = len(amounts) > 0
+    all_seen = len(seen) == 0
     for i in events:
         if not all_seen and not seen[i]:
             continue
@@ -238,7 +252,9 @@ def count_events(
 
 
 @kernel
-def bound_events(ends: Longs, amounts: Longs, max_items: int, max_count: int, out: Longs) -> None:
+def bound_events(
+    ends: Longs, amounts: Longs, max_items: int, max_count: int, out: Longs
+) -> None:
     """Write the bounded amount of every label, as `count_events` would add it, to `out` (m,)."""
     weighted = len(amounts) > 0
     begin = 0
@@ -259,7 +275,8 @@ def multiply_numbers(
     `numbers` (k,), or (0,): all 1. An event that this view leaves out has no labels in it.
     """
     weighted = len(numbers) > 0
-    begin, first = 0, 0
+    begin = 0
+    first = 0
     for i in range(len(ends)):
         labels = of_numbers[i] - first
         if labels > 0 and labels != ends[i] - begin:
@@ -267,7 +284,8 @@ def multiply_numbers(
         for k in range(labels):
             number = numbers[first + k] if weighted else 1
             out[first + k] = number * counted[begin + k]
-        begin, first = ends[i], of_numbers[i]
+        begin = ends[i]
+        first = of_numbers[i]
     return True
 
 
@@ -298,9 +316,13 @@ def group_by_owner(
     the keys' codes, the start of each owner's keys (owners + 1,) and of each key's rows
     (keys + 1,); the last two end with the total.
     """
-    pairs, counts, codes = table.pairs, table.counts, len(table.has_row)
-    bounds, starts = np.zeros(owners + 1, dtype=np.int64), np.zeros(codes + 1, dtype=np.int64)
-    places, met = np.empty(codes, dtype=np.int32), np.empty(codes, dtype=np.int32)
+    pairs = table.pairs
+    counts = table.counts
+    codes = len(table.has_row)
+    bounds = np.zeros(owners + 1, dtype=np.int64)
+    starts = np.zeros(codes + 1, dtype=np.int64)
+    places = np.empty(codes, dtype=np.int32)
+    met = np.empty(codes, dtype=np.int32)
     keys = 0
     for row in range(used):
         if pairs[row] & np.uint64(NO_LABEL) == np.uint64(NO_LABEL):
@@ -327,7 +349,9 @@ def group_by_owner(
         if label != np.uint64(NO_LABEL):
             place = places[pairs[row] >> np.uint64(32)]
             at = starts[place]
-            out.pairs[at], out.labels[at], out.counts[at] = pairs[row], label, counts[row]
+            out.pairs[at] = pairs[row]
+            out.labels[at] = label
+            out.counts[at] = counts[row]
             starts[place] += 1
     for key in range(keys, 0, -1):
         starts[key] = starts[key - 1]

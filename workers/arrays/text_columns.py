@@ -11,7 +11,8 @@ from workers.arrays.words import ONES, WORD, first_marked, put_word, word_at
 ITEM_BYTES = 20 + 2
 # Bits of a number that encodes an item; results where there is no number.
 NUMBER_BITS = 63
-NO_RANK, TOO_LONG = -1, -2
+NO_RANK = -1
+TOO_LONG = -2
 # Of the largest int64.
 _DIGITS = 19
 _NEWLINE = 10
@@ -65,7 +66,8 @@ def unpack_rows(
     `lengths` (n,) are bytes per label, `rows_of_key` (k,) rows per stream key; `packed`
     (n << width,) has little-endian counts of 1, 2, 4 or 8 bytes (width 0 to 3).
     """
-    n, end = len(lengths), 0
+    n = len(lengths)
+    end = 0
     for i in range(n):
         end += lengths[i]
         ends[i] = end
@@ -120,12 +122,16 @@ def items_as_numbers(
     """
     if not len(rows):
         return 0, 0, 0, 0
-    largest, least, highest, size = counts[0], counts[0], 0, 0
+    largest = counts[0]
+    least = counts[0]
+    highest = 0
+    size = 0
     for i in range(len(rows)):
         row = rows[i]
         if row >= len(ranks) or ranks[row] < 0:
             return NO_RANK, 0, 0, 0
-        largest, least = max(largest, counts[i]), min(least, counts[i])
+        largest = max(largest, counts[i])
+        least = min(least, counts[i])
         highest = max(highest, ranks[row])
         size += lengths[row]
     rank_bits = bits_of(np.uint64(highest))
@@ -135,7 +141,8 @@ def items_as_numbers(
         return TOO_LONG, 0, 0, 0
     for i in range(len(rows)):
         row = rows[i]
-        of_list, of_count = np.int64(key_of[row]) << shift, (largest - counts[i]) << rank_bits
+        of_list = np.int64(key_of[row]) << shift
+        of_count = (largest - counts[i]) << rank_bits
         numbers[i] = of_list | of_count | ranks[row]
     return shift, rank_bits, largest, size
 
@@ -163,9 +170,12 @@ def numbers_as_json(
         ends: (k,), written: the end of each list in `out`.
         out: room for 2 bytes per list, ITEM_BYTES and its text per item, and `WORD` bytes more.
     """
-    (shift, rank_bits, largest), ten = packing, np.uint64(10)
-    of_rank, of_list = (np.int64(1) << rank_bits) - 1, (np.int64(1) << shift) - 1
-    at, k = 0, 0
+    (shift, rank_bits, largest) = packing
+    ten = np.uint64(10)
+    of_rank = (np.int64(1) << rank_bits) - 1
+    of_list = (np.int64(1) << shift) - 1
+    at = 0
+    k = 0
     for i in range(len(ends)):
         out[at] = 91  # [
         at += 1
@@ -173,7 +183,8 @@ def numbers_as_json(
         while k < len(numbers) and numbers[k] >> shift == i:
             row = by_rank[numbers[k] & of_rank]
             count = largest - ((numbers[k] & of_list) >> rank_bits)
-            begin, length = begins[row], lengths[row]
+            begin = begins[row]
+            length = lengths[row]
             for place in range(0, length, WORD):
                 put_word(out, at + place, word_at(text, begin + place))
             at += length
@@ -181,7 +192,8 @@ def numbers_as_json(
                 out[at] = 45  # -
                 at += 1
             left = np.uint64(abs(count))
-            digits, power = 1, ten
+            digits = 1
+            power = ten
             while left >= power and digits < _DIGITS:
                 power *= ten
                 digits += 1
@@ -203,7 +215,9 @@ def numbers_as_json(
 @kernel
 def find_lines(data: Bytes, places: Longs) -> int:
     """Write start and stop of lines to `places` (room, 2), while they fit; return their number."""
-    n, found, start = len(data), 0, 0
+    n = len(data)
+    found = 0
+    start = 0
     whole = n - n % WORD
     for at in range(0, whole, WORD):
         # The highest bit of each byte that is a newline, and of no other.

@@ -38,7 +38,9 @@ class Texts:
     @classmethod
     def from_lengths(cls, text: bytes, lengths: NDArray[Any]) -> Texts:
         """Return a column over `text`, without a copy, given its texts' lengths (n,)."""
-        return cls(np.frombuffer(text, dtype=np.uint8), np.cumsum(lengths, dtype=np.int64))
+        return cls(
+            np.frombuffer(text, dtype=np.uint8), np.cumsum(lengths, dtype=np.int64)
+        )
 
     @classmethod
     def concat(cls, columns: Sequence[Texts]) -> Texts:
@@ -47,8 +49,13 @@ class Texts:
         if not columns:
             return NO_TEXTS
         starts = np.cumsum([0, *(len(column.text) for column in columns[:-1])])
-        ends = [column.ends + start for column, start in zip(columns, starts.tolist(), strict=True)]
-        return cls(np.concatenate([column.text for column in columns]), np.concatenate(ends))
+        ends = [
+            column.ends + start
+            for column, start in zip(columns, starts.tolist(), strict=True)
+        ]
+        return cls(
+            np.concatenate([column.text for column in columns]), np.concatenate(ends)
+        )
 
     def __repr__(self) -> str:
         return f"Texts({len(self.ends)})"
@@ -77,7 +84,9 @@ class Texts:
     def part(self, start: int, stop: int) -> Texts:
         ends = self.ends[start:stop]
         before = int(self.ends[start - 1]) if 0 < start <= len(self.ends) else 0
-        return Texts(self.text[before : int(ends[-1]) if len(ends) else before], ends - before)
+        return Texts(
+            self.text[before : int(ends[-1]) if len(ends) else before], ends - before
+        )
 
     def take(self, rows: NDArray[Any]) -> Texts:
         """Return the texts of `rows` (m,), in that order; raise IndexError for a wrong row."""

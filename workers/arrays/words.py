@@ -62,7 +62,8 @@ def first_marked(marks: np.uint64) -> int:
 @kernel_inline
 def not_plain(word: np.uint64) -> np.uint64:
     """Mark quotes, backslashes, control characters and bytes beyond ASCII."""
-    quotes, backslashes = word ^ QUOTES, word ^ BACKSLASHES
+    quotes = word ^ QUOTES
+    backslashes = word ^ BACKSLASHES
     return ((quotes - ONES) | (backslashes - ONES) | (word - SPACES) | word) & HIGHEST
 
 
@@ -101,9 +102,15 @@ def digits_at(data: Bytes, at: int, number: int) -> int:
     # Bytes after the digits are shifted out; zeros take their place in front.
     digits = (word_at(data, at) ^ ZEROS) << np.uint64(8 * (WORD - number))
     # Two, four and eight digits at a time, each in the lower half of its bytes.
-    pairs = (digits * np.uint64(10) + (digits >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
-    fours = (pairs * np.uint64(100) + (pairs >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
-    eight = (fours * np.uint64(10_000) + (fours >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
+    pairs = (digits * np.uint64(10) + (digits >> np.uint64(8))) & np.uint64(
+        0x00FF00FF00FF00FF
+    )
+    fours = (pairs * np.uint64(100) + (pairs >> np.uint64(16))) & np.uint64(
+        0x0000FFFF0000FFFF
+    )
+    eight = (fours * np.uint64(10_000) + (fours >> np.uint64(32))) & np.uint64(
+        0xFFFFFFFF
+    )
     return int(np.int64(eight))
 
 
@@ -123,6 +130,9 @@ def same_bytes(data: Bytes, start: int, other: Bytes, begin: int, length: int) -
         behind = np.uint64(8 * (WORD - length))
         return bool(((word_at(data, start) ^ word_at(other, begin)) << behind) == 0)
     same = 0
-    while same < length and data[np.uint64(start + same)] == other[np.uint64(begin + same)]:
+    while (
+        same < length
+        and data[np.uint64(start + same)] == other[np.uint64(begin + same)]
+    ):
         same += 1
     return same == length

@@ -14,7 +14,15 @@ Imports `dashboard`, `kafka` and `settings`. Start with `reading`; `tables` make
 DataFrames and files. `quietcount export` reads by these too.
 """
 
-from workers.client.reading import Item, Quantile, Snapshot, Sum, Window, latest, snapshots
+from workers.client.reading import (
+    Item,
+    Quantile,
+    Snapshot,
+    Sum,
+    Window,
+    latest,
+    snapshots,
+)
 from workers.client.tables import table
 from workers.dashboard.snapshots import Stream
 

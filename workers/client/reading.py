@@ -22,7 +22,14 @@ from workers.dashboard.snapshots import (
     SeenSnapshot,
     Stream,
 )
-from workers.kafka.reading import EVENTS, FetchedChunk, Partition, bounds_of, read_spans, reader
+from workers.kafka.reading import (
+    EVENTS,
+    FetchedChunk,
+    Partition,
+    bounds_of,
+    read_spans,
+    reader,
+)
 from workers.kafka.topics import ExistingTopic, describe
 from workers.runtime.errors import SettingsError
 from workers.settings.times import parse_time
@@ -153,7 +160,9 @@ class Between(NamedTuple):
             for name, at in zip(names, (since, until), strict=True)
         )
         if first is not None and last is not None and first >= last:
-            raise SettingsError(f"{names[0]} {since}, {names[1]} {until}: an empty range")
+            raise SettingsError(
+                f"{names[0]} {since}, {names[1]} {until}: an empty range"
+            )
         return cls(first, last)
 
     def contains(self, end_ms: int) -> bool:
@@ -178,9 +187,13 @@ class Assembly:
         self._records: Counter[str] = Counter()
         self._partitions: Counter[str] = Counter()
 
-    def start(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
+    def start(
+        self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> None:
         """Note that each partition will be read from its position to its end."""
-        self._read_ms = {where: 0 for where, at in positions.items() if at < ends[where]}
+        self._read_ms = {
+            where: 0 for where, at in positions.items() if at < ends[where]
+        }
         self._partitions = Counter(topic for topic, _ in positions)
 
     def receive(self, where: Partition, message: Message) -> Snapshot | None:
@@ -189,7 +202,9 @@ class Assembly:
         pages = self._pages[topic]
         self._records[topic] += 1
         try:
-            seen = pages.receive(self._histogram_of[topic], message.value(), self._records[topic])
+            seen = pages.receive(
+                self._histogram_of[topic], message.value(), self._records[topic]
+            )
             found = None if seen is None else typed(seen)
         except InvalidSnapshot as error:
             place = f"{topic}[{where[1]}] offset {message.offset()}"
@@ -226,7 +241,9 @@ def typed(seen: SeenSnapshot) -> Snapshot:
         found = _SNAPSHOTS.decode(seen.json)
     except msgspec.DecodeError as error:  # its message names fields and types only
         raise InvalidSnapshot(f"a record that is no snapshot: {error}") from None
-    further = {name: one for name, one in orjson.loads(seen.json).items() if name not in _TYPED}
+    further = {
+        name: one for name, one in orjson.loads(seen.json).items() if name not in _TYPED
+    }
     return msgspec.structs.replace(found, further=further)
 
 
@@ -239,13 +256,17 @@ class Topics:
         existing: Mapping[str, ExistingTopic],
         histogram_of: Mapping[str, str],
     ) -> None:
-        self._consumer, self.existing, self.histogram_of = consumer, existing, histogram_of
+        self._consumer = consumer
+        self.existing = existing
+        self.histogram_of = histogram_of
         self.look()
 
     def look(self) -> None:
         """Look at the bounds; `read` ends at these."""
         parts = [
-            (one.name, part) for one in self.existing.values() for part in range(one.partitions)
+            (one.name, part)
+            for one in self.existing.values()
+            for part in range(one.partitions)
         ]
         self.bounds = {where: bounds_of(self._consumer, *where) for where in parts}
 
@@ -256,7 +277,9 @@ class Topics:
             return starts
         filled = [where for where, (low, high) in self.bounds.items() if low < high]
         asked = [TopicPartition(*where, since_ms) for where in filled]
-        for answer in self._consumer.offsets_for_times(asked, timeout=_ASK_S) if asked else ():
+        for answer in (
+            self._consumer.offsets_for_times(asked, timeout=_ASK_S) if asked else ()
+        ):
             where = answer.topic, answer.partition
             # There may be none: -1. The embedded cluster cannot look up a time and returns the end.
             if answer.offset < self.bounds[where][1]:
@@ -266,7 +289,11 @@ class Topics:
     def read(self, positions: dict[Partition, int]) -> Iterator[FetchedChunk]:
         """Yield records from `positions` to the ends, and move `positions` past them."""
         ends = {where: high for where, (_, high) in self.bounds.items()}
-        spans = {where: (at, ends[where]) for where, at in positions.items() if at < ends[where]}
+        spans = {
+            where: (at, ends[where])
+            for where, at in positions.items()
+            if at < ends[where]
+        }
         # A page may have a megabyte, as an event may.
         for chunk in read_spans(self._consumer, spans, most=EVENTS):
             positions[chunk.where] = chunk.position
@@ -276,13 +303,17 @@ class Topics:
         """Yield the snapshots of the newest tick of each partition."""
         size = _TAIL
         while True:
-            starts = {where: max(low, high - size) for where, (low, high) in self.bounds.items()}
+            starts = {
+                where: max(low, high - size)
+                for where, (low, high) in self.bounds.items()
+            }
             found: dict[Partition, list[Snapshot]] = {where: [] for where in starts}
             for where, one in self.snapshots(dict(starts), Assembly(self.histogram_of)):
                 found[where].append(one)
             # The first of a tail may be the rest of a tick, or of a snapshot's pages.
             if all(
-                starts[where] == self.bounds[where][0] or len({one.end for one in many}) > 2
+                starts[where] == self.bounds[where][0]
+                or len({one.end for one in many}) > 2
                 for where, many in found.items()
             ):
                 break
@@ -295,7 +326,9 @@ class Topics:
         self, positions: dict[Partition, int], assembly: Assembly
     ) -> Iterator[tuple[Partition, Snapshot]]:
         """Yield snapshots with the partition of their last record; see `read`."""
-        assembly.start(positions, {where: high for where, (_, high) in self.bounds.items()})
+        assembly.start(
+            positions, {where: high for where, (_, high) in self.bounds.items()}
+        )
         for where, messages, _, ended in self.read(positions):
             for message in messages:
                 if (found := assembly.receive(where, message)) is not None:
@@ -306,7 +339,9 @@ class Topics:
 
 
 @contextmanager
-def open_topics(settings: DashboardSettings, histograms: Collection[str] = ()) -> Iterator[Topics]:
+def open_topics(
+    settings: DashboardSettings, histograms: Collection[str] = ()
+) -> Iterator[Topics]:
     """Yield the topics of some histograms (none: of all); refuse those that do not exist."""
     there = {one.name: one.topic for one in settings.histograms}
     for name in histograms:

@@ -33,9 +33,12 @@ def table(found: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
     columns |= {"item": labels, "count": np.ma.masked_array(counts, hidden)}
     unsummed = [_NO_SUM]
     sums = chain.from_iterable(
-        one.sums or unsummed * len(items) for one, items in zip(many, shown, strict=True)
+        one.sums or unsummed * len(items)
+        for one, items in zip(many, shown, strict=True)
     )
-    for name, column in zip(_SUMS, np.array(list(sums), np.float64).reshape(-1, 4).T, strict=True):
+    for name, column in zip(
+        _SUMS, np.array(list(sums), np.float64).reshape(-1, 4).T, strict=True
+    ):
         columns[name] = np.ma.masked_invalid(column)
     database = duckdb.connect(":memory:")
     database.execute("set TimeZone = 'UTC'")
@@ -73,7 +76,10 @@ def _heads(many: list[Snapshot]) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     for name in ("sd", "threshold"):
         values = [getattr(one, name) for one in many]
         missing = [value is None for value in values]
-        yield name, np.ma.masked_array([value or 0.0 for value in values], missing, np.float64)
+        yield (
+            name,
+            np.ma.masked_array([value or 0.0 for value in values], missing, np.float64),
+        )
 
 
 def _rest(one: Snapshot) -> str | None:

@@ -58,7 +58,8 @@ class RecomputedHistogram(Histogram):
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
         """Begin at a tick with the stream keys that are served from a tick on."""
         self.start_at(first)
-        self._public, self._declared = False, {k: at for k, at in since.items() if at >= first}
+        self._public = False
+        self._declared = {k: at for k, at in since.items() if at >= first}
         for name in since.keys() - self._declared.keys():  # handed over
             self._append_key(name, since[name])
 
@@ -67,10 +68,13 @@ class Auditor:
     """Comparison of a worker's published snapshots with those that its contributions give."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, self._key = settings, NoiseKey(read_key(settings.worker.key_file))
+        self._settings = settings
+        self._key = NoiseKey(read_key(settings.worker.key_file))
         self._connection = connection_of(settings)
         self._topics = check_topics(settings, self._connection)
-        self._outputs = [settings.output_topic(config) for config in settings.histograms]
+        self._outputs = [
+            settings.output_topic(config) for config in settings.histograms
+        ]
         self._owners = self._topics.owners(settings.contributions_topic)
         # What was handed over to each owner, by histogram and generation.
         self._handed: dict[int, dict[tuple[str, int], HandedOver]] = {}
@@ -81,20 +85,26 @@ class Auditor:
         self._ids: set[str] = set()
         # By (histogram, stream key, part): start of the first tick that the state does not cover.
         self._next: dict[tuple[str, str, int], int] = {}
-        self.tallies: dict[str, Tally] = {config.name: Tally() for config in settings.histograms}
+        self.tallies: dict[str, Tally] = {
+            config.name: Tally() for config in settings.histograms
+        }
         self.messages = self.others = self.other_windows = 0
 
     def run(self, progress: ProgressLine, exact: IO[bytes] | None) -> None:
         """Compare everything, to the first `Difference`; write every snapshot's line to `exact`."""
-        self._progress, self._exact = progress, exact
+        self._progress = progress
+        self._exact = exact
         # The worker may be running: read the states before the published snapshots.
         states = [self._state(owner) for owner in range(self._owners.number)]
         numbers = {topic: self._topics.partitions(topic) for topic in self._outputs}
-        outputs = [(topic, at) for topic, number in numbers.items() for at in range(number)]
+        outputs = [
+            (topic, at) for topic, number in numbers.items() for at in range(number)
+        ]
         await_commits(self._connection, outputs)
         for topic in self._outputs:
             for message in self._messages(topic):
-                key, value = message.key() or b"", message.value() or b""
+                key = message.key() or b""
+                value = message.value() or b""
                 self._published[_digest(topic, key, _stripped(value))] += 1
                 if _stripped(value) != value:
                     self._windowed.add(_digest(topic, key, value))
@@ -121,12 +131,15 @@ class Auditor:
             return None
         stored = read_progress(value)
         known = self._merge(owner)
-        known.restore(stored, store.items)  # refuses state of another key, topic or mechanism
+        known.restore(
+            stored, store.items
+        )  # refuses state of another key, topic or mechanism
         return known, stored.position
 
     def _read_handed(self, owner: int) -> None:
         """Read what was handed over to an owner."""
-        topic, found = self._settings.contributions_topic, dict[tuple[str, int], HandedOver]()
+        topic = self._settings.contributions_topic
+        found = dict[tuple[str, int], HandedOver]()
         for message in read_partition(self._connection, topic, owner, whole=True):
             if (page := decode(message.value() or b"").handed) is not None:
                 place = page.histogram, page.generation
@@ -136,12 +149,14 @@ class Auditor:
 
     def _repeating(self, owner: int, known: Merge) -> Merge:
         """Return histograms that repeat the published ticks of those `known`."""
-        again, moved = self._merge(owner), dict[tuple[str, int], dict[str, int]]()
+        again = self._merge(owner)
+        moved = dict[tuple[str, int], dict[str, int]]()
         for _, found in self._handed_by(owner):
             for place, handed in found.items():
                 moved.setdefault(place, {}).update(handed.keys)
         for before, histogram in zip(known.histograms, again.histograms, strict=True):
-            first, place = before.life.first, (before.name, before.life.generation)
+            first = before.life.first
+            place = (before.name, before.life.generation)
             if first is None or not isinstance(histogram, RecomputedHistogram):
                 continue
             served = before.served() | moved.get(place, {})
@@ -150,13 +165,17 @@ class Auditor:
                 self._check_taken(owner, before, served)
         return again
 
-    def _handed_by(self, owner: int) -> Iterator[tuple[int, dict[tuple[str, int], HandedOver]]]:
+    def _handed_by(
+        self, owner: int
+    ) -> Iterator[tuple[int, dict[tuple[str, int], HandedOver]]]:
         """Yield what other owners got from this one."""
         for to, found in self._handed.items():
             if to % self._owners.before(to) == owner:
                 yield to, found
 
-    def _check_taken(self, owner: int, histogram: Histogram, served: Mapping[str, int]) -> None:
+    def _check_taken(
+        self, owner: int, histogram: Histogram, served: Mapping[str, int]
+    ) -> None:
         """Check that an owner serves all that was handed over to it."""
         handed = self._handed[owner].get((histogram.name, histogram.life.generation))
         first = histogram.life.first
@@ -170,9 +189,15 @@ class Auditor:
                     f"histogram {histogram.name!r}, key {key!r}: handed over to owner partition {owner} and not served there"
                 )
 
-    def _match_handed(self, histogram: Histogram, owner: int, wanted: HandedOver) -> None:
+    def _match_handed(
+        self, histogram: Histogram, owner: int, wanted: HandedOver
+    ) -> None:
         found = self._handed[owner].pop((wanted.histogram, wanted.generation), None)
-        if found is None or found.tick != wanted.tick or dict(found.keys) != dict(wanted.keys):
+        if (
+            found is None
+            or found.tick != wanted.tick
+            or dict(found.keys) != dict(wanted.keys)
+        ):
             raise _wrongly_handed(wanted.histogram, owner)
         number = next(number for number in self._owners.numbers if number > owner)
         for key, _ in wanted.keys:
@@ -181,8 +206,15 @@ class Auditor:
 
     def _merge(self, owner: int) -> Merge:
         settings = self._settings
-        stream = self._topics.stream(settings.contributions_topic, settings.release_state_topic)
-        of: Any = {"key": self._key, "stream": stream, "owner": owner, "owners": self._owners.first}
+        stream = self._topics.stream(
+            settings.contributions_topic, settings.release_state_topic
+        )
+        of: Any = {
+            "key": self._key,
+            "stream": stream,
+            "owner": owner,
+            "owners": self._owners.first,
+        }
         fresh = histograms(RecomputedHistogram, settings, self._built, **of)
         return Merge(
             fresh,
@@ -193,7 +225,8 @@ class Auditor:
 
     def _recompute(self, owner: int, known: Merge, position: int) -> None:
         """Release an owner partition's ticks again; remove matches from the published snapshots."""
-        topic, merge = self._settings.contributions_topic, self._repeating(owner, known)
+        topic = self._settings.contributions_topic
+        merge = self._repeating(owner, known)
         ends = {h.name: h.next for h in known.histograms if h.next is not None}
         for message in read_partition(self._connection, topic, owner, whole=True):
             offset = message.offset() or 0
@@ -213,7 +246,8 @@ class Auditor:
         for to, found in self._handed_by(owner):
             for (name, generation), handed in found.items():
                 ours = any(
-                    (h.name, h.life.generation) == (name, generation) for h in merge.histograms
+                    (h.name, h.life.generation) == (name, generation)
+                    for h in merge.histograms
                 )
                 if ours and handed.tick < ends.get(name, 0):
                     raise _wrongly_handed(name, to)
@@ -228,7 +262,10 @@ class Auditor:
         by_topic = {h.topic: h for h in merge.histograms}
         # A worker stopped while catching up has released fewer ticks than the contributions allow.
         most = 50 if self._exact is None else 1
-        while self._unfinished(merge, ends) and (released := merge.release(ticks_max=most)).ticks:
+        while (
+            self._unfinished(merge, ends)
+            and (released := merge.release(ticks_max=most)).ticks
+        ):
             merge.changes()
             for to, handed in released.handed:
                 if handed.tick < ends.get(handed.histogram, 0):
@@ -236,7 +273,9 @@ class Auditor:
                     self._match_handed(by_name[handed.histogram], to, handed)
             for snapshot in released.snapshots:
                 histogram = by_topic[snapshot.topic]
-                if snapshot.end_ms <= histogram.grid.end(ends.get(histogram.name, 0) - 1):
+                if snapshot.end_ms <= histogram.grid.end(
+                    ends.get(histogram.name, 0) - 1
+                ):
                     self._match(histogram, snapshot)
                     if self._exact is not None:
                         self._exact.write(_with_exact(histogram, snapshot))
@@ -245,7 +284,9 @@ class Auditor:
 
     @staticmethod
     def _unfinished(merge: Merge, ends: Mapping[str, int]) -> list[Histogram]:
-        return [one for one in merge.histograms if (one.next or 0) < ends.get(one.name, 0)]
+        return [
+            one for one in merge.histograms if (one.next or 0) < ends.get(one.name, 0)
+        ]
 
     def _match(self, histogram: Histogram, snapshot: Snapshot) -> None:
         plain = _stripped(snapshot.value)
@@ -254,7 +295,9 @@ class Auditor:
         if digest not in self._published:
             raise Difference(self._mismatch(snapshot))
         if self._published[digest] > 1:
-            raise Difference(f"{_name(snapshot.value)}: published {self._published[digest]} times")
+            raise Difference(
+                f"{_name(snapshot.value)}: published {self._published[digest]} times"
+            )
         del self._published[digest]
         if self._windowed or plain != snapshot.value:
             whole = _digest(snapshot.topic, snapshot.key.encode(), snapshot.value)
@@ -271,7 +314,9 @@ class Auditor:
                 found = orjson.loads(message.value() or b"null")
                 if not isinstance(found, dict):
                     continue
-                fields = [k for k in wanted if found.get(k) != wanted[k] and k != "windows"]
+                fields = [
+                    k for k in wanted if found.get(k) != wanted[k] and k != "windows"
+                ]
                 if not {"start", "id", "part", "page"}.intersection(fields):
                     return f"{_name(snapshot.value)}: published {_excerpt(found, fields)}, computed {_excerpt(wanted, fields)}"
         return f"{_name(snapshot.value)}: missing"
@@ -281,7 +326,10 @@ class Auditor:
         for topic in self._outputs:
             for message in self._messages(topic):
                 value = message.value() or b""
-                if _digest(topic, message.key() or b"", _stripped(value)) not in self._published:
+                if (
+                    _digest(topic, message.key() or b"", _stripped(value))
+                    not in self._published
+                ):
                     continue
                 try:
                     found = orjson.loads(value)
@@ -293,7 +341,9 @@ class Auditor:
                     where = f"{topic}[{message.partition()}] offset {message.offset()}"
                     raise Difference(f"{where}: not a snapshot") from None
                 if known and not newer:
-                    unfounded = "published, but it does not follow from the contributions"
+                    unfounded = (
+                        "published, but it does not follow from the contributions"
+                    )
                     raise Difference(f"{_name(value)}: {unfounded}")
                 self.others += not newer
 
@@ -309,14 +359,19 @@ def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
     body = orjson.loads(snapshot.value)
     counts = histogram.exact(snapshot.key)
     # Mechanisms without running counts have no exact counts.
-    items = [[label, released, counts.get(label)] for label, released in body.get("items", [])]
+    items = [
+        [label, released, counts.get(label)]
+        for label, released in body.get("items", [])
+    ]
     names = ("histogram", "key", "epoch", "tick", "part", "page")
     line = {name: body[name] for name in names if name in body} | {"items": items}
     if "sums" in body:
         sums = histogram.exact_sums(snapshot.key, (label for label, *_ in items))
         line["sums"] = [
             [total, exact_total, mean, exact_mean]
-            for (total, mean, *_), (exact_total, exact_mean) in zip(body["sums"], sums, strict=True)
+            for (total, mean, *_), (exact_total, exact_mean) in zip(
+                body["sums"], sums, strict=True
+            )
         ]
     if "all_items" in body:
         line["all_items"] = [body["all_items"]["count"], sum(counts.values())]
@@ -363,7 +418,9 @@ def _new_file(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
 
 def _digest(topic: str, key: bytes, value: bytes) -> bytes:
     lengths = b"%d %d " % (len(topic), len(key))
-    return hashlib.blake2b(lengths + topic.encode() + key + value, digest_size=16).digest()
+    return hashlib.blake2b(
+        lengths + topic.encode() + key + value, digest_size=16
+    ).digest()
 
 
 def _stripped(value: bytes) -> bytes:

@@ -18,7 +18,8 @@ from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
 # With more epochs, the text shows only the oldest and the newest.
-OLDEST, NEWEST = 2, 8
+OLDEST = 2
+NEWEST = 8
 
 
 def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
@@ -29,8 +30,11 @@ def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
     _check_together(settings)
     with ProgressLine() as progress:
         read = [_read(one, progress) for one in settings]
-    console, topics = Console(highlight=False), [one.release_state_topic for one in settings]
-    found = spending.budget_of(*read[0]) if len(read) == 1 else spending.budget_of_all(read)
+    console = Console(highlight=False)
+    topics = [one.release_state_topic for one in settings]
+    found = (
+        spending.budget_of(*read[0]) if len(read) == 1 else spending.budget_of_all(read)
+    )
     if as_json:
         print_json(found)
     elif isinstance(found, spending.Budget):
@@ -52,7 +56,8 @@ def _read(
 
 
 def _check_together(settings: Sequence[Settings]) -> None:
-    first, named = settings[0], set[str]()
+    first = settings[0]
+    named = set[str]()
     for one in settings:
         if one.worker.name in named:
             raise SettingsError(
@@ -67,7 +72,9 @@ def _check_together(settings: Sequence[Settings]) -> None:
             )
 
 
-def show_all(budgets: spending.AllBudgets, console: Console, topics: Sequence[str]) -> None:
+def show_all(
+    budgets: spending.AllBudgets, console: Console, topics: Sequence[str]
+) -> None:
     say = Printer(console)
     for budget, topic in zip(budgets.workers, topics, strict=True):
         show(budget, console, topic)
@@ -83,11 +90,14 @@ def show_all(budgets: spending.AllBudgets, console: Console, topics: Sequence[st
 
 
 def show(budget: spending.Budget, console: Console, topic: str) -> None:
-    say, worker = Printer(console), f"worker {budget.worker}"
+    say = Printer(console)
+    worker = f"worker {budget.worker}"
     if budget.state == "missing":
         missing = f"topic {topic} does not exist on this cluster"
         say.line(f"{worker}: {missing}: this worker has never run here.")
-    elif not any(one.epochs_begun for each in budget.histograms for one in each.generations):
+    elif not any(
+        one.epochs_begun for each in budget.histograms for one in each.generations
+    ):
         say.line(f"{worker}: nothing has been published yet, so nothing is spent.")
     else:
         say.line(f"{worker}: budget spent so far, from its release state", style="bold")
@@ -100,7 +110,10 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
                 _generation(one, wanted, say)
         say.line()
         say.line(f"all together, for one {budget.unit}", style="bold")
-        unlike = [f"{one.histogram} generation {one.generation}" for one in budget.not_in_total]
+        unlike = [
+            f"{one.histogram} generation {one.generation}"
+            for one in budget.not_in_total
+        ]
         _total(budget.total, unlike, budget.unit, say)
         if budget.person:
             say.line()
@@ -120,25 +133,38 @@ def _generation(one: spending.Generation, wanted: int | None, say: Printer) -> N
         status = f"ends when the worker starts with these settings, which have generation {wanted}"
         if wanted is None:
             status = "not in the settings: no worker starts until it is put back, or ended by `quietcount retire`"
-    say.line(f"generation {one.generation}: {one.mechanism}, {status}; topic {one.topic}", 2)
+    say.line(
+        f"generation {one.generation}: {one.mechanism}, {status}; topic {one.topic}", 2
+    )
     price = f"epsilon {one.epsilon!r}, delta {one.delta!r}, rho {one.rho!r}"
     if not one.epochs_begun or one.charged is None:
         cost = f"An epoch costs one {one.unit}: {price}"
         say.line(f"no tick published, so nothing is spent. {cost}", 4)
         return
-    length = f"{one.horizon:,} ticks of {format_duration(one.tick_ms)}" if one.horizon else "no end"
-    say.line(f"an epoch ({length}) costs one {one.unit}, in full from its first tick: {price}", 4)
+    length = (
+        f"{one.horizon:,} ticks of {format_duration(one.tick_ms)}"
+        if one.horizon
+        else "no end"
+    )
+    say.line(
+        f"an epoch ({length}) costs one {one.unit}, in full from its first tick: {price}",
+        4,
+    )
     headings = ("epoch", "ticks published", "of", "mechanism id")
     say.table(headings, list(_rows(one)), left=(3,), indent=4)
     begun = f"{plural(one.epochs_begun, 'epoch')} begun, {one.ticks:,} ticks published"
-    say.line(f"{begun}, from {_time(one.published_from)} to {_time(one.published_to)}", 4)
+    say.line(
+        f"{begun}, from {_time(one.published_from)} to {_time(one.published_to)}", 4
+    )
     if one.unit == "event":
         say.line("charged to one event: one epoch, since it falls in one", 4)
     else:
         charged = f"charged to one {one.unit}, who may be in all of them"
         say.line(f"{charged}: {_figures(one.charged)}", 4)
     if one.mechanism == "pay_what_you_get":
-        say.line("labels and queries left unused in an epoch are charged all the same", 4)
+        say.line(
+            "labels and queries left unused in an epoch are charged all the same", 4
+        )
 
 
 def _rows(one: spending.Generation) -> Iterator[Sequence[str]]:
@@ -158,10 +184,14 @@ def _rows(one: spending.Generation) -> Iterator[Sequence[str]]:
     yield from rows[-NEWEST:]
 
 
-def _total(total: spending.Total | None, outside: Sequence[str], unit: str, say: Printer) -> None:
+def _total(
+    total: spending.Total | None, outside: Sequence[str], unit: str, say: Printer
+) -> None:
     if total is None and outside:
         unlike = ", ".join(outside)
-        say.line(f"no total can be stated for one {unit}: {unlike} protected another unit", 2)
+        say.line(
+            f"no total can be stated for one {unit}: {unlike} protected another unit", 2
+        )
         return
     if total is None:
         say.line("nothing has been published yet, so nothing is spent", 2)
@@ -170,7 +200,9 @@ def _total(total: spending.Total | None, outside: Sequence[str], unit: str, say:
     say.line(f"{_figures(total)}{nothing}", 2, style="bold")
     for warning in cautions(total.epsilon, total.delta, total.unit):
         say.line(f"WARNING: {warning}", 2, style="bold red")
-    who = f" (stream key {total.key!r}, which pays most)" if total.key is not None else ""
+    who = (
+        f" (stream key {total.key!r}, which pays most)" if total.key is not None else ""
+    )
     say.line(f"one {total.unit} counts in at most{who}: {_parts(total.parts)}", 2)
     if len(total.parts) > 1 or total.parts[0].epochs > 1:
         summed = _number(total.epsilon_of_the_sum)
@@ -210,7 +242,9 @@ def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
         epsilon = "no promise" if one.epsilon is None else f"epsilon {one.epsilon:.9g}"
         verdict = "fits" if one.fits else "does not fit: the worker ends before it"
         epoch = f"epoch {one.epoch:,}{begins}"
-        say.line(f"next of {one.histogram}: {epoch}, which makes {epsilon}: {verdict}", 2)
+        say.line(
+            f"next of {one.histogram}: {epoch}, which makes {epsilon}: {verdict}", 2
+        )
     if left.outlook is not None:
         _outlook(left.outlook, say)
     if left.other_workers:
@@ -220,7 +254,10 @@ def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
 
 def _outlook(outlook: Outlook, say: Printer) -> None:
     if outlook.until is None:
-        say.line("the worker may run on without end: no period will come above the ceiling", 2)
+        say.line(
+            "the worker may run on without end: no period will come above the ceiling",
+            2,
+        )
         for one in outlook.seconds:
             second = f"a second histogram like {one.histogram} beside it"
             if one.epsilon is None:
@@ -237,7 +274,9 @@ def _outlook(outlook: Outlook, say: Printer) -> None:
             say.line(f"the worker may not run on: {said}", 2)
         else:
             ends = f"it ends before epoch {outlook.epoch:,} of {outlook.histogram}"
-            say.line(f"the worker may run on until {within}: {ends}, which does not fit", 2)
+            say.line(
+                f"the worker may run on until {within}: {ends}, which does not fit", 2
+            )
     say.line(
         "that is if the histograms of these settings all run on, and no other worker begins an epoch",
         2,

@@ -99,12 +99,15 @@ def _fast_compiler() -> Iterator[None]:
     from numba.core.targetconfig import TargetConfig
 
     config = cast(Any, TargetConfig)
-    own, defaults = config.values, dict[object, dict[str, object]]()
+    own = config.values
+    defaults = dict[object, dict[str, object]]()
 
     def values(flags: Any) -> object:
         kind = type(flags)
         if kind not in defaults:
-            defaults[kind] = {name: option.default for name, option in kind.options.items()}
+            defaults[kind] = {
+                name: option.default for name, option in kind.options.items()
+            }
         return defaults[kind] | flags._values
 
     on = gc.isenabled()
@@ -137,11 +140,19 @@ def _compile_share() -> None:
     data = b"".join(_events())
     ends = np.cumsum([len(event) for event in _events()])
     places = np.stack((np.concatenate(([0], ends[:-1])), ends), axis=1)
-    shape = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user")
-    list(Json(EventReader(shape).layout.tree).scan(np.frombuffer(data, dtype=np.uint8), places))
+    shape = shape_of(
+        EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user"
+    )
+    list(
+        Json(EventReader(shape).layout.tree).scan(
+            np.frombuffer(data, dtype=np.uint8), places
+        )
+    )
     # A sketch fed more items than it has counters, including an item that takes all rounds.
     labels = [b"a", b"b", b"c"]
-    Sketch(1).feed(batch(_KEY.tags("", labels), Texts.of(labels), np.array([1, 2, ROUNDS + 1])))
+    Sketch(1).feed(
+        batch(_KEY.tags("", labels), Texts.of(labels), np.array([1, 2, ROUNDS + 1]))
+    )
     _compile_noise()
     if _with_formats():
         _compile_protobuf()
@@ -155,7 +166,9 @@ def _with_formats() -> bool:
 class _Unscanned(Json):
     """JSON format that leaves every record to the general reader."""
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
+    def scan(
+        self, data: Bytes, values: Longs, plain: Bools | None = None
+    ) -> Iterator[FieldSpans]:
         yield FieldSpans.declined(data, len(values), self.decoder(data, values))
 
 
@@ -165,7 +178,12 @@ def _events() -> list[bytes]:
     shapes: list[object] = ["a", ["a", "b"], {"a": 1, "b": 2}, many, ["\u00e4\n"]]
     events = []
     for i in range(_EVENTS):
-        about = {"key": f"k{i % 3}", "user": f"u{i % 7}", "ts": _BEGIN_MS + i * 100, "n": i % 11}
+        about = {
+            "key": f"k{i % 3}",
+            "user": f"u{i % 7}",
+            "ts": _BEGIN_MS + i * 100,
+            "n": i % 11,
+        }
         events.append(json.dumps(about | {"items": shapes[i % len(shapes)]}).encode())
     # A duplicate name.
     events[0] = events[0][:-1] + b', "ts": %d}' % _BEGIN_MS
@@ -173,15 +191,22 @@ def _events() -> list[bytes]:
 
 
 def _compile_noise() -> None:
-    one, words = np.zeros(1, dtype=np.int64), np.zeros((1, 2), dtype=np.uint64)
-    fixed_words, first = readonly_contiguous(words), readonly_contiguous(words[0])
+    one = np.zeros(1, dtype=np.int64)
+    words = np.zeros((1, 2), dtype=np.uint64)
+    fixed_words = readonly_contiguous(words)
+    first = readonly_contiguous(words[0])
     number_blocks.xor(fixed_words, words, words)
-    widths: tuple[number_blocks.Narrow, ...] = (np.zeros(1, np.int16), np.zeros(1, np.int32))
+    widths: tuple[number_blocks.Narrow, ...] = (
+        np.zeros(1, np.int16),
+        np.zeros(1, np.int32),
+    )
     for noise in widths:
         table = readonly_contiguous(noise), np.uint64(48), -1
         number_blocks.look_up(*table, first, first, 0, fixed_words, noise)
     for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
-        number_blocks.find_shown(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
+        number_blocks.find_shown(
+            one, one, sums, 0, True, one.copy(), one.copy(), one.copy()
+        )
     number_blocks.mark_blocks(readonly_contiguous(one), 10, np.zeros(1, dtype=np.bool_))
     stream = NoiseKey(bytes(ROOT_BYTES)).stream(bytes(MECHANISM_ID_BYTES))
     for kind in ("lifted", "tree"):
@@ -209,19 +234,29 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
     store = Store(None, Changelog("state", 0)).open()
     all_shapes = (("key", "ts", "user"), ("$key", None, "$key"), ("$all", "ts", "user"))
     for key, timestamp, user in all_shapes:
-        batches, partition = RecordSet(bytes(builder.build())), TopicPartition("t", 0)
-        response = PartitionRecords(partition, batches, None, 0, None, None, True, READ_COMMITTED)
+        batches = RecordSet(bytes(builder.build()))
+        partition = TopicPartition("t", 0)
+        response = PartitionRecords(
+            partition, batches, None, 0, None, None, True, READ_COMMITTED
+        )
         [fetched] = ColumnRecords.of(response).take(0, _EVENTS).parts()
         records = fetched.records
-        events_section = EventsSettings(topic="t", key=key, items="items", timestamp=timestamp)
+        events_section = EventsSettings(
+            topic="t", key=key, items="items", timestamp=timestamp
+        )
         shape = shape_of(events_section, user)
-        users, events = UserReader(shape, max_bytes=1_000_000), EventReader(shape)
-        sent_on = users.read(records, 1 << 62, form(users.tree), form(events.layout.tree))
+        users = UserReader(shape, max_bytes=1_000_000)
+        events = EventReader(shape)
+        sent_on = users.read(
+            records, 1 << 62, form(users.tree), form(events.layout.tree)
+        )
         partitions_of(sent_on.data, sent_on.users, 3)
         restore_originals(records, user_is_key=user == RECORD_KEY)
         for partitioner in PARTITIONERS:
             placement = Placement(partitioner, 0, [(0, 1)])
-            reader = SourceReader(events, {"": None}, placement, form(events.layout.tree))
+            reader = SourceReader(
+                events, {"": None}, placement, form(events.layout.tree)
+            )
             intake = Intake(lanes, 0, _KEY, store)
             sequences = [0, 0]
             for part in (records, records.part(0, _EVENTS // 2)):
@@ -229,7 +264,11 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
                 intake.add(found)
                 store.write(intake.user_changes(), 0)
                 messages = intake.commit(source=0, sequences=sequences, offset=0)
-                sections = [one for _, sent in messages for one in decode(sent.encoded()).sections]
+                sections = [
+                    one
+                    for _, sent in messages
+                    for one in decode(sent.encoded()).sections
+                ]
                 _require(bool(sections))
                 for section in sections:
                     section.contributions()
@@ -262,14 +301,18 @@ def _longs(rows: int, columns: int) -> NDArray[np.int64]:
 
 def _compile_avro() -> None:
     data, roots = _bytes_and_roots()
-    log, stack = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_scanner.FRAME))
+    log, stack = (
+        np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_scanner.FRAME)
+    )
     columns = _longs(1, avro_scanner.COLUMNS)
     program = avro_scanner.Program(columns, roots, _longs(1, 3), _longs(1, 4))
-    scan, number = avro_scanner.Scan(data, 0, program, stack), np.zeros(1, dtype=np.int64)
+    scan = avro_scanner.Scan(data, 0, program, stack)
+    number = np.zeros(1, dtype=np.int64)
     avro_scanner.scan_record(scan, 0, 0, 0, log, 0)
     avro_scanner.scan_all(scan, _longs(1, 2), roots, 0, number, log)
     zigzag(data, 0, 1)
-    pairs, values = np.zeros((1, 2), dtype=np.int64), readonly_contiguous(np.array([[0, 8]]))
+    pairs = np.zeros((1, 2), dtype=np.int64)
+    values = readonly_contiguous(np.array([[0, 8]]))
     for named in (False, True):
         parse_headers(data, values, named, _longs(0, 2), 0, pairs, pairs.copy(), number)
 
@@ -288,7 +331,9 @@ def _compile_protobuf() -> None:
 
 
 def _bytes_and_roots() -> tuple[Bytes, Longs]:
-    return np.frombuffer(bytes(8), dtype=np.uint8), readonly_contiguous(np.zeros(1, dtype=np.int64))
+    return np.frombuffer(bytes(8), dtype=np.uint8), readonly_contiguous(
+        np.zeros(1, dtype=np.int64)
+    )
 
 
 def _settings(unit: str) -> Settings:

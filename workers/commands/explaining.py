@@ -65,10 +65,16 @@ def rows(heading: str, guide: str) -> list[list[str]]:
     level = len(heading) - len(heading.lstrip("#"))
     pattern = rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)"
     [section] = re.findall(pattern, guide, re.MULTILINE | re.DOTALL)
-    lines = [line.strip("|").split(" | ") for line in section.splitlines() if line[:2] == "| "]
+    lines = [
+        line.strip("|").split(" | ")
+        for line in section.splitlines()
+        if line[:2] == "| "
+    ]
     found = [[cell.strip() for cell in line] for line in lines]
     headings = ("symptom", "code", "reason")
-    return [row for row in found if not set(row[0]) <= set("-| ") and row[0] not in headings]
+    return [
+        row for row in found if not set(row[0]) <= set("-| ") and row[0] not in headings
+    ]
 
 
 def patterns(row: list[str]) -> list[str]:

@@ -16,7 +16,10 @@ EXIT_FENCED = 75
 EXIT_INTERRUPTED = 130
 
 # Checked only if a command has already loaded the module.
-KAFKA_ERRORS = (("confluent_kafka", "KafkaException"), ("aiokafka.errors", "KafkaError"))
+KAFKA_ERRORS = (
+    ("confluent_kafka", "KafkaException"),
+    ("aiokafka.errors", "KafkaError"),
+)
 
 
 def log(text: str) -> None:
@@ -32,7 +35,9 @@ def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) 
     if isinstance(error, QuietcountError):
         say(_one_line(error))
         return EXIT_FENCED if isinstance(error, Fenced) else EXIT_EXPECTED
-    kinds = (getattr(sys.modules.get(module), name, ()) for module, name in KAFKA_ERRORS)
+    kinds = (
+        getattr(sys.modules.get(module), name, ()) for module, name in KAFKA_ERRORS
+    )
     if isinstance(error, tuple(kinds)) and (text := _kafka_text(error)) is not None:
         say(f"Kafka: {text}")
         return EXIT_EXPECTED
@@ -53,7 +58,8 @@ def _kafka_text(error: Exception) -> str | None:
     from workers.kafka.clients import text_of
     from workers.kafka.verdicts import Verdict, verdict_of
 
-    verdict, text = verdict_of(error), text_of(error) or type(error).__name__
+    verdict = verdict_of(error)
+    text = text_of(error) or type(error).__name__
     if verdict is Verdict.FORBIDDEN:
         return f"{text.rstrip('.')}. See deploy/acls.md for the rights that are needed"
     return None if verdict is Verdict.BUG else text

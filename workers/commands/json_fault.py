@@ -10,7 +10,8 @@ from workers.events.formats.wire import HEADER
 from workers.settings.settings import Settings
 
 NOT_JSON = "not JSON"
-_BEFORE, _AFTER = 40, 20
+_BEFORE = 40
+_AFTER = 20
 _BYTE = re.compile(r"(.*) \(byte ([0-9]+)\)")
 _MARK = b"\xef\xbb\xbf"
 

@@ -11,7 +11,9 @@ from workers.settings.files import KEY_BYTES
 def new_key(path: Path) -> str:
     """Write 32 random bytes to a new file that only its owner can access; return a message."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+        )
     except FileExistsError:
         remedy = "a key is never overwritten: choose another name"
         raise SettingsError(f"{path}: exists already, and {remedy}") from None

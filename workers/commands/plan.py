@@ -12,7 +12,12 @@ from workers.settings.settings import Settings
 
 
 def show_plan(
-    settings: Settings, *, as_json: bool, report: Path | None, since: Settings | None, force: bool
+    settings: Settings,
+    *,
+    as_json: bool,
+    report: Path | None,
+    since: Settings | None,
+    force: bool,
 ) -> int:
     """Print the plan; write pages to the directory `report`, if given: the promise, and charts.
 

@@ -62,7 +62,8 @@ class ReasonCounts:
         self.number += 1
         self.sent += was_sent
         self.cut += reject.truncated
-        self.first_ms, self.last_ms = min(self.first_ms, at_ms), max(self.last_ms, at_ms)
+        self.first_ms = min(self.first_ms, at_ms)
+        self.last_ms = max(self.last_ms, at_ms)
         self.topics.add(reject.topic)
 
 
@@ -105,7 +106,8 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
 RECORDS_MAX = 1_000
 BYTES_MAX = 16 << 20
 # How long Kafka may not answer; checks further apart than the pause belong to separate waits.
-_PATIENCE_S, _PAUSE_S = 120.0, 10.0
+_PATIENCE_S = 120.0
+_PAUSE_S = 10.0
 _JSON = JsonDecoder(Node())
 
 
@@ -154,11 +156,15 @@ class _CommandOwner:
         )
 
 
-def retry_rejects(settings: Settings, connection: Connection, wanted: Wanted) -> RetryCounts:
+def retry_rejects(
+    settings: Settings, connection: Connection, wanted: Wanted
+) -> RetryCounts:
     """Resend `wanted` rejects accepted now; raise Fenced if another run began (sent ones stay)."""
-    acceptable, outcome = _AcceptanceFilter(settings, connection), RetryCounts()
+    acceptable = _AcceptanceFilter(settings, connection)
+    outcome = RetryCounts()
     partitions = partitions_of(settings, connection)
-    name, state = f"{settings.worker.name}-rejects-retry", (settings.rejects_topic, 0)
+    name = f"{settings.worker.name}-rejects-retry"
+    state = (settings.rejects_topic, 0)
     transactions = Transactions(connection, name, state, _CommandOwner())
     # End the transaction of a killed run; only then is it settled what that run sent.
     transactions.take_over()
@@ -169,7 +175,9 @@ def retry_rejects(settings: Settings, connection: Connection, wanted: Wanted) ->
                 if good:
                     offsets = [offset for offset, _ in good]
                     listing = resent_listing(settings.rejects_topic, partition, offsets)
-                    transactions.run([*(resent_record(reject) for _, reject in good), listing], [])
+                    transactions.run(
+                        [*(resent_record(reject) for _, reject in good), listing], []
+                    )
                     outcome.sent += len(good)
     finally:
         transactions.close()
@@ -177,13 +185,18 @@ def retry_rejects(settings: Settings, connection: Connection, wanted: Wanted) ->
 
 
 def resent_listing(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
-    return Outgoing(topic, partition, None, json.dumps(offsets).encode(), [(RETRIED, b"true")])
+    return Outgoing(
+        topic, partition, None, json.dumps(offsets).encode(), [(RETRIED, b"true")]
+    )
 
 
 def resent_record(reject: Rejected) -> Outgoing:
     origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
-    headers = [header for header in reject.headers if header[0] != RETRY] + [(RETRY, origin)]
-    place, content = (reject.topic, reject.partition), (reject.key, reject.value)
+    headers = [header for header in reject.headers if header[0] != RETRY] + [
+        (RETRY, origin)
+    ]
+    place = (reject.topic, reject.partition)
+    content = (reject.key, reject.value)
     return Outgoing(*place, *content, headers, reject.time_ms)
 
 
@@ -209,14 +222,16 @@ def _chunks(
         nbytes += len(reject.value or b"") + len(reject.key or b"")
         if len(chunk) >= RECORDS_MAX or nbytes >= BYTES_MAX:
             yield chunk
-            chunk, nbytes = [], 0
+            chunk = []
+            nbytes = 0
     if chunk:
         yield chunk
 
 
 class _AcceptanceFilter:
     def __init__(self, settings: Settings, connection: Connection) -> None:
-        self._settings, self._reader = settings, reader_of(settings)
+        self._settings = settings
+        self._reader = reader_of(settings)
         self._formats = RecordFormats(settings, self._reader)
         produced = check_events(settings, connection, as_produced=True)
         sources = *produced, *partitions_by_user(settings, connection)
@@ -243,7 +258,8 @@ class _AcceptanceFilter:
 
     def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
         if log not in self._readers:
-            partition, partitions = log[1], self._sources[log].topic.partitions
+            partition = log[1]
+            partitions = self._sources[log].topic.partitions
             of = self._settings, self._reader, partition, partitions
             self._readers[log] = source_reader_of(*of, self._formats.make())
         records = Records.of(
@@ -251,7 +267,8 @@ class _AcceptanceFilter:
             [record_key(self._settings, reject) for reject in rejects],
             [reject.time_ms for reject in rejects],
         )
-        now, most = time.time_ns() // 1_000_000, self._settings.max_behind_ms
+        now = time.time_ns() // 1_000_000
+        most = self._settings.max_behind_ms
         # Resent records go to the end, where the clock has moved the watermark.
         watermark = now - self._settings.events.grace_ms
         accepted: list[int] = []
@@ -284,9 +301,12 @@ def _decoded(settings: Settings, reject: Rejected) -> object:
     return None
 
 
-def list_rejects(settings: Settings, *, reason: str | None, show: int | None, retry: bool) -> int:
+def list_rejects(
+    settings: Settings, *, reason: str | None, show: int | None, retry: bool
+) -> int:
     """List rejects whose reason contains `reason`, print up to `show` of them, and resend them."""
-    say, connection = Printer(Console(highlight=False)), connection_of(settings)
+    say = Printer(Console(highlight=False))
+    connection = connection_of(settings)
 
     def wanted(text: str) -> bool:
         return reason is None or reason in text
@@ -301,10 +321,14 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
     number = 0
     with ProgressLine() as progress:
         for partition in range(partitions_of(settings, connection)):
-            for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
+            for message, reject, was_sent in _wanted(
+                connection, settings, partition, wanted
+            ):
                 counts[reject.reason].add(reject, message.timestamp()[1], was_sent)
                 if reject.reason == NOT_DECLARED:
-                    undeclared.add(record_key(settings, reject), _decoded(settings, reject))
+                    undeclared.add(
+                        record_key(settings, reject), _decoded(settings, reject)
+                    )
                 if not was_sent and len(shown) < (show or 0):
                     shown.append(reject)
                 number += 1
@@ -314,23 +338,32 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
         of_reason = "" if reason is None else f" with a reason that holds {reason!r}"
         say.line(f"topic {settings.rejects_topic}: no rejects{of_reason}.")
         return 0
-    say.line(f"topic {settings.rejects_topic}: {plural(number, 'reject')}", style="bold")
+    say.line(
+        f"topic {settings.rejects_topic}: {plural(number, 'reject')}", style="bold"
+    )
     for text, one in sorted(counts.items(), key=lambda reason: -reason[1].number):
         say.line(f"{text}: {one.number:,}", 2)
         topics = ", ".join(sorted(one.topics))
-        say.line(f"{iso_time(one.first_ms)} to {iso_time(one.last_ms)}, from {topics}", 6)
+        say.line(
+            f"{iso_time(one.first_ms)} to {iso_time(one.last_ms)}, from {topics}", 6
+        )
         if text == NOT_DECLARED:
             for line in undeclared.lines():
                 say.line(line, 6)
         if one.sent:
             say.line(f"{one.sent:,} sent back", 6)
         if one.cut:
-            say.line(f"{one.cut:,} not whole, as the record was too long: cannot be sent back", 6)
+            say.line(
+                f"{one.cut:,} not whole, as the record was too long: cannot be sent back",
+                6,
+            )
     if show is not None:
         say.line()
         first = f"The first {len(shown):,} that were not sent back."
         say.line(f"{first} Exact: for the operator only.", style="bold")
-        by_record_key = any(view.key == RECORD_KEY for view in settings.shape.views.values())
+        by_record_key = any(
+            view.key == RECORD_KEY for view in settings.shape.views.values()
+        )
         for reject in shown:
             place = f"{reject.topic}[{reject.partition}] offset {reject.offset:,}"
             say.line(f"{place}, {iso_time(reject.time_ms)}: {reject.reason}", 2)
@@ -350,14 +383,18 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
 
 def _print_retry(outcome: RetryCounts, say: Printer) -> None:
     sent = plural(outcome.sent, "record")
-    say.line(f"sent back: {sent}, to the topics and partitions they came from", style="bold")
+    say.line(
+        f"sent back: {sent}, to the topics and partitions they came from", style="bold"
+    )
     if outcome.sent:
         say.line(
             "a worker counts each in the tick that is open when it reads it, "
             "if its own tick is closed by then",
             2,
         )
-        say.line("a worker that still runs with other settings may reject them again", 2)
+        say.line(
+            "a worker that still runs with other settings may reject them again", 2
+        )
     for number, text in (
         (outcome.refused, "would not be accepted now, and stay"),
         (outcome.cut, "not whole, as the record was too long: cannot be sent back"),

@@ -25,7 +25,14 @@ from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
 from workers.replay.backtest.measure import SUMS
 from workers.replay.backtest.recommend import recommend
-from workers.replay.backtest.results import Outcome, Tables, by_histogram, prepare, read, write
+from workers.replay.backtest.results import (
+    Outcome,
+    Tables,
+    by_histogram,
+    prepare,
+    read,
+    write,
+)
 from workers.replay.backtest.sweep import Backtest, Pool, processes_for
 from workers.replay.gaps import gap_remarks
 from workers.replay.interrupts import Interrupts
@@ -82,7 +89,9 @@ def replay_events(
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
     with Interrupts() as interrupts:
-        backtest = None if options is None else BacktestRun(options, settings, key, snapshots)
+        backtest = (
+            None if options is None else BacktestRun(options, settings, key, snapshots)
+        )
         read = settings if backtest is None else backtest.settings
         with (
             backtest or nullcontext(),
@@ -103,7 +112,9 @@ def replay_events(
             for note in events.notes():
                 progress.print(f"replay: {note}")
             if not summary.events and not summary.partial:
-                _refuse_empty(summary, events, source is None, measured=backtest is not None)
+                _refuse_empty(
+                    summary, events, source is None, measured=backtest is not None
+                )
             if not summary.partial or summary.snapshots:
                 output.close(partial=summary.partial)
             for line in report(summary, events.word, events.places):
@@ -114,13 +125,21 @@ def replay_events(
                 for line in backtest.write(summary, events.word):
                     progress.print(line)
             if summary.partial:
-                progress.print(_stopped(summary, output.place, measured=backtest is not None))
+                progress.print(
+                    _stopped(summary, output.place, measured=backtest is not None)
+                )
         if interrupts.pressed is None:
             return 0
-        return EXIT_TERMINATED if interrupts.pressed is signal.SIGTERM else EXIT_INTERRUPTED
+        return (
+            EXIT_TERMINATED
+            if interrupts.pressed is signal.SIGTERM
+            else EXIT_INTERRUPTED
+        )
 
 
-def _refuse_empty(summary: Summary, source: Source, of_topic: bool, *, measured: bool) -> None:
+def _refuse_empty(
+    summary: Summary, source: Source, of_topic: bool, *, measured: bool
+) -> None:
     """Refuse a source without events, unless it is a file whose rejected lines are listed.
 
     A topic is refused even if records were rejected: without a time they may lie outside the range.
@@ -177,7 +196,9 @@ def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[
         yield f"  ... (the first {REJECTS_LISTED} are listed)"
 
 
-def empty_runs(summary: Summary, histograms: Sequence[HistogramConfig]) -> Iterator[str]:
+def empty_runs(
+    summary: Summary, histograms: Sequence[HistogramConfig]
+) -> Iterator[str]:
     """Yield remarks on long runs of ticks without events, in which all is published as well."""
     if summary.times is None:
         return
@@ -244,7 +265,9 @@ class Output:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise SettingsError(f"--snapshots {self._name}: {error.strerror}") from error
+            raise SettingsError(
+                f"--snapshots {self._name}: {error.strerror}"
+            ) from error
 
     def close(self, *, partial: bool) -> None:
         """Give the file its name; a `partial` one (ticks missing) never replaces an older file."""
@@ -259,7 +282,8 @@ class Output:
                     path = path.with_name(path.name + ".partial")
                 self._file.close()
                 os.replace(self._part, path)
-                self.place, self._part = str(path), None
+                self.place = str(path)
+                self._part = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,10 +300,16 @@ class BacktestRun:
     """The runs of a backtest, and its results; leaving the context ends its processes."""
 
     def __init__(
-        self, options: BacktestOptions, settings: Settings, key: NoiseKey, snapshots: str | None
+        self,
+        options: BacktestOptions,
+        settings: Settings,
+        key: NoiseKey,
+        snapshots: str | None,
     ) -> None:
         if options.vary and snapshots is not None:
-            refusal = "--snapshots writes those of one run, so it cannot be used with --vary"
+            refusal = (
+                "--snapshots writes those of one run, so it cannot be used with --vary"
+            )
             raise SettingsError(refusal)
         self._options = options
         self._grid = make_grid(settings, options.config, options.vary)
@@ -311,7 +341,8 @@ class BacktestRun:
         yield f"{combinations}, {self._number:,} runs with their seeds"
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
-        begun, directory = time.perf_counter(), self._options.report
+        begun = time.perf_counter()
+        directory = self._options.report
         write(directory, self.runs.results(summary, word, self._grid.left_out))
         yield from table(read(directory))
         from workers.replay.report.report import write_report
@@ -335,7 +366,9 @@ def table(tables: Tables) -> Iterator[str]:
 def _row(outcome: Outcome) -> dict[str, str]:
     of = outcome.row
     row = {"run": str(of.run), "mechanism": of.mechanism, "epsilon": f"{of.epsilon:g}"}
-    row |= {name: value or "-" for name, value in outcome.varied.items() if name not in row}
+    row |= {
+        name: value or "-" for name, value in outcome.varied.items() if name not in row
+    }
     of_sums = [metric for metric in SUMS if metric in outcome.metrics]
     for metric in (*METRICS_SHOWN, *of_sums):
         row[metric] = "-"
@@ -350,4 +383,6 @@ def _aligned(rows: Sequence[dict[str, str]]) -> Iterator[str]:
     lines = [names, *([row.get(name, "-") for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
     for line in lines:
-        yield "  " + "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
+        yield "  " + "  ".join(
+            text.rjust(width) for text, width in zip(line, widths, strict=True)
+        )

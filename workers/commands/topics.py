@@ -35,8 +35,11 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     connection = connection_of(settings)
     found = inspect_topics(settings, connection)
     if create and not events_topic and not found.existing.keys() >= set(found.events):
-        found = inspect_topics(settings, connection, topics.default_partitions(connection))
-    plan, existing = found.plan, found.existing
+        found = inspect_topics(
+            settings, connection, topics.default_partitions(connection)
+        )
+    plan = found.plan
+    existing = found.existing
     for topic in topics.missing(plan, existing) if events_topic else ():
         if topic.purpose == topics.EVENTS:
             number = plural(topic.partitions, "partition")
@@ -54,7 +57,9 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     # Others created some meanwhile.
     if create and len(created) < len(topics.missing(wanted, existing)):
         existing = inspect_topics(settings, connection).existing
-    absent = [topic for topic in topics.missing(plan, existing) if topic.name not in created]
+    absent = [
+        topic for topic in topics.missing(plan, existing) if topic.name not in created
+    ]
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
     _print(plan, existing, created, may_be_public=outputs)
     wrong = topics.find_problems(plan, existing)
@@ -79,7 +84,9 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     return EXIT_MISSING if own or (absent and not create) else 0
 
 
-def _no_events(topic: topics.Topic, plan: Sequence[topics.Topic], connection: Connection) -> str:
+def _no_events(
+    topic: topics.Topic, plan: Sequence[topics.Topic], connection: Connection
+) -> str:
     ours = {topic.name for topic in plan}
     others = [name for name in topics.partition_counts(connection) if name not in ours]
     near = get_close_matches(topic.name, others, n=1)
@@ -97,8 +104,18 @@ def _print(
     may_be_public: set[str],
 ) -> None:
     table = Table(box=None, pad_edge=False)
-    for heading in ("topic", "state", "partitions", "cleanup", "retention", "holds", "readers"):
-        justify: Literal["right", "left"] = "right" if heading == "partitions" else "left"
+    for heading in (
+        "topic",
+        "state",
+        "partitions",
+        "cleanup",
+        "retention",
+        "holds",
+        "readers",
+    ):
+        justify: Literal["right", "left"] = (
+            "right" if heading == "partitions" else "left"
+        )
         table.add_column(heading, no_wrap=True, justify=justify)
     for topic in plan:
         here = existing.get(topic.name)
@@ -125,4 +142,8 @@ def _retention(milliseconds: str | None, cleanup: str) -> str:
         return "latest of each key"
     if milliseconds is None:
         return "the cluster's default"
-    return "forever" if int(milliseconds) == topics.INFINITE else format_duration(int(milliseconds))
+    return (
+        "forever"
+        if int(milliseconds) == topics.INFINITE
+        else format_duration(int(milliseconds))
+    )

@@ -79,15 +79,27 @@ class UndeclaredKeys:
         number = len(self._counts)
         few = "" if number <= _SHOWN else "the most frequent of "
         yield f"{few}{plural(number, f'undeclared {whose}')}: {shown_keys(self._counts)}"
-        quoted = sum(n for key, n in self._counts.items() if json_string(key) is not None)
+        quoted = sum(
+            n for key, n in self._counts.items() if json_string(key) is not None
+        )
         if quoted:
             total = self._counts.total()
-            some = "" if quoted == total else f" in {quoted:,} of {plural(total, 'record')}"
-            subject = QUOTES if self._of_records else "the keys are JSON strings, with their quotes"
+            some = (
+                ""
+                if quoted == total
+                else f" in {quoted:,} of {plural(total, 'record')}"
+            )
+            subject = (
+                QUOTES
+                if self._of_records
+                else "the keys are JSON strings, with their quotes"
+            )
             yield f"{subject}{some}: {_remedy(self._counts)}"
 
 
-def _declared(settings: Settings, shape: Shape) -> Mapping[Path | str, frozenset[str] | None]:
+def _declared(
+    settings: Settings, shape: Shape
+) -> Mapping[Path | str, frozenset[str] | None]:
     """Return the keys that count by the field they are in; None: all."""
     found: dict[Path | str, frozenset[str] | None] = {}
     for name, keys in declared_keys(settings).items():
@@ -99,7 +111,9 @@ def _declared(settings: Settings, shape: Shape) -> Mapping[Path | str, frozenset
 
 def shown_keys(counts: Counter[str]) -> str:
     """Return the most frequent keys as a settings file writes them, with their numbers."""
-    return ", ".join(f"{shown_key(key)} ({n:,})" for key, n in counts.most_common(_SHOWN))
+    return ", ".join(
+        f"{shown_key(key)} ({n:,})" for key, n in counts.most_common(_SHOWN)
+    )
 
 
 def shown_key(key: str) -> str:

@@ -78,9 +78,13 @@ def refuse_unreadable(status: int, error: BaseException | None) -> web.Response:
     if isinstance(error, BadHttpMethod):
         response = refusal(405, "read-only: GET", Allow=ALLOWED)
     elif isinstance(error, LineTooLong):
-        response = refusal(400, "the address or a header is too long: at most 8,190 bytes")
+        response = refusal(
+            400, "the address or a header is too long: at most 8,190 bytes"
+        )
     else:
-        response = refusal(status, "no readable request" if status < 500 else "internal error")
+        response = refusal(
+            status, "no readable request" if status < 500 else "internal error"
+        )
     set_headers(response)
     return response
 
@@ -115,7 +119,18 @@ CHUNK = 256 << 10
 
 HISTORY_PARAMS = {"histogram", "key", "item", "from", "to", "limit", "format"}
 NEWEST_PARAMS = {"histogram", "key", "after", "limit", "item", "top"}
-TICK_PARAMS = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top", "window", "since"}
+TICK_PARAMS = {
+    "histogram",
+    "key",
+    "at",
+    "epoch",
+    "tick",
+    "id",
+    "item",
+    "top",
+    "window",
+    "since",
+}
 
 T = TypeVar("T")
 
@@ -132,7 +147,9 @@ class BadQuery(ValueError):
 class NotYet(Exception):
     """A query about what is not read yet; the client sees the message and the nearest ticks."""
 
-    def __init__(self, message: str, nearest: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, message: str, nearest: Mapping[str, object] | None = None
+    ) -> None:
         super().__init__(message)
         self.nearest = nearest
 
@@ -202,12 +219,19 @@ def param(query: MultiMapping[str], name: str) -> str:
 
 def int_param(query: MultiMapping[str], name: str, least: int, most: int) -> int:
     text = param(query, name)
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
+    if not (
+        text.isascii()
+        and text.isdigit()
+        and len(text) < 20
+        and least <= int(text) <= most
+    ):
         raise BadQuery(f"{name}: a whole number from {least:,} to {most:,}")
     return int(text)
 
 
-def optional_int(query: MultiMapping[str], name: str, least: int, most: int) -> int | None:
+def optional_int(
+    query: MultiMapping[str], name: str, least: int, most: int
+) -> int | None:
     return int_param(query, name, least, most) if name in query else None
 
 
@@ -256,7 +280,9 @@ def items_of(query: MultiMapping[str]) -> list[str]:
 
 
 def json_of(
-    value: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
+    value: Mapping[str, object],
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
 ) -> web.Response:
     return answer(orjson.dumps(value), status, headers)
 
@@ -265,7 +291,9 @@ def answer(
     body: bytes, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
     kind = "application/json"
-    response = web.Response(body=body, status=status, content_type=kind, headers=headers)
+    response = web.Response(
+        body=body, status=status, content_type=kind, headers=headers
+    )
     if len(body) >= COMPRESS_FROM:
         response.enable_compression()
     return response
@@ -327,11 +355,18 @@ def application(
 
     async def list_histograms(request: web.Request) -> web.Response:
         for given in request.query:
-            return refusal(400, f"{given[:NAME_CHARS]}: unknown; this address takes no parameters")
+            return refusal(
+                400, f"{given[:NAME_CHARS]}: unknown; this address takes no parameters"
+            )
         await wait_until_read(hub, known)
         unread = [one for one in known if one in hub.unread and one not in hub.missing]
         listed = catalog(hub.history, histograms, words or {}, hub.missing)
-        found = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
+        found = {
+            "worker": name,
+            "now": now_ms(),
+            "state": hub.state,
+            "histograms": listed,
+        }
         found["together"] = joint_guarantee(hub.history, histograms)
         found |= {} if store is None else {"history": dict(store.state)}
         found |= further or {}
@@ -341,11 +376,21 @@ def application(
         error = f"{', '.join(unread)}: not read yet: {hub.why_unread(unread[0])}"
         return json_of({"error": error} | found, 503, RETRY_AFTER)
 
-    served = {"/api/histograms": list_histograms, "/api/snapshots": json_errors(_snapshots)}
-    served |= {"/api/stream": json_errors(_stream), "/healthz": health, "/readyz": ready}
+    served = {
+        "/api/histograms": list_histograms,
+        "/api/snapshots": json_errors(_snapshots),
+    }
+    served |= {
+        "/api/stream": json_errors(_stream),
+        "/healthz": health,
+        "/readyz": ready,
+    }
     if store is not None:
         app[STORE] = store
-        served |= {"/api/history": json_errors(_over_time), "/api/epochs": json_errors(_by_epoch)}
+        served |= {
+            "/api/history": json_errors(_over_time),
+            "/api/epochs": json_errors(_by_epoch),
+        }
     for path, handler in (served | {"/metrics": metrics}).items():
         app.router.add_get(path, handler)
     app.on_shutdown.append(close)
@@ -370,7 +415,11 @@ def _serve(page: Page) -> Handler:
         if any(tag.value == page.tag for tag in request.if_none_match or ()):
             response = web.Response(status=304, headers=headers)
         else:
-            about: Any = {"content_type": page.kind, "charset": "utf-8", "headers": headers}
+            about: Any = {
+                "content_type": page.kind,
+                "charset": "utf-8",
+                "headers": headers,
+            }
             response = web.Response(body=page.body, **about)
             response.enable_compression()
         response.etag = page.tag
@@ -380,7 +429,8 @@ def _serve(page: Page) -> Handler:
 
 
 async def _snapshots(request: web.Request) -> web.Response:
-    query, hub = request.query, request.app[HUB]
+    query = request.query
+    hub = request.app[HUB]
     if "histogram" in query:
         refuse_histogram(query["histogram"], request.app[KNOWN])
     if "window" in query or "since" in query:
@@ -390,8 +440,10 @@ async def _snapshots(request: web.Request) -> web.Response:
     refuse_unknown(query, NEWEST_PARAMS | TICK_PARAMS)
     if "epoch" in query or "id" in query:
         raise BadQuery("epoch and id: only with tick, or id with at")
-    stream, named = stream_of(query), items_of(query)
-    after, top = time_param(query, "after", 2**63 - 1), optional_int(query, "top", 1, 2**31)
+    stream = stream_of(query)
+    named = items_of(query)
+    after = time_param(query, "after", 2**63 - 1)
+    top = optional_int(query, "top", 1, 2**31)
     limit = optional_int(query, "limit", 1, SNAPSHOTS_MAX) or 100
     items = frozenset(named) if named else None
     await require_read(hub, stream.histogram)
@@ -404,7 +456,10 @@ async def _snapshots(request: web.Request) -> web.Response:
             await asyncio.sleep(0)  # cutting takes time: yield to other requests
         line = select_items(snapshot, items=items, top=top)
         lines.append(with_end_time(line, snapshot.end))
-    body = b'{"snapshots":[%s],"more":%s}' % (b",".join(lines), b"true" if more else b"false")
+    body = b'{"snapshots":[%s],"more":%s}' % (
+        b",".join(lines),
+        b"true" if more else b"false",
+    )
     return answer(body)
 
 
@@ -444,7 +499,9 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def _send(request: web.Request, response: web.StreamResponse, viewer: Viewer) -> None:
+async def _send(
+    request: web.Request, response: web.StreamResponse, viewer: Viewer
+) -> None:
     """Send events until the viewer leaves; choose each only after the previous one is sent."""
     transport = request.transport
     await response.write(b"retry: 1000\n\n")
@@ -474,7 +531,8 @@ async def _over_time(request: web.Request) -> web.StreamResponse:
 async def _by_epoch(request: web.Request) -> web.StreamResponse:
     query = request.query
     refuse_unknown(query, HISTORY_PARAMS | {"top"})
-    limit, top = optional_int(query, "limit", 1, EPOCHS_MAX), optional_int(query, "top", 1, 2**31)
+    limit = optional_int(query, "limit", 1, EPOCHS_MAX)
+    top = optional_int(query, "top", 1, 2**31)
     common = _common(request)
     top = 100 if top is None and not common["items"] else top
     return await _answer(request, EpochsQuery(**common, top=top, limit=limit or 100))
@@ -485,7 +543,9 @@ async def tick(query: MultiMapping[str], hub: Hub, store: Store | None) -> web.R
     refuse_unknown(query, TICK_PARAMS, " with at or tick")
     found, nearest = await _find(_tick_query(query), hub, store)
     if found is None:
-        return json_of({"error": "this tick is not stored", "nearest": nearest}, status=404)
+        return json_of(
+            {"error": "this tick is not stored", "nearest": nearest}, status=404
+        )
     return answer(b'{"snapshots":[%s],"more":false}' % found)
 
 
@@ -494,7 +554,8 @@ async def _shared(request: web.Request) -> web.Response:
 
     The viewers of a stream do: the page names the tick that it shows.
     """
-    kept, asked = request.app[CHANGES], tuple(request.query.items())
+    kept = request.app[CHANGES]
+    asked = tuple(request.query.items())
     store = request.app.get(STORE)
     if (task := kept.get(asked)) is None:
         made = changed(request.query, request.app[HUB], store)
@@ -505,7 +566,11 @@ async def _shared(request: web.Request) -> web.Response:
     try:
         body, status = await asyncio.shield(task)
         # The newest tick changes, and what is missing may be read yet.
-        final = status == 200 and "at" in request.query and (store is None or store.reading is None)
+        final = (
+            status == 200
+            and "at" in request.query
+            and (store is None or store.reading is None)
+        )
         keep = final and len(body) <= CHANGES_BYTES
     finally:
         if not keep and kept.get(asked) is task:
@@ -513,12 +578,15 @@ async def _shared(request: web.Request) -> web.Response:
     return answer(body, status)
 
 
-async def changed(query: MultiMapping[str], hub: Hub, store: Store | None) -> tuple[bytes, int]:
+async def changed(
+    query: MultiMapping[str], hub: Hub, store: Store | None
+) -> tuple[bytes, int]:
     """Return changes in place of counts as JSON, and the status."""
     refuse_unknown(query, TICK_PARAMS, " with window or since")
     if ("window" in query) == ("since" in query):
         raise BadQuery("window or since: one of the two")
-    stream, items = stream_of(query), frozenset(items_of(query)) or None
+    stream = stream_of(query)
+    items = frozenset(items_of(query)) or None
     top = optional_int(query, "top", 1, 2**31)
     if "at" in query or "tick" in query:
         asked = replace(_tick_query(query), items=(), top=None)
@@ -528,19 +596,26 @@ async def changed(query: MultiMapping[str], hub: Hub, store: Store | None) -> tu
         newest = hub.history.newest(stream)
         if newest is None:
             raise no_such_key(stream)
-        line, nearest = newest.json, {}
+        line = newest.json
+        nearest = {}
     if line is None:
-        return orjson.dumps({"error": "this tick is not stored", "nearest": nearest}), 404
+        return orjson.dumps(
+            {"error": "this tick is not stored", "nearest": nearest}
+        ), 404
     newer = await asyncio.to_thread(orjson.loads, line)
     if not can_subtract(newer):
         raise BadQuery(f"the counts of {newer['mechanism']} cannot be subtracted")
-    since, width = time_param(query, "since"), newer["end"] - newer["start"]
+    since = time_param(query, "since")
+    width = newer["end"] - newer["start"]
     if since is not None and since >= newer["end"]:
         raise BadQuery("since: before the end of the tick")
     window = duration_param(query, "window") if since is None else newer["end"] - since
-    older, begin_ms = None, newer["end"] - newer["tick"] * width
+    older = None
+    begin_ms = newer["end"] - newer["tick"] * width
     if (place := newer["tick"] - ticks_of(newer, window)) > 0:
-        asked = TickQuery(stream=stream, epoch=newer["epoch"], tick=place, id=newer["id"])
+        asked = TickQuery(
+            stream=stream, epoch=newer["epoch"], tick=place, id=newer["id"]
+        )
         line, nearest = await _find(asked, hub, store)
         if line is None and (before := nearest["before"]) is not None:
             # What is kept before it begins a longer window.
@@ -553,13 +628,19 @@ async def changed(query: MultiMapping[str], hub: Hub, store: Store | None) -> tu
         else:
             error = "no tick at the beginning of this window is stored"
             return orjson.dumps({"error": error, "nearest": nearest}), 404
-    found = await asyncio.to_thread(changes, newer, older, begin_ms, items=items, top=top)
+    found = await asyncio.to_thread(
+        changes, newer, older, begin_ms, items=items, top=top
+    )
     found["end_time"] = iso(found["end"])
     found["change"]["from_time"] = iso(begin_ms)
-    return await asyncio.to_thread(orjson.dumps, {"snapshots": [found], "more": False}), 200
+    return await asyncio.to_thread(
+        orjson.dumps, {"snapshots": [found], "more": False}
+    ), 200
 
 
-async def _began(stream: Stream, series: str, hub: Hub, store: Store | None) -> int | None:
+async def _began(
+    stream: Stream, series: str, hub: Hub, store: Store | None
+) -> int | None:
     """Return when a series began to count from zero; None if that is not known."""
     held = hub.history.page(stream, None, hub.history.ticks)[0]
     place = next((place for place, one in enumerate(held) if one.id == series), 0)
@@ -601,11 +682,14 @@ async def _find(
 ) -> tuple[bytes | None, dict[str, Any]]:
     """Return a tick as JSON, or None and its nearest neighbours; `NotYet` if it may be unread."""
     held = hub.history.page(asked.stream, None, hub.history.ticks)[0]
-    found = next((snapshot for snapshot in reversed(held) if _matches(snapshot, asked)), None)
+    found = next(
+        (snapshot for snapshot in reversed(held) if _matches(snapshot, asked)), None
+    )
     if found is not None:
         line = select_items(found, items=frozenset(asked.items) or None, top=asked.top)
         return with_end_time(line, found.end), {}
-    snapshot, nearest = None, _nearest(held, asked)
+    snapshot = None
+    nearest = _nearest(held, asked)
     if store is None:
         why = hub.why_unread(asked.stream.histogram)
         if why is not None:
@@ -658,7 +742,9 @@ def _not_stored(hub: Hub, stream: Stream, unread: str | None) -> Exception:
     return no_such_key(stream)
 
 
-async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.StreamResponse:
+async def _answer(
+    request: web.Request, asked: HistoryQuery | EpochsQuery
+) -> web.StreamResponse:
     store = request.app[STORE]
     wanted = param(request.query, "format") if "format" in request.query else "json"
 
@@ -671,10 +757,13 @@ async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> we
         return history_file(cursor, asked, reading, cast(Format, wanted), store.path)
 
     if wanted not in ("json", *FILE_TYPES):
-        raise BadQuery(f"format = {wanted[:NAME_CHARS]!r}: must be json, csv or parquet")
+        raise BadQuery(
+            f"format = {wanted[:NAME_CHARS]!r}: must be json, csv or parquet"
+        )
     # Asked before the query: what is read during it may be missing in the answer.
     reading = store.reading
-    hub, stream = request.app[HUB], asked.stream
+    hub = request.app[HUB]
+    stream = asked.stream
     unread = history_unread(stream, hub, store)
     try:
         if wanted == "json":
@@ -691,7 +780,10 @@ async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> we
 def _file_name(asked: HistoryQuery | EpochsQuery, wanted: str) -> str:
     """Return a name that says histogram, key and range, of characters that any system takes."""
     since, until = asked.range
-    ends = "begin" if since is None else iso(since), "now" if until is None else iso(until)
+    ends = (
+        "begin" if since is None else iso(since),
+        "now" if until is None else iso(until),
+    )
     which = ["epochs"] if isinstance(asked, EpochsQuery) else []
     parts = [
         re.sub(r"[^A-Za-z0-9._-]", "", part.replace(".000Z", "Z"))[:80]
@@ -717,16 +809,21 @@ async def _send_file(
                 await response.write(chunk)
         async with asyncio.timeout(STALLED_S):
             await response.write_eof()
-    except (OSError, TimeoutError):  # client gone, too slow, or disk error: the file is truncated
+    except (
+        OSError,
+        TimeoutError,
+    ):  # client gone, too slow, or disk error: the file is truncated
         if request.transport is not None:
             request.transport.abort()
     return response
 
 
 def _common(request: web.Request) -> dict[str, Any]:
-    query, stream = request.query, stream_of(request.query)
+    query = request.query
+    stream = stream_of(request.query)
     refuse_histogram(stream.histogram, request.app[KNOWN])
-    since, until = time_param(query, "from"), time_param(query, "to")
+    since = time_param(query, "from")
+    until = time_param(query, "to")
     if since is not None and until is not None and since >= until:
         raise BadQuery("to: larger than from")
     return {"stream": stream, "range": Range(since, until), "items": items_of(query)}
@@ -742,7 +839,9 @@ def _matches(snapshot: SeenSnapshot, asked: TickQuery) -> bool:
 
 def _nearest(held: list[SeenSnapshot], asked: TickQuery) -> dict[str, object]:
     def place(snapshot: SeenSnapshot) -> tuple[int, ...]:
-        return (snapshot.end,) if asked.at is not None else (snapshot.epoch, snapshot.tick)
+        return (
+            (snapshot.end,) if asked.at is not None else (snapshot.epoch, snapshot.tick)
+        )
 
     at = (asked.at,) if asked.at is not None else (asked.epoch or 0, asked.tick or 0)
     able = [one for one in held if asked.id in (None, one.id)]
@@ -754,4 +853,9 @@ def _nearest(held: list[SeenSnapshot], asked: TickQuery) -> dict[str, object]:
 def _named(snapshot: SeenSnapshot | None) -> dict[str, object] | None:
     if snapshot is None:
         return None
-    return {"id": snapshot.id, "epoch": snapshot.epoch, "tick": snapshot.tick, "end": snapshot.end}
+    return {
+        "id": snapshot.id,
+        "epoch": snapshot.epoch,
+        "tick": snapshot.tick,
+        "end": snapshot.end,
+    }

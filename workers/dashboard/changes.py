@@ -87,7 +87,8 @@ def changes(
     was = {} if older is None else dict(older.get("items") or ())
     missing = 0 if older is None else None
     sd, exact = _error(newer, older)
-    rows, new = [], set()
+    rows = []
+    new = set()
     for label, count in newer["items"]:
         before = was.get(label, missing)
         if before is None:
@@ -95,13 +96,19 @@ def changes(
         rows.append((label, count - (before or 0), count))
     rows.sort(key=lambda row: (-row[1], row[0]))
     left_out = ("windows", "quantiles", "all_items", "sums", "sum")
-    found = {name: newer[name] for name in newer if name not in left_out} | _of_all(newer, older)
+    found = {name: newer[name] for name in newer if name not in left_out} | _of_all(
+        newer, older
+    )
     of_sums = _of_sums(newer, older)
     if newer.get("quantiles") and sd is not None:
-        with suppress(KeyError, TypeError, ValueError):  # as another program may have written them
+        with suppress(
+            KeyError, TypeError, ValueError
+        ):  # as another program may have written them
             quantiles = [one["q"] for one in newer["quantiles"]]
             numeric = Numeric(Buckets(tuple(newer["edges"])), quantiles)
-            found["quantiles"] = numeric.fields([row[:2] for row in rows], sd)["quantiles"]
+            found["quantiles"] = numeric.fields([row[:2] for row in rows], sd)[
+                "quantiles"
+            ]
     found["total_items"] = len(rows)
     if items is not None:
         rows = [row for row in rows if row[0] in items][:top]
@@ -135,11 +142,16 @@ def _of_all(newer: Fields, older: Fields | None) -> dict[str, Any]:
     """Return the change of the count of all items, if there is one at both ends."""
     found: dict[str, Any] = {}
     with suppress(KeyError, msgspec.ValidationError):  # as above
-        now, then, sd = msgspec.convert(newer["all_items"], Total), Total(0, 0.0), None
+        now = msgspec.convert(newer["all_items"], Total)
+        then = Total(0, 0.0)
+        sd = None
         if older is not None:
             then = msgspec.convert(older["all_items"], Total)
             ticks = newer["tick"] - older["tick"]
-            sd = next((one.all_items_sd for one in _windows(newer) if one.ticks == ticks), None)
+            sd = next(
+                (one.all_items_sd for one in _windows(newer) if one.ticks == ticks),
+                None,
+            )
         sd = round(now.sd + then.sd, SD_DIGITS) if sd is None else sd
         found["all_items"] = {"count": now.count - then.count, "sd": sd}
     return found
@@ -147,14 +159,18 @@ def _of_all(newer: Fields, older: Fields | None) -> dict[str, Any]:
 
 def _of_sums(newer: Fields, older: Fields | None) -> tuple[Fields, Fields] | None:
     """Return the changes of sums by label, with their means, and the new `sum`; None: no sums."""
-    with suppress(KeyError, ValueError, OverflowError, msgspec.ValidationError):  # as above
+    with suppress(
+        KeyError, ValueError, OverflowError, msgspec.ValidationError
+    ):  # as above
         now = msgspec.convert(newer, Sums)
         found: dict[str, Any] = dict(zip(dict(now.items), now.sums, strict=True))
         if older is None:
             return found, newer["sum"]
         then = msgspec.convert(older, Sums)
         was = dict(zip(dict(then.items), then.sums, strict=True))
-        means = Means(parse_sum({"field": "sum"} | {end: newer["sum"][end] for end in _RANGE}))
+        means = Means(
+            parse_sum({"field": "sum"} | {end: newer["sum"][end] for end in _RANGE})
+        )
         errors = [(one.sd, one.sum.sd) for one in (then, now)]
         ticks = newer["tick"] - older["tick"]
         for window in _windows(newer):
@@ -162,7 +178,9 @@ def _of_sums(newer: Fields, older: Fields | None) -> tuple[Fields, Fields] | Non
                 errors = [(window.sd, window.sum_sd)]
         both = [label for label in found if label in was]
         counts = _array(dict(now.items), both) - _array(dict(then.items), both)
-        sums = np.array([found[label][0] - was[label][0] for label in both], dtype=np.float64)
+        sums = np.array(
+            [found[label][0] - was[label][0] for label in both], dtype=np.float64
+        )
         found = dict.fromkeys(found, means.unknown)
         found |= zip(both, means.changed_rows(counts, sums, errors), strict=True)
         sd = rounded_sum_sd(sum(of_sum for _, of_sum in errors))
@@ -184,4 +202,6 @@ def _error(newer: Fields, older: Fields | None) -> tuple[float | None, bool]:
             return window.sd, True
     if newer["sd"] is None or older["sd"] is None:
         return None, False
-    return round(float(newer["sd"]) + older["sd"], SD_DIGITS), False  # of integers, any length
+    return round(
+        float(newer["sd"]) + older["sd"], SD_DIGITS
+    ), False  # of integers, any length

@@ -65,7 +65,9 @@ def read_token(path: Path) -> str:
         token = read_file(path).decode("ascii").strip()
     except UnicodeDecodeError:
         token = ""
-    if len(token) < TOKEN_CHARACTERS or not all("!" <= character <= "~" for character in token):
+    if len(token) < TOKEN_CHARACTERS or not all(
+        "!" <= character <= "~" for character in token
+    ):
         raise SettingsError(
             f"{path}: a token is at least {TOKEN_CHARACTERS} ASCII characters without blanks, "
             "such as `openssl rand -hex 32` makes"
@@ -82,9 +84,16 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
     given = {name: value for name, value in document["kafka"].items() if name in read}
     kafka = kafka_of(given, base)
     histograms = document.get("histogram")
-    if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
-        raise ValueError("histogram is missing: one or more sections, each begun by [[histogram]]")
-    found = [_histogram(one, f"histogram {i}: ", worker) for i, one in enumerate(histograms, 1)]
+    if not isinstance(histograms, list) or not all(
+        isinstance(one, dict) for one in histograms
+    ):
+        raise ValueError(
+            "histogram is missing: one or more sections, each begun by [[histogram]]"
+        )
+    found = [
+        _histogram(one, f"histogram {i}: ", worker)
+        for i, one in enumerate(histograms, 1)
+    ]
     for unique in ("name", "topic"):
         values = [getattr(one, unique) for one in found]
         if twice := next((value for value in values if values.count(value) > 1), None):
@@ -107,7 +116,9 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:
     name = _value(HistogramConfig, "name", values, where)
     given = "topic" in values
-    topic = _value(HistogramConfig, "topic", values, where) if given else f"{worker}.{name}"
+    topic = (
+        _value(HistogramConfig, "topic", values, where) if given else f"{worker}.{name}"
+    )
     counted = {known: values[known] for known in ("tick", "horizon") if known in values}
     with suppress(ValueError):  # the worker reports errors
         count_ticks(counted, where)
@@ -121,14 +132,20 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
     of = values.get("sum")
     field = of.get("field") if isinstance(of, dict) else None
     words |= {"sum_field": field} if isinstance(field, str) else {}
-    return HistogramTopic(name=name, topic=topic, horizon=horizon if known else None, **words)
+    return HistogramTopic(
+        name=name, topic=topic, horizon=horizon if known else None, **words
+    )
 
 
-def _value(record: type[Checked], name: str, values: Mapping[str, Any], where: str) -> str:
+def _value(
+    record: type[Checked], name: str, values: Mapping[str, Any], where: str
+) -> str:
     rule = next(rule for rule in rules(record) if rule.name == name)
     if name not in values:
         raise ValueError(f"{where}{name} is missing: {rule.allowed}")
     try:
         return str(rule.checked(values[name]))
     except msgspec.ValidationError:
-        raise ValueError(f"{where}{name} = {display(values[name])}: {rule.allowed}") from None
+        raise ValueError(
+            f"{where}{name} = {display(values[name])}: {rule.allowed}"
+        ) from None

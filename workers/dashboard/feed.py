@@ -19,7 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from workers.dashboard.hub import TICKS, Hub
 from workers.dashboard.snapshots import InvalidSnapshot, Pages, SeenSnapshot, decode
@@ -58,8 +64,12 @@ def _refuses(error: KafkaError) -> bool:
 class Feed:
     """One consumer, used only on its own thread (`_call`); `topics` maps topics to histograms."""
 
-    def __init__(self, connection: Connection, topics: Mapping[str, str], hub: Hub) -> None:
-        self._connection, self._topics, self._hub = connection, topics, hub
+    def __init__(
+        self, connection: Connection, topics: Mapping[str, str], hub: Hub
+    ) -> None:
+        self._connection = connection
+        self._topics = topics
+        self._hub = hub
         self._pages = Pages()
         self._assigned: dict[Place, int] = {}
         self._unread: set[Place] = set()
@@ -73,7 +83,9 @@ class Feed:
     async def run(self) -> None:
         options = {"enable.partition.eof": True, "auto.offset.reset": "earliest"}
         fetching = {"fetch.wait.max.ms": 100, "queued.max.messages.kbytes": 32_768}
-        consumer = await self._consumer(**options, **fetching, error_cb=self._record_error)
+        consumer = await self._consumer(
+            **options, **fetching, error_cb=self._record_error
+        )
         try:
             await self._follow(consumer)
         finally:
@@ -132,16 +144,21 @@ class Feed:
             self._unread.update(new)
             starts = self._start_offsets(new)
             self._assigned.update(starts)
-            consumer.incremental_assign([TopicPartition(*tp, at) for tp, at in starts.items()])
+            consumer.incremental_assign(
+                [TopicPartition(*tp, at) for tp, at in starts.items()]
+            )
         present = {topic for topic, _ in found}
         return [topic for topic in self._topics if topic not in present]
 
     def _check(self, consumer: Consumer) -> None:
         for place in self._assigned:
-            consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S, cached=False)
+            consumer.get_watermark_offsets(
+                TopicPartition(*place), timeout=ANSWER_S, cached=False
+            )
 
     def _read(self, consumer: Consumer) -> tuple[list[SeenSnapshot], KafkaError | None]:
-        found, failed = [], None
+        found = []
+        failed = None
         for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
             error = message.error()
             if error is None:
@@ -162,7 +179,9 @@ class Feed:
             self._invalid += 1
             if self._invalid.bit_count() == 1:  # the first, second, fourth, ...
                 place = f"{topic}[{partition}] offset {message.offset()}"
-                logger.warning("%s: %s; skipped, %d so far", place, error, self._invalid)
+                logger.warning(
+                    "%s: %s; skipped, %d so far", place, error, self._invalid
+                )
             return None
 
     def _start_offsets(self, places: list[Place]) -> dict[Place, int]:
@@ -170,18 +189,26 @@ class Feed:
         options = {"enable.partition.eof": True, "error_cb": self._record_error}
         with closing(self._connection.consumer(**options)) as with_end:
             bounds = {
-                place: with_end.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
+                place: with_end.get_watermark_offsets(
+                    TopicPartition(*place), timeout=ANSWER_S
+                )
                 for place in places
             }
             since = self._start_times(with_end, bounds)
-            wanted = [TopicPartition(*place, time_ms) for place, time_ms in since.items()]
-            answers = with_end.offsets_for_times(wanted, timeout=ANSWER_S) if wanted else []
+            wanted = [
+                TopicPartition(*place, time_ms) for place, time_ms in since.items()
+            ]
+            answers = (
+                with_end.offsets_for_times(wanted, timeout=ANSWER_S) if wanted else []
+            )
         found = {(one.topic, one.partition): one.offset for one in answers}
         starts = {}
         for place, (low, high) in bounds.items():
             # The embedded cluster cannot look up a time and returns the end.
             offset = found.get(place, -1)
-            starts[place] = max(offset if offset < high else low, high - HISTORY_RECORDS, low)
+            starts[place] = max(
+                offset if offset < high else low, high - HISTORY_RECORDS, low
+            )
         return starts
 
     def _start_times(
@@ -192,12 +219,16 @@ class Feed:
         open_ends = {place for place, (low, high) in bounds.items() if low < high}
         if not open_ends:
             return since
-        tails = {place: max(low, high - TAIL_RECORDS) for place, (low, high) in bounds.items()}
+        tails = {
+            place: max(low, high - TAIL_RECORDS)
+            for place, (low, high) in bounds.items()
+        }
         consumer.assign([TopicPartition(*place, tails[place]) for place in open_ends])
         deadline = time.monotonic() + TAIL_S
         while open_ends and time.monotonic() < deadline and not self._halted:
             for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
-                place, error = place_of(message), message.error()
+                place = place_of(message)
+                error = message.error()
                 if error is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
                         open_ends.discard(place)
@@ -218,12 +249,17 @@ class Feed:
         self._hub.unread = frozenset(self._topics[topic] for topic, _ in self._unread)
         # What was read of a topic that is gone stays.
         seen = {topic for topic, _ in self._assigned}
-        self._hub.missing = frozenset(self._topics[topic] for topic in missing if topic not in seen)
+        self._hub.missing = frozenset(
+            self._topics[topic] for topic in missing if topic not in seen
+        )
         reading = "reading" if self._unread else "live"
-        self._set_state({"kafka": "missing", "topics": missing} if missing else {"kafka": reading})
+        self._set_state(
+            {"kafka": "missing", "topics": missing} if missing else {"kafka": reading}
+        )
 
     def _set_state(self, state: Mapping[str, object]) -> None:
-        before, after = self._hub.state["kafka"], state["kafka"]
+        before = self._hub.state["kafka"]
+        after = state["kafka"]
         # Outages are logged separately.
         if self._hub.set_state(state) and "away" not in (before, after):
             logger.info("Kafka: %s", after)
@@ -231,7 +267,8 @@ class Feed:
     def _report_error(self, error: KafkaError) -> None:
         """Log an error: librdkafka's message names brokers, topics and reasons, but no record."""
         # Only the callback gets the reason for a broker's silence.
-        cause, self._cause = self._cause or error, None
+        cause = self._cause or error
+        self._cause = None
         if _refuses(cause):
             self._set_state({"kafka": "refused"})
             logger.warning("Kafka: %s", cause.str())
@@ -251,12 +288,21 @@ class Feed:
 def partitions_of(consumer: Consumer, topics: Iterable[str]) -> list[Place]:
     # List all topics: asking for one by name may create it.
     found = consumer.list_topics(timeout=ANSWER_S).topics
-    there = [found[topic] for topic in topics if topic in found and found[topic].error is None]
-    return [(str(about.topic), partition) for about in there for partition in about.partitions]
+    there = [
+        found[topic]
+        for topic in topics
+        if topic in found and found[topic].error is None
+    ]
+    return [
+        (str(about.topic), partition)
+        for about in there
+        for partition in about.partitions
+    ]
 
 
 def place_of(message: Message) -> Place:
-    topic, partition = message.topic(), message.partition()
+    topic = message.topic()
+    partition = message.partition()
     if topic is None or partition is None:
         raise KafkaException(message.error())
     return topic, partition

@@ -58,7 +58,11 @@ def guard(host: str, token: str | None) -> Middleware:
         if local_only and _name(request.headers.get(hdrs.HOST, "")) not in names:
             why = "without a token this dashboard answers to localhost only (the Host header names another)"
             return refusal(403, why)
-        if digest and request.path.startswith(PROTECTED) and not _has_token(request, digest):
+        if (
+            digest
+            and request.path.startswith(PROTECTED)
+            and not _has_token(request, digest)
+        ):
             why = "a token is needed: Authorization: Bearer ..."
             return refusal(401, why, **{hdrs.WWW_AUTHENTICATE: "Bearer"})
         try:
@@ -68,7 +72,8 @@ def guard(host: str, token: str | None) -> Middleware:
                 raise
             if error.status == 404:
                 return refusal(
-                    404, f"not found: {request.path[:100]}; there are {_addresses(request.app)}"
+                    404,
+                    f"not found: {request.path[:100]}; there are {_addresses(request.app)}",
                 )
             return refusal(error.status, error.reason.lower())
 

@@ -30,7 +30,8 @@ class History:
     """Recent snapshots of every stream, newest last."""
 
     def __init__(self, ticks: int = TICKS, max_bytes: int = MAX_BYTES) -> None:
-        self.ticks, self._max_bytes = ticks, max_bytes
+        self.ticks = ticks
+        self._max_bytes = max_bytes
         self._of: dict[Stream, deque[SeenSnapshot]] = {}
         self._bytes: Counter[Stream] = Counter()
         self.bytes = 0
@@ -65,7 +66,9 @@ class History:
 
     def all_newest(self, after: int = 0) -> list[SeenSnapshot]:
         """Return each stream's newest snapshot numbered above `after`, in order of arrival."""
-        found = [kept[-1] for kept in self._of.values() if kept and kept[-1].number > after]
+        found = [
+            kept[-1] for kept in self._of.values() if kept and kept[-1].number > after
+        ]
         return sorted(found, key=lambda snapshot: snapshot.number)
 
     def newest_of_histograms(self) -> dict[str, SeenSnapshot]:
@@ -175,7 +178,11 @@ class Hub:
         return len(self._viewers)
 
     def publish(self, snapshots: Iterable[SeenSnapshot]) -> None:
-        changed = {snapshot.stream: None for snapshot in snapshots if self.history.add(snapshot)}
+        changed = {
+            snapshot.stream: None
+            for snapshot in snapshots
+            if self.history.add(snapshot)
+        }
         for stream in changed:
             self._events.pop(stream, None)
             for viewer in self._viewers:
@@ -204,7 +211,9 @@ class Hub:
     def waits_for_kafka(self, histograms: Iterable[str]) -> bool:
         """Return whether any of the histograms is about to be read."""
         soon = self.state["kafka"] in ("connecting", "missing", "reading")
-        return soon and any(one in self.unread and one not in self.missing for one in histograms)
+        return soon and any(
+            one in self.unread and one not in self.missing for one in histograms
+        )
 
     def set_history_state(self, state: Mapping[str, object]) -> None:
         if state != self.history_state:
@@ -216,7 +225,9 @@ class Hub:
         viewer = Viewer(wanted)
         viewer.put("state", event("state", {**self.state, "now": now_ms()}))
         if self.history_state is not None:
-            viewer.put("history", event("history", {**self.history_state, "now": now_ms()}))
+            viewer.put(
+                "history", event("history", {**self.history_state, "now": now_ms()})
+            )
         for snapshot in self.history.all_newest(self._number(last_event)):
             if wanted.holds(snapshot.stream):
                 viewer.put(snapshot.stream, self._event(snapshot.stream, wanted.top))
@@ -249,7 +260,12 @@ class Hub:
     def _number(self, last_event: str | None) -> int:
         """Return the number in an event's id; 0 if this run did not send it."""
         run, _, number = (last_event or "").partition("-")
-        ours = run == self.run and number.isascii() and number.isdigit() and len(number) < 16
+        ours = (
+            run == self.run
+            and number.isascii()
+            and number.isdigit()
+            and len(number) < 16
+        )
         return int(number) if ours else 0
 
 
@@ -280,7 +296,8 @@ def catalog(
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
     for stream in history.streams():
         keys.setdefault(stream.histogram, []).append(stream.key)
-    newest, found = history.newest_of_histograms(), []
+    newest = history.newest_of_histograms()
+    found = []
     for name, horizon in known:
         known_keys = None if name in missing else sorted(keys[name])
         about: dict[str, object] = {"histogram": name, "keys": known_keys}
@@ -306,7 +323,9 @@ def joint_guarantee(
     units = {snapshot.guarantee.unit for snapshot, _ in seen}
     promises = [snapshot.guarantee for snapshot, _ in seen]
     # Nothing published, a changed unit in the settings, or a foreign producer on the topic.
-    if len(units) != 1 or any(max(p.rho, p.epsilon) > LARGEST or p.delta > 1 for p in promises):
+    if len(units) != 1 or any(
+        max(p.rho, p.epsilon) > LARGEST or p.delta > 1 for p in promises
+    ):
         return None
     published = []
     for snapshot, horizon in seen:
@@ -318,9 +337,14 @@ def joint_guarantee(
 
 
 @lru_cache(maxsize=16)
-def _total(published: tuple[tuple[str, Guarantee, int | None], ...]) -> dict[str, object]:
+def _total(
+    published: tuple[tuple[str, Guarantee, int | None], ...],
+) -> dict[str, object]:
     charges = [
-        Charge(stated_cost(mechanism, promise.rho, promise.epsilon, promise.delta), epoch_ms)
+        Charge(
+            stated_cost(mechanism, promise.rho, promise.epsilon, promise.delta),
+            epoch_ms,
+        )
         for mechanism, promise, epoch_ms in published
     ]
     found = compose([charge.cost for charge in charges])

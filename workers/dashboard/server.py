@@ -43,18 +43,32 @@ class Dashboard:
         further: Mapping[str, object] | None = None,
     ) -> None:
         """`routes` and `further` are for the demo only."""
-        self._settings, self._host, self._port = settings, host, port
+        self._settings = settings
+        self._host = host
+        self._port = port
         self.hub = Hub()
-        histograms = [(histogram.name, histogram.horizon) for histogram in settings.histograms]
+        histograms = [
+            (histogram.name, histogram.horizon) for histogram in settings.histograms
+        ]
         topics = {histogram.topic: histogram.name for histogram in settings.histograms}
         keep = settings.history
         keep_ms = {"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms}
-        self.store = Store(settings.connection, topics, path=keep.store, keep_ms=keep_ms)
+        self.store = Store(
+            settings.connection, topics, path=keep.store, keep_ms=keep_ms
+        )
         words = {
-            one.name: {word: getattr(one, word) for word in WORDS} for one in settings.histograms
+            one.name: {word: getattr(one, word) for word in WORDS}
+            for one in settings.histograms
         }
-        access: Any = {"host": host, "token": token, "further": further, "store": self.store}
-        self._app = application(self.hub, histograms, name=settings.worker, words=words, **access)
+        access: Any = {
+            "host": host,
+            "token": token,
+            "further": further,
+            "store": self.store,
+        }
+        self._app = application(
+            self.hub, histograms, name=settings.worker, words=words, **access
+        )
         self._app.add_routes(routes)
         self._feed = Feed(settings.connection, topics, self.hub)
         self.url = ""
@@ -63,10 +77,13 @@ class Dashboard:
         """Serve until `stopped`; call `ready` once listening, or raise `SettingsError`."""
         listener = self._listen()
         self.url = url_of(self._host, listener) + "/"
-        runner = web.AppRunner(self._app, shutdown_timeout=CLOSING_S, handle_signals=False)
+        runner = web.AppRunner(
+            self._app, shutdown_timeout=CLOSING_S, handle_signals=False
+        )
         await runner.setup()
         server = await listen(runner, listener, refuse_unreadable)
-        feed, waiting = asyncio.create_task(self._feed.run()), asyncio.create_task(stopped.wait())
+        feed = asyncio.create_task(self._feed.run())
+        waiting = asyncio.create_task(stopped.wait())
         watching = asyncio.create_task(self._watch())
         self.store.start()
         try:
@@ -105,7 +122,9 @@ class Dashboard:
             raise SettingsError(why) from None
 
 
-def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None) -> int:
+def run_dashboard(
+    config: Path, *, host: str, port: int, token_file: Path | None
+) -> int:
     """Run `quietcount dashboard`: print the address, and serve it until SIGTERM or Ctrl-C."""
     settings = load_dashboard(config)
     filter_outage_logs()
@@ -127,7 +146,10 @@ def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         await dashboard.run(
-            stopped, lambda: print(f"Dashboard of {settings.worker}: {dashboard.url}", flush=True)
+            stopped,
+            lambda: print(
+                f"Dashboard of {settings.worker}: {dashboard.url}", flush=True
+            ),
         )
 
     asyncio.run(main())

@@ -149,7 +149,9 @@ class Pages:
         """Return the offset of the oldest record that waits for others."""
         return next((tick.offset for tick in self._waiting.values()), None)
 
-    def receive(self, histogram: str, value: bytes | None, offset: int = 0) -> SeenSnapshot | None:
+    def receive(
+        self, histogram: str, value: bytes | None, offset: int = 0
+    ) -> SeenSnapshot | None:
         """Add a record; None while others are missing. InvalidSnapshot does not quote it."""
         page = value or b""
         frame = decode(histogram, page)
@@ -158,10 +160,14 @@ class Pages:
         if frame.pages == frame.parts == 1:
             self._complete(stream, frame.end)
             one_line = b"\n" not in page and b"\r" not in page
-            return _snapshot(frame, page if one_line else orjson.dumps(orjson.loads(page)))
+            return _snapshot(
+                frame, page if one_line else orjson.dumps(orjson.loads(page))
+            )
         fields = orjson.loads(page)
         if not any(isinstance(fields.get(name), list) for name in LISTS):
-            raise InvalidSnapshot("a record that is no snapshot: a page that lists nothing")
+            raise InvalidSnapshot(
+                "a record that is no snapshot: a page that lists nothing"
+            )
         place = _Place(stream, frame.id, frame.tick)
         tick = self._waiting.setdefault(place, _Tick(offset, frame.end, frame.parts))
         self._of.setdefault(stream, {})[place] = tick
@@ -233,15 +239,24 @@ def decode(histogram: str, value: bytes) -> Frame:
     """Return a record's frame after checking all its JSON; raise InvalidSnapshot."""
     frame = _decoded(value)
     numbered = frame.page <= frame.pages and frame.part <= frame.parts
-    sums, items = frame.sums, frame.items or ()
+    sums = frame.sums
+    items = frame.items or ()
     summed = sums is None or (frame.sum is not None and len(sums) == len(items))
-    if frame.histogram != histogram or not numbered or not summed or frame.start >= frame.end:
+    if (
+        frame.histogram != histogram
+        or not numbered
+        or not summed
+        or frame.start >= frame.end
+    ):
         raise InvalidSnapshot("a record that is no snapshot of this histogram")
     return frame
 
 
 def select_items(
-    snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: int | None = None
+    snapshot: SeenSnapshot,
+    *,
+    items: Collection[str] | None = None,
+    top: int | None = None,
 ) -> bytes:
     """Return JSON with the named or largest items, and `total_items`; all buckets unless named."""
     if items is None and top is None:

@@ -21,7 +21,9 @@ _ANY = np.uint64(0)
 
 
 @kernel
-def look_up_digests(pairs: Words, cached: Words, values: Words, out: Words, missed: Longs) -> int:
+def look_up_digests(
+    pairs: Words, cached: Words, values: Words, out: Words, missed: Longs
+) -> int:
     """Look up pairs, uint64 (m,), in a direct-mapped cache; return the number of misses.
 
     `cached` (slots,) has the complement of a pair, or 0 (no pair is all ones), and `values` its
@@ -60,14 +62,16 @@ SLOTS = 1 << 19
 CACHED_KEYS = 10_000
 
 Pairs = Words
-_KEY_BITS, NO_LABEL = np.uint64(32), np.uint64(_NO_LABEL)
+_KEY_BITS = np.uint64(32)
+NO_LABEL = np.uint64(_NO_LABEL)
 _USER = start(b"", person=b"qc-user", digest_size=16)
 
 
 def user_digests(data: Bytes, places: Longs) -> Words:
     """Return the digest of each user, uint64 (n, 2); `places` is int64 (n, 2), start and stop."""
     out = np.empty((len(places), 2), dtype=np.uint64)
-    starts, stops = readonly_contiguous(places[:, 0]), readonly_contiguous(places[:, 1])
+    starts = readonly_contiguous(places[:, 0])
+    stops = readonly_contiguous(places[:, 1])
     digests(*_USER, readonly_contiguous(data), starts, stops, out)
     return out
 
@@ -91,7 +95,10 @@ class PairDigests:
     """BLAKE2b digests of pairs, one hash state per key. Not thread-safe; its repr is secret."""
 
     def __init__(
-        self, state_of: Callable[[str], State], key_names: Vocabulary, label_names: Vocabulary
+        self,
+        state_of: Callable[[str], State],
+        key_names: Vocabulary,
+        label_names: Vocabulary,
     ) -> None:
         self.names = key_names, label_names
         self._state_of = state_of
@@ -106,17 +113,21 @@ class PairDigests:
         """Return digests, uint64 (m, 2). `texts`, the rows' labels, requires rows by key."""
         out = np.empty((len(pairs), 2), dtype=np.uint64)
         missed = np.empty(len(pairs), dtype=np.int64)
-        missed = missed[: look_up_digests(pairs, self._cached, self._values, out, missed)]
+        missed = missed[
+            : look_up_digests(pairs, self._cached, self._values, out, missed)
+        ]
         if not len(missed):
             return out
         if texts is not None and 2 * len(missed) > len(pairs):
             # Mostly misses: computing all digests is faster than selecting the misses.
-            missed, keys = np.arange(len(pairs)), _keys(pairs)
+            missed = np.arange(len(pairs))
+            keys = _keys(pairs)
         else:
             keys = _keys(pairs[missed])
             if texts is None:
                 order = np.argsort(keys, kind="stable")
-                missed, keys = missed[order], keys[order]
+                missed = missed[order]
+                keys = keys[order]
             texts = self.names[1].texts((pairs[missed] & NO_LABEL).astype(np.int64))
         made = np.empty((len(missed), 2), dtype=np.uint64)
         self._make(keys, texts, made)
@@ -128,9 +139,17 @@ class PairDigests:
         starts[1:] = texts.ends[:-1]
         starts = readonly_contiguous(starts)
         begins = np.flatnonzero(np.diff(keys, prepend=-1))
-        for first, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=True):
+        for first, stop in zip(
+            begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=True
+        ):
             state = self._state(int(keys[first]))
-            digests(*state, texts.text, starts[first:stop], texts.ends[first:stop], out[first:stop])
+            digests(
+                *state,
+                texts.text,
+                starts[first:stop],
+                texts.ends[first:stop],
+                out[first:stop],
+            )
 
     def _state(self, code: int) -> State:
         found = self._states.get(code)
@@ -148,13 +167,17 @@ class ViewDigests:
         self._state_of = state_of
         self._of: dict[str, PairDigests] = {}
 
-    def of(self, view: str, key_names: Vocabulary, label_names: Vocabulary) -> PairDigests:
+    def of(
+        self, view: str, key_names: Vocabulary, label_names: Vocabulary
+    ) -> PairDigests:
         """Return a view's digests; drop the old ones when its vocabularies are replaced."""
         names = key_names, label_names
         found = self._of.get(view)
         if found is None or found.names != names:
             shared = (other for other in self._of.values() if other.names == names)
-            found = self._of[view] = next(shared, None) or PairDigests(self._state_of, *names)
+            found = self._of[view] = next(shared, None) or PairDigests(
+                self._state_of, *names
+            )
         return found
 
 
@@ -187,9 +210,13 @@ class EventColumns:
         number = np.diff(self.ends, prepend=0)[events]
         rows = rows_of(self.ends[events] - number, number)
         amounts = self.amounts[rows] if len(self.amounts) else self.amounts
-        seen, ends = None if self.seen is None else self.seen[events], np.cumsum(number)
-        keys, labels = self.keys[events], self.labels[rows]
-        return replace(self, keys=keys, ends=ends, labels=labels, amounts=amounts, seen=seen)
+        seen = None if self.seen is None else self.seen[events]
+        ends = np.cumsum(number)
+        keys = self.keys[events]
+        labels = self.labels[rows]
+        return replace(
+            self, keys=keys, ends=ends, labels=labels, amounts=amounts, seen=seen
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +270,8 @@ class LabelEncoder:
 
     def __init__(self, labels: Names) -> None:
         self.labels = labels
-        self._met, self._upto = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self._met = np.empty(0, dtype=np.int64)
+        self._upto = np.empty(0, dtype=np.int64)
 
     def columns(
         self,
@@ -261,17 +289,23 @@ class LabelEncoder:
         Event i has labels[first[i] : first[i] + number[i]], disjoint between events; number[i] < 0
         if the view excludes it. `amounts` (0,) means all 1; `repeated` is as in `distinct_labels`.
         """
-        names, n = self.labels.vocabulary, len(first)
-        first, number = readonly_contiguous(first), readonly_contiguous(number)
+        names = self.labels.vocabulary
+        n = len(first)
+        first = readonly_contiguous(first)
+        number = readonly_contiguous(number)
         if len(labels) == n and not len(amounts) and one_label_each(first, number):
             # One label per event, the common case: use the labels as they are.
             if n > len(self._upto):
                 self._upto = np.arange(1, 2 * n + 1)
-            return EventColumns(keys, key_names, self._upto[:n], labels, NO_AMOUNTS, names, None)
+            return EventColumns(
+                keys, key_names, self._upto[:n], labels, NO_AMOUNTS, names, None
+            )
         if len(self._met) < len(names):
             self._met = np.full(2 * len(names), -1, dtype=np.int64)
-        ends, seen = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.bool_)
-        found, sums = np.empty(len(labels), dtype=np.int32), np.empty(len(labels), dtype=np.int64)
+        ends = np.empty(n, dtype=np.int64)
+        seen = np.empty(n, dtype=np.bool_)
+        found = np.empty(len(labels), dtype=np.int32)
+        sums = np.empty(len(labels), dtype=np.int64)
         uneven, all_seen = distinct_labels(
             first,
             number,
@@ -286,7 +320,8 @@ class LabelEncoder:
             sums,
         )
         m = int(ends[-1]) if n else 0
-        amounts, of_view = sums[:m] if uneven else NO_AMOUNTS, None if all_seen else seen
+        amounts = sums[:m] if uneven else NO_AMOUNTS
+        of_view = None if all_seen else seen
         return EventColumns(keys, key_names, ends, found[:m], amounts, names, of_view)
 
 

@@ -49,8 +49,12 @@ class JsonTree(Frozen):
                 self.names, row[scanner.NAME_START], row[scanner.NAME_STOP]
             )
         for row in nodes:
-            signatures = nodes[row[scanner.FIRST] : row[scanner.LAST], scanner.SIGNATURE].tolist()
-            bits = np.uint64(sum(1 << each for each in set(map(scanner.bit, signatures))))
+            signatures = nodes[
+                row[scanner.FIRST] : row[scanner.LAST], scanner.SIGNATURE
+            ].tolist()
+            bits = np.uint64(
+                sum(1 << each for each in set(map(scanner.bit, signatures)))
+            )
             row[scanner.BITS] = bits.view(np.int64)
         self.nodes = read_only(nodes)
 
@@ -58,7 +62,9 @@ class JsonTree(Frozen):
         """Return the scanner's arguments with scratch for one thread."""
         seen = np.zeros((len(self.nodes), scanner.SEEN_COLUMNS), dtype=np.int64)
         # Initially, expect the order of the settings.
-        for node, (first, last) in enumerate(self.nodes[:, [scanner.FIRST, scanner.LAST]].tolist()):
+        for node, (first, last) in enumerate(
+            self.nodes[:, [scanner.FIRST, scanner.LAST]].tolist()
+        ):
             if first < last:
                 seen[node, scanner.MET] = first
                 seen[first:last, scanner.NEXT] = [*range(first + 1, last), first]
@@ -77,9 +83,11 @@ class _Rows:
         start = len(self.names) + 1
         self.names += b'"' + name + b'"'
         row = [scanner.NONE] * scanner.NODE_COLUMNS
-        row[scanner.NODE_SLOT], row[scanner.LIST_SLOT] = node.slot, node.list_slot
+        row[scanner.NODE_SLOT] = node.slot
+        row[scanner.LIST_SLOT] = node.list_slot
         row[scanner.SORT] = _sort(node)
-        row[scanner.NAME_START], row[scanner.NAME_STOP] = start, start + len(name)
+        row[scanner.NAME_START] = start
+        row[scanner.NAME_STOP] = start + len(name)
         # Non-ASCII bytes are valid UTF-8 here, so they may occur unescaped.
         odd = any(byte < 32 or byte in b'"\\' for byte in name)
         row[scanner.PLAIN] = int(bool(name) and not odd)
@@ -91,11 +99,14 @@ class _Rows:
         first = len(self.rows)
         named = node.children.items()
         children = [(self.add(child, name.encode()), child) for name, child in named]
-        self.rows[row][scanner.FIRST], self.rows[row][scanner.LAST] = first, first + len(children)
+        self.rows[row][scanner.FIRST] = first
+        self.rows[row][scanner.LAST] = first + len(children)
         if node.elements is not None:
             self.rows[row][scanner.ELEMENTS] = self.add(node.elements, b"")
             children.append((self.rows[row][scanner.ELEMENTS], node.elements))
-        return 1 + max(self.fill(at, child) for at, child in children) if children else 0
+        return (
+            1 + max(self.fill(at, child) for at, child in children) if children else 0
+        )
 
 
 def _sort(node: Node) -> int:
@@ -147,7 +158,9 @@ def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(word)
 
 
-_PYTHON = json.JSONDecoder(parse_float=decimal, parse_int=whole, parse_constant=_refuse_constant)
+_PYTHON = json.JSONDecoder(
+    parse_float=decimal, parse_int=whole, parse_constant=_refuse_constant
+)
 
 
 class Json(JsonDecoder):
@@ -157,7 +170,9 @@ class Json(JsonDecoder):
         super().__init__(tree)
         self._tree = JsonTree(tree)
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
+    def scan(
+        self, data: Bytes, values: Longs, plain: Bools | None = None
+    ) -> Iterator[FieldSpans]:
         bytes_of = readonly_contiguous(data)
         scanned = values if plain is None else np.where(plain[:, None], values, -1)
         places = readonly_contiguous(scanned)
@@ -166,7 +181,9 @@ class Json(JsonDecoder):
         def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
             # Decoding never lengthens a text: one record always has room.
             decoded = np.empty_like(data)
-            done, filled = scanner.scan_all(bytes_of, places, walk, begin, number, rows, decoded)
+            done, filled = scanner.scan_all(
+                bytes_of, places, walk, begin, number, rows, decoded
+            )
             return (np.concatenate([data, decoded[:filled]]) if filled else data), done
 
         return scan_parts(values, scan, self.decoder(data, values))
@@ -182,8 +199,11 @@ class Json(JsonDecoder):
 def _checked_text(value: bytes) -> str:
     """Return the text of a record that is nested no deeper than its readers go."""
     if value.count(b"[") + value.count(b"{") > NESTED_MAX:
-        record, all_of_it = np.frombuffer(value, dtype=np.uint8), np.array([[0, len(value)]])
-        depths = nesting_depths(readonly_contiguous(record), readonly_contiguous(all_of_it))
+        record = np.frombuffer(value, dtype=np.uint8)
+        all_of_it = np.array([[0, len(value)]])
+        depths = nesting_depths(
+            readonly_contiguous(record), readonly_contiguous(all_of_it)
+        )
         if depths[0] > NESTED_MAX:
             raise ValueError("not JSON")
     try:

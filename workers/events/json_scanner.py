@@ -52,12 +52,29 @@ from workers.events.log import (
 
 REFUSED = -1
 END = -1
-QUOTE, BACKSLASH, COMMA, COLON, PLUS, MINUS, POINT = 34, 92, 44, 58, 43, 45, 46
-OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = 91, 93, 123, 125
-SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
-ZERO, NINE = 48, 57
-TRUE, FALSE, NULL = (np.frombuffer(word, dtype=np.uint8) for word in (b"true", b"false", b"null"))
-SMALL_E, LARGE_E, SMALL_U = 101, 69, 117
+QUOTE = 34
+BACKSLASH = 92
+COMMA = 44
+COLON = 58
+PLUS = 43
+MINUS = 45
+POINT = 46
+OPEN_LIST = 91
+CLOSE_LIST = 93
+OPEN_OBJECT = 123
+CLOSE_OBJECT = 125
+SPACE = 32
+TAB = 9
+NEWLINE = 10
+RETURN = 13
+ZERO = 48
+NINE = 57
+TRUE, FALSE, NULL = (
+    np.frombuffer(word, dtype=np.uint8) for word in (b"true", b"false", b"null")
+)
+SMALL_E = 101
+LARGE_E = 69
+SMALL_U = 117
 # By byte: the character that it escapes, and its value as a hexadecimal digit; -1: invalid.
 ESCAPES = np.full(256, -1)
 ESCAPES[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
@@ -65,7 +82,9 @@ HEXADECIMAL = np.full(256, -1)
 HEXADECIMAL[list(b"0123456789abcdefABCDEF")] = [*range(16), *range(10, 16)]
 ESCAPES.flags.writeable = HEXADECIMAL.flags.writeable = False
 # UTF-16 surrogates: high halves from HIGH on, low halves from LOW to SURROGATES_STOP.
-HIGH, LOW, SURROGATES_STOP = 0xD800, 0xDC00, 0xE000
+HIGH = 0xD800
+LOW = 0xDC00
+SURROGATES_STOP = 0xE000
 NUMBER_DIGITS = 400
 # Below 64: one bit per level, the innermost lowest, marks objects.
 DEPTH_MAX = 32
@@ -96,7 +115,9 @@ def skip_space(data: Bytes, at: int, stop: int) -> int:
 def utf8_length(data: Bytes, at: int, stop: int) -> int:
     """Return the byte length of a non-ASCII character; 0 if invalid by table 3-7 of Unicode."""
     lead = int(data[at])
-    low, high, length = 0x80, 0xBF, 2
+    low = 0x80
+    high = 0xBF
+    length = 2
     if lead < 0xC2 or lead > 0xF4:
         return 0
     if lead >= 0xE0:
@@ -318,7 +339,9 @@ def skip(data: Bytes, at: int, stop: int) -> int:
 
 
 @checked_part
-def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int) -> bool:
+def same(
+    data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int
+) -> bool:
     if stop - start != end - begin:
         return False
     # Nothing past the end of an array is equal; `same_bytes` is not bounds-checked.
@@ -333,7 +356,9 @@ def nesting_depths(data: Bytes, values: Longs) -> Longs:
     for i in range(len(values)):
         if values[i, 0] < 0:
             continue
-        depth, inside, at = 0, False, values[i, 0]
+        depth = 0
+        inside = False
+        at = values[i, 0]
         while at < values[i, 1]:
             byte = int(data[at])
             if byte == QUOTE:
@@ -354,7 +379,8 @@ def valid_texts(data: Bytes, texts: Longs, most: int) -> Bools:
     """Return a mask of the texts that exist and are valid UTF-8 of at most `most` bytes."""
     valid = np.zeros(len(texts), dtype=np.bool_)
     for i in range(len(texts)):
-        at, stop = texts[i, 0], texts[i, 1]
+        at = texts[i, 0]
+        stop = texts[i, 1]
         if at < 0 or stop - at > most:
             continue
         while at < stop:
@@ -387,7 +413,9 @@ def put_utf8(decoded: Bytes, filled: int, point: int) -> int:
 
 
 @checked_part
-def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -> tuple[int, int]:
+def decoded_text(
+    data: Bytes, at: int, stop: int, decoded: Bytes, filled: int
+) -> tuple[int, int]:
     """Decode the string at `at`; return the closing quote or REFUSED, and `filled` or FULL."""
     at += 1
     # No character is longer than its escape.
@@ -415,7 +443,14 @@ def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -
 
 @checked_part
 def put_decoded(
-    data: Bytes, at: int, stop: int, decoded: Bytes, filled: int, log: Longs, used: int, slot: int
+    data: Bytes,
+    at: int,
+    stop: int,
+    decoded: Bytes,
+    filled: int,
+    log: Longs,
+    used: int,
+    slot: int,
 ) -> tuple[int, int, int]:
     """Log the string at `at`; return its end or REFUSED, the rows used or FULL, and `filled`."""
     end, more = decoded_text(data, at, stop, decoded, filled)
@@ -423,13 +458,20 @@ def put_decoded(
         return REFUSED, FULL, filled
     if end == REFUSED:
         return REFUSED, used, filled
-    return end + 1, put(log, used, slot, TEXT, len(data) + filled, len(data) + more), more
+    return (
+        end + 1,
+        put(log, used, slot, TEXT, len(data) + filled, len(data) + more),
+        more,
+    )
 
 
 @checked_part
-def same_beyond(data: Bytes, decoded: Bytes, start: int, begin: int, length: int) -> bool:
+def same_beyond(
+    data: Bytes, decoded: Bytes, start: int, begin: int, length: int
+) -> bool:
     """Compare two texts, at least one of them in `decoded`."""
-    behind, beyond = start - len(data), begin - len(data)
+    behind = start - len(data)
+    beyond = begin - len(data)
     if behind < 0:
         return same(data, start, start + length, decoded, beyond, beyond + length)
     if beyond < 0:
@@ -438,7 +480,9 @@ def same_beyond(data: Bytes, decoded: Bytes, start: int, begin: int, length: int
 
 
 @checked_inline
-def same_text(data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, end: int) -> bool:
+def same_text(
+    data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, end: int
+) -> bool:
     if stop - start != end - begin:
         return False
     if max(start, begin) < len(data):
@@ -503,7 +547,10 @@ def scan_value(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 # Columns of `nodes`. The children of a node are contiguous, from FIRST to LAST.
 NODE_SLOT, SORT, FIRST, LAST, ELEMENTS, LIST_SLOT = range(6)
 # The location of the node's name in `names`, its `signature`, and the `bit`s of its children.
-NAME_START, NAME_STOP, SIGNATURE, BITS = 6, 7, 8, 9
+NAME_START = 6
+NAME_STOP = 7
+SIGNATURE = 8
+BITS = 9
 # 1 if the name may occur in JSON unescaped, else 0.
 PLAIN = 10
 NODE_COLUMNS = 11
@@ -513,12 +560,17 @@ NONE = -1
 
 # Columns of `stack`, one row per level: the node (of a list: of its elements); LIST row, NONE for
 # an object; the child to try first; the previous wanted child, or NONE.
-HELD_NODE, HELD_ROW, HELD_HINT, HELD_BEFORE = 0, 1, 2, 3
+HELD_NODE = 0
+HELD_ROW = 1
+HELD_HINT = 2
+HELD_BEFORE = 3
 HELD_COLUMNS = 4
 
 # Columns of `seen`: whether a child occurred in the current object; hints from the last record,
 # since field order rarely changes: the node's first child, and the child after this one.
-SEEN, MET, NEXT = 0, 1, 2
+SEEN = 0
+MET = 1
+NEXT = 2
 SEEN_COLUMNS = 3
 
 
@@ -554,13 +606,15 @@ def child_named(
     sign = signature(data, start, stop)
     if not nodes[node, BITS] >> bit(sign) & 1:
         return NONE
-    first, last = nodes[node, FIRST], nodes[node, LAST]
+    first = nodes[node, FIRST]
+    last = nodes[node, LAST]
     child = hint
     for _ in range(last - first):
         if child == last:
             child = first
         if nodes[child, SIGNATURE] == sign:
-            begin, end = nodes[child, NAME_START], nodes[child, NAME_STOP]
+            begin = nodes[child, NAME_START]
+            end = nodes[child, NAME_STOP]
             if same(data, start, stop, names, begin, end):
                 return child
         child += 1
@@ -568,17 +622,27 @@ def child_named(
 
 
 @checked_inline
-def is_named(data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child: int) -> bool:
+def is_named(
+    data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child: int
+) -> bool:
     if nodes[child, PLAIN] == 0:
         return False
-    begin, end = nodes[child, NAME_START] - 1, nodes[child, NAME_STOP] + 1
+    begin = nodes[child, NAME_START] - 1
+    end = nodes[child, NAME_STOP] + 1
     behind = at + end - begin
     return behind <= stop and same(data, at, behind, names, begin, end)
 
 
 @checked_part
 def child_escaped(
-    data: Bytes, at: int, stop: int, walk: Walk, node: int, hint: int, decoded: Bytes, filled: int
+    data: Bytes,
+    at: int,
+    stop: int,
+    walk: Walk,
+    node: int,
+    hint: int,
+    decoded: Bytes,
+    filled: int,
 ) -> tuple[int, int]:
     """Return the closing quote, FULL or REFUSED, of a non-plain name, and the child it names."""
     end, more = decoded_text(data, at, stop, decoded, filled)
@@ -592,10 +656,18 @@ def child_escaped(
 
 @checked_part
 def log_items(
-    data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int, decoded: Bytes, filled: int
+    data: Bytes,
+    at: int,
+    stop: int,
+    log: Longs,
+    used: int,
+    slot: int,
+    decoded: Bytes,
+    filled: int,
 ) -> tuple[int, int, int]:
     """Log a list or object as items, a row for each value; returns as `put_decoded`."""
-    row, count = used, 0
+    row = used
+    count = 0
     mapped = peek(data, at, stop) == OPEN_OBJECT
     close = CLOSE_OBJECT if mapped else CLOSE_LIST
     used = put(log, used, slot, kinds.MAP if mapped else kinds.LIST, 0, NONE)
@@ -606,17 +678,23 @@ def log_items(
         if mapped:
             if peek(data, at, stop) != QUOTE or count == MAP_NAMES_MAX:
                 return REFUSED, used, filled
-            name, end = used, skip_plain(data, at + 1, stop)
+            name = used
+            end = skip_plain(data, at + 1, stop)
             if peek(data, end, stop) == QUOTE:
                 used = put(log, used, slot, kinds.TEXT, at + 1, end)
                 at = end + 1
             else:
-                at, used, filled = put_decoded(data, at, stop, decoded, filled, log, used, slot)
+                at, used, filled = put_decoded(
+                    data, at, stop, decoded, filled, log, used, slot
+                )
             if at == REFUSED or used == FULL:
                 return REFUSED, used, filled
             for other in range(row + 1, name, 2):
-                start, end = log[name, START], log[name, STOP]
-                if same_text(data, decoded, start, end, log[other, START], log[other, STOP]):
+                start = log[name, START]
+                end = log[name, STOP]
+                if same_text(
+                    data, decoded, start, end, log[other, START], log[other, STOP]
+                ):
                     return REFUSED, used, filled
             at = skip_space(data, at, stop)
             if peek(data, at, stop) != COLON:
@@ -624,7 +702,9 @@ def log_items(
             at = skip_space(data, at + 1, stop)
         end, kind = scan_value(data, at, stop)
         if kind == ESCAPED:
-            end, used, filled = put_decoded(data, at, stop, decoded, filled, log, used, slot)
+            end, used, filled = put_decoded(
+                data, at, stop, decoded, filled, log, used, slot
+            )
         elif end != REFUSED:
             used = put_one(log, used, slot, kind, at, end)
         if end == REFUSED:
@@ -644,13 +724,23 @@ def log_items(
 
 @checked_inline
 def scan_record(
-    data: Bytes, at: int, stop: int, walk: Walk, log: Longs, used: int, decoded: Bytes, filled: int
+    data: Bytes,
+    at: int,
+    stop: int,
+    walk: Walk,
+    log: Longs,
+    used: int,
+    decoded: Bytes,
+    filled: int,
 ) -> tuple[int, int]:
     """Log a record from row `used` on; return the rows used, DECLINED or FULL, and `filled`."""
     nodes, names, stack, seen = walk
     level = 0
-    node, row, hint = NONE, NONE, NONE
-    child, before = 0, NONE
+    node = NONE
+    row = NONE
+    hint = NONE
+    child = 0
+    before = NONE
     at = skip_space(data, at, stop)
     if peek(data, at, stop) != OPEN_OBJECT:
         return DECLINED, filled
@@ -660,10 +750,13 @@ def scan_record(
         if child == NONE:
             at = skip(data, at, stop)
         else:
-            slot, sort = nodes[child, NODE_SLOT], nodes[child, SORT]
+            slot = nodes[child, NODE_SLOT]
+            sort = nodes[child, SORT]
             byte = peek(data, at, stop)
             if sort == ITEMS and byte in (OPEN_LIST, OPEN_OBJECT):
-                at, used, filled = log_items(data, at, stop, log, used, slot, decoded, filled)
+                at, used, filled = log_items(
+                    data, at, stop, log, used, slot, decoded, filled
+                )
             elif sort in (ONE, ITEMS):
                 end, kind = scan_value(data, at, stop)
                 if kind == ESCAPED:
@@ -678,7 +771,10 @@ def scan_record(
                 if slot != NONE:
                     used = put(log, used, slot, kinds.NULL, at, end)
                 at = end
-            elif byte != (OPEN_OBJECT if sort == OBJECT else OPEN_LIST) or sort == SEVERAL:
+            elif (
+                byte != (OPEN_OBJECT if sort == OBJECT else OPEN_LIST)
+                or sort == SEVERAL
+            ):
                 return DECLINED, filled
             else:
                 opens = True
@@ -692,11 +788,15 @@ def scan_record(
                     stack[level - 1, HELD_BEFORE] = before
                 level += 1
                 if sort == OBJECT:
-                    node, row, hint, before = child, NONE, seen[child, MET], NONE
+                    node = child
+                    row = NONE
+                    hint = seen[child, MET]
+                    before = NONE
                     for each in range(nodes[child, FIRST], nodes[child, LAST]):
                         seen[each, SEEN] = 0
                 else:
-                    node, row = nodes[child, ELEMENTS], used
+                    node = nodes[child, ELEMENTS]
+                    row = used
                     used = put(log, used, nodes[child, LIST_SLOT], kinds.LIST, 0, NONE)
             if used == FULL:
                 return FULL, filled
@@ -712,7 +812,9 @@ def scan_record(
             at += 1
             level -= 1
             if level == 0:
-                return (used if skip_space(data, at, stop) == stop else DECLINED), filled
+                return (
+                    used if skip_space(data, at, stop) == stop else DECLINED
+                ), filled
             node = stack[level - 1, HELD_NODE]
             row = stack[level - 1, HELD_ROW]
             hint = stack[level - 1, HELD_HINT]
@@ -734,7 +836,9 @@ def scan_record(
             if end != REFUSED:
                 child = child_named(data, at + 1, end, nodes, names, node, hint)
             elif peek(data, at, stop) == QUOTE:
-                end, child = child_escaped(data, at, stop, walk, node, hint, decoded, filled)
+                end, child = child_escaped(
+                    data, at, stop, walk, node, hint, decoded, filled
+                )
             if end < 0:
                 return (FULL if end == FULL else DECLINED), filled
         if child != NONE:
@@ -745,7 +849,8 @@ def scan_record(
                 seen[node, MET] = child
             elif child != hint:
                 seen[before, NEXT] = child
-            before, hint = child, seen[child, NEXT]
+            before = child
+            hint = seen[child, NEXT]
         at = skip_space(data, end + 1, stop)
         if peek(data, at, stop) != COLON:
             return DECLINED, filled
@@ -754,22 +859,33 @@ def scan_record(
 
 @checked_kernel
 def scan_all(
-    data: Bytes, values: Longs, walk: Walk, begin: int, number: Longs, rows: Longs, decoded: Bytes
+    data: Bytes,
+    values: Longs,
+    walk: Walk,
+    begin: int,
+    number: Longs,
+    rows: Longs,
+    decoded: Bytes,
 ) -> tuple[int, int]:
     """Log the records from `begin` on, until the output is full.
 
     Returns the record to resume from, or n, and the bytes used in `decoded`; writes the log rows of
     each record, or DECLINED, to `number`.
     """
-    used, filled = 0, 0
+    used = 0
+    filled = 0
     for i in range(begin, len(values)):
         number[i] = DECLINED
-        start, stop = values[i, 0], values[i, 1]
+        start = values[i, 0]
+        stop = values[i, 1]
         if start >= 0:
-            end, more = scan_record(data, start, stop, walk, rows, used, decoded, filled)
+            end, more = scan_record(
+                data, start, stop, walk, rows, used, decoded, filled
+            )
             if end == FULL:
                 return i, filled
             if end != DECLINED:
                 number[i] = end - used
-                used, filled = end, more
+                used = end
+                filled = more
     return len(values), filled

@@ -10,7 +10,16 @@ import numpy as np
 from workers.arrays.types import Longs
 from workers.arrays.words import WORD
 from workers.events import view_kernels as kernels
-from workers.events.log_values import EXACT_DIGITS, ISO, MS, NS, PART, PART_DIGITS, US, S
+from workers.events.log_values import (
+    EXACT_DIGITS,
+    ISO,
+    MS,
+    NS,
+    PART,
+    PART_DIGITS,
+    US,
+    S,
+)
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.mechanisms.config.sums import Sum
 from workers.mechanisms.config.views import (
@@ -25,7 +34,8 @@ from workers.mechanisms.config.views import (
 from workers.runtime.frozen import Frozen, read_only
 
 # Slots of a stream key or user that is not a field.
-NOWHERE, RECORD_KEY_SLOT = -1, -2
+NOWHERE = -1
+RECORD_KEY_SLOT = -2
 
 _UNITS = MappingProxyType({"ms": MS, "s": S, "us": US, "ns": NS, "iso": ISO})
 
@@ -53,7 +63,8 @@ class Layout(Frozen):
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        rows, views = _Rows(), shape.views.values()
+        rows = _Rows()
+        views = shape.views.values()
         self.names = tuple(shape.views)
         self.keys = tuple(dict.fromkeys(view.key for view in views))
         self.key_of = tuple(self.keys.index(view.key) for view in views)
@@ -61,7 +72,9 @@ class Layout(Frozen):
         self.time_slot = NO_SLOT if shape.time is None else rows.slot_of(shape.time)
         self.unit = _UNITS[shape.unit]
         self.user_slot = NO_SLOT if shape.user is None else rows.slot_of(shape.user)
-        of_views = [rows.of_view(*each) for each in zip(views, self.key_of, strict=True)]
+        of_views = [
+            rows.of_view(*each) for each in zip(views, self.key_of, strict=True)
+        ]
         self.items_of = tuple(rows.columns)
         self.column_of = tuple(row[kernels.COLUMN] for row in of_views)
         lengths = np.array([len(word) for word in rows.words], dtype=np.int64)
@@ -96,7 +109,8 @@ def _steps(of: Sum) -> tuple[float, float, float, float]:
     (16 M / step + 4) 2^-53; numbers further out are clamped whatever their error. Where the bound
     is not small, the general reader decides about every number.
     """
-    least, step = float(of.from_), float(of.step)
+    least = float(of.from_)
+    step = float(of.step)
     error = (float(max(abs(of.from_), abs(of.to)) / of.step) + 1) * 2.0**-48
     return least, step, float(of.steps), error if error < 0.25 else math.inf
 
@@ -143,7 +157,9 @@ class _Rows:
         if not isinstance(field, Path):
             return {ALL_KEYS: NOWHERE, RECORD_KEY: RECORD_KEY_SLOT}[field]
         list_at = None if field.list_at == len(field.steps) else field.list_at
-        list_slot = NO_SLOT if list_at is None else self._list_slot(field.steps[:list_at])
+        list_slot = (
+            NO_SLOT if list_at is None else self._list_slot(field.steps[:list_at])
+        )
         place = field.steps, list_at
         known = self.wanted.get(place)
         slot = self.slots if known is None else known.slot
@@ -159,7 +175,8 @@ class _Rows:
         if items not in self.columns:
             self.columns[items] = self._of_column(items)
         row = [NOWHERE] * kernels.VIEW_COLUMNS
-        row[kernels.VIEW_KEY], row[kernels.COLUMN] = key, list(self.columns).index(items)
+        row[kernels.VIEW_KEY] = key
+        row[kernels.COLUMN] = list(self.columns).index(items)
         row[kernels.CONDITION] = len(self.conditions)
         for condition in view.where:
             self._add(condition)
@@ -181,7 +198,9 @@ class _Rows:
         self.edges += items.edges or ()
         row[kernels.EDGES_STOP] = len(self.edges)
         row[kernels.SUMS] = int(items.sum is not None)
-        row[kernels.OF_EVENT] = int(items.count is not None and items.count.list_at is None)
+        row[kernels.OF_EVENT] = int(
+            items.count is not None and items.count.list_at is None
+        )
         if items.sum is None:
             self.sums.append((0.0, 0.0, 0.0, 0.0))
             self.exact_sums.append([0] * kernels.EXACT_COLUMNS)
@@ -192,12 +211,18 @@ class _Rows:
 
     def _add(self, condition: Condition) -> None:
         field = self.slot_of(parse(condition.field))
-        for asks, given in ((kernels.IN, condition.in_), (kernels.NOT_IN, condition.not_in)):
+        for asks, given in (
+            (kernels.IN, condition.in_),
+            (kernels.NOT_IN, condition.not_in),
+        ):
             if given is not None:
                 first = len(self.words)
                 self.words += [word.encode() for word in given]
                 self.conditions.append((field, asks, first, len(self.words)))
-        for asks, bound in ((kernels.AT_LEAST, condition.min), (kernels.AT_MOST, condition.max)):
+        for asks, bound in (
+            (kernels.AT_LEAST, condition.min),
+            (kernels.AT_MOST, condition.max),
+        ):
             if bound is not None:
                 self.conditions.append((field, asks, len(self.reals), 0))
                 self.reals.append(bound)

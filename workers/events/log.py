@@ -27,7 +27,10 @@ from workers.arrays.types import Bools, Bytes, Longs
 Flags = NDArray[np.int8]
 
 COLUMNS = 4
-SLOT, KIND, START, STOP = 0, 1, 2, 3
+SLOT = 0
+KIND = 1
+START = 2
+STOP = 3
 
 # Valid UTF-8 as CPython defines it, without escapes.
 TEXT = 0
@@ -36,7 +39,8 @@ WHOLE = 1
 # -?digits.digits, at most POINT_DIGITS before the point and BEHIND_DIGITS after it; no exponent.
 NUMBER = 2
 # START to STOP is the word; both are -1 if the format has no such word.
-TRUE, FALSE = 3, 4
+TRUE = 3
+FALSE = 4
 NULL = 5
 # START is the number of elements. The slot is the list's own, or that of the items.
 LIST = 6
@@ -52,7 +56,9 @@ REAL = 10
 EXPONENT = 11
 
 # A time in ns has 19 digits, which may overflow int64; a float64 has 17 and leading zeros.
-WHOLE_DIGITS, POINT_DIGITS, BEHIND_DIGITS = 19, 15, 30
+WHOLE_DIGITS = 19
+POINT_DIGITS = 15
+BEHIND_DIGITS = 30
 # Keeps every power of ten within the normal range of a float64.
 EXPONENT_DIGITS = 2
 # Every map name is compared with all earlier ones, which is quadratic.
@@ -60,7 +66,8 @@ MAP_NAMES_MAX = 64
 # Bytes charged per declined record, besides its own, for the general reader's objects.
 DECLINED_EACH = 256
 
-DECLINED, FULL = -1, -2
+DECLINED = -1
+FULL = -2
 
 
 @kernel_part
@@ -70,12 +77,17 @@ def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> i
         return used
     if used >= len(log):
         return FULL
-    log[used, SLOT], log[used, KIND], log[used, START], log[used, STOP] = slot, kind, start, stop
+    log[used, SLOT] = slot
+    log[used, KIND] = kind
+    log[used, START] = start
+    log[used, STOP] = stop
     return used + 1
 
 
 @kernel
-def log_ends(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -> int:
+def log_ends(
+    number: Longs, values: Longs, room: int, ends: Longs, status: Flags
+) -> int:
     """Convert row counts, or DECLINED, to the end and status (0 or DECLINED) of each record's log.
 
     Returns the number of records up to and including the one that exhausts `room` bytes, or n; each
@@ -83,22 +95,26 @@ def log_ends(number: Longs, values: Longs, room: int, ends: Longs, status: Flags
     """
     end = 0
     for i in range(len(number)):
-        ends[i], status[i] = end, DECLINED
+        ends[i] = end
+        status[i] = DECLINED
         if number[i] == DECLINED:
             room -= values[i, 1] - values[i, 0] + DECLINED_EACH
             if room <= 0:
                 return i + 1
         else:
             end += number[i]
-            ends[i], status[i] = end, 0
+            ends[i] = end
+            status[i] = 0
     return len(number)
 
 
 @kernel
 def longest_log(ends: Longs) -> int:
-    most, before = 0, 0
+    most = 0
+    before = 0
     for i in range(len(ends)):
-        most, before = max(most, ends[i] - before), ends[i]
+        most = max(most, ends[i] - before)
+        before = ends[i]
     return most
 
 
@@ -112,7 +128,8 @@ def longest_value(texts: Longs) -> int:
 
 @kernel
 def outcomes(status: Flags, read: int) -> tuple[int, int]:
-    declined, found = 0, 0
+    declined = 0
+    found = 0
     for i in range(len(status)):
         declined += status[i] == DECLINED
         found += status[i] == read
@@ -123,7 +140,8 @@ def outcomes(status: Flags, read: int) -> tuple[int, int]:
 Scan = Callable[[int, Longs, Longs], tuple[Bytes, int]]
 
 # Log rows of a part: ROWS_EXPECTED per record, and at least ROWS_MIN, 8 MiB.
-ROWS_EXPECTED, ROWS_MIN = 8, 1 << 18
+ROWS_EXPECTED = 8
+ROWS_MIN = 1 << 18
 # Limit for a single record: one row per byte, plus ROWS_FREE, because an Avro item may be empty.
 ROWS_FREE = 1 << 16
 # Maximum bytes of declined records in a part. The general reader uses up to 50 bytes per byte.
@@ -147,17 +165,26 @@ class FieldSpans:
     decode: Callable[[int], object]
 
     @classmethod
-    def declined(cls, data: Bytes, n: int, decode: Callable[[int], object]) -> FieldSpans:
-        rows, ends = np.empty((0, COLUMNS), dtype=np.int64), np.zeros(n, dtype=np.int64)
+    def declined(
+        cls, data: Bytes, n: int, decode: Callable[[int], object]
+    ) -> FieldSpans:
+        rows = np.empty((0, COLUMNS), dtype=np.int64)
+        ends = np.zeros(n, dtype=np.int64)
         return cls(0, data, rows, ends, np.full(n, DECLINED, dtype=np.int8), decode)
 
 
-def scan_parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterator[FieldSpans]:
+def scan_parts(
+    values: Longs, scan: Scan, decode: Callable[[int], object]
+) -> Iterator[FieldSpans]:
     """Scan a batch and yield its logs in parts, at least one; a missing value is (-1, -1)."""
-    n, done, room = len(values), 0, 0
-    values, number = readonly_contiguous(values), np.empty(n, dtype=np.int64)
+    n = len(values)
+    done = 0
+    room = 0
+    values = readonly_contiguous(values)
+    number = np.empty(n, dtype=np.int64)
     while True:
-        begin, room = done, max(room, ROWS_EXPECTED * (n - done) + 64, ROWS_MIN)
+        begin = done
+        room = max(room, ROWS_EXPECTED * (n - done) + 64, ROWS_MIN)
         rows = np.empty((room, COLUMNS), dtype=np.int64)
         data, done = scan(begin, number, rows)
         if begin == done < n:
@@ -166,15 +193,22 @@ def scan_parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> It
                 del rows
                 room = min(2 * room, most)
                 continue
-            number[begin], done = DECLINED, begin + 1
-        room, first = 0, 0
+            number[begin] = DECLINED
+            done = begin + 1
+        room = 0
+        first = 0
         while True:
             ends = np.empty(done - begin, dtype=np.int64)
             status = np.empty(done - begin, dtype=np.int8)
-            m = log_ends(number[begin:done], values[begin:done], DECLINED_BYTES, ends, status)
+            m = log_ends(
+                number[begin:done], values[begin:done], DECLINED_BYTES, ends, status
+            )
             last = first + int(ends[m - 1]) if m else first
-            yield FieldSpans(begin, data, rows[first:last], ends[:m], status[:m], decode)
-            begin, first = begin + m, last
+            yield FieldSpans(
+                begin, data, rows[first:last], ends[:m], status[:m], decode
+            )
+            begin = begin + m
+            first = last
             if begin == done:
                 break
         if done == n:
@@ -182,7 +216,9 @@ def scan_parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> It
 
 
 class Format(Protocol):
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
+    def scan(
+        self, data: Bytes, values: Longs, plain: Bools | None = None
+    ) -> Iterator[FieldSpans]:
         """Log the wanted fields of records, part by part.
 
         `values`, int64 (n, 2), has start and stop of each record, negative if it has no value;

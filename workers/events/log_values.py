@@ -31,7 +31,9 @@ AMOUNT_MAX = 1 << 40
 # Any integer of this many digits fits in int64.
 INT64_DIGITS = 18
 # Digits and powers of ten that a float64 holds exactly; digits beyond FLOAT_DIGITS are ignored.
-EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
+EXACT_DIGITS = 15
+EXACT_POWER = 22
+FLOAT_DIGITS = 17
 # Bound on the relative error of `parse_real`.
 NEAR = 1e-13
 WORD_POWER = 10**WORD
@@ -40,7 +42,11 @@ PART_DIGITS = 16
 PART = 10**PART_DIGITS
 POWERS = read_only(10 ** np.arange(PART_DIGITS + 1, dtype=np.int64))
 WHOLE_MAX = 10**17
-MS, S, US, NS, ISO = 0, 1, 2, 3, 4
+MS = 0
+S = 1
+US = 2
+NS = 3
+ISO = 4
 NO_OFFSET = -1 << 20
 
 TRUE_WORD = np.frombuffer(b"true", dtype=np.uint8)
@@ -52,7 +58,8 @@ WRITTEN_MAX = 20
 @checked_inline
 def parse_integer(data: Bytes, start: int, stop: int) -> int:
     """Parse an integer of at most 18 digits, with an optional minus."""
-    value, at = 0, start
+    value = 0
+    at = start
     minus = data[start] == 45
     if minus:
         at += 1
@@ -61,7 +68,9 @@ def parse_integer(data: Bytes, start: int, stop: int) -> int:
         value = digits_at(data, at, digits)
     elif at >= 0 and WORD < digits <= 2 * WORD and stop <= len(data):
         # The two words are parsed independently: neither waits for the other.
-        value = digits_at(data, at, digits - WORD) * WORD_POWER + digits_at(data, stop - WORD, WORD)
+        value = digits_at(data, at, digits - WORD) * WORD_POWER + digits_at(
+            data, stop - WORD, WORD
+        )
     else:
         while at < stop:
             value = value * 10 + (byte_at(data, at) - ZERO)
@@ -72,7 +81,11 @@ def parse_integer(data: Bytes, start: int, stop: int) -> int:
 @checked_part
 def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     """Parse a decimal number; return a float64, and whether it is certainly the nearest."""
-    value, digits, power, whole, at = 0, 0, 0, True, start
+    value = 0
+    digits = 0
+    power = 0
+    whole = True
+    at = start
     minus = data[start] == 45
     if minus:
         at += 1
@@ -128,7 +141,8 @@ def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
     """
     minus = data[start] == 45
     at = start + minus
-    point, end = -1, at
+    point = -1
+    end = at
     while end < stop and data[end] | 32 != SMALL_E:
         if data[end] == 46:
             point = end
@@ -137,7 +151,9 @@ def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
     if end < stop:
         exponent = parse_integer(data, end + 1 + (data[end + 1] == PLUS), stop)
     power = (end if point < 0 else point) - at + exponent
-    whole, part, rest = 0, 0, False
+    whole = 0
+    part = 0
+    rest = False
     for digit in range(at, end):
         if digit == point:
             continue
@@ -179,8 +195,11 @@ def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool
 
     Infinite bounds where the general reader has to decide.
     """
-    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
-    real, exact = 0.0, True
+    kind = log[row, KIND]
+    start = log[row, START]
+    stop = log[row, STOP]
+    real = 0.0
+    exact = True
     if kind in (kinds.WHOLE, kinds.NUMBER, kinds.EXPONENT):
         if kind == kinds.WHOLE and stop - start <= INT64_DIGITS:
             real = float(parse_integer(data, start, stop))
@@ -230,15 +249,21 @@ def write_boolean(data: Bytes, used: int, kind: int) -> int:
 
 
 @kernel_inline
-def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[int, int, int]:
+def label(
+    data: Bytes, made: Bytes, used: int, log: Longs, row: int
+) -> tuple[int, int, int]:
     """Return start and stop of a value as a label, and the bytes used in `made`.
 
     Text not in `data` is written to `made`, which logically follows it. The start is -1 if the
     value is no label, or too long.
     """
-    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    kind = log[row, KIND]
+    start = log[row, START]
+    stop = log[row, STOP]
     if kind in (kinds.TEXT, kinds.WHOLE):
-        return (start, stop, used) if stop - start <= LABEL_BYTES_MAX else (-1, -1, used)
+        return (
+            (start, stop, used) if stop - start <= LABEL_BYTES_MAX else (-1, -1, used)
+        )
     end = -1
     if kind == kinds.VALUE:
         end = write_integer(made, used, start)
@@ -269,7 +294,9 @@ def odd_count(data: Bytes, start: int, stop: int, kind: int) -> int:
 @checked_inline
 def item_count(data: Bytes, log: Longs, row: int) -> int:
     """Return the count of an item in an event; -1 if it is no count, or has too many digits."""
-    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    kind = log[row, KIND]
+    start = log[row, START]
+    stop = log[row, STOP]
     if kind == kinds.WHOLE:
         few = stop - start <= COUNT_DIGITS and data[start] != 45
         return parse_integer(data, start, stop) if few else -1
@@ -281,7 +308,8 @@ def item_count(data: Bytes, log: Longs, row: int) -> int:
 @checked_part
 def two(data: Bytes, at: int) -> int:
     """Parse two digits; -1 if invalid."""
-    tens, ones = int(data[at]) - ZERO, int(data[at + 1]) - ZERO
+    tens = int(data[at]) - ZERO
+    ones = int(data[at + 1]) - ZERO
     return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else -1
 
 
@@ -291,7 +319,8 @@ def offset_minutes(data: Bytes, at: int, stop: int) -> int:
     plus = data[at] == PLUS
     if (not plus and data[at] != MINUS) or stop - at < 3:
         return NO_OFFSET
-    hours, minutes = two(data, at + 1), 0
+    hours = two(data, at + 1)
+    minutes = 0
     if stop - at > 3:
         begin = at + 3 + (data[at + 3] == 58)
         if stop - begin != 2:
@@ -308,9 +337,13 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
     length = stop - start
     if length < 19:
         return -1
-    century, year = two(data, start), two(data, start + 2)
-    month, day = two(data, start + 5), two(data, start + 8)
-    hour, minute, second = two(data, start + 11), two(data, start + 14), two(data, start + 17)
+    century = two(data, start)
+    year = two(data, start + 2)
+    month = two(data, start + 5)
+    day = two(data, start + 8)
+    hour = two(data, start + 11)
+    minute = two(data, start + 14)
+    second = two(data, start + 17)
     if min(century, year, month, day, hour, minute, second) < 0:
         return -1
     if data[start + 4] != 45 or data[start + 7] != 45:
@@ -326,7 +359,9 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
         return -1
     if hour > 23 or minute > 59 or second > 59:
         return -1
-    at, fraction, scale = start + 19, 0, 100
+    at = start + 19
+    fraction = 0
+    scale = 100
     if at < stop and data[at] == 46:
         at += 1
         begin = at
@@ -345,7 +380,9 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
     years, months = (year, month - 3) if month > 2 else (year - 1, month + 9)
     leaps = years // 4 - years // 100 + years // 400
     passed = 365 * years + leaps + (153 * months + 2) // 5 + day - 1 - 719_468
-    return (((passed * 24 + hour) * 60 + minute - offset) * 60 + second) * 1000 + fraction
+    return (
+        ((passed * 24 + hour) * 60 + minute - offset) * 60 + second
+    ) * 1000 + fraction
 
 
 @checked_inline
@@ -354,7 +391,13 @@ def whole_time(data: Bytes, start: int, stop: int, unit: int) -> int:
     if unit in (US, NS):
         # Drop the digits below a ms before parsing, so that the rest fits.
         stop -= 3 if unit == US else 6
-        return -1 if data[start] == 45 else parse_integer(data, start, stop) if stop > start else 0
+        return (
+            -1
+            if data[start] == 45
+            else parse_integer(data, start, stop)
+            if stop > start
+            else 0
+        )
     value = parse_integer(data, start, stop) if stop - start <= INT64_DIGITS else -1
     if unit == MS:
         return value
@@ -364,7 +407,8 @@ def whole_time(data: Bytes, start: int, stop: int, unit: int) -> int:
 @checked_inline
 def decimal_seconds(data: Bytes, start: int, stop: int) -> int:
     """Return the ms of a number of seconds with a point that is not negative."""
-    found, behind = 0, -1
+    found = 0
+    behind = -1
     for at in range(start, stop):
         if data[at] == 46:
             behind = 0
@@ -393,7 +437,9 @@ def odd_time(data: Bytes, start: int, stop: int, kind: int, unit: int) -> int:
 @checked_inline
 def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
     """Return a time in ms since 1970; -1 if the general reader has to decide."""
-    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    kind = log[row, KIND]
+    start = log[row, START]
+    stop = log[row, STOP]
     if unit == ISO:
         found = iso_time(data, start, stop) if kind == kinds.TEXT else -1
     elif kind == kinds.WHOLE:
@@ -425,4 +471,11 @@ def may_be_time(log: Longs, row: int, unit: int) -> bool:
     kind = log[row, KIND]
     if unit == ISO:
         return bool(kind == kinds.TEXT)
-    return kind in (kinds.TEXT, kinds.WHOLE, kinds.NUMBER, kinds.VALUE, kinds.REAL, kinds.EXPONENT)
+    return kind in (
+        kinds.TEXT,
+        kinds.WHOLE,
+        kinds.NUMBER,
+        kinds.VALUE,
+        kinds.REAL,
+        kinds.EXPONENT,
+    )

@@ -15,7 +15,14 @@ from workers.events.numbers import number_in
 from workers.events.times import ISO, time_ms, why_no_time
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.sums import Rounding
-from workers.mechanisms.config.views import Condition, Path, Shape, View, as_label, parse
+from workers.mechanisms.config.views import (
+    Condition,
+    Path,
+    Shape,
+    View,
+    as_label,
+    parse,
+)
 from workers.runtime.frozen import Frozen
 
 NO_NUMBER = "a text that holds no number"
@@ -67,7 +74,9 @@ class Projection(Frozen):
             read: Read = {}
             views = tuple(view.seen(record, read) for view in self._views)
             wanted = any(view is not None for view in views)
-            event = Event(self._time(record, wanted), self._user(record) if wanted else "", views)
+            event = Event(
+                self._time(record, wanted), self._user(record) if wanted else "", views
+            )
         except _Rejected as why:
             return str(why)
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
@@ -78,7 +87,9 @@ class Projection(Frozen):
             return {}
         read: Read = {}
         views = zip(self._shape.views, self._views, strict=True)
-        return {name: view.numbers(record, read) for name, view in views if view.adds_up}
+        return {
+            name: view.numbers(record, read) for name, view in views if view.adds_up
+        }
 
     def user_and_time(self, record: object) -> tuple[str | None, int]:
         """Return user and time: None and -1 if unreadable, "" and 0 if not a field."""
@@ -88,10 +99,13 @@ class Projection(Frozen):
             user = self._user(record)
         except _Rejected:
             return None, self._time(record, False)
-        return user if len(user.encode()) <= LABEL_BYTES_MAX else None, self._time(record, False)
+        return user if len(user.encode()) <= LABEL_BYTES_MAX else None, self._time(
+            record, False
+        )
 
     def _time(self, record: Mapping[str, Any], wanted: bool) -> int:
-        path, unit = self._shape.time, self._shape.unit
+        path = self._shape.time
+        unit = self._shape.unit
         if path is None:
             return 0
         try:
@@ -99,7 +113,9 @@ class Projection(Frozen):
             time = time_ms(value, unit)
             if time is None:
                 kind = "an ISO time" if unit == ISO else f"a time in {unit}"
-                raise _Rejected(f"field {_name(path)} is not {kind}" + why_no_time(value, unit))
+                raise _Rejected(
+                    f"field {_name(path)} is not {kind}" + why_no_time(value, unit)
+                )
         except _Rejected:
             if wanted:
                 raise
@@ -126,19 +142,25 @@ Read = dict[int, Any]
 class _ViewProjection(Frozen):
     def __init__(self, view: View, empty: bool, sources: dict[object, int]) -> None:
         """`sources` numbers what views read; it is extended."""
-        self._view, self._empty, self._number = view, empty, view.number
+        self._view = view
+        self._empty = empty
+        self._number = view.number
         items = view.items, view.count, view.edges
         self._items_source = sources.setdefault(items, len(sources))
         self._numbers_source = sources.setdefault((items, view.number), len(sources))
         self._rounding = None if view.sum is None else Rounding(view.sum)
-        self._where = tuple((condition, parse(condition.field).steps) for condition in view.where)
+        self._where = tuple(
+            (condition, parse(condition.field).steps) for condition in view.where
+        )
 
     @property
     def adds_up(self) -> bool:
         return self._rounding is not None
 
     def _holds(self, record: Mapping[str, Any]) -> bool:
-        return all(holds(condition, _value(record, steps)) for condition, steps in self._where)
+        return all(
+            holds(condition, _value(record, steps)) for condition, steps in self._where
+        )
 
     def seen(self, record: Mapping[str, Any], read: Read) -> ViewValues | None:
         for condition, steps in self._where:
@@ -152,7 +174,9 @@ class _ViewProjection(Frozen):
         if isinstance(key, Path):
             given = _field(record, key)
             if not isinstance(given, str | int):
-                raise _Rejected(f"field {_name(key)} is not a string, whole number or boolean")
+                raise _Rejected(
+                    f"field {_name(key)} is not a string, whole number or boolean"
+                )
             if not _is_unicode(given):
                 raise _Rejected(f"field {_name(key)} is {NOT_UNICODE}")
             name = _text(given)
@@ -166,13 +190,17 @@ class _ViewProjection(Frozen):
         """Return the numbers of a view of sums in a valid event, one for each item it counts."""
         return self._numbers_once(record, read) if self._holds(record) else []
 
-    def _items_once(self, record: Mapping[str, Any], read: Read) -> tuple[list[Any], list[int]]:
+    def _items_once(
+        self, record: Mapping[str, Any], read: Read
+    ) -> tuple[list[Any], list[int]]:
         if self._items_source not in read:
             read[self._items_source] = self._items(record)
         found: tuple[list[Any], list[int]] = read[self._items_source]
         return found
 
-    def _numbers_once(self, record: Mapping[str, Any], read: Read) -> list[float | Decimal]:
+    def _numbers_once(
+        self, record: Mapping[str, Any], read: Read
+    ) -> list[float | Decimal]:
         if self._numbers_source not in read:
             items, _ = self._items_once(record, read)
             read[self._numbers_source] = self._numbers(record, len(items))
@@ -184,7 +212,8 @@ class _ViewProjection(Frozen):
         assert path is not None, "only of sums"
         if path.list_at is None:
             return [_number(_field(record, path), path)] * items if items else []
-        steps, label = path.list_steps or (), self._view.items.steps[path.list_at :]
+        steps = path.list_steps or ()
+        label = self._view.items.steps[path.list_at :]
         found: list[float | Decimal] = []
         of_list = Path(steps)
         for element in _at(record, steps) if items else ():
@@ -195,7 +224,8 @@ class _ViewProjection(Frozen):
         return found
 
     def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
-        items, count = self._view.items, self._view.count
+        items = self._view.items
+        count = self._view.count
         at = items.list_at
         if at is not None and at < len(items.steps):
             return self._of_elements(record, items.steps[:at], items.steps[at:])
@@ -205,7 +235,9 @@ class _ViewProjection(Frozen):
         found = _required(found, items)
         if isinstance(found, list):
             if count is not None:
-                raise _Rejected(f"field {_name(items)} is not one item, as {_name(count)} is")
+                raise _Rejected(
+                    f"field {_name(items)} is not one item, as {_name(count)} is"
+                )
             return self._of_list(found)
         if items.list_at is not None:
             raise _Rejected(f"field {_name(Path(items.steps))} is not a list")
@@ -215,7 +247,9 @@ class _ViewProjection(Frozen):
             if count is not None or isinstance(found, str):
                 raise _Rejected(f"field {_name(items)} is {self._fault(found)}")
             if self._view.edges is not None:
-                raise _Rejected(f"field {_name(items)} is not a number or a list of them")
+                raise _Rejected(
+                    f"field {_name(items)} is not a number or a list of them"
+                )
             raise _Rejected(f"field {_name(items)} is not a string, list or object")
         if not _is_unicode(found):
             raise _Rejected(f"field {_name(items)} is {NOT_UNICODE}")
@@ -229,7 +263,9 @@ class _ViewProjection(Frozen):
             raise _Rejected(f"field {name} has an item that is null")
         for value in kept:
             if not self._fits(value):
-                raise _Rejected(f"field {name} has an item that is {self._fault(value)}")
+                raise _Rejected(
+                    f"field {name} has an item that is {self._fault(value)}"
+                )
             if not _is_unicode(value):
                 raise _Rejected(f"field {name} has an item that is {NOT_UNICODE}")
         return [self._label(value) for value in kept], [1] * len(kept)
@@ -246,7 +282,9 @@ class _ViewProjection(Frozen):
     def _of_elements(
         self, record: Mapping[str, Any], steps: tuple[str, ...], rest: tuple[str, ...]
     ) -> tuple[list[Any], list[int]]:
-        items, count, of_list = self._view.items, self._view.count, Path(steps)
+        items = self._view.items
+        count = self._view.count
+        of_list = Path(steps)
         elements = _at(record, steps)
         if self._empty and (elements is None or elements is _ABSENT):
             return [], []
@@ -256,7 +294,9 @@ class _ViewProjection(Frozen):
         amounts: list[int] = []
         for element in elements:
             if not isinstance(element, Mapping):
-                raise _Rejected(f"field {_name(of_list)} has an item that is not an object")
+                raise _Rejected(
+                    f"field {_name(of_list)} has an item that is not an object"
+                )
             value = _at(element, rest, of_list)
             if self._empty and (value is None or value is _ABSENT):
                 continue
@@ -332,7 +372,9 @@ def bucket(edges: Sequence[float], value: object) -> int:
     return bisect_right(edges, number)
 
 
-def _at(record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None = None) -> Any:
+def _at(
+    record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None = None
+) -> Any:
     """Return the value at a path through objects, `_ABSENT` if there is none."""
     found: Any = record
     for place, name in enumerate(steps):
@@ -420,7 +462,11 @@ def _text(value: str | int) -> str:
 
 def _digits(value: int) -> str:
     # Python refuses to print huge integers; this text is longer than any label.
-    return str(value) if value.bit_length() <= _LABEL_BITS_MAX else "9" * (LABEL_BYTES_MAX + 1)
+    return (
+        str(value)
+        if value.bit_length() <= _LABEL_BITS_MAX
+        else "9" * (LABEL_BYTES_MAX + 1)
+    )
 
 
 def _name(path: Path) -> str:

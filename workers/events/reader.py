@@ -21,7 +21,14 @@ from workers.arrays.types import Bools, Bytes, Longs
 from workers.events.json import Json
 from workers.events.json_scanner import valid_texts
 from workers.events.layout import Layout
-from workers.events.log import DECLINED, FieldSpans, Format, longest_log, longest_value, outcomes
+from workers.events.log import (
+    DECLINED,
+    FieldSpans,
+    Format,
+    longest_log,
+    longest_value,
+    outcomes,
+)
 from workers.events.project import Event, Projection
 from workers.events.times import PER_SECOND, PLAUSIBLE_MS, UNIT_WORDS
 from workers.events.view_kernels import READ, UNSEEN, Logs, Output, project_views
@@ -120,32 +127,46 @@ class EventReader(Frozen):
 
     def __init__(self, shape: Shape, *, max_bytes: int = 1_000_000) -> None:
         self.layout = Layout(shape)
-        self._json, self._max = Json(self.layout.tree), max_bytes
+        self._json = Json(self.layout.tree)
+        self._max = max_bytes
         self._projection = Projection(shape)
-        self._of_record_key = tuple(view.key == RECORD_KEY for view in shape.views.values())
+        self._of_record_key = tuple(
+            view.key == RECORD_KEY for view in shape.views.values()
+        )
         self._user_is_key = shape.user == RECORD_KEY
 
     def read(self, records: Records, fmt: Format | None = None) -> Iterator[Part]:
         """Yield the events of a batch, at least one part. A `fmt` of None means JSON."""
-        named, plain = self._named(records), None
-        if named is not None or longest_value(readonly_contiguous(records.values)) > self._max:
+        named = self._named(records)
+        plain = None
+        if (
+            named is not None
+            or longest_value(readonly_contiguous(records.values)) > self._max
+        ):
             # For a record without a value, the general reader finds the fault.
             plain = records.values[:, 1] - records.values[:, 0] <= self._max
             plain = plain if named is None else plain & named
         for logs in (fmt or self._json).scan(records.data, records.values, plain):
             yield self._completed(records, named, logs)
 
-    def read_general(self, records: Records, fmt: Format | None = None) -> Iterator[Part]:
+    def read_general(
+        self, records: Records, fmt: Format | None = None
+    ) -> Iterator[Part]:
         """As `read`, with the general reader for every record."""
-        named, nothing = self._named(records), np.zeros(len(records), dtype=np.bool_)
+        named = self._named(records)
+        nothing = np.zeros(len(records), dtype=np.bool_)
         for logs in (fmt or self._json).scan(records.data, records.values, nothing):
             yield self._completed(records, named, logs)
 
-    def read_objects(self, objects: Sequence[object]) -> tuple[EventSpans, list[Reject]]:
+    def read_objects(
+        self, objects: Sequence[object]
+    ) -> tuple[EventSpans, list[Reject]]:
         """Read decoded records, in which every wanted field must have been decoded."""
-        n, none = len(objects), np.empty(0, dtype=np.uint8)
+        n = len(objects)
+        none = np.empty(0, dtype=np.uint8)
         logs = FieldSpans.declined(none, n, objects.__getitem__)
-        found, rejects = _PartReader(self.layout, logs), []
+        found = _PartReader(self.layout, logs)
+        rejects = []
         for row, decoded in enumerate(objects):
             event = self._projection.event(decoded)
             if isinstance(event, str):
@@ -155,25 +176,36 @@ class EventReader(Frozen):
         nowhere = np.zeros((n, 2), dtype=np.int64)
         return found.spans(nowhere[:, 0], nowhere), rejects
 
-    def decode_all(self, records: Records, row: int, fmt: Format | None = None) -> object:
+    def decode_all(
+        self, records: Records, row: int, fmt: Format | None = None
+    ) -> object:
         """Return a record with all fields (Protobuf: wanted ones), or raise ValueError(reason)."""
         if fmt is None:
             return self._json.decode_all(records.value(row) or b"")
         nothing = np.zeros(1, dtype=np.bool_)
-        return next(fmt.scan(records.data, records.values[row : row + 1], nothing)).decode(0)
+        return next(
+            fmt.scan(records.data, records.values[row : row + 1], nothing)
+        ).decode(0)
 
     def _named(self, records: Records) -> Bools | None:
         """Return a mask of the records with a valid label as key; None if all pass or none must."""
         if not self._user_is_key and not any(self._of_record_key):
             return None
-        data, keys = readonly_contiguous(records.data), readonly_contiguous(records.keys)
+        data = readonly_contiguous(records.data)
+        keys = readonly_contiguous(records.keys)
         named = valid_texts(data, keys, LABEL_BYTES_MAX)
         return None if named.all() else named
 
-    def _completed(self, records: Records, named: Bools | None, logs: FieldSpans) -> Part:
-        found, begin, rejects = _PartReader(self.layout, logs), logs.begin, []
+    def _completed(
+        self, records: Records, named: Bools | None, logs: FieldSpans
+    ) -> Part:
+        found = _PartReader(self.layout, logs)
+        begin = logs.begin
+        rejects = []
         part = slice(begin, begin + len(logs.status))
-        for row in np.flatnonzero(logs.status == DECLINED).tolist() if found.declined else ():
+        for row in (
+            np.flatnonzero(logs.status == DECLINED).tolist() if found.declined else ()
+        ):
             at = begin + row
             event = self._read_one(logs, at, *records.values[at].tolist())
             unnamed = named is not None and not named[at]
@@ -188,7 +220,9 @@ class EventReader(Frozen):
             keys = np.where(named[part, None], keys, 0)
         return found.spans(records.times[part], keys), rejects, part.stop
 
-    def _read_one(self, logs: FieldSpans, row: int, start: int, stop: int) -> Event | str:
+    def _read_one(
+        self, logs: FieldSpans, row: int, start: int, stop: int
+    ) -> Event | str:
         if start < 0:
             return "no value"
         if stop - start > self._max:
@@ -209,9 +243,13 @@ class _PartReader:
     """Reads one part: all rows with the kernel, then `add` the general reader's events."""
 
     def __init__(self, layout: Layout, logs: FieldSpans) -> None:
-        self._layout, self._begin = layout, logs.begin
-        n, views, columns = len(logs.status), len(layout.names), len(layout.items_of)
-        rows, ends = readonly_contiguous(logs.rows), readonly_contiguous(logs.ends)
+        self._layout = layout
+        self._begin = logs.begin
+        n = len(logs.status)
+        views = len(layout.names)
+        columns = len(layout.items_of)
+        rows = readonly_contiguous(logs.rows)
+        ends = readonly_contiguous(logs.ends)
         longest = longest_log(ends)
         room = min(len(rows), LABELS_EXPECTED * n + longest)
         out = Output(
@@ -228,20 +266,29 @@ class _PartReader:
         )
         made = np.empty(MADE_EXPECTED, dtype=np.uint8)
         read = Logs(readonly_contiguous(logs.data), rows, ends, made)
-        at, found = _longs(layout.slots), _longs(columns)
-        begin, filled = 0, 0
+        at = _longs(layout.slots)
+        found = _longs(columns)
+        begin = 0
+        filled = 0
         while True:
-            begin, filled = project_views(read, begin, layout.program, at, found, filled, out)
+            begin, filled = project_views(
+                read, begin, layout.program, at, found, filled, out
+            )
             if begin == n:
                 break
             if room < len(rows) and int(out.used.max(initial=0)) + longest > room:
                 room = min(len(rows), 2 * room)
-                labels, amounts = _wider(out.labels, room), _wider(out.amounts, room)
+                labels = _wider(out.labels, room)
+                amounts = _wider(out.amounts, room)
                 out = out._replace(labels=labels, amounts=amounts)
             else:
-                read = read._replace(made=np.concatenate([read.made, np.empty_like(read.made)]))
+                read = read._replace(
+                    made=np.concatenate([read.made, np.empty_like(read.made)])
+                )
         self._out = out
-        self._data = np.concatenate([logs.data, read.made[:filled]]) if filled else logs.data
+        self._data = (
+            np.concatenate([logs.data, read.made[:filled]]) if filled else logs.data
+        )
         # Packed arrays, not lists of objects: a record may have one label per two bytes.
         self._texts = bytearray()
         self._used: list[int] = out.used.tolist()
@@ -251,7 +298,8 @@ class _PartReader:
         self._all_valid = valid == n
 
     def add(self, row: int, event: Event) -> None:
-        out, layout = self._out, self._layout
+        out = self._out
+        layout = self._layout
         out.status[row] = READ
         if layout.time_slot >= 0:
             out.times[row] = event.time
@@ -263,7 +311,8 @@ class _PartReader:
             zip(event.views, layout.key_of, layout.column_of, strict=True)
         ):
             if seen is None:
-                out.first[view, row], out.number[view, row] = 0, UNSEEN
+                out.first[view, row] = 0
+                out.number[view, row] = UNSEEN
                 continue
             if isinstance(layout.keys[key], Path):
                 out.keys[key, row] = self._text(seen.key)
@@ -271,7 +320,9 @@ class _PartReader:
                 places = self._labels[column]
                 labels[column] = self._used[column] + len(places) // 2, len(seen.labels)
                 for label in seen.labels:
-                    places.extend(self._text(label) if isinstance(label, str) else (label, 0))
+                    places.extend(
+                        self._text(label) if isinstance(label, str) else (label, 0)
+                    )
                 self._amounts[column].extend(seen.amounts)
             out.first[view, row], out.number[view, row] = labels[column]
 
@@ -282,31 +333,43 @@ class _PartReader:
 
     def _column(self, column: int, used: int) -> LabelSpans:
         labels = _joined(self._out.labels[column, :used], self._labels[column])
-        even, more = self._out.uneven[column] == 0, self._amounts[column]
-        if even and (not more or bool((np.frombuffer(more, dtype=np.int64) == 1).all())):
+        even = self._out.uneven[column] == 0
+        more = self._amounts[column]
+        if even and (
+            not more or bool((np.frombuffer(more, dtype=np.int64) == 1).all())
+        ):
             return LabelSpans(labels, _ones(used + len(more)), True)
         amounts = _ones(used) if even else self._out.amounts[column, :used]
         return LabelSpans(labels, _joined(amounts, more))
 
     def spans(self, record_times: Longs, record_keys: Longs) -> EventSpans:
         """Return the valid events; record times and keys fill in where the layout has no field."""
-        out, layout, data = self._out, self._layout, self._data
+        out = self._out
+        layout = self._layout
+        data = self._data
         if self._texts:
             data = np.concatenate([data, np.frombuffer(self._texts, dtype=np.uint8)])
         whole = self._all_valid or bool((out.status == READ).all())
-        events = np.arange(len(out.status)) if whole else np.flatnonzero(out.status == READ)
+        events = (
+            np.arange(len(out.status)) if whole else np.flatnonzero(out.status == READ)
+        )
 
         def kept(column: Longs, axis: int = 0) -> Longs:
             return column if whole else column.take(events, axis)
 
-        user, keys = layout.shape.user, zip(layout.keys, out.keys, strict=True)
-        places = [(key, record_keys if key == RECORD_KEY else of_key) for key, of_key in keys]
+        user = layout.shape.user
+        keys = zip(layout.keys, out.keys, strict=True)
+        places = [
+            (key, record_keys if key == RECORD_KEY else of_key) for key, of_key in keys
+        ]
         return EventSpans(
             data,
             events + self._begin if self._begin else events,
             kept(out.times if layout.time_slot >= 0 else record_times),
             tuple(None if key == ALL_KEYS else kept(of_key) for key, of_key in places),
-            None if user is None else kept(record_keys if user == RECORD_KEY else out.users),
+            None
+            if user is None
+            else kept(record_keys if user == RECORD_KEY else out.users),
             kept(out.first, 1),
             kept(out.number, 1),
             tuple(self._column(column, used) for column, used in enumerate(self._used)),

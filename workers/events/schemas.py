@@ -20,7 +20,9 @@ from typing import Any, Protocol, cast
 from workers.runtime.errors import SettingsError
 from workers.runtime.metrics import Metrics
 
-AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+AVRO = "AVRO"
+PROTOBUF = "PROTOBUF"
+JSON = "JSON"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +45,23 @@ logger = logging.getLogger(__name__)
 # Interval between checks whether the caller was closed.
 _LOOK_S = 0.1
 # Pause between two requests for the same id, doubled up to the longest.
-_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
+_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 10.0
 # Time without waiting after a wait in vain, as a multiple of `patience_s`.
 _IMPATIENCE = 10
 # Expiry of unknown ids, and the maximum number remembered.
-_FORGOTTEN_S, _REMEMBERED = 60.0, 1_000
+_FORGOTTEN_S = 60.0
+_REMEMBERED = 1_000
 # Registry ids are signed 32-bit integers.
 _ID_MAX = 2**31 - 1
 # Of one answer: the longest schema, and the longest time for it.
-_ANSWER_BYTES_MAX, _ANSWER_S = 16 << 20, 60.0
+_ANSWER_BYTES_MAX = 16 << 20
+_ANSWER_S = 60.0
 # HTTP statuses that do not concern the id: not authorized, busy.
 _NOT_ABOUT_THE_ID = frozenset((401, 403, 404, 405, 407, 408, 425, 429))
 _UNKNOWN_ID_CODES = (40403, 40401, 40402)
-_REFERENCES_MAX, _REFERENCES_DEEP = 1_000, 100
+_REFERENCES_MAX = 1_000
+_REFERENCES_DEEP = 100
 
 
 class SchemaWaiter(Protocol):
@@ -76,7 +82,8 @@ class CommandWait(AlwaysOpen):
     """A command that raises `refusal` after `patience_s`."""
 
     def __init__(self, patience_s: float, refusal: SettingsError) -> None:
-        self._deadline, self._refusal = time.monotonic() + patience_s, refusal
+        self._deadline = time.monotonic() + patience_s
+        self._refusal = refusal
 
     def check_open(self) -> None:
         if time.monotonic() > self._deadline:
@@ -114,13 +121,18 @@ def _bound_answers(client: Any) -> None:
             self._stream = stream
 
         def __iter__(self) -> Iterator[bytes]:
-            left, until_s = _ANSWER_BYTES_MAX, time.monotonic() + _ANSWER_S
+            left = _ANSWER_BYTES_MAX
+            until_s = time.monotonic() + _ANSWER_S
             for piece in self._stream:
                 left -= len(piece)
                 if left < 0:
-                    raise httpx.ReadError(f"an answer of more than {_ANSWER_BYTES_MAX:,} bytes")
+                    raise httpx.ReadError(
+                        f"an answer of more than {_ANSWER_BYTES_MAX:,} bytes"
+                    )
                 if time.monotonic() > until_s:
-                    raise httpx.ReadTimeout(f"an answer that takes more than {_ANSWER_S:g} s")
+                    raise httpx.ReadTimeout(
+                        f"an answer that takes more than {_ANSWER_S:g} s"
+                    )
                 yield piece
 
         def close(self) -> None:
@@ -143,9 +155,12 @@ class Registry:
         # Imported here: it takes half a second, and only workers with schemas need it.
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
-        self._client = SchemaRegistryClient({"url": access.url, "max.retries": 0, **access.client})
+        self._client = SchemaRegistryClient(
+            {"url": access.url, "max.retries": 0, **access.client}
+        )
         _bound_answers(self._client)
-        self._url, self._patience_s = access.url, access.patience_s
+        self._url = access.url
+        self._patience_s = access.patience_s
         self._waits = (Metrics() if metrics is None else metrics).registry_waits
         self._lock = threading.Lock()
         self._known: dict[int, Schema] = {}
@@ -170,7 +185,10 @@ class Registry:
                     request = self._requests[schema_id] = _Request()
                     name = f"schema-{schema_id}"
                     threading.Thread(
-                        target=self._ask, args=(schema_id, request), name=name, daemon=True
+                        target=self._ask,
+                        args=(schema_id, request),
+                        name=name,
+                        daemon=True,
                     ).start()
                 request.waiting += 1
             try:
@@ -193,7 +211,8 @@ class Registry:
 
     def _ask(self, schema_id: int, request: _Request) -> None:
         """Retry until there is an answer or no caller waits."""
-        pause, begun = _PAUSE_S, time.monotonic()
+        pause = _PAUSE_S
+        begun = time.monotonic()
         try:
             while True:
                 try:
@@ -228,15 +247,22 @@ class Registry:
             references: dict[str, Reference] = {}
             self._add_references(found, references, set())
         except SchemaRegistryError as error:
-            status, code = error.http_status_code, error.error_code
+            status = error.http_status_code
+            code = error.error_code
             if code in _UNKNOWN_ID_CODES or (
                 400 <= status < 500 and status not in _NOT_ABOUT_THE_ID
             ):
                 raise _UnknownId from None
             raise
-        return Schema(found.schema_type or AVRO, found.schema_str or "", tuple(references.values()))
+        return Schema(
+            found.schema_type or AVRO,
+            found.schema_str or "",
+            tuple(references.values()),
+        )
 
-    def _add_references(self, schema: Any, found: dict[str, Reference], above: set[str]) -> None:
+    def _add_references(
+        self, schema: Any, found: dict[str, Reference], above: set[str]
+    ) -> None:
         """Add references, dependencies first; those `above`, in a cycle, are added once."""
         for each in schema.references or ():
             if each.name in found or each.name in above:
@@ -256,7 +282,11 @@ class Registry:
             self._waits.inc()
             # Brief, and without text that a server may have sent.
             status = getattr(error, "http_status_code", None)
-            what = f"{type(error).__name__}: {error}"[:200] if status is None else f"HTTP {status}"
+            what = (
+                f"{type(error).__name__}: {error}"[:200]
+                if status is None
+                else f"HTTP {status}"
+            )
             logger.warning(
                 "the schema registry at %s does not answer (%s): records of schemas not seen yet wait for it",
                 self._url,
@@ -282,5 +312,7 @@ class Registry:
             if over:
                 self._impatient_until_s = now + _IMPATIENCE * self._patience_s
             self._unknown[schema_id] = now + _FORGOTTEN_S
-        logger.warning("the schema registry knows no schema %d: its records are rejects", schema_id)
+        logger.warning(
+            "the schema registry knows no schema %d: its records are rejects", schema_id
+        )
         return True

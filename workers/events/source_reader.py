@@ -60,7 +60,9 @@ class SourceReader:
         earliest_ms: int = EARLIEST_MS,
     ) -> None:
         """`declared`, per view: the stream keys that its histograms serve; None means all."""
-        self._reader, self._placement, self._fmt = reader, placement, fmt
+        self._reader = reader
+        self._placement = placement
+        self._fmt = fmt
         self._earliest_ms = earliest_ms
         layout = reader.layout
         self._names = [Names() for _ in layout.keys]
@@ -71,7 +73,8 @@ class SourceReader:
             given = [keys for keys in served if keys is not None]
             if len(given) == len(served):
                 first = frozenset().union(*given)
-                self._declared[place], self._names[place] = len(first), Names(first)
+                self._declared[place] = len(first)
+                self._names[place] = Names(first)
         of_fields: dict[Path, Names] = {}
         self._labels = [
             of_fields.setdefault(items.path, Names())
@@ -112,24 +115,38 @@ class SourceReader:
         labels = [self._codes(place, spans) for place in range(len(self._labels))]
         refused = self._refused(spans, keys, latest_ms)
         users = None if spans.users is None else user_digests(spans.data, spans.users)
-        index, times, good = spans.index, spans.times, None
+        index = spans.index
+        times = spans.times
+        good = None
         if refused.any():
             bad = np.flatnonzero((refused != 0) & (refused != _PASSED_OVER))
-            rows = zip(index[bad].tolist(), refused[bad].tolist(), times[bad].tolist(), strict=True)
+            rows = zip(
+                index[bad].tolist(),
+                refused[bad].tolist(),
+                times[bad].tolist(),
+                strict=True,
+            )
             rejects += [Reject(row, self._reason(why, time)) for row, why, time in rows]
             rejects.sort(key=lambda reject: reject.index)
             good = np.flatnonzero(refused == 0)
-            index, times, users = index[good], times[good], None if users is None else users[good]
+            index = index[good]
+            times = times[good]
+            users = None if users is None else users[good]
         views: dict[str, EventColumns] = {}
         for column in range(len(labels)):
             views.update(self._columns(column, spans, keys, labels[column], good))
-        return Events(index, times, users, {name: views[name] for name in layout.names}), rejects
+        return Events(
+            index, times, users, {name: views[name] for name in layout.names}
+        ), rejects
 
     def _keys(self, place: int, spans: EventSpans) -> Codes:
-        names, places = self._names[place], spans.keys[place]
+        names = self._names[place]
+        places = spans.keys[place]
         names.begin()
         if places is None:
-            return np.full(len(spans), names.vocabulary.code_of(ALL_STREAM_KEY), dtype=np.int32)
+            return np.full(
+                len(spans), names.vocabulary.code_of(ALL_STREAM_KEY), dtype=np.int32
+            )
         return names.vocabulary.codes(spans.data, places)
 
     def _codes(self, place: int, spans: EventSpans) -> Codes:
@@ -156,14 +173,21 @@ class SourceReader:
             declared = self._declared[key]
             if declared is not None:
                 # Declared keys have the first codes.
-                refused[(number != UNSEEN) & (keys[key] >= declared) & (refused == 0)] = 3
+                refused[
+                    (number != UNSEEN) & (keys[key] >= declared) & (refused == 0)
+                ] = 3
         return refused
 
     def _reason(self, why: int, time_ms: int) -> str:
-        shape, reason = self._reader.layout.shape, _REASONS[why]
+        shape = self._reader.layout.shape
+        reason = _REASONS[why]
         if reason == EARLY and shape.time is None and time_ms <= _NO_RECORD_TIME_MAX:
             return NO_RECORD_TIME
-        return with_unit(reason, time_ms, shape.unit) if reason in (EARLY, AHEAD) else reason
+        return (
+            with_unit(reason, time_ms, shape.unit)
+            if reason in (EARLY, AHEAD)
+            else reason
+        )
 
     def _columns(
         self,
@@ -174,21 +198,25 @@ class SourceReader:
         good: Longs | None,
     ) -> Iterator[tuple[str, EventColumns]]:
         """Yield the columns of views that share a column of labels, deduplicated once for all."""
-        layout, given = self._reader.layout, spans.columns[column]
+        layout = self._reader.layout
+        given = spans.columns[column]
         views = [view for view, of in enumerate(layout.column_of) if of == column]
         firsts = [_kept(spans.first[view], good) for view in views]
         numbers = [_kept(spans.number[view], good) for view in views]
-        first, number = firsts[0], numbers[0]
+        first = firsts[0]
+        number = numbers[0]
         for other_first, other in zip(firsts[1:], numbers[1:], strict=True):
             if int(number.min(initial=0)) > UNSEEN:
                 break
             # All views that include an event share the location of its labels.
             first = np.where(number == UNSEEN, other_first, first)
             number = np.maximum(number, other)
-        columns, amounts = None, NO_AMOUNTS if given.once else given.amounts
+        columns = None
+        amounts = NO_AMOUNTS if given.once else given.amounts
         for view, own in zip(views, numbers, strict=True):
             key = layout.key_of[view]
-            codes, names = _kept(keys[key], good), self._names[key].vocabulary
+            codes = _kept(keys[key], good)
+            names = self._names[key].vocabulary
             if columns is None:
                 encoder = self._encoders[column]
                 repeated = ADDED_UP if layout.items_of[column].sum is None else FIRST
@@ -199,7 +227,10 @@ class SourceReader:
                 yield layout.names[view], columns
             else:
                 seen = own != UNSEEN
-                yield layout.names[view], replace(columns, keys=codes, key_names=names, seen=seen)
+                yield (
+                    layout.names[view],
+                    replace(columns, keys=codes, key_names=names, seen=seen),
+                )
 
 
 def _kept(column: NDArray[A], good: Longs | None) -> NDArray[A]:

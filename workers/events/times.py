@@ -10,14 +10,17 @@ from workers.events.numbers import number_in
 from workers.settings.times import TIME_MAX_MS
 
 ISO = "iso"
-PER_SECOND = MappingProxyType({"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000})
+PER_SECOND = MappingProxyType(
+    {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+)
 UNIT_WORDS = MappingProxyType(
     {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 )
 #: 2000 to 2100; times outside suggest a wrong unit.
 PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLI, _EXACT = Decimal("0.001"), Context(prec=40)
+_MILLI = Decimal("0.001")
+_EXACT = Context(prec=40)
 
 # The extended and the basic format, and what databases and languages write instead of its zone:
 # "+00" (Postgres), " UTC" (BigQuery), " +0100" (Ruby). Behind an offset, a zone in brackets (Java,
@@ -32,10 +35,14 @@ _ISO = re.compile(rf"{_CLOCK}(?:{_ZONE}(?:\[[A-Za-z][\w+\-/.=]*\])*)?", re.ASCII
 _REFUSED = (
     (re.compile(r"\d{4}-\d\d-\d\d", re.ASCII), "a date without a time of day"),
     (re.compile(rf"{_CLOCK} ?[AaPp]\.?[Mm].*", re.ASCII), "a time with AM or PM"),
-    (re.compile(rf"{_CLOCK} ?\[?[A-Za-z].*", re.ASCII), "a time zone by name, not by its offset"),
+    (
+        re.compile(rf"{_CLOCK} ?\[?[A-Za-z].*", re.ASCII),
+        "a time zone by name, not by its offset",
+    ),
     (
         re.compile(
-            r".{0,16}?\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec).*", re.IGNORECASE
+            r".{0,16}?\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec).*",
+            re.IGNORECASE,
         ),
         "a date with the name of a month",
     ),
@@ -73,12 +80,17 @@ def _iso(value: object) -> int | None:
     parts = _ISO.fullmatch(value) if isinstance(value, str) else None
     if parts is None:
         return None
-    year, month, day, hour, minute, second = (int(parts[n] or 0) for n in (1, 3, 4, 5, 7, 8))
+    year, month, day, hour, minute, second = (
+        int(parts[n] or 0) for n in (1, 3, 4, 5, 7, 8)
+    )
     fraction = parts["fraction"] or ""
-    hours, minutes = int(parts["hours"] or 0), int(parts["minutes"] or 0)
+    hours = int(parts["hours"] or 0)
+    minutes = int(parts["minutes"] or 0)
     if hours > 23 or minutes > 59:
         return None
-    offset = timedelta(hours=hours, minutes=minutes) * (-1 if parts["sign"] == "-" else 1)
+    offset = timedelta(hours=hours, minutes=minutes) * (
+        -1 if parts["sign"] == "-" else 1
+    )
     # 24:00 is the end of the day, and a leap second is counted as the one after it.
     ends_day = (hour, minute, second) == (24, 0, 0) and not fraction.strip("0")
     leaps = second == 60
@@ -105,7 +117,9 @@ def why_no_time(value: object, unit: str) -> str:
     """Return what an invalid time is instead, as the end of a reject reason from a fixed set."""
     number = number_in(value) if isinstance(value, str) else value
     likely = [
-        word for other, word in UNIT_WORDS.items() if other != unit and _plausible(value, other)
+        word
+        for other, word in UNIT_WORDS.items()
+        if other != unit and _plausible(value, other)
     ]
     if unit == ISO and _is_number(number):
         what = "a number as text" if isinstance(value, str) else "a number"

@@ -32,17 +32,24 @@ HAS_KEY = 1
 
 
 @checked_kernel
-def read_users(logs: Logs, program: Program, status: Flags, times: Longs, users: Longs) -> int:
+def read_users(
+    logs: Logs, program: Program, status: Flags, times: Longs, users: Longs
+) -> int:
     """Write user and time, ms or NO_TIME, if fields; return the bytes used in `logs.made`.
 
     `made` has WRITTEN_MAX bytes per event. Changes `status`, DECLINED if by the scanner, to READ or
     DECLINED.
     """
     data, log, ends, made = logs
-    time_slot, unit, user_slot = program.time_slot, program.unit, program.user_slot
-    used, row = int(np.int64(0)), 0  # a literal 0 would compile `label` a second time
+    time_slot = program.time_slot
+    unit = program.unit
+    user_slot = program.user_slot
+    # a literal 0 would compile `label` a second time
+    used = int(np.int64(0))
+    row = 0
     for event in range(len(ends)):
-        time, user = -1, -1
+        time = -1
+        user = -1
         while row < ends[event]:
             if log[row, SLOT] == time_slot:
                 time = row
@@ -70,14 +77,18 @@ def read_users(logs: Logs, program: Program, status: Flags, times: Longs, users:
 
 
 @checked_kernel
-def parse_markers(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) -> None:
+def parse_markers(
+    data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs
+) -> None:
     """Parse the re-key marker if it is a record's first header; headers follow the value.
 
     Writes `keys`, start and stop of the original key, and `marks`, the earliest time at which the
     event counts, or NO_TIME. A start of -1 is a null value or key.
     """
     for i in range(len(values)):
-        keys[i, 0], keys[i, 1], marks[i] = -1, -1, NO_TIME
+        keys[i, 0] = -1
+        keys[i, 1] = -1
+        marks[i] = NO_TIME
         if values[i, 0] < 0:
             continue
         number, at = varint(data, values[i, 1])
@@ -99,7 +110,8 @@ def parse_markers(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: L
             mark = mark << 8 | np.int64(data[at + place])
         marks[i] = mark
         if data[at + 8] == HAS_KEY:
-            keys[i, 0], keys[i, 1] = at + 9, at + length
+            keys[i, 0] = at + 9
+            keys[i, 1] = at + length
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -123,8 +135,10 @@ class UserReader(Frozen):
 
     def __init__(self, shape: Shape, *, max_bytes: int) -> None:
         self._layout = Layout(replace(shape, views=MappingProxyType({})))
-        self._json, self._projection = Json(self._layout.tree), Projection(self._layout.shape)
-        self._whole, self._max = EventReader(shape, max_bytes=max_bytes), max_bytes
+        self._json = Json(self._layout.tree)
+        self._projection = Projection(self._layout.shape)
+        self._whole = EventReader(shape, max_bytes=max_bytes)
+        self._max = max_bytes
         self.user_is_key = shape.user == RECORD_KEY
         self.tree = self._layout.tree
 
@@ -139,20 +153,29 @@ class UserReader(Frozen):
 
         Records after `latest_ms` have no user if the event's time is the record's timestamp.
         """
-        layout, n = self._layout, len(records)
+        layout = self._layout
+        n = len(records)
         lengths = records.values[:, 1] - records.values[:, 0]
         plain = (records.values[:, 0] >= 0) & (lengths <= self._max)
         if self.user_is_key:
-            data, keys = readonly_contiguous(records.data), readonly_contiguous(records.keys)
+            data = readonly_contiguous(records.data)
+            keys = readonly_contiguous(records.keys)
             plain &= valid_texts(data, keys, LABEL_BYTES_MAX)
-        users, known = np.zeros((n, 2), dtype=np.int64), np.empty(n, dtype=np.bool_)
+        users = np.zeros((n, 2), dtype=np.int64)
+        known = np.empty(n, dtype=np.bool_)
         of_record = layout.time_slot < 0
-        times = records.times.copy() if of_record else np.full(n, NO_TIME, dtype=np.int64)
-        behind, end, number = [records.data], len(records.data), 0
+        times = (
+            records.times.copy() if of_record else np.full(n, NO_TIME, dtype=np.int64)
+        )
+        behind = [records.data]
+        end = len(records.data)
+        number = 0
         for logs in (fmt or self._json).scan(records.data, records.values, plain):
-            part, status = slice(logs.begin, logs.begin + len(logs.status)), logs.status
+            part = slice(logs.begin, logs.begin + len(logs.status))
+            status = logs.status
             made = np.empty(WRITTEN_MAX * len(status), dtype=np.uint8)
-            rows, ends = readonly_contiguous(logs.rows), readonly_contiguous(logs.ends)
+            rows = readonly_contiguous(logs.rows)
+            ends = readonly_contiguous(logs.ends)
             read = Logs(readonly_contiguous(logs.data), rows, ends, made)
             used = read_users(read, layout.program, status, times[part], users[part])
             of_part = users[part]
@@ -164,7 +187,9 @@ class UserReader(Frozen):
             texts = bytearray()
             for row in declined[plain[part][declined]].tolist():
                 try:
-                    user, time = self._projection.user_and_time(logs.decode(logs.begin + row))
+                    user, time = self._projection.user_and_time(
+                        logs.decode(logs.begin + row)
+                    )
                 except ValueError:
                     continue
                 if not of_record:
@@ -191,13 +216,19 @@ class UserReader(Frozen):
         if not len(unknown):
             return []
         columns = ("keys", "values", "times", "offsets")
-        some = replace(records, **{name: getattr(records, name)[unknown] for name in columns})
+        some = replace(
+            records, **{name: getattr(records, name)[unknown] for name in columns}
+        )
         found: list[Reject] = []
         for spans, rejects, _ in self._whole.read(some, whole):
             # These have a user, but their time keeps them from being forwarded.
             late = spans.in_any_view
-            rows = zip(spans.index[late].tolist(), spans.times[late].tolist(), strict=True)
+            rows = zip(
+                spans.index[late].tolist(), spans.times[late].tolist(), strict=True
+            )
             rejects += [Reject(row, with_unit(AHEAD, time, "ms")) for row, time in rows]
-            found += [Reject(int(unknown[reject.index]), reject.reason) for reject in rejects]
+            found += [
+                Reject(int(unknown[reject.index]), reject.reason) for reject in rejects
+            ]
         times[[reject.index for reject in found]] = NO_TIME
         return sorted(found, key=lambda reject: reject.index)

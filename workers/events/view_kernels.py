@@ -36,7 +36,8 @@ from workers.events.log_values import (
     write_integer,
 )
 
-READ, SKIPPED = 0, 1
+READ = 0
+SKIPPED = 1
 # The label count of an event that the view excludes.
 UNSEEN = -1
 # Half of the digits of PART.
@@ -129,16 +130,26 @@ class Target(NamedTuple):
 
 
 @kernel_inline
-def is_listed(logs: Logs, used: int, row: int, program: Program, first: int, last: int) -> bool:
-    kind, start, stop = logs.rows[row, KIND], logs.rows[row, START], logs.rows[row, STOP]
+def is_listed(
+    logs: Logs, used: int, row: int, program: Program, first: int, last: int
+) -> bool:
+    kind = logs.rows[row, KIND]
+    start = logs.rows[row, START]
+    stop = logs.rows[row, STOP]
     made_here = False
     if kind == kinds.VALUE:
-        start, stop, made_here = used, write_integer(logs.made, used, start), True
+        stop = write_integer(logs.made, used, start)
+        start = used
+        made_here = True
     elif (kind in (kinds.TRUE, kinds.FALSE)) and start < 0:
-        start, stop, made_here = used, write_boolean(logs.made, used, kind), True
+        start = used
+        stop = write_boolean(logs.made, used, kind)
+        made_here = True
     elif kind not in (kinds.TEXT, kinds.WHOLE, kinds.TRUE, kinds.FALSE):
         return False
-    given, text, words = logs.made if made_here else logs.data, program.text, program.words
+    given = logs.made if made_here else logs.data
+    text = program.text
+    words = program.words
     found = False
     for word in range(first, last):
         if same(given, start, stop, text, words[word, 0], words[word, 1]):
@@ -148,9 +159,13 @@ def is_listed(logs: Logs, used: int, row: int, program: Program, first: int, las
 
 
 @kernel_inline
-def check_condition(logs: Logs, used: int, row: int, condition: Longs, program: Program) -> int:
+def check_condition(
+    logs: Logs, used: int, row: int, condition: Longs, program: Program
+) -> int:
     """Return 1 if a condition holds, 0 if not, DECLINED if unsure; a `row` of -1 means absent."""
-    asks, first, last = condition[ASKS], condition[FIRST], condition[LAST]
+    asks = condition[ASKS]
+    first = condition[FIRST]
+    last = condition[LAST]
     there = row >= 0 and logs.rows[row, KIND] != kinds.NULL
     if asks == EXISTS:
         return int(there == (first == 1))
@@ -164,9 +179,11 @@ def check_condition(logs: Logs, used: int, row: int, condition: Longs, program: 
         return 0
     reals = program.reals
     if asks == AT_LEAST:
-        low_holds, high_holds = low >= reals[first], high >= reals[first]
+        low_holds = low >= reals[first]
+        high_holds = high >= reals[first]
     else:
-        low_holds, high_holds = low <= reals[first], high <= reals[first]
+        low_holds = low <= reals[first]
+        high_holds = high <= reals[first]
     return int(low_holds) if low_holds == high_holds else DECLINED
 
 
@@ -177,7 +194,8 @@ LINEAR_SEARCH_MAX = 16
 @kernel_part
 def find_bucket(value: float, edges: Floats, first: int, stop: int) -> int:
     """Return the number of edges[first:stop], ascending, that are at most `value`."""
-    low, high = first, stop
+    low = first
+    high = stop
     while high - low > LINEAR_SEARCH_MAX:
         middle = (low + high) >> 1
         if edges[middle] <= value:
@@ -198,8 +216,12 @@ def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> in
     of at most 15 digits is at or below it if that edge's nearest float is (no other decimal of so
     few digits has the same nearest float).
     """
-    kind, start, stop = logs.rows[row, KIND], logs.rows[row, START], logs.rows[row, STOP]
-    whole, part, real = 0, 0, 0.0
+    kind = logs.rows[row, KIND]
+    start = logs.rows[row, START]
+    stop = logs.rows[row, STOP]
+    whole = 0
+    part = 0
+    real = 0.0
     if kind == kinds.TEXT and kind_in_text(logs.data, start, stop) == kinds.TEXT:
         return -1
     if kind == kinds.REAL:
@@ -241,7 +263,10 @@ def amount_of(logs: Logs, row: int, to: Target) -> int:
     if to.column[SUMS] == 0:
         return item_count(logs.data, logs.rows, row)
     low, high, is_number = number_bounds(logs.data, logs.rows, row)
-    least, step, steps, error = to.sums[LEAST], to.sums[STEP], to.sums[STEPS], to.sums[STEPS_ERROR]
+    least = to.sums[LEAST]
+    step = to.sums[STEP]
+    steps = to.sums[STEPS]
+    error = to.sums[STEPS_ERROR]
     # Clamped before `floor`: numbers may be infinite.
     lower = min(max((low - least) / step - error + 0.5, 0.0), steps)
     upper = min(max((high - least) / step + error + 0.5, 0.0), steps)
@@ -257,7 +282,8 @@ def amount_of(logs: Logs, row: int, to: Target) -> int:
 @kernel_inline
 def add_item(logs: Logs, done: int, row: int, times: int, to: Target, used: int) -> int:
     """Add the value in `row` as one item; return the bytes used in `made`, DECLINED if invalid."""
-    column, labels = to.column, to.labels
+    column = to.column
+    labels = to.labels
     if times != 1 and to.uneven[0] == 0:
         to.uneven[0] = 1
         for before in range(used):
@@ -266,12 +292,16 @@ def add_item(logs: Logs, done: int, row: int, times: int, to: Target, used: int)
         to.amounts[used] = times
     if column[BUCKETS]:
         low, high, is_number = number_bounds(logs.data, logs.rows, row)
-        edges, first, last = to.program.edges, column[EDGE], column[EDGES_STOP]
+        edges = to.program.edges
+        first = column[EDGE]
+        last = column[EDGES_STOP]
         found = find_bucket(low, edges, first, last)
         labels[used, 0] = found
         sure = low == high or found == find_bucket(high, edges, first, last)
         return done if is_number and sure and times >= 0 else DECLINED
-    labels[used, 0], labels[used, 1], done = label(logs.data, logs.made, done, logs.rows, row)
+    labels[used, 0], labels[used, 1], done = label(
+        logs.data, logs.made, done, logs.rows, row
+    )
     return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
 
 
@@ -290,8 +320,10 @@ def add_elements(
 
     `of_event` is the amount of every item, unless one stands beside each.
     """
-    log, column = logs.rows, to.column
-    item, count = row + 1, row + 1
+    log = logs.rows
+    column = to.column
+    item = row + 1
+    count = row + 1
     for _ in range(log[row, START]):
         item = next_in_slot(log, item, stop, column[ITEMS])
         times = of_event
@@ -317,8 +349,10 @@ def add_value(
     logs: Logs, done: int, row: int, stop: int, of_event: int, to: Target, used: int
 ) -> tuple[int, int]:
     """Add the items of any other value, as `add_elements`; `of_event` is the amount of each."""
-    log, column = logs.rows, to.column
-    kind, counts_one = log[row, KIND], column[COUNT] >= 0 and column[SUMS] == 0
+    log = logs.rows
+    column = to.column
+    kind = log[row, KIND]
+    counts_one = column[COUNT] >= 0 and column[SUMS] == 0
     if kind == kinds.LIST:
         if counts_one or log[row, START] > stop - row - 1:
             return DECLINED, used
@@ -349,7 +383,13 @@ def add_value(
 
 @kernel
 def project_views(
-    logs: Logs, begin: int, program: Program, at: Longs, found: Longs, made_used: int, out: Output
+    logs: Logs,
+    begin: int,
+    program: Program,
+    at: Longs,
+    found: Longs,
+    made_used: int,
+    out: Output,
 ) -> tuple[int, int]:
     """Evaluate the views on the events from `begin` on, until the output is full.
 
@@ -358,20 +398,27 @@ def project_views(
     """
     data, log, ends, made = logs
     status, times, users, keys, first, number, labels, amounts, uneven, used = out
-    key_slots, views, columns = program.key_slots, program.views, program.columns
-    time_slot, unit = program.time_slot, program.unit
+    key_slots = program.key_slots
+    views = program.views
+    columns = program.columns
+    time_slot = program.time_slot
+    unit = program.unit
     for event in range(begin, len(ends)):
         if status[event] == DECLINED:
             continue
-        row, stop = ends[event - 1] if event > 0 else 0, ends[event]
+        row = ends[event - 1] if event > 0 else 0
+        stop = ends[event]
         if made_used + WRITTEN_MAX * (len(views) + 2) * (stop - row + 2) > len(made):
             texts = 0
             for place in range(row, stop):
                 texts += log[place, KIND] == kinds.VALUE or (
-                    log[place, KIND] in (kinds.TRUE, kinds.FALSE) and log[place, START] < 0
+                    log[place, KIND] in (kinds.TRUE, kinds.FALSE)
+                    and log[place, START] < 0
                 )
             # Every text may be a label in every column; plus keys, user and one condition operand.
-            if made_used + WRITTEN_MAX * (texts * len(columns) + len(key_slots) + 2) > len(made):
+            if made_used + WRITTEN_MAX * (
+                texts * len(columns) + len(key_slots) + 2
+            ) > len(made):
                 return event, made_used
         for column in range(len(columns)):
             if used[column] + stop - row > labels.shape[1]:
@@ -385,16 +432,21 @@ def project_views(
         status[event] = READ
         done = made_used
         for key in range(len(key_slots)):
-            keys[key, event, 0], keys[key, event, 1] = 0, 0
+            keys[key, event, 0] = 0
+            keys[key, event, 1] = 0
             if key_slots[key] >= 0 and at[key_slots[key]] >= 0:
                 start, end, done = label(data, made, done, log, at[key_slots[key]])
-                keys[key, event, 0], keys[key, event, 1] = start, end
+                keys[key, event, 0] = start
+                keys[key, event, 1] = end
         wanted = False
         for view in range(len(views)):
             column = views[view, COLUMN]
-            number[view, event], first[view, event] = UNSEEN, used[column]
+            number[view, event] = UNSEEN
+            first[view, event] = used[column]
             holds = 1
-            for condition in range(views[view, CONDITION], views[view, CONDITIONS_STOP]):
+            for condition in range(
+                views[view, CONDITION], views[view, CONDITIONS_STOP]
+            ):
                 asked = program.conditions[condition]
                 given = check_condition(logs, done, at[asked[FIELD]], asked, program)
                 if given == DECLINED:
@@ -404,7 +456,9 @@ def project_views(
                 continue
             wanted = True
             of_key = key_slots[views[view, VIEW_KEY]]
-            if of_key >= 0 and (at[of_key] < 0 or keys[views[view, VIEW_KEY], event, 0] < 0):
+            if of_key >= 0 and (
+                at[of_key] < 0 or keys[views[view, VIEW_KEY], event, 0] < 0
+            ):
                 status[event] = DECLINED
             if found[column] != UNSEEN:
                 number[view, event] = found[column]
@@ -426,7 +480,9 @@ def project_views(
             # A literal 1 would compile `add_item` a second time.
             of_event = int(np.int64(1))
             if (opened < 0 or of[OF_EVENT]) and of[COUNT] >= 0:
-                of_event = amount_of(logs, at[of[COUNT]], to) if at[of[COUNT]] >= 0 else -1
+                of_event = (
+                    amount_of(logs, at[of[COUNT]], to) if at[of[COUNT]] >= 0 else -1
+                )
             if place < 0 or log[place, KIND] == kinds.NULL:
                 if not program.empty:
                     status[event] = DECLINED
@@ -437,11 +493,14 @@ def project_views(
             else:
                 status[event] = DECLINED
             if done < 0:
-                status[event], done = DECLINED, made_used
+                status[event] = DECLINED
+                done = made_used
             found[column] = now - used[column]
             number[view, event] = found[column]
         if time_slot >= 0:
-            times[event] = parse_time(data, log, at[time_slot], unit) if at[time_slot] >= 0 else -1
+            times[event] = (
+                parse_time(data, log, at[time_slot], unit) if at[time_slot] >= 0 else -1
+            )
             if times[event] < 0:
                 # The general reader accepts more time formats, including for skipped events.
                 if wanted or may_be_time(log, at[time_slot], unit):
@@ -449,18 +508,22 @@ def project_views(
                 elif status[event] == READ:
                     status[event] = SKIPPED
         if program.user_slot >= 0:
-            users[event, 0], users[event, 1] = 0, 0
+            users[event, 0] = 0
+            users[event, 1] = 0
             if wanted:
                 place = at[program.user_slot]
                 if place < 0 or log[place, KIND] in (kinds.TRUE, kinds.FALSE):
                     status[event] = DECLINED
                 else:
-                    users[event, 0], users[event, 1], done = label(data, made, done, log, place)
+                    users[event, 0], users[event, 1], done = label(
+                        data, made, done, log, place
+                    )
                     if users[event, 0] < 0:
                         status[event] = DECLINED
         for key in range(len(key_slots)):
             if keys[key, event, 0] < 0:
-                keys[key, event, 0], keys[key, event, 1] = 0, 0
+                keys[key, event, 0] = 0
+                keys[key, event, 1] = 0
         if status[event] != DECLINED:
             made_used = done
             for column in range(len(columns)):

@@ -29,14 +29,18 @@ LARGE = 1 << 18
 # Slots of recent texts. An entry has the first eight bytes, zero-padded; the last eight, 0 if the
 # text is shorter; and the length plus 1, with the code in the lower half.
 RECENT_BITS = 16
-RECENT, RECENT_COLUMNS = 1 << RECENT_BITS, 3
-_HALF, _LOWER = np.uint64(32), np.uint64(0xFFFFFFFF)
+RECENT = 1 << RECENT_BITS
+RECENT_COLUMNS = 3
+_HALF = np.uint64(32)
+_LOWER = np.uint64(0xFFFFFFFF)
 # 2^64 divided by the golden ratio: the upper bits of a product depend on all lower bits.
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @kernel_part
-def sip_round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> tuple[np.uint64, ...]:
+def sip_round(
+    v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64
+) -> tuple[np.uint64, ...]:
     v0 += v1
     v1 = v1 << np.uint64(13) | v1 >> np.uint64(51)
     v1 ^= v0
@@ -94,7 +98,8 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
 def inside(places: Longs, size: int) -> bool:
     wrong = 0
     for i in range(len(places)):
-        start, stop = places[i, 0], places[i, 1]
+        start = places[i, 0]
+        stop = places[i, 1]
         wrong |= (start < 0) | (start > stop) | (stop > size)
     return wrong == 0
 
@@ -121,13 +126,17 @@ class Table(NamedTuple):
 
 
 @kernel_part
-def guess_codes(data: Bytes, places: Longs, table: Table, used: int, guesses: Codes) -> None:
+def guess_codes(
+    data: Bytes, places: Longs, table: Table, used: int, guesses: Codes
+) -> None:
     """Write the hash of each text to `found`, and its probable code, or -1, to `guesses`.
 
     Reads are independent, so the processor overlaps them: half the time if the table exceeds the
     caches.
     """
-    slots, hashes, found = table.slots, table.hashes, table.found
+    slots = table.slots
+    hashes = table.hashes
+    found = table.found
     mask = np.uint64(len(slots) - 1)
     for i in range(len(places)):
         found[i] = sip_hash(data, places[i, 0], places[i, 1], table.secret)
@@ -158,10 +167,18 @@ def encode_texts(
         if large:
             guess_codes(data, places[block:stop_at], table, used, codes[block:stop_at])
         for i in range(block, stop_at):
-            start, stop = places[i, 0], places[i, 1]
-            if large and codes[i] >= 0 and _same(data, start, stop, text, ends, codes[i]):
+            start = places[i, 0]
+            stop = places[i, 1]
+            if (
+                large
+                and codes[i] >= 0
+                and _same(data, start, stop, text, ends, codes[i])
+            ):
                 continue
-            place, head, tail, size = -1, np.uint64(0), np.uint64(0), np.uint64(stop - start + 1)
+            place = -1
+            head = np.uint64(0)
+            tail = np.uint64(0)
+            size = np.uint64(stop - start + 1)
             if not large and start + WORD <= len(data):
                 head = word_at(data, start)
                 if stop - start >= WORD:
@@ -174,7 +191,9 @@ def encode_texts(
                 same_ends = recent[place, 0] == head and recent[place, 1] == tail
                 if same_ends and recent[place, 2] >> _HALF == size:
                     known = int(np.int64(recent[place, 2] & _LOWER))
-                    if stop - start <= 2 * WORD or _same(data, start, stop, text, ends, known):
+                    if stop - start <= 2 * WORD or _same(
+                        data, start, stop, text, ends, known
+                    ):
                         codes[i] = known
                         continue
             hashed = found[i - block] if large else sip_hash(data, start, stop, secret)
@@ -193,12 +212,15 @@ def encode_texts(
                     ends[used] = begin + stop - start
                     used += 1
                     break
-                if hashes[code] == hashed and _same(data, start, stop, text, ends, code):
+                if hashes[code] == hashed and _same(
+                    data, start, stop, text, ends, code
+                ):
                     break
                 slot = slot + np.uint64(1) & mask
             codes[i] = code
             if place >= 0:
-                recent[place, 0], recent[place, 1] = head, tail
+                recent[place, 0] = head
+                recent[place, 1] = tail
                 recent[place, 2] = size << _HALF | np.uint64(code)
     return len(places), used
 
@@ -209,7 +231,9 @@ def recent_place(head: np.uint64, tail: np.uint64) -> int:
 
 
 @kernel_part
-def _same(data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: int) -> bool:
+def _same(
+    data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: int
+) -> bool:
     begin = ends[code - 1] if code else 0
     if ends[code] - begin != stop - start:
         return False
@@ -267,10 +291,13 @@ class Vocabulary:
     def codes(self, data: Bytes, places: Longs) -> Codes:
         """Return the codes of texts, adding new ones; raise IndexError if one is outside `data`."""
         codes = np.empty(len(places), dtype=np.int32)
-        data, places = readonly_contiguous(data), readonly_contiguous(places)
+        data = readonly_contiguous(data)
+        places = readonly_contiguous(places)
         done = 0
         while True:
-            done, self._used = encode_texts(data, places, done, self._table, self._used, codes)
+            done, self._used = encode_texts(
+                data, places, done, self._table, self._used, codes
+            )
             if done == len(places):
                 return codes
             if done == OUTSIDE:
@@ -278,13 +305,17 @@ class Vocabulary:
             self._grow(int(places[done, 1] - places[done, 0]))
 
     def codes_of(self, texts: Texts) -> Codes:
-        return self.codes(texts.text, np.stack((texts.ends - texts.lengths, texts.ends), axis=1))
+        return self.codes(
+            texts.text, np.stack((texts.ends - texts.lengths, texts.ends), axis=1)
+        )
 
     def code_of(self, text: str) -> int:
         return int(self.codes_of(Texts.of([text.encode()]))[0])
 
     def texts(self, codes: NDArray[np.int32] | NDArray[np.int64]) -> Texts:
-        return Texts(self._table.text[: self._bytes], self._table.ends[: self._used]).take(codes)
+        return Texts(
+            self._table.text[: self._bytes], self._table.ends[: self._used]
+        ).take(codes)
 
     def name(self, code: int) -> str:
         """Return a code's text; caches the first NAMES_KEPT, since stream keys recur."""
@@ -298,14 +329,19 @@ class Vocabulary:
         return self._table.text[start : int(self._table.ends[code])].tobytes().decode()
 
     def _grow(self, length: int) -> None:
-        table, used = self._table, self._used
+        table = self._table
+        used = self._used
         if used == len(table.ends):
             hashes = with_capacity(table.hashes, 2 * used)
-            table = table._replace(hashes=hashes, ends=with_capacity(table.ends, 2 * used))
+            table = table._replace(
+                hashes=hashes, ends=with_capacity(table.ends, 2 * used)
+            )
         if self._bytes + length > len(table.text):
             size = max(2 * len(table.text), self._bytes + length)
             table = table._replace(text=with_capacity(table.text, size))
         if 2 * (used + 1) > len(table.slots):
-            table = table._replace(slots=np.full(2 * len(table.slots), -1, dtype=np.int32))
+            table = table._replace(
+                slots=np.full(2 * len(table.slots), -1, dtype=np.int32)
+            )
             fill_slots(table.hashes, used, table.slots)
         self._table = table

@@ -21,7 +21,12 @@ from typing import Any, Self, TypeVar, cast
 from aiokafka.errors import KafkaError as ConsumerError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, cimpl
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
-from faust.auth import GSSAPICredentials, OAuthCredentials, SASLCredentials, SSLCredentials
+from faust.auth import (
+    GSSAPICredentials,
+    OAuthCredentials,
+    SASLCredentials,
+    SSLCredentials,
+)
 
 from workers.kafka import tokens
 from workers.kafka.tokens import FaustTokens, Login, Tokens
@@ -95,7 +100,9 @@ class Connection:
             )
         for name in self.client:
             if name in CLIENT_RESERVED:
-                raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
+                raise SettingsError(
+                    f"kafka.client.{name}: the worker sets this itself; remove it"
+                )
         for name, value in self.client.items():
             if name.endswith(".location") and value != "probe":
                 check_client_file(name, value)
@@ -175,8 +182,10 @@ class Connection:
     def connect(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
         """Yield a client and the first metadata; raise KafkaRefuses, KafkaAway after `within_s`."""
         errors: list[KafkaError] = []
-        where, ask_s = f"kafka.bootstrap = {self.bootstrap!r}", _ASK_S
-        deadline, metadata = time.monotonic() + within_s, None
+        where = f"kafka.bootstrap = {self.bootstrap!r}"
+        ask_s = _ASK_S
+        deadline = time.monotonic() + within_s
+        metadata = None
         try:
             client = self.quiet_admin(errors)
         except KafkaException as exc:
@@ -191,7 +200,10 @@ class Connection:
                     admin.poll(0)  # serves the callback
                     if (refused := _refusal(errors)) is not None:
                         advice = _REFUSED[refused.code()]
-                        if self.tokens is not None and refused.code() != KafkaError._SSL:
+                        if (
+                            self.tokens is not None
+                            and refused.code() != KafkaError._SSL
+                        ):
                             advice = self.tokens.advice
                         text = f"{_line(refused)}. {advice}"
                         raise KafkaRefuses(f"{where}: {text}") from exc
@@ -225,7 +237,11 @@ def _with_tokens(config: dict[str, Any], shared: Tokens) -> dict[str, Any]:
 
     kept = {name: value for name, value in config.items() if name not in tokens.NAMES}
     log = _TokenLog(config["logger"], shared)
-    return kept | {"oauth_cb": shared.for_librdkafka, "error_cb": on_other_error, "logger": log}
+    return kept | {
+        "oauth_cb": shared.for_librdkafka,
+        "error_cb": on_other_error,
+        "logger": log,
+    }
 
 
 @dataclass(frozen=True)
@@ -250,9 +266,12 @@ def _unknown_option(name: str) -> str:
 def _option_names() -> Iterator[str]:
     """Yield librdkafka's options that have a default, which it does not tell Python."""
     with suppress(OSError, AttributeError):
-        library, number = ctypes.CDLL(cimpl.__file__), ctypes.c_size_t()
-        new, dump = library.rd_kafka_conf_new, library.rd_kafka_conf_dump
-        new.restype, dump.restype = ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)
+        library = ctypes.CDLL(cimpl.__file__)
+        number = ctypes.c_size_t()
+        new = library.rd_kafka_conf_new
+        dump = library.rd_kafka_conf_dump
+        new.restype = ctypes.c_void_p
+        dump.restype = ctypes.POINTER(ctypes.c_char_p)
         pairs = dump(ctypes.c_void_p(new()), ctypes.byref(number))
         yield from ((pairs[i] or b"").decode() for i in range(0, number.value, 2))
 
@@ -273,7 +292,9 @@ def unreached(errors: Iterable[KafkaError]) -> set[int]:
     again without a pause, over a thousand times a second: end such a client.
     """
     named = (
-        _BROKER_ID.match(error.str()) for error in errors if error.code() == KafkaError._TRANSPORT
+        _BROKER_ID.match(error.str())
+        for error in errors
+        if error.code() == KafkaError._TRANSPORT
     )
     return {int(match[1]) for match in named if match}
 
@@ -292,7 +313,9 @@ def faust_credentials(
         raise SettingsError(
             f"kafka.client.security.protocol = {protocol!r}: use one of {', '.join(_PROTOCOLS)}"
         )
-    translated = _TRANSLATED if connection.tokens is None else (*_TRANSLATED, *tokens.NAMES)
+    translated = (
+        _TRANSLATED if connection.tokens is None else (*_TRANSLATED, *tokens.NAMES)
+    )
     for name in client:
         security = name.startswith(("ssl.", "sasl.", "enable.ssl.", "https."))
         if security and name not in translated:
@@ -305,7 +328,9 @@ def faust_credentials(
         return None
     if protocol == "ssl":
         return SSLCredentials(context)
-    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "GSSAPI")).upper()
+    mechanism = client.get(
+        "sasl.mechanism", client.get("sasl.mechanisms", "GSSAPI")
+    ).upper()
     if mechanism == "GSSAPI":
         service = client.get("sasl.kerberos.service.name", "kafka")
         return GSSAPICredentials(
@@ -316,11 +341,15 @@ def faust_credentials(
         return OAuthCredentials(oauth_cb=provider, ssl_context=context)
     if mechanism not in _PASSWORD_MECHANISMS:
         allowed = ", ".join((*_PASSWORD_MECHANISMS, tokens.MECHANISM, "GSSAPI"))
-        raise SettingsError(f"kafka.client.sasl.mechanism = {mechanism!r}: use one of {allowed}")
+        raise SettingsError(
+            f"kafka.client.sasl.mechanism = {mechanism!r}: use one of {allowed}"
+        )
     login = {name: client.get(f"sasl.{name}") for name in ("username", "password")}
     for name, value in login.items():
         if not value:
-            raise SettingsError(f"kafka.client.sasl.{name} is missing: {mechanism} needs it")
+            raise SettingsError(
+                f"kafka.client.sasl.{name} is missing: {mechanism} needs it"
+            )
     return SASLCredentials(**login, ssl_context=context, mechanism=mechanism)
 
 
@@ -329,7 +358,9 @@ def consumer_security(connection: Connection) -> Mapping[str, Any]:
     # Imported late: only commands that read topics without Faust need it here.
     from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
-    return cast(Mapping[str, Any], credentials_to_aiokafka_auth(faust_credentials(connection)))
+    return cast(
+        Mapping[str, Any], credentials_to_aiokafka_auth(faust_credentials(connection))
+    )
 
 
 def forbidden(error: BaseException) -> str | None:
@@ -365,11 +396,15 @@ def _log_error(error: KafkaError) -> None:
 
 def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
     names = "ssl.ca.location", "ssl.ca.pem", "ssl.key.location", "ssl.key.password"
-    ca_file, ca_pem, key_file, key_password = (client.get(name) or None for name in names)
+    ca_file, ca_pem, key_file, key_password = (
+        client.get(name) or None for name in names
+    )
     try:
         context = ssl.create_default_context(cafile=ca_file, cadata=ca_pem)
         if "ssl.certificate.location" in client:
-            context.load_cert_chain(client["ssl.certificate.location"], key_file, key_password)
+            context.load_cert_chain(
+                client["ssl.certificate.location"], key_file, key_password
+            )
     except OSError as exc:  # includes SSLError
         raise SettingsError(
             f"kafka.client.ssl.*: a certificate or key could not be read: {exc}"
@@ -396,16 +431,23 @@ class EmbeddedCluster:
     """
 
     def __enter__(self) -> Self:
-        config = {"bootstrap.servers": "unused", "log_level": 2, "test.mock.num.brokers": 1}
+        config = {
+            "bootstrap.servers": "unused",
+            "log_level": 2,
+            "test.mock.num.brokers": 1,
+        }
         self._owner: Producer | None = Producer(config)
         try:
             metadata = self._owner.list_topics(timeout=60)
         except KafkaException as exc:
             raise SettingsError(f"the embedded Kafka did not start: {exc}") from exc
         [broker] = metadata.brokers.values()
-        self.bootstrap, cluster_id = f"{broker.host}:{broker.port}", metadata.cluster_id or ""
+        self.bootstrap = f"{broker.host}:{broker.port}"
+        cluster_id = metadata.cluster_id or ""
         # Transactional batches have wrong CRCs.
-        self.connection = Connection(self.bootstrap, {"check.crcs": "false"}, embedded=cluster_id)
+        self.connection = Connection(
+            self.bootstrap, {"check.crcs": "false"}, embedded=cluster_id
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

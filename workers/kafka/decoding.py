@@ -50,11 +50,16 @@ from workers.runtime.sizes import MESSAGE_BYTES, VALUE_BYTES
 # timestamp, producer id and epoch, first sequence number, number of records.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LOG_OVERHEAD = 12  # base offset and length, which the length excludes
-_MAGIC_AT, _CRC_FROM = 16, 21
-_CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 8, 16, 32
+_MAGIC_AT = 16
+_CRC_FROM = 21
+_CODEC = 7
+_APPEND_TIME = 8
+_TRANSACTIONAL = 16
+_CONTROL = 32
 _TABLES = read_only(crc_tables())
 # Offset, length, CRC, magic and attributes of an old-format message; format 1 adds a timestamp.
-_MESSAGE, _MESSAGE_TIME_BYTES = struct.Struct(">qiIbb"), 8
+_MESSAGE = struct.Struct(">qiIbb")
+_MESSAGE_TIME_BYTES = 8
 
 #: Each part, however small, waits for the GIL about sixty times: 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
@@ -62,18 +67,23 @@ PART_BYTES = 32 << 20
 _BESIDE_BYTES = 1 << 20
 # Headroom (factor, bytes) over the size that the first batch's compression ratio predicts, and the
 # ratio assumed for the first batch itself.
-_SPARE, _SPARE_BYTES, _FIRST = 1.25, 1 << 12, 8
+_SPARE = 1.25
+_SPARE_BYTES = 1 << 12
+_FIRST = 8
 # A truncated record drops a key or headers longer than this, as a reject does.
-_KEY_BYTES, _HEADERS_BYTES = VALUE_BYTES // 10, 1 << 16
+_KEY_BYTES = VALUE_BYTES // 10
+_HEADERS_BYTES = 1 << 16
 # Longest record, and longest varint in one.
-_RECORD_BYTES_MAX, _LENGTH_BYTES = (1 << 31) - 1, 10
+_RECORD_BYTES_MAX = (1 << 31) - 1
+_LENGTH_BYTES = 10
 
 
 class RecordSet:
     """Undecoded record batches of one response; replaces aiokafka's `MemoryRecords`."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._at = bytes(data), 0
+        self._data = bytes(data)
+        self._at = 0
 
     def size_in_bytes(self) -> int:
         return len(self._data)
@@ -95,20 +105,29 @@ class RecordSet:
         self._at = batch.start
 
     def _length(self) -> int:
-        return int.from_bytes(self._data[self._at + 8 : self._at + _LOG_OVERHEAD], signed=True)
+        return int.from_bytes(
+            self._data[self._at + 8 : self._at + _LOG_OVERHEAD], signed=True
+        )
 
 
 class RecordBatch:
     """One record batch and its header; in old formats `number` counts messages, not records."""
 
     def __init__(self, response: bytes, start: int, stop: int) -> None:
-        self.response, self.start, self.stop = response, start, stop
+        self.response = response
+        self.start = start
+        self.stop = stop
         self.is_legacy = response[start + _MAGIC_AT] < 2
         if self.is_legacy:
             # A wrapper message has the offset of its last inner message.
-            self.base_offset, _, _, _, attributes = _MESSAGE.unpack_from(response, start)
-            self.next_offset, self.number = self.base_offset + 1, 1
-            self.producer_id, self.is_control_batch, self.is_transactional = None, False, False
+            self.base_offset, _, _, _, attributes = _MESSAGE.unpack_from(
+                response, start
+            )
+            self.next_offset = self.base_offset + 1
+            self.number = 1
+            self.producer_id = None
+            self.is_control_batch = False
+            self.is_transactional = False
             self.codec = attributes & _CODEC
             return
         header = _HEADER.unpack_from(response, start)
@@ -174,7 +193,9 @@ def _decode(
         for records in _parts(batches, longest):
             left -= len(records)
             # A seek may land inside a record batch, which the broker sends whole.
-            records = records.part(int(np.searchsorted(records.offsets, first)), len(records))
+            records = records.part(
+                int(np.searchsorted(records.offsets, first)), len(records)
+            )
             if left == 0:
                 yield Batch(start, end, records)
                 return
@@ -204,8 +225,12 @@ def _crcs_match(batches: list[RecordBatch]) -> bool:
     if not checked:
         return True
     data = np.frombuffer(checked[0].response, dtype=np.uint8)
-    places = np.array([(batch.start + _CRC_FROM, batch.stop) for batch in checked], dtype=np.int64)
-    crcs = readonly_contiguous(np.array([batch.crc for batch in checked], dtype=np.int64))
+    places = np.array(
+        [(batch.start + _CRC_FROM, batch.stop) for batch in checked], dtype=np.int64
+    )
+    crcs = readonly_contiguous(
+        np.array([batch.crc for batch in checked], dtype=np.int64)
+    )
     return bool(first_damaged(data, places, crcs, _TABLES) == len(checked))
 
 
@@ -217,7 +242,8 @@ def _read_legacy(batches: Sequence[RecordBatch]) -> Iterator[Records]:
             length = len(record.value or b"") + len(record.key or b"")
             if len(found) == PART_RECORDS or (found and size + length > PART_BYTES):
                 yield _from_aiokafka(found)
-                found, size = [], 0
+                found = []
+                size = 0
             found.append(record)
             size += length
     if found:
@@ -236,9 +262,13 @@ def _from_aiokafka(found: Sequence[Any]) -> Records:
 def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
     if not any(batch.codec for batch in batches):
         begin = batches[0].start
-        data = np.frombuffer(batches[0].response, dtype=np.uint8)[begin : batches[-1].stop]
+        data = np.frombuffer(batches[0].response, dtype=np.uint8)[
+            begin : batches[-1].stop
+        ]
         starts = [batch.start + _HEADER.size - begin for batch in batches]
-        yield from _parse(data, batches, starts, [batch.stop - begin for batch in batches])
+        yield from _parse(
+            data, batches, starts, [batch.stop - begin for batch in batches]
+        )
         return
     most = max(PART_BYTES, longest + _BESIDE_BYTES)
     while batches:
@@ -256,7 +286,9 @@ def _decompressed(batches: list[RecordBatch], most: int) -> tuple[Bytes, list[in
 
     The guessed buffer grows: joining batches afterwards would take longer and hold the GIL.
     """
-    data = np.empty(min(most, _FIRST * len(batches[0].payload) + _SPARE_BYTES), dtype=np.uint8)
+    data = np.empty(
+        min(most, _FIRST * len(batches[0].payload) + _SPARE_BYTES), dtype=np.uint8
+    )
     ends: list[int] = []
     for batch in batches:
         at = ends[-1] if ends else 0
@@ -269,7 +301,10 @@ def _decompressed(batches: list[RecordBatch], most: int) -> tuple[Bytes, list[in
         ends.append(at + size)
         if len(ends) == 1 and len(batches) > 1:
             others = sum(len(other.payload) for other in batches[1:])
-            guessed = int(_SPARE * size * (1 + others / max(1, len(batch.payload)))) + _SPARE_BYTES
+            guessed = (
+                int(_SPARE * size * (1 + others / max(1, len(batch.payload))))
+                + _SPARE_BYTES
+            )
             data = _resized(data[:size], max(size, min(most, guessed)))
     return (data[: ends[-1]] if ends else data), ends
 
@@ -285,7 +320,8 @@ def _parse(
 ) -> Iterator[Records]:
     spans = zip(batches, starts, ends, strict=True)
     rows = np.array([batch.row(*at) for batch, *at in spans], dtype=np.int64)
-    place, left = _start_cursor(), sum(batch.number for batch in batches)
+    place = _start_cursor()
+    left = sum(batch.number for batch in batches)
     while left:
         n = min(left, PART_RECORDS)
         records, whole = _next_records(data, rows, place, n)
@@ -297,11 +333,15 @@ def _parse(
 
 def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
     """Yield the records of a batch of more than `most` bytes, without holding it whole."""
-    stream, place, left = Stream(batch.codec, batch.payload), _start_cursor(), batch.number
-    data, filled = np.empty(most + _LENGTH_BYTES, dtype=np.uint8), 0
+    stream = Stream(batch.codec, batch.payload)
+    place = _start_cursor()
+    left = batch.number
+    data = np.empty(most + _LENGTH_BYTES, dtype=np.uint8)
+    filled = 0
     while left:
         filled += stream.read_into(data.data[filled:most])
-        rows, whole = np.array([batch.row(0, filled)], dtype=np.int64), True
+        rows = np.array([batch.row(0, filled)], dtype=np.int64)
+        whole = True
         while left and whole:
             records, _ = _next_records(data, rows, place, min(left, PART_RECORDS))
             number = int(place[ROWS])
@@ -318,7 +358,8 @@ def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
             raise _malformed(batch)
         at = int(place[AT])
         if at:
-            data, filled = _resized(data[at:filled], len(data)), filled - at
+            data = _resized(data[at:filled], len(data))
+            filled = filled - at
         else:
             stream.unread(data.data[:filled])
             del data
@@ -328,7 +369,8 @@ def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
                 raise _malformed(batch)
             yield records
             del records
-            data, filled = np.empty(most + _LENGTH_BYTES, dtype=np.uint8), 0
+            data = np.empty(most + _LENGTH_BYTES, dtype=np.uint8)
+            filled = 0
         place[AT] = 0
 
 
@@ -340,7 +382,9 @@ def _truncated(
     end = stream.at + length
     if not most - _LENGTH_BYTES < length <= _RECORD_BYTES_MAX:
         raise _malformed(batch)
-    attributes, delta_ms, delta = stream.read(1), stream.read_varint(), stream.read_varint()
+    attributes = stream.read(1)
+    delta_ms = stream.read_varint()
+    delta = stream.read_varint()
     key_length = stream.read_varint()
     key = stream.read(key_length) if 0 <= key_length <= _KEY_BYTES else None
     stream.skip(0 if key is not None else key_length)
@@ -377,14 +421,21 @@ def _start_cursor() -> Longs:
     return place
 
 
-def _next_records(data: Bytes, rows: Longs, place: Longs, n: int) -> tuple[Records, bool]:
+def _next_records(
+    data: Bytes, rows: Longs, place: Longs, n: int
+) -> tuple[Records, bool]:
     """Return n rows, the first `place[ROWS]` filled, and the result of `read_batches`."""
     keys, values = np.empty((2, n, 2), dtype=np.int64)
     times, offsets = np.empty((2, n), dtype=np.int64)
-    found = Records(readonly_contiguous(data), keys, values, times, offsets, framed=True)
-    whole, rows = False, readonly_contiguous(rows)
+    found = Records(
+        readonly_contiguous(data), keys, values, times, offsets, framed=True
+    )
+    whole = False
+    rows = readonly_contiguous(rows)
     with suppress(IndexError):
-        whole = bool(read_batches(found.data, rows, place, (keys, values, times, offsets)))
+        whole = bool(
+            read_batches(found.data, rows, place, (keys, values, times, offsets))
+        )
     return found, whole
 
 
@@ -419,7 +470,8 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
     def take(self, start: int, most: int) -> FetchedRecords:
         """Take record batches, at least one, up to `most` records; raise CorruptRecordException."""
-        first, number = self.next_fetch_offset, 0
+        first = self.next_fetch_offset
+        number = 0
         batches: list[RecordBatch] = []
         while self._records.has_next():
             batch = self._records.next_batch()
@@ -437,7 +489,8 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
             elif batch.next_offset > first:
                 batches.append(batch)
                 number += batch.number
-        name, end = f"{self._tp.topic}[{self._tp.partition}]", self.next_fetch_offset
+        name = f"{self._tp.topic}[{self._tp.partition}]"
+        end = self.next_fetch_offset
         decode = partial(_decode, name, batches, start, end, first, self._check_crcs)
         return FetchedRecords(start, end, number, decode)
 

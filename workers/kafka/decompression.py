@@ -30,7 +30,11 @@ _GZIP_WINDOW_BITS = 31
 # The window of the highest level, 22; also the library's own limit.
 _ZSTD_WINDOW_MAX = 1 << 27
 _LZ4_MAGIC = (0x184D2204).to_bytes(4, "little")
-_LZ4_INDEPENDENT, _LZ4_BLOCK_CHECKSUM, _LZ4_SIZE, _LZ4_CHECKSUM, _LZ4_DICTIONARY = 32, 16, 8, 4, 1
+_LZ4_INDEPENDENT = 32
+_LZ4_BLOCK_CHECKSUM = 16
+_LZ4_SIZE = 8
+_LZ4_CHECKSUM = 4
+_LZ4_DICTIONARY = 1
 _LZ4_PLAIN = 1 << 31
 # A three-byte element copies at most 64 bytes.
 _SNAPPY_RATIO_MAX = 22
@@ -52,7 +56,13 @@ def decompress_into(codec: int, packed: memoryview, buffer: memoryview) -> int |
             return size
         return int(_INTO[codec](packed, buffer))
     # Too long for a slice: ValueError; unknown codec: KeyError.
-    except (cramjam.DecompressionError, CorruptRecordException, KeyError, OSError, ValueError):
+    except (
+        cramjam.DecompressionError,
+        CorruptRecordException,
+        KeyError,
+        OSError,
+        ValueError,
+    ):
         return None
 
 
@@ -61,7 +71,8 @@ class Stream:
 
     def __init__(self, codec: int, packed: memoryview) -> None:
         self.at = 0
-        self._pieces, self._rest = _pieces(codec, packed), memoryview(b"")
+        self._pieces = _pieces(codec, packed)
+        self._rest = memoryview(b"")
 
     def read_into(self, buffer: memoryview) -> int:
         """Fill `buffer` up to its end or the stream's; return the number of bytes."""
@@ -80,7 +91,8 @@ class Stream:
         return True
 
     def unread(self, data: memoryview) -> None:
-        self._pieces, self._rest = chain([self._rest], self._pieces), data
+        self._pieces = chain([self._rest], self._pieces)
+        self._rest = data
         self.at -= len(data)
 
     def read(self, length: int) -> bytes:
@@ -103,11 +115,14 @@ class Stream:
             bits |= (byte & 127) << shift
             if byte < 128:
                 return bits >> 1 ^ -(bits & 1)
-        raise CorruptRecordException("a record batch holds a number of more than 32 bits")
+        raise CorruptRecordException(
+            "a record batch holds a number of more than 32 bits"
+        )
 
     def _next(self, most: int) -> memoryview:
         self.has_more()
-        part, self._rest = self._rest[:most], self._rest[most:]
+        part = self._rest[:most]
+        self._rest = self._rest[most:]
         self.at += len(part)
         return part
 
@@ -159,9 +174,16 @@ def _lz4(packed: memoryview) -> Pieces:
     at = 0
     while at < len(packed):
         if packed[at : at + 4] != _LZ4_MAGIC or len(packed) < at + 7:
-            raise CorruptRecordException("a record batch compressed with lz4 holds no frame")
-        flags, sizes = packed[at + 4], packed[at + 5]
-        if not flags & _LZ4_INDEPENDENT or flags & _LZ4_DICTIONARY or not 4 <= sizes >> 4 <= 7:
+            raise CorruptRecordException(
+                "a record batch compressed with lz4 holds no frame"
+            )
+        flags = packed[at + 4]
+        sizes = packed[at + 5]
+        if (
+            not flags & _LZ4_INDEPENDENT
+            or flags & _LZ4_DICTIONARY
+            or not 4 <= sizes >> 4 <= 7
+        ):
             raise CorruptRecordException(
                 "a record batch compressed with lz4 uses linked blocks or a dictionary, which Kafka does not allow"
             )
@@ -175,7 +197,9 @@ def _lz4(packed: memoryview) -> Pieces:
                 yield block
             else:
                 buffer = bytearray(most)
-                yield memoryview(buffer)[: int(cramjam.lz4.decompress_block_into(block, buffer))]
+                yield memoryview(buffer)[
+                    : int(cramjam.lz4.decompress_block_into(block, buffer))
+                ]
         at += 8 if flags & _LZ4_CHECKSUM else 4
 
 
@@ -187,7 +211,9 @@ def _snappy(packed: memoryview) -> Pieces:
                 f"a record batch says that {len(block)} bytes of snappy are {size}"
             )
         buffer = bytearray(size)
-        yield memoryview(buffer)[: int(cramjam.snappy.decompress_raw_into(block, buffer))]
+        yield memoryview(buffer)[
+            : int(cramjam.snappy.decompress_raw_into(block, buffer))
+        ]
 
 
 def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
@@ -200,7 +226,9 @@ def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
         start = at + 4
         at = start + int.from_bytes(packed[at:start])
         if at > len(packed):
-            raise CorruptRecordException("a record batch compressed with snappy is cut off")
+            raise CorruptRecordException(
+                "a record batch compressed with snappy is cut off"
+            )
         yield packed[start:at]
 
 

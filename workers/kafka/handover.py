@@ -39,7 +39,13 @@ from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
 from workers.kafka.verdicts import Verdict, verdict_of
 from workers.runtime.availability import TRANSACTIONS
-from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, SourcesGrown, describe
+from workers.runtime.errors import (
+    CopyFailed,
+    Fenced,
+    QuietcountError,
+    SourcesGrown,
+    describe,
+)
 from workers.runtime.logs import json_fields
 from workers.runtime.metrics import Metrics
 
@@ -56,11 +62,14 @@ WAITING_MAX = 2
 _GROUP_COMMIT_S = 5.0
 _LAG_S = 1.0
 # A join of the group takes some seconds, an answer about ends milliseconds.
-_GROUP_S, _ENDS_S = 8.0, 3.0
+_GROUP_S = 8.0
+_ENDS_S = 3.0
 
 
 class LogReader(Protocol):
-    async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
+    async def bounds(
+        self, partitions: Iterable[Partition]
+    ) -> Mapping[Partition, tuple[int, int]]:
         """Return the first offset and the last stable offset of each log."""
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
@@ -110,7 +119,9 @@ class Handover:
         self._last_resort: threading.Timer | None = None
 
     async def acquire(
-        self, partitions: Iterable[Partition], still_ours: Callable[[], bool] = lambda: True
+        self,
+        partitions: Iterable[Partition],
+        still_ours: Callable[[], bool] = lambda: True,
     ) -> dict[Partition, int]:
         """Open a shard per partition; return the offsets to read from (none if revoked)."""
         started = time.perf_counter()
@@ -120,7 +131,9 @@ class Handover:
         self._unassigned_s = None
         factories = self.factories
         made = {tp: factories[tp[0]](tp[1]) for tp in partitions if tp[0] in factories}
-        self.shards = new = {tp: shard for tp, shard in made.items() if shard is not None}
+        self.shards = new = {
+            tp: shard for tp, shard in made.items() if shard is not None
+        }
         if not new:
             self.assigned = True
             return {}
@@ -152,7 +165,8 @@ class Handover:
         self.assigned = True
         fence_ms = max(shard.fence_s for shard in new.values()) * 1e3
         load_ms = max(shard.load_s for shard in new.values()) * 1e3
-        taken, seconds = len(offsets), round(recovery_s, 3)
+        taken = len(offsets)
+        seconds = round(recovery_s, 3)
         figures = taken, recovery_s * 1e3, fence_ms, records, load_ms
         logger.info(
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
@@ -162,7 +176,9 @@ class Handover:
         return offsets
 
     def _positions(
-        self, shards: Mapping[Partition, Shard], bounds: Mapping[Partition, tuple[int, int]]
+        self,
+        shards: Mapping[Partition, Shard],
+        bounds: Mapping[Partition, tuple[int, int]],
     ) -> dict[Partition, int]:
         """Return each shard's start offset, after checking that its log still has it."""
         for tp, shard in shards.items():
@@ -186,12 +202,16 @@ class Handover:
                 continue
             self.fail(EXIT_REFUSED, message)
             return {}
-        return {tp: shard.offset for tp, shard in shards.items() if shard.offset is not None}
+        return {
+            tp: shard.offset for tp, shard in shards.items() if shard.offset is not None
+        }
 
     async def release(self) -> None:
         """Give up every shard; return when their threads have ended, or after ten seconds."""
-        old, self.shards = self.shards, {}
-        self.assigned, self.lags = False, {}
+        old = self.shards
+        self.shards = {}
+        self.assigned = False
+        self.lags = {}
         self._transactions = {}
         self.metrics.waits.drop(TRANSACTIONS)
         self._unassigned_s = time.monotonic()
@@ -202,8 +222,12 @@ class Handover:
             await asyncio.gather(*(shard.shutdown() for shard in old.values()))
             self.metrics.released.inc(len(old))
             took_s = time.perf_counter() - started
-            fields = json_fields(event="given_up", partitions=len(old), seconds=round(took_s, 3))
-            logger.info("gave up %d partitions in %.0f ms", len(old), took_s * 1e3, extra=fields)
+            fields = json_fields(
+                event="given_up", partitions=len(old), seconds=round(took_s, 3)
+            )
+            logger.info(
+                "gave up %d partitions in %.0f ms", len(old), took_s * 1e3, extra=fields
+            )
 
     def _open_shard(self, partition: Partition) -> Shard | None:
         shard = self.shards.get(partition)
@@ -213,7 +237,9 @@ class Handover:
         shard = self._open_shard(partition)
         return shard is not None and self._waiting[shard] < WAITING_MAX
 
-    def claim(self, partition: Partition, batch: FetchedRecords) -> FetchedRecords | None:
+    def claim(
+        self, partition: Partition, batch: FetchedRecords
+    ) -> FetchedRecords | None:
         """Return `batch` with its open shard, and count it as waiting; None without a shard."""
         shard = self._open_shard(partition)
         if shard is None:
@@ -225,7 +251,9 @@ class Handover:
         """Queue `batch` for its shard's thread and return; `has_room` bounds that queue."""
         shard = batch.shard
         if isinstance(shard, Shard) and not shard.closed:
-            self._start(self._run(shard, lambda: self._free(shard), shard.feed_fetched, batch))
+            self._start(
+                self._run(shard, lambda: self._free(shard), shard.feed_fetched, batch)
+            )
 
     def _free(self, shard: Shard) -> None:
         self._waiting.subtract([shard])
@@ -239,7 +267,8 @@ class Handover:
         self._next_lag = now + _LAG_S
         self._note_waits(now)
         for tp, reading in self.reader.read_positions().items():
-            shard, lag = self.shards.get(tp), self.lags.get(tp)
+            shard = self.shards.get(tp)
+            lag = self.lags.get(tp)
             if shard is not None and lag is not None and shard.offset is not None:
                 lag.sample(now, shard.offset, reading)
                 self._transactions[tp].sample(now, reading)
@@ -261,7 +290,9 @@ class Handover:
             waits["the consumer group"] = "it has assigned no partitions"
         if self._asked_s is not None and now - self._asked_s > _ENDS_S:
             for topic, partition in self._unanswered:
-                waits[f"the clock of {topic}[{partition}]"] = "the log's end is not known"
+                waits[f"the clock of {topic}[{partition}]"] = (
+                    "the log's end is not known"
+                )
         self.metrics.waits.note("hand-over", waits)
 
     async def tick(self) -> None:
@@ -270,7 +301,11 @@ class Handover:
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         for shard in shards.values():
             self._start_once(shard, "idle", shard.tick_idle)
-        asked = [tp for tp, one in shards.items() if not one.ends.full and one.wants_end(now_ms)]
+        asked = [
+            tp
+            for tp, one in shards.items()
+            if not one.ends.full and one.wants_end(now_ms)
+        ]
         if self._asked_s is None:
             self._asked_s = time.monotonic()
         try:
@@ -294,8 +329,16 @@ class Handover:
         if time.monotonic() < self._next_group_commit:
             return
         self._next_group_commit = time.monotonic() + _GROUP_COMMIT_S
-        offsets = {tp: at for tp, shard in shards.items() if (at := shard.committed) is not None}
-        changed = {tp: offset for tp, offset in offsets.items() if self._shown.get(tp) != offset}
+        offsets = {
+            tp: at
+            for tp, shard in shards.items()
+            if (at := shard.committed) is not None
+        }
+        changed = {
+            tp: offset
+            for tp, offset in offsets.items()
+            if self._shown.get(tp) != offset
+        }
         if changed:
             await self._reader().commit_group(changed)
             self._shown.update(changed)
@@ -304,7 +347,9 @@ class Handover:
         """Stop with `status`, unless one is set; the process ends even if stopping hangs."""
         if self.exit_status is None:
             self.exit_status = status
-            logger.critical("%s", message, extra=json_fields(event="stopping", status=status))
+            logger.critical(
+                "%s", message, extra=json_fields(event="stopping", status=status)
+            )
             self._end(status)
 
     def stop_for_outage(self, reason: str = "") -> None:
@@ -326,7 +371,10 @@ class Handover:
         if self._last_resort is not None:
             self._last_resort.cancel()
         self.factories.clear()
-        self.shards, self.lags, self.reader, self.on_freed = {}, {}, None, lambda: None
+        self.shards = {}
+        self.lags = {}
+        self.reader = None
+        self.on_freed = lambda: None
         self._waiting.clear()
         self._at_work.clear()
         self.metrics.waits.note("hand-over", {})
@@ -341,7 +389,9 @@ class Handover:
         self._start(shard.shutdown())
         if isinstance(failure, Fenced):
             self.metrics.fenced.inc()
-            fields = json_fields(event="fenced", stage=shard.stage, partition=shard.partition)
+            fields = json_fields(
+                event="fenced", stage=shard.stage, partition=shard.partition
+            )
             logger.warning("a newer owner took over: %s", failure, extra=fields)
             loop = asyncio.get_running_loop()
             loop.call_later(self.fenced_grace_s, self._still_fenced, shard)
@@ -366,11 +416,14 @@ class Handover:
             self.fail(EXIT_REFUSED, f"{shard.transactional_id}: {text_of(failure)}")
         else:
             logger.error("%s failed", shard.transactional_id, exc_info=failure)
-            self.fail(EXIT_FAILED, f"{shard.transactional_id} failed: {describe(failure)}")
+            self.fail(
+                EXIT_FAILED, f"{shard.transactional_id} failed: {describe(failure)}"
+            )
 
     def consumer_failed(self, what: str, failure: BaseException) -> None:
         """React to a failure of the consumer while `what`, as `_failed` does to one of a shard."""
-        verdict, reason = verdict_of(failure), forbidden(failure)
+        verdict = verdict_of(failure)
+        reason = forbidden(failure)
         if isinstance(failure, QuietcountError) and verdict is None:
             self.fail(EXIT_REFUSED, str(failure))
         elif unreachable(failure):
@@ -395,7 +448,11 @@ class Handover:
             )
 
     async def _run(
-        self, shard: Shard, done: Callable[[], None], work: Callable[..., None], *args: Any
+        self,
+        shard: Shard,
+        done: Callable[[], None],
+        work: Callable[..., None],
+        *args: Any,
     ) -> None:
         try:
             if not shard.closed:
@@ -405,11 +462,15 @@ class Handover:
         finally:
             done()
 
-    def _start_once(self, shard: Shard, kind: str, work: Callable[..., None], *args: Any) -> None:
+    def _start_once(
+        self, shard: Shard, kind: str, work: Callable[..., None], *args: Any
+    ) -> None:
         entry = (shard, kind)
         if entry not in self._at_work:
             self._at_work.add(entry)
-            self._start(self._run(shard, lambda: self._at_work.discard(entry), work, *args))
+            self._start(
+                self._run(shard, lambda: self._at_work.discard(entry), work, *args)
+            )
 
     def _start(self, coroutine: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -72,7 +72,8 @@ class Lag:
         self._ends: deque[tuple[float, int]] = deque()
 
     def sample(self, now_s: float, offset: int, reading: ReadPosition) -> None:
-        position, end = reading.passed(offset), reading.end
+        position = reading.passed(offset)
+        end = reading.end
         if self._first is None:
             self._first = end
         self.reached = self.reached or position >= self._first

@@ -58,7 +58,8 @@ _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECAS
 
 
 def _is_informative(record: logging.LogRecord) -> bool:
-    source, text = record.name.partition(".")[0], record.getMessage()
+    source = record.name.partition(".")[0]
+    text = record.getMessage()
     if source == "aiokafka":
         return not text.startswith(_AIOKAFKA)
     if source == "librdkafka":
@@ -86,7 +87,9 @@ CONFIRM_S = 5.0
 INTERVAL_S = 1.0
 _END_S = 10.0
 #: Detect a recovered broker quickly; replace a connection that hangs.
-_EAGER = MappingProxyType({"reconnect.backoff.max.ms": 1_000, "socket.timeout.ms": 6_000})
+_EAGER = MappingProxyType(
+    {"reconnect.backoff.max.ms": 1_000, "socket.timeout.ms": 6_000}
+)
 
 T = TypeVar("T")
 
@@ -165,7 +168,9 @@ def _watch(
 
 def _eager_admin(connection: Connection, errors: list[KafkaError]) -> AdminClient:
     """Return a quiet client with `_EAGER` settings, except those that the operator has set."""
-    eager = {name: value for name, value in _EAGER.items() if name not in connection.client}
+    eager = {
+        name: value for name, value in _EAGER.items() if name not in connection.client
+    }
     if "reconnect.backoff.ms" in connection.client:
         eager.pop("reconnect.backoff.max.ms", None)
     return connection.quiet_admin(errors, **eager)
@@ -189,7 +194,10 @@ def passes(error: BaseException) -> bool:
 
 
 def wait_for(
-    ask: Callable[[], T], outage: Outage, on_wait: Callback = lambda: None, confirm_s: float = 0.0
+    ask: Callable[[], T],
+    outage: Outage,
+    on_wait: Callback = lambda: None,
+    confirm_s: float = 0.0,
 ) -> T:
     """Return the answer of `ask`, retrying while Kafka is away; call `on_wait` before every retry.
 
@@ -205,7 +213,8 @@ def wait_for(
             answer = ask()
         except (SettingsError, KafkaException) as error:
             if passes(error):
-                seen, refused_s = True, None
+                seen = True
+                refused_s = None
                 outage.begin(text_of(error))
             else:
                 if isinstance(error, KafkaException):

@@ -21,7 +21,8 @@ _M = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
 
 
-MURMUR2, CRC32 = "murmur2", "crc32"
+MURMUR2 = "murmur2"
+CRC32 = "crc32"
 PARTITIONERS = (MURMUR2, CRC32)
 _TABLE = read_only(crc_table(0xEDB88320))
 
@@ -72,15 +73,23 @@ def hash_partitions(
 ) -> None:
     """Write the partition of each text in `places` (n, 2) to `out`, int64 (n,)."""
     for i in range(len(places)):
-        start, stop = places[i, 0], places[i, 1]
-        hashed = murmur2(data, start, stop) if by_murmur2 else crc32(data, start, stop, table)
+        start = places[i, 0]
+        stop = places[i, 1]
+        hashed = (
+            murmur2(data, start, stop)
+            if by_murmur2
+            else crc32(data, start, stop, table)
+        )
         out[i] = hashed % partitions
 
 
-def partitions_of(data: Bytes, places: Longs, partitions: int, partitioner: str = MURMUR2) -> Longs:
+def partitions_of(
+    data: Bytes, places: Longs, partitions: int, partitioner: str = MURMUR2
+) -> Longs:
     """Return the partition of each user, int64 (n,); `places` (n, 2) has starts and stops."""
     found = np.empty(len(places), dtype=np.int64)
-    data, places = readonly_contiguous(data), readonly_contiguous(places)
+    data = readonly_contiguous(data)
+    places = readonly_contiguous(places)
     hash_partitions(data, places, partitioner == MURMUR2, _TABLE, partitions, found)
     return found
 
@@ -92,7 +101,9 @@ class Placement:
         self, partitioner: str, partition: int, placements: Sequence[tuple[int, int]]
     ) -> None:
         """`placements` has event times, ascending, and the number of partitions from then on."""
-        self._partitioner, self._partition, self._placements = partitioner, partition, placements
+        self._partitioner = partitioner
+        self._partition = partition
+        self._placements = placements
 
     def belongs(self, data: Bytes, places: Longs, times: Longs) -> Bools:
         """Return a mask: do users, places (n, 2) in `data`, belong here at event `times` (n,)?"""
@@ -101,5 +112,7 @@ class Placement:
         for from_ms, partitions in later:
             moved = np.flatnonzero(times >= from_ms)
             if len(moved):
-                found[moved] = partitions_of(data, places[moved], partitions, self._partitioner)
+                found[moved] = partitions_of(
+                    data, places[moved], partitions, self._partitioner
+                )
         return np.equal(found, self._partition)

@@ -8,14 +8,21 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from workers.kafka.clients import Connection, is_group_denial, unreachable
 from workers.kafka.verdicts import Verdict, verdict_of
 from workers.runtime.errors import KafkaAway, SettingsError
 
 #: Records per call, over all partitions; snapshots may have a megabyte each.
-RECORDS, EVENTS = 5_000, 100
+RECORDS = 5_000
+EVENTS = 100
 # librdkafka decompresses a response at once. Our topics use lz4, which expands up to 255 times.
 _FETCH_BYTES = 8_000_000
 _POLL_S = 0.02
@@ -62,7 +69,8 @@ def bounds_of(
     consumer: Consumer, topic: str, partition: int, on_wait: Callback = lambda: None
 ) -> tuple[int, int]:
     """Return first offset and visible end; raise if there is no answer for 30 s."""
-    deadline, log = time.monotonic() + _ASK_S, TopicPartition(topic, partition)
+    deadline = time.monotonic() + _ASK_S
+    log = TopicPartition(topic, partition)
     while True:
         try:
             low, high = consumer.get_watermark_offsets(log, timeout=_LOOK_S)
@@ -120,7 +128,9 @@ def read_spans(
     """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
-    consumer.assign([TopicPartition(*where, start) for where, (start, _) in spans.items()])
+    consumer.assign(
+        [TopicPartition(*where, start) for where, (start, _) in spans.items()]
+    )
     names = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(spans))
     problem = KafkaError(KafkaError._TIMED_OUT, f"reading {names}")
     deadline = time.monotonic() + _PATIENCE_S
@@ -132,10 +142,12 @@ def read_spans(
         ended: set[Partition] = set()
         for message in consumer.consume(num_messages=most, timeout=_POLL_S):
             where = message.topic() or "", message.partition() or 0
-            offset, error = message.offset() or 0, message.error()
+            offset = message.offset() or 0
+            error = message.error()
             if error is None or error.code() == KafkaError._PARTITION_EOF:
                 if where in spans:
-                    part, end = found.setdefault(where, []), spans[where][1]
+                    part = found.setdefault(where, [])
+                    end = spans[where][1]
                     if error is None and offset < end:
                         part.append(message)
                     if offset >= end - (error is None):
@@ -155,11 +167,18 @@ def read_spans(
             if where in ended:
                 yield FetchedChunk(where, messages, spans.pop(where)[1], True)
             elif messages:
-                yield FetchedChunk(where, messages, (messages[-1].offset() or 0) + 1, False)
+                yield FetchedChunk(
+                    where, messages, (messages[-1].offset() or 0) + 1, False
+                )
 
 
 def read_partition(
-    connection: Connection, topic: str, partition: int, *, whole: bool = False, since: int = 0
+    connection: Connection,
+    topic: str,
+    partition: int,
+    *,
+    whole: bool = False,
+    since: int = 0,
 ) -> Iterator[Message]:
     """Yield the committed records from offset `since`; `whole` refuses a log cut by retention."""
     with reader(connection) as consumer:

@@ -72,7 +72,9 @@ def crc32c(data: Bytes, start: int, stop: int, tables: NDArray[np.uint32]) -> np
 
 
 @kernel
-def first_damaged(data: Bytes, places: Longs, crcs: Longs, tables: NDArray[np.uint32]) -> int:
+def first_damaged(
+    data: Bytes, places: Longs, crcs: Longs, tables: NDArray[np.uint32]
+) -> int:
     """Return the first row of `places`, int64 (m, 2), that fails its CRC-32C; m if none."""
     for part in range(len(places)):
         if crc32c(data, places[part, 0], places[part, 1], tables) != crcs[part]:
@@ -111,12 +113,20 @@ def _past_headers(data: Bytes, at: int, end: int) -> int:
 
 @checked_part
 def _read_records(
-    data: Bytes, batch: Longs, at: int, last: int, first: int, end_row: int, columns: Columns
+    data: Bytes,
+    batch: Longs,
+    at: int,
+    last: int,
+    first: int,
+    end_row: int,
+    columns: Columns,
 ) -> tuple[int, int]:
     """Fill rows from `first`; return row and place of the first bad record, or end_row if none."""
     keys, values, times, offsets = columns
-    stop, base_offset = batch[STOP], batch[BASE_OFFSET]
-    base_ms, append_ms = batch[BASE_MS], batch[APPEND_MS]
+    stop = batch[STOP]
+    base_offset = batch[BASE_OFFSET]
+    base_ms = batch[BASE_MS]
+    append_ms = batch[APPEND_MS]
     for i in range(first, end_row):
         start = at
         length, at = varint(data, at)
@@ -176,11 +186,17 @@ def read_batches(data: Bytes, batches: Longs, place: Longs, columns: Columns) ->
             last = offsets[stopped - 1]
         row = stopped
         if row < end_row or found < batch[NUMBER] or at != batch[STOP]:
-            place[BATCH], place[FOUND], place[AT] = number, found, at
-            place[LAST_OFFSET], place[ROWS] = last, row
+            place[BATCH] = number
+            place[FOUND] = found
+            place[AT] = at
+            place[LAST_OFFSET] = last
+            place[ROWS] = row
             return bool(row == end_row and found < batch[NUMBER])
-    place[BATCH], place[FOUND], place[AT] = len(batches), 0, batches[len(batches) - 1, STOP]
-    place[LAST_OFFSET], place[ROWS] = last, row
+    place[BATCH] = len(batches)
+    place[FOUND] = 0
+    place[AT] = batches[len(batches) - 1, STOP]
+    place[LAST_OFFSET] = last
+    place[ROWS] = row
     return row == len(offsets)
 
 
@@ -199,7 +215,9 @@ class Outgoing(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        named = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
+        named = sum(
+            len(name.encode()) + len(value or b"") for name, value in self.headers
+        )
         return len(self.key or b"") + len(self.value or b"") + named
 
 
@@ -238,14 +256,20 @@ class Records:
         """Build records; defaults: null keys, times 0 (ms), offsets from 0 on."""
         n = len(values)
         texts = [*values, *([None] * n if keys is None else keys)]
-        lengths = np.array([0 if text is None else len(text) for text in texts], dtype=np.int64)
+        lengths = np.array(
+            [0 if text is None else len(text) for text in texts], dtype=np.int64
+        )
         places = np.stack((np.cumsum(lengths) - lengths, np.cumsum(lengths)), axis=1)
         places[[i for i, text in enumerate(texts) if text is None]] = -1
         return cls(
-            np.frombuffer(b"".join(text for text in texts if text is not None), dtype=np.uint8),
+            np.frombuffer(
+                b"".join(text for text in texts if text is not None), dtype=np.uint8
+            ),
             places[n:],
             places[:n],
-            np.zeros(n, dtype=np.int64) if times is None else np.array(times, dtype=np.int64),
+            np.zeros(n, dtype=np.int64)
+            if times is None
+            else np.array(times, dtype=np.int64),
             np.arange(n) if offsets is None else np.array(offsets, dtype=np.int64),
         )
 
@@ -276,7 +300,9 @@ class Records:
         return Records(self.data, keys, values, times, offsets, self.framed)
 
 
-def headers_at(data: Bytes | bytes, at: int, most: int) -> list[tuple[str, bytes | None]] | None:
+def headers_at(
+    data: Bytes | bytes, at: int, most: int
+) -> list[tuple[str, bytes | None]] | None:
     """Return the headers, counted at `at`, that have UTF-8 names; None if over `most` bytes."""
     number, at = _varint(data, at)
     end = at + most
@@ -285,7 +311,8 @@ def headers_at(data: Bytes | bytes, at: int, most: int) -> list[tuple[str, bytes
         if at >= end:
             return None
         length, at = _varint(data, at)
-        name, at = bytes(data[at : at + length]), at + length
+        name = bytes(data[at : at + length])
+        at = at + length
         length, at = _varint(data, at)
         value = None if length < 0 else bytes(data[at : at + length])
         at += max(length, 0)

@@ -18,7 +18,11 @@ _TOO_LARGE = (
     KafkaError.RECORD_LIST_TOO_LARGE,
 )
 #: INVALID_MSG: of a record without a key, before Kafka 2.4.
-_INVALID = (KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG, KafkaError._INVALID_DIFFERENT_RECORD)
+_INVALID = (
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_MSG,
+    KafkaError._INVALID_DIFFERENT_RECORD,
+)
 _DATES = (
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
@@ -28,7 +32,8 @@ _DATES = (
 
 def refusal_of(connection: Connection, topic: str, error: KafkaError) -> SettingsError:
     """Return a sentence about `topic`, after asking for its settings."""
-    code, said = error.code(), " ".join(error.str().split())
+    code = error.code()
+    said = " ".join(error.str().split())
     try:
         here = describe(connection, [topic]).get(topic)
     except (SettingsError, KafkaException):
@@ -53,7 +58,9 @@ def refusal_of(connection: Connection, topic: str, error: KafkaError) -> Setting
             "change it with kafka-configs.sh"
         )
     if code in (*_INVALID, KafkaError.INVALID_TIMESTAMP):
-        limits = [f"{name} = {here.config[name]}" for name in _DATES if name in here.config]
+        limits = [
+            f"{name} = {here.config[name]}" for name in _DATES if name in here.config
+        ]
         shown = ", ".join(limits) or "message.timestamp.after.max.ms"
         return SettingsError(
             f"topic {topic}: the broker refuses a record: {said}: is this machine's clock more than an hour ahead, or "

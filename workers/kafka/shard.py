@@ -58,9 +58,11 @@ class Shard:
     longest_value = MESSAGE_BYTES
 
     def __init__(self, assignment: Assignment) -> None:
-        self.connection, self.metrics = assignment.connection, assignment.metrics
+        self.connection = assignment.connection
+        self.metrics = assignment.metrics
         self.transactional_id = assignment.transactional_id
-        self.partition, self.store = assignment.partition, assignment.store
+        self.partition = assignment.partition
+        self.store = assignment.store
         #: Next position in the source partition. None after `restore`: the log's beginning.
         self.offset: int | None = None
         #: Position up to which everything is committed; for lag tools only.
@@ -78,7 +80,9 @@ class Shard:
         self._counted = self.metrics.stage(self.stage)
         self.traces = ShardTraces(assignment.traces, self.stage, assignment.partition)
         state = self.store.changelog.log
-        self.transactions = Transactions(self.connection, self.transactional_id, state, self)
+        self.transactions = Transactions(
+            self.connection, self.transactional_id, state, self
+        )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=self.transactional_id)
         self._closing: asyncio.Future[None] | None = None
 
@@ -108,10 +112,12 @@ class Shard:
         Raises Fenced (a newer owner intervened), KafkaAway (an open transaction hides the end of
         the state), KafkaException (no broker), ShardClosed (given up), StateRefused (`restore`).
         """
-        log, started = self.store.changelog.log, time.perf_counter()
+        log = self.store.changelog.log
+        started = time.perf_counter()
         self.transactions.take_over()
         self.fence_s = time.perf_counter() - started
-        end, started = end_of(self.connection, *log, self.check_open), time.perf_counter()
+        end = end_of(self.connection, *log, self.check_open)
+        started = time.perf_counter()
         self.loaded_records = self.store.load(self.connection, self.check_open)
         self.load_s = time.perf_counter() - started
         if (self.store.offset or 0) < end:
@@ -136,9 +142,14 @@ class Shard:
         self.check_open()
         if batch.start != self.offset:
             # Continuing would lose or double-count records.
-            raise RuntimeError(f"{self.transactional_id}: is at {self.offset}, was given {batch!r}")
+            raise RuntimeError(
+                f"{self.transactional_id}: is at {self.offset}, was given {batch!r}"
+            )
         records = len(batch)
-        with self._work(), self.traces.batch(self.commits(batch), batch.start, batch.end):
+        with (
+            self._work(),
+            self.traces.batch(self.commits(batch), batch.start, batch.end),
+        ):
             while (end := self.ends.take(batch.end)) is not None:
                 before, batch = batch.split(end.offset)
                 self._process(before)
@@ -210,7 +221,9 @@ class Shard:
         with self.traces.commit(len(messages)) as header:
             if header is not None:
                 messages = [
-                    one._replace(headers=(header,)) if one.topic == self.next_topic else one
+                    one._replace(headers=(header,))
+                    if one.topic == self.next_topic
+                    else one
                     for one in messages
                 ]
             state_end = self.transactions.run(messages, changes, forwarded)
@@ -225,23 +238,31 @@ class Shard:
 
     def confirm(self) -> None:
         if not self.store.is_current(self.connection, self.check_open):
-            raise Fenced(f"{self.transactional_id}: another owner has committed meanwhile")
+            raise Fenced(
+                f"{self.transactional_id}: another owner has committed meanwhile"
+            )
 
     def note_abort(self) -> None:
         self._counted.aborted.inc()
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
         """Run `function` in the shard's thread, after earlier calls."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool, function, *args
+        )
 
     async def shutdown(self) -> None:
         """Close in the shard's thread, skipping queued work; wait at most `_CLOSE_S`."""
         self.closed = True
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().run_in_executor(self._pool, self.close)
+            self._closing = asyncio.get_running_loop().run_in_executor(
+                self._pool, self.close
+            )
             self._pool.shutdown(wait=False)  # submitted work still runs
         try:
             await asyncio.wait_for(asyncio.shield(self._closing), _CLOSE_S)
         except TimeoutError:
             name = self.transactional_id
-            logger.warning("%s: still at work %g s after it was given up", name, _CLOSE_S)
+            logger.warning(
+                "%s: still at work %g s after it was given up", name, _CLOSE_S
+            )

@@ -70,7 +70,9 @@ class Memory:
         return self._data.get(key)
 
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted(item for item in self._data.items() if item[0].startswith(prefix)))
+        return iter(
+            sorted(item for item in self._data.items() if item[0].startswith(prefix))
+        )
 
     def write(self, changes: Iterable[Change], meta: Meta | None) -> None:
         for key, value in changes:
@@ -221,7 +223,8 @@ def _options() -> Options:
 #: copy may hold keys deleted since. Half of that is the margin.
 _TRUSTED_S = 12 * 3600
 #: Interval of checks that the files exist; also first and longest delay before retrying the disk.
-RETRY_S, RETRY_MAX_S = 5.0, 60.0
+RETRY_S = 5.0
+RETRY_MAX_S = 60.0
 _CHANGES_AT_ONCE = 10_000
 
 
@@ -245,7 +248,8 @@ class Store:
     def open(self) -> Store:
         """Open the copy; discard one that is damaged or belongs to another changelog."""
         if self._copy is None:
-            self.offset, self.in_memory = None, False
+            self.offset = None
+            self.in_memory = False
             try:
                 self._copy = Memory() if self.path is None else open_disk(self.path)
             except CopyFailed as error:
@@ -266,15 +270,19 @@ class Store:
     def write(self, changes: Iterable[Change], offset: int) -> None:
         """Apply `changes` (later ones win) and the position they reach, atomically."""
         if self.offset is not None and offset < self.offset:
-            raise ValueError(f"offset = {offset}: the store is already at {self.offset}")
-        changes, copy = list(changes), self._opened()
+            raise ValueError(
+                f"offset = {offset}: the store is already at {self.offset}"
+            )
+        changes = list(changes)
+        copy = self._opened()
         meta = self._meta(offset, time.time())
         try:
             self._check_files()
             copy.write(changes, meta)
         except CopyFailed as error:
             self._fall_back(error).write(changes, meta)
-        self.offset, self._written_s = offset, meta.written_s
+        self.offset = offset
+        self._written_s = meta.written_s
         if self.in_memory:
             self._retry_disk()
 
@@ -286,7 +294,8 @@ class Store:
         self.offset = None
 
     def close(self) -> None:
-        copy, self._copy = self._copy, None
+        copy = self._copy
+        self._copy = None
         if copy is not None:
             copy.close()
         if self._unreadable and isinstance(copy, Disk):
@@ -302,7 +311,8 @@ class Store:
 
     def load(self, connection: Connection, on_wait: Callback = lambda: None) -> int:
         """Read the changelog to its end, its previous writer fenced; return the records read."""
-        self._connection, records = connection, 0
+        self._connection = connection
+        records = 0
         self.open()
         with reader(connection) as consumer:
             low, high = bounds_of(consumer, *self.changelog.log, on_wait)
@@ -320,7 +330,9 @@ class Store:
     ) -> Iterator[tuple[list[Change], int]]:
         spans = {self.changelog.log: (low, high)} if low < high else {}
         for taken in read_spans(consumer, spans, on_wait):
-            changes = [(message.key() or b"", message.value()) for message in taken.messages]
+            changes = [
+                (message.key() or b"", message.value()) for message in taken.messages
+            ]
             yield changes, taken.position
 
     def is_current(self, connection: Connection, on_wait: Callback) -> bool:
@@ -332,12 +344,17 @@ class Store:
             start = low if self.offset is None else self.offset
             if not start <= end <= high:
                 return False
-            return not any(changes for changes, _ in self._changes(consumer, start, high, on_wait))
+            return not any(
+                changes for changes, _ in self._changes(consumer, start, high, on_wait)
+            )
 
     def _check_id(self, connection: Connection) -> None:
         """Refuse a re-created changelog: its state is gone, and its old id repeats the noise."""
         log = self.changelog
-        if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
+        if (
+            log.topic_id is not None
+            and current_id(connection, log.topic) != log.topic_id
+        ):
             raise recreated(log.topic)
 
     def _discard_stale(self, low: int, high: int) -> None:
@@ -348,7 +365,9 @@ class Store:
             place = name, self.offset, low, high
             logger.warning("%s: the local copy is at %d, the log is %d..%d", *place)
         elif self.offset < high and time.time() - self._written_s > _TRUSTED_S:
-            logger.warning("%s: the local copy is too old to have seen every deletion", name)
+            logger.warning(
+                "%s: the local copy is too old to have seen every deletion", name
+            )
         else:
             return
         logger.warning("%s: reading all of it again", name)
@@ -357,20 +376,26 @@ class Store:
     def _identify(self, copy: Copy) -> None:
         """Take over the copy's position; wipe it if it belongs to another topic or has none."""
         with self._reading():
-            meta, log = copy.meta(), self.changelog
+            meta = copy.meta()
+            log = self.changelog
             unfinished = meta is None and next(copy.items(b""), None) is not None
         if meta is not None:
             # A copy without an id never passes for one of a topic with an id.
             if (*meta.log, meta.topic_id) == (*log.log, log.topic_id):
-                self.offset, self._written_s = meta.offset, meta.written_s
+                self.offset = meta.offset
+                self._written_s = meta.written_s
                 return
-            logger.warning("%s held the state of another topic: reading all of it again", self.path)
+            logger.warning(
+                "%s held the state of another topic: reading all of it again", self.path
+            )
         if meta is not None or unfinished:
             self.wipe()
 
     def _meta(self, offset: int, now_s: float) -> Meta:
         log = self.changelog
-        return Meta(log.topic, log.partition, log.topic_id, offset=offset, written_s=now_s)
+        return Meta(
+            log.topic, log.partition, log.topic_id, offset=offset, written_s=now_s
+        )
 
     def _in_memory(self, error: CopyFailed) -> Memory:
         if not self.in_memory:
@@ -378,7 +403,9 @@ class Store:
                 "worker.data_dir: %s. Continuing with the state in memory; the disk is retried",
                 error,
             )
-        self.in_memory, self._checked_s, self._delay_s = True, time.monotonic(), RETRY_S
+        self.in_memory = True
+        self._checked_s = time.monotonic()
+        self._delay_s = RETRY_S
         return Memory()
 
     def _fall_back(self, error: CopyFailed) -> Copy:
@@ -389,14 +416,20 @@ class Store:
         self.close()
         with reader(self._connection) as consumer:
             low, high = bounds_of(consumer, *self.changelog.log)
-            for changes, position in self._changes(consumer, low, min(high, self.offset or 0)):
+            for changes, position in self._changes(
+                consumer, low, min(high, self.offset or 0)
+            ):
                 copy.write(changes, self._meta(position, time.time()))
         self._copy = copy
         return copy
 
     def _retry_disk(self) -> None:
         now_s = time.monotonic()
-        if self.path is None or self.offset is None or now_s - self._checked_s < self._delay_s:
+        if (
+            self.path is None
+            or self.offset is None
+            or now_s - self._checked_s < self._delay_s
+        ):
             return
         self._delay_s = min(2 * self._delay_s, RETRY_MAX_S)
         disk: Copy | None = None
@@ -411,9 +444,11 @@ class Store:
                 disk.close()
             self._checked_s = time.monotonic()
             return
-        self._copy, self.in_memory = disk, False
+        self._copy = disk
+        self.in_memory = False
         logger.warning(
-            "worker.data_dir: %s can be written again: the local copy is complete", self.path
+            "worker.data_dir: %s can be written again: the local copy is complete",
+            self.path,
         )
 
     def _check_files(self) -> None:

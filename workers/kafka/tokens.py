@@ -46,20 +46,25 @@ logger = logging.getLogger(__name__)
 
 MECHANISM = "OAUTHBEARER"
 _PREFIX = "sasl.oauthbearer."
-_METHOD, _EXTENSIONS, _SCOPE = (_PREFIX + name for name in ("method", "extensions", "scope"))
+_METHOD, _EXTENSIONS, _SCOPE = (
+    _PREFIX + name for name in ("method", "extensions", "scope")
+)
 _URL = _PREFIX + "token.endpoint.url"
 # librdkafka's names and aliases.
 _ID = (_PREFIX + "client.id", _PREFIX + "client.credentials.client.id")
 _SECRET = (_PREFIX + "client.secret", _PREFIX + "client.credentials.client.secret")
-_CA_FILE, _CA_PEM = "https.ca.location", "https.ca.pem"
+_CA_FILE = "https.ca.location"
+_CA_PEM = "https.ca.pem"
 _OF_ENDPOINT = (*_ID, *_SECRET, _URL, _SCOPE, _CA_FILE, _CA_PEM)
 #: Options of [kafka.client] that this module replaces: librdkafka never sees them.
 NAMES = (_METHOD, _EXTENSIONS, *_OF_ENDPOINT)
 
 _RENEW_AT = 0.8
-_BACKOFF_S, _BACKOFF_MAX_S = 1.0, 10.0
+_BACKOFF_S = 1.0
+_BACKOFF_MAX_S = 10.0
 #: A file is read this often, and a token without a known expiry renewed.
-FILE_S, _UNKNOWN_S = 10.0, 300.0
+FILE_S = 10.0
+_UNKNOWN_S = 300.0
 #: Of one request with its answer, or one run of the command.
 _TIMEOUT_S = 10.0
 _PATIENCE_S = 1.0
@@ -99,7 +104,8 @@ class Tokens:
         extensions: Mapping[str, str] = MappingProxyType({}),
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        self._source, self._now_s = source, now_s
+        self._source = source
+        self._now_s = now_s
         self.extensions = dict(extensions)
         self._fetching = Lock()
         self._token: Token | None = None
@@ -150,7 +156,8 @@ class Tokens:
         librdkafka asks again after 80 % of the life that it is told, and uses a token until it has
         another: the life told here ends that wait when this source has something new.
         """
-        token, now_s = self.get(), self._now_s()
+        token = self.get()
+        now_s = self._now_s()
         again_s = token.renew_s if now_s < token.renew_s else self._retry_s
         told_s = now_s + max(again_s - now_s, 1.0) / _RENEW_AT
         return token.value, told_s, "", self.extensions
@@ -170,7 +177,8 @@ class Tokens:
             self._note_success()
 
     def _note_failure(self, error: KafkaAway | KafkaRefuses) -> None:
-        first, self._failure = self._failure is None, error
+        first = self._failure is None
+        self._failure = error
         now_s = self._now_s()
         self._retry_s = now_s + self._backoff_s
         self._backoff_s = min(2 * self._backoff_s, _BACKOFF_MAX_S)
@@ -184,8 +192,10 @@ class Tokens:
             )
 
     def _note_success(self) -> None:
-        again, self._failure = self._failure is not None, None
-        self._retry_s, self._backoff_s = -math.inf, _BACKOFF_S
+        again = self._failure is not None
+        self._failure = None
+        self._retry_s = -math.inf
+        self._backoff_s = _BACKOFF_S
         if again and self._failing_s > 0:
             logger.warning(
                 "a new Kafka token, after %.0f s without",
@@ -238,19 +248,27 @@ class Endpoint:
             "Authorization": f"Basic {login}",
             "Content-Type": "application/x-www-form-urlencoded",
         }
-        request = urllib.request.Request(self.url, body.encode(), headers, method="POST")
+        request = urllib.request.Request(
+            self.url, body.encode(), headers, method="POST"
+        )
         begun_s = time.time()
         answer = self._ask(request)
         try:
             found = json.loads(answer)
             value = found["access_token"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise KafkaRefuses(f"{self.where}: its answer has no access_token") from None
+            raise KafkaRefuses(
+                f"{self.where}: its answer has no access_token"
+            ) from None
         try:
-            expires_s = begun_s + float(found.get("expires_in"))  # some write it as a text
+            expires_s = begun_s + float(
+                found.get("expires_in")
+            )  # some write it as a text
         except (ValueError, TypeError, OverflowError):
             expires_s = math.inf
-        return _token(value, self.where, math.inf if math.isnan(expires_s) else expires_s)
+        return _token(
+            value, self.where, math.inf if math.isnan(expires_s) else expires_s
+        )
 
     def _ask(self, request: urllib.request.Request) -> bytes:
         late = f"{self.where}: it took more than {_TIMEOUT_S:g} s"
@@ -266,14 +284,17 @@ class Endpoint:
             return answer
 
     def _answer(self, request: urllib.request.Request, deadline: "_Deadline") -> bytes:
-        plain, secure = _Http(), _Https(context=self._context())
+        plain = _Http()
+        secure = _Https(context=self._context())
         plain.deadline = secure.deadline = deadline
         opener = urllib.request.build_opener(plain, secure, _NoRedirects())
         try:
             with opener.open(request, timeout=_TIMEOUT_S) as response:
                 answer = bytes(response.read(_BYTES_MAX + 1))
             if len(answer) > _BYTES_MAX:
-                raise KafkaRefuses(f"{self.where}: its answer has more than {_BYTES_MAX:,} bytes")
+                raise KafkaRefuses(
+                    f"{self.where}: its answer has more than {_BYTES_MAX:,} bytes"
+                )
             return answer
         except urllib.error.HTTPError as error:
             with error:
@@ -285,7 +306,9 @@ class Endpoint:
             reason = getattr(error, "reason", error)
             text = f"{self.where}: {' '.join(str(reason).split()) or type(reason).__name__}"
             if isinstance(reason, ssl.SSLCertVerificationError):
-                raise KafkaRefuses(f"{text}. Check {_CA_FILE} in [kafka.client]") from None
+                raise KafkaRefuses(
+                    f"{text}. Check {_CA_FILE} in [kafka.client]"
+                ) from None
             raise KafkaAway(text) from None
         # These quote the answer or the request.
         except (http.client.HTTPException, ValueError) as error:
@@ -298,7 +321,9 @@ class Endpoint:
             return ssl.create_default_context(cafile=self.ca_file, cadata=self.ca_pem)
         except (OSError, ValueError) as error:  # includes SSLError
             name = _CA_FILE if self.ca_pem is None else _CA_PEM
-            raise KafkaRefuses(f"kafka.client.{name}: no certificates: {error}") from None
+            raise KafkaRefuses(
+                f"kafka.client.{name}: no certificates: {error}"
+            ) from None
 
 
 class _Deadline:
@@ -376,9 +401,7 @@ def _error_code(error: urllib.error.HTTPError) -> str:
 class File:
     path: Path
 
-    advice = (
-        "Check the token in kafka.token_file, and that the brokers accept tokens from this issuer"
-    )
+    advice = "Check the token in kafka.token_file, and that the brokers accept tokens from this issuer"
 
     def fetch(self) -> Token:
         where = f"kafka.token_file = {display(str(self.path))}"
@@ -436,7 +459,9 @@ def _output_of(process: "subprocess.Popen[bytes]", where: str) -> bytes:
                 break
             output += piece
             if len(output) > _BYTES_MAX:
-                raise KafkaRefuses(f"{where}: it printed more than {_BYTES_MAX:,} bytes")
+                raise KafkaRefuses(
+                    f"{where}: it printed more than {_BYTES_MAX:,} bytes"
+                )
     try:
         process.wait(max(0.0, deadline_s - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -447,7 +472,9 @@ def _output_of(process: "subprocess.Popen[bytes]", where: str) -> bytes:
 def _token(value: object, where: str, expires_s: float = math.inf) -> Token:
     """Return the token with the expiry in it, else `expires_s`."""
     if not isinstance(value, str) or _PRINTABLE.fullmatch(value) is None:
-        raise KafkaRefuses(f"{where}: no token: it must be one word of printable ASCII characters")
+        raise KafkaRefuses(
+            f"{where}: no token: it must be one word of printable ASCII characters"
+        )
     now_s = time.time()
     expires_s = _expiry(value) or expires_s
     if expires_s <= now_s:
@@ -461,7 +488,9 @@ def _expiry(value: str) -> float | None:
     """Return the `exp` of a JWT, which brokers verify and this does not."""
     try:
         _, claims, _ = value.split(".")
-        exp = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["exp"]
+        exp = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))[
+            "exp"
+        ]
         return float(exp) if 0 < exp < 1e11 else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -500,18 +529,27 @@ def login_of(
     protocol = client.get("security.protocol", "plaintext")
     own = {"kafka.token_file": token_file, "kafka.token_command": token_command}
     given = [name for name, value in own.items() if value]
-    ours = [*given, *(f"kafka.client.{name}" for name in client if name.startswith(_PREFIX))]
+    ours = [
+        *given,
+        *(f"kafka.client.{name}" for name in client if name.startswith(_PREFIX)),
+    ]
     if mechanism != MECHANISM or not protocol.lower().startswith("sasl_"):
         if ours:
-            needed = f'security.protocol = "SASL_SSL" and sasl.mechanism = "{MECHANISM}"'
+            needed = (
+                f'security.protocol = "SASL_SSL" and sasl.mechanism = "{MECHANISM}"'
+            )
             raise SettingsError(f"{ours[0]}: only with {needed} in [kafka.client]")
         return None
     for name in client:
         if name.startswith(_PREFIX) and name not in NAMES:
-            raise SettingsError(f"kafka.client.{name}: not supported; use {', '.join(NAMES)}")
+            raise SettingsError(
+                f"kafka.client.{name}: not supported; use {', '.join(NAMES)}"
+            )
     method = client.get(_METHOD, "default")
     if method not in ("default", "oidc"):
-        raise SettingsError(f'kafka.client.{_METHOD} = {display(method)}: "default" or "oidc"')
+        raise SettingsError(
+            f'kafka.client.{_METHOD} = {display(method)}: "default" or "oidc"'
+        )
     if len(given) + (method == "oidc") != 1:
         raise SettingsError(
             f"kafka.client.{_METHOD} = {display(method)}{''.join(f', {name}' for name in given)}: {MECHANISM} needs "
@@ -530,7 +568,9 @@ def _endpoint(client: Mapping[str, str]) -> Endpoint:
     def one_of(*names: str) -> str:
         found = next((client[name] for name in names if client.get(name)), None)
         if found is None:
-            raise SettingsError(f'kafka.client.{names[0]} is missing: {_METHOD} = "oidc" needs it')
+            raise SettingsError(
+                f'kafka.client.{names[0]} is missing: {_METHOD} = "oidc" needs it'
+            )
         return found
 
     url = one_of(_URL)
@@ -538,11 +578,14 @@ def _endpoint(client: Mapping[str, str]) -> Endpoint:
         # The value is not shown: it may hold a password.
         allowed = '"https://host:port/path" or "http://...", without a user in it'
         raise SettingsError(f"kafka.client.{_URL}: {allowed}")
-    ca_file, ca_pem = client.get(_CA_FILE) or None, client.get(_CA_PEM) or None
+    ca_file = client.get(_CA_FILE) or None
+    ca_pem = client.get(_CA_PEM) or None
     if ca_file and ca_pem:
         raise SettingsError(f"kafka.client.{_CA_FILE} and {_CA_PEM}: give one of them")
     ca_file = None if ca_file == "probe" else ca_file
-    made = Endpoint(url, one_of(*_ID), one_of(*_SECRET), client.get(_SCOPE, ""), ca_file, ca_pem)
+    made = Endpoint(
+        url, one_of(*_ID), one_of(*_SECRET), client.get(_SCOPE, ""), ca_file, ca_pem
+    )
     made._context()
     return made
 
@@ -553,7 +596,11 @@ def _is_http(url: str) -> bool:
         has_host = bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and has_host and _PRINTABLE.fullmatch(url) is not None
+    return (
+        parts.scheme in ("http", "https")
+        and has_host
+        and _PRINTABLE.fullmatch(url) is not None
+    )
 
 
 def _extensions(text: str) -> tuple[tuple[str, str], ...]:

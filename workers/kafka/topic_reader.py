@@ -18,27 +18,46 @@ from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
-from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED, Fetcher, FetchResult
+from aiokafka.consumer.fetcher import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Fetcher,
+    FetchResult,
+)
 from aiokafka.consumer.subscription_state import SubscriptionState
-from aiokafka.errors import CorruptRecordException, KafkaTimeoutError, OffsetOutOfRangeError
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaTimeoutError,
+    OffsetOutOfRangeError,
+)
 from aiokafka.errors import KafkaError as ConsumerError
 
-from workers.kafka.clients import METADATA_MS, Connection, consumer_security, forbidden, text_of
+from workers.kafka.clients import (
+    METADATA_MS,
+    Connection,
+    consumer_security,
+    forbidden,
+    text_of,
+)
 from workers.kafka.decoding import keep_raw_batches, take_batch
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords, Records
 from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
 from workers.runtime.sizes import MESSAGE_BYTES
 
-SAY_S, GIVE_UP_S = 10, 60
-_ASK_S, _ALONE_S = 15.0, 5.0
-_FETCH_BYTES, _RESPONSE_BYTES = 4 << 20, 16 << 20
+SAY_S = 10
+GIVE_UP_S = 60
+_ASK_S = 15.0
+_ALONE_S = 5.0
+_FETCH_BYTES = 4 << 20
+_RESPONSE_BYTES = 16 << 20
 _FETCH_WAIT_MS = 100
 _REQUEST_MS = 40_000
 _WAIT_S = 0.2
 _RECENT_MS = 5_000
 _CLOSE_S = 3.0
-_LATEST, _EARLIEST = -1, -2
+_LATEST = -1
+_EARLIEST = -2
 
 T = TypeVar("T")
 Say = Callable[[str], object]
@@ -69,9 +88,12 @@ class TopicReader:
     """A reader of committed records; `open_reader` opens and closes it. Not thread-safe."""
 
     def __init__(self, connection: Connection, say: Say) -> None:
-        self._connection, self._say = connection, say
+        self._connection = connection
+        self._say = say
         self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="topic-reader", daemon=True)
+        self._thread = Thread(
+            target=self._loop.run_forever, name="topic-reader", daemon=True
+        )
         self._thread.start()
         self._wanted: set[TopicPartition] = set()
         #: Seconds for which a log has given nothing, while it was asked.
@@ -141,7 +163,10 @@ class TopicReader:
         # In this order: the end for all grows meanwhile, and must not be before the other one.
         stable = self._call(self._ask(dict.fromkeys(asked, _LATEST)))
         high = self._call(self._ask(dict.fromkeys(asked, _LATEST), READ_UNCOMMITTED))
-        return {log: Bounds(low[log] or 0, stable[log] or 0, high[log] or 0) for log in asked}
+        return {
+            log: Bounds(low[log] or 0, stable[log] or 0, high[log] or 0)
+            for log in asked
+        }
 
     def offsets_at(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
         """Return the first offset of records from a time on (ms), None if there is none yet."""
@@ -160,7 +185,10 @@ class TopicReader:
             client.set_topics({tp.topic for tp in (*asked, *self._wanted)})
             found = await fetcher._retrieve_offsets(asked, _ASK_S * 1000)
         except KafkaTimeoutError:
-            alone = (fetcher._retrieve_offsets({tp: asked[tp]}, _ALONE_S * 1000) for tp in asked)
+            alone = (
+                fetcher._retrieve_offsets({tp: asked[tp]}, _ALONE_S * 1000)
+                for tp in asked
+            )
             answers = await asyncio.gather(*alone, return_exceptions=True)
             pairs = zip(asked, answers, strict=True)
             silent = [tp for tp, answer in pairs if isinstance(answer, BaseException)]
@@ -234,7 +262,9 @@ class TopicReader:
             fetcher.seek_to(tp, start)
         self._watching = asyncio.ensure_future(self._watch())
 
-    async def _take(self, logs: set[Partition]) -> list[tuple[TopicPartition, FetchedRecords]]:
+    async def _take(
+        self, logs: set[Partition]
+    ) -> list[tuple[TopicPartition, FetchedRecords]]:
         """Return fetched records, waiting a moment for some; stop fetching what is not wanted."""
         fetcher, _ = self._started()
         wanted = {TopicPartition(*log) for log in logs}
@@ -252,7 +282,9 @@ class TopicReader:
             self._check(fetcher)
         return found
 
-    async def _drain(self, fetcher: Fetcher) -> list[tuple[TopicPartition, FetchedRecords]]:
+    async def _drain(
+        self, fetcher: Fetcher
+    ) -> list[tuple[TopicPartition, FetchedRecords]]:
         found: list[tuple[TopicPartition, FetchedRecords]] = []
         for tp in [tp for tp in fetcher._records if tp in self._wanted]:
             result = fetcher._records[tp]
@@ -312,7 +344,9 @@ class TopicReader:
         if fetcher._fetch_task.done():
             raise KafkaAway("the Kafka client ended by itself; try again")
         for patience_s in (GIVE_UP_S, SAY_S):
-            silent = [tp for tp in sorted(self._wanted) if self._silent_s[tp] >= patience_s]
+            silent = [
+                tp for tp in sorted(self._wanted) if self._silent_s[tp] >= patience_s
+            ]
             if silent and patience_s == GIVE_UP_S:
                 raise self._away(silent, GIVE_UP_S)
             if new := [tp for tp in silent if tp not in self._said]:
@@ -321,7 +355,9 @@ class TopicReader:
                 self._say(f"{error}. Waiting for it, for a minute in all")
 
     def _away(self, silent: list[TopicPartition], seconds: float) -> KafkaAway:
-        named = [f"{name_of(tp)}{self._position(tp)}: {self._why(tp)}" for tp in silent[:3]]
+        named = [
+            f"{name_of(tp)}{self._position(tp)}: {self._why(tp)}" for tp in silent[:3]
+        ]
         if more := len(silent) - len(named):
             named.append(f"and {more} more")
         return KafkaAway(f"nothing could be read for {seconds:g} s: {'; '.join(named)}")
@@ -339,7 +375,10 @@ class TopicReader:
         if leader == -1:
             return "it has no leader"
         state = self._subscription._assigned_state(tp) if tp in self._wanted else None
-        if state is not None and time.time() * 1000 - (state.timestamp or 0) < _RECENT_MS:
+        if (
+            state is not None
+            and time.time() * 1000 - (state.timestamp or 0) < _RECENT_MS
+        ):
             return f"its leader, broker {leader}, sends no records from there on"
         return f"its leader, broker {leader}, does not answer"
 
@@ -352,8 +391,14 @@ def open_reader(connection: Connection, say: Say) -> Iterator[TopicReader]:
         try:
             reader.start()
         except (ConsumerError, TimeoutError) as error:
-            reason = text_of(error) if isinstance(error, ConsumerError) else "no broker answers"
-            raise KafkaAway(f"kafka.bootstrap = {connection.bootstrap!r}: {reason}") from error
+            reason = (
+                text_of(error)
+                if isinstance(error, ConsumerError)
+                else "no broker answers"
+            )
+            raise KafkaAway(
+                f"kafka.bootstrap = {connection.bootstrap!r}: {reason}"
+            ) from error
         yield reader
     finally:
         reader.close()

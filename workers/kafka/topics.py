@@ -74,11 +74,16 @@ def refuse_without_ids(state: str) -> NoReturn:
 
 
 INFINITE = -1
-EVENTS, BY_USER = "events", "events, keyed by user"
-CONTRIBUTIONS, SNAPSHOTS, REJECTS = "contributions", "snapshots", "dead letters"
+EVENTS = "events"
+BY_USER = "events, keyed by user"
+CONTRIBUTIONS = "contributions"
+SNAPSHOTS = "snapshots"
+REJECTS = "dead letters"
 REKEY_STATE = "state of rekeying"
-CONTRIBUTE_STATE, RELEASE_STATE = "state of stage 1", "state of stage 2"
-COMPACT, DELETE = "compact", "delete"
+CONTRIBUTE_STATE = "state of stage 1"
+RELEASE_STATE = "state of stage 2"
+COMPACT = "compact"
+DELETE = "delete"
 #: Topics whose records compaction would remove, or refuse, and what that means.
 _LOST_BY_COMPACTION = MappingProxyType(
     {
@@ -168,7 +173,8 @@ def plan_topics(
     plan = [Topic(topic, n, "delete", None, EVENTS) for topic, n in of_events.items()]
     sources = sum(of_events.values())
     if rekey:
-        origins, sources = sources, user_partitions or sources
+        origins = sources
+        sources = user_partitions or sources
         if by_user in existing:
             sources = existing[by_user].partitions
             if user_partitions not in (None, sources):
@@ -178,7 +184,9 @@ def plan_topics(
                 )
         plan.append(Topic(by_user, sources, "delete", BY_USER_RETENTION_MS, BY_USER))
         plan.append(Topic(rekey_state, origins, "compact", None, REKEY_STATE))
-    siblings = [existing[topic] for topic in (contributions, release_state) if topic in existing]
+    siblings = [
+        existing[topic] for topic in (contributions, release_state) if topic in existing
+    ]
     for topic in siblings:
         if owners is not None and owners % topic.partitions:
             raise SettingsError(
@@ -193,12 +201,18 @@ def plan_topics(
         Topic(contribute_state, sources, "compact", None, CONTRIBUTE_STATE),
         Topic(release_state, owners, "compact", None, RELEASE_STATE),
         Topic(rejects, sources, "delete", None, REJECTS),
-        *(Topic(topic, owners, "delete", INFINITE, SNAPSHOTS) for topic in histogram_topics),
+        *(
+            Topic(topic, owners, "delete", INFINITE, SNAPSHOTS)
+            for topic in histogram_topics
+        ),
     ]
 
 
 def _event_partitions(
-    topics: Sequence[str], existing: Mapping[str, ExistingTopic], state: str, wanted: int | None
+    topics: Sequence[str],
+    existing: Mapping[str, ExistingTopic],
+    state: str,
+    wanted: int | None,
 ) -> dict[str, int]:
     """Return partition counts, existing or required; topic `state` has their sum."""
     there = {topic: existing[topic].partitions for topic in topics if topic in existing}
@@ -245,8 +259,11 @@ def with_details(
     asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
     _await(asked.values(), is_away)
     for resource, future in asked.items():
-        with suppress(KafkaException):  # not authorized; the rest is still worth showing
-            entries, name = future.result(), resource.name
+        with suppress(
+            KafkaException
+        ):  # not authorized; the rest is still worth showing
+            entries = future.result()
+            name = resource.name
             shown = {key: str(entries[key].value) for key in _SHOWN if key in entries}
             detailed[name] = replace(detailed[name], config=shown)
     return detailed
@@ -255,14 +272,20 @@ def with_details(
 def _await(futures: Collection[Future[Any]], is_away: Callable[[], bool]) -> None:
     while wait(futures, _SLICE_S).not_done:
         if is_away():
-            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the controller is not reached"))
+            raise KafkaException(
+                KafkaError(KafkaError._TRANSPORT, "the controller is not reached")
+            )
 
 
-def _topic_ids(admin: AdminClient, names: list[str], is_away: Callable[[], bool]) -> dict[str, str]:
+def _topic_ids(
+    admin: AdminClient, names: list[str], is_away: Callable[[], bool]
+) -> dict[str, str]:
     """Return the ids; a new topic may be known to the broker that listed it, but not to another."""
     deadline = time.monotonic() + _ANSWER_S
     while True:
-        described = admin.describe_topics(TopicCollection(names), request_timeout=_ANSWER_S)
+        described = admin.describe_topics(
+            TopicCollection(names), request_timeout=_ANSWER_S
+        )
         _await(described.values(), is_away)
         try:
             return {
@@ -302,14 +325,17 @@ def counts_of(metadata: ClusterMetadata) -> dict[str, int]:
 
 def current_id(connection: Connection, topic: str) -> str:
     with connection.admin() as admin:
-        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)
+        asked = admin.describe_topics(
+            TopicCollection([topic]), request_timeout=_ANSWER_S
+        )
         return checked_id(topic, asked[topic].result().topic_id)
 
 
 @contextmanager
 def _connect(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
     """Yield an admin client and the cluster's metadata, once the cluster has a controller."""
-    where, embedded = f"kafka.bootstrap = {connection.bootstrap!r}", connection.embedded
+    where = f"kafka.bootstrap = {connection.bootstrap!r}"
+    embedded = connection.embedded
     with connection.connect(_ANSWER_S) as (admin, metadata):
         # A cluster has no controller during an election; the embedded one never has one.
         if embedded is not None:
@@ -331,15 +357,21 @@ def _connect(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMetad
         yield admin, metadata
 
 
-def find_problems(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[str]:
+def find_problems(
+    plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
+) -> list[str]:
     """Return one sentence per problem with existing topics that must prevent the start."""
     found = []
     events = [topic.name for topic in plan if topic.purpose == EVENTS]
-    origins = f"{events[0]} has" if len(events) == 1 else f"{', '.join(events)} together have"
+    origins = (
+        f"{events[0]} has" if len(events) == 1 else f"{', '.join(events)} together have"
+    )
     by_user = [f"{topic.name} has" for topic in plan if topic.purpose == BY_USER]
     growing = find_growing(plan, existing)
     for topic, here in _existing(plan, existing):
-        name, purpose, has = topic.name, topic.purpose, here.partitions
+        name = topic.name
+        purpose = topic.purpose
+        has = here.partitions
         # librdkafka's partitioner places rejects and snapshots: any count works. There may be fewer
         # owners than their state has partitions.
         placed = purpose in (REJECTS, SNAPSHOTS, RELEASE_STATE)
@@ -369,14 +401,17 @@ def policies(value: str) -> set[str]:
 
 def _config_problems(topic: Topic, here: ExistingTopic) -> list[str]:
     found = []
-    name, purpose = topic.name, topic.purpose
+    name = topic.name
+    purpose = topic.purpose
     policy = here.config.get("cleanup.policy", topic.cleanup_policy)
     has_policy = f"{name} has cleanup.policy = {policy}"
     if topic.cleanup_policy == COMPACT and policies(policy) != {COMPACT}:
         found.append(f"{has_policy} and needs compact: state would be lost")
     if purpose in _LOST_BY_COMPACTION and COMPACT in policies(policy):
         lost = _LOST_BY_COMPACTION[purpose]
-        found.append(f"{has_policy} and needs delete: {lost}; change it with kafka-configs.sh")
+        found.append(
+            f"{has_policy} and needs delete: {lost}; change it with kafka-configs.sh"
+        )
     limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
     if purpose != EVENTS and limit < BATCH_BYTES:
         found.append(
@@ -393,7 +428,8 @@ def _config_problems(topic: Topic, here: ExistingTopic) -> list[str]:
 
 
 def cautions(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[str]:
-    found, kept = [], str(INFINITE)
+    found = []
+    kept = str(INFINITE)
     for topic, here in _existing(plan, existing):
         for name in ("retention.ms", "retention.bytes"):
             retention = here.config.get(name, kept)
@@ -411,7 +447,9 @@ def cautions(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> li
 
 
 def find_changes(
-    plan: Sequence[Topic], before: Mapping[str, ExistingTopic], now: Mapping[str, ExistingTopic]
+    plan: Sequence[Topic],
+    before: Mapping[str, ExistingTopic],
+    now: Mapping[str, ExistingTopic],
 ) -> tuple[list[str], list[str]]:
     """Return what must end a worker that runs, and what its operator should know.
 
@@ -453,7 +491,9 @@ def _existing(
     return ((topic, existing[topic.name]) for topic in plan if topic.name in existing)
 
 
-def find_growing(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[Topic]:
+def find_growing(
+    plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
+) -> list[Topic]:
     """Return the state topic of the stage that reads the events, if it lacks partitions of theirs.
 
     They join later (`agents/growth.py`); those of the by-user topic never do.
@@ -467,16 +507,24 @@ def find_growing(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -
     ]
 
 
-def find_lacking(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[Topic]:
+def find_lacking(
+    plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
+) -> list[Topic]:
     """Return the topics that are to get partitions, in that order."""
-    few = [one for one, here in _existing(plan, existing) if here.partitions < one.partitions]
+    few = [
+        one
+        for one, here in _existing(plan, existing)
+        if here.partitions < one.partitions
+    ]
     of_owners = [one for one in few if one.purpose in (RELEASE_STATE, CONTRIBUTIONS)]
     # A worker asks for the new owners' counts as soon as it sees their partitions.
     of_owners.sort(key=lambda one: one.purpose == CONTRIBUTIONS)
     return [*find_growing(plan, existing), *of_owners]
 
 
-def missing(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[Topic]:
+def missing(
+    plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
+) -> list[Topic]:
     return [topic for topic in plan if topic.name not in existing]
 
 
@@ -507,8 +555,13 @@ def create_missing(
                 admin.list_topics(topic.name, timeout=_ANSWER_S)
             return [topic.name for topic in wanted]
         created = []
-        requests = [NewTopic(one.name, one.partitions, -1, config=one.config()) for one in wanted]
-        for name, future in admin.create_topics(requests, operation_timeout=_ANSWER_S).items():
+        requests = [
+            NewTopic(one.name, one.partitions, -1, config=one.config())
+            for one in wanted
+        ]
+        for name, future in admin.create_topics(
+            requests, operation_timeout=_ANSWER_S
+        ).items():
             try:
                 future.result()
             except KafkaException as exc:
@@ -522,7 +575,9 @@ def create_missing(
         with suppress(KafkaException):
             while time.monotonic() < deadline:
                 seen = admin.list_topics(timeout=_ANSWER_S).topics
-                if all(one.name in seen and seen[one.name].error is None for one in wanted):
+                if all(
+                    one.name in seen and seen[one.name].error is None for one in wanted
+                ):
                     break
                 time.sleep(_AGAIN_S)
     # On an empty cluster this is the first check that it has ids.

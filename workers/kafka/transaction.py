@@ -67,10 +67,16 @@ class Transactions:
     """The producer of one transactional id, used by its shard's thread only."""
 
     def __init__(
-        self, connection: Connection, transactional_id: str, state: tuple[str, int], owner: Owner
+        self,
+        connection: Connection,
+        transactional_id: str,
+        state: tuple[str, int],
+        owner: Owner,
     ) -> None:
         """Configure without connecting; `state` is the state topic and partition."""
-        self._connection, self._id, self._owner = connection, transactional_id, owner
+        self._connection = connection
+        self._id = transactional_id
+        self._owner = owner
         self._state_log = state
         self._producer: Producer | None = None
         self._state = State.NEW
@@ -107,7 +113,9 @@ class Transactions:
         """Learn which partitions there are: a client would notice new ones after minutes."""
         producer = self._producer
         assert producer is not None
-        self._call_until_done("connect", lambda within_s: producer.list_topics(timeout=within_s))
+        self._call_until_done(
+            "connect", lambda within_s: producer.list_topics(timeout=within_s)
+        )
 
     def close(self) -> None:
         self._enter(Event.CLOSE)
@@ -151,7 +159,8 @@ class Transactions:
         self._enter(Event.INITIALIZED)
 
     def _drop(self) -> None:
-        producer, self._producer = self._producer, None
+        producer = self._producer
+        self._producer = None
         if producer is None:
             return
         # librdkafka frees its error twice if an in-flight request brings a second fatal error,
@@ -207,7 +216,9 @@ class Transactions:
         with self._failing():
             producer = self._producer
             assert producer is not None
-            self._state_end, self._failure, self._begun_s = -1, None, time.monotonic()
+            self._state_end = -1
+            self._failure = None
+            self._begun_s = time.monotonic()
             self._failed_topic = None
             try:
                 producer.begin_transaction()
@@ -222,7 +233,9 @@ class Transactions:
             if states and self._state_end < 0:
                 self._call(producer.poll, 1.0)
                 if self._state_end < 0:
-                    raise RuntimeError(f"{self._id}: committed, but no state message was reported")
+                    raise RuntimeError(
+                        f"{self._id}: committed, but no state message was reported"
+                    )
             return True
 
     def _commit(self, producer: Producer) -> None:
@@ -236,7 +249,9 @@ class Transactions:
         else:
             self._enter(Event.COMMITTED_IN_DOUBT)
             logger.warning(
-                "%s: committed after %.1f s: continuing with a new producer epoch", self._id, took_s
+                "%s: committed after %.1f s: continuing with a new producer epoch",
+                self._id,
+                took_s,
             )
 
     def _abort(self, producer: Producer, exc: KafkaException) -> None:
@@ -244,11 +259,14 @@ class Transactions:
         self._raise_if_final(error)
         failure = self._failure
         if failure is None or failure.code() in _PURGED:
-            failure, self._failed_topic = error, None
+            failure = error
+            self._failed_topic = None
         self._enter(Event.ABORT)
         if error.code() == KafkaError._STATE:
             # The broker ended the transaction; librdkafka has not served the error that says so.
-            raise KafkaAway(f"{self._id}: the transaction has ended: {failure.str()}") from exc
+            raise KafkaAway(
+                f"{self._id}: the transaction has ended: {failure.str()}"
+            ) from exc
         if not error.txn_requires_abort():
             self._call_until_done("abort", producer.abort_transaction)
             raise exc
@@ -256,7 +274,9 @@ class Transactions:
             with suppress(KafkaException, Fenced, KafkaAway):
                 self._call_until_done("abort", producer.abort_transaction)
             raise self._refusal(failure)
-        logger.warning("%s: transaction aborted: %s: %s", self._id, failure.name(), failure.str())
+        logger.warning(
+            "%s: transaction aborted: %s: %s", self._id, failure.name(), failure.str()
+        )
         self._call_until_done("abort", producer.abort_transaction)
         self._enter(Event.ABORTED)
 
@@ -305,8 +325,12 @@ class Transactions:
             call(wait_s)
         except:  # a fatal error may surface as a KafkaError, which nothing else catches
             error: object = sys.exc_info()[1]
-            if isinstance(error, SystemError):  # two errors, both lost: the next call reports
-                error = KafkaError(KafkaError._FAIL, "two callbacks failed", retriable=True)
+            if isinstance(
+                error, SystemError
+            ):  # two errors, both lost: the next call reports
+                error = KafkaError(
+                    KafkaError._FAIL, "two callbacks failed", retriable=True
+                )
             if isinstance(error, KafkaError):
                 raise KafkaException(error) from None
             raise
@@ -315,7 +339,8 @@ class Transactions:
         self._delivered_s = time.monotonic()
         if error is not None:
             if self._failure is None or self._failure.code() in _PURGED:
-                self._failure, self._failed_topic = error, message.topic()
+                self._failure = error
+                self._failed_topic = message.topic()
         elif (message.topic(), message.partition()) == self._state_log:
             offset = message.offset()
             if offset is not None:
@@ -324,7 +349,8 @@ class Transactions:
     def _call_until_done(self, name: str, call: Callable[[float], object]) -> None:
         """Repeat a call while its outcome is unknown: librdkafka allows no other meanwhile."""
         began_s = progress_s = time.monotonic()
-        left, waited = self._waiting(), False
+        left = self._waiting()
+        waited = False
         while True:
             try:
                 self._call(call, _CALL_S)
@@ -339,11 +365,15 @@ class Transactions:
                     raise
             self._owner.check_open()
             self._owner.report_progress()
-            now_s, progresses = time.monotonic(), self._waiting() < left  # it may just be large
+            # it may just be large
+            now_s = time.monotonic()
+            progresses = self._waiting() < left
             wait = {} if progresses else {self._id: f"to {name}: {error.str()}"}
-            waited, explained = True, self._owner.note_wait(wait)
+            waited = True
+            explained = self._owner.note_wait(wait)
             if progresses or explained:
-                left, progress_s = self._waiting(), now_s
+                left = self._waiting()
+                progress_s = now_s
             if now_s - progress_s >= _STUCK_S:
                 raise KafkaAway(
                     f"{self._id}: to {name} has taken {now_s - began_s:.0f} s: {error.str()}"

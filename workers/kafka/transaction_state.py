@@ -36,11 +36,15 @@ class State(Enum):
 
 
 class Event(Enum):
-    INITIALIZED = "InitProducerId answered: older epochs are fenced, their transactions ended"
+    INITIALIZED = (
+        "InitProducerId answered: older epochs are fenced, their transactions ended"
+    )
     BEGIN = "a transaction begins"
     COMMIT = "EndTxn(commit) is about to be sent"
     COMMITTED = "EndTxn(commit) was sent once and answered"
-    COMMITTED_IN_DOUBT = "EndTxn(commit) was answered, and may have been sent more than once"
+    COMMITTED_IN_DOUBT = (
+        "EndTxn(commit) was answered, and may have been sent more than once"
+    )
     ABORT = "EndTxn(abort) is about to be sent, perhaps after an EndTxn(commit)"
     ABORTED = "EndTxn(abort) was answered"
     RENEW = "the producer was dropped to make one with a new epoch"
@@ -70,7 +74,9 @@ def _transitions() -> Mapping[State, Mapping[Event, State]]:
     for events in further.values():
         events |= {Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}
     further[State.CLOSED] = {Event.CLOSE: State.CLOSED}
-    return MappingProxyType({state: MappingProxyType(to) for state, to in further.items()})
+    return MappingProxyType(
+        {state: MappingProxyType(to) for state, to in further.items()}
+    )
 
 
 TRANSITIONS = _transitions()

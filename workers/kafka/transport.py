@@ -56,9 +56,12 @@ FETCH_WAIT_MS = 100
 _METADATA_S = 3.0
 _ASK_S = 10.0
 # Of log ends: of all together, of one alone, and for how long they are asked alone.
-_ENDS_S, _ALONE_S, _APART_S = 3.0, 1.0, 30.0
+_ENDS_S = 3.0
+_ALONE_S = 1.0
+_APART_S = 30.0
 _BOUNDS_S = 60.0
-_LEAVE_S, _LEAVE_AWAY_S = 3.0, 0.2
+_LEAVE_S = 3.0
+_LEAVE_AWAY_S = 0.2
 _LOOK_S = 0.1
 
 
@@ -96,7 +99,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Leave the group. If no broker answers, let the group time out instead."""
         try:
             away = self.consumer.handover.metrics.outage.is_active
-            await asyncio.wait_for(super().on_thread_stop(), _LEAVE_AWAY_S if away else _LEAVE_S)
+            await asyncio.wait_for(
+                super().on_thread_stop(), _LEAVE_AWAY_S if away else _LEAVE_S
+            )
         # aiokafka re-raises the errors that ended its tasks.
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
             logger.debug("the group was not left: %s", describe(exc))
@@ -124,11 +129,19 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     def read_positions(self) -> dict[Partition, ReadPosition]:
         """Return position and ends of the log per partition, as of its last fetch; no request."""
-        subscription = None if self._consumer is None else self._consumer._subscription.subscription
+        subscription = (
+            None
+            if self._consumer is None
+            else self._consumer._subscription.subscription
+        )
         assignment = None if subscription is None else subscription.assignment
         found: dict[Partition, ReadPosition] = {}
         for tp, handed in list(self._chain.items()):
-            state = None if assignment is None else assignment.state_value(TopicPartition(*tp))
+            state = (
+                None
+                if assignment is None
+                else assignment.state_value(TopicPartition(*tp))
+            )
             if state is not None and state.highwater is not None:
                 stable = None if state.lso is None or state.lso < 0 else state.lso
                 found[tp] = ReadPosition(
@@ -143,7 +156,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     def group_error(self) -> BaseException | None:
         """Return the error that keeps the consumer out of its group; aiokafka raises it later."""
         coordinator = None if self._consumer is None else self._consumer._coordinator
-        return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
+        return cast(
+            BaseException | None, getattr(coordinator, "_pending_exception", None)
+        )
 
     def task_failure(self) -> BaseException | None:
         """Return why one of aiokafka's tasks has ended, if so: nothing restarts it."""
@@ -167,21 +182,34 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             consumer.seek(TopicPartition(*tp), offset)
         # Partitions that have not joined: fetched and never taken, they would slow the others down.
         consumer.pause(
-            *(tp for tp in consumer.assignment() if (tp.topic, tp.partition) not in offsets)
+            *(
+                tp
+                for tp in consumer.assignment()
+                if (tp.topic, tp.partition) not in offsets
+            )
         )
-        self._chain, self._consumed, self.epoch = dict(offsets), dict(offsets), epoch
+        self._chain = dict(offsets)
+        self._consumed = dict(offsets)
+        self.epoch = epoch
 
-    async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
+    async def ends(
+        self, epoch: int, partitions: list[Partition]
+    ) -> dict[Partition, int]:
         """Return the last stable offset of each log that answers; nothing if a seek intervened.
 
         aiokafka answers for all or none, so after a failure the logs are asked one by one: a leader
         that does not answer must not hold up the clock of the others.
         """
-        consumer, asked = self._ensure_consumer(), [TopicPartition(*tp) for tp in partitions]
-        parts, within_s = [asked], _ENDS_S
+        consumer = self._ensure_consumer()
+        asked = [TopicPartition(*tp) for tp in partitions]
+        parts = [asked]
+        within_s = _ENDS_S
         if time.monotonic() < self._apart_until_s:
-            parts, within_s = [[tp] for tp in asked], _ALONE_S
-        calls = (asyncio.wait_for(consumer.end_offsets(part), within_s) for part in parts)
+            parts = [[tp] for tp in asked]
+            within_s = _ALONE_S
+        calls = (
+            asyncio.wait_for(consumer.end_offsets(part), within_s) for part in parts
+        )
         found: dict[Partition, int] = {}
         for answer in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(answer, dict):
@@ -192,9 +220,14 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 raise answer
         return found if self.epoch == epoch else {}
 
-    async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
-        consumer, asked = self._ensure_consumer(), [TopicPartition(*tp) for tp in partitions]
-        both = asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
+    async def bounds(
+        self, partitions: list[Partition]
+    ) -> dict[Partition, tuple[int, int]]:
+        consumer = self._ensure_consumer()
+        asked = [TopicPartition(*tp) for tp in partitions]
+        both = asyncio.gather(
+            consumer.beginning_offsets(asked), consumer.end_offsets(asked)
+        )
         low, high = await asyncio.wait_for(both, _BOUNDS_S)
         return {(tp.topic, tp.partition): (low[tp], high[tp]) for tp in asked}
 
@@ -245,7 +278,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self._room = room = asyncio.get_running_loop().create_future()
         # After setting `_room`: `on_freed` reports only later events.
         if not consumer.freed.is_set():
-            await asyncio.wait([waiter, room], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [waiter, room], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
         self._room = None
 
     def on_freed(self) -> None:
@@ -254,7 +289,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             self.thread_loop.call_soon_threadsafe(notify, room)
 
     def _drain(self, fetcher: Fetcher, partitions: Iterable[Partition]) -> Fetched:
-        error, self._error = self._error, None
+        error = self._error
+        self._error = None
         if error is not None:
             raise error
         fetched = Fetched()
@@ -262,7 +298,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         if self.epoch != self.consumer.epoch:
             return fetched
         fetched.epoch = self.epoch
-        for tp in [tp for tp in fetcher._records if tp in partitions and tp in self._chain]:
+        for tp in [
+            tp for tp in fetcher._records if tp in partitions and tp in self._chain
+        ]:
             try:
                 batch = self._take_result(fetcher, tp)
             except Exception as exc:
@@ -274,7 +312,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 fetched[TP(tp.topic, tp.partition)] = batch
         return fetched
 
-    def _take_result(self, fetcher: Fetcher, tp: TopicPartition) -> FetchedRecords | None:
+    def _take_result(
+        self, fetcher: Fetcher, tp: TopicPartition
+    ) -> FetchedRecords | None:
         result = fetcher._records[tp]
         batch = self._take(tp, result) if isinstance(result, FetchResult) else None
         if batch is None or not result.has_more():
@@ -286,14 +326,20 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     def _take(self, tp: TopicPartition, result: FetchResult) -> FetchedRecords | None:
         state = result._assignment.state_value(tp)
-        if state is None or not state.has_valid_position or not result.check_assignment(tp):
+        if (
+            state is None
+            or not state.has_valid_position
+            or not result.check_assignment(tp)
+        ):
             # Fetched for another position; aiokafka will fetch again.
             result._partition_records = None
             return None
         if state.position != self._consumed[tp]:
             if cast(QuietcountApp, self.consumer.app).rack is not None:
                 # A replica may have been behind. The next take-over asks the leader.
-                raise KafkaAway(f"{tp.topic}[{tp.partition}]: a replica lacks {self._consumed[tp]}")
+                raise KafkaAway(
+                    f"{tp.topic}[{tp.partition}]: a replica lacks {self._consumed[tp]}"
+                )
             raise StateRefused(
                 f"{tp.topic}[{tp.partition}]: the broker no longer has position {self._consumed[tp]} and went on at "
                 f"{state.position}: retention overtook this worker, or the log was cut. Raise the topic's retention"
@@ -308,7 +354,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
 def _limit_metadata(client: Any) -> None:
     """Do not wait 90 s for one broker's metadata: it may be frozen, and others know the leaders."""
-    update, within_s = client._metadata_update, _METADATA_S
+    update = client._metadata_update
+    within_s = _METADATA_S
 
     async def limited(*args: Any) -> bool:
         nonlocal within_s
@@ -335,7 +382,9 @@ def _log_unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -
     """
     coroutine = getattr(context.get("future"), "get_coro", lambda: None)()
     if getattr(coroutine, "__name__", "") == "_do_commit_offsets":
-        logger.debug("group offsets were not committed: %s", describe(context["exception"]))
+        logger.debug(
+            "group offsets were not committed: %s", describe(context["exception"])
+        )
     else:
         loop.default_exception_handler(context)
 
@@ -363,7 +412,11 @@ class _Tables(TableManager):
 
     async def on_start(self) -> None:
         """Wait for the agents' topics: a late one would wait for 45 s."""
-        wanted = {name for agent in self.app.agents.values() for name in agent.get_topic_names()}
+        wanted = {
+            name
+            for agent in self.app.agents.values()
+            for name in agent.get_topic_names()
+        }
         for _ in range(round(_AGENTS_S / _SOON_S)):
             declared = {name for topic in self.app.topics for name in topic.topics}
             if self.should_stop or wanted <= declared:
@@ -422,7 +475,9 @@ class Consumer(driver.Consumer):
         try:
             offsets = await self.handover.acquire(assigned, lambda: self.epoch == epoch)
             if self.epoch == epoch:
-                await self.thread.call_thread(self.thread.seek_all, epoch, dict(offsets))
+                await self.thread.call_thread(
+                    self.thread.seek_all, epoch, dict(offsets)
+                )
         except IllegalStateError:
             logger.info("the partitions were revoked during the takeover")
         except Exception as exc:  # noqa: BLE001  # the hand-over decides
@@ -444,14 +499,18 @@ class Consumer(driver.Consumer):
                 self.handover.stop_for_outage(_ENDED.format(describe(ended)))
             failure = self.thread.group_error()
             if failure is not None and (reason := forbidden(failure)) is not None:
-                self.handover.fail(EXIT_REFUSED, f"the consumer group {self.app.conf.id}: {reason}")
+                self.handover.fail(
+                    EXIT_REFUSED, f"the consumer group {self.app.conf.id}: {reason}"
+                )
             if self.epoch == self.thread.epoch and self.flow_active:
                 # A task that raises would end the worker without its own status.
                 try:
                     await self._answer(self.handover.tick())
                 except Exception as exc:
                     logger.exception("the timer failed")
-                    self.handover.fail(EXIT_FAILED, f"the timer failed: {describe(exc)}")
+                    self.handover.fail(
+                        EXIT_FAILED, f"the timer failed: {describe(exc)}"
+                    )
 
     async def _answer(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Return a call's result; if the consumer does not answer, stop and return None."""
@@ -465,12 +524,16 @@ class Consumer(driver.Consumer):
             self.handover.stop_for_outage(_SILENT)
             return None
 
-    async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
+    async def bounds(
+        self, partitions: Iterable[Partition]
+    ) -> Mapping[Partition, tuple[int, int]]:
         found = await self.thread.call_thread(self.thread.bounds, list(partitions))
         return cast(Mapping[Partition, tuple[int, int]], found)
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        found = await self.thread.call_thread(self.thread.ends, self.epoch, list(partitions))
+        found = await self.thread.call_thread(
+            self.thread.ends, self.epoch, list(partitions)
+        )
         return cast(Mapping[Partition, int], found)
 
     def read_positions(self) -> Mapping[Partition, ReadPosition]:
@@ -484,7 +547,9 @@ class Consumer(driver.Consumer):
         if not self.flow_active:
             await self.wait(cast(Any, self.can_resume_flow))
         self.freed.clear()
-        active = {tp for tp in self._get_active_partitions() if self.handover.has_room(tp)}
+        active = {
+            tp for tp in self._get_active_partitions() if self.handover.has_room(tp)
+        }
         if not active or self.should_stop:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.freed.wait(), _ROOM_S)
@@ -540,7 +605,9 @@ class Consumer(driver.Consumer):
         notify(self._waiting_for_ack)
         return True
 
-    async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
+    async def commit(
+        self, topics: Any = None, start_new_transaction: bool = True
+    ) -> bool:
         """Do nothing: the shards commit."""
         return False
 
@@ -572,13 +639,17 @@ def create_app(
 ) -> QuietcountApp:
     """Return a worker's Faust application, without its agents; `name` is also its group id."""
     settings: dict[str, Any] = {
-        "broker": [f"quietcount://{server.strip()}" for server in connection.bootstrap.split(",")],
+        "broker": [
+            f"quietcount://{server.strip()}"
+            for server in connection.bootstrap.split(",")
+        ],
         "broker_credentials": faust_credentials(connection),
         "broker_client_id": connection.client.get("client.id", "quietcount"),
         "broker_session_timeout": 10.0,
         "broker_heartbeat_interval": 3.0,
         "broker_commit_interval": 3600.0,  # our `commit` does nothing
-        "broker_check_crcs": connection.client.get("check.crcs", "true").lower() != "false",
+        "broker_check_crcs": connection.client.get("check.crcs", "true").lower()
+        != "false",
         "consumer_auto_offset_reset": "earliest",  # `_take` detects and refuses a reset
         "consumer_max_fetch_size": 4 << 20,
         "consumer_metadata_max_age_ms": METADATA_MS,
@@ -593,7 +664,8 @@ def create_app(
         "web_enabled": False,
     }
     app = QuietcountApp(name, **settings)
-    app.handover, app.rack = handover, connection.client.get("client.rack")
+    app.handover = handover
+    app.rack = connection.client.get("client.rack")
     return app
 
 
@@ -635,4 +707,6 @@ def run_app(app: QuietcountApp) -> int:
         status = EXIT_FAILED
     app.handover.dispose()
     own = app.handover.exit_status
-    return status if own is None or (own == KAFKA_AWAY and worker.stop_requested) else own
+    return (
+        status if own is None or (own == KAFKA_AWAY and worker.stop_requested) else own
+    )

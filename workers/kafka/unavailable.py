@@ -52,7 +52,8 @@ def unavailable(
         with suppress(KafkaException):
             topic = admin.list_topics(name, timeout=left_s).topics[name]
             for number, one in topic.partitions.items():
-                place, needed = f"{name}[{number}]", topics.least_in_sync.get(name, 0)
+                place = f"{name}[{number}]"
+                needed = topics.least_in_sync.get(name, 0)
                 if one.leader < 0:
                     found[place] = "it has no leader"
                     continue

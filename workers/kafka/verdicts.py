@@ -320,4 +320,8 @@ def _of_classes(kind: type[BaseException]) -> Iterator[Verdict]:
     for base in kind.__mro__:
         if base in BY_CLASS:
             has_code = base is aiokafka.BrokerResponseError and isinstance(code, int)
-            yield verdict_of_code(code) if has_code and isinstance(code, int) else BY_CLASS[base]
+            yield (
+                verdict_of_code(code)
+                if has_code and isinstance(code, int)
+                else BY_CLASS[base]
+            )

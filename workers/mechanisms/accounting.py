@@ -43,9 +43,15 @@ _NARROW_MARGIN = 1e-11
 _LARGEST_ORDER = 1 << 50
 _LARGEST_EXPONENT = 700.0
 _LARGEST_DELTA = 0.5  # in a configuration
-_PRECISE, _ERROR, _CONVERGED = Context(prec=60), Decimal("1e-30"), Decimal("1e-25")
-_LEAST_RHO, _LARGEST_RHO = 5e-19, 5e5  # mu from 1e-9 to 1000
-_ROOT_OF_TWO_PI = Decimal("2.5066282746310005024157652848110452530069867406099383166299236")
+_PRECISE = Context(prec=60)
+_ERROR = Decimal("1e-30")
+_CONVERGED = Decimal("1e-25")
+# mu from 1e-9 to 1000
+_LEAST_RHO = 5e-19
+_LARGEST_RHO = 5e5
+_ROOT_OF_TWO_PI = Decimal(
+    "2.5066282746310005024157652848110452530069867406099383166299236"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +62,22 @@ class PrivacyCost:
     epsilon: float
     delta: float
     _: KW_ONLY
-    failures: tuple[tuple[str, float], ...] = ()  # named parts of delta; the rest converts rho
+    failures: tuple[
+        tuple[str, float], ...
+    ] = ()  # named parts of delta; the rest converts rho
     pure: bool = False  # epsilon holds without converting rho
-    gaussian: bool = False  # exactly k sqrt(2 rho)-GDP for k events, beside the failures
+    gaussian: bool = (
+        False  # exactly k sqrt(2 rho)-GDP for k events, beside the failures
+    )
     times: int = 1
 
     def __post_init__(self) -> None:
         _check_rho(self.rho)
         for name, failure in self.failures:
             if not 0 <= failure <= 1:
-                raise ValueError(f"delta of {name!r} = {failure}: must be a number from 0 to 1")
+                raise ValueError(
+                    f"delta of {name!r} = {failure}: must be a number from 0 to 1"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +152,9 @@ def delta_of(rho: float, epsilon: float, *, gaussian: bool = False) -> float:
         return 0.0
 
     def exponent(order: int) -> float:
-        return (order - 1) * (order * rho - epsilon + math.log1p(-1 / order)) - math.log(order)
+        return (order - 1) * (
+            order * rho - epsilon + math.log1p(-1 / order)
+        ) - math.log(order)
 
     lowest = -_largest(lambda order: -exponent(order))
     found = math.exp(min(0.0, max(-_LARGEST_EXPONENT, lowest)))
@@ -168,16 +182,20 @@ def sampler_delta(epsilon: float, max_items: int, tv: float) -> float:
     return min(1.0, _round_up((1 + math.exp(epsilon)) * max_items * tv))
 
 
-def check_sampler_delta(delta: float, epsilon: float, required: float, share: float) -> None:
+def check_sampler_delta(
+    delta: float, epsilon: float, required: float, share: float
+) -> None:
     """Raise `ValueError` if the samplers' share of delta is below what is `required`."""
     if required <= delta * share:
         return
     least = required / share
     # Rounded up: the suggested value must suffice.
     enough = _round(least * (1 - _NARROW_MARGIN), ROUND_CEILING, 2)
-    found, mend = f"{enough:.1e}", "a larger delta, or "
+    found = f"{enough:.1e}"
+    mend = "a larger delta, or "
     if not least <= _LARGEST_DELTA:  # or not a number
-        found, mend = "no delta is enough", ""
+        found = "no delta is enough"
+        mend = ""
     raise ValueError(
         f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} "
         f"({found}): {mend}a smaller epsilon or rho"
@@ -192,7 +210,9 @@ def float_up(value: Fraction) -> float:
 
 def _newton(rho: float, epsilon: float, delta: float, *, of_rho: bool) -> float:
     """Return rho raised, or epsilon lowered, until their delta is `delta` (or epsilon negative)."""
-    mu, at, unused = (2 * Decimal(rho)).sqrt(_PRECISE), Decimal(epsilon), Decimal(1)
+    mu = (2 * Decimal(rho)).sqrt(_PRECISE)
+    at = Decimal(epsilon)
+    unused = Decimal(1)
     with localcontext(_PRECISE):
         while _LEAST_RHO <= rho <= _LARGEST_RHO and unused > _CONVERGED and at >= 0:
             found, lower, upper = _curve(mu, at)
@@ -205,7 +225,8 @@ def _newton(rho: float, epsilon: float, delta: float, *, of_rho: bool) -> float:
 def _curve(mu: Decimal, epsilon: Decimal) -> tuple[Decimal, Decimal, Decimal]:
     """Return delta, R(a) and R(b)."""
     a = epsilon / mu - mu / 2
-    lower, upper = _mills(a), _mills(a + mu)
+    lower = _mills(a)
+    upper = _mills(a + mu)
     return (-a * a / 2).exp() / _ROOT_OF_TWO_PI * (lower - upper), lower, upper
 
 
@@ -234,7 +255,8 @@ def _largest(value: Callable[[int], float]) -> float:
         grid.append(grid[-1] + max(1, grid[-1] // 4))
     values = [value(order) for order in grid]
     best = max(range(len(grid)), key=values.__getitem__)
-    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    low = grid[max(best - 1, 0)]
+    high = grid[min(best + 1, len(grid) - 1)]
     while high - low > 3:
         third = (high - low) // 3
         if value(low + third) < value(high - third):

@@ -27,15 +27,19 @@ NUMERICAL_SHARE = 1e-6
 DISCOVERY_SHARE = 0.5
 
 
-def split(config: HistogramConfig, *, discovers: bool, gaussian: bool = False) -> PrivacyCost:
+def split(
+    config: HistogramConfig, *, discovers: bool, gaussian: bool = False
+) -> PrivacyCost:
     """Return a histogram's budget, rho for noise; `ValueError` if it is too small to use."""
     discovery = config.delta * DISCOVERY_SHARE if discovers else 0.0
     numerical = 0.0 if gaussian else config.delta * NUMERICAL_SHARE
     conversion = config.delta - discovery - numerical
     if config.rho is not None:
-        rho, epsilon = config.rho, epsilon_of(config.rho, conversion, gaussian=gaussian)
+        rho = config.rho
+        epsilon = epsilon_of(config.rho, conversion, gaussian=gaussian)
     elif config.epsilon is not None:
-        rho, epsilon = rho_of(config.epsilon, conversion, gaussian=gaussian), config.epsilon
+        rho = rho_of(config.epsilon, conversion, gaussian=gaussian)
+        epsilon = config.epsilon
     else:
         raise ValueError("epsilon = None: give epsilon or rho")
     parts = ("numerical", numerical), ("discovery", discovery)

@@ -25,7 +25,9 @@ class Identity(TypedDict):
     events: Mapping[str, object]  # the topic and event fields that are counted
 
 
-def describe(mechanism: Mapping[str, object], **identity: Unpack[Identity]) -> dict[str, object]:
+def describe(
+    mechanism: Mapping[str, object], **identity: Unpack[Identity]
+) -> dict[str, object]:
     """Return the parameters that identify a `Mechanism.public()` in all of its epochs, as JSON."""
     return {"version": VERSION, **identity, **mechanism}
 
@@ -36,11 +38,17 @@ def series_id(description: Mapping[str, object], first: int, epoch: int) -> str:
     Owner partitions may begin at different ticks, as after a new generation. The parts of one key
     must still have one id, so that readers find what belongs together; it names no noise then.
     """
-    return mechanism_id(description, None if "split" in description else first, epoch).hex()
+    return mechanism_id(
+        description, None if "split" in description else first, epoch
+    ).hex()
 
 
-def mechanism_id(description: Mapping[str, object], first: int | None, epoch: int) -> bytes:
+def mechanism_id(
+    description: Mapping[str, object], first: int | None, epoch: int
+) -> bytes:
     """Return the id of one epoch of a mechanism, published from global tick `first` on."""
     named = {**description, "first": first, "epoch": epoch}
     text = json.dumps(named, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.blake2b(text.encode(), digest_size=16, person=b"qc-mechanism-id").digest()
+    return hashlib.blake2b(
+        text.encode(), digest_size=16, person=b"qc-mechanism-id"
+    ).digest()

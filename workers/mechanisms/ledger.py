@@ -48,16 +48,19 @@ def tick_rows(contributions: Parts) -> TickRows:
     if len(parts) == 1:
         return parts[0]
     most = sum(len(part.counts) for part in parts)
-    tags, keys = np.empty((most, 2), dtype=np.uint64), np.empty(most, dtype=np.int32)
+    tags = np.empty((most, 2), dtype=np.uint64)
+    keys = np.empty(most, dtype=np.int32)
     counts = np.zeros(most, dtype=np.int64)
     labels: list[Texts] = []
-    index, n = TagIndex(), 0
+    index = TagIndex()
+    n = 0
     for part in parts:
         rows, unknown = index.add(counts, tags, part.tags, part.counts)
         if unknown:
             new = np.flatnonzero(rows < 0)
             added = slice(n, n + unknown)
-            tags[added], keys[added] = part.tags.take(new, axis=0), part.keys[new]
+            tags[added] = part.tags.take(new, axis=0)
+            keys[added] = part.keys[new]
             counts[added] = part.counts[new]  # each row once: see Contributions
             labels.append(part.labels.take(new))
             n += unknown
@@ -99,12 +102,21 @@ class Contributions:
     tags: Tags
     labels: Texts
     counts: Longs  # above 0
-    of_sums: bool = False  # the counts are steps of numbers (`config.sums`), in a lane of their own
+    of_sums: bool = (
+        False  # the counts are steps of numbers (`config.sums`), in a lane of their own
+    )
 
     def __post_init__(self) -> None:
-        lengths = len(self.key_of_row), len(self.tags), len(self.labels), len(self.counts)
+        lengths = (
+            len(self.key_of_row),
+            len(self.tags),
+            len(self.labels),
+            len(self.counts),
+        )
         if min(lengths) != max(lengths):
-            raise ValueError(f"key_of_row, tags, labels, counts: columns of {lengths} rows")
+            raise ValueError(
+                f"key_of_row, tags, labels, counts: columns of {lengths} rows"
+            )
 
     def __repr__(self) -> str:
         return f"Contributions({len(self.keys)} keys, {len(self.counts)} rows)"
@@ -184,7 +196,9 @@ class Ledger:
     def label_column(self, start: int, stop: int) -> Texts:
         before = int(self._ends[start - 1]) if start else 0
         ends = self._ends[start:stop].astype(np.int64)
-        return Texts(self._text[before : int(ends[-1]) if len(ends) else before], ends - before)
+        return Texts(
+            self._text[before : int(ends[-1]) if len(ends) else before], ends - before
+        )
 
     def find(self, tags: Tags) -> Rows:
         """Return the rows of `tags` (n, 2), -1 where absent."""
@@ -192,11 +206,14 @@ class Ledger:
 
     def append(self, tags: Tags, keys: Codes, labels: Texts) -> Rows:
         """Append rows with new, distinct tags; return their numbers."""
-        first, n = self.n, self.n + len(tags)
+        first = self.n
+        n = self.n + len(tags)
         start = int(self._ends[first - 1]) if first else 0
         end = start + len(labels.text)
-        self._tags, self._keys = with_capacity(self._tags, n), with_capacity(self._keys, n)
-        self._counts, ends = with_capacity(self._counts, n), with_capacity(self._ends, n)
+        self._tags = with_capacity(self._tags, n)
+        self._keys = with_capacity(self._keys, n)
+        self._counts = with_capacity(self._counts, n)
+        ends = with_capacity(self._ends, n)
         shown: NDArray[Any] = self._shown
         self._shown = with_capacity(shown, n)
         self._ends = ends.astype(np.int64) if end > np.iinfo(ends.dtype).max else ends
@@ -209,14 +226,19 @@ class Ledger:
         self.n = n
         return np.arange(first, n, dtype=np.int64)
 
-    def merge(self, contributions: Contributions, key_index: Codes, *, add_rows: bool) -> None:
+    def merge(
+        self, contributions: Contributions, key_index: Codes, *, add_rows: bool
+    ) -> None:
         """Add one message's columns to the counts; without `add_rows`, skip new items."""
-        key_of_row, tags = contributions.key_of_row, contributions.tags
+        key_of_row = contributions.key_of_row
+        tags = contributions.tags
         counts = contributions.counts
         served = None
         if len(key_index) and int(key_index.min()) < 0:
             served = np.flatnonzero(key_index[key_of_row] >= 0)
-            key_of_row, tags, counts = key_of_row[served], tags.take(served, axis=0), counts[served]
+            key_of_row = key_of_row[served]
+            tags = tags.take(served, axis=0)
+            counts = counts[served]
         rows, unknown = self._index.add(self._counts, self._tags, tags, counts)
         if unknown and add_rows:
             new = np.flatnonzero(rows < 0)
@@ -232,7 +254,8 @@ class Ledger:
 
     def add_sums(self, contributions: Contributions) -> None:
         """Add one message's sums to the rows of its items, which have been merged."""
-        tags, steps = contributions.tags, contributions.counts
+        tags = contributions.tags
+        steps = contributions.counts
         rows, unknown = self._index.add(self.sums, self._tags, tags, steps)
         self.summed.append(rows[rows >= 0] if unknown else rows)
 
@@ -241,4 +264,7 @@ class Ledger:
         self.newly_shown.append(rows)
 
     def clean(self) -> None:
-        self.touched, self.summed, self.newly_shown, self.clean_rows = [], [], [], self.n
+        self.touched = []
+        self.summed = []
+        self.newly_shown = []
+        self.clean_rows = self.n

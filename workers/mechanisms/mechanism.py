@@ -41,8 +41,12 @@ class Release:
     counts: Longs
     sd: float
     threshold: int | None  # None for a known domain
-    sums: Noisy | None = None  # of each row: twice its sum in steps, less R times its count
-    totals: Noisy | None = None  # of each stream key: the sum of all counts, shown or not
+    sums: Noisy | None = (
+        None  # of each row: twice its sum in steps, less R times its count
+    )
+    totals: Noisy | None = (
+        None  # of each stream key: the sum of all counts, shown or not
+    )
 
     @property
     def sds(self) -> tuple[float, float]:
@@ -65,7 +69,9 @@ class Items:
 class Answers:
     """The query answers published at one tick."""
 
-    of_key: Mapping[int, Mapping[str, object]]  # JSON-able: {"query": "max", "value": 12}
+    of_key: Mapping[
+        int, Mapping[str, object]
+    ]  # JSON-able: {"query": "max", "value": 12}
     sd: float | None  # None where it is not one number
 
 
@@ -120,20 +126,25 @@ class Mechanism(Frozen):
     _threshold: int | None = None
 
     def __init__(self, config: HistogramConfig, unit: str) -> None:
-        self.kind, self.config, self._unit = config.mechanism, config, unit
+        self.kind = config.mechanism
+        self.config = config
+        self._unit = unit
         self._domain = tuple(label.encode() for label in config.declared)
 
     @property
     def guarantee(self) -> Guarantee:
         cost = self._cost
-        return Guarantee(unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta)
+        return Guarantee(
+            unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta
+        )
 
     def cost(self) -> PrivacyCost:
         return self._cost
 
     def public(self) -> Mapping[str, object]:
         """Return every parameter that changes a noise value or its meaning: the id's input."""
-        config, promise = self.config, self.guarantee
+        config = self.config
+        promise = self.guarantee
         numeric = {}
         if config.buckets:
             numeric["buckets"] = list(map(short, config.buckets.edges))
@@ -173,7 +184,9 @@ class Mechanism(Frozen):
     def noise(self, stream: NoiseStream) -> Noise:
         raise NotImplementedError
 
-    def prepare_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+    def prepare_key(
+        self, state: State, key: int, tags: Tags, labels: Sequence[bytes]
+    ) -> None:
         """Prepare for a stream key, once per epoch, with the declared domain's tags (or none)."""
         if labels:
             keys = np.full(len(labels), key, dtype=np.int32)
@@ -193,7 +206,9 @@ class Mechanism(Frozen):
         """
         if self._unit == "event":
             return 1
-        return min(self.config.max_count, self.config.horizon_ticks or self.config.max_count)
+        return min(
+            self.config.max_count, self.config.horizon_ticks or self.config.max_count
+        )
 
     def _check(self, t: int) -> None:
         horizon = self.config.horizon_ticks

@@ -6,9 +6,16 @@ from typing import Any
 
 from msgspec import structs
 
-from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import (
+    HistogramConfig,
+    KnownBaseConfig,
+    UnkBaseConfig,
+)
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig, make_misra_gries
+from workers.mechanisms.misra_gries.misra_gries import (
+    MisraGriesConfig,
+    make_misra_gries,
+)
 from workers.mechanisms.one_shot import config as one_shot
 from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
@@ -18,26 +25,28 @@ from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.runtime.frozen import check_frozen
 
-_BUILDERS: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = MappingProxyType(
-    {
-        KnownBaseConfig: KnownBase,
-        UnkBaseConfig: UnkBase,
-        one_shot.MetaConfig: Meta,
-        SparseGumbConfig: SparseGumb,
-        order.BoundedMaxConfig: order.BoundedMax,
-        order.DoublingConfig: order.Doubling,
-        order.TwoLevelConfig: order.TwoLevel,
-        order.TwoLevelKConfig: order.TwoLevel,
-        MisraGriesConfig: make_misra_gries,
-        one_shot.KnownGaussConfig: OneShot,
-        one_shot.KnownGumbelConfig: OneShot,
-        one_shot.UnkGaussConfig: OneShot,
-        one_shot.LimitDomConfig: OneShot,
-        one_shot.LimitDomLaplaceConfig: OneShot,
-        one_shot.PositiveLaplaceConfig: OneShot,
-        one_shot.PositiveGaussConfig: OneShot,
-        one_shot.PayWhatYouGetConfig: PayWhatYouGet,
-    }
+_BUILDERS: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = (
+    MappingProxyType(
+        {
+            KnownBaseConfig: KnownBase,
+            UnkBaseConfig: UnkBase,
+            one_shot.MetaConfig: Meta,
+            SparseGumbConfig: SparseGumb,
+            order.BoundedMaxConfig: order.BoundedMax,
+            order.DoublingConfig: order.Doubling,
+            order.TwoLevelConfig: order.TwoLevel,
+            order.TwoLevelKConfig: order.TwoLevel,
+            MisraGriesConfig: make_misra_gries,
+            one_shot.KnownGaussConfig: OneShot,
+            one_shot.KnownGumbelConfig: OneShot,
+            one_shot.UnkGaussConfig: OneShot,
+            one_shot.LimitDomConfig: OneShot,
+            one_shot.LimitDomLaplaceConfig: OneShot,
+            one_shot.PositiveLaplaceConfig: OneShot,
+            one_shot.PositiveGaussConfig: OneShot,
+            one_shot.PayWhatYouGetConfig: PayWhatYouGet,
+        }
+    )
 )
 
 MECHANISMS: Mapping[str, type[HistogramConfig]] = MappingProxyType(
@@ -45,7 +54,13 @@ MECHANISMS: Mapping[str, type[HistogramConfig]] = MappingProxyType(
 )
 
 # Mechanisms whose cost is a sum over the items touched.
-PER_ITEM = ("known_base", "unk_base", "known_gauss", "positive_gauss", "positive_laplace")
+PER_ITEM = (
+    "known_base",
+    "unk_base",
+    "known_gauss",
+    "positive_gauss",
+    "positive_laplace",
+)
 
 
 def protects_users(config: HistogramConfig) -> bool:
@@ -56,7 +71,11 @@ def protects_users(config: HistogramConfig) -> bool:
     charged for every tick that may hold part of an item (`ticks_of_item`). It does not if an event
     is charged once per release (top-k picks, shared thresholds): the user enters up to m releases.
     """
-    algorithm = config.algorithm if isinstance(config, one_shot.MetaConfig) else config.mechanism
+    algorithm = (
+        config.algorithm
+        if isinstance(config, one_shot.MetaConfig)
+        else config.mechanism
+    )
     return algorithm in PER_ITEM
 
 

@@ -46,8 +46,13 @@ from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 VERSION = 2
 _LENGTH = np.dtype("<u2")
-_OWNERS_BYTES, _HANDED_BYTES, _HANDED_KEY_BYTES = 15 + 19 * GROWN_MAX, 35, 15
-_HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 114 + _OWNERS_BYTES, 109, 10, 26
+_OWNERS_BYTES = 15 + 19 * GROWN_MAX
+_HANDED_BYTES = 35
+_HANDED_KEY_BYTES = 15
+_HEADER_BYTES = 114 + _OWNERS_BYTES
+_SECTION_BYTES = 109
+_KEY_BYTES = 10
+_ROW_BYTES = 26
 
 
 class Section(msgspec.Struct, array_like=True, frozen=True):
@@ -92,16 +97,27 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
         packed = np.frombuffer(self.counts, dtype=np.uint8)
         n = len(lengths)
         if not 0 <= self.width <= 3 or len(packed) != n << self.width:
-            raise ValueError(f"counts: {len(packed)} bytes for {n} rows of width {self.width}")
-        ends, counts = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+            raise ValueError(
+                f"counts: {len(packed)} bytes for {n} rows of width {self.width}"
+            )
+        ends = np.empty(n, dtype=np.int64)
+        counts = np.empty(n, dtype=np.int64)
         key_of_row = np.empty(n, dtype=np.int32)
         rows_of_key = np.array(self.rows_per_key, dtype=np.int64)
-        written = unpack_rows(lengths, packed, self.width, rows_of_key, ends, counts, key_of_row)
+        written = unpack_rows(
+            lengths, packed, self.width, rows_of_key, ends, counts, key_of_row
+        )
         if not written or len(rows_of_key) != len(self.keys):
             raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
         labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
-        tags = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
-        return Contributions(tuple(self.keys), key_of_row, tags, labels, counts, of_sums)
+        tags = (
+            np.frombuffer(self.tags, dtype="<u8")
+            .astype(np.uint64, copy=False)
+            .reshape(-1, 2)
+        )
+        return Contributions(
+            tuple(self.keys), key_of_row, tags, labels, counts, of_sums
+        )
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +151,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
     def sections(self, room: int | None) -> Iterator[tuple[Section, int]]:
         """Yield sections of at most `room` bytes (None: one), and upper bounds on encoded sizes."""
-        k, of_keys = len(self.names), [len(name.encode()) + _KEY_BYTES for name in self.names]
+        k = len(self.names)
+        of_keys = [len(name.encode()) + _KEY_BYTES for name in self.names]
         whole = _SECTION_BYTES + sum(of_keys) + len(self.labels.text)
         whole += len(self.labels) * _ROW_BYTES
         if room is None or whole <= room:
@@ -146,22 +163,30 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         of_row = np.ones(k + len(self.counts), dtype=np.bool_)
         of_row[heads] = False
         sizes = np.empty(len(of_row), dtype=np.int64)
-        sizes[heads], sizes[of_row] = of_keys, self.labels.lengths + _ROW_BYTES
+        sizes[heads] = of_keys
+        sizes[of_row] = self.labels.lengths + _ROW_BYTES
         # A key on both sides of a cut is named twice.
         named = LABEL_BYTES_MAX + _KEY_BYTES
         ends = np.cumsum(sizes)
         before: Longs = np.cumsum(of_row) - of_row
         for start, stop in split_by_size(sizes, room - _SECTION_BYTES - named):
-            first_row, last_row = int(before[start]), int(before[stop - 1] + of_row[stop - 1])
+            first_row = int(before[start])
+            last_row = int(before[stop - 1] + of_row[stop - 1])
             first_key = int(np.searchsorted(heads, start, side="right")) - 1
             last_key = int(np.searchsorted(heads, stop - 1, side="right"))
-            size = _SECTION_BYTES + named + int(ends[stop - 1] - (ends[start - 1] if start else 0))
+            size = (
+                _SECTION_BYTES
+                + named
+                + int(ends[stop - 1] - (ends[start - 1] if start else 0))
+            )
             yield self._section(first_key, last_key, first_row, last_row), size
 
     def _section(self, first_key: int, last_key: int, first: int, last: int) -> Section:
-        labels, starts = self.labels, self.starts[first_key : last_key + 1]
+        labels = self.labels
+        starts = self.starts[first_key : last_key + 1]
         if last - first < len(labels):
-            labels, starts = labels.part(first, last), np.clip(starts, first, last)
+            labels = labels.part(first, last)
+            starts = np.clip(starts, first, last)
         width, counts = pack(self.counts[first:last])
         return Section(
             self.lane,
@@ -230,7 +255,8 @@ def messages(
                 left = room
             pages[-1].append(section)
             left -= size
-    behind, known = (len(pages), offset, watermark, first), (key, sources, users_from, owners)
+    behind = (len(pages), offset, watermark, first)
+    known = (key, sources, users_from, owners)
     return [
         Message(VERSION, source, sequence + i, i + 1, *behind, page, *known)
         for i, page in enumerate(pages)
@@ -241,7 +267,9 @@ def messages(
 OWNER = -1
 
 
-def handing_over(handed: HandedOver, *, key: bytes, max_bytes: int = VALUE_BYTES) -> list[Message]:
+def handing_over(
+    handed: HandedOver, *, key: bytes, max_bytes: int = VALUE_BYTES
+) -> list[Message]:
     """Return the messages, at least one, that hand stream keys over to another owner."""
     room = max_bytes - _HEADER_BYTES - _HANDED_BYTES - len(handed.histogram.encode())
     sizes = [len(name.encode()) + _HANDED_KEY_BYTES for name, _ in handed.keys]

@@ -22,7 +22,9 @@ Kind = TypeVar("Kind", bound=Histogram)
 
 
 def lanes(settings: Settings) -> list[Lane]:
-    return list(dict.fromkeys(lane for config in settings.histograms for lane in config.lanes))
+    return list(
+        dict.fromkeys(lane for config in settings.histograms for lane in config.lanes)
+    )
 
 
 def sums(histograms: Iterable[Histogram | HistogramConfig]) -> dict[Lane, Lane]:
@@ -45,7 +47,9 @@ def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
         for lane in config.lanes:
             before = found.get(lane.view, frozenset())
             public = config.keys == "public"
-            found[lane.view] = None if before is None or public else before.union(config.keys)
+            found[lane.view] = (
+                None if before is None or public else before.union(config.keys)
+            )
     return found
 
 
@@ -64,7 +68,10 @@ def source_reader_of(
 ) -> SourceReader:
     placement = None
     # With `rekey`, origins hold any user's events, and the by-user topic is placed by this worker.
-    if any(lane.max_items_per_user for lane in lanes(settings)) and not settings.privacy.rekey:
+    if (
+        any(lane.max_items_per_user for lane in lanes(settings))
+        and not settings.privacy.rekey
+    ):
         placement = Placement(settings.events.partitioner, partition, placements)
     return SourceReader(reader, declared_keys(settings), placement, fmt)
 
@@ -109,7 +116,8 @@ def histograms(
 
 def _counted_settings(settings: Settings, config: HistogramConfig) -> dict[str, object]:
     """Return the mechanism id's counting settings, without newer defaults, to keep existing ids."""
-    events, view = settings.events, view_of(settings.events, config)
+    events = settings.events
+    view = view_of(settings.events, config)
     counted: dict[str, object] = {
         "topic": events.topics.identity,
         "key": config.key or events.key,

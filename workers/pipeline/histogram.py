@@ -20,14 +20,25 @@ from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
-from workers.pipeline.snapshots import LabelCache, Means, Numeric, ReleasedTick, Snapshot, Windows
+from workers.pipeline.snapshots import (
+    LabelCache,
+    Means,
+    Numeric,
+    ReleasedTick,
+    Snapshot,
+    Windows,
+)
 from workers.pipeline.snapshots import snapshots as snapshots_of
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import Change
 
 # A refusal names changed settings, not these derived values; likewise a delta nested in another.
-_SCALES = frozenset(("mu_scale", "noise", "scale", "scales", "sigma_squared", "tau_scale"))
-_SIZES = frozenset(("above", "column", "first", "intervals", "levels", "sums", "threshold"))
+_SCALES = frozenset(
+    ("mu_scale", "noise", "scale", "scales", "sigma_squared", "tau_scale")
+)
+_SIZES = frozenset(
+    ("above", "column", "first", "intervals", "levels", "sums", "threshold")
+)
 _FURTHER_COUNTERS = ("sum.counter.", "total_counter.")
 DERIVED = _SCALES | _SIZES | {"update"}
 # Setting names that differ from those in a description.
@@ -74,7 +85,9 @@ class HandedOver(msgspec.Struct, frozen=True, array_like=True):
     keys: list[tuple[str, int]]
 
     def __repr__(self) -> str:
-        return f"HandedOver({self.histogram!r}, tick {self.tick}, {len(self.keys)} keys)"
+        return (
+            f"HandedOver({self.histogram!r}, tick {self.tick}, {len(self.keys)} keys)"
+        )
 
 
 def removal_refusals(
@@ -84,7 +97,11 @@ def removal_refusals(
 
     If one left and one has come, the refusal says that this may be a new name for it.
     """
-    left = [name for name, life in stored.items() if name not in names and life.next is not None]
+    left = [
+        name
+        for name, life in stored.items()
+        if name not in names and life.next is not None
+    ]
     come = [name for name in names if name not in stored]
     renamed = (
         f". If {come[0]!r} is a new name for it: noise, topic and charges go by the name, so it would begin again, "
@@ -99,7 +116,9 @@ def removal_refusals(
         )
 
 
-def flatten(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def flatten(
+    value: Mapping[str, object], prefix: str = ""
+) -> Iterator[tuple[str, object]]:
     for name, entry in value.items():
         if isinstance(entry, dict):
             yield from flatten(entry, f"{prefix}{name}.")
@@ -161,13 +180,18 @@ class Histogram:
         """`stream` (internal topics with incarnations) and `events` (topic and fields counted)
         enter the mechanism id. `owner` is (this owner partition, how many there were at first).
         """
-        self.config, self.mechanism, self.topic = config, mechanism, topic
-        self.name, self.lane, self.sum_lane = config.name, config.lane, config.sum_lane
+        self.config = config
+        self.mechanism = mechanism
+        self.topic = topic
+        self.name = config.name
+        self.lane = config.lane
+        self.sum_lane = config.sum_lane
         self.prefix = f"{config.name}/{config.generation}/"
         grid = {"tick_ms": config.tick_ms, "start_ms": config.start_ms}
         self.grid = config.grid
         # How many there are in the next tick, and with first ticks how many there will be.
-        self._key, (self._owner, self._owners) = key, owner
+        self._key = key
+        (self._owner, self._owners) = owner
         self._growing: list[tuple[int, int]] = []
         #: Whether it begins only with what another owner hands over.
         self.takes_over = self._owner >= self._owners
@@ -196,7 +220,9 @@ class Histogram:
         self._keys: list[str] = []
         self._since: list[int] = []
         self._index: dict[str, int] = {}
-        self._public, declared = (True, ()) if config.keys == "public" else (False, config.keys)
+        self._public, declared = (
+            (True, ()) if config.keys == "public" else (False, config.keys)
+        )
         self._declared = dict.fromkeys(declared, 0)
         self._keep_own()
         self._stored_keys = 0
@@ -206,7 +232,9 @@ class Histogram:
         self._state = mechanism.init()
         self._labels = LabelCache()
         buckets = config.buckets
-        self._numeric = None if buckets is None else Numeric(buckets, config.shown_quantiles)
+        self._numeric = (
+            None if buckets is None else Numeric(buckets, config.shown_quantiles)
+        )
         self._windows = Windows(config, mechanism)
         self._means = None if config.sum is None else Means(config.sum)
 
@@ -232,7 +260,8 @@ class Histogram:
 
     @property
     def reserved(self) -> bool:
-        epoch, reserved = self.next_epoch, self.life.reserved
+        epoch = self.next_epoch
+        reserved = self.life.reserved
         return epoch is not None and isinstance(reserved, int) and reserved >= epoch
 
     @property
@@ -248,7 +277,9 @@ class Histogram:
         return self._owner >= self._owners or self.part_of(name) < self.config.split
 
     def _keep_own(self) -> None:
-        self._declared = {k: since for k, since in self._declared.items() if self._is_own(k)}
+        self._declared = {
+            k: since for k, since in self._declared.items() if self._is_own(k)
+        }
 
     def grow(self, owners: int, at_ms: int) -> None:
         """Learn that there are `owners` owner partitions in ticks that end after `at_ms`."""
@@ -281,7 +312,9 @@ class Histogram:
         """
         tick = max(1, self.grid.tick_at(time_ms))
         _, t = self.grid.split(tick)
-        return tick - t + 1 if self.config.start_given and t <= LEADING_TICKS_MAX else tick
+        return (
+            tick - t + 1 if self.config.start_given and t <= LEADING_TICKS_MAX else tick
+        )
 
     def reserve(self) -> None:
         """Charge the epoch of the next tick; it counts once that is stored."""
@@ -299,9 +332,14 @@ class Histogram:
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
         return self._snapshots(tick, self.part_of)
 
-    def _snapshots(self, tick: ReleasedTick, part_of: Callable[[str], int]) -> Iterator[Snapshot]:
-        ledger, labels = self._state.ledger, self._labels
-        for name, value in snapshots_of(tick, ledger, self._keys, labels, part_of=part_of):
+    def _snapshots(
+        self, tick: ReleasedTick, part_of: Callable[[str], int]
+    ) -> Iterator[Snapshot]:
+        ledger = self._state.ledger
+        labels = self._labels
+        for name, value in snapshots_of(
+            tick, ledger, self._keys, labels, part_of=part_of
+        ):
             yield Snapshot(self.topic, name, value, tick.end_ms)
 
     def advance(self, parts: Sequence[Contributions]) -> ReleasedTick:
@@ -345,11 +383,14 @@ class Histogram:
         """Return the exact count of every label of a stream key: for the operator only."""
         return self._by_label(name, self._state.ledger.counts)
 
-    def exact_sums(self, name: str, labels: Iterable[str]) -> list[tuple[float, float | None]]:
+    def exact_sums(
+        self, name: str, labels: Iterable[str]
+    ) -> list[tuple[float, float | None]]:
         """Return the exact sum and mean of each label, None of no events: as `exact`."""
         if self._means is None:
             raise TypeError("of a histogram with sums only")
-        counts, steps = self.exact(name), self._by_label(name, self._state.ledger.sums)
+        counts = self.exact(name)
+        steps = self._by_label(name, self._state.ledger.sums)
         return [self._means.exact(counts[label], steps[label]) for label in labels]
 
     def _by_label(self, name: str, numbers: Longs) -> dict[str, int]:
@@ -362,31 +403,45 @@ class Histogram:
         """Return store changes since the last call."""
         changes: list[Change] = [(key, None) for key in self._deletions]
         changes += self._key_blocks(self._stored_keys)
-        self._deletions, self._stored_keys = [], len(self._keys)
+        self._deletions = []
+        self._stored_keys = len(self._keys)
         if self._epoch is not None:
             own = f"{self.prefix}{self._epoch}/"
-            for name, value in (*ledger_blocks.changes(self._state.ledger), *self._state.changed()):
+            for name, value in (
+                *ledger_blocks.changes(self._state.ledger),
+                *self._state.changed(),
+            ):
                 self._blocks.add(name)
                 changes.append(((own + name).encode(), value))
             self._state.ledger.clean()
         return changes
 
-    def restore(self, life: HistogramProgress, stored: Iterable[tuple[bytes, bytes]]) -> None:
+    def restore(
+        self, life: HistogramProgress, stored: Iterable[tuple[bytes, bytes]]
+    ) -> None:
         """Resume from a stored life and all pairs under `prefix`, in key order.
 
         Raise StateRefused if another mechanism wrote it or keys that it served are not declared.
         """
         self.check(life)
-        self.life.first, self.life.next, self.life.epochs = life.first, life.next, life.epochs
-        self.life.reserved, self.life.begin = life.reserved, life.begin
+        self.life.first = life.first
+        self.life.next = life.next
+        self.life.epochs = life.epochs
+        self.life.reserved = life.reserved
+        self.life.begin = life.begin
         if life.next is None:
             return
-        while self._growing and self._growing[0][0] < life.next and life.first != life.next:
+        while (
+            self._growing
+            and self._growing[0][0] < life.next
+            and life.first != life.next
+        ):
             self._owners = self._growing.pop(0)[1]
             self._keep_own()
         epoch, _ = self.grid.split(max(1, life.next - 1))
         own = f"{epoch}/"
-        loading, names = ledger_blocks.Loading(), set[str]()
+        loading = ledger_blocks.Loading()
+        names = set[str]()
         further: list[tuple[str, bytes]] = []
         for key, value in stored:
             name = key.decode()[len(self.prefix) :]
@@ -431,7 +486,8 @@ class Histogram:
         then = life.description
         if now == then:
             return
-        after, before = dict(flatten(now)), dict(flatten(then))
+        after = dict(flatten(now))
+        before = dict(flatten(then))
         names = sorted(after.keys() | before.keys())
         pairs = {name: (before.get(name), after.get(name)) for name in names}
         changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
@@ -457,7 +513,9 @@ class Histogram:
             if life.epsilon != self.life.epsilon:
                 found = {"epsilon": (life.epsilon, self.life.epsilon), **found}
         last = {name: name.rpartition(".")[2] for name in found}
-        settings = [n for n in found if last[n] not in DERIVED and not n.endswith(".delta")]
+        settings = [
+            n for n in found if last[n] not in DERIVED and not n.endswith(".delta")
+        ]
         settings = [name for name in settings if not name.startswith(_FURTHER_COUNTERS)]
         # The radix is the best one for the horizon.
         if getattr(self.config, "radix", None) is None and len(settings) > 1:
@@ -475,7 +533,9 @@ class Histogram:
         if self._epoch is not None:
             own = f"{self.prefix}{self._epoch}/"
             self._deletions += [(own + name).encode() for name in sorted(self._blocks)]
-        self._epoch, self._blocks, self._state = epoch, set(), self.mechanism.init()
+        self._epoch = epoch
+        self._blocks = set()
+        self._state = self.mechanism.init()
         self._labels = LabelCache()
         self.life.epochs += 1
         self._bind(epoch)
@@ -495,11 +555,15 @@ class Histogram:
             raise self._refused(
                 f"there are {owners} owner partitions from tick {tick} on, in the middle of an epoch"
             )
-        before, served, blocks = self._owners, self.served(), dict(self._key_blocks(0))
+        before = self._owners
+        served = self.served()
+        blocks = dict(self._key_blocks(0))
         moved: dict[int, list[tuple[str, int]]] = {
             owner: [] for owner in range(self._owner + before, owners, before)
         }
-        self._keys, self._since, self._index = [], [], {}
+        self._keys = []
+        self._since = []
+        self._index = {}
         for name, since in served.items():
             part = self.part_of(name)
             owner = part_owner(owner_of(name, owners), part, owners)
@@ -507,12 +571,14 @@ class Histogram:
                 self._append_key(name, since)
             else:
                 moved[owner].append((name, since))
-        self._owners, self._stored_keys = owners, 0
+        self._owners = owners
+        self._stored_keys = 0
         self._keep_own()
         self._deletions += sorted(blocks.keys() - dict(self._key_blocks(0)).keys())
         generation = self.life.generation
         self.handed += [
-            (owner, HandedOver(self.name, generation, tick, keys)) for owner, keys in moved.items()
+            (owner, HandedOver(self.name, generation, tick, keys))
+            for owner, keys in moved.items()
         ]
 
     def _key_blocks(self, stored: int) -> Iterator[tuple[bytes, bytes]]:
@@ -529,12 +595,21 @@ class Histogram:
         self._register_key(self._index[name])
 
     def _register_key(self, i: int) -> None:
-        state, name, labels = self._state, self._keys[i], self.mechanism.domain()
-        state.key_tags = np.concatenate((state.key_tags, self._key.tags(name, [KEY_LABEL])))
+        state = self._state
+        name = self._keys[i]
+        labels = self.mechanism.domain()
+        state.key_tags = np.concatenate(
+            (state.key_tags, self._key.tags(name, [KEY_LABEL]))
+        )
         tags = self._key.tags(name, labels)
         if self.config.split > 1 and labels:
-            first, split, owners = owner_of(name, self._owners), self.config.split, self._owners
-            here = [p for p in range(split) if part_owner(first, p, owners) == self._owner]
+            first = owner_of(name, self._owners)
+            split = self.config.split
+            owners = self._owners
+            here = [
+                p for p in range(split) if part_owner(first, p, owners) == self._owner
+            ]
             rows = np.flatnonzero(np.isin(parts_of(tags, split), here))
-            labels, tags = [labels[row] for row in rows.tolist()], tags.take(rows, axis=0)
+            labels = [labels[row] for row in rows.tolist()]
+            tags = tags.take(rows, axis=0)
         self.mechanism.prepare_key(state, i, tags, labels)

@@ -16,7 +16,13 @@ import numpy as np
 from workers.arrays.tallies import bound_events, multiply_numbers
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Longs, Words
-from workers.events.columns import EventColumns, Events, ViewDigests, pair_state, pairs_of
+from workers.events.columns import (
+    EventColumns,
+    Events,
+    ViewDigests,
+    pair_state,
+    pairs_of,
+)
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
@@ -51,7 +57,8 @@ class Intake(Watermark):
         super().__init__(lanes, grace_ms, max_behind_ms, moves)
         self._sums = sums
         self._key = key
-        self._builder, self._pairs = ContributionBuilder(key.tag_state), ViewDigests(pair_state)
+        self._builder = ContributionBuilder(key.tag_state)
+        self._pairs = ViewDigests(pair_state)
         self._users = Users([lane for lane in lanes if lane not in sums], stored)
         self.first: int | None = None
         self._tallies = Tallies()
@@ -76,7 +83,8 @@ class Intake(Watermark):
         """
         if not len(events):
             return np.empty(0, dtype=np.int64)
-        times, before = events.times, self.watermark
+        times = events.times
+        before = self.watermark
         if came_late is None:
             effective = self.advance_by(times, read_ms)
         else:
@@ -86,17 +94,26 @@ class Intake(Watermark):
         behind = np.flatnonzero(self.too_far_behind(times, effective))
         if len(behind):
             good = np.delete(np.arange(len(times)), behind)
-            events, effective = events.select(good), effective[good]
+            events = events.select(good)
+            effective = effective[good]
             times = events.times
             if not len(good):
                 return behind
         if came_late is not None:
-            least = int((effective if read_ms is None else np.minimum(effective, read_ms)).min())
+            least = int(
+                (effective if read_ms is None else np.minimum(effective, read_ms)).min()
+            )
             self.first = least if self.first is None else min(least, self.first)
         elif self.first is None:
-            first = int(effective[0]) if read_ms is None else min(int(effective[0]), read_ms)
+            first = (
+                int(effective[0])
+                if read_ms is None
+                else min(int(effective[0]), read_ms)
+            )
             self.first = first if before is None else max(before, first)
-        grids: dict[tuple[int, int], tuple[Longs, list[Run]]] = {}  # most lanes have the same grid
+        grids: dict[
+            tuple[int, int], tuple[Longs, list[Run]]
+        ] = {}  # most lanes have the same grid
         late: dict[tuple[int, int], Longs] = {}
         bounded: dict[Lane, Longs] = {}
         for lane in self._lanes:
@@ -111,8 +128,12 @@ class Intake(Watermark):
             if (of := self._sums.get(lane)) is not None:
                 amounts = _multiplied(columns, events.views[of.view], bounded[of])
             elif lane.max_items_per_user is not None:
-                own = ticks if columns.seen is None else np.where(columns.seen, ticks, 0)
-                bounded[lane] = amounts = self._bound_users(lane, own, columns, events.users)
+                own = (
+                    ticks if columns.seen is None else np.where(columns.seen, ticks, 0)
+                )
+                bounded[lane] = amounts = self._bound_users(
+                    lane, own, columns, events.users
+                )
             elif lane in self._sums.values():
                 bounded[lane] = _bounded(lane, columns)
             for tick, rows in runs:
@@ -121,7 +142,9 @@ class Intake(Watermark):
                 self._note_late(lane, columns, ticks, late[grid])
         return behind
 
-    def _note_late(self, lane: Lane, columns: EventColumns, ticks: Longs, late: Longs) -> None:
+    def _note_late(
+        self, lane: Lane, columns: EventColumns, ticks: Longs, late: Longs
+    ) -> None:
         if columns.seen is None:
             counted = np.count_nonzero(ticks)
         else:
@@ -132,8 +155,11 @@ class Intake(Watermark):
 
     def take_counted(self) -> dict[Lane, tuple[int, int]]:
         """Return how many events every lane counted since the last call, and how many came late."""
-        found = {lane: (number, self._late[lane]) for lane, number in self._counted.items()}
-        self._counted, self._late = Counter(), Counter()
+        found = {
+            lane: (number, self._late[lane]) for lane, number in self._counted.items()
+        }
+        self._counted = Counter()
+        self._late = Counter()
         return found
 
     def _bound_users(
@@ -141,13 +167,19 @@ class Intake(Watermark):
     ) -> Longs:
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
-        epochs = np.zeros_like(ticks) if lane.horizon is None else (ticks - 1) // lane.horizon
+        epochs = (
+            np.zeros_like(ticks)
+            if lane.horizon is None
+            else (ticks - 1) // lane.horizon
+        )
         epochs[ticks < 1] = -1
         number = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, number)
         of_names = self._pairs.of(lane.view, events.key_names, events.label_names)
         pairs = np.ascontiguousarray(of_names.of(pairs_of(keys, events.labels))[:, 0])
-        batch = Batch(users, events.ends - number, number, pairs, _bounded(lane, events))
+        batch = Batch(
+            users, events.ends - number, number, pairs, _bounded(lane, events)
+        )
         return self._users.charge(lane, epochs, batch)
 
     @property
@@ -188,7 +220,8 @@ class Intake(Watermark):
         `sequences` are by owner; without `owners`, there have always been so many.
         """
         owners = Owners(len(sequences)) if owners is None else owners
-        shares, closes = self._builder.build(self._tallies.take(), owners), self.has_closed_tick()
+        shares = self._builder.build(self._tallies.take(), owners)
+        closes = self.has_closed_tick()
         found: list[tuple[int, Message]] = []
         for to in range(owners.number):
             if not (closes or joining or shares[to]):
@@ -216,7 +249,8 @@ class Intake(Watermark):
 def _bounded(lane: Lane, events: EventColumns) -> Longs:
     """Return how often every label of an event counts (m,), by the bounds on an event alone."""
     bounded = np.empty(len(events.labels), dtype=np.int64)
-    ends, amounts = readonly_contiguous(events.ends), readonly_contiguous(events.amounts)
+    ends = readonly_contiguous(events.ends)
+    amounts = readonly_contiguous(events.amounts)
     bound_events(ends, amounts, lane.max_items, lane.max_count, bounded)
     return bounded
 

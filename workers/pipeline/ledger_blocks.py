@@ -44,7 +44,9 @@ T = TypeVar("T")
 #: What msgspec raises for bytes that it cannot decode; text that is not UTF-8 is no DecodeError.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DECODER = msgspec.json.Decoder(list[tuple[str, int]])
-_WIDTHS: tuple[np.dtype[Any], ...] = tuple(np.dtype(f"<u{size}") for size in (1, 2, 4, 8))
+_WIDTHS: tuple[np.dtype[Any], ...] = tuple(
+    np.dtype(f"<u{size}") for size in (1, 2, 4, 8)
+)
 
 
 def pack(column: NDArray[Any]) -> tuple[int, bytes]:
@@ -58,7 +60,8 @@ def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArr
     return np.frombuffer(data, dtype=_WIDTHS[code], count=count, offset=offset)
 
 
-_PAGED, _PAGE = b'{"pages":', b"%b.%04x"
+_PAGED = b'{"pages":'
+_PAGE = b"%b.%04x"
 
 
 def split_pages(
@@ -87,9 +90,12 @@ def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | Non
     head = get(name)
     if head is None or not head.startswith(_PAGED):
         return head
-    number, found = head[len(_PAGED) : -1], list[bytes]()
+    number = head[len(_PAGED) : -1]
+    found = list[bytes]()
     if not number.isdigit() or len(number) > 9:
-        raise StateRefused(f"stored state: the number of pages of {name.decode()} is missing")
+        raise StateRefused(
+            f"stored state: the number of pages of {name.decode()} is missing"
+        )
     for i in range(int(number)):
         part = get(_PAGE % (name, i))
         if part is None:
@@ -111,11 +117,17 @@ def key_changes(
     for block in range(stored // KEYS_TO_A_BLOCK, -(-len(keys) // KEYS_TO_A_BLOCK)):
         first = block * KEYS_TO_A_BLOCK
         rows = slice(first, first + KEYS_TO_A_BLOCK)
-        pairs = [msgspec.json.encode(pair) for pair in zip(keys[rows], since[rows], strict=True)]
+        pairs = [
+            msgspec.json.encode(pair)
+            for pair in zip(keys[rows], since[rows], strict=True)
+        ]
         cuts = split_by_size([len(pair) + 1 for pair in pairs], VALUE_BYTES - 1)
         for part, (start, stop) in enumerate(cuts):
             if first + stop > stored:
-                yield _part(PREFIX, block, part), b"[" + b",".join(pairs[start:stop]) + b"]"
+                yield (
+                    _part(PREFIX, block, part),
+                    b"[" + b",".join(pairs[start:stop]) + b"]",
+                )
 
 
 def decode(value: bytes) -> list[tuple[str, int]]:
@@ -143,12 +155,20 @@ _ROW_BYTES = 16 + 4 + 2
 def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
     """Yield the blocks that changed since `columns.clean()`, as (name, value)."""
     if columns.n > columns.clean_rows:
-        for block in range(columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1):
+        for block in range(
+            columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1
+        ):
             yield from _encode_labels(columns, block)
-    yield from _encode_numbers("C", _blocks_of(columns.touched, columns.n), columns.counts)
+    yield from _encode_numbers(
+        "C", _blocks_of(columns.touched, columns.n), columns.counts
+    )
     if columns.summed:
-        yield from _encode_numbers("M", _blocks_of(columns.summed, columns.n), columns.sums)
-    yield from _encode_numbers("S", _blocks_of(columns.newly_shown, columns.n), columns.shown)
+        yield from _encode_numbers(
+            "M", _blocks_of(columns.summed, columns.n), columns.sums
+        )
+    yield from _encode_numbers(
+        "S", _blocks_of(columns.newly_shown, columns.n), columns.shown
+    )
 
 
 def load(blocks: Iterable[tuple[str, bytes]], keys: int) -> Ledger:
@@ -176,7 +196,8 @@ class Loading:
         if name[0] != "L":
             self._numbers[name[0]][block] = value
             return
-        place, columns = int(part or "0", 16), self._columns
+        place = int(part or "0", 16)
+        columns = self._columns
         if (block, place) != self._expected:
             raise StateRefused(
                 f"stored ledger: block {block}, part {place} of labels follows {columns.n} rows; "
@@ -194,9 +215,12 @@ class Loading:
 
         Kernels index by the key of a row without checking it.
         """
-        columns, (block, place) = self._columns, self._expected
+        columns = self._columns
+        (block, place) = self._expected
         if place:
-            raise StateRefused(f"stored ledger: part {place} of block {block} of labels is missing")
+            raise StateRefused(
+                f"stored ledger: part {place} of block {block} of labels is missing"
+            )
         if ((columns.keys < 0) | (columns.keys >= keys)).any():
             raise StateRefused(
                 f"stored ledger: a row's stream key is none of {keys}; a block of them is missing"
@@ -223,9 +247,11 @@ def _blocks_of(rows: list[Longs], n: int) -> Longs:
 
 def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
     # Parts that new rows follow are written too: they record it.
-    first, end = block * BLOCK_ROWS, min(columns.n, (block + 1) * BLOCK_ROWS)
+    first = block * BLOCK_ROWS
+    end = min(columns.n, (block + 1) * BLOCK_ROWS)
     labels = columns.label_column(first, end)
-    lengths, room = labels.lengths, VALUE_BYTES - _HEAD.size
+    lengths = labels.lengths
+    room = VALUE_BYTES - _HEAD.size
     whole = len(labels.text) + (end - first) * _ROW_BYTES <= room
     parts = [(0, end - first)] if whole else split_by_size(lengths + _ROW_BYTES, room)
     for part, (start, stop) in enumerate(parts):
@@ -238,7 +264,10 @@ def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
         text = (labels if whole else labels.part(start, stop)).text
         columns_of = tags, keys, lengths[start:stop].astype("<u2"), text
         head = _HEAD.pack(VERSION, followed, stop - start)
-        yield _part("L", block, part), head + b"".join(column.tobytes() for column in columns_of)
+        yield (
+            _part("L", block, part),
+            head + b"".join(column.tobytes() for column in columns_of),
+        )
 
 
 def _decode_labels(columns: Ledger, value: bytes) -> bool:
@@ -246,16 +275,24 @@ def _decode_labels(columns: Ledger, value: bytes) -> bool:
     followed, n = _head(value)
     at = _HEAD.size
     # Too short a value gets zeros here, and is refused by its length.
-    lengths = np.frombuffer(value[at + 20 * n : at + 22 * n].ljust(2 * n, b"\0"), dtype="<u2")
+    lengths = np.frombuffer(
+        value[at + 20 * n : at + 22 * n].ljust(2 * n, b"\0"), dtype="<u2"
+    )
     if len(value) != at + 22 * n + int(lengths.sum(dtype=np.int64)):
-        raise StateRefused(f"stored ledger: a block of {n} labels is cut short or too long")
+        raise StateRefused(
+            f"stored ledger: a block of {n} labels is cut short or too long"
+        )
     tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=at).reshape(n, 2)
     keys = np.frombuffer(value, dtype="<u4", count=n, offset=at + 16 * n)
-    columns.append(tags, keys.astype(np.int32), Texts.from_lengths(value[at + 22 * n :], lengths))
+    columns.append(
+        tags, keys.astype(np.int32), Texts.from_lengths(value[at + 22 * n :], lengths)
+    )
     return bool(followed)
 
 
-def _encode_numbers(kind: str, blocks: Longs, column: Longs | Codes) -> Iterator[tuple[str, bytes]]:
+def _encode_numbers(
+    kind: str, blocks: Longs, column: Longs | Codes
+) -> Iterator[tuple[str, bytes]]:
     from workers.arrays.number_blocks import pack_blocks
 
     for first in range(0, len(blocks), BLOCKS_AT_ONCE):
@@ -264,13 +301,16 @@ def _encode_numbers(kind: str, blocks: Longs, column: Longs | Codes) -> Iterator
         packed = np.empty((_HEAD.size + 8 * BLOCK_ROWS) * len(some), dtype=np.uint8)
         pack_blocks(column, some, BLOCK_ROWS, VERSION, ends, packed)
         stops = ends.tolist()
-        whole, start = packed[: stops[-1]].tobytes(), 0
+        whole = packed[: stops[-1]].tobytes()
+        start = 0
         for block, stop in zip(some.tolist(), stops, strict=True):
             yield f"{kind}{block:08x}", whole[start:stop]
             start = stop
 
 
-def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:
+def _fill(
+    rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]
+) -> None:
     """Write number blocks to a column; `column` returns it wide enough for a given number."""
     for block, value in blocks.items():
         width, n = _head(value)

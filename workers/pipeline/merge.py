@@ -24,7 +24,12 @@ from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import OWNER, Message, Section, decode
-from workers.pipeline.histogram import HandedOver, Histogram, HistogramProgress, removal_refusals
+from workers.pipeline.histogram import (
+    HandedOver,
+    Histogram,
+    HistogramProgress,
+    removal_refusals,
+)
 from workers.pipeline.snapshots import Snapshot
 from workers.pipeline.sources import Grown, Owners, refuse_other_count
 from workers.runtime.errors import CopyFailed, StateRefused
@@ -42,10 +47,13 @@ class WaitingSections:
 
     def __init__(self, directory: Path | None, limit: int) -> None:
         """Keep `limit` bytes in memory, the rest in a file in `directory` (None: the system's)."""
-        self._directory, self._limit = directory, limit
+        self._directory = directory
+        self._limit = limit
         self.held_bytes = 0  # approximate size of the sections in memory
         # A section, or its (start, length) in the file.
-        self._parts: dict[tuple[Lane, int], list[tuple[int, Section | tuple[int, int]]]] = {}
+        self._parts: dict[
+            tuple[Lane, int], list[tuple[int, Section | tuple[int, int]]]
+        ] = {}
         self._file: IO[bytes] | None = None
         self._spilled = self._end = 0
         self._failed_s: float | None = None
@@ -71,7 +79,9 @@ class WaitingSections:
                 self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
             written = 0
             while written < len(text):
-                written += os.pwrite(self._file.fileno(), text[written:], self._end + written)
+                written += os.pwrite(
+                    self._file.fileno(), text[written:], self._end + written
+                )
         except OSError as error:
             if self._failed_s is None:
                 logger.warning(
@@ -129,9 +139,15 @@ class WaitingSections:
             return entry
         start, length = entry
         try:
-            text = b"" if self._file is None else os.pread(self._file.fileno(), length, start)
+            text = (
+                b""
+                if self._file is None
+                else os.pread(self._file.fileno(), length, start)
+            )
         except OSError as error:
-            raise CopyFailed(f"waiting contributions cannot be read: {error.strerror}") from error
+            raise CopyFailed(
+                f"waiting contributions cannot be read: {error.strerror}"
+            ) from error
         if len(text) != length:
             raise CopyFailed("waiting contributions are gone")
         return _DECODER.decode(text)
@@ -217,7 +233,8 @@ class Merge:
         `directory` is as in `WaitingSections`; the worker's shards share `gil_lock`.
         """
         self.histograms = histograms
-        self.key, self.owners = key, owners
+        self.key = key
+        self.owners = owners
         self._lanes: dict[Lane, list[Histogram]] = {}
         self._of_sums: dict[Lane, list[Histogram]] = {}
         for histogram in histograms:
@@ -319,17 +336,25 @@ class Merge:
         """Begin histograms with what was handed over; forget what none will begin with."""
         for histogram in self.histograms:
             at = histogram.name, histogram.life.generation
-            if histogram.next is None and (known := self._handed.get(at)) and known.whole:
+            if (
+                histogram.next is None
+                and (known := self._handed.get(at))
+                and known.whole
+            ):
                 histogram.take_over(HandedOver(*at, known.tick, known.keys))
         for lane, users in self._lanes.items():
             self._drop_early(lane, users)
         # A generation that these settings do not know yet is for a worker with newer ones.
-        self._handed = {at: kept for at, kept in self._handed.items() if at[1] > self._begun(at[0])}
+        self._handed = {
+            at: kept for at, kept in self._handed.items() if at[1] > self._begun(at[0])
+        }
 
     def _begun(self, name: str) -> int:
         """Return the newest generation of a histogram that has begun or ended; 0 if none has."""
         ended = [life.generation for known, life in self._retired if known == name]
-        running = [h.life.generation for h in self.histograms if h.name == name and h.next]
+        running = [
+            h.life.generation for h in self.histograms if h.name == name and h.next
+        ]
         return max([0, *ended, *running])
 
     def _follow(self, message: Message, offset: int) -> None:
@@ -350,7 +375,11 @@ class Merge:
                 )
             for sources, at in self._moves:
                 users = part.lane.max_items_per_user is not None
-                if users and message.sources < sources and part.lane.end_ms(part.tick) > at:
+                if (
+                    users
+                    and message.sources < sources
+                    and part.lane.end_ms(part.tick) > at
+                ):
                     raise StateRefused(
                         f"contributions offset {offset}: source partition {source} does not know that users moved to "
                         f"{sources} partitions: its worker's clock is wrong, or it could not see the topic for minutes. "
@@ -396,17 +425,28 @@ class Merge:
             self._begin(each, users, until[each])
             self._tell_empty(each, users, until[each])
         row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
-        size, lane, in_a_row = 0, None, 0
+        size = 0
+        lane = None
+        in_a_row = 0
         with self.gil_lock.for_pieces() as turn:
             while released.ticks < ticks_max and size < BYTES_MAX:
-                due = {lane: at for lane, end in until.items() if (at := self._due(lane, end))}
+                due = {
+                    lane: at
+                    for lane, end in until.items()
+                    if (at := self._due(lane, end))
+                }
                 if not due:
                     break
                 if lane is None or lane not in due or not in_a_row:
-                    lane, in_a_row = min(due, key=due.__getitem__), row
+                    lane = min(due, key=due.__getitem__)
+                    in_a_row = row
                 in_a_row -= 1
                 tick = min(h.next for h in self._lanes[lane] if h.next is not None)
-                users = [histogram for histogram in self._lanes[lane] if histogram.next == tick]
+                users = [
+                    histogram
+                    for histogram in self._lanes[lane]
+                    if histogram.next == tick
+                ]
                 if self.reserving:
                     released.beginning = [h for h in users if not h.reserved]
                     if released.beginning:
@@ -414,7 +454,9 @@ class Merge:
                 waiting = self.waiting.get(lane, tick)
                 turn.begin_piece(self._rows(lane) + sum(part.rows for part in waiting))
                 parts = [part.contributions() for part in waiting]
-                of_sums = {sums: self._sums_at(sums, tick) for sums in _sum_lanes(users)}
+                of_sums = {
+                    sums: self._sums_at(sums, tick) for sums in _sum_lanes(users)
+                }
                 for histogram in users:
                     sums = of_sums[histogram.sum_lane] if histogram.sum_lane else []
                     for snapshot in histogram.step([*parts, *sums]):
@@ -429,14 +471,18 @@ class Merge:
         return released
 
     def _sums_at(self, lane: Lane, tick: int) -> list[Contributions]:
-        return [part.contributions(of_sums=True) for part in self.waiting.get(lane, tick)]
+        return [
+            part.contributions(of_sums=True) for part in self.waiting.get(lane, tick)
+        ]
 
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
         """Return a lane's place in release order; None if its next tick is incomplete."""
         # One that waits for what is handed over to it needs the contributions to all later ticks.
         if any(h.takes_over and h.next is None for h in self._lanes[lane]):
             return None
-        tick = min((h.next for h in self._lanes[lane] if h.next is not None), default=None)
+        tick = min(
+            (h.next for h in self._lanes[lane] if h.next is not None), default=None
+        )
         if tick is None or (end := lane.end_ms(tick)) > until:
             return None
         # None cannot be compared with a number.
@@ -447,7 +493,9 @@ class Merge:
 
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
         # Nothing earlier can follow, so the first tick is known.
-        first = min((first for first in self._firsts if first is not None), default=None)
+        first = min(
+            (first for first in self._firsts if first is not None), default=None
+        )
         if first is None or all(h.next is not None for h in users):
             return
         for histogram in users:
@@ -462,7 +510,11 @@ class Merge:
         """Log a long run of ticks without events, once, before they are published."""
         first = min((h.next for h in users if h.next is not None), default=None)
         last = (until - lane.start_ms) // lane.tick_ms
-        if first is None or last - first < EMPTY_TICKS_TOLD or last <= self._told.get(lane, 0):
+        if (
+            first is None
+            or last - first < EMPTY_TICKS_TOLD
+            or last <= self._told.get(lane, 0)
+        ):
             return
         begin = max(first, self._told.get(lane, 0) + 1)
         counted = self.waiting.ticks({lane, *_sum_lanes(users)})
@@ -499,7 +551,8 @@ class Merge:
 
     def changes(self) -> list[Change]:
         """Return store changes since the last call, except the progress record."""
-        changes, self._deletions = self._deletions, []
+        changes = self._deletions
+        self._deletions = []
         with self.gil_lock.for_rows(sum(map(self._rows, self._lanes))):
             for histogram in self.histograms:
                 changes += histogram.changes()
@@ -536,13 +589,17 @@ class Merge:
                 "the key file holds another key than the one this state was made with: restore the old key file"
             )
         if len(progress.watermarks) < len(self.watermarks):
-            now, then = len(self.watermarks), len(progress.watermarks)
+            now = len(self.watermarks)
+            then = len(progress.watermarks)
             refuse_other_count("the events topic", now, then)
         refuse_other_count("the contributions topic", self.owners, progress.owners)
-        for refusal in removal_refusals(progress.histograms, [h.name for h in self.histograms]):
+        for refusal in removal_refusals(
+            progress.histograms, [h.name for h in self.histograms]
+        ):
             raise StateRefused(refusal)
         for histogram in self.histograms:
-            life, generation = progress.histograms.get(histogram.name), histogram.config.generation
+            life = progress.histograms.get(histogram.name)
+            generation = histogram.config.generation
             used = _used(progress, histogram.name)
             if life is not None and life.generation == generation:
                 histogram.check(life)
@@ -560,11 +617,14 @@ class Merge:
         Ended generations may have published up to `begin_ms` (None: the stored watermarks).
         """
         self.check(progress)
-        self.watermarks, self._firsts = progress.watermarks, progress.firsts
-        self._sequences, self._retired = progress.sequences, list(progress.retired)
+        self.watermarks = progress.watermarks
+        self._firsts = progress.firsts
+        self._sequences = progress.sequences
+        self._retired = list(progress.retired)
         self._moves = list(progress.moves)
         self._know(progress.grown)
-        self._position, self._read_to = progress.position, progress.offset
+        self._position = progress.position
+        self._read_to = progress.offset
         for histogram in self.histograms:
             life = progress.histograms.get(histogram.name)
             if life is not None and life.generation == histogram.config.generation:
@@ -586,12 +646,16 @@ class Merge:
             if name not in names:  # nothing of it was published
                 self._retire(name, life, items, begin_ms)
 
-    def _retire(self, name: str, life: HistogramProgress, items: Pairs, end_ms: int | None) -> None:
+    def _retire(
+        self, name: str, life: HistogramProgress, items: Pairs, end_ms: int | None
+    ) -> None:
         """End a generation that may have published up to `end_ms`; delete its stored pairs."""
         if end_ms is not None:
             life.until = end_ms
         self._retired.append((name, life))
-        self._deletions += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]
+        self._deletions += [
+            (key, None) for key, _ in items(f"{name}/{life.generation}/".encode())
+        ]
 
 
 def join(watermarks: list[int | None], message: Message) -> None:

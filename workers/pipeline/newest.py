@@ -15,19 +15,27 @@ NEWEST = 16
 _FURTHER_BACK = 16
 
 
-def newest_values(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, bytes]:
+def newest_values(
+    consumer: Consumer, wanted: Iterable[Partition]
+) -> dict[Partition, bytes]:
     """Return the newest progress record of each partition of a state topic that has one."""
     found: dict[Partition, bytes] = {}
     bounds = {where: bounds_of(consumer, *where) for where in wanted}
     bounds = {where: (low, high) for where, (low, high) in bounds.items() if low < high}
     newest = NEWEST
     while bounds:
-        spans = {where: (max(low, high - newest), high) for where, (low, high) in bounds.items()}
-        values: dict[Partition, dict[bytes, bytes | None]] = {where: {} for where in spans}
+        spans = {
+            where: (max(low, high - newest), high)
+            for where, (low, high) in bounds.items()
+        }
+        values: dict[Partition, dict[bytes, bytes | None]] = {
+            where: {} for where in spans
+        }
         whole: dict[Partition, bytes] = {}
         cut: dict[Partition, StateRefused] = {}
         for taken in read_spans(consumer, dict(spans)):
-            where, pairs = taken.where, values[taken.where]
+            where = taken.where
+            pairs = values[taken.where]
             for message in taken.messages:
                 key = message.key() or b""
                 if key == PROGRESS or key.startswith(PROGRESS + b"."):
@@ -37,7 +45,9 @@ def newest_values(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Parti
                     try:
                         if (value := read_paged(PROGRESS, pairs.get)) is not None:
                             whole[where] = value
-                    except StateRefused as error:  # some of its pages may be further back
+                    except (
+                        StateRefused
+                    ) as error:  # some of its pages may be further back
                         cut[where] = error
         found |= whole
         for where, refusal in cut.items():

@@ -29,11 +29,16 @@ def read_progress(value: bytes) -> ReleaseProgress:
 
 
 def complete_ms(
-    connection: Connection, contributions: str, partition: int, progress: ReleaseProgress
+    connection: Connection,
+    contributions: str,
+    partition: int,
+    progress: ReleaseProgress,
 ) -> int | None:
     """Return the time up to which ticks are complete; None while a source has no watermark."""
     marks = list(progress.watermarks)
-    for record in read_partition(connection, contributions, partition, since=progress.position):
+    for record in read_partition(
+        connection, contributions, partition, since=progress.position
+    ):
         message = decode(record.value() or b"")
         join(marks, message)
         if message.page == message.pages and 0 <= message.source < len(marks):
@@ -73,7 +78,9 @@ def read_newest(
         return _newest(consumer, wanted)
 
 
-def _newest(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, ReleaseProgress]:
+def _newest(
+    consumer: Consumer, wanted: Iterable[Partition]
+) -> dict[Partition, ReleaseProgress]:
     found: dict[Partition, ReleaseProgress] = {}
     for where, value in newest_values(consumer, wanted).items():
         found[where] = read_progress(value)

@@ -68,17 +68,23 @@ def rejected(
     if whole:
         headers += own
     if key is not None and len(key) > REJECT_KEY_BYTES_MAX:
-        key, whole = None, False
+        key = None
+        whole = False
     message = Outgoing(topic, None, key, b"", headers)
-    room = min(VALUE_BYTES, MESSAGE_BYTES - message.nbytes - len(TRUNCATED) - len(b"true"))
+    room = min(
+        VALUE_BYTES, MESSAGE_BYTES - message.nbytes - len(TRUNCATED) - len(b"true")
+    )
     if value is not None and len(value) > room:
-        value, whole = value[:room], False
+        value = value[:room]
+        whole = False
     if not whole:
         headers.append((TRUNCATED, b"true"))
     return message._replace(value=value)
 
 
-def read_reject(headers: Headers, key: bytes | None, value: bytes | None) -> Rejected | None:
+def read_reject(
+    headers: Headers, key: bytes | None, value: bytes | None
+) -> Rejected | None:
     """Return the reject in a record of the rejects topic; None if it is not one."""
     # The record's own headers are prefixed, so no name occurs twice.
     found = {name: content for name, content in headers if content is not None}
@@ -91,7 +97,11 @@ def read_reject(headers: Headers, key: bytes | None, value: bytes | None) -> Rej
             int(found["timestamp"]),
             key,
             value,
-            [(name[len(OWN) :], content) for name, content in headers if name.startswith(OWN)],
+            [
+                (name[len(OWN) :], content)
+                for name, content in headers
+                if name.startswith(OWN)
+            ],
             TRUNCATED in found,
         )
     except (KeyError, ValueError):  # undecodable text is a ValueError

@@ -31,7 +31,9 @@ from workers.runtime.errors import StateRefused
 
 HEADER = "quietcount"
 _NAME = HEADER.encode()
-_NO_TIME, _NO_KEY, _KEY = NO_TIME.to_bytes(8, signed=True), b"\0", bytes((HAS_KEY,))
+_NO_TIME = NO_TIME.to_bytes(8, signed=True)
+_NO_KEY = b"\0"
+_KEY = bytes((HAS_KEY,))
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,7 +69,9 @@ class Origins:
     @property
     def watermark(self) -> int | None:
         """Time up to which ticks may be closed; None while an origin has no watermark."""
-        marks = [origin.watermark for origin in self.all if origin.watermark is not None]
+        marks = [
+            origin.watermark for origin in self.all if origin.watermark is not None
+        ]
         return min(marks) if marks and len(marks) == len(self.all) else None
 
     def take(
@@ -119,7 +123,9 @@ def read_headers(headers: Any) -> tuple[int, bytes | None]:
     """Return earliest time (or NO_TIME) and original key from a Kafka client's headers."""
     if not headers or headers[0][0] != HEADER or len(value := headers[0][1] or b"") < 9:
         return NO_TIME, None
-    return int.from_bytes(value[:8], signed=True), value[9:] if value[8] == HAS_KEY else None
+    return int.from_bytes(value[:8], signed=True), value[9:] if value[
+        8
+    ] == HAS_KEY else None
 
 
 def restore_originals(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
@@ -127,10 +133,14 @@ def restore_originals(records: Records, *, user_is_key: bool) -> tuple[Records, 
 
     A time is NO_TIME where a record counts at its own. With `user_is_key`, no key was replaced.
     """
-    keys, marks = np.full((len(records), 2), -1), np.full(len(records), NO_TIME)
+    keys = np.full((len(records), 2), -1)
+    marks = np.full(len(records), NO_TIME)
     if records.framed:
-        values, name = readonly_contiguous(records.values), np.frombuffer(_NAME, dtype=np.uint8)
+        values = readonly_contiguous(records.values)
+        name = np.frombuffer(_NAME, dtype=np.uint8)
         parse_markers(records.data, values, name, keys, marks)
     if user_is_key:
         return records, marks
-    return replace(records, keys=np.where(records.values[:, :1] < 0, records.keys, keys)), marks
+    return replace(
+        records, keys=np.where(records.values[:, :1] < 0, records.keys, keys)
+    ), marks

@@ -93,7 +93,9 @@ class LabelCache:
         # JSON of each label with an item's opening bracket and a comma; by row, its place there.
         self._text: Bytes = np.zeros(1 << 14, dtype=np.uint8)
         self._begins: Longs = np.zeros(1024, dtype=np.int64)
-        self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)  # at most 6 * 1,024 + 4
+        self._lengths: NDArray[np.int16] = np.zeros(
+            1024, dtype=np.int16
+        )  # at most 6 * 1,024 + 4
         self._end = 0
 
     def add_labels(self, columns: Ledger, rows: Longs) -> None:
@@ -127,23 +129,31 @@ class LabelCache:
         from workers.arrays.words import WORD
 
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
-        begin, self._end = self._end, self._end + int(lengths.sum())
+        begin = self._end
+        self._end = self._end + int(lengths.sum())
         self._text = with_capacity(self._text, self._end + WORD)
         self._text[begin : self._end] = np.frombuffer(b"".join(texts), dtype=np.uint8)
         self._begins[rows] = begin + np.cumsum(lengths) - lengths
         self._lengths[rows] = lengths
 
-    def items(self, columns: Ledger, rows: Longs, counts: Longs, keys: int) -> list[bytes] | None:
+    def items(
+        self, columns: Ledger, rows: Longs, counts: Longs, keys: int
+    ) -> list[bytes] | None:
         """Return sorted JSON items of `rows` and `counts` (n,) by key; None if packing fails."""
         from workers.arrays import text_columns as kernels
         from workers.arrays.words import WORD
 
-        rows, counts = readonly_contiguous(rows), readonly_contiguous(counts)
-        key_of, numbers = readonly_contiguous(columns.keys), np.empty(len(rows), dtype=np.int64)
+        rows = readonly_contiguous(rows)
+        counts = readonly_contiguous(counts)
+        key_of = readonly_contiguous(columns.keys)
+        numbers = np.empty(len(rows), dtype=np.int64)
         shift = kernels.NO_RANK
         while shift == kernels.NO_RANK:
-            ranks, lengths = readonly_contiguous(self.rank), readonly_contiguous(self._lengths)
-            made = kernels.items_as_numbers(rows, counts, key_of, ranks, lengths, keys, numbers)
+            ranks = readonly_contiguous(self.rank)
+            lengths = readonly_contiguous(self._lengths)
+            made = kernels.items_as_numbers(
+                rows, counts, key_of, ranks, lengths, keys, numbers
+            )
             shift, rank_bits, largest, size = made
             if shift == kernels.NO_RANK:
                 self.add_labels(columns, rows)
@@ -151,12 +161,20 @@ class LabelCache:
             return None
         numbers.sort()
         ends = np.empty(keys, dtype=np.int64)
-        out = np.empty(size + kernels.ITEM_BYTES * len(rows) + 2 * keys + WORD, dtype=np.uint8)
-        text, begins = readonly_contiguous(self._text), readonly_contiguous(self._begins)
-        by_rank, numbers = readonly_contiguous(self._by_rank), readonly_contiguous(numbers)
+        out = np.empty(
+            size + kernels.ITEM_BYTES * len(rows) + 2 * keys + WORD, dtype=np.uint8
+        )
+        text = readonly_contiguous(self._text)
+        begins = readonly_contiguous(self._begins)
+        by_rank = readonly_contiguous(self._by_rank)
+        numbers = readonly_contiguous(numbers)
         packing = shift, rank_bits, largest
-        kernels.numbers_as_json(text, begins, lengths, by_rank, numbers, packing, ends, out)
-        return [out[start:end].tobytes() for start, end in pairwise((0, *ends.tolist()))]
+        kernels.numbers_as_json(
+            text, begins, lengths, by_rank, numbers, packing, ends, out
+        )
+        return [
+            out[start:end].tobytes() for start, end in pairwise((0, *ends.tolist()))
+        ]
 
 
 NORMAL_95 = 1.959963984540054
@@ -169,7 +187,8 @@ class Numeric(Frozen):
         self.edges = buckets.edges
         # Decimal places for six significant digits of a bucket's width.
         self._places = tuple(
-            5 - Decimal(high / 2 - low / 2).adjusted() for low, high in pairwise(buckets.edges)
+            5 - Decimal(high / 2 - low / 2).adjusted()
+            for low, high in pairwise(buckets.edges)
         )
 
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
@@ -177,8 +196,12 @@ class Numeric(Frozen):
         found: dict[str, Any] = {"edges": self.edges}
         if self.quantiles:
             counts = dict(items)
-            in_order = np.array([counts[label] for label in self.labels], dtype=np.float64)
-            found["quantiles"] = [self.quantile(in_order, sd, q) for q in self.quantiles]
+            in_order = np.array(
+                [counts[label] for label in self.labels], dtype=np.float64
+            )
+            found["quantiles"] = [
+                self.quantile(in_order, sd, q) for q in self.quantiles
+            ]
         return found
 
     def quantile(self, counts: Floats, sd: float, q: float) -> dict[str, Any]:
@@ -186,7 +209,11 @@ class Numeric(Frozen):
         from workers.arrays import quantiles as kernels
 
         bucket, at, lowest, low_at, highest, high_at = kernels.quantile(
-            readonly_contiguous(counts), float(sd), float(q), NORMAL_95, np.empty(len(self.edges))
+            readonly_contiguous(counts),
+            float(sd),
+            float(q),
+            NORMAL_95,
+            np.empty(len(self.edges)),
         )
         none = {"q": q, "bucket": None, "value": None, "low": None, "high": None}
         if bucket == kernels.OPEN:
@@ -198,15 +225,27 @@ class Numeric(Frozen):
             value = self._at(bucket, at)
             value = value if low is None else max(value, low)
             value = value if high is None else min(value, high)
-        return none | {"bucket": self.labels[bucket], "value": value, "low": low, "high": high}
+        return none | {
+            "bucket": self.labels[bucket],
+            "value": value,
+            "low": low,
+            "high": high,
+        }
 
     def _end(self, bucket: int, fraction: float, edge: float) -> float | None:
         from workers.arrays.quantiles import EDGE
 
-        return edge if bucket == EDGE else self._at(bucket, fraction) if bucket > 0 else None
+        return (
+            edge
+            if bucket == EDGE
+            else self._at(bucket, fraction)
+            if bucket > 0
+            else None
+        )
 
     def _at(self, bucket: int, fraction: float) -> float:
-        low, high = self.edges[bucket - 1], self.edges[bucket]
+        low = self.edges[bucket - 1]
+        high = self.edges[bucket]
         found = low * (1 - fraction) + high * fraction
         return min(max(round(found, self._places[bucket - 1]), low), high) or 0.0
 
@@ -219,17 +258,23 @@ class Means(Frozen):
     """Sums and means of a histogram's items, from released numbers alone."""
 
     def __init__(self, of: Sum) -> None:
-        self._of, self.steps = of, of.steps
+        self._of = of
+        self.steps = of.steps
         # The sum is (n * _twice_middle + D * _step) / (2 * _unit), in whole numbers.
-        self._unit = math.lcm(*(Fraction(end).denominator for end in (of.from_, of.to, of.step)))
-        self._twice_middle, self._step = int(2 * of.middle * self._unit), int(of.step * self._unit)
-        self._middle, self._half = float(of.middle), float(Fraction(of.step) / 2)
+        self._unit = math.lcm(
+            *(Fraction(end).denominator for end in (of.from_, of.to, of.step))
+        )
+        self._twice_middle = int(2 * of.middle * self._unit)
+        self._step = int(of.step * self._unit)
+        self._middle = float(of.middle)
+        self._half = float(Fraction(of.step) / 2)
         self._ends = float(of.from_), float(of.to)
         self._scale = 10.0 ** (MEAN_DIGITS - of.step.adjusted())
 
     def sd(self, sd: float, of_sums: float) -> float:
         """Return the sd of a published sum, with that of a count and of a centred sum."""
-        of_count, of_sum = self._middle * sd, self._half * of_sums
+        of_count = self._middle * sd
+        of_sum = self._half * of_sums
         return math.sqrt(of_count * of_count + of_sum * of_sum)
 
     def centred_sd(self, sd: float, of_sum: float) -> float:
@@ -254,7 +299,9 @@ class Means(Frozen):
     @staticmethod
     def _listed(*columns: Floats) -> list[list[float | None]]:
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [[n, None if math.isnan(mean) else mean, *ends] for n, mean, *ends in rows]
+        return [
+            [n, None if math.isnan(mean) else mean, *ends] for n, mean, *ends in rows
+        ]
 
     def changed_rows(
         self, counts: Floats, sums: Floats, errors: Sequence[tuple[float, float]]
@@ -277,7 +324,8 @@ class Means(Frozen):
 
     def sums(self, counts: Longs, centred: Longs) -> Floats:
         """Return the sums (m,), each rounded once from whole numbers of any size."""
-        pairs, double = zip(counts.tolist(), centred.tolist(), strict=True), 2 * self._unit
+        pairs = zip(counts.tolist(), centred.tolist(), strict=True)
+        double = 2 * self._unit
         found = [(n * self._twice_middle + d * self._step) / double for n, d in pairs]
         return np.array(found, dtype=np.float64)
 
@@ -295,15 +343,21 @@ class Means(Frozen):
         self, counts: Longs | Floats, centred: Longs | Floats, sd: float, of_sums: float
     ) -> tuple[Floats, Floats, Floats]:
         """Return the means, NaN where there is none, and the ends of their 95 % intervals."""
-        n, d, most = counts.astype(np.float64), centred.astype(np.float64), float(self.steps)
+        n = counts.astype(np.float64)
+        d = centred.astype(np.float64)
+        most = float(self.steps)
         z2 = NORMAL_95 * NORMAL_95
         a = n * n - z2 * sd * sd
         known = (n > 0) & (a > 0)
         # Nothing is computed for the others, which have no mean: it might overflow.
-        n, d, a = n[known], d[known], a[known]
+        n = n[known]
+        d = d[known]
+        a = a[known]
         # a theta^2 - 2 n D theta + c = 0; the root is above 0 where a is.
         root = NORMAL_95 * np.sqrt(a * of_sums * of_sums + sd * sd * d * d)
-        theta, low, high = (np.full(len(known), value) for value in (np.nan, -most, most))
+        theta, low, high = (
+            np.full(len(known), value) for value in (np.nan, -most, most)
+        )
         theta[known] = np.clip(d / n, -most, most)
         low[known] = np.clip((n * d - root) / a, -most, most)
         high[known] = np.clip((n * d + root) / a, -most, most)
@@ -335,7 +389,9 @@ class Windows:
     """A histogram's windows, for one thread; TypeError if its counts cannot be subtracted."""
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
-        self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)
+        self._ticks = tuple(
+            (length, length // config.tick_ms) for length in config.windows
+        )
         self._sd: Callable[[int, int], float] | None = None
         # A backtest's mechanism wraps another one: test for the attribute, not the type.
         self._totals: Counter | None = getattr(mechanism, "of_totals", None)
@@ -380,7 +436,10 @@ def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
     if name == "answers":
         atoms = list(_atoms(fields[name]))
         # A continued answer repeats its query: reserve room for the longest.
-        room -= max((len(orjson.dumps(_empty(answer))) + 1 for answer in fields[name]), default=0)
+        room -= max(
+            (len(orjson.dumps(_empty(answer))) + 1 for answer in fields[name]),
+            default=0,
+        )
     else:
         atoms = [(element, len(orjson.dumps(element)) + 1) for element in fields[name]]
     beside = {other: fields[other] for other in LISTED_BESIDE if other in fields}
@@ -407,7 +466,9 @@ def join_pages(pages: Sequence[Fields]) -> dict[str, Any]:
 
 def join_parts(parts: Sequence[Fields]) -> dict[str, Any]:
     """Return a tick's snapshot from all its parts, as if its stream key were not split."""
-    whole = {name: value for name, value in parts[0].items() if name not in ("part", "parts")}
+    whole = {
+        name: value for name, value in parts[0].items() if name not in ("part", "parts")
+    }
     items = [item for part in parts for item in part["items"]]
     order = sorted(range(len(items)), key=lambda at: (-items[at][1], items[at][0]))
     for name in ("items", *LISTED_BESIDE):
@@ -418,7 +479,9 @@ def join_parts(parts: Sequence[Fields]) -> dict[str, Any]:
 
 
 def _empty(answer: Fields) -> dict[str, Any]:
-    return {**answer, "value": []} if isinstance(answer["value"], list) else dict(answer)
+    return (
+        {**answer, "value": []} if isinstance(answer["value"], list) else dict(answer)
+    )
 
 
 def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
@@ -440,7 +503,9 @@ def _merged(answers: Sequence[Fields]) -> list[dict[str, Any]]:
             found[-1]["value"] += answer["value"]
         else:
             value = answer["value"]
-            found.append({**answer, "value": list(value) if isinstance(value, list) else value})
+            found.append(
+                {**answer, "value": list(value) if isinstance(value, list) else value}
+            )
     return found
 
 
@@ -485,8 +550,11 @@ def snapshots(
 
     `part_of` returns which part, from 0, of a key's items these are.
     """
-    release, frame = tick.release, _Frame(tick, part_of, max_bytes)
-    edges: dict[str, Any] = {} if tick.numeric is None else {"edges": tick.numeric.edges}
+    release = tick.release
+    frame = _Frame(tick, part_of, max_bytes)
+    edges: dict[str, Any] = (
+        {} if tick.numeric is None else {"edges": tick.numeric.edges}
+    )
     if isinstance(release, Answers):
         for index, key in enumerate(keys):
             yield from frame.pages(key, {**release.of_key[index], **edges})
@@ -518,32 +586,43 @@ def _total(release: Release | Items, key: int) -> dict[str, Any]:
     totals = release.totals if isinstance(release, Release) else None
     if totals is None:
         return {}
-    return {"all_items": {"count": int(totals.values[key]), "sd": round(totals.sd, SD_DIGITS)}}
+    return {
+        "all_items": {
+            "count": int(totals.values[key]),
+            "sd": round(totals.sd, SD_DIGITS),
+        }
+    }
 
 
-def _items(tick: ReleasedTick, ledger: Ledger, keys: int, labels: LabelCache) -> list[Fields]:
+def _items(
+    tick: ReleasedTick, ledger: Ledger, keys: int, labels: LabelCache
+) -> list[Fields]:
     """Return the items of every stream key, with their sums if there are any."""
-    release, means = tick.release, tick.means
+    release = tick.release
+    means = tick.means
     assert not isinstance(release, Answers), "looked at before"
     if isinstance(release, Release):
         labels.add_labels(ledger, release.rows)
-        key_of, names, ranks = ledger.keys[release.rows], labels.names, labels.rank[release.rows]
+        key_of = ledger.keys[release.rows]
+        names = labels.names
+        ranks = labels.rank[release.rows]
     else:
         texts = [text.decode() for text in release.labels]
-        key_of, names = release.keys, sorted(set(texts))
+        key_of = release.keys
+        names = sorted(set(texts))
         rank_of = {name: rank for rank, name in enumerate(names)}
         ranks = np.array([rank_of[text] for text in texts], dtype=np.int64)
     order = np.lexsort((ranks, -release.counts, key_of))
     counts = release.counts[order].tolist()
-    items = [(names[rank], n) for rank, n in zip(ranks[order].tolist(), counts, strict=True)]
+    items = [
+        (names[rank], n) for rank, n in zip(ranks[order].tolist(), counts, strict=True)
+    ]
     starts = np.searchsorted(key_of[order], np.arange(keys + 1)).tolist()
     if means is None or not isinstance(release, Release) or release.sums is None:
         return [{"items": items[start:stop]} for start, stop in pairwise(starts)]
     sds = release.sd, release.sums.sd
-    sums, head = (
-        means.rows(release.counts[order], release.sums.values[order], *sds),
-        means.head(*sds),
-    )
+    sums = means.rows(release.counts[order], release.sums.values[order], *sds)
+    head = means.head(*sds)
     return [
         {"items": items[start:stop], "sums": sums[start:stop], "sum": head}
         for start, stop in pairwise(starts)
@@ -551,15 +630,29 @@ def _items(tick: ReleasedTick, ledger: Ledger, keys: int, labels: LabelCache) ->
 
 
 class _Frame:
-    def __init__(self, tick: ReleasedTick, part_of: Callable[[str], int], max_bytes: int) -> None:
-        self._parts, self._part_of, self._max_bytes = tick.parts, part_of, max_bytes
-        sd, promise = tick.release.sd, tick.guarantee
-        threshold = None if isinstance(tick.release, Answers) else tick.release.threshold
+    def __init__(
+        self, tick: ReleasedTick, part_of: Callable[[str], int], max_bytes: int
+    ) -> None:
+        self._parts = tick.parts
+        self._part_of = part_of
+        self._max_bytes = max_bytes
+        sd = tick.release.sd
+        promise = tick.guarantee
+        threshold = (
+            None if isinstance(tick.release, Answers) else tick.release.threshold
+        )
         self._before_key = _members({"histogram": tick.histogram}) + b',"key":'
         self._behind_key = b"," + _members(
-            {"epoch": tick.epoch, "tick": tick.tick, "start": tick.start_ms, "end": tick.end_ms}
+            {
+                "epoch": tick.epoch,
+                "tick": tick.tick,
+                "start": tick.start_ms,
+                "end": tick.end_ms,
+            }
         )
-        guarantee = {name: getattr(promise, name) for name in ("unit", "rho", "epsilon", "delta")}
+        guarantee = {
+            name: getattr(promise, name) for name in ("unit", "rho", "epsilon", "delta")
+        }
         self._behind_fields = b"," + _members(
             {
                 "sd": None if sd is None else round(sd, 4),

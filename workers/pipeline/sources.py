@@ -113,11 +113,16 @@ class Sources(msgspec.Struct, frozen=True):
         return next((place for place in self if place.log == (topic, partition)), None)
 
     def grown(
-        self, now: Sequence[SourceTopic], watermark: int | None, users_from: int | None = None
+        self,
+        now: Sequence[SourceTopic],
+        watermark: int | None,
+        users_from: int | None = None,
     ) -> tuple[Joined, ...]:
         """Return the growth so far and that to the partitions of `now`."""
         counted = {topic.name: topic.partitions for topic in self.topics}
-        more = (one for one in now if one.partitions > counted.get(one.name, one.partitions))
+        more = (
+            one for one in now if one.partitions > counted.get(one.name, one.partitions)
+        )
         new = (Joined(one.name, one.partitions, watermark, users_from) for one in more)
         return *self.joined, *new
 
@@ -160,7 +165,8 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
 
     def __post_init__(self) -> None:
         if any(later <= at for (_, at), (_, later) in pairwise(self.grown)) or any(
-            number <= before or number % before for before, number in pairwise(self.numbers)
+            number <= before or number % before
+            for before, number in pairwise(self.numbers)
         ):
             raise ValueError(
                 f"owners = {self.numbers}: each a multiple of the one before, and later"
@@ -182,7 +188,8 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
     def at(self, end_ms: int) -> int:
         """Return how many there are in a tick that ends then."""
         return max(
-            [number for number, from_ms in self.grown if end_ms > from_ms], default=self.first
+            [number for number, from_ms in self.grown if end_ms > from_ms],
+            default=self.first,
         )
 
 
@@ -232,7 +239,8 @@ def epochs_of_users(lanes: Iterable[Lane]) -> list[TickGrid]:
 
 def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
     """Return the first time after `after_ms` at which epochs of all grids begin; None: never."""
-    at, step = after_ms + 1, 1
+    at = after_ms + 1
+    step = 1
     for grid in grids:
         if grid.horizon is None:
             return None
@@ -243,7 +251,10 @@ def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
             return None
         # `at` moves in steps, which keeps the epochs of earlier grids.
         at += step * (
-            behind // common * pow(step // common, -1, epoch_ms // common) % (epoch_ms // common)
+            behind
+            // common
+            * pow(step // common, -1, epoch_ms // common)
+            % (epoch_ms // common)
         )
         step = step // common * epoch_ms
     return at
@@ -264,7 +275,9 @@ def refuse_other_set(now: Sequence[SourceTopic], then: Sequence[SourceTopic]) ->
             f"topics takes {_NEW_NAME}"
         )
     for topic in now:
-        refuse_other_topic(topic, of_then[topic.name].partitions, of_then[topic.name].id)
+        refuse_other_topic(
+            topic, of_then[topic.name].partitions, of_then[topic.name].id
+        )
 
 
 def refuse_other_count(topic: str, now: int, then: int) -> None:

@@ -39,7 +39,8 @@ class Tally:
     """Counts by stream key and label of one tick. Sensitive."""
 
     def __init__(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
-        self.key_names, self.label_names = key_names, label_names
+        self.key_names = key_names
+        self.label_names = label_names
         self._table = kernels.Table(
             secret=np.uint64(int.from_bytes(secrets.token_bytes(8))),
             bits=_HASHED,
@@ -57,7 +58,12 @@ class Tally:
         return self._used
 
     def add(
-        self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int, max_count: int
+        self,
+        columns: EventColumns,
+        events: Longs,
+        amounts: Longs,
+        max_items: int,
+        max_count: int,
     ) -> None:
         """Add bounded counts of one tick's `events` (k,) that the view includes.
 
@@ -67,10 +73,15 @@ class Tally:
         parts = seen, columns.keys, columns.ends, columns.labels, amounts
         batch = kernels.LabeledEvents(*map(readonly_contiguous, parts))
         # At most one row for every event's key and each of its labels, and for every possible pair.
-        rows = self._used + len(events) + min(len(columns.labels), len(events) * max_items)
+        rows = (
+            self._used + len(events) + min(len(columns.labels), len(events) * max_items)
+        )
         self._make_room(min(rows, len(self.key_names) * (len(self.label_names) + 1)))
-        events, table = readonly_contiguous(events), self._table
-        self._used = kernels.count_events(events, batch, max_items, max_count, table, self._used)
+        events = readonly_contiguous(events)
+        table = self._table
+        self._used = kernels.count_events(
+            events, batch, max_items, max_count, table, self._used
+        )
 
     def write(
         self, owner_of: Codes, owners: int, out: kernels.LabelRows
@@ -83,14 +94,22 @@ class Tally:
             The stream keys in that order, those without rows included; where the keys of each
             owner partition begin, and their number; where each key's rows begin, (keys + 1,).
         """
-        met, bounds, starts = kernels.group_by_owner(self._table, self._used, owner_of, owners, out)
-        return [self.key_names.name(code) for code in met.tolist()], bounds.tolist(), starts
+        met, bounds, starts = kernels.group_by_owner(
+            self._table, self._used, owner_of, owners, out
+        )
+        return (
+            [self.key_names.name(code) for code in met.tolist()],
+            bounds.tolist(),
+            starts,
+        )
 
     def _make_room(self, rows: int) -> None:
         secret, bits, slots, has_row, pairs, counts = self._table
-        keys, labels = len(self.key_names), len(self.label_names)
+        keys = len(self.key_names)
+        labels = len(self.label_names)
         if rows > len(pairs):
-            pairs, counts = with_capacity(pairs, rows), with_capacity(counts, rows)
+            pairs = with_capacity(pairs, rows)
+            counts = with_capacity(counts, rows)
         has_row = with_capacity(has_row, keys)
         self._table = kernels.Table(secret, bits, slots, has_row, pairs, counts)
         if bits != _HASHED and labels <= 1 << bits and keys << bits <= len(slots):
@@ -98,12 +117,16 @@ class Tally:
         per_key = (labels - 1).bit_length() if labels else 0
         if keys << per_key <= _SLOTS_A_ROW * rows:
             # One slot per possible pair takes no more room than the hash table, and needs no hash.
-            bits, size = per_key, keys << per_key
+            bits = per_key
+            size = keys << per_key
         elif bits != _HASHED or 2 * rows > len(slots):
-            bits, size = _HASHED, 1 << (2 * rows - 1).bit_length()
+            bits = _HASHED
+            size = 1 << (2 * rows - 1).bit_length()
         else:
             return
-        self._table = self._table._replace(bits=bits, slots=np.full(size, -1, dtype=np.int32))
+        self._table = self._table._replace(
+            bits=bits, slots=np.full(size, -1, dtype=np.int32)
+        )
         kernels.fill_slots(self._table, self._used)
 
 
@@ -127,7 +150,12 @@ class Tallies:
         return sum(len(tally) for tallies in self._open.values() for tally in tallies)
 
     def add(
-        self, columns: EventColumns, lane: Lane, tick: int, events: Longs, amounts: Longs
+        self,
+        columns: EventColumns,
+        lane: Lane,
+        tick: int,
+        events: Longs,
+        amounts: Longs,
     ) -> None:
         tallies = self._open.setdefault((lane, tick), [])
         # Codes are valid only with their own vocabularies.
@@ -141,7 +169,8 @@ class Tallies:
             del self._open[lane, tick]
 
     def take(self) -> list[Counted]:
-        taken, self._open = self._open, {}
+        taken = self._open
+        self._open = {}
         return [(*at, tally) for at, tallies in taken.items() for tally in tallies]
 
 
@@ -155,34 +184,46 @@ class ContributionBuilder:
 
     def build(self, counted: Sequence[Counted], owners: Owners) -> list[list[Rows]]:
         """Return rows by owner partition, in tally order."""
-        found = [each for group in _group(counted) for each in self._rows(counted, group, owners)]
+        found = [
+            each
+            for group in _group(counted)
+            for each in self._rows(counted, group, owners)
+        ]
         shares: list[list[Rows]] = [[] for _ in range(owners.number)]
         for _, owner, rows in sorted(found, key=itemgetter(0)):
             shares[owner].append(rows)
         # Forget vocabularies that have been replaced.
         used = {tally.key_names for _, _, tally in counted}
-        self._owner_of = {at: known for at, known in self._owner_of.items() if at[0] in used}
+        self._owner_of = {
+            at: known for at, known in self._owner_of.items() if at[0] in used
+        }
         return shares
 
     def _rows(
         self, counted: Sequence[Counted], group: Sequence[int], owners: Owners
     ) -> Iterator[tuple[int, int, Rows]]:
         first_lane, _, first = counted[group[0]]
-        key_names, label_names = first.key_names, first.label_names
+        key_names = first.key_names
+        label_names = first.label_names
         room = sum(len(counted[place][2]) for place in group)
         labels, counts = np.empty((2, room), dtype=np.int64)
         out = kernels.LabelRows(np.empty(room, dtype=np.uint64), labels, counts)
-        used, of_keys = 0, []
+        used = 0
+        of_keys = []
         for place in group:
             lane, tick, tally = counted[place]
             number = owners.at(lane.end_ms(tick))
-            rest = kernels.LabelRows(out.pairs[used:], out.labels[used:], out.counts[used:])
+            rest = kernels.LabelRows(
+                out.pairs[used:], out.labels[used:], out.counts[used:]
+            )
             of_key = self._owners(key_names, number)
             names, bounds, starts = tally.write(of_key, number, rest)
             of_keys.append((place, number, names, bounds, starts + used))
             used += int(starts[-1])
         texts = label_names.texts(out.labels[:used])
-        tags = self._tags.of(first_lane.view, key_names, label_names).of(out.pairs[:used], texts)
+        tags = self._tags.of(first_lane.view, key_names, label_names).of(
+            out.pairs[:used], texts
+        )
         for place, number, names, bounds, starts in of_keys:
             lane, tick, _ = counted[place]
             for owner, (start, stop) in enumerate(pairwise(bounds)):
@@ -207,7 +248,10 @@ class ContributionBuilder:
         known = self._owner_of.get((names, owners))
         if known is None or len(known) < len(names):
             known = np.empty(0, dtype=np.int32) if known is None else known
-            more = [owner_of(names.name(code), owners) for code in range(len(known), len(names))]
+            more = [
+                owner_of(names.name(code), owners)
+                for code in range(len(known), len(names))
+            ]
             known = np.concatenate([known, np.array(more, dtype=np.int32)])
             self._owner_of[names, owners] = known
         return known
@@ -229,10 +273,16 @@ def _group(counted: Sequence[Counted]) -> Iterator[list[int]]:
 def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run]]:
     """Return each event's tick (n,), 0 before tick 1; and the ticks from 1 with their events."""
     n = len(times)
-    ticks, begins = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    own, counts_at = readonly_contiguous(times), readonly_contiguous(effective)
-    found, ascending = kernels.ticks_of(own, counts_at, lane.start_ms, lane.tick_ms, ticks, begins)
-    begins, order, ordered = begins[:found], np.arange(n), ticks
+    ticks = np.empty(n, dtype=np.int64)
+    begins = np.empty(n, dtype=np.int64)
+    own = readonly_contiguous(times)
+    counts_at = readonly_contiguous(effective)
+    found, ascending = kernels.ticks_of(
+        own, counts_at, lane.start_ms, lane.tick_ms, ticks, begins
+    )
+    begins = begins[:found]
+    order = np.arange(n)
+    ordered = ticks
     if not ascending:
         order = np.argsort(ticks, kind="stable")
         ordered = ticks[order]

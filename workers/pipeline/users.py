@@ -44,7 +44,10 @@ from workers.runtime.sizes import VALUE_BYTES, Change
 # Odd constants of MurmurHash3's and SplitMix64's finalizers.
 _FIRST = np.uint64(0xFF51AFD7ED558CCD)
 _SECOND = np.uint64(0xBF58476D1CE4E5B9)
-_1, _29, _32, _127 = np.uint64(1), np.uint64(29), np.uint64(32), np.uint64(127)
+_1 = np.uint64(1)
+_29 = np.uint64(29)
+_32 = np.uint64(32)
+_127 = np.uint64(127)
 # Events per block: the memory that their guesses touch fits in a core's own cache.
 BLOCK_EVENTS = 256
 
@@ -102,7 +105,9 @@ def user_slot(
     """Return the slot of the user with this digest, or the free slot for it."""
     mask = len(slots) - 1
     at = np.int64(spread(first, second, seed) >> _32) & mask
-    while slots[at] >= 0 and (digests[slots[at], 0] != first or digests[slots[at], 1] != second):
+    while slots[at] >= 0 and (
+        digests[slots[at], 0] != first or digests[slots[at], 1] != second
+    ):
         at = (at + 1) & mask
     return int(at)
 
@@ -117,7 +122,8 @@ def pair_slot(
     owner: int,
     pair: np.uint64,
 ) -> int:
-    mask, own = len(slots) - 1, mark(hashed)
+    mask = len(slots) - 1
+    own = mark(hashed)
     at = np.int64(hashed >> _32) & mask
     # Marks are contiguous, so entries of other pairs, scattered in memory, are rarely read.
     while marks[at] and (
@@ -128,11 +134,19 @@ def pair_slot(
 
 
 @kernel
-def number_users(table: Table, at: int, events: Longs, batch: Batch, owners: Codes) -> int:
+def number_users(
+    table: Table, at: int, events: Longs, batch: Batch, owners: Codes
+) -> int:
     """Number users of `events[at:]` in `owners` (n,) until the table is full; return the end."""
     # Unpacked: passing the table counts a reference to each array, which tripled an event's cost.
-    slots, digests, used, sizes = table.user_slots, table.digests, table.used, table.sizes
-    users, number, seed, mask = batch.users, batch.number, table.seed[0], len(table.user_slots) - 1
+    slots = table.user_slots
+    digests = table.digests
+    used = table.used
+    sizes = table.sizes
+    users = batch.users
+    number = batch.number
+    seed = table.seed[0]
+    mask = len(table.user_slots) - 1
     for start in range(at, len(events), BLOCK_EVENTS):
         block = events[start : start + BLOCK_EVENTS]
         # Guess the number in each user's first slot; -1: new, or in a later slot.
@@ -141,7 +155,10 @@ def number_users(table: Table, at: int, events: Longs, batch: Batch, owners: Cod
             owners[event] = slots[np.int64(hashed >> _32) & mask]
         for event in block:
             guess = max(owners[event], 0)
-            if digests[guess, 0] != users[event, 0] or digests[guess, 1] != users[event, 1]:
+            if (
+                digests[guess, 0] != users[event, 0]
+                or digests[guess, 1] != users[event, 1]
+            ):
                 owners[event] = -1
         for i in range(len(block)):
             event = block[i]
@@ -175,10 +192,20 @@ def count_pairs(
 
     `bounds` are the maximum pairs per user and count per pair; `numbers` (m,) is scratch.
     """
-    used, slots, marks, sizes = table.used, table.pair_slots, table.pair_marks, table.sizes
-    of_pair, digests, counts, seed = table.owners, table.pairs, table.counts, table.seed[0]
-    first, number, pairs, amounts = batch.first, batch.number, batch.pairs, batch.amounts
-    (most, max_count), mask = bounds, len(slots) - 1
+    used = table.used
+    slots = table.pair_slots
+    marks = table.pair_marks
+    sizes = table.sizes
+    of_pair = table.owners
+    digests = table.pairs
+    counts = table.counts
+    seed = table.seed[0]
+    first = batch.first
+    number = batch.number
+    pairs = batch.pairs
+    amounts = batch.amounts
+    (most, max_count) = bounds
+    mask = len(slots) - 1
     for start in range(at, len(events), BLOCK_EVENTS):
         block = events[start : start + BLOCK_EVENTS]
         for event in block:
@@ -204,7 +231,9 @@ def count_pairs(
                 pair = numbers[row]
                 if pair < 0:
                     hashed = spread(pairs[row], np.uint64(owner), seed)
-                    slot = pair_slot(slots, marks, of_pair, digests, hashed, owner, pairs[row])
+                    slot = pair_slot(
+                        slots, marks, of_pair, digests, hashed, owner, pairs[row]
+                    )
                     pair = slots[slot] if marks[slot] else -1
                 if pair >= 0:
                     if max_count > 1:
@@ -228,7 +257,9 @@ def count_pairs(
 def index_users(slots: Codes, digests: Words, seed: np.uint64, size: int) -> None:
     mask = len(slots) - 1
     for number in range(size):
-        at = np.int64(spread(digests[number, 0], digests[number, 1], seed) >> _32) & mask
+        at = (
+            np.int64(spread(digests[number, 0], digests[number, 1], seed) >> _32) & mask
+        )
         while slots[at] >= 0:
             at = (at + 1) & mask
         slots[at] = number
@@ -251,7 +282,10 @@ def index_pairs(
 @kernel_with_arrays
 def entries(events: Longs, batch: Batch, counted: Longs) -> tuple[Words, Words, Longs]:
     """Return the counted rows as columns: user (k, 2), pair (k,) and amount (k,)."""
-    users, first, number, pairs = batch.users, batch.first, batch.number, batch.pairs
+    users = batch.users
+    first = batch.first
+    number = batch.number
+    pairs = batch.pairs
     size = 0
     for event in events:
         for row in range(first[event], first[event] + number[event]):
@@ -290,7 +324,8 @@ class UserEpoch:
     """Table of one (lane, epoch), and its entries not yet stored. Sensitive."""
 
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
-        self._most, self._max_count = lane.max_items_per_user or 0, lane.max_count
+        self._most = lane.max_items_per_user or 0
+        self._max_count = lane.max_count
         self._keeps = keeps
         self._table = _new_table(self._max_count)
         self._new: list[Rows] = []
@@ -309,15 +344,22 @@ class UserEpoch:
                 self.rows += len(columns[1])
 
     def _take(self, events: Longs, batch: Batch, counted: Longs) -> None:
-        users, pairs = readonly_contiguous(batch.users), readonly_contiguous(batch.pairs)
+        users = readonly_contiguous(batch.users)
+        pairs = readonly_contiguous(batch.pairs)
         batch = batch._replace(users=users, pairs=pairs)
-        owners, numbers = np.empty(len(users), dtype=np.int32), np.empty(len(pairs), dtype=np.int32)
-        done, bounds = 0, (self._most, self._max_count)
-        while (done := number_users(self._table, done, events, batch, owners)) < len(events):
+        owners = np.empty(len(users), dtype=np.int32)
+        numbers = np.empty(len(pairs), dtype=np.int32)
+        done = 0
+        bounds = (self._most, self._max_count)
+        while (done := number_users(self._table, done, events, batch, owners)) < len(
+            events
+        ):
             self._table = _grow_users(self._table)
         done = 0
         while True:
-            done = count_pairs(self._table, bounds, done, events, batch, owners, numbers, counted)
+            done = count_pairs(
+                self._table, bounds, done, events, batch, owners, numbers, counted
+            )
             if done == len(events):
                 return
             self._table = _grow_pairs(self._table, int(batch.number[events[done]]))
@@ -325,7 +367,8 @@ class UserEpoch:
     def changes(self, name: bytes) -> list[Change]:
         if not self.rows:
             return []
-        rows, sequence = np.concatenate([self._tail, *self._new]), self._sequence
+        rows = np.concatenate([self._tail, *self._new])
+        sequence = self._sequence
         made: list[Change] = []
         for start in range(0, len(rows), BLOCK_ROWS):
             part = rows[start : start + BLOCK_ROWS]
@@ -333,27 +376,37 @@ class UserEpoch:
             block = b"".join((VERSION, len(part).to_bytes(4), *columns))
             made.append((name + sequence.to_bytes(8), block))
             if len(part) >= TAIL_ROWS:
-                sequence, part = sequence + 1, _NO_ROWS
+                sequence = sequence + 1
+                part = _NO_ROWS
         self._written = sequence, part.copy()  # a slice would keep all rows in memory
         return made
 
     def committed(self) -> None:
         if self._written is not None:
             self._sequence, self._tail = self._written
-        self._written, self._new, self.rows = None, [], 0
+        self._written = None
+        self._new = []
+        self.rows = 0
 
     def read_blocks(self, stored: Iterable[tuple[bytes, bytes]]) -> None:
         for name, value in stored:
             users, pairs, added = _decode(value)
-            events, counted = np.arange(len(pairs)), np.zeros(len(pairs), dtype=np.int64)
-            self._take(events, Batch(users, events, np.ones_like(events), pairs, added), counted)
+            events = np.arange(len(pairs))
+            counted = np.zeros(len(pairs), dtype=np.int64)
+            self._take(
+                events,
+                Batch(users, events, np.ones_like(events), pairs, added),
+                counted,
+            )
             if not np.array_equal(counted, added):
                 raise StateRefused(
                     "stored pairs of users are more than their settings allow: the state was changed"
                 )
-            self._sequence, self._tail = int.from_bytes(name[-8:]), _rows_of(users, pairs, added)
+            self._sequence = int.from_bytes(name[-8:])
+            self._tail = _rows_of(users, pairs, added)
             if len(pairs) >= TAIL_ROWS:
-                self._sequence, self._tail = self._sequence + 1, _NO_ROWS
+                self._sequence = self._sequence + 1
+                self._tail = _NO_ROWS
 
 
 def _new_table(max_count: int) -> Table:
@@ -380,7 +433,9 @@ def _grow_users(table: Table) -> Table:
     table.used.resize(room, refcheck=False)
     size = _slots_for(room, len(table.user_slots))
     if size > len(table.user_slots):
-        table = table._replace(user_slots=np.empty(0, np.int32))  # freed before more is allocated
+        table = table._replace(
+            user_slots=np.empty(0, np.int32)
+        )  # freed before more is allocated
         table = table._replace(user_slots=np.full(size, -1, dtype=np.int32))
         index_users(table.user_slots, table.digests, table.seed[0], users)
     return table
@@ -395,9 +450,12 @@ def _grow_pairs(table: Table, rows: int) -> Table:
         table.counts.resize(room, refcheck=False)
     size = _slots_for(room, len(table.pair_slots))
     if size > len(table.pair_slots):
-        table = table._replace(pair_slots=np.empty(0, np.int32), pair_marks=np.empty(0, np.uint8))
+        table = table._replace(
+            pair_slots=np.empty(0, np.int32), pair_marks=np.empty(0, np.uint8)
+        )
         # Marks record which slots are free.
-        slots, marks = np.empty(size, dtype=np.int32), np.zeros(size, dtype=np.uint8)
+        slots = np.empty(size, dtype=np.int32)
+        marks = np.zeros(size, dtype=np.uint8)
         table = table._replace(pair_slots=slots, pair_marks=marks)
         index_pairs(slots, marks, table.owners, table.pairs, table.seed[0], pairs)
     return table
@@ -413,13 +471,17 @@ def _slots_for(room: int, slots: int) -> int:
 def _room(used: int, more: int) -> int:
     room = max(used + more, int(used * _GROWTH))
     if room > _ROWS_MAX:
-        raise MemoryError(f"{used:,} users or pairs in one epoch: at most {_ROWS_MAX:,}")
+        raise MemoryError(
+            f"{used:,} users or pairs in one epoch: at most {_ROWS_MAX:,}"
+        )
     return room
 
 
 def _rows_of(users: Words, pairs: Words, added: Longs) -> Rows:
     rows = np.empty(len(pairs), dtype=_ROW)
-    rows["user"], rows["pair"], rows["added"] = users, pairs, added
+    rows["user"] = users
+    rows["pair"] = pairs
+    rows["added"] = added
     return rows
 
 
@@ -453,7 +515,9 @@ class StoredPairs(Protocol):
 class Users:
     """Per-user counts of one source partition. Sensitive."""
 
-    def __init__(self, lanes: Iterable[Lane], stored: StoredPairs | None = None) -> None:
+    def __init__(
+        self, lanes: Iterable[Lane], stored: StoredPairs | None = None
+    ) -> None:
         """Ignore lanes without a user bound. Without `stored`, everything stays in memory."""
         bounded = [lane for lane in lanes if lane.max_items_per_user is not None]
         self._digests = {lane: _lane_digest(lane) for lane in bounded}
@@ -482,7 +546,11 @@ class Users:
     def changes(self) -> list[Change]:
         """Return entries new since the last commit, for the transaction of its contributions."""
         epochs = self._epochs.items()
-        return [change for at, epoch in epochs for change in epoch.changes(self._prefix(*at))]
+        return [
+            change
+            for at, epoch in epochs
+            for change in epoch.changes(self._prefix(*at))
+        ]
 
     def expired(self, watermark_ms: int) -> list[Change]:
         """Return deletions of stored expired epochs, in which nothing can count again."""
@@ -492,8 +560,11 @@ class Users:
         size = 0
         for lane, digest in self._digests.items():
             prefix = PREFIX + digest
-            first_kept, most = prefix + _oldest(lane, watermark_ms).to_bytes(8), DELETIONS_MAX
-            for name, value in islice(self._stored.items(prefix), most - len(deletions)):
+            first_kept = prefix + _oldest(lane, watermark_ms).to_bytes(8)
+            most = DELETIONS_MAX
+            for name, value in islice(
+                self._stored.items(prefix), most - len(deletions)
+            ):
                 if name >= first_kept or size >= DELETED_BYTES_MAX:
                     break
                 size += len(value)
@@ -535,6 +606,8 @@ def _oldest(lane: Lane, watermark_ms: int) -> int:
 
 def _lane_digest(lane: Lane) -> bytes:
     # Without newer fields that have their defaults, to keep existing names.
-    least = len(lane) if lane.split > 1 else len(lane) - 1 if lane.view else len(lane) - 2
+    least = (
+        len(lane) if lane.split > 1 else len(lane) - 1 if lane.view else len(lane) - 2
+    )
     text = repr(tuple(lane)[:least]).encode()
     return blake2b(text, digest_size=8, person=b"qc-lane").digest()

@@ -41,7 +41,10 @@ def commit_gap_s(lanes: Sequence[Lane]) -> float:
 
 
 def is_behind(watermark: int | None, grace_ms: int) -> bool:
-    return watermark is None or time.time_ns() // 1_000_000 - grace_ms - watermark > _BEHIND_MS
+    return (
+        watermark is None
+        or time.time_ns() // 1_000_000 - grace_ms - watermark > _BEHIND_MS
+    )
 
 
 logger = logging.getLogger(__name__)
@@ -63,7 +66,8 @@ def late_events(times: Longs, effective: Longs, lane: Lane) -> Longs:
     """
     # Few events are behind the watermark: only these need a division.
     moved = np.flatnonzero(effective > times)
-    own, counted = times[moved] - lane.start_ms, effective[moved] - lane.start_ms
+    own = times[moved] - lane.start_ms
+    counted = effective[moved] - lane.start_ms
     later = (own >= 0) & (own // lane.tick_ms < counted // lane.tick_ms)
     found: Longs = moved[later]
     return found
@@ -84,9 +88,12 @@ class Watermark:
         `moves` are times at which users move to other partitions, each the beginning of an epoch:
         an event from before one may not count after it.
         """
-        self._lanes, self._grace, self._moves = lanes, grace_ms, moves
+        self._lanes = lanes
+        self._grace = grace_ms
+        self._moves = moves
         self._max_behind = _NO_LIMIT if max_behind_ms is None else max_behind_ms
-        self._commit_gap_s, self._closed_s = commit_gap_s(lanes), -math.inf
+        self._commit_gap_s = commit_gap_s(lanes)
+        self._closed_s = -math.inf
         self.watermark: int | None = None
         self._committed_watermark: int | None = None
 
@@ -97,7 +104,9 @@ class Watermark:
         self.watermark = self._committed_watermark = watermark
 
     def advance_to(self, watermark: int | None) -> None:
-        if watermark is not None and (self.watermark is None or watermark > self.watermark):
+        if watermark is not None and (
+            self.watermark is None or watermark > self.watermark
+        ):
             self.watermark = watermark
 
     def advance_by(self, times: Longs, read_ms: int | None) -> Longs:
@@ -106,8 +115,10 @@ class Watermark:
         Events that are `too_far_behind` do not move it. `read_ms` is the wall clock of the read,
         which limits the watermark; None where event times are the only clock (replay).
         """
-        latest, effective = _NO_LIMIT if read_ms is None else read_ms, np.empty_like(times)
-        begin, mark = 0, self.watermark
+        latest = _NO_LIMIT if read_ms is None else read_ms
+        effective = np.empty_like(times)
+        begin = 0
+        mark = self.watermark
         if mark is None:
             oldest = 0 if read_ms is None else self._oldest(read_ms)
             accepted = oldest - times <= self._max_behind
@@ -124,7 +135,11 @@ class Watermark:
                     timedelta(milliseconds=latest - oldest),
                 )
         self.watermark = effective_times(
-            readonly_contiguous(times[begin:]), latest, self._grace, mark, effective[begin:]
+            readonly_contiguous(times[begin:]),
+            latest,
+            self._grace,
+            mark,
+            effective[begin:],
         )
         return effective
 
@@ -136,7 +151,9 @@ class Watermark:
 
     def _oldest(self, now_ms: int) -> int:
         lanes = self._lanes
-        oldest = ((now_ms - BACKLOG_TICKS_MAX * lane.tick_ms, lane.start_ms) for lane in lanes)
+        oldest = (
+            (now_ms - BACKLOG_TICKS_MAX * lane.tick_ms, lane.start_ms) for lane in lanes
+        )
         # Ticks before a lane's start are not published.
         return max((at for at, start in oldest if at > start), default=0)
 
@@ -146,32 +163,45 @@ class Watermark:
 
     def has_closed_tick(self) -> bool:
         """Return whether a tick of any lane has closed since the last commit."""
-        before, mark = self._committed_watermark, self.watermark
-        return mark is not None and (before is None or self._closed_between(before, mark) > 0)
+        before = self._committed_watermark
+        mark = self.watermark
+        return mark is not None and (
+            before is None or self._closed_between(before, mark) > 0
+        )
 
     def commit_due(self) -> bool:
         """Return whether to commit a closed tick now; in a backlog, every `commit_gap_s`."""
         soon = time.monotonic() - self._closed_s < self._commit_gap_s
-        return not (soon and is_behind(self.watermark, self._grace)) and self.has_closed_tick()
+        return (
+            not (soon and is_behind(self.watermark, self._grace))
+            and self.has_closed_tick()
+        )
 
     def ticks_closed(self) -> int:
         """Return ticks closed since the last commit, over all lanes; 0 before the first."""
-        mark, before = self.watermark, self._committed_watermark
-        return 0 if mark is None or before is None else self._closed_between(before, mark)
+        mark = self.watermark
+        before = self._committed_watermark
+        return (
+            0 if mark is None or before is None else self._closed_between(before, mark)
+        )
 
     def _closed_between(self, before: int, mark: int) -> int:
         ends = (
-            (mark - lane.start_ms, before - lane.start_ms, lane.tick_ms) for lane in self._lanes
+            (mark - lane.start_ms, before - lane.start_ms, lane.tick_ms)
+            for lane in self._lanes
         )
         return sum(end // width - begin // width for end, begin, width in ends)
 
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
         """Return whether the clock alone closes a tick that was open at `noted_ms`. Thread-safe."""
-        before, mark = self.watermark, now_ms - self._grace
+        before = self.watermark
+        mark = now_ms - self._grace
         if noted_ms is not None:
             noted = noted_ms - self._grace
             before = noted if before is None else max(before, noted)
-        return before is None or (mark > before and self._closed_between(before, mark) > 0)
+        return before is None or (
+            mark > before and self._closed_between(before, mark) > 0
+        )
 
     def note_commit(self) -> None:
         if self.has_closed_tick():

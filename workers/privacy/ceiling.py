@@ -36,7 +36,14 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.merge import ReleaseProgress
-from workers.privacy.total import EVER, Charge, by_key, charge_of, conversion_delta, epsilon_at
+from workers.privacy.total import (
+    EVER,
+    Charge,
+    by_key,
+    charge_of,
+    conversion_delta,
+    epsilon_at,
+)
 from workers.runtime.errors import SettingsError, StateRefused
 from workers.settings.durations import format_duration
 from workers.settings.settings import PrivacySettings, Settings
@@ -78,9 +85,11 @@ def generations_of(
     served = {(config.name, config.generation): config.keys for config in configs}
     retired = len(progress.retired)
     for i, (name, life) in enumerate((*progress.retired, *progress.histograms.items())):
-        running, grid = i >= retired, grid_of(name, life)
+        running = i >= retired
+        grid = grid_of(name, life)
         keys = served.get((name, life.generation), "public") if running else "public"
-        accounting, failures = life.description.get("accounting"), tuple(life.deltas.items())
+        accounting = life.description.get("accounting")
+        failures = tuple(life.deltas.items())
         charge = Charge(
             PrivacyCost(
                 life.rho,
@@ -109,7 +118,8 @@ def merge(charges: Iterable[Charge]) -> list[Charge]:
     for charge in charges:
         place = charge.worker, charge.identity
         before = found.get(place, charge)
-        first, last = min(charge.first, before.first), max(charge.last, before.last)
+        first = min(charge.first, before.first)
+        last = max(charge.last, before.last)
         keys = None if before.keys is None else charge.keys
         found[place] = replace(charge, first=first, last=last, keys=keys)
     return list(found.values())
@@ -118,9 +128,12 @@ def merge(charges: Iterable[Charge]) -> list[Charge]:
 def grid_of(name: str, life: HistogramProgress) -> TickGrid:
     """Return the tick grid in a generation's description; raise StateRefused if it has none."""
     description = life.description
-    tick_ms, start_ms = description.get("tick_ms"), description.get("start_ms")
+    tick_ms = description.get("tick_ms")
+    start_ms = description.get("start_ms")
     if not isinstance(tick_ms, int) or not isinstance(start_ms, int):
-        raise StateRefused(f"histogram {name!r}: its state does not give the width of its ticks")
+        raise StateRefused(
+            f"histogram {name!r}: its state does not give the width of its ticks"
+        )
     counter = description.get("counter")
     found = (counter if isinstance(counter, dict) else description).get("horizon")
     horizon = found if isinstance(found, int) else None
@@ -138,7 +151,11 @@ def topics_of(progress: ReleaseProgress) -> set[str]:
 def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
     if life.first is None:
         return []
-    ticks = [] if life.next is None or life.next <= life.first else [life.first, life.next - 1]
+    ticks = (
+        []
+        if life.next is None or life.next <= life.first
+        else [life.first, life.next - 1]
+    )
     found = [grid.split(tick)[0] for tick in ticks]
     if isinstance(life.reserved, int):
         found += [grid.split(life.first)[0], life.reserved]
@@ -186,33 +203,52 @@ class Ceiling:
     def of(cls, privacy: PrivacySettings) -> Ceiling | None:
         if privacy.max_epsilon is None or privacy.max_delta is None:
             return None
-        return cls(privacy.unit, privacy.max_epsilon, privacy.max_delta, privacy.period_ms)
+        return cls(
+            privacy.unit, privacy.max_epsilon, privacy.max_delta, privacy.period_ms
+        )
 
     def __str__(self) -> str:
         return f"privacy.max_epsilon = {display(self.epsilon)} with max_delta = {display(self.delta)} in {self.period}"
 
     @property
     def period(self) -> str:
-        return "an epoch" if self.period_ms is None else f"any {format_duration(self.period_ms)}"
+        return (
+            "an epoch"
+            if self.period_ms is None
+            else f"any {format_duration(self.period_ms)}"
+        )
 
     def holds(self, epsilon: float | None) -> bool:
         return epsilon is not None and epsilon <= self.epsilon
 
-    def epsilon_of(self, charges: Sequence[Charge], counts: Sequence[int]) -> float | None:
+    def epsilon_of(
+        self, charges: Sequence[Charge], counts: Sequence[int]
+    ) -> float | None:
         """Return the worst event's or user's epsilon at the ceiling's delta; None: no guarantee.
 
         A user pays for all epochs of a charge in `counts`, an event for one.
         """
-        paid = [(charge, count) for charge, count in zip(charges, counts, strict=True) if count]
+        paid = [
+            (charge, count)
+            for charge, count in zip(charges, counts, strict=True)
+            if count
+        ]
         if any(charge.unit != self.unit for charge, _ in paid):
             return None  # a promise to events is none to users, and vice versa
         if self.unit == "user":
-            return epsilon_at([replace(charge.cost, times=n) for charge, n in paid], self.delta)
+            return epsilon_at(
+                [replace(charge.cost, times=n) for charge, n in paid], self.delta
+            )
         choices = _choices([charge for charge, _ in paid])
-        epsilons = [epsilon_at([paid[i][0].cost for i in choice], self.delta) for choice in choices]
+        epsilons = [
+            epsilon_at([paid[i][0].cost for i in choice], self.delta)
+            for choice in choices
+        ]
         if None in epsilons:
             return None
-        return max((epsilon for epsilon in epsilons if epsilon is not None), default=0.0)
+        return max(
+            (epsilon for epsilon in epsilons if epsilon is not None), default=0.0
+        )
 
     def fullest(
         self, charges: Sequence[Charge], begin: int, end: int, *, locate: bool = False
@@ -230,7 +266,9 @@ class Ceiling:
             return bound
         held: dict[Counts, tuple[int, int]] = {}
         for window in windows:
-            held.setdefault(tuple(len(charge.within(*window)) for charge in charges), window)
+            held.setdefault(
+                tuple(len(charge.within(*window)) for charge in charges), window
+            )
         return fullest_of(
             FullestWindow(*window, self.epsilon_of(charges, counts), counts)
             for counts, window in held.items()
@@ -239,7 +277,9 @@ class Ceiling:
 
 def fullest_of(windows: Iterable[FullestWindow]) -> FullestWindow:
     """Return the window with the largest epsilon; no guarantee ranks above all."""
-    return max(windows, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
+    return max(
+        windows, key=lambda one: math.inf if one.epsilon is None else one.epsilon
+    )
 
 
 def parts_of(
@@ -264,10 +304,13 @@ def _choices(charges: Sequence[Charge]) -> Iterator[Sequence[int]]:
         yield [i for part in choice for i in sorted(part)]
 
 
-def _served(charges: Sequence[Charge], among: Sequence[int]) -> Iterator[frozenset[int]]:
+def _served(
+    charges: Sequence[Charge], among: Sequence[int]
+) -> Iterator[frozenset[int]]:
     """Yield the charges that serve one stream key, skipping proper subsets of another key's."""
     groups = {
-        frozenset(among[i] for i in serving) for _, serving in by_key([charges[i] for i in among])
+        frozenset(among[i] for i in serving)
+        for _, serving in by_key([charges[i] for i in among])
     }
     for one in groups:
         if not any(one < other for other in groups):
@@ -355,7 +398,9 @@ def mechanism_of(config: HistogramConfig, unit: str) -> Mechanism:
 def charges_in(settings: Settings, configs: Sequence[HistogramConfig]) -> list[Charge]:
     """Return the charges of an epoch of each; raise SettingsError as `mechanism_of`."""
     unit = settings.privacy.unit
-    return _charges(settings, configs, (mechanism_of(config, unit) for config in configs))
+    return _charges(
+        settings, configs, (mechanism_of(config, unit) for config in configs)
+    )
 
 
 def endures(ceiling: Ceiling, charges: Sequence[Charge]) -> bool:
@@ -364,10 +409,14 @@ def endures(ceiling: Ceiling, charges: Sequence[Charge]) -> bool:
 
 
 def _charges(
-    settings: Settings, configs: Sequence[HistogramConfig], mechanisms: Iterable[Mechanism]
+    settings: Settings,
+    configs: Sequence[HistogramConfig],
+    mechanisms: Iterable[Mechanism],
 ) -> list[Charge]:
     charges = map(charge_of, configs, mechanisms)
-    return [replace(charge, key=charge.key or settings.events.key) for charge in charges]
+    return [
+        replace(charge, key=charge.key or settings.events.key) for charge in charges
+    ]
 
 
 def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> FullestWindow:
@@ -376,9 +425,13 @@ def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> FullestWindow:
         found = [(1,) * len(charges)]
     elif period is not None:
         lengths = [charge.epoch_ms for charge in charges]
-        found = [tuple(1 if each is None else most_epochs(period, each) for each in lengths)]
+        found = [
+            tuple(1 if each is None else most_epochs(period, each) for each in lengths)
+        ]
     else:
-        found = [tuple(_touched(epoch, other) for other in charges) for epoch in charges]
+        found = [
+            tuple(_touched(epoch, other) for other in charges) for epoch in charges
+        ]
     return fullest_of(
         FullestWindow(None, None, ceiling.epsilon_of(charges, counts), counts)
         for counts in dict.fromkeys(found)
@@ -397,7 +450,9 @@ def _touched(epoch: Charge, other: Charge) -> int:
     return (latest + epoch.epoch_ms - 1) // other.epoch_ms + 1
 
 
-def _named(ceiling: Ceiling, settings: Settings, counts: Sequence[int]) -> Iterator[str]:
+def _named(
+    ceiling: Ceiling, settings: Settings, counts: Sequence[int]
+) -> Iterator[str]:
     for config, count in zip(settings.histograms, counts, strict=True):
         times = 1 if ceiling.unit == "event" else count
         if times >= _ENDLESS:
@@ -408,7 +463,9 @@ def _named(ceiling: Ceiling, settings: Settings, counts: Sequence[int]) -> Itera
             yield config.name
 
 
-def _sum(epsilon: float | None, charges: Sequence[Charge], counts: Sequence[int]) -> str:
+def _sum(
+    epsilon: float | None, charges: Sequence[Charge], counts: Sequence[int]
+) -> str:
     if epsilon is not None:
         return f"epsilon {epsilon:.6g} at that delta"
     spent = Fraction(0)
@@ -424,7 +481,10 @@ def _fitting(ceiling: Ceiling, settings: Settings, charges: Sequence[Charge]) ->
     least = max(_down(ceiling.delta / times, 2), 1e-50)
     given = settings.histograms
     smaller = [structs.replace(one, delta=min(one.delta, least)) for one in given]
-    for configs, delta in ((given, ""), (smaller, f", with delta = {least:.2g} in each,")):
+    for configs, delta in (
+        (given, ""),
+        (smaller, f", with delta = {least:.2g} in each,"),
+    ):
         found = _fitting_epsilons(ceiling, settings, charges, configs)
         if found is None:
             continue
@@ -449,7 +509,8 @@ def _fitting_epsilons(
         _at(one.cost, config.delta / one.cost.delta)
         for one, config in zip(charges, configs, strict=True)
     ]
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         pairs = zip(charges, costs, strict=True)
@@ -463,12 +524,16 @@ def _fitting_epsilons(
     for share in _TRIES:
         epsilons = [_down(_scaled(cost, low).epsilon * share, 3) for cost in costs]
         priced = zip(configs, epsilons, strict=True)
-        smaller = [structs.replace(config, epsilon=one, rho=None) for config, one in priced]
+        smaller = [
+            structs.replace(config, epsilon=one, rho=None) for config, one in priced
+        ]
         try:
             mechanisms = [build(config, ceiling.unit) for config in smaller]
         except ValueError:  # too small for this mechanism
             continue
-        if ceiling.holds(_worst(ceiling, _charges(settings, smaller, mechanisms)).epsilon):
+        if ceiling.holds(
+            _worst(ceiling, _charges(settings, smaller, mechanisms)).epsilon
+        ):
             return epsilons
     return None
 
@@ -479,11 +544,14 @@ def _at(cost: PrivacyCost, ratio: float) -> PrivacyCost:
 
 
 def _scaled(cost: PrivacyCost, factor: float) -> PrivacyCost:
-    rho, epsilon = cost.rho * factor, cost.epsilon * factor
+    rho = cost.rho * factor
+    epsilon = cost.epsilon * factor
     if not cost.pure and (left := conversion_delta([cost])) > 0:
         epsilon = epsilon_of(rho, left, gaussian=cost.gaussian)
     return replace(cost, rho=rho, epsilon=epsilon)
 
 
 def _down(value: float, digits: int) -> float:
-    return float(Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(Decimal(value)))
+    return float(
+        Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(Decimal(value))
+    )

@@ -19,7 +19,14 @@ from workers.kafka.topics import partition_counts
 from workers.kafka.verdicts import Verdict, verdict_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_newest
-from workers.privacy.ceiling import Ceiling, FullestWindow, charges_of, merge, parts_of, topics_of
+from workers.privacy.ceiling import (
+    Ceiling,
+    FullestWindow,
+    charges_of,
+    merge,
+    parts_of,
+    topics_of,
+)
 from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import CeilingReached, StateRefused
 from workers.settings.settings import Settings, TopicNames, internal_topics
@@ -31,7 +38,8 @@ class OtherWorkers:
     """Charges of other workers for the same events; all owner partitions' threads share it."""
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
-        self.settings, self.connection = settings, connection
+        self.settings = settings
+        self.connection = connection
         self._lock = threading.Lock()
         # A worker's events never change during the lifetime of its topics.
         self._elsewhere: set[str] = set()
@@ -44,7 +52,9 @@ class OtherWorkers:
             found: list[Charge] = []
             for worker, states in self._states(there).items():
                 topics = self.settings.events.topics
-                if not any(topics_overlap(topics_of(state), topics, there) for state in states):
+                if not any(
+                    topics_overlap(topics_of(state), topics, there) for state in states
+                ):
                     if states:
                         self._elsewhere.add(worker)
                     continue
@@ -53,7 +63,9 @@ class OtherWorkers:
                         "worker %s counts the same events: its charges count under this ceiling",
                         worker,
                     )
-                found += [charge for state in states for charge in charges_of(worker, state)]
+                found += [
+                    charge for state in states for charge in charges_of(worker, state)
+                ]
             return found
 
     def _states(self, there: Mapping[str, int]) -> dict[str, list[ReleaseProgress]]:
@@ -62,14 +74,18 @@ class OtherWorkers:
             state = internal_topics(worker)[2]
             places[worker] = [(state, partition) for partition in range(there[state])]
         try:
-            tails = read_newest(self.connection, list(chain.from_iterable(places.values())))
+            tails = read_newest(
+                self.connection, list(chain.from_iterable(places.values()))
+            )
             return {
                 worker: [tails[where] for where in each if where in tails]
                 for worker, each in places.items()
             }
         except (StateRefused, KafkaException):
             # Read one by one to find the failing worker.
-            return {worker: self._state(worker, each) for worker, each in places.items()}
+            return {
+                worker: self._state(worker, each) for worker, each in places.items()
+            }
 
     def _state(self, worker: str, places: Sequence[Partition]) -> list[ReleaseProgress]:
         try:
@@ -86,12 +102,14 @@ class OtherWorkers:
                 raise
             if self._first_warning(worker):
                 logger.warning(
-                    "no right to read the charges of worker %s, so they do not count here", worker
+                    "no right to read the charges of worker %s, so they do not count here",
+                    worker,
                 )
             return []
 
     def _workers(self, there: Mapping[str, int]) -> Iterator[str]:
-        own, left_out = self.settings.worker.name, self.settings.privacy.uncounted_workers
+        own = self.settings.worker.name
+        left_out = self.settings.privacy.uncounted_workers
         for topic in there:
             worker = topic.removesuffix(".release-state")
             if worker not in (topic, own, *left_out, *self._elsewhere) and all(
@@ -105,7 +123,9 @@ class OtherWorkers:
         return not told
 
 
-def topics_overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) -> bool:
+def topics_overlap(
+    counted: set[str], events: TopicNames, there: Iterable[str] = ()
+) -> bool:
     """Return whether two sets of names and patterns share a topic; `there` are topics to match."""
     wanted = {events.pattern} if events.pattern is not None else set(events.names)
     if counted & wanted:
@@ -115,7 +135,9 @@ def topics_overlap(counted: set[str], events: TopicNames, there: Iterable[str] =
         patterns = (TopicNames.of(entry) for entry in entries if entry.startswith("^"))
         return topic in entries or any(pattern.matches(topic) for pattern in patterns)
 
-    names = {entry for entry in (*counted, *wanted, *there) if not entry.startswith("^")}
+    names = {
+        entry for entry in (*counted, *wanted, *there) if not entry.startswith("^")
+    }
     return any(covers(counted, name) and covers(wanted, name) for name in names)
 
 
@@ -126,10 +148,16 @@ _CHARGES_NAMED = 4
 class CeilingGuard:
     """The ceiling of one owner partition, used only by its thread."""
 
-    def __init__(self, ceiling: Ceiling, owner: int, owners: int, others: OtherWorkers) -> None:
+    def __init__(
+        self, ceiling: Ceiling, owner: int, owners: int, others: OtherWorkers
+    ) -> None:
         """`owners` is how many this worker knows."""
-        self._ceiling, self._owner, self._owners, self._others = ceiling, owner, owners, others
-        self._settings, self._connection = others.settings, others.connection
+        self._ceiling = ceiling
+        self._owner = owner
+        self._owners = owners
+        self._others = others
+        self._settings = others.settings
+        self._connection = others.connection
         self._charges: list[Charge] = []
         self._refreshed = False
 
@@ -151,7 +179,8 @@ class CeilingGuard:
                 "emptied. Restore it, or delete all topics of this worker, after the last period "
                 "in which they were published"
             )
-        self._refreshed, own = True, self._settings.worker.name
+        self._refreshed = True
+        own = self._settings.worker.name
         others = [tails[where] for where in tails if where[1] != self._owner]
         charges = (charges_of(own, state, self._settings) for state in others)
         self._charges = [*chain.from_iterable(charges), *self._others.charges()]
@@ -161,16 +190,22 @@ class CeilingGuard:
 
         Raise CeilingReached if, with the charges from the last `refresh`, one exceeds the ceiling.
         """
-        own = charges_of(self._settings.worker.name, progress, self._settings, beginning)
+        own = charges_of(
+            self._settings.worker.name, progress, self._settings, beginning
+        )
         charges = merge([*own, *self._charges])
-        generations = {config.name: config.generation for config in self._settings.histograms}
+        generations = {
+            config.name: config.generation for config in self._settings.histograms
+        }
         for name, epoch in beginning.items():
             wanted = (name, generations[name])
             [charge] = [one for one in own if (one.histogram, one.generation) == wanted]
             begin, end = charge.span(epoch)
             held = self._ceiling.fullest(charges, begin, end)
             if not self._ceiling.holds(held.epsilon):
-                from workers.runtime.printing import iso_time  # rich is for commands only
+                from workers.runtime.printing import (
+                    iso_time,
+                )  # rich is for commands only
 
                 dated = "" if begin == -EVER else f", from {iso_time(begin)},"
                 unit = self._ceiling.unit
@@ -205,5 +240,9 @@ def describe_charges(charges: Sequence[Charge], held: FullestWindow, unit: str) 
         f"{charge}{f' ({cost.times:,} epochs)' if cost.times > 1 else ''}"
         for charge, cost in parts_of(charges, held.counts, unit)
     ]
-    more = f" and {len(found) - _CHARGES_NAMED:,} more" if len(found) > _CHARGES_NAMED else ""
+    more = (
+        f" and {len(found) - _CHARGES_NAMED:,} more"
+        if len(found) > _CHARGES_NAMED
+        else ""
+    )
     return ", ".join(found[:_CHARGES_NAMED]) + more

@@ -17,7 +17,14 @@ from msgspec import structs
 
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.pipeline.merge import ReleaseProgress
-from workers.privacy.ceiling import Ceiling, charges_in, charges_of, endures, grid_of, merge
+from workers.privacy.ceiling import (
+    Ceiling,
+    charges_in,
+    charges_of,
+    endures,
+    grid_of,
+    merge,
+)
 from workers.privacy.plan.model import Record
 from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import SettingsError
@@ -28,7 +35,9 @@ _LOOKS_MAX = 2_000
 _FAR_MS = 36_600 * 86_400_000
 _AT_ONCE_MAX = 1 << 16
 # Of two digits, as they are written in settings.
-_EPSILONS = tuple(float(f"{n}e{power}") for power in range(-4, 0) for n in range(10, 100))
+_EPSILONS = tuple(
+    float(f"{n}e{power}") for power in range(-4, 0) for n in range(10, 100)
+)
 
 
 class Second(Record, frozen=True, kw_only=True):
@@ -66,11 +75,15 @@ def outlook_of(
     if newest == -EVER:
         return None
     worker = settings.worker.name
-    fixed = merge([*(one for s in states for one in charges_of(worker, s, settings)), *others])
+    fixed = merge(
+        [*(one for s in states for one in charges_of(worker, s, settings)), *others]
+    )
     running = []
     for config in settings.histograms:
         of = (worker, config.name, config.generation)
-        known = next((c for c in fixed if (c.worker, c.histogram, c.generation) == of), None)
+        known = next(
+            (c for c in fixed if (c.worker, c.histogram, c.generation) == of), None
+        )
         if known is None:
             known = _new(settings, config, newest)
         else:
@@ -78,7 +91,9 @@ def outlook_of(
         running.append(known)
     end = _end(ceiling, running, fixed, newest)
     if end is not None:
-        return Outlook(newest=newest, until=end.until, histogram=end.histogram, epoch=end.epoch)
+        return Outlook(
+            newest=newest, until=end.until, histogram=end.histogram, epoch=end.epoch
+        )
     seconds = tuple(
         Second(
             histogram=config.name,
@@ -91,7 +106,11 @@ def outlook_of(
 
 def _newest(state: ReleaseProgress) -> int:
     lives = (*state.retired, *state.histograms.items())
-    ends = (grid_of(name, life).end(life.next - 1) for name, life in lives if life.next is not None)
+    ends = (
+        grid_of(name, life).end(life.next - 1)
+        for name, life in lives
+        if life.next is not None
+    )
     return max(ends, default=-EVER)
 
 
@@ -114,7 +133,10 @@ def _end(
     ceiling: Ceiling, running: Sequence[Charge], fixed: Sequence[Charge], newest: int
 ) -> _End | None:
     """Return where the running histograms have to stop; None: nowhere."""
-    now, number, begin, still = list(running), 1, newest, -1
+    now = list(running)
+    number = 1
+    begin = newest
+    still = -1
     for _ in range(_LOOKS_MAX):
         coming = in_order(*(_coming(charge, i, newest) for i, charge in enumerate(now)))
         first = next(coming, None)
@@ -123,7 +145,11 @@ def _end(
         begin = first[0]
         if begin > newest + _FAR_MS:
             break
-        touched = [charge for charge in fixed if _touches(ceiling, charge, begin, [*now, *fixed])]
+        touched = [
+            charge
+            for charge in fixed
+            if _touches(ceiling, charge, begin, [*now, *fixed])
+        ]
         if len(touched) != still:
             still = len(touched)
             if endures(ceiling, [*now, *touched]):
@@ -138,7 +164,9 @@ def _end(
             charged[i] = replace(charged[i], last=epoch)
         if number > 1:
             end = max(now[i].span(epoch)[1] for _, i, epoch in more)
-            if not ceiling.holds(ceiling.fullest([*charged, *fixed], begin, end).epsilon):
+            if not ceiling.holds(
+                ceiling.fullest([*charged, *fixed], begin, end).epsilon
+            ):
                 number //= 2
                 continue
         else:
@@ -146,19 +174,24 @@ def _end(
                 held = ceiling.fullest([*charged, *fixed], *now[i].span(epoch))
                 if not ceiling.holds(held.epsilon):
                     return _End(begin, now[i].histogram, epoch)
-        now, number = charged, min(2 * number, _AT_ONCE_MAX)
+        now = charged
+        number = min(2 * number, _AT_ONCE_MAX)
     return _End(begin)
 
 
 def _coming(charge: Charge, place: int, newest: int) -> Iterator[tuple[int, int, int]]:
     """Yield when each further epoch of a charge begins, with `place` and its number."""
     if charge.epoch_ms is not None:
-        yield from ((charge.span(epoch)[0], place, epoch) for epoch in count(charge.last + 1))
+        yield from (
+            (charge.span(epoch)[0], place, epoch) for epoch in count(charge.last + 1)
+        )
     elif charge.last < charge.first:
         yield newest, place, charge.first
 
 
-def _touches(ceiling: Ceiling, charge: Charge, begin: int, charges: Sequence[Charge]) -> bool:
+def _touches(
+    ceiling: Ceiling, charge: Charge, begin: int, charges: Sequence[Charge]
+) -> bool:
     """Return whether a period that lasts until `begin` or later touches a charged epoch."""
     lengths = [one.epoch_ms for one in charges]
     longest = ceiling.period_ms
@@ -176,19 +209,24 @@ def _second(
     newest: int,
 ) -> float | None:
     """Return the largest epsilon, to two digits, with which another `config` fits without end."""
-    low, high, most = 0, len(_EPSILONS), None
+    low = 0
+    high = len(_EPSILONS)
+    most = None
     while low < high:
         middle = (low + high) // 2
         epsilon = _EPSILONS[middle]
         try:
-            more = _new(settings, structs.replace(config, epsilon=epsilon, rho=None), newest)
+            more = _new(
+                settings, structs.replace(config, epsilon=epsilon, rho=None), newest
+            )
         except SettingsError:  # too small for this mechanism
             low = middle + 1
             continue
         going = [*running, more]
         # Looked at first, since it is quick.
         if endures(ceiling, going) and _end(ceiling, going, fixed, newest) is None:
-            low, most = middle + 1, epsilon
+            low = middle + 1
+            most = epsilon
         else:
             high = middle
     return most

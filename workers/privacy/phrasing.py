@@ -76,11 +76,16 @@ def can_do(epsilon: float) -> str:
 def verdict(epsilon: float | None, delta: float, whether: str) -> str:
     """Return the end of "Someone who sees everything ...": how well they can tell `whether`."""
     if epsilon is None or grade(epsilon, delta) == "none":
-        return f"may learn whether {whether}: nothing is promised, as delta is 1 or more."
-    learned, odds = can_do(epsilon), _odds(epsilon, delta)
+        return (
+            f"may learn whether {whether}: nothing is promised, as delta is 1 or more."
+        )
+    learned = can_do(epsilon)
+    odds = _odds(epsilon, delta)
     if delta <= DELTA_WARNED:
         return f"{learned} whether {whether}: at even odds, {odds}{_weakness(epsilon)}."
-    large = "next to nothing is promised" if delta >= DELTA_VOID else "the promise is weak"
+    large = (
+        "next to nothing is promised" if delta >= DELTA_VOID else "the promise is weak"
+    )
     return (
         f"may, with a chance of up to {one_in(delta)}, see for certain whether {whether}: {large}, "
         f"as delta is above 0.00001. Otherwise they {learned.rstrip(',')}{_weakness(epsilon)}. At "
@@ -145,7 +150,11 @@ def one_in(delta: float) -> str:
     if delta > 0.05:
         return f"{math.ceil(100 * delta * (1 - _SLACK))} in 100"
     times = 1 / delta * (1 + _SLACK)
-    named = f"10^{math.floor(math.log10(times))}" if times >= 1e18 else large(times, up=False)
+    named = (
+        f"10^{math.floor(math.log10(times))}"
+        if times >= 1e18
+        else large(times, up=False)
+    )
     return f"1 in {named}"
 
 
@@ -181,7 +190,8 @@ def up_to(value: float, digits: int = 3) -> str:
 def _digits(value: float, count: int, *, up: bool | None) -> tuple[int, int]:
     """Return a number above 0 as (digits, exponent of ten); `up` is None to round to nearest."""
     mantissa, power = f"{value:.{count - 1}e}".split("e")
-    digits, exponent = int(mantissa.replace(".", "")), int(power) - count + 1
+    digits = int(mantissa.replace(".", ""))
+    exponent = int(power) - count + 1
     written = float(f"{digits}e{exponent}")
     if up is True and written < value:
         digits += 1

@@ -18,7 +18,16 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.settings.settings import Settings
 
 _PROCESSED = ("windows", "quantiles", "name", "label", "unit")
-_EVENTS = ("topic", "key", "items", "count", "where", "missing", "timestamp", "timestamp_unit")
+_EVENTS = (
+    "topic",
+    "key",
+    "items",
+    "count",
+    "where",
+    "missing",
+    "timestamp",
+    "timestamp_unit",
+)
 _OF_USERS = ("user", "partitioner")
 
 Values = Mapping[str, object]
@@ -75,7 +84,9 @@ class Change(NamedTuple):
 _STREAM = "a new stream: all events still in the topic are counted, and charged, again"
 _ENDED = "to be ended with `quietcount retire`; what it published stays charged"
 _ADDED = "adds its price to the total"
-_AGAIN = "begins again from zero, and is charged beside what the older generation published"
+_AGAIN = (
+    "begins again from zero, and is charged beside what the older generation published"
+)
 _FROM_THEN = "holds from the new generation on"
 _REFUSED = "refused under the same generation"
 _EVERY = "part of every histogram: the worker asks for new generations, or a new name"
@@ -85,10 +96,12 @@ _LIMIT = "limits what is published from then on, with all that was charged befor
 
 def changes(old: Settings, new: Settings) -> Iterator[Change]:
     """Yield what differs between the promise's settings of two files, section by section."""
-    before, after = promise_settings(old), promise_settings(new)
+    before = promise_settings(old)
+    after = promise_settings(new)
     stream = old.worker.name != new.worker.name
     for section in dict.fromkeys((*before, *after)):
-        was, now = before.get(section), after.get(section)
+        was = before.get(section)
+        now = after.get(section)
         if was is None or now is None:
             alters = _STREAM if stream else _ENDED if now is None else _ADDED
             there = ("there" if was else None), ("there" if now else None)
@@ -96,10 +109,13 @@ def changes(old: Settings, new: Settings) -> Iterator[Change]:
             continue
         again = was.get("generation") != now.get("generation")
         for name in dict.fromkeys((*was, *now)):
-            one, other = was.get(name), now.get(name)
+            one = was.get(name)
+            other = now.get(name)
             if one == other:
                 continue
-            alters = _STREAM if stream else _alters(section, name, one, other, again=again)
+            alters = (
+                _STREAM if stream else _alters(section, name, one, other, again=again)
+            )
             yield Change(f"{section}: {name}", _text(one), _text(other), alters)
 
 
@@ -110,7 +126,12 @@ def _alters(section: str, name: str, was: object, now: object, *, again: bool) -
         return _EVERY
     if again:
         return _AGAIN if name == "generation" else _FROM_THEN
-    if name == "keys" and isinstance(was, list) and isinstance(now, list) and set(was) < set(now):
+    if (
+        name == "keys"
+        and isinstance(was, list)
+        and isinstance(now, list)
+        and set(was) < set(now)
+    ):
         return _SERVED
     return _REFUSED
 

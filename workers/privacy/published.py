@@ -13,7 +13,14 @@ from workers.privacy.plan.noise import KINDS
 from workers.settings.durations import format_duration
 
 _ANSWER_FIELDS = ("query", "value", "since", "error", "answers")
-_LABEL_FIELDS = ("labels", "complete", "asked", "refused", "labels_left", "queries_left")
+_LABEL_FIELDS = (
+    "labels",
+    "complete",
+    "asked",
+    "refused",
+    "labels_left",
+    "queries_left",
+)
 
 
 class Published(NamedTuple):
@@ -44,10 +51,14 @@ def published_by(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Publi
         yield Published(("edges",), "the edges of the buckets")
     if config.shown_quantiles:
         named = ", ".join(f"{q:g}" for q in config.shown_quantiles)
-        yield Published(("quantiles",), f"quantiles of the numbers ({named}) with 95 % intervals")
+        yield Published(
+            ("quantiles",), f"quantiles of the numbers ({named}) with 95 % intervals"
+        )
     if config.windows:
         named = ", ".join(map(format_duration, config.windows))
-        yield Published(("windows",), f"the standard deviation of changes over windows of {named}")
+        yield Published(
+            ("windows",), f"the standard deviation of changes over windows of {named}"
+        )
     yield Published(("sd",), _deviation(plan))
     yield Published(("threshold",), _threshold(plan))
     yield Published(

@@ -214,26 +214,42 @@ class Entry:
         return replace(self.charge.cost, times=times)
 
 
-def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
+def entries_of(
+    states: Sequence[ReleaseProgress | None], settings: Settings
+) -> list[Entry]:
     """Return every generation, in the order of the settings, others last."""
     wanted = generations_in(settings)
     found: dict[bytes, Entry] = {}
     for owner, state in enumerate(states):
-        stored = () if state is None else generations_of(settings.worker.name, state, settings)
+        stored = (
+            ()
+            if state is None
+            else generations_of(settings.worker.name, state, settings)
+        )
         for life, running, grid, charge in stored:
             key = charge.identity + b"%d" % life.generation
             entry = found.setdefault(key, Entry(charge.histogram, life, grid, charge))
             if charge.keys is None:
                 entry.charge = charge
-            if life.first is not None and life.next is not None and life.next > life.first:
-                entry.pieces.append(Piece(owner, life, running, life.first, life.next - 1))
+            if (
+                life.first is not None
+                and life.next is not None
+                and life.next > life.first
+            ):
+                entry.pieces.append(
+                    Piece(owner, life, running, life.first, life.next - 1)
+                )
             if running:
                 current = wanted.get(entry.name) == life.generation
                 entry.status = "running" if current else "left out"
     place = {config.name: i for i, config in enumerate(settings.histograms)}
     return sorted(
         found.values(),
-        key=lambda entry: (place.get(entry.name, len(place)), entry.name, entry.life.generation),
+        key=lambda entry: (
+            place.get(entry.name, len(place)),
+            entry.name,
+            entry.life.generation,
+        ),
     )
 
 
@@ -262,7 +278,9 @@ def total_of(
     if outside or not published:
         return None, outside
     if unit == "user":
-        return _total(unit, published, compose([entry.charged for entry in published]), None), ()
+        return _total(
+            unit, published, compose([entry.charged for entry in published]), None
+        ), ()
     keys = dict(_sets(published, owners))
     order = sorted(keys, key=sorted, reverse=True)  # of equal ones, the last is stated
     groups = [_of(published, group) for group in order]
@@ -273,25 +291,35 @@ def total_of(
     return _total(unit, groups[worst], found, key), ()
 
 
-def person_loss(entries: Sequence[Entry], settings: Settings, owners: Owners) -> tuple[Span, ...]:
+def person_loss(
+    entries: Sequence[Entry], settings: Settings, owners: Owners
+) -> tuple[Span, ...]:
     """Return one person's loss from the generations that have not ended, or else from all."""
     published = [entry for entry in entries if entry.pieces]
-    if not published or any(entry.life.unit != settings.privacy.unit for entry in published):
+    if not published or any(
+        entry.life.unit != settings.privacy.unit for entry in published
+    ):
         return ()
     running = [entry for entry in published if entry.status != "ended"] or published
     if settings.privacy.unit == "user":
         return spans_of([entry.charge for entry in running])
     groups = {group for group, _ in _sets(running, owners)}
-    return spans_of(*([entry.charge for entry in _of(running, group)] for group in groups))
+    return spans_of(
+        *([entry.charge for entry in _of(running, group)] for group in groups)
+    )
 
 
 def total_of_all(
     unit: str, found: Mapping[str, Sequence[Entry]], owners: Mapping[str, Owners]
 ) -> tuple[Total | None, tuple[str, ...]]:
     """Return the joint total of workers on the same events, and the workers with another unit."""
-    published = {worker: [e for e in entries if e.pieces] for worker, entries in found.items()}
+    published = {
+        worker: [e for e in entries if e.pieces] for worker, entries in found.items()
+    }
     outside = tuple(
-        worker for worker, entries in published.items() if any(e.life.unit != unit for e in entries)
+        worker
+        for worker, entries in published.items()
+        if any(e.life.unit != unit for e in entries)
     )
     published = {worker: entries for worker, entries in published.items() if entries}
     if outside or not published:
@@ -305,7 +333,9 @@ def total_of_all(
         ]
         if math.prod(map(len, sets)) <= _CHOICES_MAX:
             choices = [list(chain(*choice)) for choice in product(*sets)]
-    worst, joint = worst_group([[entry.charged for entry in choice] for choice in choices])
+    worst, joint = worst_group(
+        [[entry.charged for entry in choice] for choice in choices]
+    )
     return _total(unit, choices[worst], joint, None, workers=True), ()
 
 
@@ -313,17 +343,25 @@ def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
     return [entries[i] for i in sorted(group)]
 
 
-def _sets(entries: Sequence[Entry], owners: Owners) -> Iterator[tuple[frozenset[int], str | None]]:
+def _sets(
+    entries: Sequence[Entry], owners: Owners
+) -> Iterator[tuple[frozenset[int], str | None]]:
     """Yield every set of generations that counts one event, and its key if declared."""
     charges = [entry.charge for entry in entries]
     if len({charge.key for charge in charges}) > 1:
         # The event has a stream key and an owner partition per field.
-        yield from ((group, None) for group in _at_one_time(entries, range(len(entries)), None))
+        yield from (
+            (group, None) for group in _at_one_time(entries, range(len(entries)), None)
+        )
         return
     seen: set[tuple[int, frozenset[int]]] = set()
     for key, serving in by_key(charges):
         # One key may have moved; at each time it lay with one of these.
-        own = range(owners.number) if key is None else [owner_of(key, n) for n in owners.numbers]
+        own = (
+            range(owners.number)
+            if key is None
+            else [owner_of(key, n) for n in owners.numbers]
+        )
         for owner in own:
             if (owner, serving) not in seen:
                 seen.add((owner, serving))
@@ -361,7 +399,12 @@ def _counted(charge: Charge, cost: PrivacyCost, *, worker: bool = False) -> Coun
 
 
 def _total(
-    unit: str, entries: Iterable[Entry], found: Composed, key: str | None, *, workers: bool = False
+    unit: str,
+    entries: Iterable[Entry],
+    found: Composed,
+    key: str | None,
+    *,
+    workers: bool = False,
 ) -> Total:
     parts = tuple(_counted(one.charge, one.charged, worker=workers) for one in entries)
     return Total(**structs.asdict(found), unit=unit, parts=parts, key=key)
@@ -371,7 +414,9 @@ _HALVINGS = 60
 
 
 def remaining_budget(
-    settings: Settings, states: Sequence[ReleaseProgress | None], others: Sequence[Charge] = ()
+    settings: Settings,
+    states: Sequence[ReleaseProgress | None],
+    others: Sequence[Charge] = (),
 ) -> RemainingBudget | None:
     """Return the unspent part of the ceiling, if any; `others` are other workers' charges."""
     ceiling = Ceiling.of(settings.privacy)
@@ -379,9 +424,13 @@ def remaining_budget(
         return None
     known = [state for state in states if state is not None]
     worker = settings.worker.name
-    charges = merge([*chain(*(charges_of(worker, one, settings) for one in known)), *others])
+    charges = merge(
+        [*chain(*(charges_of(worker, one, settings) for one in known)), *others]
+    )
     nothing = FullestWindow(None, None, 0.0, (0,) * len(charges))
-    newest = [ceiling.fullest(charges, *one.span(one.last), locate=True) for one in charges]
+    newest = [
+        ceiling.fullest(charges, *one.span(one.last), locate=True) for one in charges
+    ]
     held = fullest_of(newest or [nothing])
     paid = list(parts_of(charges, held.counts, ceiling.unit))
     return RemainingBudget(
@@ -392,15 +441,20 @@ def remaining_budget(
         ends=_finite(held.end),
         epsilon=held.epsilon,
         rho_left=_rho_left(ceiling, [cost for _, cost in paid], held),
-        parts=tuple(_counted(one, cost, worker=one.worker != worker) for one, cost in paid),
+        parts=tuple(
+            _counted(one, cost, worker=one.worker != worker) for one, cost in paid
+        ),
         next=tuple(_next(ceiling, settings, known, others)),
         outlook=outlook_of(ceiling, settings, known, others),
         other_workers=tuple(sorted({charge.worker for charge in others})),
     )
 
 
-def _rho_left(ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow) -> float:
-    low, high = 0.0, 1e4
+def _rho_left(
+    ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow
+) -> float:
+    low = 0.0
+    high = 1e4
     if not ceiling.holds(held.epsilon):
         return 0.0
     for _ in range(_HALVINGS):
@@ -415,22 +469,32 @@ def _rho_left(ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow
 
 
 def _next(
-    ceiling: Ceiling, settings: Settings, known: Sequence[ReleaseProgress], others: Sequence[Charge]
+    ceiling: Ceiling,
+    settings: Settings,
+    known: Sequence[ReleaseProgress],
+    others: Sequence[Charge],
 ) -> Iterator[NextEpoch]:
     for config in settings.histograms:
         grid = config.grid
-        lives = [one.histograms[config.name] for one in known if config.name in one.histograms]
+        lives = [
+            one.histograms[config.name]
+            for one in known
+            if config.name in one.histograms
+        ]
         running = (life.next for life in lives if life.generation == config.generation)
         ticks = [tick for tick in running if tick is not None]
         if not ticks:
             # A histogram that has not begun has no stored price; `plan` computes it.
             continue
         epoch = grid.split(max(ticks))[0]
-        worker, beginning = settings.worker.name, {config.name: epoch}
+        worker = settings.worker.name
+        beginning = {config.name: epoch}
         own = (charges_of(worker, state, settings, beginning) for state in known)
         charges = merge([*chain(*own), *others])
         key = (worker, config.name, config.generation)
-        charge = next(one for one in charges if (one.worker, one.histogram, one.generation) == key)
+        charge = next(
+            one for one in charges if (one.worker, one.histogram, one.generation) == key
+        )
         held = ceiling.fullest(charges, *charge.span(epoch), locate=True)
         yield NextEpoch(
             histogram=config.name,
@@ -468,23 +532,31 @@ def budget_of(
             Histogram(
                 name=name,
                 generation_in_settings=wanted.get(name),
-                generations=tuple(_generation(entry) for entry in entries if entry.name == name),
+                generations=tuple(
+                    _generation(entry) for entry in entries if entry.name == name
+                ),
             )
             for name in names
         ),
         total=total,
         not_in_total=outside,
-        not_begun=tuple(name for name, number in wanted.items() if (name, number) not in begun),
+        not_begun=tuple(
+            name for name, number in wanted.items() if (name, number) not in begun
+        ),
         person=person_loss(entries, settings, owners_of(states or ())),
         ceiling=remaining_budget(settings, states or (), others),
     )
 
 
 def budget_of_all(
-    all_: Sequence[tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[Charge]]],
+    all_: Sequence[
+        tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[Charge]]
+    ],
 ) -> AllBudgets:
     """Return the budgets of workers on the same events: (settings, states, other charges)."""
-    entries = {one.worker.name: entries_of(states or (), one) for one, states, _ in all_}
+    entries = {
+        one.worker.name: entries_of(states or (), one) for one, states, _ in all_
+    }
     owners = {one.worker.name: owners_of(states or ()) for one, states, _ in all_}
     total, outside = total_of_all(all_[0][0].privacy.unit, entries, owners)
     return AllBudgets(
@@ -496,11 +568,16 @@ def budget_of_all(
 
 
 def _generation(entry: Entry) -> Generation:
-    life, grid, epochs = entry.life, entry.grid, entry.epochs
+    life = entry.life
+    grid = entry.grid
+    epochs = entry.epochs
     charged = None
     if epochs:
-        begun, found = entry.charged.times, compose([entry.charged])
-        charged = Charged(epochs=begun, rho=found.rho, epsilon=found.epsilon, delta=found.delta)
+        begun = entry.charged.times
+        found = compose([entry.charged])
+        charged = Charged(
+            epochs=begun, rho=found.rho, epsilon=found.epsilon, delta=found.delta
+        )
     return Generation(
         generation=life.generation,
         mechanism=str(life.description.get("mechanism", "")),
@@ -512,7 +589,9 @@ def _generation(entry: Entry) -> Generation:
         rho=life.rho,
         epsilon=life.epsilon,
         delta=life.delta,
-        deltas=tuple(Share(name=name, delta=delta) for name, delta in life.deltas.items()),
+        deltas=tuple(
+            Share(name=name, delta=delta) for name, delta in life.deltas.items()
+        ),
         published_from=grid.start(entry.first) if epochs else None,
         published_to=grid.end(entry.last) if epochs else None,
         ticks=entry.last - entry.first + 1 if epochs else 0,
@@ -526,7 +605,9 @@ def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
     """Return an epoch over all owner partitions; their ids differ if their first ticks do."""
     begin = 1 if grid.horizon is None else (epoch - 1) * grid.horizon + 1
     end = entry.last if grid.horizon is None else epoch * grid.horizon
-    inside = [piece for piece in entry.pieces if piece.first <= end and piece.last >= begin]
+    inside = [
+        piece for piece in entry.pieces if piece.first <= end and piece.last >= begin
+    ]
     ids = (series_id(piece.life.description, piece.first, epoch) for piece in inside)
     return Epoch(
         epoch=epoch,

@@ -182,7 +182,9 @@ def laplace_sum(terms: int, scale: float, values: float, beta: float) -> float:
 
 def subset_bound(variance: float, terms: int, values: float, beta: float) -> float:
     """Bound the sums over all 2^terms subsets, as noise decides which cells show an item."""
-    return math.sqrt(2 * terms * variance * (terms * math.log(2) + math.log(2 * values / beta)))
+    return math.sqrt(
+        2 * terms * variance * (terms * math.log(2) + math.log(2 * values / beta))
+    )
 
 
 def most_blocks(ticks: int, radix: int) -> int:
@@ -226,16 +228,24 @@ def bottom_of(public: Mapping[str, Any]) -> int:
 
 def one_shot_bounds(mechanism: OneShot, beta: float, data: Data) -> tuple[Bound, ...]:
     config = mechanism.config
-    name, p = config.algorithm, config.parameters()
-    algorithm, releases = mechanism.algorithm, ticks_of(config, data)
-    rho, delta = paper_rho(config, discovers=name not in KNOWN), discovery_delta(mechanism)
+    name = config.algorithm
+    p = config.parameters()
+    algorithm = mechanism.algorithm
+    releases = ticks_of(config, data)
+    rho = paper_rho(config, discovers=name not in KNOWN)
+    delta = discovery_delta(mechanism)
     labels = p.domain or data.items
     looked_at = min(labels, p.kbar) if name in LIMITED else labels
     values = releases * (p.k if name in PICKING else looked_at)
     spread = _paper_spread(name, p, rho)
-    assumes = f"at most {labels:,} labels occur in a tick" if name not in KNOWN + LIMITED else ""
+    assumes = (
+        f"at most {labels:,} labels occur in a tick"
+        if name not in KNOWN + LIMITED
+        else ""
+    )
     source, further = _SOURCE[name]
-    noise, own = normal_bound(spread**2, values, beta), _largest(algorithm, values, beta)
+    noise = normal_bound(spread**2, values, beta)
+    own = _largest(algorithm, values, beta)
     if name in LAPLACE:
         noise = laplace_bound(spread, values, beta)
     bounds = f"error of every count shown, over {releases:,} ticks"
@@ -251,20 +261,27 @@ def one_shot_bounds(mechanism: OneShot, beta: float, data: Data) -> tuple[Bound,
         return counts, Bound(kind, bounds, "", beta, ours, printed, further)
     bounds = "true count of an item not shown, at every tick"
     if name in LIMITED:
-        bounds, own = _above(p), _largest(algorithm, values, beta, difference=True)
+        bounds = _above(p)
+        own = _largest(algorithm, values, beta, difference=True)
         noise = _paper_sum(name, spread, 2, values, beta)
-    printed, ours = paper_height(name, p, spread, delta) + noise, (algorithm.threshold or 0) + own
+    printed = paper_height(name, p, spread, delta) + noise
+    ours = (algorithm.threshold or 0) + own
     return counts, Bound("hidden", bounds, assumes, beta, ours, printed, further)
 
 
 def pay_bound(mechanism: PayWhatYouGet, beta: float, data: Data) -> Bound:
     """Bound how far an item that an answer with BOTTOM omits may lie above h_(kbar+1)."""
-    config, p = mechanism.config, mechanism.config.parameters()
+    config = mechanism.config
+    p = mechanism.config.parameters()
     answers = min(config.queries, max(1, ticks_of(config, data) // config.every))
     picks = min(config.labels, answers * config.k)
     delta = discovery_delta(mechanism) / config.queries
-    paper = config.max_count * math.sqrt(config.labels / (8 * paper_rho(config, discovers=True)))
-    ours = bottom_of(mechanism.public()) + _picking(float(mechanism.scale), p, picks, answers, beta)
+    paper = config.max_count * math.sqrt(
+        config.labels / (8 * paper_rho(config, discovers=True))
+    )
+    ours = bottom_of(mechanism.public()) + _picking(
+        float(mechanism.scale), p, picks, answers, beta
+    )
     height = p.max_count + paper * math.log(p.kbar / delta)
     printed = height + _picking(paper, p, picks, answers, beta)
     bounds = _above(p) + " by an answer that is not complete"
@@ -275,7 +292,9 @@ def pay_bound(mechanism: PayWhatYouGet, beta: float, data: Data) -> Bound:
 def meta_bound(mechanism: Meta, beta: float, data: Data) -> Bound:
     """Bound MetaAlgo's sums; an item that a block does not show counts as 0 in that block."""
     config = mechanism.config
-    name, p, algorithm = config.algorithm, config.parameters(), mechanism.algorithm
+    name = config.algorithm
+    p = config.parameters()
+    algorithm = mechanism.algorithm
     releases = ticks_of(config, data)
     most = p.k if name in PICKING else p.kbar if name in LIMITED else data.items
     labels = p.domain or min(most, data.items)
@@ -283,19 +302,27 @@ def meta_bound(mechanism: Meta, beta: float, data: Data) -> Bound:
     assumes = "" if name == "known_gauss" else f"at most {most:,} labels occur{where}"
     rho = paper_rho(config, discovers=name not in KNOWN) / mechanism.levels
     delta = discovery_delta(mechanism) / mechanism.levels
-    spread, worst = _paper_spread(name, p, rho), (mechanism.radix - 1) * mechanism.levels
-    used, half = most_blocks(releases, mechanism.radix), beta / 2
+    spread = _paper_spread(name, p, rho)
+    worst = (mechanism.radix - 1) * mechanism.levels
+    used = most_blocks(releases, mechanism.radix)
+    half = beta / 2
     if name == "known_gauss":
         printed = normal_bound(worst * spread**2, labels * releases, beta)
         ours = normal_bound(used * algorithm.sd**2, labels * releases, beta)
     elif isinstance(algorithm, Picking):
         below = _choices(p, algorithm, spread / 2, releases, delta, half)
-        printed = worst * below[0] + subset_bound(spread**2, worst, labels * releases, half)
-        ours = used * below[1] + subset_bound(algorithm.sd**2, used, labels * releases, half)
+        printed = worst * below[0] + subset_bound(
+            spread**2, worst, labels * releases, half
+        )
+        ours = used * below[1] + subset_bound(
+            algorithm.sd**2, used, labels * releases, half
+        )
     else:
         copies = 2 if name in LIMITED else 1
         height = worst * paper_height(name, p, spread, delta)
-        printed = height + _paper_sum(name, spread, copies * worst, labels * releases, beta)
+        printed = height + _paper_sum(
+            name, spread, copies * worst, labels * releases, beta
+        )
         ours = _sum_error(algorithm, used, copies, labels * releases, beta)
     bounds = f"error of every count, over {releases:,} ticks"
     source = "Cardoso, Rogers: Theorems 2 and 3; " + _SOURCE[name][-1]
@@ -306,9 +333,12 @@ def sketch_bound(mechanism: MisraGries, beta: float, data: Data) -> Bound:
     """Bound the error of Misra-Gries on the tree; an unpublished item counts as 0."""
     if isinstance(mechanism, PureMisraGries):
         return _pure_sketch_bound(mechanism, beta, data)
-    config, tree = mechanism.config, mechanism.tree
-    k, releases = config.size, ticks_of(config, data)
-    worst, used = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix)
+    config = mechanism.config
+    tree = mechanism.tree
+    k = config.size
+    releases = ticks_of(config, data)
+    worst = (tree.radix - 1) * tree.levels
+    used = most_blocks(releases, tree.radix)
     lost = data.weight / (k + 1)
     rho = paper_rho(config, discovers=True) / tree.levels
     delta = discovery_delta(mechanism) / tree.levels
@@ -318,16 +348,23 @@ def sketch_bound(mechanism: MisraGries, beta: float, data: Data) -> Bound:
         log_delta = math.log(together / delta) + epsilon * (together - 1)
         tails = math.log(3) + log_delta, math.log((k + 1) * releases / beta)
         each = 1 + 2 * tails[0] / epsilon + 2 * tails[1] / epsilon
-        printed, source, copies = worst * each, "Lebeda, Tetek: Theorem 8 in each block", 2
+        printed = worst * each
+        source = "Lebeda, Tetek: Theorem 8 in each block"
+        copies = 2
     else:
         spread = config.max_count * math.sqrt(k / (2 * rho))
         height = config.max_count + spread * normal_quantile(delta / k)
         values = min(data.items, worst * k) * releases
         printed = worst * height + normal_bound(worst * spread**2, values, beta)
-        source, copies = "Lebeda, Tetek: Section 7; Rogers: Theorem 7 in each block", 1
+        source = "Lebeda, Tetek: Section 7; Rogers: Theorem 7 in each block"
+        copies = 1
     values = min(data.items, used * k) * releases
     variance = copies * float(mechanism.sigma_squared)
-    low = lost + used * (mechanism.threshold(1) or 0) + normal_bound(used * variance, values, beta)
+    low = (
+        lost
+        + used * (mechanism.threshold(1) or 0)
+        + normal_bound(used * variance, values, beta)
+    )
     ours = max(low, subset_bound(variance, used, values, beta))
     bounds = f"error of every count, over {releases:,} ticks"
     assumes = f"at most {data.items:,} labels and {data.weight:,} counts in an epoch"
@@ -340,12 +377,16 @@ def _pure_sketch_bound(mechanism: PureMisraGries, beta: float, data: Data) -> Bo
     Each tick releases one cell: R d noise values. At most k labels have a count above 0 before
     noise, so a label not shown ranks below a shown one with count 0: it has at most two noises.
     """
-    config, tree = mechanism.config, mechanism.tree
+    config = mechanism.config
+    tree = mechanism.tree
     releases = ticks_of(config, data)
-    worst, used = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix)
+    worst = (tree.radix - 1) * tree.levels
+    used = most_blocks(releases, tree.radix)
     lost = data.weight / (config.size + 1)
     values = len(mechanism.domain()) * releases
-    scale = 2 * tree.levels * config.max_items * config.max_count / (config.epsilon or 0.0)
+    scale = (
+        2 * tree.levels * config.max_items * config.max_count / (config.epsilon or 0.0)
+    )
     largest = laplace_quantile(mechanism.scale, beta / values / 2) - 1
     bounds = f"error of every count, over {releases:,} ticks"
     assumes = f"at most {data.weight:,} counts of the domain in an epoch"
@@ -372,10 +413,14 @@ _SOURCE: dict[Name, tuple[str, str]] = {
 
 def _paper_spread(name: Name, p: Parameters, rho: float) -> float:
     """Return tau, or b of Laplace noise; for picks tau = 2 b with k/tau^2 = rho."""
-    return p.max_count * math.sqrt(p.k / rho if name in PICKING else p.max_items / (2 * rho))
+    return p.max_count * math.sqrt(
+        p.k / rho if name in PICKING else p.max_items / (2 * rho)
+    )
 
 
-def _paper_sum(name: Name, spread: float, terms: int, values: float, beta: float) -> float:
+def _paper_sum(
+    name: Name, spread: float, terms: int, values: float, beta: float
+) -> float:
     if name in LAPLACE:
         return laplace_sum(terms, spread, values, beta)
     return normal_bound(terms * spread**2, values, beta)
@@ -390,7 +435,8 @@ def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> floa
         bar = math.sqrt(2) if name == "unk_gauss" else 1  # the bar has its own noise
         return p.max_count + spread * normal_quantile(each) * bar
     # x / b with (1/2 + x/(4b)) e^(-x/b) = delta/D0, by bisection.
-    low, high = 0.0, 2000.0
+    low = 0.0
+    high = 2000.0
     for _ in range(200):
         middle = (low + high) / 2
         if (0.5 + middle / 4) * math.exp(-middle) > each:
@@ -408,7 +454,9 @@ def _largest(
     return quantile(algorithm.table, each, difference=difference) - 1
 
 
-def _sum_error(algorithm: Algorithm, used: int, copies: int, values: float, beta: float) -> float:
+def _sum_error(
+    algorithm: Algorithm, used: int, copies: int, values: float, beta: float
+) -> float:
     """Bound sums of blocks: too low by hidden counts, too high by the noise of showing blocks."""
     height = used * (algorithm.threshold or 0)
     if isinstance(algorithm.table, DiscreteLaplace):
@@ -420,20 +468,30 @@ def _sum_error(algorithm: Algorithm, used: int, copies: int, values: float, beta
 
 
 def _choices(
-    p: Parameters, algorithm: Picking, paper: float, releases: int, delta: float, beta: float
+    p: Parameters,
+    algorithm: Picking,
+    paper: float,
+    releases: int,
+    delta: float,
+    beta: float,
 ) -> tuple[float, float]:
     """Return (printed, ours): how far an unpicked item may lie above a shown one or h_(kbar+1)."""
-    scale, picks = float(algorithm.scale), p.k * releases
+    scale = float(algorithm.scale)
+    picks = p.k * releases
     above = bottom_of(algorithm.public())
     if not above:
         among = picks / beta
-        return paper * math.log(p.domain * among), scale * math.log(max(1, p.domain - 1) * among)
+        return paper * math.log(p.domain * among), scale * math.log(
+            max(1, p.domain - 1) * among
+        )
     height = p.max_count + 2 * paper * math.log(p.kbar / delta)
     printed = height + _picking(paper, p, picks, releases, beta)
     return printed, above + _picking(scale, p, picks, releases, beta)
 
 
-def _picking(scale: float, p: Parameters, picks: int, releases: int, beta: float) -> float:
+def _picking(
+    scale: float, p: Parameters, picks: int, releases: int, beta: float
+) -> float:
     """Bound the shortfall of picks among kbar items and BOTTOM, and of the choice of kbar."""
     if not p.private:
         return scale * math.log(p.kbar * picks / beta)
@@ -461,14 +519,18 @@ def answer_bound(mechanism: OrderStatistics, data: Data) -> Bound:
         # Delta alone covers this rho: the paper has no noise for a pure epsilon of 0.
         printed = None
     elif isinstance(config, BoundedMaxConfig):
-        epsilon, beta = mechanism.guarantee.epsilon, config.beta
-        tests = 8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * config.c_max / beta)
+        epsilon = mechanism.guarantee.epsilon
+        beta = config.beta
+        tests = 8 * math.log(3 * config.ticks / beta) + 4 * math.log(
+            3 * config.c_max / beta
+        )
         tests /= epsilon
         printed = 6 * (_err(config, config.c_max, beta / 3, epsilon / 2) + tests)
     else:
         printed = _printed_segments(mechanism, value)
     bounds = f"error of every answer, over {config.ticks:,} ticks"
-    assumes, source = f"no watched value passes {value:,}", _SOURCES[config.mechanism]
+    assumes = f"no watched value passes {value:,}"
+    source = _SOURCES[config.mechanism]
     segments = range(1, last_segment(mechanism, value) + 1)
     ours = max(_error(mechanism, segment, value) for segment in segments)
     return Bound("answer", bounds, assumes, config.beta, ours, printed, source)
@@ -487,14 +549,21 @@ def last_segment(mechanism: OrderStatistics, value: int) -> int:
 
 
 def _error(mechanism: OrderStatistics, segment: int, value: int) -> float:
-    published, segments = mechanism.error(segment), mechanism.segments
+    published = mechanism.error(segment)
+    segments = mechanism.segments
     if mechanism.config.mechanism != "doubling" or segments is None:
         return published
-    error, above = segments.column_error(segment), segments.bounds(segment)[1]
-    high, low = min(float(value), segments.threshold(segment) + above + error), 0.0
+    error = segments.column_error(segment)
+    above = segments.bounds(segment)[1]
+    high = min(float(value), segments.threshold(segment) + above + error)
+    low = 0.0
     if segment > 1:
         below = segment - 1
-        low = segments.threshold(below) - segments.bounds(below)[0] - segments.column_error(below)
+        low = (
+            segments.threshold(below)
+            - segments.bounds(below)[0]
+            - segments.column_error(below)
+        )
     return min(published, high - max(low, 0.0) + error)
 
 
@@ -503,8 +572,11 @@ def _printed_segments(mechanism: OrderStatistics, value: int) -> float:
     alone = config.mechanism == "doubling"
     epsilon = mechanism.guarantee.epsilon / (1 if alone else 2)
     beta = config.beta / (1 if alone else 2)
-    d, log_ticks = len(config.domain), max(1.0, math.log2(config.ticks))
-    tests = (8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * log_ticks / beta)) / epsilon
+    d = len(config.domain)
+    log_ticks = max(1.0, math.log2(config.ticks))
+    tests = (
+        8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * log_ticks / beta)
+    ) / epsilon
 
     def column_error(segment: int) -> float:
         each = 4 * config.most_columns * config.max_count / epsilon
@@ -523,16 +595,22 @@ def _printed_segments(mechanism: OrderStatistics, value: int) -> float:
     if mechanism.queries.k == 1:
         part = beta / last
         inner = 8 * math.log(3 * config.ticks / part) + 4 * math.log(3 * growth / part)
-        return 6 * (noise + _err(config, growth, part / 3, epsilon / 2) + inner / epsilon)
-    return _printed_several(config, mechanism.queries.k, growth, noise, epsilon, beta / last)
+        return 6 * (
+            noise + _err(config, growth, part / 3, epsilon / 2) + inner / epsilon
+        )
+    return _printed_several(
+        config, mechanism.queries.k, growth, noise, epsilon, beta / last
+    )
 
 
 def _printed_several(
     config: MaxConfig, k: int, growth: float, noise: float, epsilon: float, beta: float
 ) -> float:
-    intervals, ticks = k * growth, config.ticks
+    intervals = k * growth
+    ticks = config.ticks
     err = _err(config, intervals, beta / 3, epsilon / 3)
-    many, each = math.log(6 * intervals / beta), math.log(6 * ticks / beta)
+    many = math.log(6 * intervals / beta)
+    each = math.log(6 * ticks / beta)
     clearance = 18 / epsilon * (k * many + each)
     step = 3 * (clearance + err + noise)
     tests = 12 / epsilon * (many + each)
@@ -545,7 +623,13 @@ def _err(config: MaxConfig, intervals: float, beta: float, epsilon: float) -> fl
     """Return 4 D log2(n) ln(2 d n / beta) / epsilon: Lemma 52 for H, each column at epsilon / D."""
     reach = config.most_columns * config.max_count
     levels = max(1.0, math.log2(intervals))
-    return 4 * reach * levels * math.log(2 * len(config.domain) * intervals / beta) / epsilon
+    return (
+        4
+        * reach
+        * levels
+        * math.log(2 * len(config.domain) * intervals / beta)
+        / epsilon
+    )
 
 
 BETA = 0.05
@@ -587,22 +671,32 @@ def error_bounds(
     raise ValueError(f"mechanism = {built.kind}: no theorem is known for it")
 
 
-def _running_bounds(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[Bound, ...]:
-    config, known = mechanism.config, isinstance(mechanism, KnownBase)
-    ticks, labels = ticks_of(config, data), len(mechanism.domain()) or data.items
+def _running_bounds(
+    mechanism: KnownBase | UnkBase, beta: float, data: Data
+) -> tuple[Bound, ...]:
+    config = mechanism.config
+    known = isinstance(mechanism, KnownBase)
+    ticks = ticks_of(config, data)
+    labels = len(mechanism.domain()) or data.items
     radix = config.radix or best_radix(ticks)
     rho = paper_rho(config, discovers=not known)
-    variance = tree_variance(config.max_items * config.max_count**2 / (2 * rho), ticks, radix)
-    printed, worst = normal_bound(variance, labels * ticks, beta), worst_variance(mechanism, ticks)
+    variance = tree_variance(
+        config.max_items * config.max_count**2 / (2 * rho), ticks, radix
+    )
+    printed = normal_bound(variance, labels * ticks, beta)
+    worst = worst_variance(mechanism, ticks)
     ours = normal_bound(worst, labels * ticks, beta) + 0.5
     bounds = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"
     if isinstance(mechanism, KnownBase):
         source = "Cardoso, Rogers: Theorem 2"
         return (Bound("counts", bounds, "", beta, ours, printed, source),)
-    assumes, source = f"at most {labels:,} labels occur", "Cardoso, Rogers: Theorem 2, Lemma F.3"
+    assumes = f"at most {labels:,} labels occur"
+    source = "Cardoso, Rogers: Theorem 2, Lemma F.3"
     counts = Bound("counts", bounds, assumes, beta, ours, printed, source)
     share = discovery_delta(mechanism) / config.max_items
-    paper_threshold = config.max_count + math.sqrt(variance) * normal_quantile(share / ticks)
+    paper_threshold = config.max_count + math.sqrt(variance) * normal_quantile(
+        share / ticks
+    )
     printed += paper_threshold
     ours += _worst_threshold(mechanism, worst, ticks)
     bounds = "true count of an item not shown, at every tick that may show new items"
@@ -619,43 +713,61 @@ def _worst_threshold(mechanism: UnkBase, worst: float, ticks: int) -> float:
     delta = discovery_delta(mechanism) / config.max_items
     octave = tests.bit_length() - 1
     shares = math.log(math.pi**2 / 6) + 2 * math.log(1 + octave) + octave * math.log(2)
-    log = math.log(delta) - (math.log(tests) if config.horizon_ticks is not None else shares)
-    return config.max_count + 0.5 + normal_quantile(math.exp(log - 1e-9)) * math.sqrt(worst)
+    log = math.log(delta) - (
+        math.log(tests) if config.horizon_ticks is not None else shares
+    )
+    return (
+        config.max_count
+        + 0.5
+        + normal_quantile(math.exp(log - 1e-9)) * math.sqrt(worst)
+    )
 
 
 def _sparse_bounds(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Bound, ...]:
-    config, d = mechanism.config, len(mechanism.domain())
-    ticks, k, s = ticks_of(config, data), config.top_k, config.switches
+    config = mechanism.config
+    d = len(mechanism.domain())
+    ticks = ticks_of(config, data)
+    k = config.top_k
+    s = config.switches
     radix = config.radix or best_radix(ticks)
     tau_squared = (k + 2) * config.max_count**2 / paper_rho(config, discovers=False)
     tau = math.sqrt(tau_squared)
     variance = tree_variance((s + 1) * tau_squared, ticks, radix)
-    worst, rounding = worst_variance(mechanism, ticks), 0.5
+    worst = worst_variance(mechanism, ticks)
+    rounding = 0.5
     bounds = f"error of every count shown, over {d:,} labels and {ticks:,} ticks"
     ours = normal_bound(worst, d * ticks, beta) + rounding
     printed = normal_bound(variance, d * ticks, beta)
-    counts = Bound("counts", bounds, "", beta, ours, printed, "Cardoso, Rogers: Theorems 2 and 4")
+    counts = Bound(
+        "counts", bounds, "", beta, ours, printed, "Cardoso, Rogers: Theorems 2 and 4"
+    )
     # Four parts: counters, threshold noise, test noise if it may be negative, choices.
-    part, picks, one_sided = beta / 4, k * (s + 1), config.accounting == "tight"
+    part = beta / 4
+    picks = k * (s + 1)
+    one_sided = config.accounting == "tight"
     unit = math.sqrt(s) * tau
     paper_eta: float | None = config.eta
     if paper_eta is None:
         paper_eta = 2 * math.sqrt(variance) + 4 * unit * math.log(d * (ticks + 1))
     printed = normal_bound(variance, d * ticks, part) + paper_eta
-    printed += laplace_bound(2 * unit, s, part) + laplace_bound(4 * unit, d * ticks, part)
+    printed += laplace_bound(2 * unit, s, part) + laplace_bound(
+        4 * unit, d * ticks, part
+    )
     paper_pick = math.sqrt(s + 1) * tau / 2 * math.log(d * picks / part)
     pick, threshold, test = scales(mechanism)
     eta = config.eta
     if eta is None:
-        eta = math.ceil(2 * math.sqrt(worst + 1 / 12) + test * math.log(d * (ticks + 1)))
-    noise, late = normal_bound(worst, d * ticks, part), laplace_bound(threshold, s, part)
+        eta = math.ceil(
+            2 * math.sqrt(worst + 1 / 12) + test * math.log(d * (ticks + 1))
+        )
+    noise = normal_bound(worst, d * ticks, part)
+    late = laplace_bound(threshold, s, part)
     ours = noise + rounding + eta + late + 1
     if not one_sided:
         ours += laplace_bound(test, d * ticks, part) + 1
-    ours, printed = max(ours, pick * math.log(d * picks / part)), max(printed, paper_pick)
-    bounds = (
-        "by how much a hidden item exceeds a shown one, at every tick until the last switch is made"
-    )
+    ours = max(ours, pick * math.log(d * picks / part))
+    printed = max(printed, paper_pick)
+    bounds = "by how much a hidden item exceeds a shown one, at every tick until the last switch is made"
     source = "Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)"
     return counts, Bound("selection", bounds, "", beta, ours, printed, source)
 
@@ -666,7 +778,10 @@ _THRESHOLDS: Mapping[Name, tuple[str, str]] = MappingProxyType(
     {
         "positive_gauss": ("Dinf + s PhiInv(1 - delta/D0)", "Rogers: Theorem 7"),
         "positive_laplace": ("Dinf + b ln(D0/(2 delta))", "Rogers: Theorem 7"),
-        "unk_gauss": ("Dinf + sqrt2 tau PhiInv(1 - delta/D0)", _CARDOSO + "Algorithm 9"),
+        "unk_gauss": (
+            "Dinf + sqrt2 tau PhiInv(1 - delta/D0)",
+            _CARDOSO + "Algorithm 9",
+        ),
         "limit_dom_laplace": (
             "Dinf + x, (1/2 + x/(4b)) e^(-x/b) = delta/D0",
             "Durfee, Rogers: Lemma 6.2",
@@ -675,18 +790,26 @@ _THRESHOLDS: Mapping[Name, tuple[str, str]] = MappingProxyType(
 )
 
 
-def printed_of(mechanism: Mechanism, noise: Noise, conversion: float) -> Iterator[Printed]:
+def printed_of(
+    mechanism: Mechanism, noise: Noise, conversion: float
+) -> Iterator[Printed]:
     """Yield figures that papers state differently; `conversion`: the delta converting rho, or 0."""
     if conversion > 0:
         yield from _printed_conversion(mechanism, conversion)
-    if isinstance(mechanism, KnownBase | UnkBase) and mechanism.config.horizon_ticks is not None:
+    if (
+        isinstance(mechanism, KnownBase | UnkBase)
+        and mechanism.config.horizon_ticks is not None
+    ):
         yield from _printed_running(mechanism, noise)
     if isinstance(mechanism, SparseGumb):
         yield from _printed_sparse(mechanism)
     if isinstance(mechanism, OneShot | Meta):
         levels = mechanism.levels if isinstance(mechanism, Meta) else 1
-        own, delta = mechanism.config, discovery_delta(mechanism) / levels
-        yield from _printed_one_shot(own.algorithm, own.parameters(), mechanism.algorithm, delta)
+        own = mechanism.config
+        delta = discovery_delta(mechanism) / levels
+        yield from _printed_one_shot(
+            own.algorithm, own.parameters(), mechanism.algorithm, delta
+        )
     if isinstance(mechanism, OrderStatistics):
         yield from _printed_accounting(mechanism)
 
@@ -696,15 +819,19 @@ def _printed_conversion(mechanism: Mechanism, delta: float) -> Iterator[Printed]
     source = "Bun, Steinke 2016; ours: Canonne, Kamath, Steinke"
     paper = paper_epsilon(guarantee.rho, delta)
     yield Printed("epsilon_for_this_rho", guarantee.epsilon, paper, CONVERSION, source)
-    paper, formula = _rho_printed(guarantee.epsilon, delta), f"the rho with epsilon = {CONVERSION}"
+    paper = _rho_printed(guarantee.epsilon, delta)
+    formula = f"the rho with epsilon = {CONVERSION}"
     yield Printed("rho_for_this_epsilon", guarantee.rho, paper, formula, source)
 
 
 def _printed_running(mechanism: KnownBase | UnkBase, noise: Noise) -> Iterator[Printed]:
     """Yield noise and threshold at the worst tick of a tree of the best base: 000 formula (4)."""
-    config, ticks = mechanism.config, noise.ticks_looked_at
+    config = mechanism.config
+    ticks = noise.ticks_looked_at
     radix = config.radix or best_radix(ticks)
-    tau = math.sqrt(config.max_items * config.max_count**2 / (2 * mechanism.guarantee.rho))
+    tau = math.sqrt(
+        config.max_items * config.max_count**2 / (2 * mechanism.guarantee.rho)
+    )
     worst = tau * digits_of(ticks, radix) * math.sqrt(radix - 1)
     formula = "tau L_r sqrt(r - 1)"
     source = _CARDOSO + "Theorem 2"
@@ -713,19 +840,26 @@ def _printed_running(mechanism: KnownBase | UnkBase, noise: Noise) -> Iterator[P
     if threshold:
         share = discovery_delta(mechanism) / config.max_items / ticks
         paper = config.max_count + worst * normal_quantile(share)
-        formula, source = f"Dinf + {formula} PhiInv(1 - delta/T)", _CARDOSO + "formula (4)"
+        formula = f"Dinf + {formula} PhiInv(1 - delta/T)"
+        source = _CARDOSO + "formula (4)"
         yield Printed("worst_threshold", threshold, paper, formula, source)
 
 
 def _printed_sparse(mechanism: SparseGumb) -> Iterator[Printed]:
-    config, tight = mechanism.config, mechanism.config.accounting == "tight"
-    k, source = config.top_k, _CARDOSO + "Theorem 4"
-    yield Printed("rho_times_tau_squared", k + (0.125 if tight else 2.0), k + 2.0, "k + 2", source)
+    config = mechanism.config
+    tight = mechanism.config.accounting == "tight"
+    k = config.top_k
+    source = _CARDOSO + "Theorem 4"
+    yield Printed(
+        "rho_times_tau_squared", k + (0.125 if tight else 2.0), k + 2.0, "k + 2", source
+    )
     tau_squared = (config.top_k + 2) / mechanism.guarantee.rho * config.max_count**2
     q = math.exp(-1 / scales(mechanism)[2])
     ours = math.sqrt((1.0 if tight else 2.0) * q) / (1 - q)
     paper = 4 * math.sqrt(2 * config.switches * tau_squared)
-    yield Printed("test_noise_sd", ours, paper, "Lap(4 tau sqrt(s))", _CARDOSO + "Algorithm 8")
+    yield Printed(
+        "test_noise_sd", ours, paper, "Lap(4 tau sqrt(s))", _CARDOSO + "Algorithm 8"
+    )
 
 
 def _printed_one_shot(
@@ -734,11 +868,16 @@ def _printed_one_shot(
     """Yield the threshold: 004 Thms 7 and 8, 002 Lemma 6.2 and Alg. 1, 000 Algs 6 and 9."""
     if name in _THRESHOLDS:
         formula, source = _THRESHOLDS[name]
-        spread = -1 / math.log(laplace_q(algorithm.sd)) if name in LAPLACE else algorithm.sd
+        spread = (
+            -1 / math.log(laplace_q(algorithm.sd)) if name in LAPLACE else algorithm.sd
+        )
         if name == "unk_gauss":  # a threshold on a count that includes the bar's noise
-            name, spread = "positive_gauss", math.sqrt(2) * spread
+            name = "positive_gauss"
+            spread = math.sqrt(2) * spread
         paper = paper_height(name, p, spread, delta)
-        yield Printed("threshold", float(algorithm.threshold or 0), paper, formula, source)
+        yield Printed(
+            "threshold", float(algorithm.threshold or 0), paper, formula, source
+        )
     public = algorithm.public()
     if above := bottom_of(public):
         scale = float(Fraction(str(public["scale"])))
@@ -756,9 +895,13 @@ def _printed_accounting(mechanism: OrderStatistics) -> Iterator[Printed]:
     try:
         pure: Mechanism = mechanism
         if not config.pure:  # pure accounting has its own counter
-            pure = build(structs.replace(config, accounting="pure", counter="lifted", radix=None))
+            pure = build(
+                structs.replace(config, accounting="pure", counter="lifted", radix=None)
+            )
     except ValueError:
         return
     if isinstance(pure, OrderStatistics):
-        ours, paper, source = mechanism.error(1), pure.error(1), "Henzinger, Sricharan, Steiner"
+        ours = mechanism.error(1)
+        paper = pure.error(1)
+        source = "Henzinger, Sricharan, Steiner"
         yield Printed("error_in_segment_1", ours, paper, 'accounting = "pure"', source)

@@ -41,7 +41,13 @@ from itertools import chain
 
 from msgspec import structs
 
-from workers.mechanisms.accounting import PrivacyCost, delta_of, epsilon_of, float_up, paper_epsilon
+from workers.mechanisms.accounting import (
+    PrivacyCost,
+    delta_of,
+    epsilon_of,
+    float_up,
+    paper_epsilon,
+)
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
@@ -69,7 +75,9 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Compose
     least = total_delta(costs)
     at = least if delta is None else delta
     if at < least:
-        raise ValueError(f"delta = {at}: at least the sum of the parts' deltas, {least}")
+        raise ValueError(
+            f"delta = {at}: at least the sum of the parts' deltas, {least}"
+        )
     failures: dict[str, list[tuple[float, int]]] = {}
     for cost in costs:
         for name, probability in cost.failures:
@@ -82,7 +90,9 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Compose
         rho=_sum((cost.rho, cost.times) for cost in costs),
         epsilon=min(ways) if at < 1 else None,
         delta=min(at, 1.0),
-        deltas=tuple(Share(name=name, delta=min(_sum(p), 1.0)) for name, p in failures.items()),
+        deltas=tuple(
+            Share(name=name, delta=min(_sum(p), 1.0)) for name, p in failures.items()
+        ),
         epsilon_of_the_sum=summed,
     )
 
@@ -103,7 +113,8 @@ def epsilon_at(costs: Sequence[PrivacyCost], delta: float) -> float | None:
 def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
     """Return the epsilons of converting all costs, or of adding the pure ones unconverted."""
     ways = _composed(costs, delta)
-    pure, others = [one for one in costs if one.pure], [one for one in costs if not one.pure]
+    pure = [one for one in costs if one.pure]
+    others = [one for one in costs if not one.pure]
     if pure and others:
         left = float(Fraction(delta) - Fraction(total_delta(pure)))
         own = [(cost.epsilon, cost.times) for cost in pure]
@@ -112,7 +123,9 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
-    spent = _sum((failure, cost.times) for cost in costs for _, failure in cost.failures)
+    spent = _sum(
+        (failure, cost.times) for cost in costs for _, failure in cost.failures
+    )
     left = float(Fraction(delta) - Fraction(spent))
     if not 0 < left < 1:
         return []
@@ -121,7 +134,9 @@ def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def _sum(values: Iterable[tuple[float, int]]) -> float:
-    return float_up(sum((Fraction(value) * times for value, times in values), Fraction(0)))
+    return float_up(
+        sum((Fraction(value) * times for value, times in values), Fraction(0))
+    )
 
 
 NUMERICAL = "numerical"
@@ -129,9 +144,13 @@ NUMERICAL = "numerical"
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
 _LARGEST_EXPONENT = 700.0
-_GAUSSIAN = frozenset({"known_base", "unk_base"})  # the mechanisms with `Budgeted.gaussian`
+_GAUSSIAN = frozenset(
+    {"known_base", "unk_base"}
+)  # the mechanisms with `Budgeted.gaussian`
 # Epsilon may be pure and delta sampling error only; a snapshot does not state which.
-_MAY_BE_PURE = frozenset({"bounded_max", "doubling", "two_level", "two_level_k", "misra_gries"})
+_MAY_BE_PURE = frozenset(
+    {"bounded_max", "doubling", "two_level", "two_level_k", "misra_gries"}
+)
 
 
 def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None, float]:
@@ -148,12 +167,18 @@ def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None,
     # Sum the pure ones and compose the others, or compose all.
     epsilon, delta = _composed_events([cost for cost in costs if not cost.pure], events)
     pure = [cost for cost in costs if cost.pure]
-    failures = sum(cost.times * _failures(cost, events, cost.epsilon * events) for cost in pure)
+    failures = sum(
+        cost.times * _failures(cost, events, cost.epsilon * events) for cost in pure
+    )
     if epsilon < math.inf:
-        epsilon = _sum([(epsilon, 1), *((cost.epsilon, events * cost.times) for cost in pure)])
+        epsilon = _sum(
+            [(epsilon, 1), *((cost.epsilon, events * cost.times) for cost in pure)]
+        )
     apart = epsilon, float_up(min(Fraction(delta) + failures, Fraction(1)))
     ways = (apart, _composed_events(costs, events))
-    sound = [(epsilon, delta) for epsilon, delta in ways if delta < 1 and epsilon < math.inf]
+    sound = [
+        (epsilon, delta) for epsilon, delta in ways if delta < 1 and epsilon < math.inf
+    ]
     return min(sound) if sound else (None, 1.0)
 
 
@@ -174,7 +199,9 @@ def group_failure(probability: float, rho: float, events: int) -> float:
     return float_up(min(total, Fraction(1)))
 
 
-def stated_cost(mechanism: str, rho: float, epsilon: float, delta: float) -> PrivacyCost:
+def stated_cost(
+    mechanism: str, rho: float, epsilon: float, delta: float
+) -> PrivacyCost:
     """Return the cost that a snapshot states, with the parts of delta.
 
     The delta beyond what the conversion needs counts as failures: the mechanism's own figure, or
@@ -191,7 +218,9 @@ def stated_cost(mechanism: str, rho: float, epsilon: float, delta: float) -> Pri
         return PrivacyCost(rho, epsilon, delta, failures=own, gaussian=True)
     numerical = delta * NUMERICAL_SHARE
     if conversion >= delta - numerical:
-        return PrivacyCost(rho, epsilon, delta, failures=((NUMERICAL, delta),), pure=True)
+        return PrivacyCost(
+            rho, epsilon, delta, failures=((NUMERICAL, delta),), pure=True
+        )
     rest = float_up(Fraction(delta) - Fraction(conversion))
     halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
     samplers = rest if mechanism in _MAY_BE_PURE and not halved else numerical
@@ -217,7 +246,11 @@ def _failures(cost: PrivacyCost, events: int, epsilon: float) -> Fraction:
     total = Fraction(0)
     for name, probability in cost.failures:
         if name == NUMERICAL:
-            total += Fraction(probability) * events * Fraction(_samplers(cost.epsilon, epsilon))
+            total += (
+                Fraction(probability)
+                * events
+                * Fraction(_samplers(cost.epsilon, epsilon))
+            )
         else:
             total += Fraction(group_failure(probability, cost.rho, events))
     return min(total, Fraction(1))
@@ -299,7 +332,8 @@ class Charge:
 
 
 def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
-    promise, ticks = mechanism.guarantee, config.horizon_ticks
+    promise = mechanism.guarantee
+    ticks = config.horizon_ticks
     return Charge(
         mechanism.cost(),
         None if ticks is None else ticks * config.tick_ms,
@@ -319,7 +353,9 @@ def by_key(charges: Sequence[Charge]) -> Iterator[tuple[str | None, frozenset[in
     """
     declared = {key for charge in charges for key in charge.keys or ()}
     for key in (None, *sorted(declared)):
-        serving = (i for i, one in enumerate(charges) if one.keys is None or key in one.keys)
+        serving = (
+            i for i, one in enumerate(charges) if one.keys is None or key in one.keys
+        )
         yield key, frozenset(serving)
 
 
@@ -334,7 +370,9 @@ def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
 
 
 def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
-    costs = [[replace(one.cost, times=one.epochs(days)) for one in group] for group in groups]
+    costs = [
+        [replace(one.cost, times=one.epochs(days)) for one in group] for group in groups
+    ]
     losses = []
     for events in EVENTS:
         epsilon, delta = _most(costs, events)
@@ -344,12 +382,19 @@ def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
     return Span(days=days, epochs=epochs, losses=tuple(losses))
 
 
-def _most(groups: Sequence[Sequence[PrivacyCost]], events: int) -> tuple[float | None, float]:
+def _most(
+    groups: Sequence[Sequence[PrivacyCost]], events: int
+) -> tuple[float | None, float]:
     """Bound the loss of every mixture of groups; it is Gaussian only if every cost is."""
     costs = list(chain(*groups)) if len(groups) > 1 else []
-    if not all(one.gaussian for one in costs) and events * max(one.times for one in costs) > 1:
+    if (
+        not all(one.gaussian for one in costs)
+        and events * max(one.times for one in costs) > 1
+    ):
         groups = [[replace(cost, gaussian=False) for cost in group] for group in groups]
-    epsilons, deltas = zip(*(group_loss(group, events) for group in groups), strict=True)
+    epsilons, deltas = zip(
+        *(group_loss(group, events) for group in groups), strict=True
+    )
     delta = max(deltas)
     if events > 1 and len(groups) > 1:
         # A mixture converts one group's part of delta, and its failures are at most the largest.
@@ -363,7 +408,11 @@ def _most(groups: Sequence[Sequence[PrivacyCost]], events: int) -> tuple[float |
 
 def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]]]:
     """Return the loss table, rounded up, without spans that add no epochs to the one before."""
-    shown = [span for at, span in enumerate(spans) if not at or span.epochs > spans[at - 1].epochs]
+    shown = [
+        span
+        for at, span in enumerate(spans)
+        if not at or span.epochs > spans[at - 1].epochs
+    ]
     headings = ["events" if unit == "event" else f"{unit} ids", *map(_heading, shown)]
     rows = [
         [f"{losses[0].events}", *(_cell(loss) for loss in losses)]
@@ -373,7 +422,11 @@ def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[s
 
 
 def loss_caption(unit: str) -> str:
-    whose = "events in every epoch" if unit == "event" else "user ids who appears in every epoch"
+    whose = (
+        "events in every epoch"
+        if unit == "event"
+        else "user ids who appears in every epoch"
+    )
     return (
         f"epsilon and delta for a person with this many {whose}; {VOID}: epsilon is above 20 or "
         "delta 0.01 or more, so next to nothing, or nothing, is promised"
@@ -383,7 +436,13 @@ def loss_caption(unit: str) -> str:
 def _heading(span: Span) -> str:
     if span.days is None:
         return "an epoch"
-    name = "a day" if span.days == 1 else "a year" if span.days == 365 else f"{span.days} days"
+    name = (
+        "a day"
+        if span.days == 1
+        else "a year"
+        if span.days == 365
+        else f"{span.days} days"
+    )
     return f"{name}: {span.epochs:,} epoch{'s' if span.epochs > 1 else ''}"
 
 
@@ -395,7 +454,8 @@ def _cell(loss: Loss) -> str:
 
 def total_of(charges: Sequence[Charge]) -> Total:
     """Return the total of the stream key that pays most; for users, of all histograms."""
-    unit, names = charges[0].unit, dict[frozenset[int], str | None]()
+    unit = charges[0].unit
+    names = dict[frozenset[int], str | None]()
     if unit == "event" and len({charge.key for charge in charges}) == 1:
         # Name a set of charges after the first declared key that it serves.
         unknown, *declared = by_key(charges)
@@ -406,7 +466,9 @@ def total_of(charges: Sequence[Charge]) -> Total:
         names = {frozenset(range(len(charges))): None}
     groups = [[charges[i] for i in sorted(serving)] for serving in names]
     worst, found = worst_group([[charge.cost for charge in group] for group in groups])
-    left = float(Fraction(found.delta) - sum(Fraction(share.delta) for share in found.deltas))
+    left = float(
+        Fraction(found.delta) - sum(Fraction(share.delta) for share in found.deltas)
+    )
     convertible = found.epsilon is not None and left > 0
     # A delta of 1 promises nothing; the sum of the epsilons holds even then.
     epsilon = found.epsilon_of_the_sum if found.epsilon is None else found.epsilon
@@ -423,7 +485,9 @@ def total_of(charges: Sequence[Charge]) -> Total:
     )
 
 
-def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iterator[str]:
+def warnings_of(
+    histograms: Iterable[tuple[HistogramConfig, Mechanism]],
+) -> Iterator[str]:
     """Yield the warnings about every histogram, and about all of them together."""
     charges = [charge_of(config, mechanism) for config, mechanism in histograms]
     for one in charges:

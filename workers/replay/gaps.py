@@ -17,7 +17,8 @@ from workers.runtime.printing import iso_time, plural
 #: A shorter run of empty ticks is not worth a remark.
 EMPTY_TICKS_TOLD = 1_000
 # At most this share of the events, or this number, lies before or after a gap by mistake.
-_STRAY, _STRAYS_MAX = 0.01, 3
+_STRAY = 0.01
+_STRAYS_MAX = 3
 _DAY_MS = 86_400_000
 
 
@@ -61,7 +62,10 @@ class EventTimes:
         nearest = first - self._least_ms + 1
         begin = bisect_left(self._intervals, nearest, key=lambda known: known[1])
         end = begin
-        while end < len(self._intervals) and self._intervals[end][0] < last + self._least_ms:
+        while (
+            end < len(self._intervals)
+            and self._intervals[end][0] < last + self._least_ms
+        ):
             known = self._intervals[end]
             first = min(first, known[0])
             last = max(last, known[1])
@@ -73,7 +77,9 @@ class EventTimes:
         total = sum(number for _, _, number in self._intervals)
         before = 0
         found = []
-        for interval, following in zip(self._intervals, self._intervals[1:], strict=False):
+        for interval, following in zip(
+            self._intervals, self._intervals[1:], strict=False
+        ):
             before += interval[2]
             found.append(Gap(interval[1], following[0], before, total - before))
         return found
@@ -100,7 +106,9 @@ def gap_remarks(
         if stream_keys:
             keys = plural(stream_keys, "stream key")
             snapshots = f", {plural(number * stream_keys, 'empty snapshot')} of {keys}"
-        between = f"between events of {iso_time(gap.start_ms)} and {iso_time(gap.end_ms)}"
+        between = (
+            f"between events of {iso_time(gap.start_ms)} and {iso_time(gap.end_ms)}"
+        )
         ticks = f"{config.name}: {number:,} ticks in a row have no event{snapshots}, {between}"
         yield f"{ticks}: {_advice(gap, config)}"
 

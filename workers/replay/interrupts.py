@@ -58,7 +58,8 @@ class Interrupts:
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """Defer signals until the step in this block is done."""
-        before, self._deferring = self._deferring, True
+        before = self._deferring
+        self._deferring = True
         try:
             yield
         finally:
@@ -67,7 +68,8 @@ class Interrupts:
 
     def defer_rest(self) -> None:
         """Make the rest of the context one step, so that results are written."""
-        self._deferring, self._pending = True, False
+        self._deferring = True
+        self._pending = False
 
     def check(self) -> None:
         """Raise a deferred signal; called where a step may end early."""
@@ -78,7 +80,8 @@ class Interrupts:
     def _press(self, number: int, frame: FrameType | None) -> None:
         now = monotonic()
         if self.pressed is None:
-            self.pressed, self._first = signal.Signals(number), now
+            self.pressed = signal.Signals(number)
+            self._first = now
             if not self._deferring:
                 raise KeyboardInterrupt
             self._pending = True

@@ -51,8 +51,12 @@ class ReplayMerge(Merge):
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
         super()._begin(lane, users, complete)
         for histogram in users:
-            at, grid = histogram.next, histogram.grid
-            if at is not None and (gap := grid.tick_at(complete) - at) > BACKLOG_TICKS_MAX:
+            at = histogram.next
+            grid = histogram.grid
+            if (
+                at is not None
+                and (gap := grid.tick_at(complete) - at) > BACKLOG_TICKS_MAX
+            ):
                 raise StateRefused(
                     f"histogram {histogram.name!r}: {gap:,} ticks are to be published after "
                     f"{when(grid.start(at))} at once, more than {BACKLOG_TICKS_MAX:,}: are all "
@@ -105,12 +109,15 @@ class ReplayHistogram(Histogram):
             return self._state.ledger.tags[release.rows]
         tags = np.empty((len(release.keys), 2), dtype=np.uint64)
         for key, rows in rows_by_key(release.keys):
-            tags[rows] = self._key.tags(self._keys[key], [release.labels[row] for row in rows])
+            tags[rows] = self._key.tags(
+                self._keys[key], [release.labels[row] for row in rows]
+            )
         return tags
 
     def forget(self) -> None:
         """Discard the changes that a worker would store."""
-        self._deletions, self._stored_keys = [], len(self._keys)
+        self._deletions = []
+        self._stored_keys = len(self._keys)
         self._state.changed()
         self._state.ledger.clean()
 
@@ -213,11 +220,15 @@ class Offline:
         self.histograms = histograms
         times = EventTimes([histogram.config for histogram in histograms])
         self.summary = Summary(total=source.total, times=times)
-        self._source, self._until, self._write = source, source.until_ms, write
-        self._may_stop, self._after_tick = may_stop, partial(after_tick, self.summary)
+        self._source = source
+        self._until = source.until_ms
+        self._write = write
+        self._may_stop = may_stop
+        self._after_tick = partial(after_tick, self.summary)
         of_all = (lane for one in histograms for lane in (one.lane, one.sum_lane))
         lanes = list(dict.fromkeys(lane for lane in of_all if lane is not None))
-        number, grace_ms = source.partitions, settings.events.grace_ms
+        number = source.partitions
+        grace_ms = settings.events.grace_ms
         sums = factory.sums(histograms)
         self._intakes = [Intake(lanes, grace_ms, key, sums=sums) for _ in range(number)]
         for intake, watermark in zip(self._intakes, source.begins, strict=False):
@@ -225,7 +236,8 @@ class Offline:
         self._sequences = [[0] for _ in range(number)]
         merge = merge or ReplayMerge(histograms, key=key, sources=number, owners=1)
         self._merge: Merging = merge
-        self._offset, self._begun = 0, time.perf_counter()
+        self._offset = 0
+        self._begun = time.perf_counter()
         for histogram in histograms:
             histogram.written = histogram.written and write is not None
 
@@ -255,7 +267,8 @@ class Offline:
         self.summary.seconds = time.perf_counter() - self._begun
 
     def _note(self, batch: EventBatch) -> None:
-        summary, times = self.summary, batch.events.times
+        summary = self.summary
+        times = batch.events.times
         summary.position = batch.position
         summary.outside += batch.outside + batch.beyond
         summary.late += batch.late
@@ -277,8 +290,11 @@ class Offline:
         if not force and not intake.has_closed_tick():
             return False
         if self._until is not None and intake.watermark is not None:
-            intake.watermark = min(intake.watermark, self._until)  # its source stops there
-        sequences, position = self._sequences[partition], self.summary.position
+            intake.watermark = min(
+                intake.watermark, self._until
+            )  # its source stops there
+        sequences = self._sequences[partition]
+        position = self.summary.position
         of: Any = {"source": partition, "sequences": sequences, "offset": position}
         for _, message in intake.commit(**of, max_bytes=None):  # nothing is sent
             self._merge.take(message, self._offset)
@@ -288,7 +304,9 @@ class Offline:
 
     def _commit_ended(self, ended: frozenset[int]) -> None:
         """Advance ended partitions with the open ones, so that no tick waits for them."""
-        marks = [intake.watermark for p, intake in enumerate(self._intakes) if p not in ended]
+        marks = [
+            intake.watermark for p, intake in enumerate(self._intakes) if p not in ended
+        ]
         least = min((mark for mark in marks if mark is not None), default=None)
         if least is None or None in marks:
             return
@@ -328,8 +346,12 @@ def replay(
     """
     histograms = histograms or fresh_histograms(settings, key)
     with Interrupts() as interrupts, infrequent_gc():
-        hook: Any = {"after_tick": after_tick} if after_tick else {"may_stop": interrupts.check}
-        offline = Offline(settings, key, histograms, source, write=write, merge=merge, **hook)
+        hook: Any = (
+            {"after_tick": after_tick} if after_tick else {"may_stop": interrupts.check}
+        )
+        offline = Offline(
+            settings, key, histograms, source, write=write, merge=merge, **hook
+        )
         summary = offline.summary
         try:
             try:

@@ -52,7 +52,10 @@ from workers.settings.settings import ALL_STREAM_KEY, Settings
 from workers.settings.times import TIME_MAX_MS
 
 # Codes for invalid texts, and for an invalid amount or time.
-NULL, NOT_UTF8, TOO_LONG, NOT_DECLARED = -1, -2, -3, -4
+NULL = -1
+NOT_UTF8 = -2
+TOO_LONG = -3
+NOT_DECLARED = -4
 WRONG = -1
 INT64_MAX = (1 << 63) - 1
 # Multiplier and divisor that convert a timestamp's unit to ms.
@@ -88,11 +91,17 @@ def is_user(kind: Any) -> bool:
 
 def is_time(kind: Any, unit: str = "ms") -> bool:
     kinds = {"s": is_number, "iso": holds_texts}
-    return bool(kinds.get(unit, pa.types.is_integer)(kind) or pa.types.is_timestamp(kind))
+    return bool(
+        kinds.get(unit, pa.types.is_integer)(kind) or pa.types.is_timestamp(kind)
+    )
 
 
 def is_label(kind: Any) -> bool:
-    return holds_texts(kind) or pa.types.is_integer(kind) or bool(pa.types.is_boolean(kind))
+    return (
+        holds_texts(kind)
+        or pa.types.is_integer(kind)
+        or bool(pa.types.is_boolean(kind))
+    )
 
 
 def is_number(kind: Any) -> bool:
@@ -104,7 +113,9 @@ def _members(kind: Any) -> tuple[int, int] | None:
     """Return the indices of a two-field structure's text and whole number; None: it is another."""
     if pa.types.is_struct(kind) and kind.num_fields == 2:
         for label, amount in ((0, 1), (1, 0)):
-            if is_text(kind.field(label).type) and pa.types.is_integer(kind.field(amount).type):
+            if is_text(kind.field(label).type) and pa.types.is_integer(
+                kind.field(amount).type
+            ):
                 return label, amount
     return None
 
@@ -114,7 +125,8 @@ class TextColumn:
 
     def __init__(self, names: Names, declared: frozenset[str] | None = None) -> None:
         """Allow only `declared` texts (None: all), which come first in the vocabulary `names`."""
-        self.names, self._declared = names, declared
+        self.names = names
+        self._declared = declared
         self._dictionary: Any = None
         self._table: Codes = np.empty(0, dtype=np.int32)
 
@@ -137,7 +149,8 @@ class TextColumn:
             if self._declared is not None:
                 codes[codes >= len(self._declared)] = NOT_DECLARED
             # The last place is that of a null.
-            self._dictionary, self._table = dictionary, np.append(codes, np.int32(NULL))
+            self._dictionary = dictionary
+            self._table = np.append(codes, np.int32(NULL))
         found: Codes = self._table[_indices(array, len(self._table) - 1)]
         return found
 
@@ -148,7 +161,8 @@ def digests_of(array: Any) -> tuple[Words, Flags]:
         array = array.cast(pa.string())
     in_dictionary = pa.types.is_dictionary(array.type)
     spans = spans_of(array.dictionary if in_dictionary else array)
-    digests, wrong = user_digests(spans.data, spans.places), spans.wrong
+    digests = user_digests(spans.data, spans.places)
+    wrong = spans.wrong
     if not in_dictionary:
         return digests, wrong
     indices = _indices(array, len(wrong))
@@ -194,7 +208,8 @@ def _indices(array: Any, null: int) -> NDArray[Any]:
 
 def numbers_of(array: Any) -> NDArray[Any]:
     """Return the numbers of an array without nulls, uncopied. `to_numpy` imports pandas: 0.9 s."""
-    dtype, buffer = np.dtype(str(array.type)), array.buffers()[1]
+    dtype = np.dtype(str(array.type))
+    buffer = array.buffers()[1]
     if buffer is None:
         return np.empty(0, dtype=dtype)
     return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
@@ -224,11 +239,16 @@ class ItemRows(NamedTuple):
 
 def items_of(array: Any, texts: TextColumn) -> ItemRows:
     n = len(array)
-    present = np.ones(n, dtype=np.bool_) if not array.null_count else flags_of(array.is_valid())
+    present = (
+        np.ones(n, dtype=np.bool_)
+        if not array.null_count
+        else flags_of(array.is_valid())
+    )
     if is_text(array.type):
         return ItemRows(present, texts.codes(array), None, np.ones(n, dtype=np.int64))
     offsets = numbers_of(array.offsets).astype(np.int64)
-    start, n = int(offsets[0]), int(offsets[-1] - offsets[0])
+    start = int(offsets[0])
+    n = int(offsets[-1] - offsets[0])
     amounts: Longs | None = None
     if pa.types.is_map(array.type):
         labels = array.keys.slice(start, n)
@@ -237,7 +257,8 @@ def items_of(array: Any, texts: TextColumn) -> ItemRows:
         labels = array.values.slice(start, n)
         if (members := _members(array.type.value_type)) is not None:
             fields = labels.flatten()
-            labels, amounts = fields[members[0]], _whole(fields[members[1]], AMOUNT_MAX)
+            labels = fields[members[0]]
+            amounts = _whole(fields[members[1]], AMOUNT_MAX)
     return ItemRows(present, texts.codes(labels), amounts, np.diff(offsets))
 
 
@@ -246,7 +267,9 @@ def times_of(array: Any) -> Longs:
     if not pa.types.is_timestamp(array.type):
         return _whole(array, TIME_MAX_MS, above=WRONG)
     times, by = _MS[array.type.unit]
-    values = _whole(array.cast(pa.int64()), min(INT64_MAX, TIME_MAX_MS * by // times + 1))
+    values = _whole(
+        array.cast(pa.int64()), min(INT64_MAX, TIME_MAX_MS * by // times + 1)
+    )
     found = values * times // by
     return np.where((found > TIME_MAX_MS) | (values < 0), WRONG, found)
 
@@ -268,7 +291,9 @@ def _whole(array: Any, most: int, above: int | None = None) -> Longs:
     """Return whole numbers; null or negative: WRONG, above `most`: `above` (None: `most`)."""
     if array.null_count:
         if pa.types.is_unsigned_integer(array.type):
-            values = np.where(missing(array), WRONG, _whole(array.fill_null(0), most, above))
+            values = np.where(
+                missing(array), WRONG, _whole(array.fill_null(0), most, above)
+            )
             return values.astype(np.int64, copy=False)
         array = array.cast(pa.int64()).fill_null(WRONG)
     values = numbers_of(array)
@@ -310,7 +335,9 @@ def _conversion_of(kind: Any) -> tuple[Any, Converter]:
         fields = [(field, *_conversion(field.type)) for field in kind]
         plain = {field.name: convert for field, _, convert in fields}
         raw = pa.struct([field.with_type(raw) for field, raw, _ in fields])
-        return raw, lambda value: {name: convert(value[name]) for name, convert in plain.items()}
+        return raw, lambda value: {
+            name: convert(value[name]) for name, convert in plain.items()
+        }
     if is_list(kind):
         raw, convert = _conversion(kind.value_type)
         list_of = pa.list_ if of.is_list(kind) else pa.large_list
@@ -370,8 +397,10 @@ class _FieldCheck(NamedTuple):
     fits: Callable[[Any], bool]
 
     def check(self, schema: Any, name: str) -> None:
-        shown, column = f"{name}: {self.setting} = {str(self.path)!r}", self.path.steps[0]
-        kind, number = _kind(self.path, schema), schema.names.count(column)
+        shown = f"{name}: {self.setting} = {str(self.path)!r}"
+        column = self.path.steps[0]
+        kind = _kind(self.path, schema)
+        number = schema.names.count(column)
         if kind is None:
             columns = ", ".join(schema.names)
             raise SettingsError(f"{shown}: nothing is there; its columns are {columns}")
@@ -384,17 +413,23 @@ class _FieldCheck(NamedTuple):
 def _field_checks(shape: Shape) -> Iterator[_FieldCheck]:
     for view in shape.views.values():
         if isinstance(view.key, Path):
-            yield _FieldCheck("key", view.key, "text, whole numbers or booleans", is_label)
+            yield _FieldCheck(
+                "key", view.key, "text, whole numbers or booleans", is_label
+            )
         yield _items(view)
         if view.count is not None:
             yield _FieldCheck("count", view.count, "whole numbers", pa.types.is_integer)
         if view.number is not None:
             yield _FieldCheck("sum", view.number, "numbers", is_number)
         for condition in view.where:
-            yield _FieldCheck("where", parse(condition.field), "anything", lambda _: True)
+            yield _FieldCheck(
+                "where", parse(condition.field), "anything", lambda _: True
+            )
     if shape.time is not None:
         unit = shape.unit
-        yield _FieldCheck("timestamp", shape.time, _TIMES[unit], lambda kind: is_time(kind, unit))
+        yield _FieldCheck(
+            "timestamp", shape.time, _TIMES[unit], lambda kind: is_time(kind, unit)
+        )
     if isinstance(shape.user, Path):
         yield _FieldCheck("user", shape.user, "text or whole numbers", is_user)
 
@@ -411,11 +446,15 @@ def _items(view: View) -> _FieldCheck:
         return one(kind.value_type if is_list(kind) else kind)
 
     more = "" if view.edges is not None else ", or a map of them to whole numbers"
-    allowed = f"{word}, a list of them{more}; in a list of structures say which: q[].label"
+    allowed = (
+        f"{word}, a list of them{more}; in a list of structures say which: q[].label"
+    )
     return _FieldCheck("items", view.items, allowed, fits)
 
 
-_TIMES = {unit: f"a timestamp, or whole numbers in {unit}" for unit in ("ms", "us", "ns")}
+_TIMES = {
+    unit: f"a timestamp, or whole numbers in {unit}" for unit in ("ms", "us", "ns")
+}
 _TIMES |= {"s": "a timestamp, or numbers in s", "iso": "a timestamp, or text"}
 
 
@@ -426,7 +465,9 @@ def _kind(path: Path, schema: Any) -> Any:
         if pa.types.is_map(found):
             found = found.item_type
         elif pa.types.is_struct(found):
-            found = {field.name: field.type for field in reversed(list(found))}.get(name)
+            found = {field.name: field.type for field in reversed(list(found))}.get(
+                name
+            )
         else:
             found = None
         if found is not None and place == path.list_at:
@@ -443,7 +484,10 @@ def is_flat(shape: Shape, schema: Any) -> bool:
     [view] = shape.views.values()
     if view.count is not None or view.where or view.edges is not None:
         return False
-    fields: list[tuple[Any, Callable[[Any], bool]]] = [(view.key, is_text), (view.items, is_items)]
+    fields: list[tuple[Any, Callable[[Any], bool]]] = [
+        (view.key, is_text),
+        (view.items, is_items),
+    ]
     fields += [(shape.time, is_time), (shape.user, is_user)]
     return all(
         len(path.steps) == 1
@@ -455,7 +499,9 @@ def is_flat(shape: Shape, schema: Any) -> bool:
     )
 
 
-def open_parquet(settings: Settings, name: str, file: IO[bytes]) -> ParquetRows | ParquetObjects:
+def open_parquet(
+    settings: Settings, name: str, file: IO[bytes]
+) -> ParquetRows | ParquetObjects:
     """Open a file; refuse one that is not Parquet, and a path to no column or an unfit type."""
     try:
         metadata = pq.read_metadata(file)
@@ -478,18 +524,26 @@ class _ParquetSource(FileSource):
     # Row groups to read together: None for all.
     _groups: Sequence[list[int] | None] = (None,)
 
-    def _open(self, file: IO[bytes], columns: Iterable[str], texts: Sequence[str] = ()) -> None:
+    def _open(
+        self, file: IO[bytes], columns: Iterable[str], texts: Sequence[str] = ()
+    ) -> None:
         """Read these columns, those of `texts` as dictionaries."""
         # With `pre_buffer` memory would grow with the file.
-        of: Any = {"read_dictionary": texts, "buffer_size": 1 << 20, "pre_buffer": False}
-        self._file, self._columns = pq.ParquetFile(file, **of), list(dict.fromkeys(columns))
+        of: Any = {
+            "read_dictionary": texts,
+            "buffer_size": 1 << 20,
+            "pre_buffer": False,
+        }
+        self._file = pq.ParquetFile(file, **of)
+        self._columns = list(dict.fromkeys(columns))
 
     def batches(self) -> Iterator[EventBatch]:
         read = 0
         try:
             for rows in prefetch(self._rows()):
                 events, rejected = self._events(rows)
-                number, read = read + 1, read + rows.num_rows
+                number = read + 1
+                read = read + rows.num_rows
                 yield self._batch(number, events, rejected, read)
         except (pa.ArrowException, OSError) as error:
             raise SettingsError(
@@ -499,7 +553,9 @@ class _ParquetSource(FileSource):
     def _rows(self) -> Iterator[Any]:
         of: Any = {"columns": self._columns, "use_threads": False}
         for groups in self._groups:
-            yield from self._file.iter_batches(self.rows_at_once, row_groups=groups, **of)
+            yield from self._file.iter_batches(
+                self.rows_at_once, row_groups=groups, **of
+            )
 
     def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
         """Return the valid events of some rows, and the rejects, both by index in `rows`."""
@@ -509,14 +565,19 @@ class _ParquetSource(FileSource):
 class ParquetObjects(_ParquetSource):
     rows_at_once = 1 << 13
 
-    def __init__(self, settings: Settings, name: str, file: IO[bytes], metadata: Any) -> None:
+    def __init__(
+        self, settings: Settings, name: str, file: IO[bytes], metadata: Any
+    ) -> None:
         super().__init__(settings, name, metadata.num_rows)
-        shape, schema = shape_of_files(settings), metadata.schema.to_arrow_schema()
+        shape = shape_of_files(settings)
+        schema = metadata.schema.to_arrow_schema()
         asked = list(_field_checks(shape))
         for each in asked:
             each.check(schema, name)
         self._open(file, (each.path.steps[0] for each in asked))
-        self._reader = SourceReader(EventReader(_shape_in(schema, shape)), declared_keys(settings))
+        self._reader = SourceReader(
+            EventReader(_shape_in(schema, shape)), declared_keys(settings)
+        )
 
     def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
         return self._reader.read_objects(_listed(rows))
@@ -544,12 +605,19 @@ def first_rows(
 def _shape_in(schema: Any, shape: Shape) -> Shape:
     """Return the fields to read in a file; Arrow timestamps come in ms."""
     kind = None if shape.time is None else _kind(shape.time, schema)
-    return replace(shape, unit="ms") if kind is not None and pa.types.is_timestamp(kind) else shape
+    return (
+        replace(shape, unit="ms")
+        if kind is not None and pa.types.is_timestamp(kind)
+        else shape
+    )
 
 
 def _listed(rows: Any) -> list[dict[str, Any]]:
     columns = [objects_of(column) for column in rows.columns]
-    return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return [
+        dict(zip(rows.schema.names, row, strict=True))
+        for row in zip(*columns, strict=True)
+    ]
 
 
 # Minimum average rows of a row group for reading groups as separate batches.
@@ -560,12 +628,16 @@ class ParquetRows(_ParquetSource):
     # Every batch repeats its row group's dictionary of texts, which is then looked up again.
     rows_at_once = 1 << 18
 
-    def __init__(self, settings: Settings, name: str, file: IO[bytes], metadata: Any) -> None:
+    def __init__(
+        self, settings: Settings, name: str, file: IO[bytes], metadata: Any
+    ) -> None:
         super().__init__(settings, name, metadata.num_rows)
-        shape, schema = shape_of_files(settings), metadata.schema.to_arrow_schema()
+        shape = shape_of_files(settings)
+        schema = metadata.schema.to_arrow_schema()
         [(self._view, view)] = shape.views.items()
         self._key = None if view.key == ALL_KEYS else _column(view.key)
-        self._items, self._time = _column(view.items), _column(shape.time)
+        self._items = _column(view.items)
+        self._time = _column(shape.time)
         self._user = None if shape.user is None else _column(shape.user)
         wanted = (self._key, self._items, self._time, self._user)
         columns = (column for column in wanted if column is not None)
@@ -579,12 +651,14 @@ class ParquetRows(_ParquetSource):
         self._open(file, columns, texts)
         self._map = pa.types.is_map(schema.field(self._items).type)
         declared = declared_keys(settings)[self._view]
-        self._coder, self._keys = LabelEncoder(Names()), TextColumn(Names(declared or ()), declared)
+        self._coder = LabelEncoder(Names())
+        self._keys = TextColumn(Names(declared or ()), declared)
         self._labels = TextColumn(self._coder.labels)
 
     def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
         n = rows.num_rows
-        refused, reasons = np.zeros(n, dtype=np.int8), [""]
+        refused = np.zeros(n, dtype=np.int8)
+        reasons = [""]
 
         def refuse(which: Bools | None, reason: str) -> None:
             if which is not None and which.any():
@@ -599,9 +673,12 @@ class ParquetRows(_ParquetSource):
             keys = np.full(n, code, dtype=np.int32)
         self._labels.begin()
         items = items_of(rows.column(self._items), self._labels)
-        codes, lengths, time = items.codes, items.lengths, f"field {self._time!r}"
+        codes = items.codes
+        lengths = items.lengths
+        time = f"field {self._time!r}"
         times = times_of(rows.column(self._time))
-        users, wrong_users = None, np.empty(0, dtype=np.int8)
+        users = None
+        wrong_users = np.empty(0, dtype=np.int8)
         if self._user is not None:
             users, wrong_users = digests_of(rows.column(self._user))
         kinds = "string, whole number or boolean"
@@ -627,18 +704,25 @@ class ParquetRows(_ParquetSource):
         refuse(_rows_with(codes == TOO_LONG, lengths), "label too long")
         refuse(keys == TOO_LONG, "label too long")
         if int(times.min(initial=EARLIEST_MS)) < EARLIEST_MS:
-            seconds = (times >= PLAUSIBLE_MS[0] // 1000) & (times < PLAUSIBLE_MS[1] // 1000)
+            seconds = (times >= PLAUSIBLE_MS[0] // 1000) & (
+                times < PLAUSIBLE_MS[1] // 1000
+            )
             refuse(seconds, with_unit(EARLY, EARLIEST_MS // 1000, "ms"))
             refuse(times < EARLIEST_MS, EARLY)
         refuse(keys == NOT_DECLARED, "key not declared")
         first = np.cumsum(lengths) - lengths
-        index, bad = np.arange(n), np.flatnonzero(refused)
+        index = np.arange(n)
+        bad = np.flatnonzero(refused)
         if len(bad):
             index = np.flatnonzero(refused == 0)
-            keys, times, first, lengths = keys[index], times[index], first[index], lengths[index]
+            keys = keys[index]
+            times = times[index]
+            first = first[index]
+            lengths = lengths[index]
             users = None if users is None else users[index]
         amounts = NO_AMOUNTS if items.amounts is None else items.amounts
-        names, repeated = self._keys.names.vocabulary, LAST if self._map else ADDED_UP
+        names = self._keys.names.vocabulary
+        repeated = LAST if self._map else ADDED_UP
         columns = self._coder.columns(
             keys, names, first, lengths, codes, amounts, repeated=repeated
         )

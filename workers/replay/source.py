@@ -94,7 +94,8 @@ class FileSource(Source):
     """A file, whose records are numbered from 1."""
 
     def __init__(self, settings: Settings, name: str, total: int | None) -> None:
-        self.name, self.total = name, total
+        self.name = name
+        self.total = total
         self._grace = settings.events.grace_ms
         self._latest = 0
 
@@ -132,8 +133,12 @@ def shape_of_files(settings: Settings) -> Shape:
     The time is in `events.timestamp` or else in `ts`; a record key, also a user's, is in `key`.
     """
     shape = settings.shape
-    views = {name: replace(view, key=_in_file(view.key)) for name, view in shape.views.items()}
-    time, user = shape.time or Path(("ts",)), _in_file(shape.user)
+    views = {
+        name: replace(view, key=_in_file(view.key))
+        for name, view in shape.views.items()
+    }
+    time = shape.time or Path(("ts",))
+    user = _in_file(shape.user)
     found = replace(shape, views=MappingProxyType(views), time=time, user=user)
     for _, complaint in complaints(found):
         raise SettingsError(

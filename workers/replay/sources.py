@@ -23,7 +23,13 @@ from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape
 from workers.pipeline.factory import declared_keys, reader_of
-from workers.replay.source import EventBatch, FileSource, Source, prefetch, shape_of_files
+from workers.replay.source import (
+    EventBatch,
+    FileSource,
+    Source,
+    prefetch,
+    shape_of_files,
+)
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
@@ -38,15 +44,19 @@ NEWLINE = ord("\n")
 def open_source(settings: Settings, name: str) -> Iterator[Source]:
     """Open a source file; "-" is standard input, one JSON event a line."""
     if name == "-":
-        yield JsonLines(settings, "standard input", cast(BufferedIOBase, sys.stdin.buffer))
+        yield JsonLines(
+            settings, "standard input", cast(BufferedIOBase, sys.stdin.buffer)
+        )
         return
-    path, shown = Path(name), f"--input {name}"
+    path = Path(name)
+    shown = f"--input {name}"
     try:
         with path.open("rb") as file:
             if not path.is_file():  # a named pipe cannot be inspected in advance
                 yield JsonLines(settings, shown, file)
                 return
-            magic, size = file.read(4), path.stat().st_size
+            magic = file.read(4)
+            size = path.stat().st_size
             file.seek(0)
             if magic == PARQUET_MAGIC or path.suffix == ".parquet":
                 with _needs_pyarrow(shown):
@@ -63,7 +73,9 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
         raise
 
 
-def first_rows(settings: Settings, name: str, number: int) -> tuple[list[object], Shape]:
+def first_rows(
+    settings: Settings, name: str, number: int
+) -> tuple[list[object], Shape]:
     """Return the first rows of a Parquet file as objects, and the fields to read in them."""
     shown = f"--input {name}"
     with _needs_pyarrow(shown):
@@ -107,7 +119,9 @@ class JsonLines(FileSource):
     ) -> None:
         """`total` is the file's size (None: a pipe), `raw` the packed file, to show progress."""
         super().__init__(settings, name, total)
-        self._file, self._raw, self._max = file, raw, settings.events.max_bytes
+        self._file = file
+        self._raw = raw
+        self._max = settings.events.max_bytes
         reader = reader_of(settings, shape_of_files(settings))
         self._reader = SourceReader(reader, declared_keys(settings))
         self._read = self._lines = 0  # bytes; and lines in the last chunk
@@ -119,7 +133,11 @@ class JsonLines(FileSource):
         for lines, (spans, reasons, read), position in pieces:
             found, rejected = self._reader.encode(spans, reasons)
             # An empty line is neither an event nor an error.
-            rejects = (each for each in rejected if (lines.value(each.index) or b"").strip(b"\r"))
+            rejects = (
+                each
+                for each in rejected
+                if (lines.value(each.index) or b"").strip(b"\r")
+            )
             yield self._batch(number, found, rejects, position)
             if read == len(lines):
                 number += len(lines)
@@ -133,7 +151,8 @@ class JsonLines(FileSource):
 
     def lines(self) -> Iterator[Records]:
         """Yield the lines, a chunk at a time; a truncated overlong line is still too long."""
-        rest, first = np.empty(0, dtype=np.uint8), True
+        rest = np.empty(0, dtype=np.uint8)
+        first = True
         while True:
             text = np.empty(len(rest) + CHUNK_BYTES, dtype=np.uint8)
             text[: len(rest)] = rest
@@ -143,7 +162,8 @@ class JsonLines(FileSource):
             if not end:
                 return
             if not read:  # the last line ends with the text
-                text[end], end = NEWLINE, end + 1
+                text[end] = NEWLINE
+                end = end + 1
             found = lines_of(text[:end], self._lines)
             rest = text[:end]
             if len(found):
@@ -182,7 +202,9 @@ def lines_of(text: NDArray[np.uint8], expected: int = 1) -> Records:
     if n > len(places):
         places = np.empty((n, 2), dtype=np.int64)
         find_lines(text, places)
-    return Records(text, np.full((n, 2), -1), places[:n], np.zeros(n, dtype=np.int64), np.arange(n))
+    return Records(
+        text, np.full((n, 2), -1), places[:n], np.zeros(n, dtype=np.int64), np.arange(n)
+    )
 
 
 def _ready(file: BufferedIOBase) -> bool:

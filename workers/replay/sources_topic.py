@@ -63,17 +63,25 @@ class TopicSource(Source):
         since_ms: int | None,
         until_ms: int | None,
     ) -> None:
-        events, several = settings.events, len(sources.topics) > 1
+        events = settings.events
+        several = len(sources.topics) > 1
         self.name = f"topics {sources}" if several else f"topic {sources}"
         if since_ms is not None or until_ms is not None:
-            since, until = (None if at is None else when(at) for at in (since_ms, until_ms))
+            since, until = (
+                None if at is None else when(at) for at in (since_ms, until_ms)
+            )
             self.name += f" from {since or 'its beginning'} to {until or 'its end'}"
-        self.until_ms, self._since = until_ms, since_ms
-        self._topic_reader, self._longest = topic_reader, events.max_bytes
-        self._grace_ms, self._user_is_key = events.grace_ms, events.user == RECORD_KEY
+        self.until_ms = until_ms
+        self._since = since_ms
+        self._topic_reader = topic_reader
+        self._longest = events.max_bytes
+        self._grace_ms = events.grace_ms
+        self._user_is_key = events.user == RECORD_KEY
         self.partitions = len(sources)
         self.begins = [one.watermark for one in sources]
-        self.places = [str(one) if several else f"partition {one.partition}" for one in sources]
+        self.places = [
+            str(one) if several else f"partition {one.partition}" for one in sources
+        ]
         reader = reader_of(settings)
         formats = RecordFormats(settings, reader)
         # Latest event time that the worker would accept if it read the topic now.
@@ -84,13 +92,18 @@ class TopicSource(Source):
         starts = _starts(topic_reader, self._bounds, earliest)
         self._parts: dict[Partition, _Partition] = {}
         for place in sources:
-            start, end = starts[place.log], self._bounds[place.log].stable
+            start = starts[place.log]
+            end = self._bounds[place.log].stable
             of = place.partition, sources.placements, formats.make()
             source = source_reader_of(settings, reader, *of)
-            watermark = Watermark((), events.grace_ms, settings.max_behind_ms, sources.moves)
+            watermark = Watermark(
+                (), events.grace_ms, settings.max_behind_ms, sources.moves
+            )
             watermark.resume(place.watermark)
             origins = Origins(None) if settings.privacy.rekey else None
-            part = _Partition(place, source, watermark, origins, start, end, position=start)
+            part = _Partition(
+                place, source, watermark, origins, start, end, position=start
+            )
             self._parts[place.log] = part
         parts = self._parts.items()
         self._open = {log: (of.start, of.end) for log, of in parts if of.start < of.end}
@@ -110,9 +123,13 @@ class TopicSource(Source):
 
     def ended(self) -> frozenset[int]:
         parts = self._parts.items()
-        return frozenset(part.place.number for log, part in parts if log not in self._open)
+        return frozenset(
+            part.place.number for log, part in parts if log not in self._open
+        )
 
-    def _batches(self, part: _Partition, records: Records, *, whole: bool) -> Iterator[EventBatch]:
+    def _batches(
+        self, part: _Partition, records: Records, *, whole: bool
+    ) -> Iterator[EventBatch]:
         """Yield records of a partition; `whole`: they are its last."""
         marks: Longs | None = None
         if part.origins is not None:
@@ -121,10 +138,15 @@ class TopicSource(Source):
         for found, rejected, stop in part.reader.read(records, self._latest_ms):
             came_late = None if marks is None else marks[found.index]
             if part.origins is not None:
-                rejected = part.origins.take(records, range(start, stop), rejected, part.place)
-            part.position, start = int(records.offsets[stop - 1]) + 1, stop
+                rejected = part.origins.take(
+                    records, range(start, stop), rejected, part.place
+                )
+            part.position = int(records.offsets[stop - 1]) + 1
+            start = stop
             ends = whole and stop == len(records)
-            yield self._batch(part, found, records.offsets, rejected, came_late, ends=ends)
+            yield self._batch(
+                part, found, records.offsets, rejected, came_late, ends=ends
+            )
             if part.position == part.end:
                 return
 
@@ -146,7 +168,8 @@ class TopicSource(Source):
         number = len(found)
         if self._since is not None:
             select(np.flatnonzero(found.times >= self._since))
-        early, mark = number - len(found), part.watermark
+        early = number - len(found)
+        mark = part.watermark
         if came_late is not None and part.origins is not None:
             effective = np.maximum(found.times, came_late)
             if mark.watermark is not None:
@@ -156,7 +179,9 @@ class TopicSource(Source):
             if self.until_ms is not None:
                 passing = found.times >= self.until_ms + self._grace_ms
                 if mark.watermark is None:
-                    passing[0] = found.times[0] >= self.until_ms  # the watermark begins there
+                    passing[0] = (
+                        found.times[0] >= self.until_ms
+                    )  # the watermark begins there
                 if passing.any():
                     select(np.arange(np.argmax(passing) + 1))
             effective = mark.advance_by(found.times, None)
@@ -169,7 +194,8 @@ class TopicSource(Source):
             rejects.sort(key=lambda each: each.index)
             select(np.flatnonzero(~behind))
             effective = effective[~behind]
-        beyond, until = 0, self.until_ms
+        beyond = 0
+        until = self.until_ms
         if until is not None:
             beyond = int((found.times >= until).sum())
             ends = ends or (mark.watermark is not None and mark.watermark >= until)
@@ -214,7 +240,9 @@ def open_topic(
 
 
 def _starts(
-    topic_reader: TopicReader, bounds: Mapping[Partition, Bounds], earliest_ms: int | None
+    topic_reader: TopicReader,
+    bounds: Mapping[Partition, Bounds],
+    earliest_ms: int | None,
 ) -> dict[Partition, int]:
     """Return where to begin each log: at its first offset, or with records of a time."""
     starts = {log: of.low for log, of in bounds.items()}

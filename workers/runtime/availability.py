@@ -15,7 +15,8 @@ class Outage:
     """The current outage, if any, and the number of outages so far. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._lock, self._now_s = Lock(), now_s
+        self._lock = Lock()
+        self._now_s = now_s
         self._since_s: float | None = None
         self.reason = ""
         self.count = 0
@@ -47,7 +48,9 @@ class Outage:
         with self._lock:
             if self._since_s is None:
                 return
-            seconds, self._since_s, self.reason = self._now_s() - self._since_s, None, ""
+            seconds = self._now_s() - self._since_s
+            self._since_s = None
+            self.reason = ""
         logger.warning(
             "Kafka is back: it was away for %.0f s",
             seconds,
@@ -73,25 +76,33 @@ class Waits:
     """What the worker waits for while brokers answer, and why, by source. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._lock, self._now_s = Lock(), now_s
+        self._lock = Lock()
+        self._now_s = now_s
         self._by_source: dict[str, dict[str, _Wait]] = {}
         self._said_s: float | None = None
         # Logs that were said to be held up by a transaction, and since when they are.
         self._said_of: dict[str, float] = {}
 
     def note(
-        self, source: str, waits: Mapping[str, str], since_s: Mapping[str, float] | None = None
+        self,
+        source: str,
+        waits: Mapping[str, str],
+        since_s: Mapping[str, float] | None = None,
     ) -> None:
         """Replace what a source waits for; what it waited for before keeps its beginning.
 
         `since_s` has beginnings that are known (monotonic).
         """
         with self._lock:
-            before, now_s = self._by_source.pop(source, {}), self._now_s()
-            known = {what: wait.since_s for what, wait in before.items()} | dict(since_s or {})
+            before = self._by_source.pop(source, {})
+            now_s = self._now_s()
+            known = {what: wait.since_s for what, wait in before.items()} | dict(
+                since_s or {}
+            )
             if waits:
                 self._by_source[source] = {
-                    what: _Wait(known.get(what, now_s), why) for what, why in waits.items()
+                    what: _Wait(known.get(what, now_s), why)
+                    for what, why in waits.items()
                 }
 
     def drop(self, source: str) -> None:
@@ -121,15 +132,22 @@ class Waits:
 
     def _named(self, found: Sequence[tuple[str, str, _Wait]]) -> list[str]:
         now_s = self._now_s()
-        ordered = sorted(found, key=lambda one: (one[0] != PARTITIONS, one[2].since_s, one[1]))
+        ordered = sorted(
+            found, key=lambda one: (one[0] != PARTITIONS, one[2].since_s, one[1])
+        )
         return [
-            f"{what}: {wait.why} (for {now_s - wait.since_s:.0f} s)" for _, what, wait in ordered
+            f"{what}: {wait.why} (for {now_s - wait.since_s:.0f} s)"
+            for _, what, wait in ordered
         ]
 
     def _all(self) -> list[tuple[str, str, _Wait]]:
         with self._lock:
             sources = self._by_source.items()
-            return [(of, what, wait) for of, waits in sources for what, wait in waits.items()]
+            return [
+                (of, what, wait)
+                for of, waits in sources
+                for what, wait in waits.items()
+            ]
 
     def say(self) -> None:
         """Log once that the worker is held up, and once that this is over."""
@@ -137,7 +155,8 @@ class Waits:
         transactions = [one for one in found if one[0] == TRANSACTIONS]
         others = [one for one in found if one[0] != TRANSACTIONS]
         self._say_transactions(transactions)
-        seconds, now_s = self._longest_s(others), self._now_s()
+        seconds = self._longest_s(others)
+        now_s = self._now_s()
         # Partitions are looked at every few seconds, and explain the rest.
         explained = self.has(PARTITIONS) or seconds >= 2 * HELD_UP_S
         if seconds and explained and self._said_s is None:
@@ -148,7 +167,8 @@ class Waits:
                 extra=json_fields(event="held_up"),
             )
         elif self._said_s is not None and not others:
-            took_s, self._said_s = now_s - self._said_s, None
+            took_s = now_s - self._said_s
+            self._said_s = None
             logger.warning(
                 "no longer held up, after %.0f s",
                 took_s,
@@ -160,7 +180,9 @@ class Waits:
         since_s = {what: wait.since_s for _, what, wait in found}
         with self._lock:
             new = [one for one in found if one[1] not in self._said_of]
-            over = {what: at for what, at in self._said_of.items() if what not in since_s}
+            over = {
+                what: at for what, at in self._said_of.items() if what not in since_s
+            }
             self._said_of = since_s
         if new:
             logger.warning(

@@ -71,7 +71,9 @@ def describe(error: BaseException) -> str:
 
 def traceback_of(error: BaseException) -> str:
     """Return a traceback without the messages that `describe` hides."""
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    before = error.__cause__ or (
+        None if error.__suppress_context__ else error.__context__
+    )
     head = "" if before is None else f"{traceback_of(before)}\n\nThen:\n"
     frames = "".join(traceback.format_tb(error.__traceback__))
     return f"{head}Traceback (most recent call last):\n{frames}{describe(error)}"

@@ -37,9 +37,20 @@ T_co = TypeVar("T_co", covariant=True)
 A = TypeVar("A", bound=np.generic)
 
 _ATOMS = frozenset((int, float, bool, str, bytes, NoneType, Fraction))
-_VALUES = (Decimal, date, timedelta, tzinfo, PurePath, np.generic, np.dtype, type, local)
+_VALUES = (
+    Decimal,
+    date,
+    timedelta,
+    tzinfo,
+    PurePath,
+    np.generic,
+    np.dtype,
+    type,
+    local,
+)
 # Their methods keep no state between calls (msgspec #402, in 0.16; `pyproject.toml` requires 0.20).
-_JSON, _MSGPACK = msgspec.json, msgspec.msgpack
+_JSON = msgspec.json
+_MSGPACK = msgspec.msgpack
 _CODECS = (_JSON.Decoder, _JSON.Encoder, _MSGPACK.Decoder, _MSGPACK.Encoder)
 _MUTABLE = (list, dict, set, bytearray)
 
@@ -48,14 +59,24 @@ class _Sealing(type):
     _shared: bool
 
     def __new__(
-        cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True
+        cls,
+        name: str,
+        bases: tuple[type, ...],
+        members: dict[str, Any],
+        *,
+        shared: bool = True,
     ) -> _Sealing:
         for member, value in members.items() if shared else ():
             # Both bypass __setattr__.
-            if isinstance(value, functools.cached_property) or hasattr(value, "cache_clear"):
+            if isinstance(value, functools.cached_property) or hasattr(
+                value, "cache_clear"
+            ):
                 what = f"{name}.{member} is a lazy cache, and threads share {name}"
                 raise TypeError(f"{what}: make it in the constructor")
-            if isinstance(value, (*_MUTABLE, np.ndarray)) and member != "__annotations__":
+            if (
+                isinstance(value, (*_MUTABLE, np.ndarray))
+                and member != "__annotations__"
+            ):
                 check_frozen(value, f"{name}.{member}")
         made = super().__new__(cls, name, bases, members)
         made._shared = shared
@@ -84,7 +105,9 @@ class Frozen(metaclass=_Sealing):
 
     def __refuse(self, name: str) -> None:
         if getattr(self, "_sealed", False):
-            raise TypeError(f"{type(self).__name__}.{name}: threads share it, so it is immutable")
+            raise TypeError(
+                f"{type(self).__name__}.{name}: threads share it, so it is immutable"
+            )
 
 
 def check_frozen(value: object, where: str) -> None:
@@ -108,17 +131,23 @@ def check_frozen(value: object, where: str) -> None:
                 raise TypeError(f"{where}: a writeable array, and threads share it")
             base = base.base
         if base is not None and not isinstance(base, bytes):
-            raise TypeError(f"{where}: an array over a {type(base).__name__}, which can change")
+            raise TypeError(
+                f"{where}: an array over a {type(base).__name__}, which can change"
+            )
     elif isinstance(value, BuiltinFunctionType):
         owner = getattr(value, "__self__", None)
         of_owner = f"{where}: a method of a {type(owner).__name__}"
         if isinstance(owner, _MUTABLE):
             raise TypeError(f"{of_owner}, which can change")
         if not isinstance(owner, (*_CODECS, type(np), NoneType)):
-            raise TypeError(f"{of_owner}; it is not declared safe to share between threads")
+            raise TypeError(
+                f"{of_owner}; it is not declared safe to share between threads"
+            )
     elif isinstance(value, Frozen):
         if not getattr(value, "_sealed", False):
-            raise TypeError(f"{where}: a {kind.__name__} that is not complete, or a thawed one")
+            raise TypeError(
+                f"{where}: a {kind.__name__} that is not complete, or a thawed one"
+            )
     elif (names := _fields_of_frozen(value)) is not None:
         for name in names:
             check_frozen(getattr(value, name), f"{where}.{name}")

@@ -15,7 +15,8 @@ from typing import Self
 #: Longer work takes no lock: compiled steps dominate. A million rows take about 0.1 s.
 SHORT_ROWS = 500_000
 # A thread keeps the lock, and its warm cache, this long; then it pauses to let others in.
-_ROUND_S, _PAUSE_S = 0.1, 0.001
+_ROUND_S = 0.1
+_PAUSE_S = 0.001
 
 
 class GilLock:
@@ -33,7 +34,8 @@ class GilLock:
 
 class GilTurn(AbstractContextManager["GilTurn"]):
     def __init__(self, lock: threading.Lock, rows: int | None) -> None:
-        self._lock, self._rows = lock, rows
+        self._lock = lock
+        self._rows = rows
         self._since_s: float | None = None  # None: this thread does not hold the lock
 
     def begin_piece(self, rows: int) -> None:

@@ -17,7 +17,11 @@ from workers.runtime.errors import describe, traceback_of
 
 REPEAT_S = 30.0
 #: Loggers that alternate between states, so a repeated line is news.
-_NEVER_DROPPED = ("workers.runtime.availability", "workers.kafka.store", "workers.pipeline.merge")
+_NEVER_DROPPED = (
+    "workers.runtime.availability",
+    "workers.kafka.store",
+    "workers.pipeline.merge",
+)
 # Loggers that report every internal step at INFO; their problems are warnings.
 QUIET_LOGGERS = (
     "aiokafka",
@@ -53,11 +57,14 @@ class _RepeatFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name in _NEVER_DROPPED:
             return True
-        text, now = record.getMessage(), time.monotonic()
+        text = record.getMessage()
+        now = time.monotonic()
         if now - self._last.get(text, -REPEAT_S) < REPEAT_S:
             return False
         if len(self._last) > 1000:
-            self._last = {known: at for known, at in self._last.items() if now - at < REPEAT_S}
+            self._last = {
+                known: at for known, at in self._last.items() if now - at < REPEAT_S
+            }
         self._last[text] = now
         return True
 
@@ -124,7 +131,9 @@ def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
 def _log_thread_error(hook: threading.ExceptHookArgs) -> None:
     if hook.exc_value is not None:
         name = "?" if hook.thread is None else hook.thread.name
-        logging.getLogger("workers").error("thread %s failed", name, exc_info=hook.exc_value)
+        logging.getLogger("workers").error(
+            "thread %s failed", name, exc_info=hook.exc_value
+        )
 
 
 def _log_uncaught(_kind: object, error: BaseException, _trace: object) -> None:

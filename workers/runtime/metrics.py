@@ -29,9 +29,11 @@ logger = logging.getLogger(__name__)
 WINDOW_S = 60.0
 RECORDS_MIN = 100
 #: Shares of rejects above which the alarm is raised, and at or below which it is cleared.
-ALARM, CLEAR = 0.9, 0.5
+ALARM = 0.9
+CLEAR = 0.5
 #: The same for late events.
-LATE_ALARM, LATE_CLEAR = 0.1, 0.05
+LATE_ALARM = 0.1
+LATE_CLEAR = 0.05
 LATE = "late"
 QUIET_S = 600.0
 _STEP_S = 5.0
@@ -54,18 +56,23 @@ class _Topic:
 class RejectRate:
     """Reject rates by topic. Thread-safe."""
 
-    _alarm, _clear_at = ALARM, CLEAR
+    _alarm = ALARM
+    _clear_at = CLEAR
 
     def __init__(self) -> None:
-        self._lock, self._topics = Lock(), dict[str, _Topic]()
+        self._lock = Lock()
+        self._topics = dict[str, _Topic]()
 
-    def note(self, topic: str, now_s: float, records: int, rejects: Mapping[str, int]) -> None:
+    def note(
+        self, topic: str, now_s: float, records: int, rejects: Mapping[str, int]
+    ) -> None:
         """Add a batch's `records`, relevant or rejected; log a change of state."""
         if not records:
             return
         with self._lock:
             of_topic = self._topics.setdefault(topic, _Topic())
-            number, steps = int(now_s // _STEP_S), of_topic.steps
+            number = int(now_s // _STEP_S)
+            steps = of_topic.steps
             if not steps or steps[-1].number < number:
                 steps.append(_Step(number))
             steps[-1].records += records
@@ -87,7 +94,9 @@ class RejectRate:
 
     def _decide(self, topic: str, of_topic: _Topic) -> None:
         records = sum(step.records for step in of_topic.steps)
-        rejects = sum((step.rejects for step in of_topic.steps), collections.Counter[str]())
+        rejects = sum(
+            (step.rejects for step in of_topic.steps), collections.Counter[str]()
+        )
         number = rejects.total()
         enough = records >= RECORDS_MIN or of_topic.rejecting is not None
         if number > self._alarm * records and enough:
@@ -114,7 +123,8 @@ class RejectRate:
 class LateRate(RejectRate):
     """Shares of late events by histogram. Thread-safe."""
 
-    _alarm, _clear_at = LATE_ALARM, LATE_CLEAR
+    _alarm = LATE_ALARM
+    _clear_at = LATE_CLEAR
 
     def note_events(self, histogram: str, now_s: float, events: int, late: int) -> None:
         """Add committed `events`, of which some came after their tick had closed."""
@@ -133,11 +143,43 @@ class LateRate(RejectRate):
 
 
 PREFIX = "quietcount"
-REKEY, CONTRIBUTE, RELEASE = "rekey", "contribute", "release"
+REKEY = "rekey"
+CONTRIBUTE = "contribute"
+RELEASE = "release"
 # A transaction takes about 10 ms on a quiet broker, up to 15 s if it waits for a broker.
-_COMMIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_COMMIT_S = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+)
 # A tick of a million rows takes about half a second; one call releases up to 500 ticks.
-_RELEASE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_RELEASE_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
 _RECOVERY_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
 
 
@@ -157,9 +199,13 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, namespace=PREFIX, registry=registry)
 
-        def histogram(name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
+        def histogram(
+            name: str, text: str, buckets: Iterable[float], *labels: str
+        ) -> Histogram:
             bounds = tuple(buckets)
-            return Histogram(name, text, labels, PREFIX, registry=registry, buckets=bounds)
+            return Histogram(
+                name, text, labels, PREFIX, registry=registry, buckets=bounds
+            )
 
         again = "some of them again after a hand-over"
         self._records = counter("records", f"Records read; {again}", "stage")
@@ -173,10 +219,10 @@ class Metrics:
         self.ticks_closed = counter("ticks_closed", text)
         text = "Ticks that owner partitions released: each tick once for each of them"
         self.ticks_released = counter("ticks_released", text, "histogram")
-        self.snapshots = counter("snapshots", "Snapshot records that were published", "histogram")
-        text = (
-            "Events that a histogram counted in a committed contribution, once across all workers"
+        self.snapshots = counter(
+            "snapshots", "Snapshot records that were published", "histogram"
         )
+        text = "Events that a histogram counted in a committed contribution, once across all workers"
         self.histogram_events = counter("histogram_events", text, "histogram")
         text = "Of these, events that came after their tick had closed, and count in a later one"
         self.late_events = counter("late_events", text, "histogram")
@@ -187,7 +233,9 @@ class Metrics:
         self._commit_seconds = histogram("commit_seconds", text, _COMMIT_S, "stage")
         text = "Transactions that were aborted and tried again"
         self._aborted = counter("transactions_aborted", text, "stage")
-        text = "Seconds to merge and release the complete ticks, before they are committed"
+        text = (
+            "Seconds to merge and release the complete ticks, before they are committed"
+        )
         self.release_seconds = histogram("release_seconds", text, _RELEASE_S)
         text = "Seconds from an assignment until its partitions are taken over, state loaded"
         self.recovery_seconds = histogram("recovery_seconds", text, _RECOVERY_S)
@@ -202,7 +250,8 @@ class Metrics:
             "since the set of topics is fixed by the first start"
         )
         self.unread_topics = Gauge("unread_topics", text, (), PREFIX, registry=registry)
-        self.outage, self.waits = Outage(), Waits()
+        self.outage = Outage()
+        self.waits = Waits()
         register_outages(self.outage, registry)
         text = "Seconds for which something has waited while brokers answer; 0 below 5"
         held_up = Gauge("held_up_seconds", text, (), PREFIX, registry=registry)
@@ -210,12 +259,16 @@ class Metrics:
         text = "Times that records had to wait for a schema because the registry did not answer"
         self.registry_waits = counter("schema_registry_waits", text)
         self.rejecting = RejectRate()
-        self._lock, self._publishing = Lock(), set[str]()
-        text = "Shards of this worker that a newer owner took over while they were at work"
+        self._lock = Lock()
+        self._publishing = set[str]()
+        text = (
+            "Shards of this worker that a newer owner took over while they were at work"
+        )
         self.fenced = counter("fenced", text)
 
     def stage(self, name: str) -> StageMetrics:
-        seconds, aborted = self._commit_seconds.labels(name), self._aborted.labels(name)
+        seconds = self._commit_seconds.labels(name)
+        aborted = self._aborted.labels(name)
         return StageMetrics(self._records.labels(name), seconds, aborted)
 
     def begins_to_publish(self, histogram: str) -> bool:
@@ -228,7 +281,12 @@ class Metrics:
     def expect_histogram(self, name: str) -> None:
         """Create a histogram's counters at zero: alerts do not work on absent series."""
         of_events = self.histogram_events, self.late_events
-        for counter in (self.ticks_released, self.snapshots, self.snapshot_bytes, *of_events):
+        for counter in (
+            self.ticks_released,
+            self.snapshots,
+            self.snapshot_bytes,
+            *of_events,
+        ):
             counter.labels(name)
 
     def count_events(self, histogram: str, events: int, late: int) -> None:
@@ -250,10 +308,12 @@ class _Outages(Collector):
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        name, seconds = f"{PREFIX}_kafka_away_seconds", self._outage.seconds
+        name = f"{PREFIX}_kafka_away_seconds"
+        seconds = self._outage.seconds
         text = "Seconds for which no broker has answered; 0 while Kafka is there"
         yield GaugeMetricFamily(name, text, seconds)
-        name, text = f"{PREFIX}_kafka_outages", "Times that Kafka went away"
+        name = f"{PREFIX}_kafka_outages"
+        text = "Times that Kafka went away"
         yield CounterMetricFamily(name, text, self._outage.count)
 
 
@@ -261,7 +321,8 @@ class WithWorkerLabel(Collector):
     """Collector that adds the worker's name to every series of another one."""
 
     def __init__(self, inner: Collector, worker: str) -> None:
-        self._inner, self._worker = inner, worker
+        self._inner = inner
+        self._worker = worker
 
     def collect(self) -> Iterator[Metric]:
         for family in self._inner.collect():

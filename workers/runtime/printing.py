@@ -21,7 +21,9 @@ WIDTH = 100
 
 class Printer:
     def __init__(self, console: Console) -> None:
-        console.width = self.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
+        console.width = self.width = (
+            min(console.width, WIDTH) if console.is_terminal else WIDTH
+        )
         self._console = console
 
     def line(self, text: str = "", indent: int = 0, *, style: str = "") -> None:
@@ -35,7 +37,9 @@ class Printer:
             break_on_hyphens=False,
         )
         for part in lines or [""]:
-            self._console.print(Text(part, style=style), soft_wrap=True, highlight=False)
+            self._console.print(
+                Text(part, style=style), soft_wrap=True, highlight=False
+            )
 
     def one_line(self, text: str, indent: int) -> None:
         """Print text on one line, cut to the width."""
@@ -55,7 +59,9 @@ class Printer:
         whole: Sequence[int] = (),
     ) -> None:
         """Print a table; columns in `left` are text, and wrap unless they are in `whole`."""
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(headings))
+        table = Table(
+            box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(headings)
+        )
         for number, heading in enumerate(headings):
             text = number in left
             table.add_column(
@@ -69,7 +75,9 @@ class Printer:
 
 
 def print_json(value: object) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n")
+    sys.stdout.write(
+        msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
+    )
 
 
 def printable(text: str) -> str:

@@ -10,13 +10,19 @@ from importlib.metadata import version as installed
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
 
 
 _PR_SET_DUMPABLE = 4
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
 # glibc's largest mmap threshold, and room for a few batches.
-_MMAP_BYTES, _KEPT_BYTES = 32 << 20, 64 << 20
+_MMAP_BYTES = 32 << 20
+_KEPT_BYTES = 64 << 20
 
 
 def keep_freed_memory() -> None:
@@ -42,7 +48,9 @@ def forbid_core_dumps() -> None:
         library = ctypes.CDLL(None, use_errno=True)
         if library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
             reason = os.strerror(ctypes.get_errno())
-            raise OSError(ctypes.get_errno(), f"core dumps cannot be turned off: prctl: {reason}")
+            raise OSError(
+                ctypes.get_errno(), f"core dumps cannot be turned off: prctl: {reason}"
+            )
 
 
 def version() -> str | None:

@@ -16,9 +16,13 @@ logger = logging.getLogger(__name__)
 Run = Callable[[asyncio.Event, Callable[[], None]], Awaitable[None]]
 
 
-def open_listener(host: str, port: int, send_buffer: int | None = None) -> socket.socket:
+def open_listener(
+    host: str, port: int, send_buffer: int | None = None
+) -> socket.socket:
     """Return a listening socket (port 0: any free one), or raise OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
@@ -65,7 +69,9 @@ class _Connection(web.RequestHandler):
         return response
 
 
-async def listen(runner: web.AppRunner, listener: socket.socket, refuse: Refuse) -> asyncio.Server:
+async def listen(
+    runner: web.AppRunner, listener: socket.socket, refuse: Refuse
+) -> asyncio.Server:
     """Serve on a socket, without an access log, because URLs may name labels."""
     options: dict[str, Any] = {"loop": asyncio.get_running_loop(), "access_log": None}
     manager = cast(web.Server, runner.server)
@@ -76,7 +82,8 @@ async def listen(runner: web.AppRunner, listener: socket.socket, refuse: Refuse)
 
 class ServerThread:
     def __init__(self, run: Run, name: str) -> None:
-        self._run, self._name = run, name
+        self._run = run
+        self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
         self._ready = threading.Event()
@@ -103,7 +110,8 @@ class ServerThread:
 
     def _serve(self) -> None:
         async def main() -> None:
-            self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+            self._loop = asyncio.get_running_loop()
+            self._stopped = asyncio.Event()
             await self._run(self._stopped, self._ready.set)
 
         try:

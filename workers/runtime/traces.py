@@ -29,7 +29,9 @@ class Traces:
         """`endpoint` takes OTLP over HTTP. Raise SettingsError without the SDK."""
         try:
             from opentelemetry import trace
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+                OTLPSpanExporter,
+            )
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -38,12 +40,15 @@ class Traces:
             raise SettingsError(
                 f"worker.traces = {endpoint!r} needs OpenTelemetry: pip install 'quietcount[traces]'"
             ) from error
-        resource = Resource.create({"service.name": "quietcount", "quietcount.worker": worker})
+        resource = Resource.create(
+            {"service.name": "quietcount", "quietcount.worker": worker}
+        )
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         sending = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
         self._provider.add_span_processor(sending)
         self._tracer = self._provider.get_tracer("quietcount")
-        self._api, self._headers = trace, tracecontext.TraceContextTextMapPropagator()
+        self._api = trace
+        self._headers = tracecontext.TraceContextTextMapPropagator()
 
     def close(self) -> None:
         """Send what is left, for at most some seconds."""
@@ -73,7 +78,9 @@ class ShardTraces:
     """The spans of one shard, in its thread; without `traces` there are none."""
 
     def __init__(self, traces: Traces | None, stage: str, partition: int) -> None:
-        self._traces, self._stage, self._partition = traces, stage, partition
+        self._traces = traces
+        self._stage = stage
+        self._partition = partition
         self._batches: list[Link] = []
 
     @contextmanager
@@ -95,7 +102,8 @@ class ShardTraces:
         if self._traces is None:
             yield None
             return
-        links, self._batches = self._batches, []
+        links = self._batches
+        self._batches = []
         size = {"partition": self._partition, "messages": messages}
         with self._traces.span(f"{self._stage} commit", links, **size):
             yield self._traces.header()

@@ -7,7 +7,9 @@ from typing import Any
 
 from workers.mechanisms.config.checked import display
 
-MILLISECONDS = MappingProxyType({"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000})
+MILLISECONDS = MappingProxyType(
+    {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+)
 ALLOWED = 'a whole number and a unit (ms, s, m, h or d) in quotes, such as "250ms", "10s", "5m", "1h" or "1d"'
 
 _DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
@@ -27,7 +29,9 @@ def format_duration(duration_ms: int) -> str:
         raise ValueError(f"duration_ms = {duration_ms}: 0 or more")
     if duration_ms == 0:
         return "0s"
-    unit = [unit for unit, width in MILLISECONDS.items() if duration_ms % width == 0][-1]
+    unit = [unit for unit, width in MILLISECONDS.items() if duration_ms % width == 0][
+        -1
+    ]
     return f"{duration_ms // MILLISECONDS[unit]}{unit}"
 
 

@@ -16,7 +16,9 @@ from workers.runtime.errors import SettingsError
 KEY_BYTES = 32
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-CLIENT_ALLOWED = 'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
+CLIENT_ALLOWED = (
+    'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
+)
 # Options that the worker sets itself, and why: changing one could break exactly-once.
 CLIENT_RESERVED = MappingProxyType(
     {
@@ -45,7 +47,9 @@ CLIENT_SECRETS = (
 
 
 #: Of a settings file, a certificate or a schema; of a list of labels or files; of a secret.
-FILE_BYTES_MAX, LIST_BYTES_MAX, SECRET_BYTES_MAX = 16 << 20, 1 << 30, 1 << 20
+FILE_BYTES_MAX = 16 << 20
+LIST_BYTES_MAX = 1 << 30
+SECRET_BYTES_MAX = 1 << 20
 
 
 class NotReadable(Exception):
@@ -83,7 +87,9 @@ def _read(path: str | Path, most: int, flags: int) -> bytes:
     return b"".join(pieces)
 
 
-def read_file(path: Path, most: int = FILE_BYTES_MAX, *, may_be_pipe: bool = False) -> bytes:
+def read_file(
+    path: Path, most: int = FILE_BYTES_MAX, *, may_be_pipe: bool = False
+) -> bytes:
     """Return a file's content; `may_be_pipe`: the command line names it, perhaps as a pipe."""
     try:
         return _read(path, most, 0) if may_be_pipe else read_regular(path, most)
@@ -102,7 +108,9 @@ def check_client_file(name: str, value: str) -> None:
     if stat.S_ISDIR(status.st_mode):
         return
     if not stat.S_ISREG(status.st_mode):
-        raise SettingsError(f"kafka.client.{name} = {display(value)}: not a regular file")
+        raise SettingsError(
+            f"kafka.client.{name} = {display(value)}: not a regular file"
+        )
     if status.st_size > FILE_BYTES_MAX:
         raise SettingsError(
             f"kafka.client.{name} = {display(value)}: longer than {FILE_BYTES_MAX:,} bytes, the most that is read"
@@ -134,7 +142,9 @@ def read_key(path: str | Path) -> bytes:
         remedy = f"`quietcount key new {path}` makes one"
         raise SettingsError(f"{path}: no such key file; {remedy}") from None
     except OSError as error:
-        raise SettingsError(f"{path}: the key file cannot be read: {error.strerror}") from None
+        raise SettingsError(
+            f"{path}: the key file cannot be read: {error.strerror}"
+        ) from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -143,12 +153,16 @@ def read_key(path: str | Path) -> bytes:
         if status.st_mode & 0o077:
             mode = f"{stat.S_IMODE(status.st_mode):04o}"
             remedy = f"run `chmod 600 {path}`"
-            raise SettingsError(f"{path}: mode {mode} lets others read the key: {remedy}")
+            raise SettingsError(
+                f"{path}: mode {mode} lets others read the key: {remedy}"
+            )
         key = os.read(descriptor, KEY_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(key) != KEY_BYTES:
-        remedy = f"a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
+        remedy = (
+            f"a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
+        )
         raise SettingsError(f"{path}: {status.st_size:,} bytes: {remedy}")
     return key
 
@@ -158,7 +172,8 @@ def read_domain(path: Path) -> list[str]:
     lines: dict[str, int] = {}
     content = read_file(path, LIST_BYTES_MAX).removeprefix(BYTE_ORDER_MARK)
     for number, line in enumerate(content.split(b"\n"), start=1):
-        line, where = line.removesuffix(b"\r"), f"{path}: line {number}"
+        line = line.removesuffix(b"\r")
+        where = f"{path}: line {number}"
         if not line.strip():
             continue
         if len(line) > LABEL_BYTES_MAX:
@@ -177,7 +192,9 @@ def read_domain(path: Path) -> list[str]:
     return list(lines)
 
 
-def resolve_domain(values: dict[str, Any], required: bool | None, where: str, base: Path) -> None:
+def resolve_domain(
+    values: dict[str, Any], required: bool | None, where: str, base: Path
+) -> None:
     """Replace `domain_file` and `buckets` in a histogram's `values` by what they declare.
 
     `required`: the mechanism needs a domain; None: it takes none. ValueErrors begin with `where`.
@@ -192,17 +209,23 @@ def resolve_domain(values: dict[str, Any], required: bool | None, where: str, ba
         try:
             values["buckets"] = parse_buckets(values["buckets"])
         except ValueError as error:
-            raise ValueError(f"{where}buckets = {display(values['buckets'])}: {error}") from None
+            raise ValueError(
+                f"{where}buckets = {display(values['buckets'])}: {error}"
+            ) from None
         if required is not None:
             values["domain"] = values["buckets"].labels
     elif "domain_file" in values and required is not None:
         value = values.pop("domain_file")
         if not isinstance(value, str) or not value:
-            raise ValueError(f"{where}domain_file = {display(value)}: a file name in quotes")
+            raise ValueError(
+                f"{where}domain_file = {display(value)}: a file name in quotes"
+            )
         try:
             values["domain"] = read_domain(base / value)
         except SettingsError as error:
-            raise ValueError(f"{where}domain_file = {display(value)}: {error}") from None
+            raise ValueError(
+                f"{where}domain_file = {display(value)}: {error}"
+            ) from None
 
 
 def client_values(table: object, base: Path) -> dict[str, str]:
@@ -212,7 +235,9 @@ def client_values(table: object, base: Path) -> dict[str, str]:
     return dict(_client(table, "", base))
 
 
-def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tuple[str, str]]:
+def _client(
+    values: Mapping[str, Any], prefix: str, base: Path
+) -> Iterator[tuple[str, str]]:
     for key, value in values.items():
         name = prefix + key
         where = f"kafka.client.{name}"
@@ -247,7 +272,10 @@ def read_secret(source: Mapping[str, object], name: str, base: Path) -> str:
         return text
     try:
         text = (
-            read_file(base / place, SECRET_BYTES_MAX).decode().removesuffix("\n").removesuffix("\r")
+            read_file(base / place, SECRET_BYTES_MAX)
+            .decode()
+            .removesuffix("\n")
+            .removesuffix("\r")
         )
     except SettingsError as error:
         raise SettingsError(f"{name}: {error}") from None

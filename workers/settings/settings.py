@@ -21,7 +21,12 @@ from msgspec import Meta
 
 from workers.mechanisms.config import views
 from workers.mechanisms.config.checked import Checked, display, rules, whole
-from workers.mechanisms.config.histogram import TOPIC_NAME, Conditions, Duration, HistogramConfig
+from workers.mechanisms.config.histogram import (
+    TOPIC_NAME,
+    Conditions,
+    Duration,
+    HistogramConfig,
+)
 from workers.mechanisms.config.histogram import FieldPath as Field
 from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Shape, View, parse
@@ -35,7 +40,8 @@ _TOPIC_ALLOWED = (
     'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them; a list of such '
     'names; or a regular expression of whole names, such as "^orders-.*"'
 )
-TOPICS_MAX, PATTERN_MAX = 1_000, 1_001
+TOPICS_MAX = 1_000
+PATTERN_MAX = 1_001
 
 
 class TopicNames(msgspec.Struct, frozen=True):
@@ -60,10 +66,16 @@ class TopicNames(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str | list[str]:
-        return str(self) if self.is_single or self.pattern is not None else list(self.names)
+        return (
+            str(self)
+            if self.is_single or self.pattern is not None
+            else list(self.names)
+        )
 
     def matches(self, topic: str) -> bool:
-        return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
+        return (
+            self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
+        )
 
 
 def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
@@ -96,7 +108,8 @@ KEEP_MAX_MS = 36_500 * DAY_MS
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 FIELD = f"{views.SYNTAX}, at most 1,000 characters"
 _KEY = f'{FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
-_PERIOD_MIN, _PERIOD_MAX = 1_000, 3_653 * DAY_MS
+_PERIOD_MIN = 1_000
+_PERIOD_MAX = 3_653 * DAY_MS
 _PERIOD = '"epoch", or a duration from "1s" to "3653d", such as "30d"'
 _USER = f'{FIELD} or "{RECORD_KEY}" (the record key)'
 
@@ -115,7 +128,8 @@ _NAME = _allowed(
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
 )
 _ADDRESS = _allowed(
-    'an address of this machine, such as "127.0.0.1" or "0.0.0.0"', r"^[A-Za-z0-9._:-]+\Z"
+    'an address of this machine, such as "127.0.0.1" or "0.0.0.0"',
+    r"^[A-Za-z0-9._:-]+\Z",
 )
 # Allowed values, in the words of messages.
 _KEY_FILE = "a file name in quotes; `quietcount key new FILE` makes the file"
@@ -123,9 +137,7 @@ _Partitions = Annotated[int, whole(1, 10_000)]
 _PARTITIONS = "a whole number from 1 to 10,000; if left out, "
 _OWNER_PARTITIONS = _PARTITIONS + "the events topic's number of partitions"
 _USER_PARTITIONS = _PARTITIONS + "as many as the events topics have together"
-_PORT = (
-    "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
-)
+_PORT = "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
 _MAX_BEHIND = "; if left out, the longest epoch of the histograms, at least 7d"
 _PARTITIONERS = '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
 _HOSTS = '"host:port", or several separated by commas'
@@ -133,9 +145,7 @@ _TRACES = '"http://..." or "https://...": where OTLP is taken over HTTP'
 _Url = Annotated[str, Meta(pattern=r"^https?://[!-~]+\Z")]
 _CLIENT = "librdkafka names with their values"
 _TOKEN_FILE = "a file name in quotes: a token that something else renews"
-_TOKEN_COMMAND = (
-    'a list of texts: a program and its arguments, such as ["/usr/bin/token", "--kafka"]'
-)
+_TOKEN_COMMAND = 'a list of texts: a program and its arguments, such as ["/usr/bin/token", "--kafka"]'
 _Argument = Annotated[str, Meta(pattern=r"^[^\0]+\Z")]
 _MISSING = '"reject" or "empty": what an event without items is'
 _UNITS = ", ".join(f'"{unit}"' for unit in views.UNITS)
@@ -166,7 +176,9 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     commit_interval_ms: Annotated[Duration, _duration(10, 600_000)] = 5_000
     owner_partitions: Annotated[_Partitions | None, _allowed(_OWNER_PARTITIONS)] = None
     user_partitions: Annotated[_Partitions | None, _allowed(_USER_PARTITIONS)] = None
-    metrics_port: Annotated[Annotated[int, whole(0, 65_535)] | None, _allowed(_PORT)] = None
+    metrics_port: Annotated[
+        Annotated[int, whole(0, 65_535)] | None, _allowed(_PORT)
+    ] = None
     metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
     log_format: Literal["text", "json"] = "text"
     traces: Annotated[_Url | None, _allowed(_TRACES)] = None
@@ -176,7 +188,9 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
     """[kafka]: the cluster and librdkafka's options; these may be secret: the repr shows names."""
 
     bootstrap: Annotated[str, _allowed(_HOSTS, rf"^{_HOST}(, ?{_HOST})*\Z")]
-    client: Annotated[dict[str, str], _allowed(_CLIENT)] = msgspec.field(default_factory=dict)
+    client: Annotated[dict[str, str], _allowed(_CLIENT)] = msgspec.field(
+        default_factory=dict
+    )
     token_file: Annotated[Path | None, _allowed(_TOKEN_FILE)] = None
     token_command: Annotated[tuple[_Argument, ...], _allowed(_TOKEN_COMMAND)] = ()
 
@@ -195,17 +209,26 @@ class EventsSettings(Section, frozen=True, kw_only=True):
     where_: Annotated[Conditions, _allowed(views.ALLOWED)] = ()
     missing: Annotated[Literal["reject", "empty"], _allowed(_MISSING)] = "reject"
     timestamp: Annotated[Field | None, _allowed(FIELD)] = None
-    timestamp_unit: Annotated[Literal["ms", "s", "us", "ns", "iso"], _allowed(_UNITS)] = "ms"
+    timestamp_unit: Annotated[
+        Literal["ms", "s", "us", "ns", "iso"], _allowed(_UNITS)
+    ] = "ms"
     user: Annotated[Field | None, _allowed(_USER)] = None
     format: Literal["json", "avro", "protobuf", "json_schema"] = "json"
-    partitioner: Annotated[Literal["murmur2", "crc32"], _allowed(_PARTITIONERS)] = "murmur2"
+    partitioner: Annotated[Literal["murmur2", "crc32"], _allowed(_PARTITIONERS)] = (
+        "murmur2"
+    )
     grace_ms: Annotated[Duration, _duration(0, 604_800_000)] = 0
     max_ahead_ms: Annotated[Duration, _duration(0, 31_622_400_000)] = 300_000
     max_behind_ms: Annotated[
         Annotated[int, Meta(ge=0, le=KEEP_MAX_MS)] | None,
-        Meta(description=f"a duration from 0s to 36500d{_MAX_BEHIND}", extra={"duration": True}),
+        Meta(
+            description=f"a duration from 0s to 36500d{_MAX_BEHIND}",
+            extra={"duration": True},
+        ),
     ] = None
-    max_bytes: Annotated[int, Meta(ge=1, le=100_000_000, description=_BYTES)] = 1_000_000
+    max_bytes: Annotated[int, Meta(ge=1, le=100_000_000, description=_BYTES)] = (
+        1_000_000
+    )
 
     @property
     def topics(self) -> TopicNames:
@@ -215,7 +238,11 @@ class EventsSettings(Section, frozen=True, kw_only=True):
         yield from topic_complaints(self.topic)
         if self.key.startswith("$") and self.key not in (RECORD_KEY, ALL_KEYS):
             yield f"key = {display(self.key)}: {_KEY}"
-        if self.user is not None and self.user.startswith("$") and self.user != RECORD_KEY:
+        if (
+            self.user is not None
+            and self.user.startswith("$")
+            and self.user != RECORD_KEY
+        ):
             yield f"user = {display(self.user)}: {_USER}"
         paths = ("key", "items", "count", "timestamp", "user")
         yield from views.path_complaints({name: getattr(self, name) for name in paths})
@@ -240,15 +267,21 @@ class HistorySettings(Section, frozen=True, kw_only=True):
 
     def complaints(self) -> Iterator[str]:
         if self.keep_hours_ms < self.keep_ticks_ms:
-            hours, ticks = map(format_duration, (self.keep_hours_ms, self.keep_ticks_ms))
+            hours, ticks = map(
+                format_duration, (self.keep_hours_ms, self.keep_ticks_ms)
+            )
             yield f"keep_hours = {hours}: at least keep_ticks, {ticks}"
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
     unit: Literal["event", "user"] = "event"
     rekey: Annotated[bool, _allowed("true or false")] = False
-    max_epsilon: Annotated[Annotated[float, Meta(gt=0, le=1_000)] | None, _allowed(_EPSILON)] = None
-    max_delta: Annotated[Annotated[float, Meta(ge=1e-50, le=0.5)] | None, _allowed(_DELTA)] = None
+    max_epsilon: Annotated[
+        Annotated[float, Meta(gt=0, le=1_000)] | None, _allowed(_EPSILON)
+    ] = None
+    max_delta: Annotated[
+        Annotated[float, Meta(ge=1e-50, le=0.5)] | None, _allowed(_DELTA)
+    ] = None
     period: Annotated[str, _allowed(_PERIOD)] = "epoch"
     uncounted_workers: Annotated[tuple[str, ...], _allowed(_WORKERS)] = ()
 
@@ -285,15 +318,23 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
     """[schema_registry]. Holds secrets: the repr shows only the registry's address."""
 
     url: Annotated[str, _allowed(_URLS, rf"^{_URL}(, ?{_URL})*\Z")]
-    user: Annotated[Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None, _allowed(_LOGIN)] = None
+    user: Annotated[
+        Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None, _allowed(_LOGIN)
+    ] = None
     password: Annotated[str | None, _allowed(_SECRET)] = None
     token: Annotated[str | None, _allowed(_SECRET)] = None
-    ca: Annotated[_File, _allowed("a file with the certificates to trust, in PEM")] = None
-    certificate: Annotated[_File, _allowed("a file with this client's certificate, in PEM")] = None
+    ca: Annotated[_File, _allowed("a file with the certificates to trust, in PEM")] = (
+        None
+    )
+    certificate: Annotated[
+        _File, _allowed("a file with this client's certificate, in PEM")
+    ] = None
     key: Annotated[_File, _allowed("a file with the certificate's key, in PEM")] = None
     key_password: Annotated[str | None, _allowed(_SECRET)] = None
     timeout_ms: Annotated[Duration, _duration(100, 300_000)] = 10_000
-    unknown_wait_ms: Annotated[Duration, Meta(ge=0, le=600_000, description=_WAIT)] = 30_000
+    unknown_wait_ms: Annotated[Duration, Meta(ge=0, le=600_000, description=_WAIT)] = (
+        30_000
+    )
     reader_schema: Annotated[_File, _allowed("a file with an Avro schema")] = None
 
     def where(self) -> str:
@@ -340,16 +381,22 @@ def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     values = dict(table)
     if "@" in str(values.get("url", "")):
         # The value is not shown: it may hold a password.
-        raise SettingsError("schema_registry.url: must name no user: use user and password")
+        raise SettingsError(
+            "schema_registry.url: must name no user: use user and password"
+        )
     for name, value in table.items():
         where = f"schema_registry.{name}"
         if name in _SECRETS and value is not None:
             if not isinstance(value, dict) or set(value) not in ({"file"}, {"env"}):
-                raise SettingsError(f"{where}: a secret must not be written here: use {_SECRET}")
+                raise SettingsError(
+                    f"{where}: a secret must not be written here: use {_SECRET}"
+                )
             values[name] = read_secret(value, where, base)
         elif name in _FILES and value is not None:
             if not isinstance(value, str) or not value:
-                raise SettingsError(f"{where} = {display(value)}: a file name in quotes")
+                raise SettingsError(
+                    f"{where} = {display(value)}: a file name in quotes"
+                )
             try:
                 read_file(base / value)
             except SettingsError as error:
@@ -448,7 +495,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "privacy.rekey = true: in several a user's events lie in several partitions, each of which would bound "
                 "the user by itself"
             )
-        if (self.schema_registry is not None) != (self.events.format in ("avro", "protobuf")):
+        if (self.schema_registry is not None) != (
+            self.events.format in ("avro", "protobuf")
+        ):
             needs = "is missing" if self.schema_registry is None else "is there"
             yield f'[schema_registry] {needs}: it belongs to events.format = "avro" and "protobuf", and to no other'
         yield from self._rekey_complaints(of_users)
@@ -463,7 +512,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if all_keys and histogram.keys != (ALL_STREAM_KEY,):
                 only = f'(the one stream key is "{ALL_STREAM_KEY}")'
                 yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" {only}'
-        named = {lane.view: config for config in reversed(self.histograms) for lane in config.lanes}
+        named = {
+            lane.view: config
+            for config in reversed(self.histograms)
+            for lane in config.lanes
+        }
         for view, complaint in views.complaints(self.shape):
             own = named[view]
             yield f"{own.where() if view else 'events.'}{complaint}"
@@ -501,7 +554,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shape_of(
-    events: EventsSettings, user: str | None = None, histograms: Iterable[HistogramConfig] = ()
+    events: EventsSettings,
+    user: str | None = None,
+    histograms: Iterable[HistogramConfig] = (),
 ) -> Shape:
     """Return the fields to read from an event; `user` is None where users are not read."""
     of_name: dict[str, View] = {}
@@ -511,24 +566,32 @@ def shape_of(
             of_name[config.sum_lane.view] = replace(view, count=None, sum=config.sum)
     of_name = of_name or {"": view_of(events)}
     time = None if events.timestamp is None else parse(events.timestamp)
-    unit, empty = events.timestamp_unit, events.missing == "empty"
+    unit = events.timestamp_unit
+    empty = events.missing == "empty"
     return Shape(MappingProxyType(of_name), time, unit, views.field(user), empty)
 
 
 def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) -> View:
     """Return a histogram's view of an event; None: the view of `[events]`."""
-    key, items, count, where, edges = events.key, events.items, events.count, events.where_, None
+    key = events.key
+    items = events.items
+    count = events.count
+    where = events.where_
+    edges = None
     if histogram is not None:
         if histogram.items is not None or histogram.count is not None:
             # The count of [events] belongs to its items and has no meaning for others.
-            items, count = histogram.items or items, histogram.count
+            items = histogram.items or items
+            count = histogram.count
         key = histogram.key or key
         where = where if histogram.where_ is None else histogram.where_
         edges = None if histogram.buckets is None else histogram.buckets.edges
     if items is None:
         raise ValueError(f"events.items is missing: {FIELD}")
     place = key if key in (ALL_KEYS, RECORD_KEY) else parse(key)
-    return View(place, parse(items), None if count is None else parse(count), where, edges)
+    return View(
+        place, parse(items), None if count is None else parse(count), where, edges
+    )
 
 
 def internal_topics(worker: str) -> tuple[str, str, str, str]:
@@ -579,7 +642,9 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
         text = read_file(path, may_be_pipe=True).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         where = f"byte {error.start:,}"
-        raise SettingsError(f"{path}: not UTF-8 at {where}; a TOML file is UTF-8") from None
+        raise SettingsError(
+            f"{path}: not UTF-8 at {where}; a TOML file is UTF-8"
+        ) from None
     try:
         if _DEEP_KEY.search(text):
             raise RecursionError
@@ -594,28 +659,38 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
 
 # A key of over 100 dotted parts: tomllib takes time and memory that grow with their square.
 _DEEP_KEY = re.compile(
-    r"""(?<![\w-])(?:(?:[\w-]++|"(?:\\.|[^"\\\n])*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""", re.ASCII
+    r"""(?<![\w-])(?:(?:[\w-]++|"(?:\\.|[^"\\\n])*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""",
+    re.ASCII,
 )
 
 
 def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
     """Check a document; ValueError for a wrong section or field, SettingsError for a wrong file."""
-    _refuse_unknown("", document, (*_SECTIONS, "schema_registry", "dashboard", "histogram"))
-    history_of(document.get("dashboard", {}), base)  # only checked here; the dashboard reads it
+    _refuse_unknown(
+        "", document, (*_SECTIONS, "schema_registry", "dashboard", "histogram")
+    )
+    history_of(
+        document.get("dashboard", {}), base
+    )  # only checked here; the dashboard reads it
     for name, record in _SECTIONS.items():
         required = [rule.name for rule in rules(record) if rule.required]
         if required and name not in document:
-            raise ValueError(f"[{name}] is missing: a section with {', '.join(required)}")
+            raise ValueError(
+                f"[{name}] is missing: a section with {', '.join(required)}"
+            )
         _must_be_section(name, document.get(name, {}))
     kafka = kafka_of(document["kafka"], base)
     worker = _section(WorkerSettings, document["worker"], "worker.")
     events = _section(EventsSettings, document["events"], "events.")
     histograms = document.get("histogram", [])
-    if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
+    if not isinstance(histograms, list) or not all(
+        isinstance(one, dict) for one in histograms
+    ):
         raise ValueError(
             "histogram: must be one or more sections, each headed [[histogram]] in double brackets"
         )
-    data_dir, key_file = base / worker.data_dir, base / worker.key_file
+    data_dir = base / worker.data_dir
+    key_file = base / worker.key_file
     return Settings(
         worker=msgspec.structs.replace(worker, data_dir=data_dir, key_file=key_file),
         kafka=kafka,
@@ -623,7 +698,8 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         privacy=_section(PrivacySettings, document.get("privacy", {}), "privacy."),
         schema_registry=registry_of(document.get("schema_registry"), base),
         histograms=tuple(
-            _histogram(one, position, events, base) for position, one in enumerate(histograms, 1)
+            _histogram(one, position, events, base)
+            for position, one in enumerate(histograms, 1)
         ),
     )
 
@@ -655,7 +731,9 @@ def kafka_of(values: Mapping[str, Any], base: Path) -> KafkaSettings:
 
 
 def history_of(values: object, base: Path) -> HistorySettings:
-    settings = _section(HistorySettings, _must_be_section("dashboard", values), "dashboard.")
+    settings = _section(
+        HistorySettings, _must_be_section("dashboard", values), "dashboard."
+    )
     if settings.store is None:
         return settings
     store = base / settings.store
@@ -680,7 +758,9 @@ def _histogram(
 ) -> HistogramConfig:
     values = dict(values)
     name = values.get("name")
-    where = f"histogram {name!r}: " if isinstance(name, str) else f"histogram {position}: "
+    where = (
+        f"histogram {name!r}: " if isinstance(name, str) else f"histogram {position}: "
+    )
     allowed = "one of " + ", ".join(sorted(MECHANISMS))
     if "mechanism" not in values:
         raise ValueError(f"{where}mechanism is missing: {allowed}")
@@ -700,7 +780,10 @@ def _histogram(
 
 
 def _section(
-    record: type[Record], values: dict[str, Any], where: str, further: Iterable[str] = ()
+    record: type[Record],
+    values: dict[str, Any],
+    where: str,
+    further: Iterable[str] = (),
 ) -> Record:
     """Return a section's record; messages begin with `where`, `further` names are allowed."""
     by_name = {rule.name: rule for rule in rules(record)}
@@ -715,7 +798,11 @@ def _section(
             given = display(value)
             try:
                 several = isinstance(value, list)
-                value = list(map(parse_duration, value)) if several else parse_duration(value)
+                value = (
+                    list(map(parse_duration, value))
+                    if several
+                    else parse_duration(value)
+                )
             except ValueError:
                 words = f"{rule.allowed}: {durations.ALLOWED}"
                 raise ValueError(f"{where}{name} = {given}: {words}") from None
@@ -738,5 +825,7 @@ def _refuse_unknown(where: str, values: Iterable[str], known: Iterable[str]) -> 
     for name in values:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
-            hint = f'did you mean "{close[0]}"?' if close else f"one of {', '.join(known)}"
+            hint = (
+                f'did you mean "{close[0]}"?' if close else f"one of {', '.join(known)}"
+            )
             raise ValueError(f"{where}{name}: unknown name; {hint}")

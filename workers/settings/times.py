@@ -19,7 +19,9 @@ def parse_time(name: str, text: str) -> int:
         raise SettingsError(
             f"{name} {text}: a time such as 2026-11-21T08:00:00Z, a day such as 2026-11-21, or ms since 1970"
         ) from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return round(
+        (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
+    )
 
 
 def when(time_ms: int) -> str:

@@ -23,7 +23,11 @@ OTHERS = {
     "process_cpu_seconds_total": {"instance"},
 }
 ALWAYS = {"worker", "instance", "job"}
-SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",)}
+SUFFIXES = {
+    "counter": ("_total",),
+    "histogram": ("_bucket", "_count", "_sum"),
+    "gauge": ("",),
+}
 
 
 #: Type, help and labels of every family.
@@ -39,11 +43,17 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Families:
     for shard in scene.contribute:
         shard._intake.watermark = NOW_MS
     scene.release.merge.histograms[0].start_at(7)
-    found, partitions = {}, {"contribute": 2, "release": 1}
+    found = {}
+    partitions = {"contribute": 2, "release": 1}
     for family in metrics_registry(scene.health, partitions).collect():
         if family.name.startswith("quietcount_"):
-            assert family.samples, f"{family.name} shows nothing: its labels cannot be checked"
-            labels = set().union(*(sample.labels for sample in family.samples)) - {"le", "worker"}
+            assert family.samples, (
+                f"{family.name} shows nothing: its labels cannot be checked"
+            )
+            labels = set().union(*(sample.labels for sample in family.samples)) - {
+                "le",
+                "worker",
+            }
             found[family.name] = (family.type, family.documentation, labels)
     return found
 
@@ -53,7 +63,9 @@ def labels_of(families: Families) -> dict[str, set[str]]:
     found = dict(OTHERS)
     for name, (kind, _, labels) in families.items():
         for suffix in SUFFIXES[kind]:
-            found[name + suffix] = labels | ALWAYS | ({"le"} if suffix == "_bucket" else set())
+            found[name + suffix] = (
+                labels | ALWAYS | ({"le"} if suffix == "_bucket" else set())
+            )
     return found
 
 
@@ -73,7 +85,11 @@ def queries() -> Iterator[tuple[str, str]]:
     for panel in panels():
         for target in panel.get("targets", ()):
             # Grafana's variables filled in.
-            expression = target["expr"].replace("$__rate_interval", "1m").replace("$worker", ".+")
+            expression = (
+                target["expr"]
+                .replace("$__rate_interval", "1m")
+                .replace("$worker", ".+")
+            )
             yield panel["title"], expression
 
 
@@ -94,19 +110,25 @@ def test_queries_parse_and_name_series_and_labels_that_there_are(
     labels_of: dict[str, set[str]], where: str, expression: str
 ) -> None:
     found = nodes(expression)
-    vectors, matrices = promql_parser.VectorSelector, promql_parser.MatrixSelector
+    vectors = promql_parser.VectorSelector
+    matrices = promql_parser.MatrixSelector
     selectors = [node for node in found if isinstance(node, vectors)]
     selectors += [node.vector_selector for node in found if isinstance(node, matrices)]
     assert selectors
     for selector in selectors:
-        assert selector.name is not None and selector.name in labels_of, f"{where}: {selector.name}"
+        assert selector.name is not None and selector.name in labels_of, (
+            f"{where}: {selector.name}"
+        )
         for matcher in selector.matchers.matchers:
             assert matcher.name in labels_of[selector.name], f"{where}: {matcher}"
     there = set().union(*(labels_of[selector.name or ""] for selector in selectors))
     for node in found:
         modifier = getattr(node, "modifier", None)
         matching = getattr(modifier, "matching", None)
-        for labels in (getattr(modifier, "labels", None), getattr(matching, "labels", None)):
+        for labels in (
+            getattr(modifier, "labels", None),
+            getattr(matching, "labels", None),
+        ):
             assert set(labels or ()) <= there, f"{where}: {labels}"
 
 
@@ -117,7 +139,9 @@ def test_the_check_refuses_what_it_is_there_for(labels_of: dict[str, set[str]]) 
         'quietcount_ready{stage="release"}',
     ):
         with pytest.raises(AssertionError):
-            test_queries_parse_and_name_series_and_labels_that_there_are(labels_of, "here", wrong)
+            test_queries_parse_and_name_series_and_labels_that_there_are(
+                labels_of, "here", wrong
+            )
     with pytest.raises(ValueError, match="parenthesis"):
         nodes("sum by (worker (quietcount_ready)")
 
@@ -142,7 +166,9 @@ def test_alerts_have_names_of_their_own_and_a_section_each_in_the_guide() -> Non
     names = [alert["alert"] for alert in alerts()]
     assert len(names) == len(set(names)) > 10
     guide = (ROOT / "docs" / "operations.md").read_text()
-    headings = {heading.strip().lower() for heading in re.findall(r"(?m)^#+(.*)", guide)}
+    headings = {
+        heading.strip().lower() for heading in re.findall(r"(?m)^#+(.*)", guide)
+    }
     assert not {name.lower() for name in names} - headings
 
 
@@ -174,7 +200,9 @@ def test_the_dashboard_is_whole() -> None:
 
 def test_every_metric_is_on_the_dashboard(families: Families) -> None:
     text = DASHBOARD.read_text() + ALERTS.read_text()
-    unseen = {name for name in families if name not in text}  # by name in docs/metrics.md only
+    unseen = {
+        name for name in families if name not in text
+    }  # by name in docs/metrics.md only
     assert unseen == {"quietcount_records", "quietcount_recovered_records"}
 
 

@@ -9,7 +9,8 @@ from workers.agents.monitor import BEHIND_S, COMMIT_MARGIN_S, LOOP_S, SHARD_S
 from workers.kafka.handover import KAFKA_AWAY
 from workers.kafka.offsets import Lag, ReadPosition
 
-COMMIT_INTERVAL_S, TICK_S = 5.0, 10.0
+COMMIT_INTERVAL_S = 5.0
+TICK_S = 10.0
 
 
 @pytest.fixture
@@ -23,13 +24,16 @@ def test_a_worker_that_does_its_share_is_alive_and_ready(scene: Scene) -> None:
 
 
 def test_a_worker_without_partitions_is_ready_once_it_was_told_so(scene: Scene) -> None:
-    scene.handover.shards, scene.handover.lags = {}, {}
+    scene.handover.shards = {}
+    scene.handover.lags = {}
     assert scene.health.readiness_reasons(NOW_S, NOW_MS) == []
     scene.handover.assigned = False
     assert "assigned" in scene.health.readiness_reasons(NOW_S, NOW_MS)[0]
 
 
-def test_a_worker_that_waits_for_kafka_is_alive_and_says_for_how_long_it_has(scene: Scene) -> None:
+def test_a_worker_that_waits_for_kafka_is_alive_and_says_for_how_long_it_has(
+    scene: Scene,
+) -> None:
     outage = scene.handover.metrics.outage
     outage.begin("no broker answers")
     for status in (None, KAFKA_AWAY):
@@ -44,18 +48,24 @@ def test_a_worker_that_waits_for_kafka_is_alive_and_says_for_how_long_it_has(sce
     assert scene.health.readiness_reasons(NOW_S, NOW_MS) == []
 
 
-def test_a_loop_that_stands_still_is_dead_and_a_long_restore_is_not(scene: Scene) -> None:
+def test_a_loop_that_stands_still_is_dead_and_a_long_restore_is_not(
+    scene: Scene,
+) -> None:
     assert "event loop" in scene.health.liveness_reasons(NOW_S + LOOP_S + 1)[0]
     scene.handover.assigned = False
     assert scene.health.liveness_reasons(NOW_S) == []
 
 
-def test_a_thread_that_is_stuck_is_dead_and_one_that_goes_on_is_not(scene: Scene) -> None:
+def test_a_thread_that_is_stuck_is_dead_and_one_that_goes_on_is_not(
+    scene: Scene,
+) -> None:
     shard = scene.release
     shard.busy_since_s = NOW_S - SHARD_S - 1
     assert "orders-release-0" in scene.health.liveness_reasons(NOW_S)[0]
     shard.report_progress()
-    assert shard.busy_since_s < NOW_S, "the monotonic clock of this machine, not the test's"
+    assert shard.busy_since_s < NOW_S, (
+        "the monotonic clock of this machine, not the test's"
+    )
     shard.busy_since_s = NOW_S - SHARD_S + 1
     assert scene.health.liveness_reasons(NOW_S) == []
     shard.busy_since_s = None
@@ -72,11 +82,14 @@ def test_a_shard_that_has_not_caught_up_makes_the_worker_unready(scene: Scene) -
     scene.handover.beat_s = NOW_S
     assert scene.health.readiness_reasons(NOW_S + 2, NOW_MS) == []
     assert (
-        "events[1]: 31 s behind" in scene.health.readiness_reasons(NOW_S + 2 + BEHIND_S, NOW_MS)[0]
+        "events[1]: 31 s behind"
+        in scene.health.readiness_reasons(NOW_S + 2 + BEHIND_S, NOW_MS)[0]
     )
 
 
-def test_a_stage_one_that_does_not_commit_makes_the_worker_unready(scene: Scene) -> None:
+def test_a_stage_one_that_does_not_commit_makes_the_worker_unready(
+    scene: Scene,
+) -> None:
     shard = scene.contribute[1]
     at_rest = TICK_S + COMMIT_INTERVAL_S + COMMIT_MARGIN_S
     shard.last_commit_s = NOW_S - at_rest + 1
@@ -100,8 +113,12 @@ def test_a_fenced_partition_and_a_stop_make_the_worker_unready(scene: Scene) -> 
     assert scene.health.readiness_reasons(NOW_S, NOW_MS) == ["stopping"]
 
 
-def test_a_worker_that_rejects_nearly_all_is_not_ready_and_says_why(scene: Scene) -> None:
-    scene.handover.metrics.rejecting.note("events", NOW_S, 200, {"missing field 'shop'": 200})
+def test_a_worker_that_rejects_nearly_all_is_not_ready_and_says_why(
+    scene: Scene,
+) -> None:
+    scene.handover.metrics.rejecting.note(
+        "events", NOW_S, 200, {"missing field 'shop'": 200}
+    )
     [reason] = scene.health.readiness_reasons(NOW_S, NOW_MS)
     assert reason.startswith("events: nearly all records are rejected")
     assert "missing field 'shop'" in reason

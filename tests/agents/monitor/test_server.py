@@ -26,7 +26,9 @@ def scene(tmp_path: Path) -> Scene:
 def port(scene: Scene) -> Iterator[int]:
     with OperatorPort(scene.settings, 0) as operator:
         operator.show(scene.handover, PARTITIONS)
-        assert operator.address is not None and operator.address.startswith("http://127.0.0.1:")
+        assert operator.address is not None and operator.address.startswith(
+            "http://127.0.0.1:"
+        )
         yield int(operator.address.rpartition(":")[2])
 
 
@@ -47,10 +49,15 @@ def series(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     }
 
 
-def test_every_series_names_its_worker_in_prometheus_text(scene: Scene, port: int) -> None:
+def test_every_series_names_its_worker_in_prometheus_text(
+    scene: Scene, port: int
+) -> None:
     scene.handover.metrics.events.inc(5)
     response, body = ask(port, "/metrics")
-    assert (response.status, response.headers["Content-Type"].split(";")[0]) == (200, "text/plain")
+    assert (response.status, response.headers["Content-Type"].split(";")[0]) == (
+        200,
+        "text/plain",
+    )
     found = series(body)
     assert found["quietcount_events_total", frozenset({("worker", "orders")})] == 5
     ours = [labels for name, labels in found if name.startswith("quietcount_")]
@@ -69,7 +76,8 @@ def test_gauges_of_a_partition_go_with_it(scene: Scene, port: int) -> None:
     assert partitions("quietcount_ledger_rows") == {"0"}
     scene.contribute[0].closed = True
     assert partitions("quietcount_watermark_lag_seconds") == {"1"}
-    scene.handover.shards, scene.handover.lags = {}, {}
+    scene.handover.shards = {}
+    scene.handover.lags = {}
     for name in ("watermark_lag_seconds", "ledger_rows", "consumer_lag_records"):
         assert partitions(f"quietcount_{name}") == set()
 
@@ -77,7 +85,10 @@ def test_gauges_of_a_partition_go_with_it(scene: Scene, port: int) -> None:
 def test_health_and_readiness_are_json_with_reasons(scene: Scene, port: int) -> None:
     scene.handover.assigned = False
     response, body = ask(port, "/readyz")
-    assert (response.status, response.headers["Content-Type"]) == (503, "application/json")
+    assert (response.status, response.headers["Content-Type"]) == (
+        503,
+        "application/json",
+    )
     assert json.loads(body)["reasons"]
     assert response.headers["Cache-Control"] == "no-store"
 
@@ -88,7 +99,9 @@ def test_it_is_read_only(port: int, method: str) -> None:
     assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
-def test_head_has_no_body_other_paths_are_missing_and_no_version_is_shown(port: int) -> None:
+def test_head_has_no_body_other_paths_are_missing_and_no_version_is_shown(
+    port: int,
+) -> None:
     response, body = ask(port, "/healthz", "HEAD")
     assert body == b"" and int(response.headers["Content-Length"]) > 0
     response, body = ask(port, "/table/")
@@ -112,16 +125,25 @@ def test_without_a_port_nothing_listens(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"], ids=["taken", "not ours"])
-def test_an_address_that_cannot_be_opened_is_one_clear_line(tmp_path: Path, host: str) -> None:
+def test_an_address_that_cannot_be_opened_is_one_clear_line(
+    tmp_path: Path, host: str
+) -> None:
     scene = Scene(tmp_path, f'metrics_host = "{host}"')
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        words = rf"worker.metrics_port = {taken}: cannot listen on {host}.*--metrics-port"
-        with pytest.raises(SettingsError, match=words), OperatorPort(scene.settings, taken) as port:
+        words = (
+            rf"worker.metrics_port = {taken}: cannot listen on {host}.*--metrics-port"
+        )
+        with (
+            pytest.raises(SettingsError, match=words),
+            OperatorPort(scene.settings, taken) as port,
+        ):
             port.show(scene.handover, PARTITIONS)
 
 
-def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, port: int) -> None:
+def test_partitions_of_two_topics_under_one_number_are_two_series(
+    scene: Scene, port: int
+) -> None:
     places = [("orders-eu", 0), ("orders-us", 0)]
     handover = scene.handover
     handover.shards = dict(zip(places, scene.contribute, strict=True))
@@ -131,13 +153,19 @@ def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, 
     found = series(ask(port, "/metrics")[1])
     lags = ("watermark_lag_seconds", "consumer_lag_records", "consumer_lag_seconds")
     for name in (*lags, "commit_age_seconds"):
-        shown = [dict(labels) for metric, labels in found if metric == f"quietcount_{name}"]
-        assert sorted((one["topic"], int(one["partition"])) for one in shown) == places, name
+        shown = [
+            dict(labels) for metric, labels in found if metric == f"quietcount_{name}"
+        ]
+        assert (
+            sorted((one["topic"], int(one["partition"])) for one in shown) == places
+        ), name
     told = json.loads(ask(port, "/readyz")[1])["partitions"]
     assert [(one["topic"], one["partition"]) for one in told] == places
 
 
-def test_one_port_shows_first_that_kafka_is_awaited_and_then_the_worker(scene: Scene) -> None:
+def test_one_port_shows_first_that_kafka_is_awaited_and_then_the_worker(
+    scene: Scene,
+) -> None:
     waiting = Handover({})
     waiting.metrics.outage.begin("no broker answers")
     with OperatorPort(scene.settings, 0) as operator:
@@ -146,7 +174,10 @@ def test_one_port_shows_first_that_kafka_is_awaited_and_then_the_worker(scene: S
         port = int(operator.address.rpartition(":")[2])
         assert ask(port, "/healthz")[0].status == 200
         response, body = ask(port, "/readyz")
-        assert response.status == 503 and "no broker answers" in json.loads(body)["reasons"][0]
+        assert (
+            response.status == 503
+            and "no broker answers" in json.loads(body)["reasons"][0]
+        )
         worker = frozenset({("worker", "orders")})
         found = series(ask(port, "/metrics")[1])
         assert found["quietcount_kafka_away_seconds", worker] > 0
@@ -156,4 +187,7 @@ def test_one_port_shows_first_that_kafka_is_awaited_and_then_the_worker(scene: S
         assert operator.address.endswith(f":{port}")
         found = series(ask(port, "/metrics")[1])
         assert found["quietcount_kafka_away_seconds", worker] == 0
-        assert ("quietcount_partitions_assigned", worker | {("stage", "release")}) in found
+        assert (
+            "quietcount_partitions_assigned",
+            worker | {("stage", "release")},
+        ) in found

@@ -25,10 +25,15 @@ def event(i: int, **changes: object) -> dict[str, object]:
 
 def ends(site: Site) -> dict[str, list[tuple[int, int]]]:
     topics = site.admin.list_topics(timeout=60).topics
-    own = {name: sorted(topic.partitions) for name, topic in topics.items() if site.name in name}
+    own = {
+        name: sorted(topic.partitions)
+        for name, topic in topics.items()
+        if site.name in name
+    }
     with reader(site.connection) as consumer:
         return {
-            name: [bounds_of(consumer, name, p) for p in places] for name, places in own.items()
+            name: [bounds_of(consumer, name, p) for p in places]
+            for name, places in own.items()
         }
 
 
@@ -61,16 +66,22 @@ def test_records_of_transactions_are_found_between_their_markers_and_aborted_one
     for i in range(40):
         producer.begin_transaction()
         producer.produce(site.topic, json.dumps(event(i)))
-        producer.flush(60)  # the broker refuses to abort what has only just begun to reach it
+        producer.flush(
+            60
+        )  # the broker refuses to abort what has only just begun to reach it
         producer.commit_transaction(60) if i % 4 else producer.abort_transaction(60)
     assert len(of_topics(site.settings, 20)) == 20
     found = examine(site.settings, of_topics(site.settings, 1_000))
     assert (found.records, found.accepted) == (30, 30)
 
 
-def test_users_in_the_wrong_partition_are_reported(bootstrap: str, tmp_path: Path) -> None:
+def test_users_in_the_wrong_partition_are_reported(
+    bootstrap: str, tmp_path: Path
+) -> None:
     changes: Any = {"events": {"user": "user"}, "privacy": {"unit": "user"}}
-    site = Site(bootstrap, tmp_path, [unk(max_items_per_user=2)], partitions=2, **changes)
+    site = Site(
+        bootstrap, tmp_path, [unk(max_items_per_user=2)], partitions=2, **changes
+    )
     site.produce(0, [event(i, user=f"u{i}") for i in range(100)])
     found = examine(site.settings, of_topics(site.settings, 100))
     [why] = found.why

@@ -25,12 +25,16 @@ DAY = AT // 86_400_000 * 86_400_000
 
 
 def settings_in(
-    directory: Path, histograms: Iterable[Mapping[str, Any]], unit: str = "event", **events: object
+    directory: Path,
+    histograms: Iterable[Mapping[str, Any]],
+    unit: str = "event",
+    **events: object,
 ) -> Settings:
     document = {
         "worker": {"name": "w", "data_dir": "data", "key_file": "key"},
         "kafka": {"bootstrap": "nowhere:9092"},
-        "events": {"topic": "events", "key": "key", "items": "items", "timestamp": "ts"} | events,
+        "events": {"topic": "events", "key": "key", "items": "items", "timestamp": "ts"}
+        | events,
         "privacy": {"unit": unit},
         "histogram": list(histograms),
     }
@@ -63,14 +67,21 @@ def event(i: int = 0, **changes: Any) -> dict[str, Any]:
     return {"key": "k", "items": ["a"], "ts": AT + 100 * i} | changes
 
 
-def test_records_are_accepted_skipped_or_rejected_and_nothing_else(tmp_path: Path) -> None:
+def test_records_are_accepted_skipped_or_rejected_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     where = [{"field": "type", "in": ["buy"]}]
     settings = settings_in(tmp_path, [unk(where=where)])
     good = [event(i, type="buy") for i in range(10)]
     other = [event(i, type="view") for i in range(10, 15)]
     bad = [event(15, type="buy", items=7.5), *[event(16, type="buy", key=None)] * 2]
     found = examined(settings, lines(tmp_path, [*good, *other, *bad, b"{"]))
-    assert (found.records, found.accepted, found.skipped, found.rejected) == (19, 10, 5, 4)
+    assert (found.records, found.accepted, found.skipped, found.rejected) == (
+        19,
+        10,
+        5,
+        4,
+    )
     most, *_ = found.why
     assert most.reason == "field 'key' is null"
     assert most.number == 2
@@ -78,7 +89,9 @@ def test_records_are_accepted_skipped_or_rejected_and_nothing_else(tmp_path: Pat
     assert (found.first_ms, found.last_ms) == (AT, AT + 900)
 
 
-def test_a_missing_field_comes_with_the_nearest_that_these_records_have(tmp_path: Path) -> None:
+def test_a_missing_field_comes_with_the_nearest_that_these_records_have(
+    tmp_path: Path,
+) -> None:
     settings = settings_in(tmp_path, [unk()])
     moved = [{"order": {"key": "k"}, "items": ["a"], "ts": AT} for _ in range(3)]
     found = examined(settings, lines(tmp_path, [event(), *moved]))
@@ -92,7 +105,9 @@ def test_a_list_that_is_elsewhere_is_named_too(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, [unk()], items="lines[].sku")
     moved = {"key": "k", "order": {"lines": [{"sku": "a"}]}, "ts": AT}
     [why] = examined(settings, lines(tmp_path, [moved])).why
-    assert why.absent is not None and next(iter(why.absent.nearest)) == "order.lines[].sku"
+    assert (
+        why.absent is not None and next(iter(why.absent.nearest)) == "order.lines[].sku"
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +121,15 @@ def test_a_list_that_is_elsewhere_is_named_too(tmp_path: Path) -> None:
         ("iso", str(AT * 1000), 'timestamp_unit = "us"'),
         ("ms", "yesterday", ""),
     ],
-    ids=["iso for ms", "s for ms", "ms for iso", "us as text", "s as text", "text for iso", "none"],
+    ids=[
+        "iso for ms",
+        "s for ms",
+        "ms for iso",
+        "us as text",
+        "s as text",
+        "text for iso",
+        "none",
+    ],
 )
 def test_an_invalid_time_suggests_the_unit_that_makes_it_valid(
     tmp_path: Path, unit: str, value: object, word: str
@@ -116,19 +139,27 @@ def test_an_invalid_time_suggests_the_unit_that_makes_it_valid(
     assert why.hint.startswith(word) and bool(why.hint) == bool(word)
 
 
-def test_times_of_another_century_are_rejected_with_the_likely_unit(tmp_path: Path) -> None:
+def test_times_of_another_century_are_rejected_with_the_likely_unit(
+    tmp_path: Path,
+) -> None:
     """Whole seconds are a valid number of ms: all is in January 1970."""
     settings = settings_in(tmp_path, [unk()])
     source = lines(tmp_path, [event(ts=AT // 1000 + i) for i in range(5)])
     found = examined(settings, source)
     assert found.accepted == 0
-    assert [why.reason for why in found.why] == ["dated before 2000: seconds instead of ms?"]
-    assert "events a tick" not in shown(settings, source, tmp_path), "a rate by a wrong clock"
+    assert [why.reason for why in found.why] == [
+        "dated before 2000: seconds instead of ms?"
+    ]
+    assert "events a tick" not in shown(settings, source, tmp_path), (
+        "a rate by a wrong clock"
+    )
     assert examined(settings, lines(tmp_path, [event()])).time_hint == ""
 
 
 def test_a_histogram_says_what_it_sees_and_what_its_bounds_cut(tmp_path: Path) -> None:
-    histogram = unk(max_items=2, max_count=3, keys=["k"], where=[{"field": "n", "min": 5}])
+    histogram = unk(
+        max_items=2, max_count=3, keys=["k"], where=[{"field": "n", "min": 5}]
+    )
     settings = settings_in(tmp_path, [histogram, unk("all", keys=["other"])])
     events = [event(i, n=i, items={"a": i, "b": 1}) for i in range(8)]
     events += [event(i, n=i, items={"a": i, "b": 1, "c": 1}) for i in (8, 9)]
@@ -147,7 +178,10 @@ def test_the_share_of_clamped_numbers_is_told(tmp_path: Path) -> None:
     paid = [-1.001, -1, 0, 9.5, 9.51, 1e300, "x", None]
     events = [event(i, paid=n, items=["a", "b"]) for i, n in enumerate(paid)]
     said = shown(settings, lines(tmp_path, events), tmp_path)
-    assert "numbers in paid: 12, of which 6 (50.0 %) are clamped: 2 below from = -1" in said
+    assert (
+        "numbers in paid: 12, of which 6 (50.0 %) are clamped: 2 below from = -1"
+        in said
+    )
     assert "4 above to = 9.5" in said
     assert (
         "field 'paid' is a text that holds no number: 1" in said
@@ -172,13 +206,17 @@ def test_the_estimate_is_the_rate_of_the_sample(tmp_path: Path) -> None:
         assert passing.threshold == mechanism.threshold(passing.tick)
         assert passing.shown == sum(count > passing.threshold for count in counts)
     assert [passing.tick for passing in first.passing] == [1, 100]
-    assert [passing.shown for passing in first.passing] == [1, 2] or first.passing[0].shown == 0
+    assert [passing.shown for passing in first.passing] == [1, 2] or first.passing[
+        0
+    ].shown == 0
     assert second.declared == pytest.approx(0.9, abs=0.001) and not second.passing
 
 
 def test_events_before_the_start_do_not_count(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, [unk(start=Bare("2100-01-01T00:00:00Z"))])
-    found = examined(settings, lines(tmp_path, [event(i) for i in range(7)])).histograms[0]
+    found = examined(
+        settings, lines(tmp_path, [event(i) for i in range(7)])
+    ).histograms[0]
     assert found.early == 7 and found.expected is None
 
 
@@ -187,16 +225,29 @@ def test_every_mechanism_can_be_estimated(tmp_path: Path) -> None:
         settings = load(path)
         fields = settings.events
         names = fields.key, fields.items, fields.timestamp or "ts"
-        events = [dict(zip(names, ("s1", [f"p{i % 5}"], AT + i), strict=True)) for i in range(200)]
-        assert settings.histograms[0].name in shown(settings, lines(tmp_path, events), tmp_path)
+        events = [
+            dict(zip(names, ("s1", [f"p{i % 5}"], AT + i), strict=True))
+            for i in range(200)
+        ]
+        assert settings.histograms[0].name in shown(
+            settings, lines(tmp_path, events), tmp_path
+        )
 
 
-def test_record_content_cannot_control_the_terminal(tmp_path: Path, capsys: Capture) -> None:
+def test_record_content_cannot_control_the_terminal(
+    tmp_path: Path, capsys: Capture
+) -> None:
     settings_in(tmp_path, [unk()])
-    odd = {"\x9b31mkey": "k", "items": ["a"], "ts": AT}, event(key="\x1b]0;x\x07", items=7.5)
+    odd = (
+        {"\x9b31mkey": "k", "items": ["a"], "ts": AT},
+        event(key="\x1b]0;x\x07", items=7.5),
+    )
     broken = b'{"key":"\x1b[2J\x07\xc2\x9b31m"', b"\xff\x1b[31m"
     source = lines(tmp_path, [*odd, *broken])
-    assert execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", source]) == 1
+    assert (
+        execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", source])
+        == 1
+    )
     out, err = capsys.readouterr()
     assert "none of 4 would be accepted" in err
     assert all(char.isprintable() or char == "\n" for char in out)
@@ -213,7 +264,9 @@ def test_parquet_is_looked_at_like_lines(tmp_path: Path) -> None:
     of_lines = examined(settings, lines(tmp_path, events))
     of_rows = examined(settings, str(tmp_path / "events.parquet"))
     assert of_lines.histograms == of_rows.histograms
-    rows, texts = ([(why.reason, why.number) for why in one.why] for one in (of_rows, of_lines))
+    rows, texts = (
+        [(why.reason, why.number) for why in one.why] for one in (of_rows, of_lines)
+    )
     assert rows == texts
     for name in ("events.parquet", "events.jsonl"):
         assert len(of_file(settings, str(tmp_path / name), 5)) == 5
@@ -230,7 +283,10 @@ def test_shares_are_equal_where_there_is_enough() -> None:
 def test_exit_code_is_1_for_an_empty_file(tmp_path: Path, capsys: Capture) -> None:
     settings_in(tmp_path, [unk()])
     source = lines(tmp_path, [])
-    assert execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", source]) == 1
+    assert (
+        execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", source])
+        == 1
+    )
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith("there are none, so nothing can be checked")
 
@@ -240,7 +296,10 @@ def test_with_unit_user_the_bounds_of_users_are_examined(tmp_path: Path) -> None
     histogram = unk(max_items=1, max_count=3, max_items_per_user=2, horizon=86_400)
     settings = settings_in(tmp_path, [histogram], unit="user", user="user")
     events = [event(user="one", ts=DAY + i, items=["a"]) for i in range(30)]
-    events += [event(user="two", ts=DAY + 100 + i, items=[item]) for i, item in enumerate("abcd")]
+    events += [
+        event(user="two", ts=DAY + 100 + i, items=[item])
+        for i, item in enumerate("abcd")
+    ]
     source = lines(tmp_path, events)
     found = examined(settings, source).histograms[0].of_users
     assert found is not None and found.users == 2
@@ -262,7 +321,9 @@ def test_a_user_of_several_days_is_bounded_in_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("items", [[], None])
-def test_events_without_items_are_accepted_and_count_nothing(tmp_path: Path, items: object) -> None:
+def test_events_without_items_are_accepted_and_count_nothing(
+    tmp_path: Path, items: object
+) -> None:
     """An accepted share of 100 % would otherwise look as if all of them counted."""
     settings = settings_in(tmp_path, [unk()], missing="empty")
     source = lines(tmp_path, [event(0), event(1, items=items), event(2, items=items)])
@@ -277,7 +338,9 @@ def test_missing_empty_is_suggested_only_where_it_helps(tmp_path: Path) -> None:
     others = [event(), event(items=7.5), event(key=None), {"ts": AT, "items": None}]
     source = lines(tmp_path, [*helped, *others])
     assert sum(why.empty for why in examined(settings, source).why) == 2
-    assert 'missing = "empty" would accept 1 of them' in shown(settings, source, tmp_path)
+    assert 'missing = "empty" would accept 1 of them' in shown(
+        settings, source, tmp_path
+    )
     settings = settings_in(tmp_path, [unk()], missing="empty")
     assert sum(why.empty for why in examined(settings, source).why) == 0
 
@@ -286,7 +349,11 @@ def test_undeclared_keys_are_told_with_their_numbers(tmp_path: Path) -> None:
     """The most frequent first; also those that only another histogram declares."""
     settings = settings_in(tmp_path, [unk(keys=["a"]), unk("b", keys=["a", "b"])])
     keys = ["a"] * 4 + ["b"] * 3 + [" a"] * 2 + ["A", "\x1b[2J"]
-    said = shown(settings, lines(tmp_path, [event(i, key=k) for i, k in enumerate(keys)]), tmp_path)
+    said = shown(
+        settings,
+        lines(tmp_path, [event(i, key=k) for i, k in enumerate(keys)]),
+        tmp_path,
+    )
     assert '3 undeclared keys: " a" (2), "A" (1), "\\u001b[2J" (1)' in said
     assert 'do not count here; the most frequent: "b" (3)' in said
 
@@ -294,7 +361,11 @@ def test_undeclared_keys_are_told_with_their_numbers(tmp_path: Path) -> None:
 def test_many_undeclared_keys_are_cut_to_the_most_frequent(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, [unk(keys=["a"])])
     keys = [f"k{i}" for i in range(50)] + ["k7"] * 9 + ["z" * 900]
-    said = shown(settings, lines(tmp_path, [event(i, key=k) for i, k in enumerate(keys)]), tmp_path)
+    said = shown(
+        settings,
+        lines(tmp_path, [event(i, key=k) for i, k in enumerate(keys)]),
+        tmp_path,
+    )
     assert 'the most frequent of 51 undeclared keys: "k7" (10), "k0" (1)' in said
     assert "z" * 100 not in said.partition("most frequent")[2].partition("{")[0]
 
@@ -305,7 +376,9 @@ def test_quotes_of_record_keys_in_json_are_told(tmp_path: Path, declared: Any) -
     settings = settings_in(tmp_path, [unk(keys=declared)], key="$key")
     records = [json.dumps(event(i)).encode() for i in range(6)]
     keys = [b'"s1"', b'"s1"', b'"s2"', b'"s1"', b'"s2"', b'"s1"']
-    part = Part(Place(0, SourceTopic("events", 1, None), 0), Records.of(records, keys, [AT] * 6))
+    part = Part(
+        Place(0, SourceTopic("events", 1, None), 0), Records.of(records, keys, [AT] * 6)
+    )
     sample = Sample("events", [part], settings.shape, live=True)
     console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
     show(examine(settings, sample), sample, settings, console)
@@ -330,11 +403,17 @@ def test_empty_ticks_beside_a_wrong_date_are_told(tmp_path: Path, stray: int) ->
     side = "before" if stray < 0 else "after"
     assert f"is the date of the 1 event {side} them right?" in said
     assert ("set start = " in said) == (stray < 0)
-    assert "in a row have no event" not in shown(settings, lines(tmp_path, events), tmp_path)
+    assert "in a row have no event" not in shown(
+        settings, lines(tmp_path, events), tmp_path
+    )
 
 
 BROKEN = {
-    "an escape of nginx": (rb'{"uri":"/tea","agent":"a \x22b\x22"}', "at byte 26", r'"a >>>\x22b'),
+    "an escape of nginx": (
+        rb'{"uri":"/tea","agent":"a \x22b\x22"}',
+        "at byte 26",
+        r'"a >>>\x22b',
+    ),
     "a comma too many": (b'{"a":1,}', "at byte 8", '{"a":1,>>>}'),
     "a number of Python": (b'{"a":NaN}', "at byte 6", '{"a":>>>NaN}'),
     "cut short": (b'{"a":[1,2', "the first ends too early, at byte 9", '{"a":[1,2>>>'),
@@ -345,7 +424,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_record_that_is_not_json_is_shown_around_its_fault(tmp_path: Path, name: str) -> None:
+def test_a_record_that_is_not_json_is_shown_around_its_fault(
+    tmp_path: Path, name: str
+) -> None:
     """Its beginning, which the example shows, is good JSON."""
     record, place, context = BROKEN[name]
     filler = json.dumps({"filler": "x" * 300}).encode()

@@ -14,7 +14,8 @@ from workers.mechanisms.config.views import parse
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),
     lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=4), inner, max_size=4)
     ),
     max_leaves=20,
 )
@@ -28,7 +29,9 @@ def fields(*records: object) -> PathCounts:
 
 
 def test_paths_go_through_objects_and_one_list() -> None:
-    found = fields({"order": {"lines": [{"sku": "a", "tags": ["x"]}, {"qty": 2}], "a.b": 1}})
+    found = fields(
+        {"order": {"lines": [{"sku": "a", "tags": ["x"]}, {"qty": 2}], "a.b": 1}}
+    )
     lines = ["order.lines", "order.lines[]", "order.lines[].sku", "order.lines[].qty"]
     for there in ("order", *lines, 'order."a.b"'):
         assert found.has(parse(there)), there
@@ -39,7 +42,11 @@ def test_paths_go_through_objects_and_one_list() -> None:
 def test_the_nearest_is_the_same_name_elsewhere_or_a_slip() -> None:
     record = {"order": {"shop": "s1"}, "customerId": 7, "products": ["p"], "zzz": 1}
     found = fields(record, record, {"zzz": 1})
-    fields_near = {"shop": "order.shop", "customer_id": "customerId", "product": "products"}
+    fields_near = {
+        "shop": "order.shop",
+        "customer_id": "customerId",
+        "product": "products",
+    }
     for wanted, nearest in (*fields_near.items(), ("oder.shop", "order.shop")):
         assert next(iter(found.nearest(parse(wanted)).nearest)) == nearest, wanted
     assert found.nearest(parse("timestamp")).nearest == {}
@@ -47,7 +54,9 @@ def test_the_nearest_is_the_same_name_elsewhere_or_a_slip() -> None:
 
 
 @given(st.lists(JSON, max_size=5), st.sampled_from(["a", "a.b[].c", '"x y"']))
-def test_any_record_has_paths_that_can_be_parsed(records: list[Any], wanted: str) -> None:
+def test_any_record_has_paths_that_can_be_parsed(
+    records: list[Any], wanted: str
+) -> None:
     found = fields(*records)
     for near, share in found.nearest(parse(wanted)).nearest.items():
         assert str(parse(near)) == near
@@ -55,7 +64,9 @@ def test_any_record_has_paths_that_can_be_parsed(records: list[Any], wanted: str
 
 
 def test_objects_with_a_name_for_each_item_do_not_fill_the_memory() -> None:
-    found = fields(*({f"{row}-{i}": i for i in range(2 * NAMES_MAX)} for row in range(60)))
+    found = fields(
+        *({f"{row}-{i}": i for i in range(2 * NAMES_MAX)} for row in range(60))
+    )
     assert len(found._met) == PATHS_MAX
     assert json.dumps(repr(found)) == f'"PathCounts({PATHS_MAX})"'
 
@@ -66,7 +77,9 @@ def test_a_name_longer_than_a_path_is_skipped() -> None:
     assert list(found.nearest(parse("prices")).nearest) == ["price"]
 
 
-def test_long_names_are_compared_only_if_maybe_near(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_names_are_compared_only_if_maybe_near(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[int] = []
     right = SequenceMatcher.ratio
 

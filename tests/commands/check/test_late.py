@@ -46,8 +46,12 @@ TIMES_S = [2, 15, 3, 9, 4, 14, 16]
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    lines = [{"shop": "s1", "product": "tea", "ts": BEGIN_MS + 1_000 * at} for at in TIMES_S]
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [
+        {"shop": "s1", "product": "tea", "ts": BEGIN_MS + 1_000 * at} for at in TIMES_S
+    ]
+    (tmp_path / "events.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
     return tmp_path / "orders.toml"
 
 
@@ -63,4 +67,6 @@ def test_events_whose_tick_was_closed_are_counted_for_each_histogram(
     assert said.count("looks at 7 of 7 events") == 2
     line = f"{late} events of these (42.9 %) come after their tick has closed"
     assert (line in said) == (late > 0), said
-    assert said.count("after their tick has closed") == (late > 0), "a day is open for longer"
+    assert said.count("after their tick has closed") == (late > 0), (
+        "a day is open for longer"
+    )

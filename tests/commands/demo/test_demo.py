@@ -22,7 +22,13 @@ from aiohttp.test_utils import make_mocked_request
 
 from workers.cli import execute
 from workers.commands.demo.exact import Boards, Errors, ExactCounts, Row, RunningCounts
-from workers.commands.demo.generator import DESTINATIONS, ORIGINS, _in_order, find_flights, flights
+from workers.commands.demo.generator import (
+    DESTINATIONS,
+    ORIGINS,
+    _in_order,
+    find_flights,
+    flights,
+)
 from workers.mechanisms.config.ticks import TickGrid
 
 pytestmark = pytest.mark.waits
@@ -50,7 +56,12 @@ def test_every_flight_of_the_year_comes_once_and_in_order() -> None:
 
 def test_the_first_month_is_there_before_the_rest_is_read() -> None:
     head = "year,month,day,hour,minute,time_hour,origin,dest,carrier"
-    places = ((1, 11, 6, 5, "B"), (1, 10, 5, 7, "A"), (10, 10, 5, 7, "C"), (2, 10, 5, 7, "D"))
+    places = (
+        (1, 11, 6, 5, "B"),
+        (1, 10, 5, 7, "A"),
+        (10, 10, 5, 7, "C"),
+        (2, 10, 5, 7, "D"),
+    )
     lines = [
         f"2013,{month},1,{hour},{minute},2013-{month:02}-01T{utc}:00:00Z,JFK,{dest},X"
         for month, utc, hour, minute, dest in places
@@ -61,7 +72,12 @@ def test_the_first_month_is_there_before_the_rest_is_read() -> None:
         raise AssertionError("read on")
 
     assert [flight.dest for flight in islice(_in_order(rows(3)), 2)] == ["A", "B"]
-    assert [flight.dest for flight in _in_order(csv.reader([head, *lines]))] == ["A", "B", "D", "C"]
+    assert [flight.dest for flight in _in_order(csv.reader([head, *lines]))] == [
+        "A",
+        "B",
+        "D",
+        "C",
+    ]
 
 
 def test_without_the_flights_one_line_says_what_to_install(
@@ -76,7 +92,9 @@ def test_without_the_flights_one_line_says_what_to_install(
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:port"])
-def test_a_bootstrap_that_is_none_is_refused_in_one_line(address: str, capsys: Capture) -> None:
+def test_a_bootstrap_that_is_none_is_refused_in_one_line(
+    address: str, capsys: Capture
+) -> None:
     assert execute(["demo", "--seconds", "1", "--bootstrap", address]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "host:port" in line and ".toml" not in line
@@ -87,16 +105,33 @@ def test_a_bootstrap_that_is_none_is_refused_in_one_line(address: str, capsys: C
 GRID = TickGrid(tick_ms=10, start_ms=100, horizon=3)
 
 
-def snapshot(tick: int, items: list[tuple[str, int]], **changes: object) -> dict[str, object]:
+def snapshot(
+    tick: int, items: list[tuple[str, int]], **changes: object
+) -> dict[str, object]:
     epoch, t = GRID.split(tick)
-    place = {"histogram": "h", "key": "JFK", "epoch": epoch, "tick": t, "page": 1, "pages": 1}
+    place = {
+        "histogram": "h",
+        "key": "JFK",
+        "epoch": epoch,
+        "tick": t,
+        "page": 1,
+        "pages": 1,
+    }
     times = {"start": GRID.start(tick), "end": GRID.end(tick)}
     return {**place, **times, "items": items, "sd": 2.0, "threshold": 9.0} | changes
 
 
-def test_exact_counts_are_of_the_tick_of_the_timestamp_and_begin_anew_with_an_epoch() -> None:
+def test_exact_counts_are_of_the_tick_of_the_timestamp_and_begin_anew_with_an_epoch() -> (
+    None
+):
     exact = ExactCounts(GRID)
-    for time_ms in (100, 109, 110, 129, 130):  # ticks 1, 1, 2, 3 and, in the next epoch, 4
+    for time_ms in (
+        100,
+        109,
+        110,
+        129,
+        130,
+    ):  # ticks 1, 1, 2, 3 and, in the next epoch, 4
         exact.add(time_ms, [("JFK", "LAX"), ("LGA", "ORD")])
     running = RunningCounts(exact, "JFK")
     assert [running.advance(tick)["LAX"] for tick in (1, 2, 3, 4)] == [2, 3, 4, 1]
@@ -104,7 +139,9 @@ def test_exact_counts_are_of_the_tick_of_the_timestamp_and_begin_anew_with_an_ep
     assert RunningCounts(exact, "EWR").advance(3) == {}
 
 
-def test_a_board_pairs_each_private_count_with_the_exact_one_and_counts_what_is_hidden() -> None:
+def test_a_board_pairs_each_private_count_with_the_exact_one_and_counts_what_is_hidden() -> (
+    None
+):
     exact = ExactCounts(GRID)
     exact.add(105, [("JFK", "LAX"), ("JFK", "LAX"), ("JFK", "BOS"), ("JFK", "SFO")])
     exact.add(115, [("JFK", "LAX")])
@@ -161,7 +198,9 @@ def test_the_error_statistics_see_a_wrong_standard_deviation() -> None:
         errors = Errors()
         noise = (round(draw.gauss(0, 200 * math.sqrt(factor))) for _ in range(4_000))
         errors.add([Row("x", 1_000 + each, 1_000) for each in noise], sd=200)
-        assert (abs(errors.absolute / errors.sd / math.sqrt(2 / math.pi) - 1) < 0.06) is true
+        assert (
+            abs(errors.absolute / errors.sd / math.sqrt(2 / math.pi) - 1) < 0.06
+        ) is true
 
 
 # The whole of it
@@ -174,7 +213,9 @@ def demo(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     with (directory.parent / "errors").open("w") as errors:
         place = {"TMPDIR": str(directory), "COLUMNS": "80"}
         streams: Any = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
-        process = subprocess.Popen([*COMMAND, *arguments], env=os.environ | place, **streams)
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], env=os.environ | place, **streams
+        )
     try:
         yield process
     finally:
@@ -193,7 +234,9 @@ def workers_of(directory: Path) -> list[int]:
                 if str(directory) in file.read_text(errors="replace"):
                     found.append(int(file.parent.name))
         return found
-    lines = subprocess.check_output(["ps", "-ww", "-eo", "pid,args"], text=True).splitlines()
+    lines = subprocess.check_output(
+        ["ps", "-ww", "-eo", "pid,args"], text=True
+    ).splitlines()
     return [int(line.split()[0]) for line in lines if str(directory) in line]
 
 
@@ -238,7 +281,9 @@ def check_summary(text: str) -> None:
     assert "epsilon 1, delta 1e-9" in text
 
 
-def test_the_demo_shows_true_histograms_and_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_shows_true_histograms_and_ctrl_c_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
     """The first thing anybody runs: the embedded Kafka, the real worker, and an end with exit 0 and a summary."""
     directory = tmp_path / "here"
     with demo(directory) as process:
@@ -256,7 +301,9 @@ def test_the_demo_shows_true_histograms_and_ctrl_c_leaves_nothing_behind(tmp_pat
     check_summary(rest)
 
 
-def test_the_demo_runs_on_a_real_kafka_and_names_its_topics(bootstrap: str, tmp_path: Path) -> None:
+def test_the_demo_runs_on_a_real_kafka_and_names_its_topics(
+    bootstrap: str, tmp_path: Path
+) -> None:
     with demo(tmp_path / "here", "--bootstrap", bootstrap) as process:
         until_tick(process, 8)
         process.send_signal(signal.SIGTERM)
@@ -264,7 +311,9 @@ def test_the_demo_runs_on_a_real_kafka_and_names_its_topics(bootstrap: str, tmp_
         rest, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
     check_summary(rest)
-    [names] = re.findall(rf"^Left on {re.escape(bootstrap)}: topics (.*)$", rest, re.MULTILINE)
+    [names] = re.findall(
+        rf"^Left on {re.escape(bootstrap)}: topics (.*)$", rest, re.MULTILINE
+    )
     ends = {name.partition(".")[2] for name in names.split(", ")}
     own = {"contributions", "contribute-state", "release-state", "rejects"}
     assert ends == {"flights", *own, "destinations", "top12"}
@@ -292,15 +341,21 @@ def test_a_worker_that_dies_ends_the_demo_with_its_log(tmp_path: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
-def test_on_a_terminal_the_view_is_live_and_the_screen_is_given_back(tmp_path: Path) -> None:
+def test_on_a_terminal_the_view_is_live_and_the_screen_is_given_back(
+    tmp_path: Path,
+) -> None:
     ours, theirs = pty.openpty()
     place = {"TMPDIR": str(tmp_path), "TERM": "xterm-256color"}
     streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    process = subprocess.Popen(COMMAND, env=os.environ | place, start_new_session=True, **streams)
+    process = subprocess.Popen(
+        COMMAND, env=os.environ | place, start_new_session=True, **streams
+    )
     os.close(theirs)
     seen = b""
     try:
-        with suppress(OSError):  # Linux says so when the last process has closed the other end
+        with suppress(
+            OSError
+        ):  # Linux says so when the last process has closed the other end
             while part := os.read(ours, 65_536):
                 if b"demo only" in (seen := seen + part) and b"Ending" not in seen:
                     os.killpg(process.pid, signal.SIGINT)

@@ -13,8 +13,22 @@ from tests.commands.demo.test_demo import GRID, snapshot
 from tests.costs import summed
 from workers.commands.demo.exact import Boards, ExactCounts, Row
 from workers.commands.demo.generator import DESTINATIONS, ORIGINS
-from workers.commands.demo.session import HORIZON, TICK_MS, Child, promise, settings_text
-from workers.commands.demo.view import DIGITS, Scene, bar, compact, ordinal, picture, render
+from workers.commands.demo.session import (
+    HORIZON,
+    TICK_MS,
+    Child,
+    promise,
+    settings_text,
+)
+from workers.commands.demo.view import (
+    DIGITS,
+    Scene,
+    bar,
+    compact,
+    ordinal,
+    picture,
+    render,
+)
 from workers.kafka.clients import Connection
 from workers.mechanisms.accounting import gaussian_delta
 from workers.mechanisms.registry import build
@@ -31,16 +45,26 @@ def settings() -> Iterator[Settings]:
         yield child.prepare(settings_text("demo-x", connection, 1_700_000_000_000))
 
 
-def test_the_promise_for_both_histograms_covers_their_summed_cost(settings: Settings) -> None:
+def test_the_promise_for_both_histograms_covers_their_summed_cost(
+    settings: Settings,
+) -> None:
     """The same flights are in both: one epsilon of 1 for all that is shown would be false."""
-    total = total_of([charge_of(histogram, build(histogram)) for histogram in settings.histograms])
-    epsilon, delta = total.epsilon, total.delta
+    total = total_of(
+        [charge_of(histogram, build(histogram)) for histogram in settings.histograms]
+    )
+    epsilon = total.epsilon
+    delta = total.delta
     costs = [build(histogram).cost() for histogram in settings.histograms]
     rho, failures = summed(costs)
     assert float(gaussian_delta(rho, epsilon)) + failures <= delta * (1 + 1e-6)
     assert 1 < epsilon < 2
-    words, both = promise(settings, HORIZON * TICK_MS), math.ceil(epsilon * 100) / 100
-    for part in ("34 min", "epsilon 1, delta 1e-9 for each", f"{both} and 2e-9 for both"):
+    words = promise(settings, HORIZON * TICK_MS)
+    both = math.ceil(epsilon * 100) / 100
+    for part in (
+        "34 min",
+        "epsilon 1, delta 1e-9 for each",
+        f"{both} and 2e-9 for both",
+    ):
         assert part in words
 
 
@@ -52,11 +76,17 @@ def scene(settings: Settings, count: int, ticks: int = 1) -> Scene:
     exact = ExactCounts(GRID)
     names = [histogram.name for histogram in settings.histograms]
     boards = Boards(exact, names, ORIGINS)
-    exact.add(GRID.start_ms, [(origin, label) for origin in ORIGINS for label in DESTINATIONS])
+    exact.add(
+        GRID.start_ms, [(origin, label) for origin in ORIGINS for label in DESTINATIONS]
+    )
     for origin in ORIGINS if ticks else ():
         for name in names:
-            items = [(label, count // (i + 1) - 30) for i, label in enumerate(DESTINATIONS)]
-            boards.receive(snapshot(1, items, histogram=name, key=origin, sd=15.5, threshold=113.0))
+            items = [
+                (label, count // (i + 1) - 30) for i, label in enumerate(DESTINATIONS)
+            ]
+            boards.receive(
+                snapshot(1, items, histogram=name, key=origin, sd=15.5, threshold=113.0)
+            )
     return Scene(
         boards=boards.newest,
         discovered=names[0],
@@ -87,7 +117,9 @@ def drawn(scene: Scene, width: int, height: int, *, colour: bool = False) -> lis
     return capture.get().splitlines()
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 40), (100, 30), (160, 45), (240, 20)])
+@pytest.mark.parametrize(
+    ("width", "height"), [(80, 24), (80, 40), (100, 30), (160, 45), (240, 20)]
+)
 @pytest.mark.parametrize("count", [40, 1_234, 123_456_789])
 def test_the_view_fits_the_terminal_and_says_what_matters(
     settings: Settings, width: int, height: int, count: int
@@ -109,7 +141,9 @@ def test_the_view_fits_the_terminal_and_says_what_matters(
         assert part in text
 
 
-def test_the_view_has_bars_and_the_table_at_the_size_it_was_made_for(settings: Settings) -> None:
+def test_the_view_has_bars_and_the_table_at_the_size_it_was_made_for(
+    settings: Settings,
+) -> None:
     """At 100 x 30 nothing may be left out for want of room."""
     lines = drawn(scene(settings, 900), 100, 30)
     assert "declared destinations, all shown" in "\n".join(lines)
@@ -117,7 +151,9 @@ def test_the_view_has_bars_and_the_table_at_the_size_it_was_made_for(settings: S
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
-def test_the_view_can_be_drawn_before_anything_is_published(settings: Settings, width: int) -> None:
+def test_the_view_can_be_drawn_before_anything_is_published(
+    settings: Settings, width: int
+) -> None:
     text = "\n".join(drawn(scene(settings, 900, ticks=0), width, 30))
     assert "the worker starts" in text
     assert text.count("waiting") == 3
@@ -134,7 +170,12 @@ def test_a_bar_is_solid_to_2_sd_below_and_marks_the_exact_count() -> None:
 def test_counts_keep_to_their_columns() -> None:
     shown = {0: "0", -31: "-31", 99_999: "99,999"}
     shown |= {100_000: "100k", 123_456: "123.5k", 999_949: "999.9k"}
-    shown |= {999_950: "1M", 9_999_600: "10M", 1_234_567: "1.235M", 123_456_789_000: "123.5G"}
+    shown |= {
+        999_950: "1M",
+        9_999_600: "10M",
+        1_234_567: "1.235M",
+        123_456_789_000: "123.5G",
+    }
     assert {count: compact(count) for count in shown} == shown
     assert max(map(len, shown.values())) <= DIGITS
     ordinals = ", ".join(map(ordinal, (1, 2, 3, 4, 11, 12, 21, 112)))
@@ -147,7 +188,9 @@ def test_exact_counts_are_red_and_private_ones_are_not(settings: Settings) -> No
     assert re.search(r"\x1b\[1;36m89,970\x1b\[0m", coloured)
 
 
-def test_the_picture_is_one_file_that_loads_nothing(settings: Settings, tmp_path: Path) -> None:
+def test_the_picture_is_one_file_that_loads_nothing(
+    settings: Settings, tmp_path: Path
+) -> None:
     """docs/demo.svg is shown on pages that block whatever it would fetch."""
     picture(scene(settings, 900), tmp_path / "demo.svg")
     text = (tmp_path / "demo.svg").read_text(encoding="utf-8")

@@ -11,7 +11,17 @@ import orjson
 
 KINDS = ("csv", "parquet", "iceberg")
 COLUMNS = (
-    *("histogram", "key", "id", "epoch", "tick", "start", "end", "start_time", "end_time"),
+    *(
+        "histogram",
+        "key",
+        "id",
+        "epoch",
+        "tick",
+        "start",
+        "end",
+        "start_time",
+        "end_time",
+    ),
     *("item", "count", "sd", "threshold", "sum", "mean", "mean_low", "mean_high"),
     *("mechanism", "unit", "rho", "epsilon", "delta", "rest"),
 )
@@ -23,15 +33,23 @@ def expected(documents: Iterable[dict[str, Any]]) -> list[Row]:
     found = []
     for one in documents:
         head = tuple(one[name] for name in COLUMNS[:7])
-        promise = tuple(one["guarantee"][name] for name in ("unit", "rho", "epsilon", "delta"))
+        promise = tuple(
+            one["guarantee"][name] for name in ("unit", "rho", "epsilon", "delta")
+        )
         # The field `sum` is the range of the sums.
         typed = {*COLUMNS, "items", "sums", "guarantee", "page", "pages"} - {"sum"}
         rest = {name: value for name, value in one.items() if name not in typed}
-        text = orjson.dumps(rest, option=orjson.OPT_SORT_KEYS).decode() if rest else None
+        text = (
+            orjson.dumps(rest, option=orjson.OPT_SORT_KEYS).decode() if rest else None
+        )
         items = one.get("items") or [(None, None)]
-        for item, sums in zip(items, one.get("sums") or [(None,) * 4] * len(items), strict=True):
+        for item, sums in zip(
+            items, one.get("sums") or [(None,) * 4] * len(items), strict=True
+        ):
             noise = one["sd"], one["threshold"]
-            found.append((*head, *item, *noise, *sums, one["mechanism"], *promise, text))
+            found.append(
+                (*head, *item, *noise, *sums, one["mechanism"], *promise, text)
+            )
     return sorted(found, key=repr)
 
 
@@ -46,12 +64,22 @@ def exported(directory: Path, kind: str) -> list[Row]:
                 "warehouse": f"file://{directory}",
             }
             catalog = SqlCatalog("quietcount", **place)
-            database.register("rows", catalog.load_table("quietcount.snapshots").scan().to_arrow())
+            database.register(
+                "rows", catalog.load_table("quietcount.snapshots").scan().to_arrow()
+            )
         else:
-            options = ", allow_quoted_nulls = false, all_varchar = true" if kind == "csv" else ""
+            options = (
+                ", allow_quoted_nulls = false, all_varchar = true"
+                if kind == "csv"
+                else ""
+            )
             files = f"{glob.escape(str(directory))}/*.{kind}".replace("'", "''")
-            database.execute(f"create view rows as select * from read_{kind}('{files}'{options})")
-        assert [one[0] for one in database.execute("describe rows").fetchall()] == list(COLUMNS)
+            database.execute(
+                f"create view rows as select * from read_{kind}('{files}'{options})"
+            )
+        assert [one[0] for one in database.execute("describe rows").fetchall()] == list(
+            COLUMNS
+        )
         times = "epoch_ms(start_time::timestamptz), epoch_ms(end_time::timestamptz)"
         apart = f"""select count(*) from rows where ("start"::bigint, "end"::bigint) != ({times})"""
         assert database.execute(apart).fetchall() == [(0,)]

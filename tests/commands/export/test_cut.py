@@ -14,7 +14,8 @@ from workers.commands.export.export import Cut
 from workers.dashboard import snapshots
 from workers.kafka.reading import Partition
 
-TOPIC, TOPICS = "orders.products", {"orders.products": "products"}
+TOPIC = "orders.products"
+TOPICS = {"orders.products": "products"}
 PARTITIONS = [(TOPIC, part) for part in range(3)]
 
 
@@ -49,12 +50,16 @@ def test_every_snapshot_is_exported_once_and_whole(seed: int) -> None:
         for key in "abc":
             pages = rng.choice((1, 1, 2, 3))
             for page in range(1, pages + 1):
-                one = message(tick, [(f"i{page}", page)], key=key, page=page, pages=pages)
+                one = message(
+                    tick, [(f"i{page}", page)], key=key, page=page, pages=pages
+                )
                 logs[rng.choice(PARTITIONS)].append(one)
-    positions, ends = dict.fromkeys(PARTITIONS, 0), {where: len(logs[where]) for where in logs}
+    positions = dict.fromkeys(PARTITIONS, 0)
+    ends = {where: len(logs[where]) for where in logs}
     exported: list[Snapshot] = []
     for run in range(4):
-        cut, read = Cut(TOPICS, positions, ends), dict(positions)
+        cut = Cut(TOPICS, positions, ends)
+        read = dict(positions)
         left = [where for where in PARTITIONS if read[where] < ends[where]]
         while left and (run == 3 or rng.random() < 0.9):
             where = rng.choice(left)
@@ -77,7 +82,9 @@ def test_every_snapshot_is_exported_once_and_whole(seed: int) -> None:
 
 def reading(*documents: dict[str, Any], cut_short: bool = False) -> Cut:
     where = PARTITIONS[0]
-    cut = Cut(TOPICS, {where: 5}, {where: 5 + len(documents)}, [TOPIC] if cut_short else [])
+    cut = Cut(
+        TOPICS, {where: 5}, {where: 5 + len(documents)}, [TOPIC] if cut_short else []
+    )
     for at, document in enumerate(documents, 5):
         receive(cut, where, at, document)
     cut.move(where, 5 + len(documents))
@@ -94,9 +101,13 @@ def test_a_snapshot_that_may_still_become_whole_is_read_again() -> None:
     assert positions == {PARTITIONS[0]: 6}
 
 
-def test_a_snapshot_that_never_becomes_whole_is_left_out_once_a_later_one_is_whole() -> None:
+def test_a_snapshot_that_never_becomes_whole_is_left_out_once_a_later_one_is_whole() -> (
+    None
+):
     """Other stream keys are not held up by it, and it is reported once."""
-    cut = reading(message(1), half(2), message(2, key="s2"), message(3), message(3, key="s2"))
+    cut = reading(
+        message(1), half(2), message(2, key="s2"), message(3), message(3, key="s2")
+    )
     taken, positions = cut.take()
     assert [place(one) for one in taken] == [("s1", 1), ("s2", 2), ("s1", 3), ("s2", 3)]
     assert positions == {PARTITIONS[0]: 10}
@@ -110,15 +121,19 @@ def part(tick: int, number: int, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stop", range(15))
-def test_ticks_before_the_last_part_began_are_left_out_wherever_a_run_stops(stop: int) -> None:
+def test_ticks_before_the_last_part_began_are_left_out_wherever_a_run_stops(
+    stop: int,
+) -> None:
     """Part 2 of s1 begins at tick 4, that of s2 at tick 2; a run stops and another goes on."""
     log = []
     for tick in range(1, 6):
         log += [part(tick, 1), part(tick, 1, key="s2")]
         log += [part(tick, 2, key="s2")] if tick >= 2 else []
         log += [part(tick, 2)] if tick >= 4 else []
-    where, position = PARTITIONS[0], 0
-    exported, lost = [], []
+    where = PARTITIONS[0]
+    position = 0
+    exported = []
+    lost = []
     for end in (stop, len(log)):
         cut = Cut(TOPICS, {where: position}, {where: end})
         for at in range(position, end):
@@ -131,14 +146,22 @@ def test_ticks_before_the_last_part_began_are_left_out_wherever_a_run_stops(stop
         exported += [place(one) for one in taken]
         lost += [(one.stream.key, one.tick) for one in cut.lost]
     assert len(log) == 16 and position == 16
-    assert sorted(exported) == [("s1", 4), ("s1", 5), *(("s2", tick) for tick in (2, 3, 4, 5))]
+    assert sorted(exported) == [
+        ("s1", 4),
+        ("s1", 5),
+        *(("s2", tick) for tick in (2, 3, 4, 5)),
+    ]
     assert sorted(lost) == [("s1", 1), ("s1", 2), ("s1", 3), ("s2", 1)]
 
 
-def test_what_waits_for_a_part_that_never_comes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_for_a_part_that_never_comes_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """No later tick of it is whole: the oldest ticks are left out, and other keys go on."""
     monkeypatch.setattr(client_reading, "RECORDS_WITHIN", 100)
-    documents = [one for tick in range(1, 201) for one in (part(tick, 1), message(tick, key="b"))]
+    documents = [
+        one for tick in range(1, 201) for one in (part(tick, 1), message(tick, key="b"))
+    ]
     cut = reading(*documents)
     taken, _ = cut.take()
     assert [place(one) for one in taken] == [("b", tick) for tick in range(1, 151)]

@@ -29,12 +29,24 @@ NAMES = [
     "a+b&c",
     "a*[b]",
 ]
-NAMES += ["~", "s3:", "file:", "sqlite:", "new\nline", "tab\t", " ends ", "a;b", "{a}$HOME"]
+NAMES += [
+    "~",
+    "s3:",
+    "file:",
+    "sqlite:",
+    "new\nline",
+    "tab\t",
+    " ends ",
+    "a;b",
+    "{a}$HOME",
+]
 REFUSED_BY_ICEBERG = re.compile(r"[?#\n\t]")
 
 
 def export_to(directory: Path, kind: str) -> None:
-    selection = Selection(worker="w", format=kind, histograms=(), since_ms=None, until_ms=None)
+    selection = Selection(
+        worker="w", format=kind, histograms=(), since_ms=None, until_ms=None
+    )
     state = State(selection, {})
     opener = Table.open if kind == "iceberg" else Files.open
     for load in (None, state):
@@ -53,7 +65,9 @@ def test_an_output_is_in_its_directory_or_the_name_is_refused(
     expected_there = []
     for name in NAMES:
         if kind == "iceberg" and REFUSED_BY_ICEBERG.search(name):
-            with pytest.raises(SettingsError, match=r"cannot have \?, # or control characters"):
+            with pytest.raises(
+                SettingsError, match=r"cannot have \?, # or control characters"
+            ):
                 export_to(Path(name), kind)
             continue
         expected_there.append(name)

@@ -12,7 +12,14 @@ import pytest
 
 from tests.admin import admin_of
 from tests.commands.export.outputs import KINDS, expected, exported
-from tests.dashboard.feeding import Topics, answer, message, new_topic, numbers, on_a_broker
+from tests.dashboard.feeding import (
+    Topics,
+    answer,
+    message,
+    new_topic,
+    numbers,
+    on_a_broker,
+)
 from workers.cli import execute
 from workers.client import reading, table
 from workers.commands.export import export, files, iceberg
@@ -30,18 +37,25 @@ def topics(bootstrap: str) -> Iterator[Topics]:
 class Run:
     """`quietcount export` of a topic into a directory whose name needs quoting."""
 
-    def __init__(self, topics: Topics, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self._config, self.output, self._capsys = (
-            directory / "s.toml",
-            directory / "it's out",
-            capsys,
-        )
+    def __init__(
+        self, topics: Topics, directory: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self._config = directory / "s.toml"
+        self.output = directory / "it's out"
+        self._capsys = capsys
         self._config.write_text(topics.toml("products"))
         self.err = ""
 
     def __call__(self, kind: str, *further: str, code: int = 0) -> str:
         """Return the line that it prints."""
-        place = ("-c", str(self._config), "--output", str(self.output), "--format", kind)
+        place = (
+            "-c",
+            str(self._config),
+            "--output",
+            str(self.output),
+            "--format",
+            kind,
+        )
         assert execute(["export", *place, *further]) == code
         said = self._capsys.readouterr()
         self.err = said.err
@@ -59,7 +73,10 @@ def ticks(first: int, last: int) -> list[dict[str, Any]]:
     items = [(label, 10**15 + i) for i, label in enumerate(LABELS)]
     found = [
         message(
-            tick, items if tick % 3 else [], key=key, windows=[{"ms": 1, "ticks": 1, "sd": 2.5}]
+            tick,
+            items if tick % 3 else [],
+            key=key,
+            windows=[{"ms": 1, "ticks": 1, "sd": 2.5}],
         )
         for tick in range(first, last + 1)
         for key in ("s1", "s\x002")
@@ -69,7 +86,9 @@ def ticks(first: int, last: int) -> list[dict[str, Any]]:
 
 def pages(tick: int, number: int) -> list[dict[str, Any]]:
     pieces = range(1, number + 1)
-    return [message(tick, [(f"i{i}", i)], key="paged", page=i, pages=number) for i in pieces]
+    return [
+        message(tick, [(f"i{i}", i)], key="paged", page=i, pages=number) for i in pieces
+    ]
 
 
 def joined(tick: int, number: int) -> dict[str, Any]:
@@ -84,7 +103,8 @@ class Step:
     """Numbers the steps of a run, and kills it before one of them."""
 
     def __init__(self, kill_at: int) -> None:
-        self._kill_at, self.number = kill_at, 0
+        self._kill_at = kill_at
+        self.number = 0
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **named: Any) -> Any:
@@ -103,10 +123,12 @@ def test_each_snapshot_is_there_once_wherever_a_run_is_killed(
     """Before every step of two commits; an unfinished snapshot waits."""
     from pyiceberg.table import Table
 
-    documents, half = ticks(1, 6), pages(13, 3)
+    documents = ticks(1, 6)
+    half = pages(13, 3)
     topics.send(*documents, *half[:2])
     for kill_at in count(1):
-        step, run.output = Step(kill_at), run.output.with_name(f"it's out {kill_at}")
+        step = Step(kill_at)
+        run.output = run.output.with_name(f"it's out {kill_at}")
         with (
             patch.object(export, "ROWS", 20),
             patch.object(reading, "EVENTS", 6),
@@ -124,7 +146,9 @@ def test_each_snapshot_is_there_once_wherever_a_run_is_killed(
             break
     assert step.number >= 4
     topics.send(half[2])
-    assert run(kind).startswith("3 rows from 1 snapshot, of ticks that ended from 2023-")
+    assert run(kind).startswith(
+        "3 rows from 1 snapshot, of ticks that ended from 2023-"
+    )
     assert run(kind) == "nothing new"
     assert exported(run.output, kind) == expected([*documents, joined(13, 3)])
 
@@ -132,10 +156,20 @@ def test_each_snapshot_is_there_once_wherever_a_run_is_killed(
 def test_a_selection_is_kept_and_a_range_is_that_of_the_ends_of_ticks(
     topics: Topics, run: Run
 ) -> None:
-    documents = [message(tick, key=key) for tick in range(1, 30) for key in ("s1", "s2")]
+    documents = [
+        message(tick, key=key) for tick in range(1, 30) for key in ("s1", "s2")
+    ]
     topics.send(*documents)
-    since, until = documents[10]["end"], documents[40]["end"]
-    between = ("--from", str(since), "--to", "2023-11-14T22:16:50Z", "--histogram", "products")
+    since = documents[10]["end"]
+    until = documents[40]["end"]
+    between = (
+        "--from",
+        str(since),
+        "--to",
+        "2023-11-14T22:16:50Z",
+        "--histogram",
+        "products",
+    )
     assert until == 1_700_000_210_000
     line = run("parquet", *between)
     assert line == (
@@ -148,13 +182,17 @@ def test_a_selection_is_kept_and_a_range_is_that_of_the_ends_of_ticks(
     assert run("parquet", *between) == "nothing new"
     for other in (["--from", "2023-11-15"], []):
         said = run("parquet", *other, code=2)
-        assert re.search("it's out: holds parquet of .*, products, from .* give another", said)
+        assert re.search(
+            "it's out: holds parquet of .*, products, from .* give another", said
+        )
     assert "no export of this format" in run("iceberg", *between, code=2)
     assert exported(run.output, "parquet") == expected(inside)
 
 
 def test_numbers_keep_their_edges_and_quantiles(topics: Topics, run: Run) -> None:
-    one = numbers(1, [0, 10, 50], [5, 90, 40, 3], [0.5], 2.0) | {"histogram": "products"}
+    one = numbers(1, [0, 10, 50], [5, 90, 40, 3], [0.5], 2.0) | {
+        "histogram": "products"
+    }
     topics.send(one)
     run("csv")
     assert exported(run.output, "csv") == expected([one])
@@ -176,7 +214,9 @@ def test_ticks_that_lack_parts_are_left_out_and_named_and_hold_nothing_up(
     single = [message(tick, key="plain") for tick in range(1, 7)]
     topics.send(*parts(1, 1), *single[:2], *parts(2, 1), *parts(3, 1))
     run(kind)
-    topics.send(*parts(3, 2), *single[2:], *parts(4, 2, 1), *parts(5, 1), *pages(1, 2)[1:])
+    topics.send(
+        *parts(3, 2), *single[2:], *parts(4, 2, 1), *parts(5, 1), *pages(1, 2)[1:]
+    )
     line = run(kind)
     assert line.endswith("; 2 ticks left out")
     assert run.err == (
@@ -185,24 +225,32 @@ def test_ticks_that_lack_parts_are_left_out_and_named_and_hold_nothing_up(
     )
     topics.send(*parts(5, 2), message(2, key="paged"))
     assert run(kind).endswith("; 1 tick left out")
-    assert run.err.startswith("products paged: 1 tick with missing pages left out, ended from ")
+    assert run.err.startswith(
+        "products paged: 1 tick with missing pages left out, ended from "
+    )
     assert run(kind) == "nothing new" and not run.err
     documents = [*single, *map(whole, (3, 4, 5)), message(2, key="paged")]
     assert exported(run.output, kind) == expected(documents)
 
 
-def test_topics_that_changed_or_lost_records_add_nothing(topics: Topics, run: Run) -> None:
+def test_topics_that_changed_or_lost_records_add_nothing(
+    topics: Topics, run: Run
+) -> None:
     topics.send(*(message(tick) for tick in range(1, 11)))
     run("parquet")
     before = exported(run.output, "parquet")
     topics.send(*(message(tick) for tick in range(11, 16)))
     topics.remove("products", leaving=2)
     assert re.search(
-        r"products: retention removed the records from offset 10 to 12", run("parquet", code=2)
+        r"products: retention removed the records from offset 10 to 12",
+        run("parquet", code=2),
     )
-    topic, admin = f"{topics.prefix}.products", admin_of(topics.connection)
+    topic = f"{topics.prefix}.products"
+    admin = admin_of(topics.connection)
     admin.delete_topics([topic])[topic].result()
-    assert f"no such topic on {topics.connection.bootstrap}: {topic}" in run("parquet", code=2)
+    assert f"no such topic on {topics.connection.bootstrap}: {topic}" in run(
+        "parquet", code=2
+    )
     admin.create_topics([new_topic(topic, 2)])[topic].result()
     topics.send(*(message(tick) for tick in range(1, 30)))
     assert f"{topic}: not the topic that was exported before" in run("parquet", code=2)
@@ -228,23 +276,32 @@ def test_what_is_no_export_or_no_snapshot_is_refused(
     assert "not empty, and no export of this format" in run("csv", code=2)
     (run.output / "thesis.doc").unlink()
     topics.send(message(1), message(2, start="now"))
-    assert re.search(r"products\[\d\] offset 1: a record that is no snapshot", run("csv", code=2))
+    assert re.search(
+        r"products\[\d\] offset 1: a record that is no snapshot", run("csv", code=2)
+    )
     assert not list(run.output.glob("*.csv"))
     assert "histogram sales: not in the settings file; it has products" in run(
         "csv", "--histogram", "sales", code=2
     )
     assert "--from soon: a time such as" in run("csv", "--from", "soon", code=2)
-    assert "--from 7, --to 7: an empty range" in run("csv", "--from", "7", "--to", "7", code=2)
+    assert "--from 7, --to 7: an empty range" in run(
+        "csv", "--from", "7", "--to", "7", code=2
+    )
     with files.Files.open(run.output, "csv"):
         assert "another export writes there now" in run("csv", code=2)
     (run.output / "manifest.json").write_text("{}")
     assert "manifest.json: not the manifest of an export" in run("csv", code=2)
 
 
-def test_a_file_that_the_manifest_does_not_cover_never_gets_a_name(tmp_path: Path) -> None:
+def test_a_file_that_the_manifest_does_not_cover_never_gets_a_name(
+    tmp_path: Path,
+) -> None:
     """Its rows are read again: while it had a name, they would be there twice."""
     state = State(
-        Selection(worker="w", format="csv", histograms=(), since_ms=None, until_ms=None), {}
+        Selection(
+            worker="w", format="csv", histograms=(), since_ms=None, until_ms=None
+        ),
+        {},
     )
     with files.Files.open(tmp_path, "csv") as output:
         output.commit(table([]), state)

@@ -49,12 +49,18 @@ def segment(rng: random.Random, person: int, at: int) -> Event:
         "messageId": f"ajs-{rng.getrandbits(64):x}",
         "anonymousId": code("anonymous", person),
         "userId": f"u-{person}",
-        "properties": {"product": f"sku-{int(rng.triangular(0, 60, 0))}", "currency": "EUR"},
+        "properties": {
+            "product": f"sku-{int(rng.triangular(0, 60, 0))}",
+            "currency": "EUR",
+        },
         "context": {
             "ip": f"10.0.{person // 250}.{person % 250}",
             "locale": rng.choice(["de-DE", "en-US"]),
             "page": {"path": page, "url": f"https://shop.example{page}"},
-            "traits": {"email": f"p{person}@a.example", "avatar": f"https://a.example/{person}"},
+            "traits": {
+                "email": f"p{person}@a.example",
+                "avatar": f"https://a.example/{person}",
+            },
             "device": {"id": code("device", person), "adTrackingEnabled": True},
         },
         "timestamp": iso(at),
@@ -100,7 +106,8 @@ def mixpanel(rng: random.Random, person: int, at: int) -> Event:
 
 
 def github(rng: random.Random, person: int, at: int) -> Event:
-    login, repo = f"dev-{person}", rng.randrange(120)
+    login = f"dev-{person}"
+    repo = rng.randrange(120)
     name = f"org{repo % 9}/repo{repo}"
     return {
         "id": str(40_000_000_000 + at % 10**9),
@@ -113,7 +120,11 @@ def github(rng: random.Random, person: int, at: int) -> Event:
             "url": f"https://api.example/users/{login}",
             "avatar_url": f"https://avatars.example/u/{1_000 + person}?",
         },
-        "repo": {"id": 9_000 + repo, "name": name, "url": f"https://api.example/repos/{name}"},
+        "repo": {
+            "id": 9_000 + repo,
+            "name": name,
+            "url": f"https://api.example/repos/{name}",
+        },
         "payload": {"ref": rng.choice(["refs/heads/main", "refs/heads/dev"])},
         "public": True,
         "created_at": iso(at),
@@ -124,10 +135,19 @@ def shopify(rng: random.Random, person: int, at: int) -> Event:
     def line() -> Event:
         product = int(rng.triangular(0, 80, 0))
         title = f"Product {product}"
-        return {"product_id": 70_000 + product, "title": title, "quantity": rng.randrange(1, 4)}
+        return {
+            "product_id": 70_000 + product,
+            "title": title,
+            "quantity": rng.randrange(1, 4),
+        }
 
-    first, last = f"First{person}", f"Last{person}"
-    address = {"name": f"{first} {last}", "address1": f"{person} Road", "country_code": "DE"}
+    first = f"First{person}"
+    last = f"Last{person}"
+    address = {
+        "name": f"{first} {last}",
+        "address1": f"{person} Road",
+        "country_code": "DE",
+    }
     return {
         "id": 450_000_000 + at % 10**9,
         "order_number": at % 10**8,
@@ -165,7 +185,8 @@ def debezium(rng: random.Random, person: int, at: int) -> Event:
 
 Shape = Callable[[random.Random, int, int], Event]
 SHAPES: dict[str, Shape] = {
-    shape.__name__: shape for shape in (ga4, segment, snowplow, mixpanel, github, shopify, debezium)
+    shape.__name__: shape
+    for shape in (ga4, segment, snowplow, mixpanel, github, shopify, debezium)
 }
 
 

@@ -10,7 +10,14 @@ import pytest
 from rich.console import Console
 
 from tests.commands.init.analytics import EVENTS, PEOPLE, SHAPES, topic
-from tests.commands.init.topics import NOW_MS, Keyed, comments, draft_of, sample_of, written
+from tests.commands.init.topics import (
+    NOW_MS,
+    Keyed,
+    comments,
+    draft_of,
+    sample_of,
+    written,
+)
 from workers.commands.init.dialogue import _show_fields
 from workers.commands.init.draft import Draft, SampleGuesses
 from workers.commands.init.formats import CannotGuess, decode_sample
@@ -19,19 +26,41 @@ Value = Callable[[random.Random, int], object]
 
 #: Fields worth counting, and the user that a file for users names.
 USEFUL = {
-    "ga4": ({"event_name", "geo.country", "geo.city", "device.category"}, "user_pseudo_id"),
-    "segment": ({"properties.product", "context.page.path", "context.page.url", "event"}, "userId"),
-    "snowplow": ({"page_url", "page_urlpath", "event", "geo_country", "br_family"}, "user_id"),
+    "ga4": (
+        {"event_name", "geo.country", "geo.city", "device.category"},
+        "user_pseudo_id",
+    ),
+    "segment": (
+        {"properties.product", "context.page.path", "context.page.url", "event"},
+        "userId",
+    ),
+    "snowplow": (
+        {"page_url", "page_urlpath", "event", "geo_country", "br_family"},
+        "user_id",
+    ),
     "mixpanel": (
-        {"properties.song", 'properties."$screen_name"', "event", "properties.mp_country_code"},
+        {
+            "properties.song",
+            'properties."$screen_name"',
+            "event",
+            "properties.mp_country_code",
+        },
         'properties."$user_id"',
     ),
     "github": ({"repo.name", "repo.id", "type"}, "actor.id"),
     "shopify": (
-        {"line_items[].product_id", "line_items[].title", "shipping_address.city", "currency"},
+        {
+            "line_items[].product_id",
+            "line_items[].title",
+            "shipping_address.city",
+            "currency",
+        },
         "customer.id",
     ),
-    "debezium": ({"payload.after.product", "payload.after.status"}, "payload.after.customer_id"),
+    "debezium": (
+        {"payload.after.product", "payload.after.status"},
+        "payload.after.customer_id",
+    ),
 }
 #: Fields that identify somebody or one event, in these topics.
 PERSONAL = re.compile(
@@ -40,7 +69,9 @@ PERSONAL = re.compile(
     r"insert_id|actor|email|phone|browser_ip|customer|address1|address\.name|order_number|^id$"
 )
 #: Values of people in these topics.
-VALUES = re.compile(r"a\.example|dev-[0-9]|member-|\bu-[0-9]|First[0-9]|Last[0-9]|10\.[0-9]\.|\+49")
+VALUES = re.compile(
+    r"a\.example|dev-[0-9]|member-|\bu-[0-9]|First[0-9]|Last[0-9]|10\.[0-9]\.|\+49"
+)
 
 
 def offered(draft: Draft) -> set[str]:
@@ -53,7 +84,9 @@ def offered(draft: Draft) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize(("people", "events"), [(PEOPLE, EVENTS), (150, 2 * EVENTS)])
-def test_only_fields_that_identify_nobody_are_offered(name: str, people: int, events: int) -> None:
+def test_only_fields_that_identify_nobody_are_offered(
+    name: str, people: int, events: int
+) -> None:
     """Also where nearly every user has one event, so that few repetitions tell."""
     useful, user = USEFUL[name]
     sample = sample_of(topic(SHAPES[name], people, events))
@@ -65,7 +98,9 @@ def test_only_fields_that_identify_nobody_are_offered(name: str, people: int, ev
     assert not VALUES.search(text)
 
 
-def views(more: dict[str, Value], people: int = 120, events: int = 1_200) -> list[Keyed]:
+def views(
+    more: dict[str, Value], people: int = 120, events: int = 1_200
+) -> list[Keyed]:
     rng = random.Random(5)
     found: list[Keyed] = []
     for i in range(events):
@@ -88,8 +123,12 @@ TELLING: dict[str, Value] = {
         f"x{rng.randrange(120) if rng.random() < 0.05 else person}"
     ),
     "a fraction one to one": lambda _, person: person * 0.25 + 0.125,
-    "two values of each user": lambda rng, person: f"https://a.example/{person}/{rng.randrange(2)}",
-    "a link with the user": lambda rng, person: f"https://a.example/u{person}/{rng.randrange(9)}",
+    "two values of each user": lambda rng, person: (
+        f"https://a.example/{person}/{rng.randrange(2)}"
+    ),
+    "a link with the user": lambda rng, person: (
+        f"https://a.example/u{person}/{rng.randrange(9)}"
+    ),
     "a page, of the user in one view in six": lambda rng, person: (
         f"/u{person}" if rng.random() < 1 / 6 else f"/page/{rng.randrange(30)}"
     ),
@@ -108,7 +147,9 @@ def test_values_tell_who_somebody_is_where_the_name_does_not(telling: str) -> No
 
 
 @pytest.mark.parametrize("people", [120, 1_000])
-def test_as_many_products_as_users_are_offered_where_they_do_not_go_together(people: int) -> None:
+def test_as_many_products_as_users_are_offered_where_they_do_not_go_together(
+    people: int,
+) -> None:
     more: dict[str, Value] = {
         "product": lambda rng, _: f"p{rng.randrange(120)}",
         "page": lambda rng, _: f"/page/{rng.randrange(120)}",
@@ -130,14 +171,17 @@ def test_a_topic_of_people_alone_is_refused_with_their_fields() -> None:
     only = views({"avatar": lambda _, person: f"https://a.example/{person}"})
     for _, event in only:
         del event["ts"]
-    with pytest.raises(CannotGuess, match=r"identify people or single events \(user_id, avatar\)"):
+    with pytest.raises(
+        CannotGuess, match=r"identify people or single events \(user_id, avatar\)"
+    ):
         draft_of(sample_of(only))
 
 
 def test_the_file_names_the_fields_that_are_never_offered_and_why() -> None:
     text, _ = written(sample_of(views({"thing": TELLING["one to one"], "tier": plan})))
-    assert "user_id (by its name), thing (it goes with user_id, nearly one to one)" in comments(
-        text
+    assert (
+        "user_id (by its name), thing (it goes with user_id, nearly one to one)"
+        in comments(text)
     )
 
 

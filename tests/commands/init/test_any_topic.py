@@ -35,7 +35,9 @@ CHOICES = product(("none", "public", "declare"), (False, True))
 ANSWERS = [{"name_keys": keys, "protect_users": users} for keys, users in CHOICES]
 
 names = st.one_of(
-    st.sampled_from(["id", "type", "items", "lines", "qty", "ts", "user", "value", "shop", "sku"]),
+    st.sampled_from(
+        ["id", "type", "items", "lines", "qty", "ts", "user", "value", "shop", "sku"]
+    ),
     st.sampled_from(["", "\n", "a b", "a.b", "$all", "é", "[]", '"', "\x7f"]),
     st.text(max_size=5),
 )
@@ -53,23 +55,35 @@ scalars = st.one_of(
 
 
 def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.one_of(st.lists(inner, max_size=4), st.dictionaries(names, inner, max_size=4))
+    return st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(names, inner, max_size=4)
+    )
 
 
 @st.composite
 def topics(draw: st.DrawFn) -> list[tuple[str | None, Json]]:
     """Return records of a few random shapes, with varied values."""
-    records = st.dictionaries(names, st.recursive(scalars, nested, max_leaves=6), max_size=6)
+    records = st.dictionaries(
+        names, st.recursive(scalars, nested, max_leaves=6), max_size=6
+    )
     shapes = draw(st.lists(records, min_size=1, max_size=3))
     number = draw(st.sampled_from([1, 3, 60]))
-    rng = Random(draw(st.integers(0, 2**32)))  # a draw of Hypothesis for each value costs more
-    keys = draw(st.sampled_from([lambda i: None, lambda i: f"k{i % 7}", lambda i: f"k{i}"]))
+    rng = Random(
+        draw(st.integers(0, 2**32))
+    )  # a draw of Hypothesis for each value costs more
+    keys = draw(
+        st.sampled_from([lambda i: None, lambda i: f"k{i % 7}", lambda i: f"k{i}"])
+    )
     return [(keys(i), varied(rng.choice(shapes), rng)) for i in range(number)]
 
 
 def varied(value: Any, rng: Any) -> Any:
     if isinstance(value, dict):
-        return {name: varied(inner, rng) for name, inner in value.items() if rng.random() < 0.97}
+        return {
+            name: varied(inner, rng)
+            for name, inner in value.items()
+            if rng.random() < 0.97
+        }
     if isinstance(value, list):
         return [varied(inner, rng) for inner in value for _ in range(rng.randrange(3))]
     if isinstance(value, str) and value.startswith(MARK):
@@ -107,12 +121,16 @@ def test_a_file_loads_and_accepts_what_it_says(
         assert MARK not in text
 
 
-some_bytes = st.one_of(st.none(), st.binary(max_size=40), st.text(max_size=20).map(str.encode))
+some_bytes = st.one_of(
+    st.none(), st.binary(max_size=40), st.text(max_size=20).map(str.encode)
+)
 
 
 @given(st.lists(some_bytes, min_size=1, max_size=20))
 def test_arbitrary_bytes_are_refused_with_a_reason(values: list[bytes | None]) -> None:
-    assume(not any(value is not None and value.lstrip()[:1] == b"{" for value in values))
+    assume(
+        not any(value is not None and value.lstrip()[:1] == b"{" for value in values)
+    )
     with pytest.raises(CannotGuess):
         written(sample_of((None, value) for value in values))
 
@@ -129,7 +147,9 @@ def test_deep_and_large_records_are_skipped() -> None:
 
 @pytest.mark.parametrize("answers", ANSWERS, ids=str)
 @pytest.mark.parametrize("name", ["flights", "orders", "web-log", "sensors", "users"])
-def test_no_value_is_written_unless_the_file_says_so(name: str, answers: Answers) -> None:
+def test_no_value_is_written_unless_the_file_says_so(
+    name: str, answers: Answers
+) -> None:
     keyed = list(events(name, 600))
     try:
         text, draft = written(sample_of(keyed), answers)
@@ -137,7 +157,11 @@ def test_no_value_is_written_unless_the_file_says_so(name: str, answers: Answers
         assert answers["protect_users"] and name not in ("users", "sensors")
         return
     said = set(draft.where.values) if draft.where is not None else set()
-    said |= set(draft.key.values) if draft.keys == "declare" and draft.key is not None else set()
+    said |= (
+        set(draft.key.values)
+        if draft.keys == "declare" and draft.key is not None
+        else set()
+    )
     values = {value for _, event in keyed for value in strings(event)}
     assert {value for value in values if f'"{value}"' in text} == said
     no_value = not said and draft.items.range is None
@@ -150,4 +174,8 @@ def strings(value: object) -> list[str]:
     if isinstance(value, str):
         return [value]
     inner = list(value.values()) if isinstance(value, Mapping) else value
-    return [text for one in inner for text in strings(one)] if isinstance(inner, list) else []
+    return (
+        [text for one in inner for text in strings(one)]
+        if isinstance(inner, list)
+        else []
+    )

@@ -56,15 +56,36 @@ def made(bootstrap: str, records: Records, *, abort: bool = False) -> str:
 
 
 def options(bootstrap: str, topic: str, output: Path | str, *more: str) -> list[str]:
-    return ["init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(output), *more]
+    return [
+        "init",
+        "--bootstrap",
+        bootstrap,
+        "--topic",
+        topic,
+        "--output",
+        str(output),
+        *more,
+    ]
 
 
-def test_the_oldest_and_the_newest_committed_records_are_looked_at(bootstrap: str) -> None:
+def test_the_oldest_and_the_newest_committed_records_are_looked_at(
+    bootstrap: str,
+) -> None:
     topic = made(bootstrap, ((None, {"i": i}) for i in range(2_000)), abort=True)
-    for number, found in (200, [*range(100), *range(1_900, 2_000)]), (10_000, [*range(2_000)]):
+    for number, found in (
+        (200, [*range(100), *range(1_900, 2_000)]),
+        (10_000, [*range(2_000)]),
+    ):
         sample = sample_of(Connection(bootstrap), topic, number)
-        assert sorted(json.loads(record.value or b"")["i"] for record in sample.records) == found
-        assert sample.partitions == 2 and 2_000 <= sample.total <= 2_010 and not sample.stopped
+        assert (
+            sorted(json.loads(record.value or b"")["i"] for record in sample.records)
+            == found
+        )
+        assert (
+            sample.partitions == 2
+            and 2_000 <= sample.total <= 2_010
+            and not sample.stopped
+        )
 
 
 @pytest.fixture
@@ -81,7 +102,10 @@ def test_a_file_is_written_once_with_next_steps(
     run += ["--keys", "public", "--client", "client.id=x.y"]
     assert execute(run) == 0
     out = capsys.readouterr().out
-    assert f"{topic}.toml: written" in out and f"Next: quietcount check -c {topic}.toml" in out
+    assert (
+        f"{topic}.toml: written" in out
+        and f"Next: quietcount check -c {topic}.toml" in out
+    )
     settings = load(f"{topic}.toml")
     assert settings.events.count == "order.lines[].qty"
     assert settings.kafka.client == {"client.id": "x.y"}
@@ -125,7 +149,10 @@ def test_what_the_worker_reads_is_read_up_to_an_open_transaction(
         ([("k", None)], "no sampled record has a value"),
         ([(None, b"\x00\x00\x00\x00\x01abc")] * 20, "framed for a Schema Registry"),
         ([(None, b"nonsense")] * 20, "0 of 20 sampled values are JSON objects"),
-        ([(None, {"id": f"{i:09}"}) for i in range(40)], "no field of the sampled records can be"),
+        (
+            [(None, {"id": f"{i:09}"}) for i in range(40)],
+            "no field of the sampled records can be",
+        ),
     ],
     ids=["empty", "tombstones", "framed", "no JSON", "ids"],
 )
@@ -135,7 +162,10 @@ def test_no_file_is_written_if_nothing_can_be_guessed(
     topic = made(bootstrap, records)
     assert execute(options(bootstrap, topic, tmp_path / "x.toml")) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"quietcount: no settings for the topic {topic}: ") and words in line
+    assert (
+        line.startswith(f"quietcount: no settings for the topic {topic}: ")
+        and words in line
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -168,17 +198,26 @@ def test_secrets_are_not_copied_into_the_file(
     secret = "--client", "sasl.password=env:QC_TEST_PASSWORD"
     assert execute(options(bootstrap, topic, tmp_path / "x.toml", *secret)) == 0
     text = (tmp_path / "x.toml").read_text()
-    assert '"sasl.password" = { env = "QC_TEST_PASSWORD" }' in text and "hunter2" not in text
+    assert (
+        '"sasl.password" = { env = "QC_TEST_PASSWORD" }' in text
+        and "hunter2" not in text
+    )
     assert load(tmp_path / "x.toml").kafka.client == {"sasl.password": "hunter2"}
 
 
 def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
     topic = made(bootstrap, events("sensors", 1_000))
-    answers = [("May the names be published?", "declare"), ("Protect all events of one user", "y")]
+    answers = [
+        ("May the names be published?", "declare"),
+        ("Protect all events of one user", "y"),
+    ]
     answers.append(("Buckets FROM:TO [0:70]", "-10:90"))
     out, code = on_a_terminal(options(bootstrap, topic, tmp_path / "x.toml"), answers)
     assert code == 0, out
-    assert "there are 2 different values: " in out and "The records are placed by sensor" in out
+    assert (
+        "there are 2 different values: " in out
+        and "The records are placed by sensor" in out
+    )
     settings = load(tmp_path / "x.toml")
     [histogram] = settings.histograms
     assert histogram.keys == ("humidity", "temperature")
@@ -187,20 +226,28 @@ def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
     assert (histogram.buckets.edges[0], histogram.buckets.edges[-1]) == (-10, 90)
 
 
-def test_with_yes_it_asks_nothing_and_publishes_no_names(bootstrap: str, tmp_path: Path) -> None:
+def test_with_yes_it_asks_nothing_and_publishes_no_names(
+    bootstrap: str, tmp_path: Path
+) -> None:
     topic = made(bootstrap, events("sensors", 1_000))
-    out, code = on_a_terminal(options(bootstrap, topic, tmp_path / "x.toml", "--yes"), [])
+    out, code = on_a_terminal(
+        options(bootstrap, topic, tmp_path / "x.toml", "--yes"), []
+    )
     assert code == 0 and "published?" not in out
     settings = load(tmp_path / "x.toml")
     assert settings.events.key == "$all" and settings.privacy.unit == "event"
 
 
-def on_a_terminal(arguments: list[str], answers: list[tuple[str, str]]) -> tuple[str, int]:
+def on_a_terminal(
+    arguments: list[str], answers: list[tuple[str, str]]
+) -> tuple[str, int]:
     """Run the command on a terminal and answer its questions; return its output and exit code."""
     process, terminal = pty.fork()
     if process == 0:
         os.execv(sys.executable, [sys.executable, "-m", "workers.cli", *arguments])
-    shown, deadline, waiting = "", time.monotonic() + 60, list(answers)
+    shown = ""
+    deadline = time.monotonic() + 60
+    waiting = list(answers)
     with suppress(OSError):  # Linux ends a terminal with an error
         while time.monotonic() < deadline:
             if not select.select([terminal], [], [], 1.0)[0]:

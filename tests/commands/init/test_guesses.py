@@ -39,7 +39,9 @@ def pages(times: Iterable[object], number: int = 5) -> list[Event]:
 
 
 def said(draft: Draft) -> dict[str, str]:
-    items, time, where = draft.items, draft.time, draft.where
+    items = draft.items
+    time = draft.time
+    where = draft.where
     found = {
         "items": items.field.path,
         "count": items.count and items.count.path,
@@ -87,8 +89,12 @@ def test_users_are_found_by_field_name_and_record_placement() -> None:
 
 def test_an_object_of_counts_is_one_field_and_its_names_are_not_paths() -> None:
     rng = random.Random(1)
-    baskets = [[(rng.randrange(9), rng.randrange(1, 4)) for _ in range(3)] for _ in range(200)]
-    records = [{"basket": {f"zqv{name}": n for name, n in basket}} for basket in baskets]
+    baskets = [
+        [(rng.randrange(9), rng.randrange(1, 4)) for _ in range(3)] for _ in range(200)
+    ]
+    records = [
+        {"basket": {f"zqv{name}": n for name, n in basket}} for basket in baskets
+    ]
     [field] = survey(records)
     assert (str(field.path), field.form, field.distinct) == ("basket", Form.MAP, 9)
     text, draft = written(sample_of((None, record) for record in records))
@@ -97,7 +103,9 @@ def test_an_object_of_counts_is_one_field_and_its_names_are_not_paths() -> None:
 
 
 def test_names_that_vary_like_data_are_not_walked() -> None:
-    records = [{"page": f"p{i % 5}", "by_id": {f"zqv{i}": {"x": "a"}}} for i in range(200)]
+    records = [
+        {"page": f"p{i % 5}", "by_id": {f"zqv{i}": {"x": "a"}}} for i in range(200)
+    ]
     assert [str(field.path) for field in survey(records)] == ["page", "by_id"]
 
 
@@ -113,21 +121,30 @@ def test_names_that_vary_like_data_are_not_walked() -> None:
         ([str((NOW_MS - i) * 1000) for i in range(60)], "us"),
         ([str(NOW_MS - i) for i in range(60)], "ms"),
         ([f"{(NOW_MS - i) / 1000:.3f}" for i in range(60)], "s"),
-        ([iso(NOW_MS - i * 1000)[:19].replace("T", " ") + "+00" for i in range(60)], "iso"),
+        (
+            [iso(NOW_MS - i * 1000)[:19].replace("T", " ") + "+00" for i in range(60)],
+            "iso",
+        ),
         ([NOW_MS + 400_000 + i for i in range(60)], None),
         ([iso(NOW_MS)[:10]] * 60, None),
         ([f"{i} o'clock" for i in range(60)], None),
     ],
 )
-def test_the_unit_of_a_time_follows_from_its_size(values: list[object], unit: str | None) -> None:
-    assert said(of(pages(values))).get("timestamp") == (None if unit is None else f"ts {unit}")
+def test_the_unit_of_a_time_follows_from_its_size(
+    values: list[object], unit: str | None
+) -> None:
+    assert said(of(pages(values))).get("timestamp") == (
+        None if unit is None else f"ts {unit}"
+    )
 
 
 def test_a_time_as_text_is_written_with_what_it_is() -> None:
     """BigQuery and the JSON of protobuf write 64-bit numbers as texts."""
     draft = of(pages([str((NOW_MS - i) * 1000) for i in range(60)]))
     assert draft.time is not None
-    assert draft.time.reason.startswith("a number, written as text, that is a time between")
+    assert draft.time.reason.startswith(
+        "a number, written as text, that is a time between"
+    )
 
 
 def test_half_a_surrogate_pair_is_no_label() -> None:
@@ -152,14 +169,23 @@ def test_a_number_that_only_looks_like_a_time_is_not_one() -> None:
 def test_ids_prose_and_serial_numbers_are_not_items() -> None:
     serial: list[Event] = [{"id": f"{i:032x}", "seq": i} for i in range(200)]
     prose = [f"{'word ' * 30}{i}" for i in range(9)]
-    other = ({"user": f"u{i % 7}", "text": prose[i % 9], "kind": f"k{i % 3}"} for i in range(200))
-    assert said(of([a | b for a, b in zip(serial, other, strict=True)]))["items"] == "kind"
-    with pytest.raises(CannotGuess, match="no field of the sampled records can be counted"):
+    other = (
+        {"user": f"u{i % 7}", "text": prose[i % 9], "kind": f"k{i % 3}"}
+        for i in range(200)
+    )
+    assert (
+        said(of([a | b for a, b in zip(serial, other, strict=True)]))["items"] == "kind"
+    )
+    with pytest.raises(
+        CannotGuess, match="no field of the sampled records can be counted"
+    ):
         of(serial)
 
 
 def test_events_without_items_count_if_no_condition_separates_them() -> None:
-    records: list[Event] = [{"tags": ["a", "b"][: i % 3]} if i % 4 else {} for i in range(200)]
+    records: list[Event] = [
+        {"tags": ["a", "b"][: i % 3]} if i % 4 else {} for i in range(200)
+    ]
     draft = of(records)
     assert said(draft) == {"items": "tags", "empty": "0.25"}
     assert draft.accepted == 200
@@ -167,9 +193,12 @@ def test_events_without_items_count_if_no_condition_separates_them() -> None:
 
 def messy(number: int) -> list[Event]:
     """Return events with 15 % nulls, mixed types, accents, and some times of 1970."""
-    rng, found = random.Random(3), []
+    rng = random.Random(3)
+    found = []
     for i in range(number):
-        when = 0 if rng.random() < 0.03 else NOW_MS - 3_600_000 + i * 3_600_000 // number
+        when = (
+            0 if rng.random() < 0.03 else NOW_MS - 3_600_000 + i * 3_600_000 // number
+        )
         event: Event = {"when": when, "país": rng.choice(["perú", "chile"])}
         dish = f"dish-{int(rng.triangular(0, 25, 0))}"
         event["dish"] = rng.randrange(9) if rng.random() < 0.1 else dish
@@ -184,14 +213,22 @@ def messy(number: int) -> list[Event]:
 def test_messy_events_give_settings_that_say_what_is_rejected() -> None:
     """Times of 1970 are rejected, and counted as that; a field in 95 % is offered."""
     records = messy(1_000)
-    text, draft = written(sample_of((None, record) for record in records), {"name_keys": "public"})
+    text, draft = written(
+        sample_of((None, record) for record in records), {"name_keys": "public"}
+    )
     assert said(draft)["items"] == "dish" and said(draft)["timestamp"] == "when ms"
-    assert {items.name for items in draft.other_items} >= {"café", "price (a number, in buckets)"}
+    assert {items.name for items in draft.other_items} >= {
+        "café",
+        "price (a number, in buckets)",
+    }
     dated = sum(record["when"] > 0 for record in records)
     assert draft.accepted == dated < 1_000
     lacking = sum(record["when"] > 0 and "dish" not in record for record in records)
     assert draft.empty == pytest.approx(lacking / dated)
-    assert 'missing = "empty"' in text and "lack the items, or have null there" in comments(text)
+    assert (
+        'missing = "empty"' in text
+        and "lack the items, or have null there" in comments(text)
+    )
     assert "; the others are rejected" in comments(text)
     # From event time: about a thousand in the hour, although the records came within a second.
     assert draft.rate == pytest.approx(1_000 / 3_600, rel=0.05)
@@ -202,12 +239,16 @@ def test_messy_events_give_settings_that_say_what_is_rejected() -> None:
 def test_shares_of_kinds_are_of_the_values_there_are() -> None:
     fields = {str(field.path): field for field in survey(messy(1_000))}
     assert fields["café"].holds == "text" and 0.1 < fields["café"].nulls / 1_000 < 0.2
-    assert re.fullmatch(r"text \([\d.]+ %\) or whole number \([\d.]+ %\)", fields["dish"].holds)
+    assert re.fullmatch(
+        r"text \([\d.]+ %\) or whole number \([\d.]+ %\)", fields["dish"].holds
+    )
     assert fields["price"].numeric and not fields["price"].labels
 
 
 def test_accents_do_not_break_the_name_of_a_histogram() -> None:
-    assert histogram_name(of([{"artículo": f"ñ{i % 5}"} for i in range(60)])) == "articulo"
+    assert (
+        histogram_name(of([{"artículo": f"ñ{i % 5}"} for i in range(60)])) == "articulo"
+    )
     assert histogram_name(of([{"品": f"茶{i % 5}"} for i in range(60)])) == "items"
 
 
@@ -220,18 +261,24 @@ def test_stream_keys_are_named_only_with_permission() -> None:
     }.items():
         text, _ = written(sample, {"name_keys": keys})
         settings = [line.partition("#")[0].rstrip() for line in text.splitlines()]
-        assert [line for line in settings if line.startswith(("key ", "keys "))] == lines
+        assert [
+            line for line in settings if line.startswith(("key ", "keys "))
+        ] == lines
 
 
 def test_the_record_key_is_a_stream_key_where_no_field_holds_it() -> None:
-    sample = sample_of((f"shop{i % 3}", {"page": f"p{i % 5}", "n": 1}) for i in range(300))
+    sample = sample_of(
+        (f"shop{i % 3}", {"page": f"p{i % 5}", "n": 1}) for i in range(300)
+    )
     assert said(draft_of(sample, {"name_keys": "public"}))["key"] == "$key"
 
 
 @pytest.mark.parametrize("quote", ["", '"'])
 def test_quotes_that_are_part_of_record_keys_are_told(quote: str) -> None:
     keys = (f"{quote}shop{i % 3}{quote}" for i in range(300))
-    sample = sample_of((key, {"page": f"p{i % 5}", "n": 1}) for i, key in enumerate(keys))
+    sample = sample_of(
+        (key, {"page": f"p{i % 5}", "n": 1}) for i, key in enumerate(keys)
+    )
     for answers in ({"name_keys": "public"}, {"name_keys": "none"}):
         text, _ = written(sample, answers)
         assert ("quotes are part of each key" in comments(text)) == bool(quote)
@@ -252,7 +299,9 @@ def test_quotes_that_are_part_of_record_keys_are_told(quote: str) -> None:
         ([float("inf"), 1.0], None),
     ],
 )
-def test_ranges_are_round_and_hold_the_numbers(numbers: list[float], found: str | None) -> None:
+def test_ranges_are_round_and_hold_the_numbers(
+    numbers: list[float], found: str | None
+) -> None:
     made = range_of(numbers)
     assert (None if made is None else str(made)) == found
     if made is not None:
@@ -272,7 +321,9 @@ def test_a_range_that_was_given_is_kept() -> None:
 def test_bounds_hold_for_nearly_all_events() -> None:
     """1 of 200 orders has 50 lines; a bound for it would add noise to all counts."""
     numbers = (50 if i == 7 else 1 + i % 3 for i in range(200))
-    draft = of([{"lines": [{"sku": f"p{j}", "qty": 2} for j in range(n)]} for n in numbers])
+    draft = of(
+        [{"lines": [{"sku": f"p{j}", "qty": 2} for j in range(n)]} for n in numbers]
+    )
     assert (draft.max_items, draft.max_count) == (3, 2)
     assert draft.within[0] == 199 / 200
 
@@ -292,7 +343,9 @@ def test_a_tick_counts_well_above_its_noise(a_second: float, tick_ms: int) -> No
         assert a_second / 20 * tick_ms / 1000 > 2 * sd
 
 
-@pytest.mark.parametrize(("gap_ms", "horizon"), [(500, "1d"), (20_000, "7d"), (86_400, "28d")])
+@pytest.mark.parametrize(
+    ("gap_ms", "horizon"), [(500, "1d"), (20_000, "7d"), (86_400, "28d")]
+)
 def test_the_horizon_is_written_as_a_length_of_time(gap_ms: int, horizon: str) -> None:
     records = pages((NOW_MS - i * gap_ms for i in range(1, 1_001)), 20)
     text, _ = written(sample_of((None, record) for record in records))

@@ -34,6 +34,8 @@ CASES = [(name, kind) for kind, names in NAMES.items() for name in names.split()
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=[name for name, _ in CASES])
-def test_the_noun_of_a_name_decides_what_it_identifies(name: str, kind: UserKind | None) -> None:
+def test_the_noun_of_a_name_decides_what_it_identifies(
+    name: str, kind: UserKind | None
+) -> None:
     assert len(CASES) > 60
     assert user_kind(parse(name)) is kind

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from tests.commands.init.test_command import made, on_a_terminal, options
-from tests.commands.init.topics import NOW_MS, Keyed, comments, loaded, sample_of, written
+from tests.commands.init.topics import (
+    NOW_MS,
+    Keyed,
+    comments,
+    loaded,
+    sample_of,
+    written,
+)
 from workers.cli import execute
 from workers.commands.init.formats import CannotGuess
 from workers.settings.settings import load
@@ -21,7 +28,9 @@ More = Callable[[random.Random, int], Event]
 
 def topic(key: Callable[[Event], str | None], more: More) -> list[Keyed]:
     """Return page views with their record keys; without fields of `more`, they name no user."""
-    rng, pages, begin = random.Random(1), ["home", "search", "cart", "help"], NOW_MS - 3_000_000
+    rng = random.Random(1)
+    pages = ["home", "search", "cart", "help"]
+    begin = NOW_MS - 3_000_000
     views = ({"page": rng.choice(pages), "ts": begin + 1_000 * i} for i in range(1_500))
     events = (view | more(rng, i) for i, view in enumerate(views))
     return [(key(one), one) for one in events]
@@ -39,7 +48,11 @@ def order(rng: random.Random, i: int) -> Event:
 
 def request(rng: random.Random, i: int) -> Event:
     address = f"10.0.{rng.randrange(8)}.{rng.randrange(8)}"
-    return {"req": f"{rng.getrandbits(64):x}", "who": address, "deviceId": rng.randrange(90)}
+    return {
+        "req": f"{rng.getrandbits(64):x}",
+        "who": address,
+        "deviceId": rng.randrange(90),
+    }
 
 
 def session(rng: random.Random, i: int) -> Event:
@@ -55,14 +68,34 @@ KEYED_BY_CUSTOMER = topic(lambda e: e["order"]["customer"]["id"], order)
 UNKNOWN_KEY = topic(lambda e: f"k{e['ts'] // 1_000 % 100}", no_user)
 #: Records, the user's field, whether the records must be re-keyed, and what a user means.
 TOPICS: dict[str, tuple[list[Keyed], str, bool, str]] = {
-    "keyed by session": (topic(lambda e: e["session_id"], person), "user.id", True, "one person"),
-    "keyed by user": (topic(lambda e: e["user"]["id"], person), "user.id", False, "one person"),
+    "keyed by session": (
+        topic(lambda e: e["session_id"], person),
+        "user.id",
+        True,
+        "one person",
+    ),
+    "keyed by user": (
+        topic(lambda e: e["user"]["id"], person),
+        "user.id",
+        False,
+        "one person",
+    ),
     "no key": (topic(lambda _: None, person), "user.id", True, "one person"),
     "keyed by order": (KEYED_BY_ORDER, "order.customer.id", True, "one person"),
     "keyed by customer": (KEYED_BY_CUSTOMER, "order.customer.id", False, "one person"),
     "devices": (topic(lambda _: None, request), "deviceId", True, "one device"),
-    "only sessions": (topic(lambda e: e["sess"], session), "sess", False, "NOT of one person"),
-    "a key that is in no field": (UNKNOWN_KEY, "$key", False, "only if it names a person"),
+    "only sessions": (
+        topic(lambda e: e["sess"], session),
+        "sess",
+        False,
+        "NOT of one person",
+    ),
+    "a key that is in no field": (
+        UNKNOWN_KEY,
+        "$key",
+        False,
+        "only if it names a person",
+    ),
 }
 #: Fields that identify somebody, or one event.
 PERSONAL = re.compile(r"session_id|sess\b|user\.|order\.|acct|deviceId|\breq\b|\bwho\b")
@@ -74,7 +107,11 @@ def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
     keyed, user, rekey, means = TOPICS[name]
     text, draft = written(sample_of(keyed), {"protect_users": True})
     found = loaded(text)
-    assert (found.events.user, found.privacy.unit, found.privacy.rekey) == (user, "user", rekey)
+    assert (found.events.user, found.privacy.unit, found.privacy.rekey) == (
+        user,
+        "user",
+        rekey,
+    )
     assert ("partitioner" in tomllib.loads(text)["events"]) == (not rekey)
     assert draft.accepted == len(keyed)
     assert means in comments(text)
@@ -84,14 +121,20 @@ def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
 @pytest.mark.parametrize("name", TOPICS)
 @pytest.mark.parametrize("keys", ["none", "public"])
 @pytest.mark.parametrize("users", [False, True])
-def test_identifying_fields_are_never_labels_or_keys(name: str, keys: str, users: bool) -> None:
+def test_identifying_fields_are_never_labels_or_keys(
+    name: str, keys: str, users: bool
+) -> None:
     answers = {"name_keys": keys, "protect_users": users}
     text, draft = written(sample_of(TOPICS[name][0]), answers)
     offered = [str(items.field.path) for items in (draft.items, *draft.other_items)]
     offered += [] if draft.key is None else [draft.key.setting]
     offered += [named.setting for named in draft.other_keys]
     assert not [path for path in offered if PERSONAL.search(path)]
-    assert not [line for line in text.splitlines() if "or items:" in line and PERSONAL.search(line)]
+    assert not [
+        line
+        for line in text.splitlines()
+        if "or items:" in line and PERSONAL.search(line)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +164,10 @@ def test_people_in_lists_objects_and_numbers_are_not_items(field: Event) -> None
             return value + n
         return value.replace("x", f"x{n}").replace("3", str(n))
 
-    records = [(None, {name: varied(value) for name, value in field.items()}) for _ in range(300)]
+    records = [
+        (None, {name: varied(value) for name, value in field.items()})
+        for _ in range(300)
+    ]
     with pytest.raises(CannotGuess, match="can be counted"):
         written(sample_of(records))
 
@@ -132,7 +178,9 @@ def test_a_key_naming_an_event_or_its_subject_is_not_a_user() -> None:
             written(sample_of(topic(key, no_user)), {"protect_users": True})
 
 
-def test_the_command_writes_and_asks_about_user_and_rekey(bootstrap: str, tmp_path: Path) -> None:
+def test_the_command_writes_and_asks_about_user_and_rekey(
+    bootstrap: str, tmp_path: Path
+) -> None:
     keyed, user, _, means = TOPICS["keyed by session"]
     name = made(bootstrap, keyed)
     assert execute(options(bootstrap, name, tmp_path / "x.toml", "--users")) == 0
@@ -141,7 +189,8 @@ def test_the_command_writes_and_asks_about_user_and_rekey(bootstrap: str, tmp_pa
     command = options(bootstrap, name, tmp_path / "y.toml")
     out, code = on_a_terminal(command, [("Protect all events of one user", "y")])
     assert code == 0, out
-    shown, protected = " ".join(out.split()), f"would protect all events of {means}"
+    shown = " ".join(out.split())
+    protected = f"would protect all events of {means}"
     for said in (f"{user} may name a user", "privacy.rekey", protected):
         assert said in shown
     assert load(tmp_path / "y.toml").privacy.rekey

@@ -54,7 +54,9 @@ def order(n: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_avro_is_decoded_whole_and_broken_values_are_skipped(registry: RegistryServer) -> None:
+def test_avro_is_decoded_whole_and_broken_values_are_skipped(
+    registry: RegistryServer,
+) -> None:
     serializer = AvroSerializer(SchemaRegistryClient({"url": registry.url}), ORDER)
     values = [serializer(order(n), context("avro")) for n in range(200)]
     bad = [(values[0] or b"")[:-1], b"\0\0\0\xff\xffabc", b"{}", b"", None]
@@ -63,18 +65,29 @@ def test_avro_is_decoded_whole_and_broken_values_are_skipped(registry: RegistryS
     assert found.objects == {n + len(bad): order(n) for n in range(200)}
     sample = sample_of((None, value) for value in values)
     draft = draft_of(sample, access=access(registry))
-    assert str(draft.items.field.path) == "lines[].sku" and draft.items.count is not None
+    assert (
+        str(draft.items.field.path) == "lines[].sku" and draft.items.count is not None
+    )
     assert draft.accepted == 200
 
 
 @pytest.mark.slow
-def test_every_protobuf_message_of_the_schema_is_decoded_whole(registry: RegistryServer) -> None:
+def test_every_protobuf_message_of_the_schema_is_decoded_whole(
+    registry: RegistryServer,
+) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     schema_id = client.register_schema("proto", Registered(PROTO, "PROTOBUF"))
     frame = b"\0" + schema_id.to_bytes(4, "big")
     of_schema = ProtobufSchema(Schema("PROTOBUF", PROTO))
-    kind, other = (message_factory.GetMessageClass(of_schema.message([index])) for index in (1, 0))
-    whole = {"shop": "s1", "lines": [{"sku": "p1", "qty": 2**40}], "counts": {"a": 3}, "raw": b"x"}
+    kind, other = (
+        message_factory.GetMessageClass(of_schema.message([index])) for index in (1, 0)
+    )
+    whole = {
+        "shop": "s1",
+        "lines": [{"sku": "p1", "qty": 2**40}],
+        "counts": {"a": 3},
+        "raw": b"x",
+    }
     full = kind(**whole, kind=1, best={"sku": "p2"})
     values = [
         frame + b"\x02\x02" + full.SerializeToString(),
@@ -102,7 +115,9 @@ def test_json_behind_a_schema_id_is_json(registry: RegistryServer) -> None:
     assert found.objects == {n: order(n) for n in range(20)}
 
 
-def test_framed_values_need_a_registry_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_framed_values_need_a_registry_that_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     values: list[bytes | None] = [b"\0\0\0\0\1abc"] * 3
     with pytest.raises(CannotGuess, match="--schema-registry URL"):
         decode_sample(values)

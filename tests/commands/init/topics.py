@@ -52,11 +52,16 @@ def orders(rng: random.Random, at: int) -> Keyed:
         return None, {"type": "refund", "order": order, "created": at // 1000}
 
     def line() -> Event:
-        sku, qty = rng.randrange(1000, 1030), rng.randrange(1, 4)
+        sku = rng.randrange(1000, 1030)
+        qty = rng.randrange(1, 4)
         return {"sku": sku, "qty": qty, "price": rng.randrange(1, 99) + 0.99}
 
     lines = [line() for _ in range(rng.randrange(1, 5))]
-    order = {"id": rng.randrange(10**9), "shop": rng.choice(["s1", "s2", "s3"]), "lines": lines}
+    order = {
+        "id": rng.randrange(10**9),
+        "shop": rng.choice(["s1", "s2", "s3"]),
+        "lines": lines,
+    }
     return None, {"type": "purchase", "order": order, "created": at // 1000}
 
 
@@ -88,15 +93,23 @@ def users(rng: random.Random, at: int) -> Keyed:
     tags = rng.sample(["new", "eu", "beta"], rng.randrange(3))
     action = rng.choice(["click", "view"])
     place = {"page": page, "when": iso(at)}
-    return session, {"session": session, "action": action, "context": place, "tags": tags}
+    return session, {
+        "session": session,
+        "action": action,
+        "context": place,
+        "tags": tags,
+    }
 
 
 TOPICS: dict[str, Callable[[random.Random, int], Keyed]] = {
-    topic.__name__.replace("_", "-"): topic for topic in (flights, orders, web_log, sensors, users)
+    topic.__name__.replace("_", "-"): topic
+    for topic in (flights, orders, web_log, sensors, users)
 }
 
 
-def events(name: str, number: int, end_ms: int = NOW_MS, seed: int = 1) -> Iterator[Keyed]:
+def events(
+    name: str, number: int, end_ms: int = NOW_MS, seed: int = 1
+) -> Iterator[Keyed]:
     rng = random.Random(f"{name}{seed}")
     for i in range(number):
         yield TOPICS[name](rng, end_ms - SPAN_MS + i * SPAN_MS // number)
@@ -104,7 +117,11 @@ def events(name: str, number: int, end_ms: int = NOW_MS, seed: int = 1) -> Itera
 
 def partition_of(key: str | None, place: int, partitions: int) -> int:
     """Return where Java's producer puts a record; without a key, in turns."""
-    return place % partitions if key is None else (murmur2(key.encode()) & 0x7FFFFFFF) % partitions
+    return (
+        place % partitions
+        if key is None
+        else (murmur2(key.encode()) & 0x7FFFFFFF) % partitions
+    )
 
 
 def sample_of(
@@ -117,23 +134,35 @@ def sample_of(
     offsets = Counter[int]()
     for place, (key, value) in enumerate(keyed):
         partition = partition_of(key, place, partitions)
-        body = value if isinstance(value, bytes) or value is None else json.dumps(value).encode()
+        body = (
+            value
+            if isinstance(value, bytes) or value is None
+            else json.dumps(value).encode()
+        )
         key_bytes = None if key is None else key.encode()
         logged = NOW_MS - 1000 + place % 1000
         records.append(Record(partition, offsets[partition], logged, key_bytes, body))
         offsets[partition] += 1
     records.sort(key=lambda record: (record.partition, record.offset))
-    return Sample(records=records, partitions=partitions, total=len(records), topics=topics)
+    return Sample(
+        records=records, partitions=partitions, total=len(records), topics=topics
+    )
 
 
-def draft_of(sample: Sample, answers: Answers | None = None, access: Access | None = None) -> Draft:
+def draft_of(
+    sample: Sample, answers: Answers | None = None, access: Access | None = None
+) -> Draft:
     decoded = decode_sample([record.value for record in sample.records], access)
     return SampleGuesses(sample, decoded, NOW_MS).draft(**answers or {})
 
 
 def written(sample: Sample, answers: Answers | None = None) -> tuple[str, Draft]:
     draft = draft_of(sample, answers)
-    names: Any = {"bootstrap": "localhost:9092", "topic": "events", "output": Path("x.toml")}
+    names: Any = {
+        "bootstrap": "localhost:9092",
+        "topic": "events",
+        "output": Path("x.toml"),
+    }
     now = datetime(2026, 11, 22, tzinfo=UTC)
     choice = choose_tick(draft, NOW_MS)
     return settings_text(draft, choice, **names, client={}, registry={}, now=now), draft

@@ -31,11 +31,16 @@ def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
 
 
 def reject(
-    site: Site, partition: int, event: object, reason: str = "missing field 'key'", **changes: Any
+    site: Site,
+    partition: int,
+    event: object,
+    reason: str = "missing field 'key'",
+    **changes: Any,
 ) -> None:
     value = event if isinstance(event, bytes) else json.dumps(event).encode()
     source = changes.pop("source", (site.topic, partition, changes.pop("offset", 0)))
-    topic, key = site.settings.rejects_topic, changes.pop("key", None)
+    topic = site.settings.rejects_topic
+    key = changes.pop("key", None)
     further: Any = {"time_ms": NOW, "further": ()} | changes
     made = rejected(topic, key, value, reason=reason, source=source, **further)
     headers = cast(Any, made.headers)
@@ -87,7 +92,9 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
     for partition in range(2):
         for i, event in enumerate(events):
             value = json.dumps(event).encode()
-            site.producer.produce(site.topic, value, f"key-{i}", partition, headers=headers)
+            site.producer.produce(
+                site.topic, value, f"key-{i}", partition, headers=headers
+            )
         site.produce(partition, [b"broken"])
     with site.worker() as worker:
         until(lambda: len(site.rejects()) == 242, "all is rejected")
@@ -98,13 +105,23 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
     for number in (240, 0):
         assert execute(["rejects", "-c", str(site.config), "--retry"]) == 0
         shown = capsys.readouterr().out
-        assert f"sent back: {number} records" in shown and "2 would not be accepted now" in shown
+        assert (
+            f"sent back: {number} records" in shown
+            and "2 would not be accepted now" in shown
+        )
     assert execute(["rejects", "-c", str(site.config)]) == 0
     shown = capsys.readouterr().out
-    for words in ("242 rejects", "key not declared: 240", "240 sent back", "not JSON: 2"):
+    for words in (
+        "242 rejects",
+        "key not declared: 240",
+        "240 sent back",
+        "not JSON: 2",
+    ):
         assert words in shown
     # The rejects topic is partitioned by the records' keys, so they come back in another order.
-    both = [message for message in site.read(site.topic) if message.value() != b"broken"]
+    both = [
+        message for message in site.read(site.topic) if message.value() != b"broken"
+    ]
     both.sort(key=lambda message: (message.partition(), message.key() or b""))
     originals, again = by_retry(both)
     assert len(originals) == len(again) == 240
@@ -119,24 +136,41 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
 def test_a_rekeyed_event_that_is_rejected_and_resent_counts_once(
     bootstrap: str, tmp_path: Path, key: str
 ) -> None:
-    changes: Any = {"events": {"key": key, "user": "who"}, "worker": {"user_partitions": 3}}
+    changes: Any = {
+        "events": {"key": key, "user": "who"},
+        "worker": {"user_partitions": 3},
+    }
     changes["privacy"] = {"unit": "user", "rekey": True}
     histogram = known(keys=["other"], max_items_per_user=2)
     site = Site(bootstrap, tmp_path, [histogram], partitions=2, owners=1, **changes)
     at = time.time_ns() // 1_000_000
     for i in range(60):
-        event = {"key": "k", "items": ["a", "b", "a"], "ts": at + i, "who": f"user-{i % 20}"}
+        event = {
+            "key": "k",
+            "items": ["a", "b", "a"],
+            "ts": at + i,
+            "who": f"user-{i % 20}",
+        }
         headers: Any = [("trace", b"\x00\xff")] if i % 2 else []
-        site.producer.produce(site.topic, json.dumps(event).encode(), "k", i % 2, headers=headers)
+        site.producer.produce(
+            site.topic, json.dumps(event).encode(), "k", i % 2, headers=headers
+        )
         site.produce(i % 2, [{"items": ["a"], "ts": at}] if i < 4 else [])
     with site.worker() as worker:
         until(lambda: len(site.rejects()) == 64, "all is rejected")
         assert worker.stop() == 0
     site.document["histogram"] = [known(keys=["other", "k"], max_items_per_user=2)]
     site.config = site.write(site.document)
-    outcomes = [retry_rejects(site.settings, site.connection, any_reason) for _ in range(2)]
-    assert [(one.sent, one.refused, one.foreign) for one in outcomes] == [(60, 4, 0), (0, 4, 0)]
-    by_user = [m for m in site.read(site.settings.by_user_topic) if m.value() is not None]
+    outcomes = [
+        retry_rejects(site.settings, site.connection, any_reason) for _ in range(2)
+    ]
+    assert [(one.sent, one.refused, one.foreign) for one in outcomes] == [
+        (60, 4, 0),
+        (0, 4, 0),
+    ]
+    by_user = [
+        m for m in site.read(site.settings.by_user_topic) if m.value() is not None
+    ]
     before, after = by_retry(by_user)
     originals = sorted((*record_of(m), *headers_of(m)) for m in before)
     assert originals == sorted((*record_of(m), *headers_of(m)[:-1]) for m in after)
@@ -147,11 +181,14 @@ def test_acceptable_rejects_are_resent_others_may_be_later(
     bootstrap: str, tmp_path: Path, capsys: Capture
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=2)
-    moved, missing = {"shop": "k", "items": ["x"], "ts": NOW}, "missing field 'key'"
+    moved = {"shop": "k", "items": ["x"], "ts": NOW}
+    missing = "missing field 'key'"
     for i in range(6):
         reject(site, i % 2, good(i) if i < 4 else moved, offset=i)
     reject(site, 0, good(9), reason="another reason", offset=9)
-    first = retry_rejects(site.settings, site.connection, lambda reason: reason == missing)
+    first = retry_rejects(
+        site.settings, site.connection, lambda reason: reason == missing
+    )
     assert (first.sent, first.refused) == (4, 2)
     assert resent_offsets(site.connection, site.settings.rejects_topic, 0) == {0, 1}
     site.document["events"]["key"] = "shop"
@@ -252,7 +289,9 @@ def test_a_second_run_fences_the_first(
     assert len(list(site.read(site.topic))) == 20
 
 
-def test_it_waits_for_records_hidden_by_another_transaction(bootstrap: str, tmp_path: Path) -> None:
+def test_it_waits_for_records_hidden_by_another_transaction(
+    bootstrap: str, tmp_path: Path
+) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     topic = site.settings.rejects_topic
     reject(site, 0, good(0))
@@ -289,9 +328,16 @@ def test_shown_rejects_take_one_line_and_are_safe_to_print(
     assert "no rejects" in capsys.readouterr().out
     reject(site, 0, b"\x1b[2J\xff\r\n" * 100, reason="not JSON", offset=17)
     reject(site, 0, good(1))
-    assert execute(["rejects", "-c", str(site.config), "--show", "5", "--reason", "JSON"]) == 0
+    assert (
+        execute(["rejects", "-c", str(site.config), "--show", "5", "--reason", "JSON"])
+        == 0
+    )
     shown = capsys.readouterr().out
-    assert "1 reject" in shown and "\\x1b[2J" in shown and f"{site.topic}[0] offset 17" in shown
+    assert (
+        "1 reject" in shown
+        and "\\x1b[2J" in shown
+        and f"{site.topic}[0] offset 17" in shown
+    )
     assert all(char.isprintable() or char == "\n" for char in shown)
     assert execute(["rejects", "-c", str(site.config), "--reason", "nothing"]) == 0
     assert "no rejects with a reason that holds 'nothing'" in capsys.readouterr().out
@@ -300,7 +346,9 @@ def test_shown_rejects_take_one_line_and_are_safe_to_print(
 def test_a_reject_reads_back_as_what_was_rejected() -> None:
     own = [("reason", b"mine"), ("truncated", b"x"), ("h", None), ("h", b"\xff")]
     source = "t", 3, 7
-    made = rejected("r", b"key", b"value", reason="not JSON", source=source, time_ms=5, further=own)
+    made = rejected(
+        "r", b"key", b"value", reason="not JSON", source=source, time_ms=5, further=own
+    )
     read = read_reject(made.headers, made.key, made.value)
     assert read is not None
     assert read == ("not JSON", "t", 3, 7, 5, b"key", b"value", own, False)
@@ -313,7 +361,9 @@ def test_a_reject_reads_back_as_what_was_rejected() -> None:
 def test_undeclared_record_keys_are_shown_with_their_quotes(
     bootstrap: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    site = Site(bootstrap, tmp_path, [unk(keys=["s1"])], partitions=1, events={"key": "$key"})
+    site = Site(
+        bootstrap, tmp_path, [unk(keys=["s1"])], partitions=1, events={"key": "$key"}
+    )
     assert execute(["topics", "-c", str(site.config), "--create"]) == 0
     for key in (b'"s1"', b'"s1"', b"s\xff", None):
         reject(site, 0, good(0), "key not declared", key=key)
@@ -338,4 +388,6 @@ def test_a_reject_that_is_not_json_is_shown_around_its_fault(
     assert execute(["rejects", "-c", str(site.config), "--show", "2"]) == 0
     said = capsys.readouterr().out
     assert r"the fault: at byte 311: invalid \escape" in said and r'xx>>>\x22"}' in said
-    assert "the fault: at byte 311: 0xe9 is not UTF-8" in said and r'xx>>>\xe9"}' in said
+    assert (
+        "the fault: at byte 311: 0xe9 is not UTF-8" in said and r'xx>>>\xe9"}' in said
+    )

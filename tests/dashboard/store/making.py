@@ -28,16 +28,25 @@ def iso(ms: int) -> str:
 
 def at_ticks(ticks: Iterable[int], *keys: str, **changes: Any) -> list[Document]:
     return [
-        message(tick, key=key, **at(tick), **changes) for tick in ticks for key in keys or ("s1",)
+        message(tick, key=key, **at(tick), **changes)
+        for tick in ticks
+        for key in keys or ("s1",)
     ]
 
 
-def store(writer: Writer, documents: Sequence[Document], batch: int = 97, part: int = 0) -> int:
+def store(
+    writer: Writer, documents: Sequence[Document], batch: int = 97, part: int = 0
+) -> int:
     """Writes documents in batches, as they would come; returns how many were new."""
     new = 0
     for start in range(0, len(documents), batch):
-        piece = [Arrival(part, seen(document)) for document in documents[start : start + batch]]
-        new += writer.write(piece, {("topic", part): Position("id", start + len(piece))})
+        piece = [
+            Arrival(part, seen(document))
+            for document in documents[start : start + batch]
+        ]
+        new += writer.write(
+            piece, {("topic", part): Position("id", start + len(piece))}
+        )
     return new
 
 
@@ -52,9 +61,15 @@ def opened(path: Path) -> Iterator[tuple[duckdb.DuckDBPyConnection, Writer]]:
 
 def life(key: str = "s1", seed: int = 1) -> list[Document]:
     """Three epochs, a generation that begins a little earlier, and snapshots of every kind between them; 1,830 ticks, five hours."""
-    draw, found = random.Random(seed), []
+    draw = random.Random(seed)
+    found = []
     tick_of_all = 0
-    lives = [(1, 400, 0, "a"), (2, 600, 400, "b"), (3, 130, 1_000, "c"), (3, 700, 1_060, "d")]
+    lives = [
+        (1, 400, 0, "a"),
+        (2, 600, 400, "b"),
+        (3, 130, 1_000, "c"),
+        (3, 700, 1_060, "d"),
+    ]
     for epoch, ticks, begin, series in lives:
         for tick in range(1, ticks + 1):
             tick_of_all += 1
@@ -73,7 +88,10 @@ def life(key: str = "s1", seed: int = 1) -> list[Document]:
 
 
 def stepped(
-    documents: Sequence[Document], since: int | None, until: int | None, step: int | None
+    documents: Sequence[Document],
+    since: int | None,
+    until: int | None,
+    step: int | None,
 ) -> list[Document]:
     """The last of each step, in the order of time: what an answer must hold."""
     chosen: dict[int, tuple[int, int, Document]] = {}
@@ -82,21 +100,29 @@ def stepped(
         if (since is None or end > since) and (until is None or end <= until):
             number = place if step is None else (end - 1 - (since or 0)) // step
             chosen[number] = end, place, document
-    return [document for _, _, document in sorted(chosen.values(), key=lambda one: one[:2])]
+    return [
+        document for _, _, document in sorted(chosen.values(), key=lambda one: one[:2])
+    ]
 
 
-def thinned(documents: Sequence[Document], keep_ticks: int, keep_hours: int) -> list[Document]:
+def thinned(
+    documents: Sequence[Document], keep_ticks: int, keep_hours: int
+) -> list[Document]:
     """Those of one stream that are left: all of a time, the last of each quarter of an hour before it, of each series before that."""
     newest = max(document["end"] for document in documents)
     series = [document["id"] for document in documents] + [None]
-    quarters = [(one["id"], (one["end"] - 1) // QUARTER_MS) for one in documents] + [None]
+    quarters = [(one["id"], (one["end"] - 1) // QUARTER_MS) for one in documents] + [
+        None
+    ]
     last = len(documents) - 1
 
     def first(keep: int, among: Sequence[int]) -> int:
         kept = (place for place in among if documents[place]["end"] > newest - keep)
         return next(kept, among[-1])
 
-    of_quarters = [place for place in range(last) if quarters[place] != quarters[place + 1]]
+    of_quarters = [
+        place for place in range(last) if quarters[place] != quarters[place + 1]
+    ]
     ticks_from = first(keep_ticks, range(last + 1))
     quarters_from = first(keep_hours, of_quarters)
     return [

@@ -19,7 +19,15 @@ from jsonschema import Draft202012Validator
 
 from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, TICK_MS, Document, seen
-from tests.dashboard.store.making import BEGIN_MS, at, at_ticks, iso, life, opened, stepped
+from tests.dashboard.store.making import (
+    BEGIN_MS,
+    at,
+    at_ticks,
+    iso,
+    life,
+    opened,
+    stepped,
+)
 from tests.dashboard.store.making import store as store_all
 from tests.dashboard.test_hub import on_a_loop
 from workers.dashboard import api
@@ -37,7 +45,9 @@ HOUR = 3_600_000
 STREAM = "histogram=products&key=s1"
 FILE = f"/api/history?{STREAM}&format=csv"
 SCHEMA = json.loads((ROOT / "docs" / "history.schema.json").read_text())
-SNAPSHOT = Draft202012Validator(json.loads((ROOT / "docs" / "snapshot.schema.json").read_text()))
+SNAPSHOT = Draft202012Validator(
+    json.loads((ROOT / "docs" / "snapshot.schema.json").read_text())
+)
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +69,19 @@ async def client(path: Path, memory: int = 0) -> AsyncIterator[tuple[Client, Sto
     hub = Hub()
     hub.publish([seen(document) for document in LIFE[len(LIFE) - memory :]])
     # A broker that is away.
-    store = Store(Connection("127.0.0.1:1"), {"orders.products": "products"}, path=path, keep_ms={})
+    store = Store(
+        Connection("127.0.0.1:1"),
+        {"orders.products": "products"},
+        path=path,
+        keep_ms={},
+    )
     known = [("products", 64), ("maximum", None)]
-    how: dict[str, Any] = {"name": "orders", "host": "127.0.0.1", "token": None, "store": store}
+    how: dict[str, Any] = {
+        "name": "orders",
+        "host": "127.0.0.1",
+        "token": None,
+        "store": store,
+    }
     app = application(hub, known, **how)
     store.start()
     try:
@@ -90,7 +110,9 @@ async def body(http: Client, path: str) -> Any:
 async def test_the_past_is_answered_as_the_schema_says(file: Path) -> None:
     async with client(file) as (http, _):
         items = "item=item 0&item=none"
-        found = await body(http, f"/api/history?{STREAM}&step=1h&{items}&from={BEGIN_MS}")
+        found = await body(
+            http, f"/api/history?{STREAM}&step=1h&{items}&from={BEGIN_MS}"
+        )
         validator("history").validate(found)
         hours = stepped(LIFE, BEGIN_MS, None, HOUR)
         assert [one["end"] for one in found["entries"]] == [one["end"] for one in hours]
@@ -113,7 +135,9 @@ async def test_the_past_is_answered_as_the_schema_says(file: Path) -> None:
 def change(newer: Document, older: Document | None) -> list[list[object]]:
     """Changes in plain Python: an item that was not shown has its whole count."""
     was = {} if older is None else dict(older["items"])
-    rows = [[label, count - was.get(label, 0), count] for label, count in newer["items"]]
+    rows = [
+        [label, count - was.get(label, 0), count] for label, count in newer["items"]
+    ]
     return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
@@ -130,33 +154,55 @@ WINDOWS = [
         LIFE[1_829]["sd"] + LIFE[1_469]["sd"],
         False,
     ),
-    (1_829, 1_469, f"since={LIFE[1_469]['end'] + 1}", LIFE[1_829]["sd"] + LIFE[1_469]["sd"], False),
+    (
+        1_829,
+        1_469,
+        f"since={LIFE[1_469]['end'] + 1}",
+        LIFE[1_829]["sd"] + LIFE[1_469]["sd"],
+        False,
+    ),
     (1_829, None, "since=2001-01-01", LIFE[1_829]["sd"], True),
 ]
 
 
 @on_a_loop
-async def test_a_window_is_the_difference_of_two_ticks_with_its_own_error(file: Path) -> None:
+async def test_a_window_is_the_difference_of_two_ticks_with_its_own_error(
+    file: Path,
+) -> None:
     for memory in (0, 100):
         async with client(file, memory) as (http, _):
             for place, before, asked, sd, exact in WINDOWS:
-                newer, older = LIFE[place], None if before is None else LIFE[before]
+                newer = LIFE[place]
+                older = None if before is None else LIFE[before]
                 which = f"tick={newer['tick']}&epoch={newer['epoch']}&id={newer['id']}"
                 found = await body(http, f"/api/snapshots?{STREAM}&{which}&{asked}")
                 [one] = found["snapshots"]
                 rows = change(newer, older)
-                assert [list(row) for row in zip(one["items"], one["counts"], strict=True)] == [
-                    [row[:2], row[2]] for row in rows
-                ], asked
-                assert (one["sd"], one["threshold"]) == (pytest.approx(sd, abs=1e-4), None)
-                about, was = one["change"], dict(older["items"]) if older else {}
+                assert [
+                    list(row) for row in zip(one["items"], one["counts"], strict=True)
+                ] == [[row[:2], row[2]] for row in rows], asked
+                assert (one["sd"], one["threshold"]) == (
+                    pytest.approx(sd, abs=1e-4),
+                    None,
+                )
+                about = one["change"]
+                was = dict(older["items"]) if older else {}
                 new = [row[0] for row in rows if older and row[0] not in was]
                 assert (about["exact"], about["new"]) == (exact, new)
-                begin = older["end"] if older else newer["end"] - newer["tick"] * TICK_MS
-                assert (about["from"], about["tick"]) == (begin, older["tick"] if older else 0)
+                begin = (
+                    older["end"] if older else newer["end"] - newer["tick"] * TICK_MS
+                )
+                assert (about["from"], about["tick"]) == (
+                    begin,
+                    older["tick"] if older else 0,
+                )
                 assert about["from_time"] == iso(begin) and "windows" not in one
-            assert len(LIFE[500]["items"]) > len(LIFE[494]["items"]), "one appeared within it"
-            cut = await body(http, f"/api/snapshots?{STREAM}&{which}&{asked}&top=2&item=item 1")
+            assert len(LIFE[500]["items"]) > len(LIFE[494]["items"]), (
+                "one appeared within it"
+            )
+            cut = await body(
+                http, f"/api/snapshots?{STREAM}&{which}&{asked}&top=2&item=item 1"
+            )
             assert [row[0] for row in cut["snapshots"][0]["items"]] == ["item 1"]
 
 
@@ -174,11 +220,21 @@ def test_a_window_has_the_change_of_the_count_of_all_items() -> None:
 
 def test_a_window_has_the_changes_of_sums_in_its_own_order() -> None:
     """Nothing is said of an item that is new in it; sums of another program are left out."""
-    own: Document = {"sum": {"from": 0, "to": 20, "step": 0.01, "sd": 80.0}, "sd": 10.0, "tick": 4}
+    own: Document = {
+        "sum": {"from": 0, "to": 20, "step": 0.01, "sd": 80.0},
+        "sd": 10.0,
+        "tick": 4,
+    }
     older = LIFE[494] | own | {"items": [["b", 800], ["a", 10]]}
     older |= {"sums": [[8_000.5, 10.0, 9.0, 11.0], [40.1, 4.0, 0.0, 20.0]]}
     newer = older | {"tick": 10, "items": [["b", 900], ["new", 700], ["a", 400]]}
-    newer |= {"sums": [[9_000.7, 10.0, 9.0, 11.0], [7.0, 1.0, 0.0, 2.0], [1_990.4, 5.0, 4.0, 6.0]]}
+    newer |= {
+        "sums": [
+            [9_000.7, 10.0, 9.0, 11.0],
+            [7.0, 1.0, 0.0, 2.0],
+            [1_990.4, 5.0, 4.0, 6.0],
+        ]
+    }
     newer["windows"] = [{"ms": 60_000, "ticks": 6, "sd": 12.0, "sum_sd": 100.0}]
     found = changes(newer, older, BEGIN_MS, items=["b", "a", "new"])
     assert [label for label, _ in found["items"]] == ["new", "a", "b"]
@@ -198,7 +254,9 @@ def test_errors_written_as_long_integers_are_answered() -> None:
 
 
 @on_a_loop
-async def test_a_window_over_a_gap_or_a_generation_says_from_when_it_is(tmp_path: Path) -> None:
+async def test_a_window_over_a_gap_or_a_generation_says_from_when_it_is(
+    tmp_path: Path,
+) -> None:
     """A missing tick is not zero; the beginning of a generation within an epoch is."""
     with opened(tmp_path / "history.duckdb") as (_, writer):
         store_all(writer, [*at_ticks((1, 2, 3, 6, 7)), *at_ticks((8, 9), id="b" * 32)])
@@ -238,9 +296,21 @@ REFUSED = [
     (f"snapshots?{STREAM}&epoch=1", 400, "only with tick"),
     (f"snapshots?{STREAM}&at=1&after=1", 400, "after: unknown"),
     (f"snapshots?{STREAM}&at=1&window=1h&since=1", 400, "window or since"),
-    (f"snapshots?{STREAM}&at={LIFE[9]['end']}&window=-1h", 400, "window: a whole number"),
-    (f"snapshots?{STREAM}&at={LIFE[9]['end']}&since={LIFE[9]['end']}", 400, "since: before"),
-    (f"snapshots?{STREAM}&at={LIFE[9]['end']}&since=2026-13-01", 400, "since: a whole number"),
+    (
+        f"snapshots?{STREAM}&at={LIFE[9]['end']}&window=-1h",
+        400,
+        "window: a whole number",
+    ),
+    (
+        f"snapshots?{STREAM}&at={LIFE[9]['end']}&since={LIFE[9]['end']}",
+        400,
+        "since: before",
+    ),
+    (
+        f"snapshots?{STREAM}&at={LIFE[9]['end']}&since=2026-13-01",
+        400,
+        "since: a whole number",
+    ),
     (f"snapshots?{STREAM}&window=1h", 404, "no such key"),
     ("snapshots?histogram=products&key=s2&at=1", 404, "no such key"),
     ("snapshots?histogram=nothing&key=s1&at=1", 404, "no such histogram"),
@@ -274,12 +344,17 @@ async def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(
         query = f"/api/snapshots?{STREAM}"
         for place in (0, 900, len(LIFE) - 120, len(LIFE) - 1):
             one = LIFE[place] | {"end_time": iso(LIFE[place]["end"])}
-            for which in (f"at={one['end']}", f"epoch={one['epoch']}&tick={one['tick']}"):
+            for which in (
+                f"at={one['end']}",
+                f"epoch={one['epoch']}&tick={one['tick']}",
+            ):
                 found = await body(http, f"{query}&{which}&id={one['id']}")
                 assert found == {"snapshots": [one], "more": False}
         found = await body(http, f"{query}&at={LIFE[-1]['end']}&top=2")
         cut = {"items": LIFE[-1]["items"][:2], "total_items": 6}
-        assert found["snapshots"] == [LIFE[-1] | cut | {"end_time": iso(LIFE[-1]["end"])}]
+        assert found["snapshots"] == [
+            LIFE[-1] | cut | {"end_time": iso(LIFE[-1]["end"])}
+        ]
         answer = await http.get(f"{query}&at={LIFE[-1]['end'] + 1}")
         assert answer.status == 404
         last = {name: LIFE[-1][name] for name in ("id", "epoch", "tick", "end")}
@@ -304,7 +379,9 @@ async def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) ->
                 counts = dict(one["items"])
                 for label in labels or counts:
                     count = counts.get(label)
-                    wanted.append((one["id"], one["tick"], one["end"], label, count, one["sd"]))
+                    wanted.append(
+                        (one["id"], one["tick"], one["end"], label, count, one["sd"])
+                    )
             answer = await http.get(f"/api/{asked}&format=csv")
             content = await answer.read()
             assert int(answer.headers["Content-Length"]) == len(content)
@@ -314,7 +391,13 @@ async def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) ->
                 count = int(row["count"]) if row["count"] else None
                 numbers = int(row["tick"]), int(row["end"])
                 assert row["end_time"] == iso(int(row["end"]))
-                assert (row["id"], *numbers, row["item"], count, float(row["sd"])) == expected
+                assert (
+                    row["id"],
+                    *numbers,
+                    row["item"],
+                    count,
+                    float(row["sd"]),
+                ) == expected
             assert {row["complete"] for row in rows} == {"true"}
             found = [one["windows"] for one in documents if "windows" in one]
             windows = {orjson.dumps({"windows": one}).decode() for one in found}
@@ -324,9 +407,14 @@ async def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) ->
             name = answer.headers["Content-Disposition"].partition("=")[2]
             assert name.startswith('"products_s1_') and name.endswith('.parquet"')
             rows_of = 'select id, tick, "end", item, count, sd from read_parquet(?)'
-            assert duckdb.execute(rows_of, [str(tmp_path / "x.parquet")]).fetchall() == wanted
+            assert (
+                duckdb.execute(rows_of, [str(tmp_path / "x.parquet")]).fetchall()
+                == wanted
+            )
         assert (await http.head(f"/api/history?{STREAM}&format=csv")).status == 200
-        assert [path.name for path in file.parent.iterdir() if "file-" in path.name] == []
+        assert [
+            path.name for path in file.parent.iterdir() if "file-" in path.name
+        ] == []
 
 
 @on_a_loop
@@ -382,7 +470,9 @@ async def test_few_files_are_made_at_a_time_and_questions_wait_in_a_line_that_en
             asyncio.run_coroutine_threadsafe(going_on.wait(), loop).result(PATIENCE_S)
             return b"{}"
 
-        waiting = [asyncio.create_task(store.ask(slow)) for _ in range(THREADS + WAITING)]
+        waiting = [
+            asyncio.create_task(store.ask(slow)) for _ in range(THREADS + WAITING)
+        ]
         await asyncio.sleep(0)
         answer = await http.get(f"/api/history?{STREAM}")
         assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
@@ -390,7 +480,10 @@ async def test_few_files_are_made_at_a_time_and_questions_wait_in_a_line_that_en
         assert (await http.get("/api/histograms")).status == 200
         going_on.set()
         assert await asyncio.gather(*waiting) == [b"{}"] * len(waiting)
-        async with store.make_file(lambda _: io.BytesIO()), store.make_file(lambda _: io.BytesIO()):
+        async with (
+            store.make_file(lambda _: io.BytesIO()),
+            store.make_file(lambda _: io.BytesIO()),
+        ):
             answer = await http.get(FILE)
             assert answer.status == 503
             assert f"{FILES} files" in (await answer.json())["error"]
@@ -411,7 +504,12 @@ async def test_a_question_that_takes_too_long_or_too_much_is_ended(
         monkeypatch.setattr("workers.dashboard.store.store.ANSWER_S", PATIENCE_S)
         with pytest.raises(QueryFailed, match="too much memory"):
             await store.ask(lambda cursor: cursor.execute(small).execute(large))
-        assert await store.ask(lambda cursor: len(cursor.execute("from streams").fetchall())) == 1
+        assert (
+            await store.ask(
+                lambda cursor: len(cursor.execute("from streams").fetchall())
+            )
+            == 1
+        )
 
 
 @pytest.mark.slow
@@ -430,7 +528,9 @@ async def test_a_stream_that_is_only_in_memory_is_not_unknown(
         unknown = f"/api/{name}?histogram=products&key=s9"
         assert "no such key: 's9' of products" in await refused(http, unknown, 404)
         monkeypatch.setattr(api, "READ_WAIT_S", PATIENCE_S)
-        answers = [asyncio.create_task(http.get(one)) for one in (asked, f"{asked}&format=csv")]
+        answers = [
+            asyncio.create_task(http.get(one)) for one in (asked, f"{asked}&format=csv")
+        ]
         await asyncio.sleep(0.5)
         assert not any(answer.done() for answer in answers)
         database = store._database
@@ -447,7 +547,9 @@ async def test_a_range_that_is_not_read_yet_is_not_empty(file: Path) -> None:
     async with client(file) as (http, store):
         later = f"{STREAM}&from={LIFE[-1]['end']}"
         addresses = [f"/api/{name}?{later}" for name in ("history", "epochs")]
-        addresses += [f"{one}&format={kind}" for one in addresses for kind in ("csv", "parquet")]
+        addresses += [
+            f"{one}&format={kind}" for one in addresses for kind in ("csv", "parquet")
+        ]
         store.reading = 0.5
         for address in addresses:
             assert "50 % of the topics so far" in await refused(http, address, 503)
@@ -467,10 +569,8 @@ async def test_a_window_that_begins_in_what_is_not_read_yet_is_not_made_longer(
         store_all(writer, series[:100])
     async with client(tmp_path / "part.duckdb", memory=3) as (http, store):
         begin = series[300]["end"]
-        window, tick = (
-            f"/api/snapshots?{STREAM}&since={begin}",
-            f"/api/snapshots?{STREAM}&at={begin}",
-        )
+        window = f"/api/snapshots?{STREAM}&since={begin}"
+        tick = f"/api/snapshots?{STREAM}&at={begin}"
         store.reading = 0.5
         for address in (window, tick):
             assert "50 % of the topics so far" in await refused(http, address, 503)

@@ -65,13 +65,19 @@ def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(
     topics.send(*at_ticks(range(1, 701), "s1", "s2", "s3"))
     with History(topics, tmp_path / "h") as history:
         history.read_all()
-        assert all(history.ticks(key) == list(range(1, 701)) for key in ("s1", "s2", "s3"))
+        assert all(
+            history.ticks(key) == list(range(1, 701)) for key in ("s1", "s2", "s3")
+        )
         assert history.shown() == [("tea", 5 * 2_100)]
-        ends, consumer = {}, history.follower._consumer
+        ends = {}
+        consumer = history.follower._consumer
         for part in range(3):
             place = TopicPartition(f"{topics.prefix}.products", part)
             ends[part] = consumer.get_watermark_offsets(place)[1]
-        stored = {part: position.next for (_, part), position in history.writer.positions().items()}
+        stored = {
+            part: position.next
+            for (_, part), position in history.writer.positions().items()
+        }
         assert stored == {part: end for part, end in ends.items() if end}
     topics.send(*at_ticks(range(701, 711)))
     with History(topics, tmp_path / "h") as history:
@@ -98,11 +104,14 @@ def test_what_was_not_committed_is_never_kept_and_pages_are_put_together(
     def send(commit: bool, *documents: dict[str, Any]) -> None:
         producer.begin_transaction()
         for document in documents:
-            producer.produce(name, orjson.dumps(document), b"s1", timestamp=document["end"])
+            producer.produce(
+                name, orjson.dumps(document), b"s1", timestamp=document["end"]
+            )
         producer.commit_transaction(60) if commit else producer.abort_transaction(60)
 
     pages = [
-        message(3, [(f"item {page}", page)], page=page, pages=3, **at(3)) for page in (1, 2, 3)
+        message(3, [(f"item {page}", page)], page=page, pages=3, **at(3))
+        for page in (1, 2, 3)
     ]
     send(True, message(1, **at(1)))
     send(False, message(2, [("aborted", 9)], **at(2)))
@@ -113,10 +122,17 @@ def test_what_was_not_committed_is_never_kept_and_pages_are_put_together(
     send(True, *pages[1:])
     topics.producer.produce(name, b"no snapshot", b"s1")
     topics.producer.produce(name, None, b"s1")
-    topics.send(message(4, GONE, query="max", value=3, sd=None, threshold=None, **at(4)))
+    topics.send(
+        message(4, GONE, query="max", value=3, sd=None, threshold=None, **at(4))
+    )
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == [1, 2, 3, 4]
-        assert history.shown() == [("item 1", 1), ("item 2", 2), ("item 3", 3), ("tea", 10)]
+        assert history.shown() == [
+            ("item 1", 1),
+            ("item 2", 2),
+            ("item 3", 3),
+            ("tea", 10),
+        ]
 
 
 @pytest.mark.parametrize("where", ["positions", "heads", "second piece"])
@@ -138,7 +154,10 @@ def test_a_crash_anywhere_loses_nothing_and_keeps_nothing_twice(
 
     with monkeypatch.context() as patch:
         patch.setattr(Writer, original.__name__, failing)
-        with pytest.raises(duckdb.IOException), History(topics, tmp_path / "h") as history:
+        with (
+            pytest.raises(duckdb.IOException),
+            History(topics, tmp_path / "h") as history,
+        ):
             history.read_all()
     with History(topics, tmp_path / "h") as history:
         history.read_all()
@@ -158,12 +177,16 @@ def test_what_the_topic_no_longer_had_is_a_gap(
     topics.remove("products", leaving=20)
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == [*range(91, 101), *range(181, 201)]
-        assert history.gaps() == [(None, at(91)["end"]), (at(100)["start"], at(181)["end"])]
+        assert history.gaps() == [
+            (None, at(91)["end"]),
+            (at(100)["start"], at(181)["end"]),
+        ]
     assert "were removed before they were read" in caplog.text
 
 
 def made_anew(topics: Topics, tmp_path: Path) -> None:
-    name, admin = f"{topics.prefix}.products", admin_of(topics.connection)
+    name = f"{topics.prefix}.products"
+    admin = admin_of(topics.connection)
     topics.send(*at_ticks(range(1, 11)))
     with History(topics, tmp_path / "h") as history:
         history.read_all()
@@ -213,7 +236,9 @@ def test_parts_that_lag_are_put_together_also_after_a_restart(
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks("s1") == list(range(1, 8))
         assert history.ticks("s2") == list(range(1, 9))
-        assert history.shown() == [(f"item {i}", sum(range(8)) + sum(range(9))) for i in (1, 2)]
+        assert history.shown() == [
+            (f"item {i}", sum(range(8)) + sum(range(9))) for i in (1, 2)
+        ]
 
 
 def test_pages_that_never_come_hold_nothing_back(

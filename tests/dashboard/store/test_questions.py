@@ -22,7 +22,13 @@ from tests.dashboard.store.making import (
 )
 from workers.dashboard.snapshots import Pages, Stream, select_items
 from workers.dashboard.store import queries
-from workers.dashboard.store.queries import EpochsQuery, HistoryQuery, NotStored, Range, TickQuery
+from workers.dashboard.store.queries import (
+    EpochsQuery,
+    HistoryQuery,
+    NotStored,
+    Range,
+    TickQuery,
+)
 from workers.dashboard.store.writing import Writer, compact, thin
 
 pytestmark = pytest.mark.slow
@@ -38,7 +44,10 @@ Kept = tuple[duckdb.DuckDBPyConnection, Writer]
 def kept(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Kept]:
-    with opened(tmp_path_factory.mktemp("history") / "history.duckdb") as (database, writer):
+    with opened(tmp_path_factory.mktemp("history") / "history.duckdb") as (
+        database,
+        writer,
+    ):
         other = making.life("s2", seed=2)
         both = [document for pair in zip(LIFE, other, strict=True) for document in pair]
         half = len(both) // 2
@@ -54,14 +63,17 @@ def kept(
 def ask(
     database: duckdb.DuckDBPyConnection, reading: float | None = None, **question: Any
 ) -> dict[str, Any]:
-    since, until = question.pop("since", None), question.pop("until", None)
+    since = question.pop("since", None)
+    until = question.pop("until", None)
     usual = {"stream": ONE, "range": Range(since, until), "limit": 10_000}
     asked = HistoryQuery(**{**usual, **question})
     found: dict[str, Any] = orjson.loads(queries.history(database, asked, reading))
     return found
 
 
-def ends_of_epochs(database: duckdb.DuckDBPyConnection, **question: Any) -> dict[str, Any]:
+def ends_of_epochs(
+    database: duckdb.DuckDBPyConnection, **question: Any
+) -> dict[str, Any]:
     asked = EpochsQuery(stream=ONE, **{"range": Range(), **question})
     found: dict[str, Any] = orjson.loads(queries.epochs(database, asked, None))
     return found
@@ -71,7 +83,9 @@ def one_tick(database: duckdb.DuckDBPyConnection, **question: Any) -> Any:
     return queries.one_tick(database, TickQuery(**{"stream": ONE, **question}))
 
 
-def entries(documents: list[dict[str, Any]], labels: tuple[str, ...] = LABELS) -> list[object]:
+def entries(
+    documents: list[dict[str, Any]], labels: tuple[str, ...] = LABELS
+) -> list[object]:
     return [entry(document, labels) for document in documents]
 
 
@@ -85,7 +99,9 @@ def entry(document: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
     return fields | {name: document[name] for name in ("windows",) if name in document}
 
 
-@pytest.mark.parametrize("step", [None, 10_000, 70_000, QUARTER_MS, HOUR, 4 * HOUR, HOUR - 1])
+@pytest.mark.parametrize(
+    "step", [None, 10_000, 70_000, QUARTER_MS, HOUR, 4 * HOUR, HOUR - 1]
+)
 @pytest.mark.parametrize(
     "bounds",
     [
@@ -103,9 +119,14 @@ def test_an_answer_has_the_last_tick_of_each_step(
     assert found["items"] == list(LABELS)
     assert (found["complete"], found["more"]) == (True, False)
     assert (found["next"], found["reading"]) == (None, None)
-    assert {one["id"][0] for one in found["series"]} == {one["id"][0] for one in found["entries"]}
+    assert {one["id"][0] for one in found["series"]} == {
+        one["id"][0] for one in found["entries"]
+    }
     for one in found["series"]:
-        assert (one["mechanism"], one["guarantee"]) == ("unk_base", LIFE[0]["guarantee"])
+        assert (one["mechanism"], one["guarantee"]) == (
+            "unk_base",
+            LIFE[0]["guarantee"],
+        )
 
 
 def test_without_items_an_entry_has_no_counts(kept: Kept) -> None:
@@ -119,7 +140,9 @@ def test_an_answer_goes_on_where_it_was_cut(kept: Kept, step: int | None) -> Non
     found: list[object] = []
     since: int | None = BEGIN_MS
     while since is not None:
-        part = ask(kept[0], step=step, items=LABELS, since=since, limit=3 if step else 500)
+        part = ask(
+            kept[0], step=step, items=LABELS, since=since, limit=3 if step else 500
+        )
         found += part["entries"]
         assert part["more"] == (part["next"] is not None)
         since = part["next"]
@@ -139,9 +162,13 @@ def test_the_end_of_every_series_is_told_and_which_is_not_final(kept: Kept) -> N
         assert snapshot == document | more
     cut = ends_of_epochs(kept[0], top=2, limit=3)
     assert cut["more"]
-    assert [one["items"] for one in cut["epochs"]] == [one["items"][:2] for one in ends[1:]]
+    assert [one["items"] for one in cut["epochs"]] == [
+        one["items"][:2] for one in ends[1:]
+    ]
     assert all(one["total_items"] == 6 for one in cut["epochs"])
-    picked = ends_of_epochs(kept[0], range=Range(until=LIFE[999]["end"]), items=["item 3"])
+    picked = ends_of_epochs(
+        kept[0], range=Range(until=LIFE[999]["end"]), items=["item 3"]
+    )
     only = [[item for item in one["items"] if item[0] == "item 3"] for one in ends[:2]]
     assert [one["items"] for one in picked["epochs"]] == only
 
@@ -184,7 +211,12 @@ def test_a_tick_that_is_not_there_is_never_replaced(kept: Kept) -> None:
 
 @pytest.mark.parametrize(
     "keep",
-    [(HOUR // 2, 2 * HOUR), (HOUR // 2, 40 * HOUR), (60_000, 60_000), (40 * HOUR, 40 * HOUR)],
+    [
+        (HOUR // 2, 2 * HOUR),
+        (HOUR // 2, 40 * HOUR),
+        (60_000, 60_000),
+        (40 * HOUR, 40 * HOUR),
+    ],
 )
 @pytest.mark.parametrize("settled", [False, True])
 def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
@@ -203,7 +235,11 @@ def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
         assert found["kept"]["last"] == LIFE[-1]["end"]
         whole_from = found["kept"]["ticks"]
         since, of_left = (
-            [one for one in documents if one["end"] >= whole_from and one["id"][0] == "d"]
+            [
+                one
+                for one in documents
+                if one["end"] >= whole_from and one["id"][0] == "d"
+            ]
             for documents in (LIFE, left)
         )
         assert since == of_left
@@ -230,12 +266,26 @@ def test_a_stream_that_stands_still_keeps_its_newest_tick(tmp_path: Path) -> Non
 
 NUMBERS = [("[0,10)", 5), ("<0", -3), (">=10", 0)]
 MEDIAN = {"q": 0.5, "bucket": "[0,10)", "value": 4.5, "low": None, "high": 5.0}
-LARGE, SMALL = 2**53 - 1, -(2**53) + 1
-TEXTS = [("\0", LARGE), ("'; drop table labels; --", LARGE), ("", 3), ("é\U0001f600", SMALL)]
+LARGE = 2**53 - 1
+SMALL = -(2**53) + 1
+TEXTS = [
+    ("\0", LARGE),
+    ("'; drop table labels; --", LARGE),
+    ("", 3),
+    ("é\U0001f600", SMALL),
+]
 ODD: list[dict[str, Any]] = [
     answer(1, query="quantile:0.5", value=7, since=1, error=3.5),
-    answer(1, mechanism="two_level_k", answers=[{"query": "max", "value": 3}], since=0, error=1),
-    answer(1, mechanism="pay_what_you_get", query="top", labels=["a", "b"], complete=True),
+    answer(
+        1,
+        mechanism="two_level_k",
+        answers=[{"query": "max", "value": 3}],
+        since=0,
+        error=1,
+    ),
+    answer(
+        1, mechanism="pay_what_you_get", query="top", labels=["a", "b"], complete=True
+    ),
     message(1, []),
     message(1, NUMBERS, edges=[0.0, 10.0], mechanism="known_base", quantiles=[MEDIAN]),
     message(1, TEXTS),
@@ -270,9 +320,19 @@ def test_snapshots_of_every_kind_are_kept_as_they_are(
         last = ask(database, items=("[0,10)",))
         [entry] = [one for one in last["entries"] if one["id"] == document["id"]]
         assert ("counts" in entry) == ("items" in document)
-        of_answers = {"query", "value", "since", "error", "answers", "labels", "complete"}
+        of_answers = {
+            "query",
+            "value",
+            "since",
+            "error",
+            "answers",
+            "labels",
+            "complete",
+        }
         rest = (of_answers | {"quantiles"}) & document.keys()
-        assert {name: entry[name] for name in rest} == {name: document[name] for name in rest}
+        assert {name: entry[name] for name in rest} == {
+            name: document[name] for name in rest
+        }
         [series] = [one for one in last["series"] if one["id"] == document["id"]]
         assert series.get("edges") == document.get("edges")
 
@@ -287,7 +347,9 @@ def test_sums_are_those_of_the_items_that_an_answer_holds(tmp_path: Path) -> Non
         for asked, kept in questions:
             found, _ = one_tick(database, at=document["end"], **asked)
             for name in ("items", "sums"):
-                assert [*map(list, found[name])] == [list(document[name][place]) for place in kept]
+                assert [*map(list, found[name])] == [
+                    list(document[name][place]) for place in kept
+                ]
         [entry] = ask(database, items=("c", "b"))["entries"]
         assert entry["sums"] == [None, document["sums"][1]]
         assert "sums" not in ask(database)["entries"][0]
@@ -311,9 +373,13 @@ def test_an_answer_says_when_the_beginning_was_gone(tmp_path: Path) -> None:
         writer.note_gap("products", 0)
         store(writer, at_ticks(range(20, 25)))
 
-        def complete(since: int | None, until: int | None, reading: float | None = None) -> bool:
+        def complete(
+            since: int | None, until: int | None, reading: float | None = None
+        ) -> bool:
             bounds = [tick and at(tick)["end"] for tick in (since, until)]
-            return bool(ask(database, reading, since=bounds[0], until=bounds[1])["complete"])
+            return bool(
+                ask(database, reading, since=bounds[0], until=bounds[1])["complete"]
+            )
 
         assert not complete(None, None)
         assert not complete(None, 8)
@@ -324,11 +390,15 @@ def test_an_answer_says_when_the_beginning_was_gone(tmp_path: Path) -> None:
         assert not complete(9, 20)
         assert not complete(19, None)
         assert complete(20, None)
-        assert complete(20, 24, reading=0.4)  # in a stream ticks ascend: these will not come later
+        assert complete(
+            20, 24, reading=0.4
+        )  # in a stream ticks ascend: these will not come later
         assert not complete(20, None, reading=0.4)
 
 
-def test_when_a_series_began_is_said_only_where_its_first_tick_is_kept(tmp_path: Path) -> None:
+def test_when_a_series_began_is_said_only_where_its_first_tick_is_kept(
+    tmp_path: Path,
+) -> None:
     """A generation that begins within an epoch counts from there, not from the grid's beginning."""
     with opened(tmp_path / "history.duckdb") as (database, writer):
 

@@ -25,11 +25,15 @@ PARTITIONS = 2
 
 class Page:
     def __init__(self, process: subprocess.Popen[str], url: str, log: Path) -> None:
-        self.process, self._url, self._log = process, url, log
+        self.process = process
+        self._url = url
+        self._log = log
 
     def get(self, path: str, **query: object) -> tuple[int, Any]:
         try:
-            with urlopen(f"{self._url}api/{path}?{urlencode(query)}", timeout=PATIENCE_S) as answer:
+            with urlopen(
+                f"{self._url}api/{path}?{urlencode(query)}", timeout=PATIENCE_S
+            ) as answer:
                 return answer.status, json.load(answer)
         except HTTPError as error:
             return error.code, json.load(error)
@@ -103,10 +107,16 @@ def test_a_full_disk_costs_the_history_and_not_the_dashboard(
     topics.send(message(1, **at(1)))
     with dashboard(topics, tmp_path) as page:
         until(lambda: page.ticks() == [1], "the first is kept", PATIENCE_S)
-        resource.prlimit(page.process.pid, resource.RLIMIT_FSIZE, (4_096, resource.RLIM_INFINITY))
+        resource.prlimit(
+            page.process.pid, resource.RLIMIT_FSIZE, (4_096, resource.RLIM_INFINITY)
+        )
         topics.send(message(2, [(f"item {i}", i) for i in range(20_000)], **at(2)))
         why = "its file cannot be used: File too large"
-        until(lambda: page.state() == {"state": "off", "why": why}, "it is off", PATIENCE_S)
+        until(
+            lambda: page.state() == {"state": "off", "why": why},
+            "it is off",
+            PATIENCE_S,
+        )
         status, said = page.get("history", histogram="products", key="s1")
         assert (status, said) == (503, {"error": f"there is no history: {why}"})
 
@@ -121,13 +131,18 @@ def test_a_full_disk_costs_the_history_and_not_the_dashboard(
         anything = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
         resource.prlimit(page.process.pid, resource.RLIMIT_FSIZE, anything)
         until(lambda: page.ticks() == [1, 2], "it has mended itself", PATIENCE_S)
-        assert page.log.count("history: off: its file cannot be used: File too large") == 1
+        assert (
+            page.log.count("history: off: its file cannot be used: File too large") == 1
+        )
         assert "Traceback" not in page.log
 
 
-def test_a_file_that_cannot_be_used_is_said_and_tried_again(topics: Topics, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_used_is_said_and_tried_again(
+    topics: Topics, tmp_path: Path
+) -> None:
     topics.send(message(1, **at(1)))
-    directory, path = tmp_path / "kept", tmp_path / "kept" / "history.duckdb"
+    directory = tmp_path / "kept"
+    path = tmp_path / "kept" / "history.duckdb"
     with dashboard(topics, tmp_path, 'store = "kept/history.duckdb"') as page:
 
         def off(why: str) -> None:
@@ -136,7 +151,11 @@ def test_a_file_that_cannot_be_used_is_said_and_tried_again(topics: Topics, tmp_
 
         off("its file cannot be used: No such file or directory")
         one = {"histogram": "products", "key": "s1"}
-        until(lambda: page.get("snapshots", **one)[1]["snapshots"], "the page shows", PATIENCE_S)
+        until(
+            lambda: page.get("snapshots", **one)[1]["snapshots"],
+            "the page shows",
+            PATIENCE_S,
+        )
         (tmp_path / "new").mkdir()
         (tmp_path / "new" / path.name).write_text("something else " * 1_000)
         (tmp_path / "new").rename(directory)
@@ -146,7 +165,11 @@ def test_a_file_that_cannot_be_used_is_said_and_tried_again(topics: Topics, tmp_
             held.execute("checkpoint")
             (tmp_path / "held").replace(path)  # its lock goes with it
             off("its file is in use by another process")
-        until(lambda: "another version" in str(page.state()), "another version", PATIENCE_S)
+        until(
+            lambda: "another version" in str(page.state()),
+            "another version",
+            PATIENCE_S,
+        )
         path.rename(tmp_path / "moved away")
         until(lambda: page.ticks() == [1], "the file is used", PATIENCE_S)
         assert page.log.count("the dashboard continues without it and retries") == 4

@@ -49,7 +49,9 @@ class Generator(corpus.Draw):
         return f"N{len(self._named)}"
 
     def _named_type(self, name: str) -> Any:
-        return next((each for each in self._named if each["name"] == name), {"type": name})
+        return next(
+            (each for each in self._named if each["name"] == name), {"type": name}
+        )
 
     def _record(self, depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {"type": "record", "name": self._name(), "fields": []}
@@ -71,7 +73,9 @@ class Generator(corpus.Draw):
         if draw < 0.8:
             colors = ["red", "green", "blue", "BLACK_1"]
             symbols = self.random.sample(colors, self.random.randint(1, 4))
-            self._named.append({"type": "enum", "name": self._name(), "symbols": symbols})
+            self._named.append(
+                {"type": "enum", "name": self._name(), "symbols": symbols}
+            )
             return self._named[-1]
         if draw < 0.83:
             size = self.random.randint(0, 5)
@@ -84,7 +88,9 @@ class Generator(corpus.Draw):
             branches.append(self._record(depth))
         if self.random.random() < 0.15:
             branches.append(self._named[0]["name"])
-        return [*branches, "null"] if self.random.random() < 0.3 else ["null", *branches]
+        return (
+            [*branches, "null"] if self.random.random() < 0.3 else ["null", *branches]
+        )
 
     def value(self, schema: Any, depth: int = 0) -> Any:
         """Return a value of a type; unions as (name, value) where it is needed."""
@@ -95,12 +101,19 @@ class Generator(corpus.Draw):
                 branch = "null"
             if isinstance(branch, str) and branch not in FLAT:
                 return branch, self.value(self._named_type(branch), depth + 1)
-            if isinstance(branch, dict) and branch["type"] in ("record", "enum", "fixed"):
+            if isinstance(branch, dict) and branch["type"] in (
+                "record",
+                "enum",
+                "fixed",
+            ):
                 return branch["name"], self.value(branch, depth + 1)
             return self.value(branch, depth + 1)
         kind = schema if isinstance(schema, str) else schema["type"]
         if kind == "record":
-            return {each["name"]: self.value(each["type"], depth + 1) for each in schema["fields"]}
+            return {
+                each["name"]: self.value(each["type"], depth + 1)
+                for each in schema["fields"]
+            }
         if kind == "array":
             number = draw.choice((0, 1, 2, 2, 3, 5))
             return [self.value(schema["items"], depth + 1) for _ in range(number)]
@@ -132,7 +145,12 @@ class Generator(corpus.Draw):
         return self.tree_of(paths)
 
     def _paths(
-        self, schema: Any, steps: tuple[str, ...], at: int | None, paths: Paths, depth: int
+        self,
+        schema: Any,
+        steps: tuple[str, ...],
+        at: int | None,
+        paths: Paths,
+        depth: int,
     ) -> None:
         """Add the paths to values, and whether they have to be opened there."""
         if isinstance(schema, str):
@@ -159,7 +177,9 @@ class Generator(corpus.Draw):
     def evolved(self, schema: Any) -> Any:
         draw = self.random
         if isinstance(schema, list):
-            return [each if isinstance(each, str) else self.evolved(each) for each in schema]
+            return [
+                each if isinstance(each, str) else self.evolved(each) for each in schema
+            ]
         if isinstance(schema, str):
             promoted = {
                 "int": ("long", "double", ["null", "int"]),
@@ -173,13 +193,18 @@ class Generator(corpus.Draw):
             if name in made:
                 made[name] = self.evolved(made[name])
         if made["type"] == "enum" and draw.random() < 0.3:
-            made["symbols"] = draw.choice((made["symbols"] + ["more"], made["symbols"][:1]))
+            made["symbols"] = draw.choice(
+                (made["symbols"] + ["more"], made["symbols"][:1])
+            )
         if made["type"] == "record":
             kept = (each for each in made["fields"] if draw.random() < 0.9)
             fields = [{**each, "type": self.evolved(each["type"])} for each in kept]
             for each in fields:
                 if draw.random() < 0.15:
-                    each["aliases"], each["name"] = [each["name"]], "new_" + each["name"]
+                    each["aliases"], each["name"] = (
+                        [each["name"]],
+                        "new_" + each["name"],
+                    )
             for added in ADDED:
                 if draw.random() < 0.1:
                     fields.append(dict(added))
@@ -208,7 +233,8 @@ def difference(
 def _case(seed: int, good: int, *, evolving: bool) -> Case | int:
     generator = Generator(seed)
     schema = generator.schema()
-    reader, wanted = None, schema
+    reader = None
+    wanted = schema
     if evolving:
         wanted = generator.evolved(schema)
         try:

@@ -31,28 +31,45 @@ class Draw:
     def tree_of(self, paths: Paths) -> Node:
         """Return a tree of some paths; now and then one that the schema does not have."""
         draw = self.random
-        taken = draw.sample(list(paths), min(len(paths), draw.randint(1, 5))) or [(("a",), None)]
+        taken = draw.sample(list(paths), min(len(paths), draw.randint(1, 5))) or [
+            (("a",), None)
+        ]
         # What is opened and looked into as well is the general reader's.
-        opened = [steps for steps, at in taken if paths.get((steps, at)) and draw.random() < 0.9]
+        opened = [
+            steps
+            for steps, at in taken
+            if paths.get((steps, at)) and draw.random() < 0.9
+        ]
         for steps in opened:
-            taken = [p for p in taken if p[0][: len(steps)] != steps or p == (steps, None)]
+            taken = [
+                p for p in taken if p[0][: len(steps)] != steps or p == (steps, None)
+            ]
         if draw.random() < 0.1:
             taken.append((("a", "nowhere"), None))
         wanted = {path: slot for slot, path in enumerate(dict.fromkeys(taken))}
-        found, lists = [], dict[tuple[str, ...], int]()
+        found = []
+        lists = dict[tuple[str, ...], int]()
         for (steps, at), slot in wanted.items():
             many = (draw.random() < 0.03) != paths.get((steps, at), draw.random() < 0.5)
-            listed = -1 if at is None else lists.setdefault(steps[:at], len(wanted) + slot)
+            listed = (
+                -1 if at is None else lists.setdefault(steps[:at], len(wanted) + slot)
+            )
             found.append(Wanted(steps, at, slot, at is None and many, listed))
         return build(found)
 
     def broken(self, payload: bytes) -> bytes:
         """Return a record with a few bytes changed, lost or doubled."""
-        draw, made = self.random, bytearray(payload)
+        draw = self.random
+        made = bytearray(payload)
         for _ in range(draw.choice((1, 1, 1, 2, 3))):
-            at, what = draw.randrange(len(made) + 1), draw.random()
+            at = draw.randrange(len(made) + 1)
+            what = draw.random()
             if what < 0.5 and at < len(made):
-                made[at] = draw.choice(self.BYTES) if draw.random() < 0.6 else draw.randrange(256)
+                made[at] = (
+                    draw.choice(self.BYTES)
+                    if draw.random() < 0.6
+                    else draw.randrange(256)
+                )
             elif what < 0.65:
                 del made[at : at + draw.randint(1, 4)]
             elif what < 0.8:
@@ -66,7 +83,11 @@ class Draw:
 
 
 def difference(
-    fmt: SchemaFormat[Any], number: int, tree: Node, payloads: Sequence[bytes], way: Any = None
+    fmt: SchemaFormat[Any],
+    number: int,
+    tree: Node,
+    payloads: Sequence[bytes],
+    way: Any = None,
 ) -> Outcome:
     """Compare scanner and general reader; `way` replaces the compiled scanner."""
     lengths = np.array([len(payload) for payload in payloads], dtype=np.int64)
@@ -93,7 +114,8 @@ def difference(
             continue
         scanned += 1
         # upb returns the entries of maps in an order of its own.
-        said, right = unordered(content(rows, data)), unordered(expected(found, tree))
+        said = unordered(content(rows, data))
+        right = unordered(expected(found, tree))
         if said != right:
             return f"{tree} {payload!r}: {said}, not {right}", 0, 0
     return None, readable, scanned
@@ -121,7 +143,8 @@ def run(
             said, more, read = difference(fmt, number, tree, payloads, way)
             if said is not None:
                 return f"seed {seed}: {case.shown}: {said}", readable, scanned
-            readable, scanned = readable + more, scanned + read
+            readable = readable + more
+            scanned = scanned + read
             records -= len(payloads)
         seed += 1
     return None, readable, scanned

@@ -16,15 +16,40 @@ from workers.events.schemas import Schema
 from workers.events.tree import Node
 
 Field = descriptor_pb2.FieldDescriptorProto
-FLAT = [number for number in range(1, 19) if number not in (Field.TYPE_GROUP, Field.TYPE_MESSAGE)]
+FLAT = [
+    number
+    for number in range(1, 19)
+    if number not in (Field.TYPE_GROUP, Field.TYPE_MESSAGE)
+]
 TEXTS = ("", "a", "\u00e4\u20ac", "\U0001f600", "x" * 70, "shop")
 _BITS_32 = [getattr(Field, f"TYPE_{name}INT32") for name in ("", "U", "S")]
 _BITS_32 += [Field.TYPE_FIXED32, Field.TYPE_SFIXED32]
-_UNSIGNED = (Field.TYPE_UINT32, Field.TYPE_UINT64, Field.TYPE_FIXED32, Field.TYPE_FIXED64)
+_UNSIGNED = (
+    Field.TYPE_UINT32,
+    Field.TYPE_UINT64,
+    Field.TYPE_FIXED32,
+    Field.TYPE_FIXED64,
+)
 
 
 class Generator(corpus.Draw):
-    BYTES = (0, 1, 2, 3, 0x08, 0x0A, 0x12, 0x1A, 0x7F, 0x80, 0x81, 0xFF, 0xC2, 0xED, 0x0B)
+    BYTES = (
+        0,
+        1,
+        2,
+        3,
+        0x08,
+        0x0A,
+        0x12,
+        0x1A,
+        0x7F,
+        0x80,
+        0x81,
+        0xFF,
+        0xC2,
+        0xED,
+        0x0B,
+    )
 
     def schema(self) -> Schema:
         """Return a file whose first message is of a few fields, as Python producers register it."""
@@ -46,7 +71,9 @@ class Generator(corpus.Draw):
         if draw.random() < 0.4:
             message.oneof_decl.add(name="which")
         for name in draw.sample(NAMES, draw.randint(1, 6)):
-            field = message.field.add(name=name, number=numbers.pop(), label=Field.LABEL_OPTIONAL)
+            field = message.field.add(
+                name=name, number=numbers.pop(), label=Field.LABEL_OPTIONAL
+            )
             self._typed(field, file)
             what = draw.random()
             if what < 0.3:
@@ -56,22 +83,35 @@ class Generator(corpus.Draw):
                     field.options.packed = draw.random() < 0.5
             elif what < 0.45:
                 entry_name = f"{name.capitalize()}Entry"
-                entry = message.nested_type.add(name=entry_name, options={"map_entry": True})
-                key = draw.choice([Field.TYPE_STRING] * 4 + [Field.TYPE_INT32, Field.TYPE_BOOL])
-                entry.field.add(name="key", number=1, label=Field.LABEL_OPTIONAL, type=key)
-                value = entry.field.add(name="value", number=2, label=Field.LABEL_OPTIONAL)
+                entry = message.nested_type.add(
+                    name=entry_name, options={"map_entry": True}
+                )
+                key = draw.choice(
+                    [Field.TYPE_STRING] * 4 + [Field.TYPE_INT32, Field.TYPE_BOOL]
+                )
+                entry.field.add(
+                    name="key", number=1, label=Field.LABEL_OPTIONAL, type=key
+                )
+                value = entry.field.add(
+                    name="value", number=2, label=Field.LABEL_OPTIONAL
+                )
                 value.type = field.type
                 if field.type_name:
                     value.type_name = field.type_name
-                field.label, field.type = Field.LABEL_REPEATED, Field.TYPE_MESSAGE
+                field.label = Field.LABEL_REPEATED
+                field.type = Field.TYPE_MESSAGE
                 field.type_name = f".{message.name}.{entry.name}"
             elif what < 0.65 and message.oneof_decl:
                 field.oneof_index = 0
-        if message.oneof_decl and not any(field.HasField("oneof_index") for field in message.field):
+        if message.oneof_decl and not any(
+            field.HasField("oneof_index") for field in message.field
+        ):
             del message.oneof_decl[:]
         if file.syntax == "proto3":
             for field in message.field:
-                single = field.label == Field.LABEL_OPTIONAL and not field.HasField("oneof_index")
+                single = field.label == Field.LABEL_OPTIONAL and not field.HasField(
+                    "oneof_index"
+                )
                 if single and draw.random() < 0.3:
                     field.proto3_optional = True
                     field.oneof_index = len(message.oneof_decl)
@@ -79,7 +119,13 @@ class Generator(corpus.Draw):
 
     def _typed(self, field: Any, file: Any) -> None:
         field.type = self.random.choice(
-            [*FLAT, Field.TYPE_STRING, Field.TYPE_STRING, Field.TYPE_MESSAGE, Field.TYPE_MESSAGE]
+            [
+                *FLAT,
+                Field.TYPE_STRING,
+                Field.TYPE_STRING,
+                Field.TYPE_MESSAGE,
+                Field.TYPE_MESSAGE,
+            ]
         )
         if field.type == Field.TYPE_MESSAGE:
             field.type_name = f".{self.random.choice(file.message_type).name}"
@@ -91,8 +137,13 @@ class Generator(corpus.Draw):
         for field in message.DESCRIPTOR.fields:
             if draw.random() < 0.3 or (depth > 3 and field.message_type is not None):
                 continue
-            if field.message_type is not None and field.message_type.GetOptions().map_entry:
-                key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+            if (
+                field.message_type is not None
+                and field.message_type.GetOptions().map_entry
+            ):
+                key, value = (
+                    field.message_type.fields_by_name[name] for name in ("key", "value")
+                )
                 for _ in range(draw.choice((1, 2, 3))):
                     texts = key.type == Field.TYPE_STRING
                     name = draw.choice((*TEXTS, *NAMES) if texts else (0, 1))
@@ -115,7 +166,8 @@ class Generator(corpus.Draw):
         return message
 
     def value(self, field: Any) -> Any:
-        kind, draw = field.type, self.random
+        kind = field.type
+        draw = self.random
         if kind == Field.TYPE_STRING:
             return draw.choice(TEXTS)
         if kind == Field.TYPE_BYTES:
@@ -126,7 +178,8 @@ class Generator(corpus.Draw):
             return draw.choice(field.enum_type.values).number
         if kind in (Field.TYPE_DOUBLE, Field.TYPE_FLOAT):
             return draw.choice((0.0, -0.0, 1.5, float("inf"), float("nan"), 1e-44, 0.1))
-        unsigned, bits = kind in _UNSIGNED, 32 if kind in _BITS_32 else 64
+        unsigned = kind in _UNSIGNED
+        bits = 32 if kind in _BITS_32 else 64
         most = 2 ** (bits if unsigned else bits - 1) - 1
         negative = (0, 1) if unsigned else (-most - 1, -1)
         return draw.choice((0, 1, 5, 127, 128, most, *negative))
@@ -137,12 +190,17 @@ class Generator(corpus.Draw):
         self._paths(message, (), None, paths)
         return self.tree_of(paths)
 
-    def _paths(self, message: Any, steps: tuple[str, ...], at: int | None, paths: Paths) -> None:
+    def _paths(
+        self, message: Any, steps: tuple[str, ...], at: int | None, paths: Paths
+    ) -> None:
         if len(steps) > 3:
             return
         for field in message.fields:
             path = (*steps, field.name)
-            if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            if (
+                field.message_type is not None
+                and field.message_type.GetOptions().map_entry
+            ):
                 paths[path, at] = at is None
                 paths[(*path, "shop"), at] = False
             elif field.is_repeated and at is None:
@@ -163,7 +221,8 @@ def _case(seed: int, good: int) -> Case | int:
     generator = Generator(seed)
     schema = generator.schema()
     descriptor = ProtobufSchema(schema).message([0])
-    kind, tree = message_factory.GetMessageClass(descriptor), generator.tree(descriptor)
+    kind = message_factory.GetMessageClass(descriptor)
+    tree = generator.tree(descriptor)
     fmt = ProtobufFormat(tree)
     try:
         number = fmt.add(schema)

@@ -25,13 +25,19 @@ pytestmark = pytest.mark.slow
 
 SHOP = tree_of("shop")
 LINES = build(
-    [Wanted(("lines", "sku"), 1, 0, list_slot=2), Wanted(("lines", "qty"), 1, 1, list_slot=2)]
+    [
+        Wanted(("lines", "sku"), 1, 0, list_slot=2),
+        Wanted(("lines", "qty"), 1, 1, list_slot=2),
+    ]
 )
 
 
-def record(*fields: tuple[str, Any] | dict[str, Any], name: str = "Event") -> dict[str, Any]:
+def record(
+    *fields: tuple[str, Any] | dict[str, Any], name: str = "Event"
+) -> dict[str, Any]:
     made = [
-        each if isinstance(each, dict) else {"name": each[0], "type": each[1]} for each in fields
+        each if isinstance(each, dict) else {"name": each[0], "type": each[1]}
+        for each in fields
     ]
     return {"type": "record", "name": name, "fields": made}
 
@@ -49,7 +55,8 @@ def said(fmt: AvroFormat, number: int, payload: bytes, depth: int = 64) -> Said 
     data = np.frombuffer(payload + fmt.texts.tobytes(), dtype=np.uint8)
     log = np.empty((64, 4), dtype=np.int64)
     stack = np.empty((depth, avro_scanner.FRAME), dtype=np.int64)
-    end, root = len(payload), fmt.roots[number]
+    end = len(payload)
+    root = fmt.roots[number]
     scan = avro_scanner.Scan(data, end, fmt.program, stack)
     used = avro_scanner.scan_record(scan, 0, end, root, log, 0)
     return None if used == DECLINED else content(log[:used], data)
@@ -65,7 +72,9 @@ def read(tree: Node, schema: Any, value: Any, reader: Any = None) -> Said | None
 
 
 @pytest.mark.parametrize("evolving", [False, True])
-def test_the_scanner_agrees_with_fastavro_about_whole_and_broken_records(evolving: bool) -> None:
+def test_the_scanner_agrees_with_fastavro_about_whole_and_broken_records(
+    evolving: bool,
+) -> None:
     """The long run is `python -m tests.events.formats.avro_corpus --records 10000000`."""
     difference, readable, scanned = run(60_000, 7, evolving=evolving)
     assert difference is None
@@ -74,7 +83,9 @@ def test_the_scanner_agrees_with_fastavro_about_whole_and_broken_records(evolvin
     assert scanned > 0.8 * readable
 
 
-def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scanner_as_plain_python_agrees_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name, kernel in [*vars(avro_scanner).items()]:
         if hasattr(kernel, "py_func"):
             monkeypatch.setattr(avro_scanner, name, uncompiled(kernel))
@@ -97,10 +108,16 @@ def test_blocks_with_sizes_are_read_as_one_list() -> None:
     fmt = AvroFormat(tree_of("a", many=["a"]))
     number = add(fmt, record(("a", TEXTS)))
     whole = b"\x03\x08\x02x\x02y" + b"\x02\x02z" + b"\x00"
-    assert said(fmt, number, whole) == {0: [("list", 3), *(("text", each) for each in "xyz")]}
+    assert said(fmt, number, whole) == {
+        0: [("list", 3), *(("text", each) for each in "xyz")]
+    }
     assert fmt.decode(number, whole) == {"a": ["x", "y", "z"]}
     # A block that is not as long as it says is broken, though fastavro does not look.
-    for wrong in (b"\x03\x06\x02x\x02y\x00", b"\x03\x0a\x02x\x02y\x00", b"\x03\x09\x02x\x02y\x00"):
+    for wrong in (
+        b"\x03\x06\x02x\x02y\x00",
+        b"\x03\x0a\x02x\x02y\x00",
+        b"\x03\x09\x02x\x02y\x00",
+    ):
         assert said(fmt, number, wrong) is None
         with pytest.raises(ValueError, match="not Avro"):
             fmt.decode(number, wrong)
@@ -112,7 +129,8 @@ def test_logical_types_are_what_was_written() -> None:
         ("id", {"type": "string", "logicalType": "uuid"}),
     )
     fmt = AvroFormat(tree_of("ts", "id"))
-    number, value = add(fmt, schema), {"ts": 1_800_000_000_123, "id": "no uuid"}
+    number = add(fmt, schema)
+    value = {"ts": 1_800_000_000_123, "id": "no uuid"}
     payload = written(record(("ts", "long"), ("id", "string")), value)
     rows = {0: [("whole", 1_800_000_000_123)], 1: [("text", "no uuid")]}
     assert said(fmt, number, payload) == rows
@@ -124,7 +142,9 @@ def test_counts_are_a_map_or_a_record() -> None:
     counts = record(("apple", "int"), ("pear", "long"), name="Counts")
     rows = [("map", 2), ("text", "apple"), ("whole", 3), ("text", "pear"), ("whole", 4)]
     for inner in ({"type": "map", "values": "int"}, counts):
-        found = read(tree, record(("counts", inner)), {"counts": {"apple": 3, "pear": 4}})
+        found = read(
+            tree, record(("counts", inner)), {"counts": {"apple": 3, "pear": 4}}
+        )
         assert found == {0: rows}
 
 
@@ -174,8 +194,13 @@ def test_what_resolution_comes_to_otherwise_is_fastavros() -> None:
     payload = written(WRITER, {"store": "s", "n": 5, "gone": None})
     assert said(fmt, number, payload) is None
     assert fmt.decode(number, payload) == {"n": 5.0}
-    kinds = [{"type": "enum", "name": "K", "symbols": symbols} for symbols in (["a", "b"], ["a"])]
-    fmt = AvroFormat(tree, parse(json.dumps(record(("n", {**kinds[1], "default": "a"})))))
+    kinds = [
+        {"type": "enum", "name": "K", "symbols": symbols}
+        for symbols in (["a", "b"], ["a"])
+    ]
+    fmt = AvroFormat(
+        tree, parse(json.dumps(record(("n", {**kinds[1], "default": "a"}))))
+    )
     number = add(fmt, record(("n", kinds[0])))
     assert fmt.decode(number, b"\x02") == {"n": "a"}
     fmt = AvroFormat(tree, parse(json.dumps(record(("n", kinds[1])))))
@@ -202,7 +227,11 @@ def test_schemas_refer_to_each_other_and_may_be_a_union() -> None:
     fmt = AvroFormat(LINES)
     number = fmt.add(Schema("AVRO", '["Order", "Line"]', references))
     payload = b"\x00\x02\x02a\x04\x00"
-    assert said(fmt, number, payload) == {2: [("list", 1)], 0: [("text", "a")], 1: [("whole", 2)]}
+    assert said(fmt, number, payload) == {
+        2: [("list", 1)],
+        0: [("text", "a")],
+        1: [("whole", 2)],
+    }
     assert fmt.decode(number, payload) == {"lines": [{"sku": "a", "qty": 2}]}
     assert said(fmt, number, b"\x02\x02a\x04") == {}
 
@@ -212,7 +241,10 @@ def test_what_cannot_be_in_a_schema_is_said_with_its_path() -> None:
     for tree, why in (
         (LINES, r"field 'lines\[\].sku': 'lines' is a record in the schema"),
         (tree_of("tags.x"), "field 'tags.x': 'tags' is a list in the schema"),
-        (tree_of("lines.sku.x"), r"field 'lines.sku.x': 'lines.sku' is a string in the schema"),
+        (
+            tree_of("lines.sku.x"),
+            r"field 'lines.sku.x': 'lines.sku' is a string in the schema",
+        ),
     ):
         with pytest.raises(SchemaRefused, match=f"^{why}$"):
             add(AvroFormat(tree), schema)
@@ -225,7 +257,15 @@ def test_what_cannot_be_in_a_schema_is_said_with_its_path() -> None:
 
 
 NO_SCHEMAS = (
-    *("", "{", "1", "[]x", '{"type": "record"}', '"Unknown"', '["null", ["null", "int"]]'),
+    *(
+        "",
+        "{",
+        "1",
+        "[]x",
+        '{"type": "record"}',
+        '"Unknown"',
+        '["null", ["null", "int"]]',
+    ),
     *("[" * 5_000, '{"type": {"type": {}}}'),
 )
 
@@ -266,7 +306,16 @@ def test_hostile_records_cost_neither_time_nor_memory_nor_the_process() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"\x04s", b"\x04s1x", b"\x84\x00s1", b"\x03", b"\x02\xff", b"\x06\xed\xa0\x80"]
+    "payload",
+    [
+        b"",
+        b"\x04s",
+        b"\x04s1x",
+        b"\x84\x00s1",
+        b"\x03",
+        b"\x02\xff",
+        b"\x06\xed\xa0\x80",
+    ],
 )
 def test_bytes_that_are_no_record_are_rejected(payload: bytes) -> None:
     """Too short, too long, a length that is not in its shortest form or negative, no UTF-8."""
@@ -289,13 +338,17 @@ def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> N
     ):
         if text is not None:
             path.write_text(text)
-        with pytest.raises(SettingsError, match=f"^schema_registry.reader_schema: {path}: {why}$"):
+        with pytest.raises(
+            SettingsError, match=f"^schema_registry.reader_schema: {path}: {why}$"
+        ):
             read_reader_schema(path, tree)
     with pytest.raises(SettingsError, match="no such file"):
         read_reader_schema(tmp_path / "nowhere", SHOP)
 
 
-def test_formats_that_are_not_installed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formats_that_are_not_installed_are_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert isinstance(make_format("avro", SHOP), AvroFormat)
     monkeypatch.delitem(sys.modules, "workers.events.formats.avro")
     monkeypatch.setitem(sys.modules, "fastavro", None)
@@ -313,4 +366,6 @@ def test_a_fixed_of_a_size_that_no_record_has_is_refused_and_later_schemas_are_n
     fixed = {"type": "fixed", "name": "F", "size": size}
     with pytest.raises(SchemaRefused):
         add(fmt, record(("shop", "string"), ("f", fixed)))
-    assert said(fmt, add(fmt, record(("shop", "string"))), b"\x02a") == {0: [("text", "a")]}
+    assert said(fmt, add(fmt, record(("shop", "string"))), b"\x02a") == {
+        0: [("text", "a")]
+    }

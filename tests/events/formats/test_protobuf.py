@@ -44,7 +44,10 @@ message Other { string shop = 1; }
 PATHS = {
     "shop": tree_of("shop"),
     "lines": build(
-        [Wanted(("lines", "sku"), 1, 0, list_slot=2), Wanted(("lines", "qty"), 1, 1, list_slot=2)]
+        [
+            Wanted(("lines", "sku"), 1, 0, list_slot=2),
+            Wanted(("lines", "qty"), 1, 1, list_slot=2),
+        ]
     ),
     "tags": tree_of("tags", many=["tags"]),
     "sizes": build([Wanted(("sizes",), 1, 0, list_slot=1)]),
@@ -64,9 +67,13 @@ def both(tree: Node, payload: bytes, schema: Schema | None = None) -> Said | Non
     fmt = ProtobufFormat(tree)
     number = fmt.add(Schema("PROTOBUF", ORDER) if schema is None else schema)
     data = np.frombuffer(payload + fmt.texts.tobytes(), dtype=np.uint8)
-    values, roots = np.array([[0, len(payload)]]), np.array(fmt.roots[number:])
-    log, rows = np.empty((64, 4), dtype=np.int64), np.empty(1, dtype=np.int64)
-    scan = fmt.scanner(data, readonly_contiguous(values), readonly_contiguous(roots), len(payload))
+    values = np.array([[0, len(payload)]])
+    roots = np.array(fmt.roots[number:])
+    log = np.empty((64, 4), dtype=np.int64)
+    rows = np.empty(1, dtype=np.int64)
+    scan = fmt.scanner(
+        data, readonly_contiguous(values), readonly_contiguous(roots), len(payload)
+    )
     assert scan(0, rows, log) == 1
     used = int(rows[0])
     if used == DECLINED:
@@ -85,7 +92,9 @@ def test_the_scanner_agrees_with_upb_about_whole_and_broken_messages() -> None:
     assert scanned > 0.6 * readable
 
 
-def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scanner_as_plain_python_agrees_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name, kernel in [*vars(protobuf_scanner).items()]:
         if hasattr(kernel, "py_func"):
             monkeypatch.setattr(protobuf_scanner, name, uncompiled(kernel))
@@ -102,10 +111,18 @@ def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch)
         ("at", b"", {}),
         ("at", b"\x3a\x00\x32\x00", {0: [("whole", 0)], 1: [("text", "")]}),
         ("count", b"", {1: [("text", "BUY")]}),
-        ("count", b"\x28\x01" + ENTRY % 5, {0: [("whole", 5)], 1: [("text", "RETURN")]}),
+        (
+            "count",
+            b"\x28\x01" + ENTRY % 5,
+            {0: [("whole", 5)], 1: [("text", "RETURN")]},
+        ),
         # Lists, packed or not, in one piece.
         ("tags", b"", {0: [("list", 0)]}),
-        ("tags", b"\x1a\x01x\x1a\x01y", {0: [("list", 2), ("text", "x"), ("text", "y")]}),
+        (
+            "tags",
+            b"\x1a\x01x\x1a\x01y",
+            {0: [("list", 2), ("text", "x"), ("text", "y")]},
+        ),
         (
             "sizes",
             b"\x42\x03\x01\x02\x03\x40\x04",
@@ -114,7 +131,11 @@ def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch)
         (
             "lines",
             b"\x12\x05\x0a\x01a\x10\x02\x12\x00",
-            {2: [("list", 2)], 0: [("text", "a"), ("text", "")], 1: [("whole", 2), ("whole", 0)]},
+            {
+                2: [("list", 2)],
+                0: [("text", "a"), ("text", "")],
+                1: [("whole", 2), ("whole", 0)],
+            },
         ),
         ("counts", b"", {0: [("map", 0)]}),
         (
@@ -136,11 +157,19 @@ def test_what_a_message_says(path: str, payload: bytes, said: Said) -> None:
     [
         ("shop", b"\x0a\x01a\x0a\x01b", {"shop": "b"}),  # the last one wins
         ("at", b"\x3a\x02\x08\x05\x3a\x02\x10\x07", {"at": {"seconds": 5}}),  # merged
-        ("how", b"\x50\x01\x4a\x01x", {"price": 0.0}),  # another of the oneof takes its place
+        (
+            "how",
+            b"\x50\x01\x4a\x01x",
+            {"price": 0.0},
+        ),  # another of the oneof takes its place
         # Decided by the order alone.
         ("tags", b"\x1a\x01x\x0a\x01s\x1a\x01y", {"tags": ["x", "y"]}),
         ("counts", ENTRY % 2 + ENTRY % 3, {"counts": {"a": 3}}),
-        ("count", b"\x28\x07", {"counts": {}, "kind": 7}),  # an enum without a name for it
+        (
+            "count",
+            b"\x28\x07",
+            {"counts": {}, "kind": 7},
+        ),  # an enum without a name for it
         ("shop", b"\x8a\x00\x01s", {"shop": "s"}),  # a number in a long form
         ("shop", b"\x9b\x06\x9c\x06\x0a\x01s", {"shop": "s"}),  # a group
     ],
@@ -173,9 +202,11 @@ def test_deep_messages_are_upbs_and_then_nobodys() -> None:
     for depth, readable in ((50, True), (90, True), (5_000, False)):
         payload = b"\x12\x01s"
         for _ in range(depth):
-            size, length = len(payload), b""
+            size = len(payload)
+            length = b""
             while size > 127:
-                length, size = length + bytes([size & 127 | 128]), size >> 7
+                length = length + bytes([size & 127 | 128])
+                size = size >> 7
             payload = b"\x0a" + length + bytes([size]) + payload
         payload += b"\x12\x01t"
         fmt = ProtobufFormat(PATHS["shop"])
@@ -198,7 +229,8 @@ def test_bytes_of_a_record_say_which_message_it_is() -> None:
             indexes_of(wrong)
     fmt = ProtobufFormat(PATHS["shop"])
     schema = Schema("PROTOBUF", ORDER)
-    other, line = fmt.add(schema, b"\x02\x02"), fmt.add(schema, b"\x04\x00\x00")
+    other = fmt.add(schema, b"\x02\x02")
+    line = fmt.add(schema, b"\x04\x00\x00")
     assert fmt.decode(other, b"\x0a\x01s") == {"shop": "s"}
     assert fmt.absent == ["shop"]
     assert fmt.decode(line, b"\x0a\x01s") == {}
@@ -208,7 +240,9 @@ def test_bytes_of_a_record_say_which_message_it_is() -> None:
 
 def test_schemas_import_each_other_as_text_and_as_descriptors() -> None:
     """Java registers text, Python base64; a subject may hold both."""
-    line = 'syntax = "proto3"; package p; message Line { string sku = 1; int32 qty = 2; }'
+    line = (
+        'syntax = "proto3"; package p; message Line { string sku = 1; int32 qty = 2; }'
+    )
     text = 'syntax = "proto3"; package p; import "p/line.proto"; message Order { repeated Line lines = 2; }'
     names = {"name": "other.proto", "package": "p", "syntax": "proto3"}
     descriptor = descriptor_pb2.FileDescriptorProto(**names)
@@ -226,13 +260,22 @@ def test_schemas_import_each_other_as_text_and_as_descriptors() -> None:
     ("tree", "why"),
     [
         (tree_of("shop.x"), "field 'shop.x': 'shop' is of type string in the schema"),
-        (tree_of("shop[]"), r"field 'shop\[\]': 'shop' is no repeated field in the schema"),
-        (tree_of("lines.sku"), "field 'lines.sku': 'lines' is a repeated field in the schema"),
+        (
+            tree_of("shop[]"),
+            r"field 'shop\[\]': 'shop' is no repeated field in the schema",
+        ),
+        (
+            tree_of("lines.sku"),
+            "field 'lines.sku': 'lines' is a repeated field in the schema",
+        ),
         (
             tree_of("lines[].sku.x"),
             r"field 'lines\[\].sku.x': 'lines\[\].sku' is of type string in the schema",
         ),
-        (tree_of("counts.a.b"), "field 'counts.a.b': 'counts.a' is of type int64 in the schema"),
+        (
+            tree_of("counts.a.b"),
+            "field 'counts.a.b': 'counts.a' is of type int64 in the schema",
+        ),
         (tree_of("at", many=["at"]), "field 'at' is a message in the schema"),
     ],
 )
@@ -250,7 +293,9 @@ OUTSIDE = Schema(
 )
 
 
-@pytest.mark.parametrize("schema", [*(Schema("PROTOBUF", text) for text in NO_SCHEMAS), OUTSIDE])
+@pytest.mark.parametrize(
+    "schema", [*(Schema("PROTOBUF", text) for text in NO_SCHEMAS), OUTSIDE]
+)
 def test_a_schema_that_is_none_is_refused(schema: Schema) -> None:
     with pytest.raises(SchemaRefused, match="schema cannot be read"):
         ProtobufFormat(PATHS["shop"]).add(schema)

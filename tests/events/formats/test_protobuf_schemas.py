@@ -24,10 +24,22 @@ from workers.kafka.records import Records
 pytestmark = pytest.mark.slow
 
 WELL_KNOWN = (
-    *("confluent/meta.proto", "confluent/type/decimal.proto", "confluent/type/variant.proto"),
+    *(
+        "confluent/meta.proto",
+        "confluent/type/decimal.proto",
+        "confluent/type/variant.proto",
+    ),
     *("confluent/types/decimal.proto", "google/protobuf/timestamp.proto"),
-    *("google/protobuf/struct.proto", "google/protobuf/wrappers.proto", "google/type/money.proto"),
-    *("google/type/date.proto", "google/rpc/status.proto", "google/api/annotations.proto"),
+    *(
+        "google/protobuf/struct.proto",
+        "google/protobuf/wrappers.proto",
+        "google/type/money.proto",
+    ),
+    *(
+        "google/type/date.proto",
+        "google/rpc/status.proto",
+        "google/api/annotations.proto",
+    ),
 )
 
 
@@ -79,7 +91,8 @@ service Orders { rpc Get (acme.Get) returns (Order) { option (acme.http) = { get
 extend google.protobuf.FieldOptions { acme.Options more = 7777; }
 """
 COMMON = Reference(
-    "common/line.proto", 'syntax = "proto3"; package common; message Line { int32 n = 1; }'
+    "common/line.proto",
+    'syntax = "proto3"; package common; message Line { int32 n = 1; }',
 )
 # Fields 2 (a message), 3 (packed and not), 4, 6, 7 and 11, between those that are read.
 PAYLOAD = (
@@ -108,8 +121,11 @@ def test_a_missing_import_does_not_matter_to_fields_that_do_not_need_it(
     assert fmt.decode(number, PAYLOAD) == expected
     # The scanner reads it, too.
     data = np.frombuffer(PAYLOAD + fmt.texts.tobytes(), dtype=np.uint8)
-    values, roots = np.array([[0, len(PAYLOAD)]]), np.array(fmt.roots[number:])
-    scan = fmt.scanner(readonly_contiguous(data), values, readonly_contiguous(roots), len(PAYLOAD))
+    values = np.array([[0, len(PAYLOAD)]])
+    roots = np.array(fmt.roots[number:])
+    scan = fmt.scanner(
+        readonly_contiguous(data), values, readonly_contiguous(roots), len(PAYLOAD)
+    )
     rows = np.empty(1, dtype=np.int64)
     assert scan(0, rows, np.empty((64, 4), dtype=np.int64)) == 1
     assert rows[0] != DECLINED
@@ -129,7 +145,9 @@ def test_a_field_that_may_need_a_missing_import_refuses_the_schema(path: str) ->
     assert refused.value.imports == ("acme/units.proto",)
 
 
-def test_the_id_and_the_missing_import_are_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_id_and_the_missing_import_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """In the reject, and so in `check`, and in the worker's log."""
 
     class Known:
@@ -151,8 +169,19 @@ def test_the_id_and_the_missing_import_are_named(caplog: pytest.LogCaptureFixtur
 
 
 HOSTILE = (
-    *("/*" * 200_000, '"' * 200_000, "[" * 200_000, "message M { string s = 1 [" + "(" * 200_000),
-    *("option (" * 50_000, "message A { " * 20_000, "\0" * 1_000, "\ud800", "'" + "\\" * 99_999),
+    *(
+        "/*" * 200_000,
+        '"' * 200_000,
+        "[" * 200_000,
+        "message M { string s = 1 [" + "(" * 200_000,
+    ),
+    *(
+        "option (" * 50_000,
+        "message A { " * 20_000,
+        "\0" * 1_000,
+        "\ud800",
+        "'" + "\\" * 99_999,
+    ),
 )
 
 
@@ -178,19 +207,23 @@ def test_no_name_of_a_reference_stops_the_worker(name: str) -> None:
 
 def test_a_descriptors_name_is_no_option_of_protoc() -> None:
     for name in ("--python_out=.", "@file"):
-        file = descriptor_pb2.FileDescriptorProto(name=name, dependency=["nowhere.proto"])
+        file = descriptor_pb2.FileDescriptorProto(
+            name=name, dependency=["nowhere.proto"]
+        )
         text = base64.b64encode(file.SerializeToString()).decode()
         with pytest.raises(SchemaRefused, match="schema cannot be read"):
             ProtobufFormat(tree_of("shop")).add(schema(text))
 
 
 def of_subject(name: str, *imports: str) -> dict[str, object]:
-    references = [{"name": f"{each}.proto", "subject": each, "version": 2} for each in imports]
+    references = [
+        {"name": f"{each}.proto", "subject": each, "version": 2} for each in imports
+    ]
     lines = "".join(f'import "{each}.proto"; ' for each in imports)
-    uses = "".join(f"{each.upper()} {each} = {number}; " for number, each in enumerate(imports, 2))
-    text = (
-        f'syntax = "proto3"; package p; {lines} message {name.upper()} {{ string shop = 1; {uses}}}'
+    uses = "".join(
+        f"{each.upper()} {each} = {number}; " for number, each in enumerate(imports, 2)
     )
+    text = f'syntax = "proto3"; package p; {lines} message {name.upper()} {{ string shop = 1; {uses}}}'
     return {"schemaType": "PROTOBUF", "schema": text, "references": references}
 
 
@@ -211,7 +244,9 @@ class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = self.path.partition("?")[0].strip("/").split("/")
         name = IDS[int(parts[2])] if parts[0] == "schemas" else parts[1]
-        body = json.dumps({**SUBJECTS[name], "subject": name, "version": 2, "id": 7}).encode()
+        body = json.dumps(
+            {**SUBJECTS[name], "subject": name, "version": 2, "id": 7}
+        ).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -240,7 +275,9 @@ def test_references_of_references_are_fetched_and_a_cycle_ends(url: str) -> None
     assert [each.name for each in nested.references] == ["c.proto", "b.proto"]
     fmt = ProtobufFormat(tree_of("b.c.shop"))
     number = fmt.add(nested)
-    assert fmt.decode(number, b"\x12\x05\x12\x03\x0a\x01s") == {"b": {"c": {"shop": "s"}}}
+    assert fmt.decode(number, b"\x12\x05\x12\x03\x0a\x01s") == {
+        "b": {"c": {"shop": "s"}}
+    }
     cycle = registry.schema(2, AlwaysOpen())
     assert cycle is not None
     assert [each.name for each in cycle.references] == ["e.proto", "d.proto"]

@@ -20,8 +20,11 @@ def parse_headers(
     named: bool = False,
     begin: int = 0,
 ) -> tuple[int, Any, Any, Any]:
-    records, n = Records.of(values), len(values)
-    ids, payloads, numbers = (np.full((n, 2), -7), np.full((n, 2), -7), np.full(n, -7))
+    records = Records.of(values)
+    n = len(values)
+    ids = np.full((n, 2), -7)
+    payloads = np.full((n, 2), -7)
+    numbers = np.full(n, -7)
     rows = np.array(known, dtype=np.int64).reshape(-1, 2)
     done = way(wire.parse_headers)(
         records.data, records.values, named, rows, begin, ids, payloads, numbers
@@ -40,7 +43,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_ids_and_payloads(way: Any) -> None:
     values = [b"\0\0\0\1\2abc", b"\0\xff\xff\xff\xff", None, b""]
     values += [b"\1\0\0\1\2abc", b"\0\0\0\1", b"\0\0\0\1\2"]
-    done, ids, payloads, numbers = parse_headers(way, values, [(2**32 - 1, 0), (258, 0)])
+    done, ids, payloads, numbers = parse_headers(
+        way, values, [(2**32 - 1, 0), (258, 0)]
+    )
     assert done == len(values)
     assert numbers == [1, 0, NO_VALUE, NO_ID, NO_ID, NO_ID, 1]
     assert ids == [[258, 0], [2**32 - 1, 0], *[[-1, -1]] * 4, [258, 0]]
@@ -50,7 +55,12 @@ def test_ids_and_payloads(way: Any) -> None:
 def test_it_stops_where_a_schema_is_not_known_and_goes_on_there(way: Any) -> None:
     values = [b"\0\0\0\0\1x", b"\0\0\0\0\2x", b"\0\0\0\0\1x"]
     done, ids, payloads, numbers = parse_headers(way, values, [(1, 0)])
-    assert (done, ids[1], payloads[1], numbers) == (1, [2, 0], [11, 12], [0, UNKNOWN, -7])
+    assert (done, ids[1], payloads[1], numbers) == (
+        1,
+        [2, 0],
+        [11, 12],
+        [0, UNKNOWN, -7],
+    )
     done, _, _, numbers = parse_headers(way, values, [(1, 0), (2, 0)], begin=done)
     assert (done, numbers) == (3, [-7, 1, 0])
 
@@ -67,7 +77,9 @@ def test_protobuf_says_which_message_it_is(way: Any) -> None:
     # Cut short, negative, in a long form, longer than any schema's.
     short = b"", b"\2", b"\1", b"\4\0", b"\2\1", b"\2\x80"
     for wrong in (*short, b"\x80\0\0", b"\x0e\2\2\2\2\2\2\2", b"\xff" * 12):
-        assert parse_headers(way, [b"\0\0\0\0\7" + wrong], known, named=True)[3] == [NO_ID]
+        assert parse_headers(way, [b"\0\0\0\0\7" + wrong], known, named=True)[3] == [
+            NO_ID
+        ]
 
 
 def test_json_behind_an_id_is_cut_without_a_schema() -> None:
@@ -75,5 +87,13 @@ def test_json_behind_an_id_is_cut_without_a_schema() -> None:
     records = Records.of(values)
     payloads, refused = json_payloads(records.data, records.values)
     assert payloads.tolist() == [[5, 7], *[[-1, -1]] * 4, [18, 18]]
-    assert refused == {1: "no value", 2: "no schema id", 3: "no schema id", 4: "no schema id"}
-    assert json_payloads(np.empty(0, dtype=np.uint8), np.empty((0, 2), dtype=np.int64))[1] == {}
+    assert refused == {
+        1: "no value",
+        2: "no schema id",
+        3: "no schema id",
+        4: "no schema id",
+    }
+    assert (
+        json_payloads(np.empty(0, dtype=np.uint8), np.empty((0, 2), dtype=np.int64))[1]
+        == {}
+    )

@@ -89,7 +89,10 @@ def content(log: NDArray[np.int64], data: NDArray[np.uint8]) -> Said:
 
 def unordered(said: Said) -> Said:
     """Return the same with the entries of maps sorted: upb gives them in an order of its own."""
-    return {slot: _sorted(rows) if rows[0][0] == "map" else rows for slot, rows in said.items()}
+    return {
+        slot: _sorted(rows) if rows[0][0] == "map" else rows
+        for slot, rows in said.items()
+    }
 
 
 def _sorted(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

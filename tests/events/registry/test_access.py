@@ -23,7 +23,9 @@ from workers.settings.settings import SchemaRegistrySettings, _section, registry
 
 
 @contextmanager
-def behind_tls(registry: RegistryServer, directory: Path, authorization: str) -> Iterator[str]:
+def behind_tls(
+    registry: RegistryServer, directory: Path, authorization: str
+) -> Iterator[str]:
     """The URL of the registry for whoever trusts `ca.pem` and says `authorization`."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -37,9 +39,11 @@ def behind_tls(registry: RegistryServer, directory: Path, authorization: str) ->
                 with urllib.request.urlopen(
                     f"http://127.0.0.1:{registry.port}{self.path}", timeout=10
                 ) as answer:
-                    status, body = answer.status, answer.read()
+                    status = answer.status
+                    body = answer.read()
             except urllib.error.HTTPError as error:
-                status, body = error.code, error.read()
+                status = error.code
+                body = error.read()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -69,7 +73,9 @@ def opened(directory: Path, **values: Any) -> Registry:
     settings = _section(
         SchemaRegistrySettings, registry_values(values, directory), "schema_registry."
     )
-    return Registry(Access(settings.url, settings.client(), settings.unknown_wait_ms / 1000))
+    return Registry(
+        Access(settings.url, settings.client(), settings.unknown_wait_ms / 1000)
+    )
 
 
 @pytest.mark.parametrize("kind", ["password", "token"])
@@ -82,7 +88,9 @@ def test_who_may_and_trusts_the_authority_gets_schemas(
         {"token": secret} if kind == "token" else {"user": "me", "password": secret}
     )
     said = (
-        "Bearer s3cret" if kind == "token" else f"Basic {base64.b64encode(b'me:s3cret').decode()}"
+        "Bearer s3cret"
+        if kind == "token"
+        else f"Basic {base64.b64encode(b'me:s3cret').decode()}"
     )
     number = register(registry)
     with behind_tls(registry, tmp_path, said) as url:
@@ -93,13 +101,18 @@ def test_who_may_and_trusts_the_authority_gets_schemas(
 
 @pytest.mark.parametrize("wrong", ["password", "ca"])
 def test_who_may_not_waits_and_the_log_says_why(
-    registry: RegistryServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: str
+    registry: RegistryServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    wrong: str,
 ) -> None:
     (tmp_path / "secret").write_text("s3cret")
     number = register(registry)
     with behind_tls(registry, tmp_path, "Basic nobody") as url:
         trust = {} if wrong == "ca" else {"ca": "ca.pem"}
-        schemas = opened(tmp_path, url=url, user="me", password={"file": "secret"}, **trust)
+        schemas = opened(
+            tmp_path, url=url, user="me", password={"file": "secret"}, **trust
+        )
         shard = Shard()
         thread, found = in_thread(lambda: schemas.schema(number, shard))
         said = "CERTIFICATE_VERIFY_FAILED" if wrong == "ca" else "HTTP 401"

@@ -42,7 +42,9 @@ ORDER = build(
     ]
 )
 LINE = '{"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "int"}]}'
-_SHOP, _STORE = (f'{{"name": "{name}", "type": "string"}}' for name in ("shop", "store"))
+_SHOP, _STORE = (
+    f'{{"name": "{name}", "type": "string"}}' for name in ("shop", "store")
+)
 _LINES = '{"name": "lines", "type": {"type": "array", "items": "Line"}}'
 _COUNTRY = '{"name": "country", "type": ["null", "string"], "default": null}'
 # The first version; one with a field more, before the others; one whose shop is called otherwise.
@@ -55,7 +57,9 @@ READER = (
     '{"name": "lines", "type": {"type": "array", "items": ' + LINE + "}},"
     '{"name": "country", "type": "string", "default": "nowhere"}]}'
 )
-PROTO_LINE = 'syntax = "proto3"; package shop; message Line { string sku = 1; int32 qty = 2; }'
+PROTO_LINE = (
+    'syntax = "proto3"; package shop; message Line { string sku = 1; int32 qty = 2; }'
+)
 PROTO = (
     'syntax = "proto3"; package shop; import "line.proto"; message Other { int32 x = 1; }'
     "message Order { string shop = 1; repeated Line lines = 2; optional string country = 4; }"
@@ -72,7 +76,11 @@ def through_kafka(bootstrap: str, values: Sequence[bytes | None]) -> Records:
         producer.produce(topic, value, partition=0)
     assert producer.flush(30) == 0
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+        }
     )
     consumer.subscribe([topic])
     found: list[bytes | None] = []
@@ -91,12 +99,18 @@ def context(topic: str) -> SerializationContext:
 
 def scanned(reader: FormatReader, prepared: Prepared) -> list[Said | None]:
     """Return what the log of each record says; None where the scanner declines or it is refused."""
-    fmt, found = reader.fmt, list[Said | None]()
-    log, number = np.empty((1_000, 4), dtype=np.int64), np.empty(1, dtype=np.int64)
+    fmt = reader.fmt
+    found = list[Said | None]()
+    log = np.empty((1_000, 4), dtype=np.int64)
+    number = np.empty(1, dtype=np.int64)
     for i in range(len(prepared.roots)):
-        values, roots = prepared.payloads[i : i + 1], prepared.roots[i : i + 1]
+        values = prepared.payloads[i : i + 1]
+        roots = prepared.roots[i : i + 1]
         scan = fmt.scanner(
-            prepared.data, readonly_contiguous(values), readonly_contiguous(roots), prepared.base
+            prepared.data,
+            readonly_contiguous(values),
+            readonly_contiguous(roots),
+            prepared.base,
         )
         assert scan(0, number, log) == 1
         said = unordered(content(log[: max(int(number[0]), 0)], prepared.data))
@@ -132,13 +146,17 @@ def avro_serializers(registry: RegistryServer) -> list[Callable[[object], bytes]
     client.register_schema("Line", Registered(LINE, "AVRO"))
     references = [SchemaReference("Line", "Line", 1)]
     serializers = [
-        AvroSerializer(client, Registered(text, "AVRO", references), lambda value, _: value)
+        AvroSerializer(
+            client, Registered(text, "AVRO", references), lambda value, _: value
+        )
         for text in ORDERS
     ]
     return [partial(serializer, ctx=context("orders")) for serializer in serializers]
 
 
-def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: RegistryServer) -> None:
+def test_avro_of_several_versions_in_one_batch(
+    bootstrap: str, registry: RegistryServer
+) -> None:
     first, second, third = avro_serializers(registry)
     values = [
         first(order(1)),
@@ -154,7 +172,8 @@ def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: Registr
     ]
     reader = FormatReader(AvroFormat(ORDER), opened(registry, 0.0), AlwaysOpen())
     ready, found = prepared(reader, through_kafka(bootstrap, values))
-    none, unknown = "no schema id", "unknown schema id"
+    none = "no schema id"
+    unknown = "unknown schema id"
     assert ready.refused == {1: none, 4: "no value", 5: none, 6: unknown}
     without_shop = {slot: rows for slot, rows in said(5).items() if slot != 0}
     null: Said = {4: [("null",)]}
@@ -170,20 +189,27 @@ def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: Registr
     assert logs.decode(9) == {**order(6), "country": None}
 
 
-def test_avro_as_a_readers_schema_names_it(bootstrap: str, registry: RegistryServer) -> None:
+def test_avro_as_a_readers_schema_names_it(
+    bootstrap: str, registry: RegistryServer
+) -> None:
     first, _, third = avro_serializers(registry)
     values = [first(order(1)), third({**order(5), "store": "s5"})]
-    reader = FormatReader(AvroFormat(ORDER, parse(READER)), opened(registry, 0.0), AlwaysOpen())
+    reader = FormatReader(
+        AvroFormat(ORDER, parse(READER)), opened(registry, 0.0), AlwaysOpen()
+    )
     _, found = prepared(reader, through_kafka(bootstrap, values))
     default: Said = {4: [("text", "nowhere")]}
     assert found == [said(1, default), said(5, default)]
 
 
-def test_protobuf_of_java_and_of_python(bootstrap: str, registry: RegistryServer) -> None:
+def test_protobuf_of_java_and_of_python(
+    bootstrap: str, registry: RegistryServer
+) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     client.register_schema("line.proto", Registered(PROTO_LINE, "PROTOBUF"))
     text = client.register_schema(
-        "java", Registered(PROTO, "PROTOBUF", [SchemaReference("line.proto", "line.proto", 1)])
+        "java",
+        Registered(PROTO, "PROTOBUF", [SchemaReference("line.proto", "line.proto", 1)]),
     )
     schema = Schema("PROTOBUF", PROTO, (Reference("line.proto", PROTO_LINE),))
     kind = message_factory.GetMessageClass(ProtobufSchema(schema).message([1]))
@@ -207,7 +233,8 @@ def test_protobuf_of_java_and_of_python(bootstrap: str, registry: RegistryServer
     reader = FormatReader(ProtobufFormat(ORDER), opened(registry, 0.0), AlwaysOpen())
     ready, found = prepared(reader, through_kafka(bootstrap, values))
     assert ready.refused == {3: "no such message in the schema", 4: "no schema id"}
-    first, third = said(1, {4: [("text", "de")]}), said(3, {4: [("text", "fr")]})
+    first = said(1, {4: [("text", "de")]})
+    third = said(3, {4: [("text", "fr")]})
     assert found == [first, said(2), None, None, None, third]
     with pytest.raises(ValueError, match="not Protobuf"):
         reader.fmt.decode(int(ready.numbers[2]), b"\x0a\x05s")
@@ -236,9 +263,15 @@ def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(
     assert ready.refused == {}
 
 
-def test_json_schema_is_json_behind_an_id(bootstrap: str, registry: RegistryServer) -> None:
+def test_json_schema_is_json_behind_an_id(
+    bootstrap: str, registry: RegistryServer
+) -> None:
     client = SchemaRegistryClient({"url": registry.url})
-    schema = {"title": "Order", "type": "object", "properties": {"shop": {"type": "string"}}}
+    schema = {
+        "title": "Order",
+        "type": "object",
+        "properties": {"shop": {"type": "string"}},
+    }
     serializer = JSONSerializer(json.dumps(schema), client)
     framed = [serializer({"shop": f"s{n}"}, context("json")) for n in range(3)]
     records = through_kafka(bootstrap, [*framed, b'{"shop": "bare"}', None])

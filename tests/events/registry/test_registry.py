@@ -28,7 +28,8 @@ class Closed(Exception):
 
 class Shard:
     def __init__(self) -> None:
-        self.closed, self.went_on = threading.Event(), 0
+        self.closed = threading.Event()
+        self.went_on = 0
 
     def check_open(self) -> None:
         if self.closed.is_set():
@@ -39,11 +40,16 @@ class Shard:
 
 
 def register(
-    server: RegistryServer, text: str | None = None, kind: str = "AVRO", references: Any = ()
+    server: RegistryServer,
+    text: str | None = None,
+    kind: str = "AVRO",
+    references: Any = (),
 ) -> int:
     """Register a schema under a subject of its own; return its id."""
     name = f"R{next(_names)}"
-    schema = Registered(RECORD.format(name) if text is None else text, kind, list(references))
+    schema = Registered(
+        RECORD.format(name) if text is None else text, kind, list(references)
+    )
     return int(SchemaRegistryClient({"url": server.url}).register_schema(name, schema))
 
 
@@ -77,7 +83,9 @@ def test_a_schema_comes_with_all_that_it_refers_to(registry: RegistryServer) -> 
         "middle", Registered(middle, "AVRO", [SchemaReference("Inner", "inner", 1)])
     )
     outer = '{"type": "record", "name": "Outer", "fields": [{"name": "m", "type": "Middle"}]}'
-    number = register(registry, outer, references=[SchemaReference("Middle", "middle", 1)])
+    number = register(
+        registry, outer, references=[SchemaReference("Middle", "middle", 1)]
+    )
     found = opened(registry).schema(number, AlwaysOpen())
     assert found is not None
     assert found.kind == "AVRO"
@@ -86,7 +94,9 @@ def test_a_schema_comes_with_all_that_it_refers_to(registry: RegistryServer) -> 
 
 
 def test_an_id_that_nobody_knows_is_waited_for_once_and_not_again(
-    registry: RegistryServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    registry: RegistryServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: Counter[int] = Counter()
     fetched = Registry._fetch
@@ -112,7 +122,9 @@ def test_an_id_that_nobody_knows_is_waited_for_once_and_not_again(
     assert schemas.schema(register(registry), AlwaysOpen()) is not None
 
 
-def test_an_id_that_is_registered_while_it_is_waited_for_is_found(registry: RegistryServer) -> None:
+def test_an_id_that_is_registered_while_it_is_waited_for_is_found(
+    registry: RegistryServer,
+) -> None:
     schemas = opened(registry)
     last = register(registry)
     thread, found = in_thread(lambda: schemas.schema(last + 1, AlwaysOpen()))
@@ -129,7 +141,8 @@ def test_many_unknown_ids_are_not_asked_for(
 ) -> None:
     monkeypatch.setattr(registries, "_REMEMBERED", 5)
     monkeypatch.setattr(registries, "_FORGOTTEN_S", 2.0)
-    schemas, number = opened(registry, patience_s=0), register(registry)
+    schemas = opened(registry, patience_s=0)
+    number = register(registry)
     for made_up in range(5):
         assert schemas.schema(910_000 + made_up, AlwaysOpen()) is None
     assert schemas.schema(number, AlwaysOpen()) is None
@@ -143,7 +156,9 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known(
     caplog.set_level(logging.INFO, logger="workers.events.schemas")
     metrics = Metrics()
     schemas = opened(registry, metrics=metrics)
-    known, new, third = register(registry), register(registry), register(registry)
+    known = register(registry)
+    new = register(registry)
+    third = register(registry)
     assert schemas.schema(known, AlwaysOpen()) is not None
     registry.stop()
     try:
@@ -166,7 +181,9 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known(
     assert waiting[0][1][0] is not None
     wait_until(lambda: "answers again" in caplog.text, "it is said")
     assert caplog.text.count("does not answer") == 1
-    assert metrics.registry.get_sample_value("quietcount_schema_registry_waits_total") == 1
+    assert (
+        metrics.registry.get_sample_value("quietcount_schema_registry_waits_total") == 1
+    )
 
 
 def test_an_answer_that_says_nothing_about_the_id_is_waited_out(
@@ -183,10 +200,14 @@ def test_an_answer_that_says_nothing_about_the_id_is_waited_out(
 
 
 @pytest.mark.parametrize(
-    ("drip", "said"), [(b" " * 65_536, "more than 1,000,000 bytes"), (b" ", "takes more than 1 s")]
+    ("drip", "said"),
+    [(b" " * 65_536, "more than 1,000,000 bytes"), (b" ", "takes more than 1 s")],
 )
 def test_an_answer_without_end_is_given_up(
-    drip: bytes, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    drip: bytes,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The client reads an answer to its end, which took all memory or hung its thread."""
     monkeypatch.setattr(registries, "_ANSWER_BYTES_MAX", 1_000_000)

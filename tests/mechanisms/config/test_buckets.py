@@ -17,7 +17,14 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 def test_labels_are_the_half_open_intervals_in_order() -> None:
     """They are the declared domain, and consumers parse the edges from them."""
     found = parse_buckets([-1, 0, 0.5, 10, 1e16])
-    assert found.labels == ("<-1", "[-1,0)", "[0,0.5)", "[0.5,10)", "[10,1e+16)", ">=1e+16")
+    assert found.labels == (
+        "<-1",
+        "[-1,0)",
+        "[0,0.5)",
+        "[0.5,10)",
+        "[10,1e+16)",
+        ">=1e+16",
+    )
 
 
 @given(st.lists(FINITE, min_size=2, max_size=20, unique=True))
@@ -38,18 +45,26 @@ def test_every_label_says_its_edges_exactly(edges: list[float]) -> None:
     [
         ({"from": 0, "to": 500, "count": 4}, (0, 125, 250, 375, 500)),
         ({"from": 0.1, "to": 0.4, "count": 3}, (0.1, 0.2, 0.3, 0.4)),
-        ({"from": -1, "to": 1, "count": 3, "scale": "linear"}, (-1, -0.333333, 0.333333, 1)),
+        (
+            {"from": -1, "to": 1, "count": 3, "scale": "linear"},
+            (-1, -0.333333, 0.333333, 1),
+        ),
         ({"from": -5, "to": 5, "count": 2}, (-5, 0, 5)),
         ({"from": 1, "to": 1000, "count": 3, "scale": "log"}, (1, 10, 100, 1000)),
         ({"from": 0.5, "to": 8, "count": 4, "scale": "log"}, (0.5, 1, 2, 4, 8)),
         ({"from": 1, "to": 10, "count": 3, "scale": "log"}, (1, 2.2, 4.6, 10)),
         # Two digits would move 1.2247 by more than a tenth of a bucket.
-        ({"from": 1, "to": 1.5, "count": 4, "scale": "log"}, (1, 1.11, 1.22, 1.36, 1.5)),
+        (
+            {"from": 1, "to": 1.5, "count": 4, "scale": "log"},
+            (1, 1.11, 1.22, 1.36, 1.5),
+        ),
         ({"from": 1, "to": 2, "count": 2, "scale": "log"}, (1, 1.4, 2)),
         ({"from": 7, "to": 9, "count": 1}, (7, 9)),
     ],
 )
-def test_edges_between_two_numbers_read_well(value: Any, expected: tuple[float, ...]) -> None:
+def test_edges_between_two_numbers_read_well(
+    value: Any, expected: tuple[float, ...]
+) -> None:
     """Expected values by hand. 0.1 and 0.4 are tenths, as written."""
     assert parse_buckets(value).edges == expected
 
@@ -66,15 +81,23 @@ def test_edges_do_not_depend_on_the_context_of_the_caller() -> None:
             assert parse_buckets(value) == expected
 
 
-@given(FINITE, FINITE, st.integers(1, EDGES_MAX - 1), st.sampled_from(["linear", "log"]))
+@given(
+    FINITE, FINITE, st.integers(1, EDGES_MAX - 1), st.sampled_from(["linear", "log"])
+)
 def test_whatever_is_asked_gives_good_edges_or_a_message(
     first: float, last: float, count: int, scale: str
 ) -> None:
     try:
-        found = parse_buckets({"from": first, "to": last, "count": count, "scale": scale})
+        found = parse_buckets(
+            {"from": first, "to": last, "count": count, "scale": scale}
+        )
     except ValueError:
         return
-    assert (found.edges[0], found.edges[-1], len(found.edges)) == (first, last, count + 1)
+    assert (found.edges[0], found.edges[-1], len(found.edges)) == (
+        first,
+        last,
+        count + 1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +122,10 @@ def test_whatever_is_asked_gives_good_edges_or_a_message(
         ({"from": 0, "to": 1, "count": 1000}, "count: a whole number from 1 to 999"),
         ({"from": 0, "to": 1, "count": 2.0}, "count: a whole number from 1 to 999"),
         ({"from": 0, "to": 1, "count": 2, "scale": "sqrt"}, 'scale: "linear" or "log"'),
-        ({"from": 1, "to": 1, "count": 2}, "from = 1 and to = 1: finite numbers, from below to"),
+        (
+            {"from": 1, "to": 1, "count": 2},
+            "from = 1 and to = 1: finite numbers, from below to",
+        ),
         ({"from": 1, "to": 1.0001, "count": 900, "scale": "log"}, "count = 900: fewer"),
     ],
 )

@@ -16,7 +16,10 @@ WRONG: list[tuple[Any, str]] = [
     ({"field": "a"}, f'where = {{"field": "a"}}: {ALLOWED}'),
     (["a"], f'where = ["a"]: {ALLOWED}'),
     ([{"field": "a", "exists": True}] * 21, "where: 21 conditions; at most 20"),
-    ([{"field": "a", "is": 5}], "is: unknown name; one of field, in, not_in, min, max, exists"),
+    (
+        [{"field": "a", "is": 5}],
+        "is: unknown name; one of field, in, not_in, min, max, exists",
+    ),
     (
         [{"field": "a", "min": 1}, {"min": 1}],
         "where, condition 2: field is missing: the path of one value, such as type",
@@ -44,7 +47,9 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "message"), WRONG, ids=[message for _, message in WRONG])
+@pytest.mark.parametrize(
+    ("value", "message"), WRONG, ids=[message for _, message in WRONG]
+)
 def test_a_wrong_condition_is_refused(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
         conditions(value)
@@ -62,7 +67,11 @@ def test_values_are_compared_as_labels() -> None:
 
 # A condition and the values that satisfy it; None is absent or null.
 HOLDS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
-    ({"in": ["a", 5]}, ["a", "5", 5], ["b", 5.0, Decimal(5), None, [], {}, True, ["a"]]),
+    (
+        {"in": ["a", 5]},
+        ["a", "5", 5],
+        ["b", 5.0, Decimal(5), None, [], {}, True, ["a"]],
+    ),
     ({"in": [True]}, [True, "true"], [1, "True", None]),
     ({"not_in": ["a", 5]}, ["b", 5.0, None, [], {}, True], ["a", "5", 5]),
     (
@@ -78,8 +87,12 @@ HOLDS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "those", "others"), HOLDS, ids=[str(one[0]) for one in HOLDS])
-def test_what_a_condition_holds_for(asked: dict[str, Any], those: Any, others: Any) -> None:
+@pytest.mark.parametrize(
+    ("asked", "those", "others"), HOLDS, ids=[str(one[0]) for one in HOLDS]
+)
+def test_what_a_condition_holds_for(
+    asked: dict[str, Any], those: Any, others: Any
+) -> None:
     """Bounds are inclusive; absent values satisfy only conditions that say so."""
     [condition] = conditions([{"field": "a", **asked}])
     assert [holds(condition, value) for value in those] == [True] * len(those)

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.events.reference import steps_of
-from workers.mechanisms.config.views import CHARACTERS_MAX, STEPS_MAX, Path, parse, path_complaints
+from workers.mechanisms.config.views import (
+    CHARACTERS_MAX,
+    STEPS_MAX,
+    Path,
+    parse,
+    path_complaints,
+)
 
 PATHS = {
     "type": Path(("type",)),

@@ -51,8 +51,16 @@ def test_decimals_count_as_they_are_written() -> None:
     assert parse_sum(PRICE | {"from": 1e0}) == parse_sum(PRICE | {"from": 1})
 
 
-RANGES = [(0, 100, 0.01), (-5.5, 9.5, 0.5), (-20, -19, 1), (0.1, 0.7, 0.2), (-1e14, 1e14, 1e9)]
-DECIMALS = st.decimals(-200, 200, places=4) | st.decimals(allow_nan=False, allow_infinity=True)
+RANGES = [
+    (0, 100, 0.01),
+    (-5.5, 9.5, 0.5),
+    (-20, -19, 1),
+    (0.1, 0.7, 0.2),
+    (-1e14, 1e14, 1e9),
+]
+DECIMALS = st.decimals(-200, 200, places=4) | st.decimals(
+    allow_nan=False, allow_infinity=True
+)
 
 
 @given(st.sampled_from(RANGES), DECIMALS | st.integers() | st.floats(allow_nan=False))
@@ -77,7 +85,9 @@ def test_a_number_is_its_clamped_value_rounded_to_the_nearest_step_and_up_from_h
 def test_halfway_between_two_steps_goes_up_whatever_the_float(
     range_: tuple[float, float, float], steps: int, off: int
 ) -> None:
-    of = parse_sum(dict(zip(("field", "from", "to", "step"), ("x", *range_), strict=True)))
+    of = parse_sum(
+        dict(zip(("field", "from", "to", "step"), ("x", *range_), strict=True))
+    )
     steps = min(steps, of.steps - 1)
     with localcontext(prec=60):
         halfway = of.from_ + of.step * steps + of.step / 2 + Decimal(off) / 10**20

@@ -14,12 +14,16 @@ from workers.settings.settings import settings_of
 BUCKETS = {"buckets": [0, 10]}
 
 
-def shape(events: dict[str, Any], *histograms: dict[str, Any], user: str | None = None) -> Any:
+def shape(
+    events: dict[str, Any], *histograms: dict[str, Any], user: str | None = None
+) -> Any:
     return settings_of(document(events, list(histograms) or [{}], user), File()).shape
 
 
 def where(field: str, **asked: Any) -> dict[str, Any]:
-    return {"where": [{"field": field} | {name.rstrip("_"): v for name, v in asked.items()}]}
+    return {
+        "where": [{"field": field} | {name.rstrip("_"): v for name, v in asked.items()}]
+    }
 
 
 A = {"key": "k", "items": "order.lines[].sku"}
@@ -51,7 +55,11 @@ WRONG: dict[str, tuple[dict[str, Any], ...]] = {
     'events.count = "l[].n": it is inside items = "l[]"': (
         {"key": "k", "items": "l[]", "count": "l[].n"},
     ),
-    'events.items = "i": another path goes through it': (A | {"items": "i"}, {}, {"items": "i.x"}),
+    'events.items = "i": another path goes through it': (
+        A | {"items": "i"},
+        {},
+        {"items": "i.x"},
+    ),
     'events.where: field = "order" is an object for another path, so it never has such a value': (
         A | where("order", in_=["a"]),
     ),
@@ -78,9 +86,16 @@ WRONG: dict[str, tuple[dict[str, Any], ...]] = {
     'where: field = "i.x.y" is inside items = "i", so no event has both': (
         {"key": "k", "items": "i"} | where("i.x.y", exists=True),
     ),
-    'events.key = "k[]": one value is wanted, so no []': ({"key": "k[]", "items": "i"},),
-    'events.timestamp = "t[]": one value is wanted, so no []': (A | {"timestamp": "t[]"},),
-    "histogram 'h0': key = \"l[].k\": one value is wanted, so no []": (A, {"key": "l[].k"}),
+    'events.key = "k[]": one value is wanted, so no []': (
+        {"key": "k[]", "items": "i"},
+    ),
+    'events.timestamp = "t[]": one value is wanted, so no []': (
+        A | {"timestamp": "t[]"},
+    ),
+    "histogram 'h0': key = \"l[].k\": one value is wanted, so no []": (
+        A,
+        {"key": "l[].k"},
+    ),
     "histogram 'h0': items = \"a b\": at character 2, ' ': a name with such a character must be in quotes": (
         A,
         {"items": "a b"},
@@ -124,7 +139,11 @@ RIGHT: dict[str, tuple[dict[str, Any], list[dict[str, Any]], bytes]] = {
     "the key itself": (A | where("k", in_=["a"]), [{}], EMPTY),
     "an item itself": (ITEM | where("i", in_=["a"]), [{}], b'{"k":"a","i":"a"}'),
     "a number in its bucket": (ITEM | where("i", min=5), [BUCKETS], b'{"k":"a","i":7}'),
-    "one of the counts": (ITEM | where("i.milk", min=1), [{}], b'{"k":"a","i":{"milk":2}}'),
+    "one of the counts": (
+        ITEM | where("i.milk", min=1),
+        [{}],
+        b'{"k":"a","i":{"milk":2}}',
+    ),
     "in another histogram": (
         A,
         [where("type", in_=["a"]), {"items": "order.total", "key": "$all"}],
@@ -153,10 +172,23 @@ def test_histograms_that_agree_share_a_view() -> None:
     """Any own setting makes another view; omitted ones come from [events]."""
     first = where("type", in_=["a"])
     events = {"key": "k", "items": "l[].i", "count": "l[].n"} | first
-    own: list[dict[str, Any]] = [{}, {}, {"key": "other"}, {"items": "x"}, {"items": "x"}]
-    own += [{"count": "l[].m"}, {"where": []}, where("n", min=1), BUCKETS | {"items": "x"}]
+    own: list[dict[str, Any]] = [
+        {},
+        {},
+        {"key": "other"},
+        {"items": "x"},
+        {"items": "x"},
+    ]
+    own += [
+        {"count": "l[].m"},
+        {"where": []},
+        where("n", min=1),
+        BUCKETS | {"items": "x"},
+    ]
     views = list(shape(events, *own).views.values())
-    assert [(str(v.key), str(v.items), v.count and str(v.count), v.edges) for v in views] == [
+    assert [
+        (str(v.key), str(v.items), v.count and str(v.count), v.edges) for v in views
+    ] == [
         ("k", "l[].i", "l[].n", None),
         ("other", "l[].i", "l[].n", None),
         ("k", "x", None, None),
@@ -172,7 +204,13 @@ def test_histograms_that_agree_share_a_view() -> None:
 
 def test_settings_of_events_are_in_the_shape() -> None:
     own = {"timestamp": "t", "timestamp_unit": "iso", "missing": "empty"}
-    plain, found = shape(A), shape(A | own, user="who.id")
-    assert (plain.time, plain.unit, plain.empty, plain.user) == (None, "ms", False, None)
+    plain = shape(A)
+    found = shape(A | own, user="who.id")
+    assert (plain.time, plain.unit, plain.empty, plain.user) == (
+        None,
+        "ms",
+        False,
+        None,
+    )
     assert (found.time, found.unit, found.empty) == (Path(("t",)), "iso", True)
     assert found.user == Path(("who", "id"))

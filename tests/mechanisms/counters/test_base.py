@@ -42,7 +42,9 @@ def test_rows_with_small_words_need_no_exact_numbers(
     counter: Counter, v: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`exact` takes 5 ms a node: a row of `sqrt` with such a word took 40 s a tick at 8,000 ticks."""
-    stream, tags, asked = SmallWords(v), numbered("small", 3), []
+    stream = SmallWords(v)
+    tags = numbered("small", 3)
+    asked = []
     exact = counter.exact
 
     def count(stream: NoiseStream, t: int, tag: Tags) -> int:
@@ -55,9 +57,12 @@ def test_rows_with_small_words_need_no_exact_numbers(
         expected = [exact(stream, t, tags[i : i + 1]) for i in range(3)]
         assert counter.draw(stream, t, tags).tolist() == expected
         if v:
-            terms, (lower, upper) = base._terms(counter, t), counter._interval(stream, t, tags, 3)
+            terms = base._terms(counter, t)
+            (lower, upper) = counter._interval(stream, t, tags, 3)
             found = Fraction(counter._with_small(stream, terms, tags[:1]))
-            assert lower - Fraction(terms.error) <= found <= upper + Fraction(terms.error)
+            assert (
+                lower - Fraction(terms.error) <= found <= upper + Fraction(terms.error)
+            )
     assert bool(asked) == (v == 0)
 
 
@@ -66,10 +71,12 @@ def test_a_failure_leaves_no_rows_to_a_later_call_of_fewer(
     counter: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows left undecided by the first chunk, then a MemoryError in the second."""
-    counter, stream = thawed(counter), thawed(KEY.stream(bytes(16)))
+    counter = thawed(counter)
+    stream = thawed(KEY.stream(bytes(16)))
     coarse = counter.fixed._replace(error=1 << counter.fixed.point)
     monkeypatch.setattr(counter, "fixed", coarse)
-    tags, columns = numbered("failure", CHUNK_ROWS + 1), counter.columns(stream)
+    tags = numbered("failure", CHUNK_ROWS + 1)
+    columns = counter.columns(stream)
     chunk = stream.chunk
 
     def fail(part: Tags, cells: Words) -> Words:
@@ -81,17 +88,24 @@ def test_a_failure_leaves_no_rows_to_a_later_call_of_fewer(
     with pytest.raises(MemoryError):
         columns.at(7, tags)
     monkeypatch.undo()
-    assert columns.at(8, tags[:3]).tolist() == counter.draw(stream, 8, tags[:3]).tolist()
+    assert (
+        columns.at(8, tags[:3]).tolist() == counter.draw(stream, 8, tags[:3]).tolist()
+    )
 
 
 @pytest.mark.parametrize("horizon", [1, 1000, 2**16])
 @pytest.mark.parametrize("rho_item", [1e-9, 1e-7, 0.005, 3.0])
-def test_the_error_of_sqrt_columns_allows_for_their_floats(horizon: int, rho_item: float) -> None:
+def test_the_error_of_sqrt_columns_allows_for_their_floats(
+    horizon: int, rho_item: float
+) -> None:
     """Nodes, their unit, sums of 1,024 and of 64 in any order, rounding to a unit."""
     counter = SqrtCounter(horizon, rho_item)
-    parts, unit = float(counter._factors.sum()), 2.0**counter.fixed.point
+    parts = float(counter._factors.sum())
+    unit = 2.0**counter.fixed.point
     sd = math.sqrt(counter.variance_of((0, 0))) * unit
     roundings = (1024 + 64 + 2 + 4) * 2.0**-53 * normal.LARGEST * sd
-    assert parts * (1 + normal.ROUGH_ERROR * sd + roundings) + 0.5 <= counter.fixed.error
+    assert (
+        parts * (1 + normal.ROUGH_ERROR * sd + roundings) + 0.5 <= counter.fixed.error
+    )
     assert parts * normal.LARGEST * sd < 2**53
     assert normal.LARGEST * sd < np.iinfo(counter.fixed.dtype).max

@@ -52,7 +52,9 @@ def counter(request: pytest.FixtureRequest) -> Counter:
 
 
 def random_tags(rows: int, seed: int = 1) -> Tags:
-    return np.random.default_rng(seed).integers(0, 2**64, size=(rows, 2), dtype=np.uint64)
+    return np.random.default_rng(seed).integers(
+        0, 2**64, size=(rows, 2), dtype=np.uint64
+    )
 
 
 def last_tick(counter: Counter) -> int:
@@ -68,14 +70,18 @@ def test_cached_noise_equals_drawn_noise_for_any_order_of_ticks_and_growing_rows
     """The cache is an optimisation: a recovered worker must publish the same bytes."""
     tags = random_tags(40)
     columns = counter.columns(STREAM)
-    rows, t = 0, data.draw(st.integers(1, last_tick(counter)))
+    rows = 0
+    t = data.draw(st.integers(1, last_tick(counter)))
     for _ in range(data.draw(st.integers(1, 12))):
         rows = min(len(tags), rows + data.draw(st.integers(0, 9)))
         if data.draw(st.integers(0, 3)):
             t = min(t + data.draw(st.integers(0, 3)), last_tick(counter))
         else:
             t = data.draw(st.integers(1, last_tick(counter)))
-        assert columns.at(t, tags[:rows]).tolist() == counter.draw(STREAM, t, tags[:rows]).tolist()
+        assert (
+            columns.at(t, tags[:rows]).tolist()
+            == counter.draw(STREAM, t, tags[:rows]).tolist()
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,9 +90,18 @@ def test_cached_noise_equals_drawn_noise_across_chunks_and_capacity(kind: str) -
     counter = make_counter(kind, 50, 0.01)
     tags = random_tags(2 * CHUNK_ROWS + 100)
     columns = counter.columns(STREAM)
-    asked = [(3, 10), (3, 1500), (4, CHUNK_ROWS + 5), (5, 100), (5, len(tags)), (6, len(tags))]
+    asked = [
+        (3, 10),
+        (3, 1500),
+        (4, CHUNK_ROWS + 5),
+        (5, 100),
+        (5, len(tags)),
+        (6, len(tags)),
+    ]
     for t, rows in (*asked, (2, 7), (6, 9000)):
-        assert (columns.at(t, tags[:rows]) == counter.draw(STREAM, t, tags[:rows])).all()
+        assert (
+            columns.at(t, tags[:rows]) == counter.draw(STREAM, t, tags[:rows])
+        ).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,7 +114,8 @@ def test_a_draw_that_fails_half_way_leaves_no_wrong_noise_in_the_cache(
     tags = random_tags(2 * CHUNK_ROWS)
     columns = counter.columns(stream)
     columns.at(5, tags)
-    original, calls = stream.chunk, 0
+    original = stream.chunk
+    calls = 0
 
     def fail_later(part: Tags, cells: Words) -> Words:
         nonlocal calls
@@ -164,14 +180,18 @@ def test_variances_of_many_ticks_are_those_of_the_ticks_nodes(counter: Counter) 
     """Thresholds and `plan` use them; snapshots publish the sd."""
     last = last_tick(counter)
     ticks = sorted({1, min(2, last), last // 3 + 1, last})
-    for t, variance in zip(ticks, counter.variances(np.array(ticks)).tolist(), strict=True):
+    for t, variance in zip(
+        ticks, counter.variances(np.array(ticks)).tolist(), strict=True
+    ):
         nodes = counter.nodes(t).items()
         exact = sum((a * a * counter.variance_of(v) for v, a in nodes), Fraction(0))
         assert counter.variance(t) == exact / counter._denominator**2
         assert variance == pytest.approx(float(counter.variance(t)), rel=1e-12)
         assert variance <= counter.worst_variance() * (1 + 1e-12)
         assert (
-            math.sqrt(variance) * 0.2 <= counter.sd(t) <= math.sqrt(variance + 1 / 12) * (1 + 1e-9)
+            math.sqrt(variance) * 0.2
+            <= counter.sd(t)
+            <= math.sqrt(variance + 1 / 12) * (1 + 1e-9)
         )
 
 
@@ -180,13 +200,21 @@ def test_columns_and_floats_give_the_exactly_rounded_noise(
     counter: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the bound is so coarse that the columns decide no row."""
-    tags, last = random_tags(3), min(last_tick(counter), 9)
+    tags = random_tags(3)
+    last = min(last_tick(counter), 9)
     coarse = thawed(counter)
-    monkeypatch.setattr(coarse, "fixed", counter.fixed._replace(error=1 << counter.fixed.point))
-    columns, others = counter.columns(STREAM), coarse.columns(STREAM)
+    monkeypatch.setattr(
+        coarse, "fixed", counter.fixed._replace(error=1 << counter.fixed.point)
+    )
+    columns = counter.columns(STREAM)
+    others = coarse.columns(STREAM)
     for t in range(1, last + 1):
         noise = columns.at(t, tags).tolist()
-        assert noise == others.at(t, tags).tolist() == counter.draw(STREAM, t, tags).tolist()
+        assert (
+            noise
+            == others.at(t, tags).tolist()
+            == counter.draw(STREAM, t, tags).tolist()
+        )
     assert noise[0] == counter.exact(STREAM, last, tags[:1])
 
 
@@ -232,9 +260,15 @@ def test_ticks_outside_the_horizon_are_refused(counter: Counter) -> None:
         (("tree", 10, 0.1, 1), "radix = 1"),
         (("lifted", 10, 1e-16), "sigma_squared"),
         (("lifted", None, 0.1, None, 0.5), "end_share = 0.5: an unbounded horizon"),
-        (("lifted", 10, 0.1, None, 1.0), "end_share = 1.0: must be a number above 0 and below 1"),
+        (
+            ("lifted", 10, 0.1, None, 1.0),
+            "end_share = 1.0: must be a number above 0 and below 1",
+        ),
         (("lifted", 10, 0.1, None, math.nan), "end_share = nan"),
-        (("tree", 10, 0.1, None, 0.5), "end_share = 0.5: only counter 'lifted' has one"),
+        (
+            ("tree", 10, 0.1, None, 0.5),
+            "end_share = 0.5: only counter 'lifted' has one",
+        ),
     ],
 )
 def test_parameters_outside_their_range_are_refused(

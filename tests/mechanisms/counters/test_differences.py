@@ -31,12 +31,21 @@ COUNTERS = [
     (make_counter("lifted", 1000, 0.01), PAIRS),
     (make_counter("lifted", 1000, 3.0), PAIRS),
     (make_counter("lifted", 1024, 0.01), (*PAIRS, (1024, 1023), (1024, 512))),
-    (make_counter("lifted", 1000, 0.01, end_share=0.6), (*PAIRS, (1000, 999), (488, 232))),
+    (
+        make_counter("lifted", 1000, 0.01, end_share=0.6),
+        (*PAIRS, (1000, 999), (488, 232)),
+    ),
     (make_counter("lifted", None, 0.01), (*PAIRS, (FAR, FAR - 4096), (FAR, FAR - 1))),
     (make_counter("tree", 1000, 0.01), PAIRS),
     (make_counter("tree", 1000, 3.0, 2), PAIRS),
-    (make_counter("tree", None, 0.01), (*PAIRS, (625, 500), (FAR, FAR - 4096), (FAR, FAR - 1))),
-    (make_counter("sqrt", 100, 0.01), ((64, 32), (100, 99), (99, 1), (51, 37), (60, 0))),
+    (
+        make_counter("tree", None, 0.01),
+        (*PAIRS, (625, 500), (FAR, FAR - 4096), (FAR, FAR - 1)),
+    ),
+    (
+        make_counter("sqrt", 100, 0.01),
+        ((64, 32), (100, 99), (99, 1), (51, 37), (60, 0)),
+    ),
 ]
 every_counter = pytest.mark.parametrize(
     ("counter", "pairs"), COUNTERS, ids=[repr(counter) for counter, _ in COUNTERS]
@@ -51,7 +60,9 @@ def test_a_change_has_the_stated_standard_deviation_and_not_half_or_double_the_v
     tags = numbered("change", ROWS)
     columns = counter.columns(STREAM)
     ticks = sorted({tick for pair in pairs for tick in pair if tick})
-    noise = {tick: columns.at(tick, tags) for tick in ticks} | {0: np.zeros(ROWS, dtype=np.int64)}
+    noise = {tick: columns.at(tick, tags) for tick in ticks} | {
+        0: np.zeros(ROWS, dtype=np.int64)
+    }
     for t, since in pairs:
         found = (noise[t] - noise[since]).var()
         stated = counter.difference_sd(t, since) ** 2
@@ -75,7 +86,8 @@ def test_a_change_has_at_most_the_noise_of_both_ends_and_at_least_their_distance
     """Triangle inequality plus rounding: 1/12 for each end."""
     for t, since in pairs:
         earlier = math.sqrt(counter.variance(since)) if since else 0.0
-        later, found = math.sqrt(counter.variance(t)), counter.difference_sd(t, since)
+        later = math.sqrt(counter.variance(t))
+        found = counter.difference_sd(t, since)
         most = math.hypot(later + earlier, math.sqrt(1 / 6))
         assert abs(later - earlier) * (1 - 1e-12) <= found <= most
 

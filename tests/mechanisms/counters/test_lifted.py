@@ -41,7 +41,9 @@ def decoded(counter: LiftedCounter, matrix: Matrix, t: int, place: int) -> Fract
 
 @pytest.mark.parametrize("share", [None, 0.6])
 @pytest.mark.parametrize("horizon", HORIZONS)
-def test_decoding_the_nodes_gives_the_running_sum(horizon: int, share: float | None) -> None:
+def test_decoding_the_nodes_gives_the_running_sum(
+    horizon: int, share: float | None
+) -> None:
     counter = LiftedCounter(horizon, 0.1, share)
     levels = (horizon - 1).bit_length()
     assert counter.offset == (0 if share is None else (1 << levels) - horizon)
@@ -56,7 +58,10 @@ def spent(counter: LiftedCounter, matrix: Matrix) -> list[Fraction]:
     places = range(counter.offset, counter.offset + counter._last_tick)
     return [
         sum(
-            (row[place] ** 2 / (2 * counter.variance_of(node)) for node, row in matrix.items()),
+            (
+                row[place] ** 2 / (2 * counter.variance_of(node))
+                for node, row in matrix.items()
+            ),
             Fraction(0),
         )
         for place in places
@@ -81,7 +86,9 @@ def test_an_event_costs_at_most_what_is_stated_in_whichever_tick_it_lies(
 
 
 @pytest.mark.parametrize("fault", ["coefficient", "edge", "weight", "bound"])
-def test_a_fault_in_the_mechanism_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_the_mechanism_is_noticed(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """1/8 that is not 1/8, an edge without its reflection, a weight off by 2 %, half a bound."""
     counter = thawed(LiftedCounter(32, 0.1))
     matrix = strategy(5)
@@ -99,7 +106,9 @@ def test_a_fault_in_the_mechanism_is_noticed(fault: str, monkeypatch: pytest.Mon
 
         monkeypatch.setattr(counter, "nodes", wrong)
         sums = (
-            (t, s, decoded(counter, matrix, t, s - 1)) for t in range(1, 33) for s in range(1, 33)
+            (t, s, decoded(counter, matrix, t, s - 1))
+            for t in range(1, 33)
+            for s in range(1, 33)
         )
         assert any(found != (s <= t) for t, s, found in sums)
         return
@@ -121,24 +130,39 @@ def test_a_fault_in_the_mechanism_is_noticed(fault: str, monkeypatch: pytest.Mon
     ("horizon", "worst", "root_mean_square"),
     [(2**10, 3.55, 3.35), (2**16, 5.05, 4.80), (2**20, 6.05, 5.75)],
 )
-def test_error_is_that_of_the_design(horizon: int, worst: float, root_mean_square: float) -> None:
+def test_error_is_that_of_the_design(
+    horizon: int, worst: float, root_mean_square: float
+) -> None:
     """sd * mu, at the worst tick and over all ticks; a tenth less would be a defect as well."""
     counter = LiftedCounter(horizon, 0.005)
     mu = math.sqrt(2 * counter.rho_item)
     variances = counter.variances(np.arange(1, horizon + 1))
     assert 0.98 * worst < math.sqrt(variances.max()) * mu <= worst
-    assert 0.98 * root_mean_square < math.sqrt(variances.mean()) * mu <= root_mean_square
+    assert (
+        0.98 * root_mean_square < math.sqrt(variances.mean()) * mu <= root_mean_square
+    )
     assert counter.worst_variance() == pytest.approx(variances.max(), rel=0.01)
     assert counter.worst_variance() >= variances.max()
 
 
 @pytest.mark.parametrize(
     ("horizon", "share"),
-    [(1, None), (2, None), (37, 0.6), (256, None), (1000, 0.3), (4096, None), (60_000, None)],
+    [
+        (1, None),
+        (2, None),
+        (37, 0.6),
+        (256, None),
+        (1000, 0.3),
+        (4096, None),
+        (60_000, None),
+    ],
 )
-def test_worst_and_mean_variance_are_those_of_all_ticks(horizon: int, share: float | None) -> None:
+def test_worst_and_mean_variance_are_those_of_all_ticks(
+    horizon: int, share: float | None
+) -> None:
     counter = LiftedCounter(horizon, 0.01, share)
-    curve, ticks = counter.variance_curve, np.arange(1, horizon + 1)
+    curve = counter.variance_curve
+    ticks = np.arange(1, horizon + 1)
     variances = curve.at(ticks)
     for t in {1, horizon // 3 + 1, horizon}:
         assert variances[t - 1] == pytest.approx(float(counter.variance(t)), rel=1e-12)
@@ -148,8 +172,12 @@ def test_worst_and_mean_variance_are_those_of_all_ticks(horizon: int, share: flo
         assert found == pytest.approx(variances[:last].max(), rel=1e-3)
 
 
-@pytest.mark.parametrize(("octave", "worst"), [(10, 5.6), (16, 8.3), (20, 10.1), (30, 14.9)])
-def test_unbounded_error_grows_with_the_logarithm_of_the_tick(octave: int, worst: float) -> None:
+@pytest.mark.parametrize(
+    ("octave", "worst"), [(10, 5.6), (16, 8.3), (20, 10.1), (30, 14.9)]
+)
+def test_unbounded_error_grows_with_the_logarithm_of_the_tick(
+    octave: int, worst: float
+) -> None:
     counter = LiftedCounter(None, 0.005)
     tick = counter.variance_curve.noisiest(2**octave)
     assert math.sqrt(float(counter.variance(tick)) * 2 * counter.rho_item) < worst
@@ -157,7 +185,9 @@ def test_unbounded_error_grows_with_the_logarithm_of_the_tick(octave: int, worst
 
 @pytest.mark.parametrize("share", [0.01, 0.6, 0.99])
 @pytest.mark.parametrize("horizon", HORIZONS)
-def test_the_last_tick_has_the_noise_of_the_total_alone(horizon: int, share: float) -> None:
+def test_the_last_tick_has_the_noise_of_the_total_alone(
+    horizon: int, share: float
+) -> None:
     counter = LiftedCounter(horizon, 0.1, share)
     assert counter.nodes(horizon) == {(0, 0): counter._denominator}
 
@@ -165,14 +195,17 @@ def test_the_last_tick_has_the_noise_of_the_total_alone(horizon: int, share: flo
 # ---- correct rounding, against an independent computation
 
 
-def number(stream: NoiseStream, tag: Tags, node: Node, variance: Fraction) -> mpmath.mpf:
+def number(
+    stream: NoiseStream, tag: Tags, node: Node, variance: Fraction
+) -> mpmath.mpf:
     """Return a node's number to 200 bits, from its first 256 bits."""
     level, k = node
     digits = 0
     for further in range(4):
         word = stream.words(tag, (level, (k >> 1) + (further << 48)))[0, k & 1]
         digits = digits << 64 | int(word)
-    sign, rest = digits >> 192 & 1, (digits >> 193) << 192 | digits & ((1 << 192) - 1)
+    sign = digits >> 192 & 1
+    rest = (digits >> 193) << 192 | digits & ((1 << 192) - 1)
     with mp.workprec(320):
         p = (mpmath.mpf(rest) + 0.5) / mpmath.mpf(2) ** 256
         z = mpmath.mpf(-NormalDist().inv_cdf(float(p)))
@@ -195,10 +228,15 @@ def synthesized(counter: LiftedCounter, stream: NoiseStream, tag: Tags) -> list[
         for level in range(levels, 0, -1):
             own = [z(level, k) for k in range(1 << (levels - level))]
             padded = [-own[0], *own, -own[-1]]
-            lifted_sums = [s - (padded[k + 1] + padded[k]) / 8 for k, s in enumerate(sums)]
+            lifted_sums = [
+                s - (padded[k + 1] + padded[k]) / 8 for k, s in enumerate(sums)
+            ]
             finer = [lifted_sums[0]]
             for k, node in enumerate(own):
-                finer += [(lifted_sums[k] + lifted_sums[k + 1] + node) / 2, lifted_sums[k + 1]]
+                finer += [
+                    (lifted_sums[k] + lifted_sums[k + 1] + node) / 2,
+                    lifted_sums[k + 1],
+                ]
             sums = finer
         ticks = range(counter.offset + 1, counter.offset + counter._last_tick + 1)
         return [int(mpmath.floor(sums[place] + 0.5)) for place in ticks]
@@ -206,7 +244,13 @@ def synthesized(counter: LiftedCounter, stream: NoiseStream, tag: Tags) -> list[
 
 @pytest.mark.parametrize(
     ("horizon", "rho_item", "share"),
-    [(1, 0.01, None), (2, 3.0, None), (13, 0.01, 0.6), (32, 1e-3, None), (16, 1e-8, None)],
+    [
+        (1, 0.01, None),
+        (2, 3.0, None),
+        (13, 0.01, 0.6),
+        (32, 1e-3, None),
+        (16, 1e-8, None),
+    ],
 )
 def test_noise_is_that_of_an_independent_computation(
     horizon: int, rho_item: float, share: float | None
@@ -215,7 +259,9 @@ def test_noise_is_that_of_an_independent_computation(
     counter = LiftedCounter(horizon, rho_item, share)
     tags = numbered("independent", 12)
     columns = counter.columns(STREAM)
-    slow = [synthesized(counter, STREAM, tags[row : row + 1]) for row in range(len(tags))]
+    slow = [
+        synthesized(counter, STREAM, tags[row : row + 1]) for row in range(len(tags))
+    ]
     for t in range(1, horizon + 1):
         expected = [of_row[t - 1] for of_row in slow]
         assert columns.at(t, tags).tolist() == expected
@@ -224,12 +270,16 @@ def test_noise_is_that_of_an_independent_computation(
 
 
 @pytest.mark.parametrize("path", ["columns", "floats"])
-def test_every_path_gives_the_same_noise(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_path_gives_the_same_noise(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A bound so coarse that no row is decided by the state, or by floats."""
     counter = thawed(LiftedCounter(16, 0.01))
     tags = numbered("paths", 20)
     plain = [counter.draw(STREAM, t, tags).tolist() for t in range(1, 17)]
-    monkeypatch.setattr(counter, "fixed", counter.fixed._replace(error=1 << counter.fixed.point))
+    monkeypatch.setattr(
+        counter, "fixed", counter.fixed._replace(error=1 << counter.fixed.point)
+    )
     asked = []
     if path == "floats":
         monkeypatch.setattr(base._Terms, "error", 1.0, raising=False)
@@ -277,7 +327,9 @@ def test_more_bits_are_taken_until_they_decide(planted: int, above: int) -> None
     # The digits of the boundary, or the next: below or above it by less than their last place.
     v += above
     first = (v >> (64 * (planted - 1))) << 1
-    rest = [(v >> (64 * (planted - 1 - i))) & ((1 << 64) - 1) for i in range(1, planted)]
+    rest = [
+        (v >> (64 * (planted - 1 - i))) & ((1 << 64) - 1) for i in range(1, planted)
+    ]
     stream = Planted([first, *rest])
     tags = numbered("planted", 4)
     found = counter.draw(stream, 1, tags)
@@ -309,7 +361,11 @@ def test_small_words_make_rows_that_are_drawn_exactly() -> None:
     columns = counter.columns(stream)
     for t in range(1, 9):
         exact = [counter.exact(stream, t, tags[i : i + 1]) for i in range(2)]
-        assert columns.at(t, tags).tolist() == counter.draw(stream, t, tags).tolist() == exact
+        assert (
+            columns.at(t, tags).tolist()
+            == counter.draw(stream, t, tags).tolist()
+            == exact
+        )
 
 
 def test_the_words_of_a_counter_are_public_parameters() -> None:

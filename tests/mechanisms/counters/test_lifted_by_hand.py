@@ -16,13 +16,16 @@ TICKS = (2, 3, 8)
 
 def rows() -> list[list[Fraction]]:
     lines = [
-        line.split("|")[2:-1] for line in TEXT.splitlines() if re.match(r"\| (\d|total)", line)
+        line.split("|")[2:-1]
+        for line in TEXT.splitlines()
+        if re.match(r"\| (\d|total)", line)
     ]
     return [[Fraction(cell.strip()) for cell in line] for line in lines]
 
 
 def test_the_table_is_that_of_the_counter() -> None:
-    counter, matrix = LiftedCounter(8, 0.5), strategy(3)
+    counter = LiftedCounter(8, 0.5)
+    matrix = strategy(3)
     of_levels, of_total = weights(3)
     assert len(rows()) == len(NODES)
     for (level, k), (weight, change, cost, *decoder) in zip(NODES, rows(), strict=True):
@@ -30,7 +33,10 @@ def test_the_table_is_that_of_the_counter() -> None:
         assert weight == pair[k in (0, (1 << (3 - level)) - 1)]
         assert change == matrix[level, k][2]
         assert cost == weight * change**2
-        found = [Fraction(counter.nodes(t).get((level, k), 0), counter._denominator) for t in TICKS]
+        found = [
+            Fraction(counter.nodes(t).get((level, k), 0), counter._denominator)
+            for t in TICKS
+        ]
         assert decoder == found
         # The counter's variances are these weights, rounded up.
         s2 = counter.variance_of((level, k)) * weight
@@ -49,7 +55,10 @@ def test_the_sums_are_those_of_the_table() -> None:
     assert f"{math.sqrt(of_all * variance):.3f}" in TEXT
     costs = [
         sum(
-            (row[0] * change[t] ** 2 for row, change in zip(table, columns(), strict=True)),
+            (
+                row[0] * change[t] ** 2
+                for row, change in zip(table, columns(), strict=True)
+            ),
             Fraction(0),
         )
         for t in range(8)

@@ -37,7 +37,9 @@ def largest(levels: int) -> Fraction:
 
 def cost_at(tick: int, pairs: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
     """Return the cost of one tick at any horizon, by the definition of the transform."""
-    sums, cost, none = {tick: Fraction(1)}, Fraction(0), Fraction(0)
+    sums = {tick: Fraction(1)}
+    cost = Fraction(0)
+    none = Fraction(0)
     for level, (interior, edge) in enumerate(pairs, 1):
         last = (1 << (len(pairs) - level)) - 1
         blocks = {place >> 1 for place in sums}
@@ -79,7 +81,9 @@ def test_bounds_are_the_largest_costs_of_brute_force_rounded_up() -> None:
 def test_the_two_brute_forces_agree() -> None:
     for levels in range(7):
         pairs = weights(levels)[0]
-        assert largest(levels) == max(cost_at(tick, pairs) for tick in range(1 << levels))
+        assert largest(levels) == max(
+            cost_at(tick, pairs) for tick in range(1 << levels)
+        )
 
 
 @pytest.mark.parametrize("share", [Fraction(98, 100), Fraction(102, 100)])
@@ -90,24 +94,34 @@ def test_a_weight_off_by_two_percent_is_refused(
     """Also where it is one of several; but a level of one or two nodes has no interior."""
     right = getattr(lifted, name)
     for i in range(len(right) if isinstance(right, tuple) else 1):
-        wrong = right * share if name == "EDGE" else (*right[:i], right[i] * share, *right[i + 1 :])
+        wrong = (
+            right * share
+            if name == "EDGE"
+            else (*right[:i], right[i] * share, *right[i + 1 :])
+        )
         monkeypatch.setattr(lifted, name, wrong)
         unused = name == "COARSEST" and i < 2
         assert are_largest(horizon_costs(HORIZONS, window=12), exact) == unused, i
 
 
-def test_another_lifting_is_refused(monkeypatch: pytest.MonkeyPatch, exact: list[float]) -> None:
+def test_another_lifting_is_refused(
+    monkeypatch: pytest.MonkeyPatch, exact: list[float]
+) -> None:
     assert are_largest(horizon_costs(HORIZONS, window=12), exact)
     monkeypatch.setattr(lifted_haar, "LIFT", 1 / 7.8)
     assert not are_largest(horizon_costs(HORIZONS, window=12), exact)
 
 
-def test_another_edge_is_refused(monkeypatch: pytest.MonkeyPatch, exact: list[float]) -> None:
+def test_another_edge_is_refused(
+    monkeypatch: pytest.MonkeyPatch, exact: list[float]
+) -> None:
     """A reflection about the last node instead of the edge."""
 
     def inside(place: int, count: int) -> int:
         return (
-            min(abs(place), 2 * (count - 1) - place) if count > 2 else min(max(place, 0), count - 1)
+            min(abs(place), 2 * (count - 1) - place)
+            if count > 2
+            else min(max(place, 0), count - 1)
         )
 
     monkeypatch.setattr(lifted_haar, "inside", inside)
@@ -144,4 +158,7 @@ def test_the_unbounded_counter_costs_most_at_its_first_tick() -> None:
     pairs = list(unbounded_weights())
     over = Fraction(in_units(unbounded_cost()), 4096) - cost_at(0, pairs)
     assert 0 <= over <= Fraction(1, 4096) + Fraction(1, 1 << 19)
-    assert all(cost_at(tick, pairs) < cost_at(0, pairs) for tick in (1, 2, 5, 74, (1 << 40) - 1))
+    assert all(
+        cost_at(tick, pairs) < cost_at(0, pairs)
+        for tick in (1, 2, 5, 74, (1 << 40) - 1)
+    )

@@ -24,21 +24,31 @@ def strategy(counter: SqrtCounter) -> list[Fraction]:
     return column
 
 
-@pytest.mark.parametrize(("horizon", "rho_item"), [(1, 0.5), (7, 0.1), (30, 0.02), (40, 40.0)])
+@pytest.mark.parametrize(
+    ("horizon", "rho_item"), [(1, 0.5), (7, 0.1), (30, 0.02), (40, 40.0)]
+)
 def test_an_event_costs_the_longest_column_and_not_more_than_is_stated(
     horizon: int, rho_item: float
 ) -> None:
     """In fractions, with the rounded factors; a variance lower by 1 % would be noticed."""
     counter = SqrtCounter(horizon, rho_item)
-    norms = [sum(c**2 for c in strategy(counter)[: horizon - s]) for s in range(horizon)]
+    norms = [
+        sum(c**2 for c in strategy(counter)[: horizon - s]) for s in range(horizon)
+    ]
     assert max(norms) == norms[0]
     spent = norms[0] / (2 * counter.variance_of((LEVEL, 1)))
-    assert Fraction(rho_item) * Fraction(9999, 10000) <= spent <= Fraction(counter.rho_item)
+    assert (
+        Fraction(rho_item) * Fraction(9999, 10000)
+        <= spent
+        <= Fraction(counter.rho_item)
+    )
     assert spent * 100 / 99 > Fraction(rho_item)
 
 
 @pytest.mark.parametrize("horizon", [1, 100, 3000])
-def test_the_factors_are_the_rounded_square_root_of_the_prefix_sums(horizon: int) -> None:
+def test_the_factors_are_the_rounded_square_root_of_the_prefix_sums(
+    horizon: int,
+) -> None:
     """f_k = binom(2k, k) / 4^k from exact binomials, whose self-convolution is all ones."""
     checked = min(horizon, 400)
     exact = [Fraction(math.comb(2 * k, k), 4**k) for k in range(checked)]
@@ -50,9 +60,12 @@ def test_the_factors_are_the_rounded_square_root_of_the_prefix_sums(horizon: int
 
 
 @pytest.mark.parametrize(
-    ("horizon", "worst", "root_mean_square"), [(2**10, 3.273, 3.110), (2**16, 4.596, 4.434)]
+    ("horizon", "worst", "root_mean_square"),
+    [(2**10, 3.273, 3.110), (2**16, 4.596, 4.434)],
 )
-def test_error_is_that_of_the_design(horizon: int, worst: float, root_mean_square: float) -> None:
+def test_error_is_that_of_the_design(
+    horizon: int, worst: float, root_mean_square: float
+) -> None:
     counter = SqrtCounter(horizon, 0.005)
     variances = counter.variances(np.arange(1, horizon + 1)) * 2 * counter.rho_item
     assert math.sqrt(variances[-1]) == pytest.approx(worst, abs=0.001)
@@ -74,11 +87,16 @@ def test_noise_made_tick_by_tick_across_blocks_and_parts_is_that_made_at_once() 
     ("changes", "message"),
     [
         ({"horizon": 2**16 + 1}, "at most 65,536 ticks"),
-        ({"horizon": "unbounded", "start": "2026-01-01T00:00:00Z"}, "at most 65,536 ticks"),
+        (
+            {"horizon": "unbounded", "start": "2026-01-01T00:00:00Z"},
+            "at most 65,536 ticks",
+        ),
         ({"radix": 2}, "radix = 2"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
+def test_settings_that_make_no_sense_are_refused(
+    changes: dict[str, object], message: str
+) -> None:
     """The state grows with the horizon, and an unknown domain needs tails not proved here."""
     with pytest.raises(ValueError, match=message):
         known(["x"], counter="sqrt", **changes)

@@ -19,9 +19,12 @@ def digits(number: int, radix: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("horizon", "radix"), [(1, 2), (7, 2), (8, 2), (30, 3), (64, 4), (100, None), (9, 50)]
+    ("horizon", "radix"),
+    [(1, 2), (7, 2), (8, 2), (30, 3), (64, 4), (100, None), (9, 50)],
 )
-def test_blocks_of_a_release_partition_its_prefix(horizon: int, radix: int | None) -> None:
+def test_blocks_of_a_release_partition_its_prefix(
+    horizon: int, radix: int | None
+) -> None:
     """Noise aside, the true count: every tick up to t is in one block, none after it."""
     counter = TreeCounter(horizon, 0.1, radix)
     for t in range(1, horizon + 1):
@@ -41,17 +44,25 @@ def test_an_event_changes_one_block_a_level(horizon: int, radix: int | None) -> 
     counter = TreeCounter(horizon, 0.1, radix)
     released = {node for t in range(1, horizon + 1) for node in counter.nodes(t)}
     for s in range(1, horizon + 1):
-        holding = [level for level, block in released if (s - 1) // counter.radix**level == block]
+        holding = [
+            level
+            for level, block in released
+            if (s - 1) // counter.radix**level == block
+        ]
         spent = sum(1 / (2 * counter.variance_of((level, 0))) for level in holding)
         assert len(set(holding)) == len(holding)
         assert spent <= Fraction(counter.rho_item)
     assert counter.rho_item == pytest.approx(0.1, rel=1e-4)
 
 
-@pytest.mark.parametrize("horizon", [1, 2, 3, 4, 7, 8, 9, 26, 27, 28, 100, 255, 256, 1000, 1024])
+@pytest.mark.parametrize(
+    "horizon", [1, 2, 3, 4, 7, 8, 9, 26, 27, 28, 100, 255, 256, 1000, 1024]
+)
 def test_best_radix_is_the_argmin_over_all_bases(horizon: int) -> None:
     """The code compares one base for each number of digits; brute force compares all."""
-    best = min((radix - 1) * digits_of(horizon, radix) ** 2 for radix in range(2, horizon + 2))
+    best = min(
+        (radix - 1) * digits_of(horizon, radix) ** 2 for radix in range(2, horizon + 2)
+    )
     chosen = best_radix(horizon)
     assert (chosen - 1) * digits_of(horizon, chosen) ** 2 == best
 
@@ -81,7 +92,8 @@ def test_error_is_that_of_the_design(
     """The table of mechanisms.md, noise per unit of mu; digit sums computed here for every tick."""
     counter = TreeCounter(horizon, 0.005, radix)
     ticks = np.arange(1, horizon + 1)
-    sums, rest = np.zeros(horizon, dtype=np.int64), ticks.copy()
+    sums = np.zeros(horizon, dtype=np.int64)
+    rest = ticks.copy()
     while rest.any():
         sums += rest % counter.radix
         rest //= counter.radix
@@ -91,7 +103,9 @@ def test_error_is_that_of_the_design(
             unit * int(sums[t - 1])
         )
     assert math.sqrt(unit * int(sums.max())) == pytest.approx(worst, abs=0.006)
-    assert math.sqrt(unit * float(sums.mean())) == pytest.approx(root_mean_square, abs=0.006)
+    assert math.sqrt(unit * float(sums.mean())) == pytest.approx(
+        root_mean_square, abs=0.006
+    )
 
 
 @pytest.mark.parametrize("radix", [None, 2, 3, 1024])
@@ -107,7 +121,9 @@ def test_levels_of_an_unbounded_horizon_cost_what_was_asked_together(
     spent = sum(1 / (2 * variance) for variance in variances)
     assert Fraction(rho_item) * Fraction(9999, 10000) <= spent <= Fraction(rho_item)
     for level, variance in enumerate(variances):
-        assert float(variance / variances[0]) == pytest.approx((level + 2) / 2, rel=1e-3)
+        assert float(variance / variances[0]) == pytest.approx(
+            (level + 2) / 2, rel=1e-3
+        )
 
 
 @pytest.mark.parametrize("t", [1, 4, 5, 124, 5**10, 5**17 + 3, 2**40 - 1])
@@ -122,15 +138,22 @@ def test_blocks_of_an_unbounded_release_partition_its_prefix(t: int) -> None:
     assert ends[-1] == t
 
 
-@pytest.mark.parametrize(("horizon", "worst"), [(2**10, 11.9), (2**16, 18.3), (2**20, 21.8)])
-def test_error_without_a_horizon_is_what_the_module_states(horizon: int, worst: float) -> None:
+@pytest.mark.parametrize(
+    ("horizon", "worst"), [(2**10, 11.9), (2**16, 18.3), (2**20, 21.8)]
+)
+def test_error_without_a_horizon_is_what_the_module_states(
+    horizon: int, worst: float
+) -> None:
     """Worst sd times mu over all ticks up to there, summed digit by digit here."""
     counter = TreeCounter(None, 0.005)
-    variances, rest = np.zeros(horizon), np.arange(1, horizon + 1)
+    variances = np.zeros(horizon)
+    rest = np.arange(1, horizon + 1)
     for level in range(counter._tree.levels):
         variances += rest % 5 * float(counter.variance(5**level))
         rest //= 5
-    assert math.sqrt(variances.max() * 2 * counter.rho_item) == pytest.approx(worst, abs=0.06)
+    assert math.sqrt(variances.max() * 2 * counter.rho_item) == pytest.approx(
+        worst, abs=0.06
+    )
     assert float(counter.variance(horizon)) == pytest.approx(variances[-1])
 
 
@@ -139,8 +162,16 @@ def test_covariance_between_ticks_is_that_of_the_shared_blocks() -> None:
     counter = TreeCounter(100, 0.01, 3)
     tags = numbered("covariance", 20_000)
     sigma_squared = float(counter.variance(1))
-    for first, second, shared in ((1, 2, 1), (27, 29, 1), (53, 54, 1), (26, 27, 0), (80, 79, 7)):
-        pair = np.cov(counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags))
+    for first, second, shared in (
+        (1, 2, 1),
+        (27, 29, 1),
+        (53, 54, 1),
+        (26, 27, 0),
+        (80, 79, 7),
+    ):
+        pair = np.cov(
+            counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags)
+        )
         scale = counter.sd(first) * counter.sd(second)
         slack = 5 * scale * math.sqrt(2 / 20_000)
         assert pair[0, 1] == pytest.approx(shared * sigma_squared, abs=slack)
@@ -154,4 +185,6 @@ def test_sums_of_wide_noise_do_not_wrap() -> None:
         assert counter.fixed.dtype == width
         columns = counter.columns(STREAM)
         for t in (*range(1, 40), 999, 1000):
-            assert columns.at(t, tags).tolist() == counter.draw(STREAM, t, tags).tolist()
+            assert (
+                columns.at(t, tags).tolist() == counter.draw(STREAM, t, tags).tolist()
+            )

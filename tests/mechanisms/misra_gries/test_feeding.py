@@ -8,7 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.arrays.uncompiled import WAYS
-from tests.mechanisms.misra_gries.test_sketch import COUNTS, Tick, as_batch, held, one_by_one, tag
+from tests.mechanisms.misra_gries.test_sketch import (
+    COUNTS,
+    Tick,
+    as_batch,
+    held,
+    one_by_one,
+    tag,
+)
 from workers.mechanisms.misra_gries import feeding
 from workers.mechanisms.misra_gries import sketch as sketch_module
 from workers.mechanisms.misra_gries.sketch import Sketch, feed
@@ -26,7 +33,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 def rounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Use the heap for all rounds, nearly all, or as in production."""
     monkeypatch.setattr(sketch_module, "ROUNDS", request.param)
-    monkeypatch.setattr("tests.mechanisms.misra_gries.test_sketch.ROUNDS", request.param)
+    monkeypatch.setattr(
+        "tests.mechanisms.misra_gries.test_sketch.ROUNDS", request.param
+    )
     number: int = request.param
     return number
 
@@ -46,14 +55,19 @@ ITEMS = st.integers(0, 29)
         st.one_of(
             st.dictionaries(ITEMS, COUNTS, max_size=30),
             st.dictionaries(ITEMS, st.just(1), max_size=30),
-            st.sets(st.integers(0, 80), max_size=80).map(lambda items: dict.fromkeys(items, 1)),
+            st.sets(st.integers(0, 80), max_size=80).map(
+                lambda items: dict.fromkeys(items, 1)
+            ),
         ),
         max_size=6,
     ),
 )
-def test_it_equals_algorithm_1(way: None, rounds: int, size: int, ticks: list[Tick]) -> None:
+def test_it_equals_algorithm_1(
+    way: None, rounds: int, size: int, ticks: list[Tick]
+) -> None:
     """Counters, zero-count keys and their order: the subject of Lemma 2."""
-    sketch, expected = Sketch(size), dict[int, int]()
+    sketch = Sketch(size)
+    expected = dict[int, int]()
     for tick in ticks:
         sketch.feed(as_batch(tick))
         expected = one_by_one(size, expected, tick)
@@ -63,10 +77,13 @@ def test_it_equals_algorithm_1(way: None, rounds: int, size: int, ticks: list[Ti
 
 
 @pytest.mark.parametrize("size", [1, 7, 40, 150])
-def test_every_way_ends_there_on_long_ticks_too(way: None, rounds: int, size: int) -> None:
+def test_every_way_ends_there_on_long_ticks_too(
+    way: None, rounds: int, size: int
+) -> None:
     """Unordered lists, late hits, and counters that fall by more than one miss's weight."""
     random = np.random.default_rng(size)
-    sketch, expected = Sketch(size), dict[int, int]()
+    sketch = Sketch(size)
+    expected = dict[int, int]()
     for _ in range(8):
         items = np.unique([*random.zipf(1.3, 200) % 300, *random.integers(0, 300, 100)])
         counts = np.minimum(random.zipf(1.8, len(items)), 300)
@@ -96,7 +113,9 @@ class Counters:
     """Counters by count and total decrement; the lowest count's smallest key is at hand."""
 
     def __init__(self, size: int, counters: dict[int, int]) -> None:
-        self.size, self.lowered, self.heights = size, 0, dict(counters)
+        self.size = size
+        self.lowered = 0
+        self.heights = dict(counters)
         # Counts grow without updating this heap, so an entry may be too low; it is corrected when
         # it comes first.
         self._order = [(count, key) for key, count in counters.items()]
@@ -129,9 +148,12 @@ class Counters:
             heappush(self._order, (self.heights[item], item))
 
 
-def in_a_row(size: int, counters: dict[int, int], tick: dict[int, int]) -> dict[int, int]:
+def in_a_row(
+    size: int, counters: dict[int, int], tick: dict[int, int]
+) -> dict[int, int]:
     """Run Algorithm 1 like `one_by_one`, but with all occurrences of an item in one heap step."""
-    found, items = Counters(size, counters), sorted(tick)
+    found = Counters(size, counters)
+    items = sorted(tick)
     for fed in range(sketch_module.ROUNDS - 1):
         items = [item for item in items if tick[item] > fed]
         for item in items:
@@ -164,12 +186,15 @@ def test_sketches_of_any_size_end_there_at_any_weight(seed: int) -> None:
     random = np.random.default_rng(seed)
     size = int(random.choice([1, 2, 5, 31, 32, 33, 64, 100, 300, 2_000]))
     domain = int(random.choice([60, 600, 2_500]))
-    sketches, expected = list[Sketch](), list[dict[int, int]]()
+    sketches = list[Sketch]()
+    expected = list[dict[int, int]]()
     for _ in range(3 if size > 100 else 6):
         if len(sketches) < 3:
             sketches.append(Sketch(size))
             expected.append({})
-        items = random.choice(domain, int(random.integers(1, domain + 1)), replace=False).tolist()
+        items = random.choice(
+            domain, int(random.integers(1, domain + 1)), replace=False
+        ).tolist()
         tick = dict(zip(items, some_counts(random, len(items)), strict=True))
         feed(sketches, as_batch(tick))
         for i, sketch in enumerate(sketches):
@@ -182,19 +207,28 @@ def test_sketches_of_any_size_end_there_at_any_weight(seed: int) -> None:
 def test_what_is_in_a_row_is_the_same_one_by_one(size: int) -> None:
     """Validate the oracle for heavy items against the printed one for single occurrences."""
     random = np.random.default_rng(size)
-    one, row = dict[int, int](), dict[int, int]()
+    one = dict[int, int]()
+    row = dict[int, int]()
     for n in range(30):
         items = random.permutation(80)[: random.integers(1, 80)].tolist()
-        counts = random.integers(1, 90, len(items)) if n % 2 else random.integers(1, 4, len(items))
+        counts = (
+            random.integers(1, 90, len(items))
+            if n % 2
+            else random.integers(1, 4, len(items))
+        )
         tick = dict(zip(items, counts.tolist(), strict=True))
-        one, row = one_by_one(size, one, tick), in_a_row(size, row, tick)
+        one = one_by_one(size, one, tick)
+        row = in_a_row(size, row, tick)
         assert one == row
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 200])
-def test_counters_far_above_zero_wait_until_the_wheel_comes_round(way: None, size: int) -> None:
+def test_counters_far_above_zero_wait_until_the_wheel_comes_round(
+    way: None, size: int
+) -> None:
     """The number of lists is that of counters; heights go far beyond it."""
-    sketch, expected = Sketch(size), dict[int, int]()
+    sketch = Sketch(size)
+    expected = dict[int, int]()
     random = np.random.default_rng(size)
     for low in (1, 400, 1):
         counts = low + random.integers(0, 600, size)
@@ -209,10 +243,12 @@ def test_counters_far_above_zero_wait_until_the_wheel_comes_round(way: None, siz
 @given(st.lists(st.integers(0, 1000), unique=True, max_size=40), st.integers(0, 40))
 def test_counters_take_turns_by_rank(ranks: list[int], middle: int) -> None:
     """Of the keys at zero the smallest goes first, regardless of arrival order."""
-    n, of_slot = len(ranks), np.array(ranks, dtype=np.int64)
+    n = len(ranks)
+    of_slot = np.array(ranks, dtype=np.int64)
     middle = min(middle, n)
     for way in WAYS:
-        slots, scratch = np.arange(n, dtype=np.int32), np.empty(n, dtype=np.int32)
+        slots = np.arange(n, dtype=np.int32)
+        scratch = np.empty(n, dtype=np.int32)
         way(feeding.sort_by_rank)(slots, 0, middle, of_slot, scratch)
         way(feeding.sort_by_rank)(slots, middle, n, of_slot, scratch)
         found = [ranks[slot] for slot in slots.tolist()]

@@ -24,7 +24,13 @@ Tick = dict[int, int]
 
 
 def config(**changes: object) -> MisraGriesConfig:
-    values = SMALL | {"horizon": 20, "epsilon": 50.0, "delta": 1e-2, "size": 5, "radix": 3}
+    values = SMALL | {
+        "horizon": 20,
+        "epsilon": 50.0,
+        "delta": 1e-2,
+        "size": 5,
+        "radix": 3,
+    }
     return MisraGriesConfig(**(values | changes))
 
 
@@ -35,7 +41,8 @@ def start(mechanism: MisraGries) -> SketchState:
 
 def part(of_key: dict[str, Tick]) -> tuple[Contributions, NDArray[np.int32]]:
     labelled = {
-        key: {b"%03d" % item: n for item, n in tick.items()} for key, tick in of_key.items()
+        key: {b"%03d" % item: n for item, n in tick.items()}
+        for key, tick in of_key.items()
     }
     return small.part(labelled, KEYS)
 
@@ -47,7 +54,10 @@ def released(items: Items, key: int = 0) -> dict[int, int]:
 
 def by_tag(name: str, items: range) -> dict[int, int]:
     tags = KEY.tags(name, [b"%03d" % item for item in items]).tolist()
-    return {item: place for place, item in enumerate(sorted(items, key=lambda item: tags[item]))}
+    return {
+        item: place
+        for place, item in enumerate(sorted(items, key=lambda item: tags[item]))
+    }
 
 
 def cells_of(mechanism: MisraGries, ticks: list[Tick], t: int) -> Iterator[list[Tick]]:
@@ -60,9 +70,12 @@ def cells_of(mechanism: MisraGries, ticks: list[Tick], t: int) -> Iterator[list[
             above += width
 
 
-def expected(mechanism: MisraGries, ticks: list[Tick], t: int, name: str) -> dict[int, int]:
+def expected(
+    mechanism: MisraGries, ticks: list[Tick], t: int, name: str
+) -> dict[int, int]:
     """Return the noiseless release at t, cell by cell; `merge` merges histograms in order."""
-    place, size = by_tag(name, range(12)), mechanism.config.size
+    place = by_tag(name, range(12))
+    size = mechanism.config.size
     item_at = {p: item for item, p in place.items()}
     total: Counter[int] = Counter()
     for of_cell in cells_of(mechanism, ticks, t):
@@ -73,7 +86,9 @@ def expected(mechanism: MisraGries, ticks: list[Tick], t: int, name: str) -> dic
                 cell = one_by_one(size, cell, placed)
             else:
                 sums = Counter(cell) + Counter(placed)
-                least = sorted(sums.values(), reverse=True)[size] if len(sums) > size else 0
+                least = (
+                    sorted(sums.values(), reverse=True)[size] if len(sums) > size else 0
+                )
                 cell = {key: n - least for key, n in sums.items() if n > least}
         threshold = mechanism.threshold(t) or 0
         total.update({item_at[p]: n for p, n in cell.items() if n > threshold})
@@ -81,14 +96,18 @@ def expected(mechanism: MisraGries, ticks: list[Tick], t: int, name: str) -> dic
 
 
 STREAMS = st.lists(
-    st.dictionaries(st.integers(0, 11), st.integers(1, 60), max_size=12), min_size=1, max_size=20
+    st.dictionaries(st.integers(0, 11), st.integers(1, 60), max_size=12),
+    min_size=1,
+    max_size=20,
 )
 
 
 @pytest.mark.parametrize("release", ["pmg", "merge"])
 @settings(deadline=None, max_examples=60)
 @given(ticks=STREAMS, size=st.integers(1, 6), radix=st.integers(2, 5))
-def test_cells_of_t_are_added(release: str, ticks: list[Tick], size: int, radix: int) -> None:
+def test_cells_of_t_are_added(
+    release: str, ticks: list[Tick], size: int, radix: int
+) -> None:
     """Cells by the digits of t, items above the threshold, sorted by stream key and label."""
     mechanism = MisraGries(config(release=release, size=size, radix=radix))
     state = start(mechanism)
@@ -97,7 +116,9 @@ def test_cells_of_t_are_added(release: str, ticks: list[Tick], size: int, radix:
         parts = [part({"k": tick, "none": {5: 5}, "other": other})]
         _, items = mechanism.step(state, t, parts, Silent())
         assert released(items) == expected(mechanism, ticks[:t], t, "k")
-        odd = [{item: n + 1 for item, n in own.items() if item % 2} for own in ticks[:t]]
+        odd = [
+            {item: n + 1 for item, n in own.items() if item % 2} for own in ticks[:t]
+        ]
         assert released(items, 1) == expected(mechanism, odd, t, "other")
         pairs = list(zip(items.keys.tolist(), items.labels, strict=True))
         assert pairs == sorted(pairs) and items.threshold == mechanism.threshold(t)
@@ -109,7 +130,8 @@ def run(
     mechanism: MisraGries, ticks: list[Tick], crash: bool, split: bool = False
 ) -> list[tuple[object, ...]]:
     """Return the releases and stores of every tick; with `crash`, restore the state after each."""
-    state, noise = start(mechanism), mechanism.noise(STREAM)
+    state = start(mechanism)
+    noise = mechanism.noise(STREAM)
     store: dict[str, bytes] = {}
     seen: list[tuple[object, ...]] = []
     for t, tick in enumerate(ticks, 1):
@@ -124,7 +146,8 @@ def run(
         shown = items.keys.tolist(), list(items.labels), items.counts.tolist(), items.sd
         seen.append((*shown, changed))
         if crash:
-            state, noise = start(mechanism), mechanism.noise(STREAM)
+            state = start(mechanism)
+            noise = mechanism.noise(STREAM)
             for name, block in sorted(store.items(), reverse=t % 2 == 0):
                 state.restore(name, block)
     return seen
@@ -133,7 +156,9 @@ def run(
 @pytest.mark.parametrize("release", ["pmg", "merge"])
 @settings(deadline=None, max_examples=30)
 @given(ticks=STREAMS)
-def test_crashes_and_other_messages_change_no_byte(release: str, ticks: list[Tick]) -> None:
+def test_crashes_and_other_messages_change_no_byte(
+    release: str, ticks: list[Tick]
+) -> None:
     """Repeating a tick with other noise or data would reveal it; message splits must not matter."""
     mechanism = MisraGries(config(release=release))
     plain = run(mechanism, ticks, crash=False)
@@ -172,9 +197,12 @@ def test_changed_cells_are_stored_in_pages(monkeypatch: pytest.MonkeyPatch) -> N
             lacking.shown()
 
 
-def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash() -> None:
+def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash() -> (
+    None
+):
     mechanism = MisraGries(config(horizon=27))
-    state, store = start(mechanism), dict[str, bytes]()
+    state = start(mechanism)
+    store = dict[str, bytes]()
     held = []
     for t in range(1, 12):
         mechanism.step(state, t, [part({"k": dict.fromkeys(range(4), t)})], Silent())
@@ -191,13 +219,24 @@ def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash
 
 @pytest.mark.parametrize(
     ("release", "max_items", "max_count", "norm_squared"),
-    [("pmg", 1, 1, 1.0), ("pmg", 3, 2, 36.0), ("merge", 9, 1, 5.0), ("merge", 9, 2, 20.0)],
+    [
+        ("pmg", 1, 1, 1.0),
+        ("pmg", 3, 2, 36.0),
+        ("merge", 9, 1, 5.0),
+        ("merge", 9, 2, 20.0),
+    ],
 )
 def test_the_cost_is_one_gaussian_release_a_level_at_the_sketchs_l2_sensitivity(
     release: str, max_items: int, max_count: int, norm_squared: float
 ) -> None:
     mechanism = MisraGries(
-        config(release=release, max_items=max_items, max_count=max_count, epsilon=2.0, delta=1e-6)
+        config(
+            release=release,
+            max_items=max_items,
+            max_count=max_count,
+            epsilon=2.0,
+            delta=1e-6,
+        )
     )
     cost = dict(mechanism.cost().failures)
     assert mechanism.tree.levels == 3
@@ -208,26 +247,43 @@ def test_the_cost_is_one_gaussian_release_a_level_at_the_sketchs_l2_sensitivity(
 
 def test_counts_stay_within_the_error_of_the_theorem() -> None:
     """Zipf data: n/(k+1) for sketches, threshold and noise per cell; fails below 1e-6 (5 sd)."""
-    mechanism = MisraGries(config(size=60, horizon=64, radix=2, epsilon=1.0, delta=1e-6))
-    random, state, noise = np.random.default_rng(3), start(mechanism), mechanism.noise(STREAM)
+    mechanism = MisraGries(
+        config(size=60, horizon=64, radix=2, epsilon=1.0, delta=1e-6)
+    )
+    random = np.random.default_rng(3)
+    state = start(mechanism)
+    noise = mechanism.noise(STREAM)
     exact: Counter[int] = Counter()
     for t in range(1, 65):
         tick = Counter((random.zipf(1.4, 3_000) % 900).tolist())
         exact.update(tick)
         _, items = mechanism.step(state, t, [part({"k": dict(tick)})], noise)
         assert state.counters <= mechanism.counters_max
-        shown, cells = released(items), mechanism.tree.cells(t)
-        low = exact.total() / 61 + cells * (mechanism.threshold(t) or 0) + 6 * mechanism.sd(t)
+        shown = released(items)
+        cells = mechanism.tree.cells(t)
+        low = (
+            exact.total() / 61
+            + cells * (mechanism.threshold(t) or 0)
+            + 6 * mechanism.sd(t)
+        )
         high = -6 * mechanism.sd(t)
         assert all(high <= n - shown.get(item, 0) <= low for item, n in exact.items())
         assert shown.keys() <= exact.keys() and shown[1] > 0
 
 
-def test_ticks_outside_the_horizon_and_settings_without_a_guarantee_are_refused() -> None:
+def test_ticks_outside_the_horizon_and_settings_without_a_guarantee_are_refused() -> (
+    None
+):
     mechanism = MisraGries(config())
     with pytest.raises(HorizonExceeded):
         mechanism.step(start(mechanism), 21, [], Silent())
-    wrong = {"horizon": "unbounded", "size": 0, "release": "lap", "counter": "lifted", "radix": 1}
+    wrong = {
+        "horizon": "unbounded",
+        "size": 0,
+        "release": "lap",
+        "counter": "lifted",
+        "radix": 1,
+    }
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             config(**{name: value})

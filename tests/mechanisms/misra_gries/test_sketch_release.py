@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from tests.mechanisms.misra_gries.test_sketch import TICKS, Tick, fed, neighbours
 from workers.arrays.texts import Texts
 from workers.mechanisms.misra_gries import misra_gries
-from workers.mechanisms.misra_gries.misra_gries import largest_parts, reduced, shown_above
+from workers.mechanisms.misra_gries.misra_gries import (
+    largest_parts,
+    reduced,
+    shown_above,
+)
 from workers.mechanisms.misra_gries.sketch import Sketch, batch
 from workers.mechanisms.misra_gries.state import DomainTags
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -34,16 +38,24 @@ def test_a_sketch_with_an_item_outside_the_domain_is_refused() -> None:
     sketch = Sketch(3)
     sketch.feed(batch(tags[3:4], Texts.of(labels[3:4]), np.array([40_000])))
     with pytest.raises(ValueError, match="not declared"):
-        largest_parts(sketch, DomainTags(tags[:3]), labels[:3], np.zeros(3, dtype=np.int64))
+        largest_parts(
+            sketch, DomainTags(tags[:3]), labels[:3], np.zeros(3, dtype=np.int64)
+        )
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.integers(1, 6), TICKS, st.integers(0, 5), st.integers(0, 11))
-def test_algorithm_3_moves_by_2k_minus_1(size: int, ticks: list[Tick], at: int, item: int) -> None:
+def test_algorithm_3_moves_by_2k_minus_1(
+    size: int, ticks: list[Tick], at: int, item: int
+) -> None:
     """Algorithm 3 in units of 1/(k+1): 2k - 1, below 2 (k + 1); the estimate keeps its bound."""
-    a, b = fed(size, neighbours(ticks, at, item)), fed(size, ticks)
-    x, y = (dict(zip(sketch.labels, reduced(sketch).tolist(), strict=True)) for sketch in (a, b))
+    a = fed(size, neighbours(ticks, at, item))
+    b = fed(size, ticks)
+    x, y = (
+        dict(zip(sketch.labels, reduced(sketch).tolist(), strict=True))
+        for sketch in (a, b)
+    )
     moves = [abs(x.get(label, 0) - y.get(label, 0)) for label in x.keys() | y.keys()]
     assert sum(moves) <= 2 * size - 1
     for i in range(12):
@@ -53,7 +65,8 @@ def test_algorithm_3_moves_by_2k_minus_1(size: int, ticks: list[Tick], at: int, 
 
 def test_the_reduced_sketch_reaches_its_sensitivity() -> None:
     """2k - 1 is attained, so less noise would not suffice."""
-    a, b = fed(4, [{0: 9, 1: 9, 2: 9, 3: 10}]), fed(4, [{0: 9, 1: 9, 2: 9, 3: 9}])
+    a = fed(4, [{0: 9, 1: 9, 2: 9, 3: 10}])
+    b = fed(4, [{0: 9, 1: 9, 2: 9, 3: 9}])
     assert int(np.abs(reduced(a) - reduced(b)).sum()) == 2 * 4 - 1
 
 
@@ -62,9 +75,9 @@ def test_ties_go_to_the_lower_label(counts: list[int], k: int) -> None:
     """Whatever order the domain was declared in, or the sketch holds its keys in."""
     labels = [b"%02d" % (7 * i % 13) for i in range(len(counts))]
     expected = sorted(range(len(counts)), key=lambda i: (-counts[i], labels[i]))[:k]
-    assert sorted(misra_gries._largest(np.array(counts), labels, min(k, len(counts)))) == sorted(
-        expected
-    )
+    assert sorted(
+        misra_gries._largest(np.array(counts), labels, min(k, len(counts)))
+    ) == sorted(expected)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, math.inf, math.nan])

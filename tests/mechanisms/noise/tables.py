@@ -17,7 +17,9 @@ def words_of(values: list[int]) -> Words:
 
 
 def random_words(rows: int, seed: int) -> Words:
-    return np.random.default_rng(seed).integers(0, 2**64, size=(rows, 2), dtype=np.uint64)
+    return np.random.default_rng(seed).integers(
+        0, 2**64, size=(rows, 2), dtype=np.uint64
+    )
 
 
 def sample(table: InversionTable, words: Words) -> Longs:
@@ -38,7 +40,8 @@ def follows(values: Longs, lowest: int, probabilities: Floats) -> bool:
     expected = probabilities * len(values)
     observed = np.bincount(values - lowest, minlength=len(expected))
     often = expected >= 10
-    rest, freedom = expected[~often].sum(), int(often.sum())
+    rest = expected[~often].sum()
+    freedom = int(often.sum())
     statistic = ((observed[often] - expected[often]) ** 2 / expected[often]).sum()
     statistic += (observed[~often].sum() - rest) ** 2 / max(rest, 1.0)
     return bool(statistic < freedom + 6 * math.sqrt(2 * freedom) + 12)

@@ -12,7 +12,9 @@ from workers.mechanisms.noise.gaussian import upper_quantile
 def brute(sigma_squared: float, count: int) -> dict[int, float]:
     """Return the probability of every sum, by enumeration."""
     bound = math.ceil(9 * math.sqrt(sigma_squared)) + 1
-    weights = {z: math.exp(-z * z / (2 * sigma_squared)) for z in range(-bound, bound + 1)}
+    weights = {
+        z: math.exp(-z * z / (2 * sigma_squared)) for z in range(-bound, bound + 1)
+    }
     total = sum(weights.values())
     out: dict[int, float] = {}
     for terms in itertools.product(weights, repeat=count):
@@ -21,7 +23,9 @@ def brute(sigma_squared: float, count: int) -> dict[int, float]:
     return out
 
 
-@pytest.mark.parametrize("sigma_squared", [Fraction(1, 4), Fraction(3, 2), Fraction(30)])
+@pytest.mark.parametrize(
+    "sigma_squared", [Fraction(1, 4), Fraction(3, 2), Fraction(30)]
+)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("delta", [0.3, 0.05, 1e-3, 1e-7])
 def test_it_is_the_smallest_point_whose_tail_weighs_at_most_delta(

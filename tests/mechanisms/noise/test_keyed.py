@@ -25,7 +25,9 @@ def test_noise_equals_the_golden_vectors() -> None:
     assert compute_vectors() == json.loads(VECTORS.read_text())
 
 
-@pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 130, CHUNK_ROWS, 2 * CHUNK_ROWS + 3])
+@pytest.mark.parametrize(
+    "rows", [0, 1, 63, 64, 65, 130, CHUNK_ROWS, 2 * CHUNK_ROWS + 3]
+)
 def test_words_are_aes_256_of_tag_xor_cell(rows: int) -> None:
     """Batched, chunked encryption equals one block at a time."""
     aes_key = bytes(range(32, 64))
@@ -35,7 +37,9 @@ def test_words_are_aes_256_of_tag_xor_cell(rows: int) -> None:
     expected = b""
     for high, low in tags.tolist():
         halves = (high ^ cell[0], low ^ cell[1])
-        expected += encryptor.update(b"".join(half.to_bytes(8, "little") for half in halves))
+        expected += encryptor.update(
+            b"".join(half.to_bytes(8, "little") for half in halves)
+        )
     words = NoiseStream(aes_key).words(tags, cell)
     assert words.shape == (rows, 2)
     assert words.astype("<u8").tobytes() == expected
@@ -51,7 +55,9 @@ def test_tags_encode_stream_key_and_label_injectively() -> None:
     """Two items with one tag share their noise and can be differenced."""
     pairs = [("a", b"bc"), ("ab", b"c"), ("abc", b""), ("", b"abc"), ("é", b"x")]
     pairs += [("a", b"bc\0"), ("a\0", b"bc")]
-    tags = {tuple(KEY.tags(stream_key, [label])[0].tolist()) for stream_key, label in pairs}
+    tags = {
+        tuple(KEY.tags(stream_key, [label])[0].tolist()) for stream_key, label in pairs
+    }
     assert len(tags) == len(pairs)
 
 
@@ -61,7 +67,9 @@ def test_tags_of_a_batch_equal_tags_one_by_one() -> None:
     batch = KEY.tags("shop", labels)
     assert batch.dtype == np.uint64
     assert batch.flags.c_contiguous
-    assert (batch == np.concatenate([KEY.tags("shop", [label]) for label in labels])).all()
+    assert (
+        batch == np.concatenate([KEY.tags("shop", [label]) for label in labels])
+    ).all()
     assert KEY.tags("shop", []).shape == (0, 2)
 
 
@@ -84,16 +92,24 @@ LIMIT = 0.025
 
 
 def correlation(first: Words, second: Words) -> float:
-    return float(np.corrcoef(first[:, 0].astype(float), second[:, 0].astype(float))[0, 1])
+    return float(
+        np.corrcoef(first[:, 0].astype(float), second[:, 0].astype(float))[0, 1]
+    )
 
 
-def test_words_are_uncorrelated_between_mechanisms_stream_keys_cells_and_items() -> None:
+def test_words_are_uncorrelated_between_mechanisms_stream_keys_cells_and_items() -> (
+    None
+):
     """Observers could subtract shared noise; a cell does correlate with itself."""
     labels = [b"p%d" % number for number in range(ROWS)]
-    tags, others = KEY.tags("shop 1", labels), KEY.tags("shop 2", labels)
+    tags = KEY.tags("shop 1", labels)
+    others = KEY.tags("shop 2", labels)
     base = STREAM.words(tags, (1, 7))
     assert correlation(base, STREAM.words(tags.copy(), (1, 7))) == pytest.approx(1)
-    assert abs(correlation(base, KEY.stream(bytes(15) + b"\1").words(tags, (1, 7)))) < LIMIT
+    assert (
+        abs(correlation(base, KEY.stream(bytes(15) + b"\1").words(tags, (1, 7))))
+        < LIMIT
+    )
     assert abs(correlation(base, STREAM.words(others, (1, 7)))) < LIMIT
     assert abs(correlation(base, STREAM.words(tags, (1, 8)))) < LIMIT
     assert abs(correlation(base, STREAM.words(tags, (7, 1)))) < LIMIT
@@ -102,7 +118,9 @@ def test_words_are_uncorrelated_between_mechanisms_stream_keys_cells_and_items()
 
 def test_every_bit_of_the_words_is_balanced() -> None:
     """The sampler compares all 128 bits; 40,000 draws: sd 0.0025, five of them allowed."""
-    words = STREAM.words(KEY.tags("bits", [b"%d" % number for number in range(ROWS)]), (0, 1))
+    words = STREAM.words(
+        KEY.tags("bits", [b"%d" % number for number in range(ROWS)]), (0, 1)
+    )
     shares = np.unpackbits(words.view(np.uint8).reshape(ROWS, 16), axis=1).mean(axis=0)
     assert shares.shape == (128,)
     assert np.abs(shares - 0.5).max() < 0.0125

@@ -11,7 +11,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.mechanisms.noise.tables import WORDS, drawn, follows, random_words, sample, words_of
+from tests.mechanisms.noise.tables import (
+    WORDS,
+    drawn,
+    follows,
+    random_words,
+    sample,
+    words_of,
+)
 from tests.mechanisms.small import STREAM
 from workers.mechanisms.noise.discrete_laplace import (
     LARGEST_SCALE,
@@ -41,9 +48,15 @@ SCALES = ("1/20", "1/2", "1", "22/7", "60")
 VARIANCES = ("1/100", "1/4", "1", "5/2", "300", "12345/7")
 LAWS = {
     "gaussian": Law(
-        integer_gaussian, lambda s2, x: x * x / (2 * s2), False, LARGEST_SIGMA_SQUARED, VARIANCES
+        integer_gaussian,
+        lambda s2, x: x * x / (2 * s2),
+        False,
+        LARGEST_SIGMA_SQUARED,
+        VARIANCES,
     ),
-    "laplace": Law(discrete_laplace, lambda b, x: abs(x) / b, False, LARGEST_SCALE, SCALES),
+    "laplace": Law(
+        discrete_laplace, lambda b, x: abs(x) / b, False, LARGEST_SCALE, SCALES
+    ),
     "geometric": Law(geometric, lambda b, x: x / b, True, LARGEST_SCALE, SCALES),
 }
 CASES = [
@@ -53,7 +66,9 @@ CASES = [
 ]
 every_table = pytest.mark.parametrize(("name", "text"), CASES)
 # Neither the narrowest nor the widest: their expectations are too few, or too many.
-MIDDLE = [case for case in CASES if case.values[1] not in ("1/20", "60", "1/100", "12345/7")]
+MIDDLE = [
+    case for case in CASES if case.values[1] not in ("1/20", "60", "1/100", "12345/7")
+]
 
 
 @cache
@@ -62,7 +77,9 @@ def masses(name: str, parameter: Fraction, reach: int) -> list[Decimal]:
     law = LAWS[name]
     with localcontext() as context:
         context.prec = 110
-        ratios = (law.exponent(parameter, x).as_integer_ratio() for x in range(reach + 1))
+        ratios = (
+            law.exponent(parameter, x).as_integer_ratio() for x in range(reach + 1)
+        )
         half = [(-Decimal(n) / Decimal(d)).exp() for n, d in ratios]
         weights = half if law.one_sided else [*half[:0:-1], *half]
         total = sum(weights, Decimal(0))
@@ -94,7 +111,9 @@ def test_values_change_exactly_at_the_128_bit_thresholds(name: str, text: str) -
 
 
 @every_table
-def test_stated_total_variation_distance_is_an_upper_bound(name: str, text: str) -> None:
+def test_stated_total_variation_distance_is_an_upper_bound(
+    name: str, text: str
+) -> None:
     """The guarantee charges `tv`: it must cover threshold rounding and the tail beyond."""
     table, _, edges = thresholds(name, text)
     reach = table.bound + 30
@@ -111,35 +130,52 @@ def test_stated_total_variation_distance_is_an_upper_bound(name: str, text: str)
 
 
 @pytest.mark.parametrize(("name", "text"), MIDDLE)
-def test_samples_follow_the_law_and_not_half_or_double_its_parameter(name: str, text: str) -> None:
+def test_samples_follow_the_law_and_not_half_or_double_its_parameter(
+    name: str, text: str
+) -> None:
     """200,000 keyed draws; six sd and 12 above the mean is not met by chance."""
     table, _, _ = thresholds(name, text)
-    values, reach = drawn(table, 200_000, 5), table.bound + 30
-    for factor, accepted in ((Fraction(1), True), (Fraction(1, 2), False), (Fraction(2), False)):
+    values = drawn(table, 200_000, 5)
+    reach = table.bound + 30
+    for factor, accepted in (
+        (Fraction(1), True),
+        (Fraction(1, 2), False),
+        (Fraction(2), False),
+    ):
         law = np.array(masses(name, Fraction(text) * factor, reach), dtype=np.float64)
         assert follows(values, 0 if LAWS[name].one_sided else -reach, law) is accepted
 
 
 @pytest.mark.parametrize("text", SCALES)
 def test_stated_moments_are_those_of_the_law(text: str) -> None:
-    scale, xs = Fraction(text), range(-5000, 5001)
+    scale = Fraction(text)
+    xs = range(-5000, 5001)
     laplace = zip(xs, map(float, masses("laplace", scale, 5000)), strict=True)
     variance = sum(x * x * mass for x, mass in laplace)
     assert discrete_laplace(scale).variance == pytest.approx(variance)
-    one_sided = list(zip(xs[5000:], map(float, masses("geometric", scale, 5000)), strict=True))
+    one_sided = list(
+        zip(xs[5000:], map(float, masses("geometric", scale, 5000)), strict=True)
+    )
     mean = sum(x * mass for x, mass in one_sided)
     assert geometric(scale).mean == pytest.approx(mean)
     variance = sum((x - mean) ** 2 * mass for x, mass in one_sided)
     assert geometric(scale).variance == pytest.approx(variance)
 
 
-def test_words_that_meet_a_threshold_in_the_upper_half_are_decided_by_the_lower_half() -> None:
+def test_words_that_meet_a_threshold_in_the_upper_half_are_decided_by_the_lower_half() -> (
+    None
+):
     """The tie of one word in 2^64: lower halves at each threshold, upper halves beside it."""
     gaussian, lowest, edges = thresholds("gaussian", "5/2")
     values = []
     for edge in edges:
         upper = edge >> 64 << 64
-        values += [upper, upper + 2**64 - 1, max(edge - 2**64, 0), min(edge + 2**64, WORDS - 1)]
+        values += [
+            upper,
+            upper + 2**64 - 1,
+            max(edge - 2**64, 0),
+            min(edge + 2**64, WORDS - 1),
+        ]
     expected = [sum(edge <= value for edge in edges) + lowest for value in values]
     assert sample(gaussian, words_of(values)).tolist() == expected
 
@@ -147,14 +183,18 @@ def test_words_that_meet_a_threshold_in_the_upper_half_are_decided_by_the_lower_
 @pytest.mark.parametrize("text", VARIANCES)
 def test_the_guide_table_gives_what_the_full_search_gives(text: str) -> None:
     gaussian, lowest, edges = thresholds("gaussian", text)
-    words, top = random_words(1 << 16, 3), np.arange(1 << 16, dtype=np.uint64)
+    words = random_words(1 << 16, 3)
+    top = np.arange(1 << 16, dtype=np.uint64)
     words[:, 0] = (words[:, 0] >> np.uint64(16)) | (top << np.uint64(48))
-    expected = np.searchsorted(words_of(edges)[:, 0], words[:, 0], side="right") + lowest
+    expected = (
+        np.searchsorted(words_of(edges)[:, 0], words[:, 0], side="right") + lowest
+    )
     assert (sample(gaussian, words) == expected).all()
 
 
 def test_draw_gives_each_row_the_sample_of_its_word() -> None:
-    tags, gaussian = random_words(20_001, 7), integer_gaussian(Fraction(300))
+    tags = random_words(20_001, 7)
+    gaussian = integer_gaussian(Fraction(300))
     words = STREAM.words(tags, (1, 2))
     assert (drawn(gaussian, 20_001, 7) == sample(gaussian, words)).all()
 

@@ -32,10 +32,13 @@ def law_of(exponents: Iterable[float]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "spread", [Fraction(1, 16), Fraction(1, 4), Fraction(1), Fraction(30), Fraction(400)]
+    "spread",
+    [Fraction(1, 16), Fraction(1, 4), Fraction(1), Fraction(30), Fraction(400)],
 )
 @pytest.mark.parametrize("delta", [0.3, 1e-3, 1e-9])
-def test_quantiles_are_the_smallest_by_brute_force(spread: Fraction, delta: float) -> None:
+def test_quantiles_are_the_smallest_by_brute_force(
+    spread: Fraction, delta: float
+) -> None:
     """One lower shows one event's item too often; one higher costs accuracy."""
     root = Fraction(math.isqrt(math.ceil(spread)))
     support = range(-45 * (1 + int(root)), 45 * (1 + int(root)) + 1)
@@ -45,7 +48,11 @@ def test_quantiles_are_the_smallest_by_brute_force(spread: Fraction, delta: floa
             algorithms.gaussian_quantile,
             spread,
         ),
-        (law_of(abs(x) / float(root) for x in support), algorithms.laplace_quantile, root),
+        (
+            law_of(abs(x) / float(root) for x in support),
+            algorithms.laplace_quantile,
+            root,
+        ),
     ):
         for mass, x in (
             (np.array(law), quantile(parameter, delta)),
@@ -60,19 +67,29 @@ def test_quantiles_are_the_smallest_by_brute_force(spread: Fraction, delta: floa
 def test_logistic_quantile_is_the_smallest_integer(scale: Fraction) -> None:
     """Two Gumbel differ by a logistic: 1 / (1 + exp(x/b)), not exp(-x/(2b)) as 000 allows for."""
     x = algorithms.logistic_quantile(scale, 1e-6)
-    assert 1 / (1 + math.exp(x / float(scale))) <= 1e-6 < 1 / (1 + math.exp((x - 1) / float(scale)))
+    assert (
+        1 / (1 + math.exp(x / float(scale)))
+        <= 1e-6
+        < 1 / (1 + math.exp((x - 1) / float(scale)))
+    )
 
 
 def cell_of(counts: list[int], keys: int = 1) -> Cell:
     labels = [b"%d" % i for i in range(len(counts))]
     key_tags = KEY.tags("k", [b"\xff%d" % i for i in range(keys)])
     of_row = np.zeros(len(counts), dtype=np.int32)
-    return Cell(KEY.tags("k", labels), of_row, np.array(counts, dtype=np.int64), key_tags)
+    return Cell(
+        KEY.tags("k", labels), of_row, np.array(counts, dtype=np.int64), key_tags
+    )
 
 
-def drawn_with(bottom: Bottom, counts: list[int], k: int, draws: int) -> dict[tuple[int, ...], int]:
+def drawn_with(
+    bottom: Bottom, counts: list[int], k: int, draws: int
+) -> dict[tuple[int, ...], int]:
     """Count every pick sequence over ticks 1..draws; len(counts) is BOTTOM."""
-    cell, noise, observed = cell_of(counts), OneShotNoise(STREAM, None), Counter[tuple[int, ...]]()
+    cell = cell_of(counts)
+    noise = OneShotNoise(STREAM, None)
+    observed = Counter[tuple[int, ...]]()
     rows = np.arange(len(counts))
     for t in range(draws):
         picks, ended = bottom.pick(cell, rows, 0, k, noise, (0, t))
@@ -82,7 +99,10 @@ def drawn_with(bottom: Bottom, counts: list[int], k: int, draws: int) -> dict[tu
 
 def test_limit_dom_picks_by_the_law_of_002_with_its_bar() -> None:
     """Keyed words through the whole query against enumeration; a bar one count off is rejected."""
-    counts, k, kbar, scale = [9, 8, 8, 2], 2, 3, Fraction(2)
+    counts = [9, 8, 8, 2]
+    k = 2
+    kbar = 3
+    scale = Fraction(2)
     bottom = Bottom(Parameters(max_items=1, max_count=1, k=k, kbar=kbar), scale, 0.05)
     bar = counts[kbar] + 1 + algorithms.logistic_quantile(scale, 0.05)
     observed = drawn_with(bottom, counts, k, 20_000)
@@ -98,8 +118,13 @@ def test_limit_dom_picks_by_the_law_of_002_with_its_bar() -> None:
 
 def test_a_private_kbar_is_chosen_by_the_exponential_mechanism_on_its_cost() -> None:
     """Mixture over kbar of LimitDom's laws, enumerated; omitting the choice's noise is rejected."""
-    counts, k, scale, delta = [9, 6, 5, 1], 1, Fraction(2), 0.05
-    bottom = Bottom(Parameters(max_items=3, max_count=1, k=k, kbar=3, private=True), scale, delta)
+    counts = [9, 6, 5, 1]
+    k = 1
+    scale = Fraction(2)
+    delta = 0.05
+    bottom = Bottom(
+        Parameters(max_items=3, max_count=1, k=k, kbar=3, private=True), scale, delta
+    )
     observed = drawn_with(bottom, counts, k, 20_000)
     bars = {
         kb: counts[kb] + 1 + algorithms.logistic_quantile(scale, delta / min(3, kb))
@@ -115,7 +140,12 @@ def test_a_private_kbar_is_chosen_by_the_exponential_mechanism_on_its_cost() -> 
                 law[name] = law.get(name, 0.0) + p * chance[kb] / sum(chance.values())
         return law
 
-    assert statistic(observed, mixture({kb: math.exp(-bar / 2) for kb, bar in bars.items()})) < 6
+    assert (
+        statistic(
+            observed, mixture({kb: math.exp(-bar / 2) for kb, bar in bars.items()})
+        )
+        < 6
+    )
     lowest = {kb: float(bar == min(bars.values())) + 1e-9 for kb, bar in bars.items()}
     assert statistic(observed, mixture(lowest)) > 6
 
@@ -127,15 +157,20 @@ def test_one_event_changes_few_of_the_kbar_largest(data: st.DataObject) -> None:
     at most Dinf, taking an item's place.
     """
     counts = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=12))
-    kbar, most = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
+    kbar = data.draw(st.integers(1, 6))
+    most = data.draw(st.integers(1, 3))
     chosen = data.draw(st.sets(st.integers(0, len(counts) - 1), max_size=4))
     more = [
-        c + (data.draw(st.integers(1, most)) if i in chosen else 0) for i, c in enumerate(counts)
+        c + (data.draw(st.integers(1, most)) if i in chosen else 0)
+        for i, c in enumerate(counts)
     ]
-    tops, bars = [], []
+    tops = []
+    bars = []
     for h in (counts, more):
         cell = cell_of(h)
-        top, bar = top_candidates(cell, cell.largest(np.flatnonzero(cell.counts), kbar + 1), kbar)
+        top, bar = top_candidates(
+            cell, cell.largest(np.flatnonzero(cell.counts), kbar + 1), kbar
+        )
         tops.append(set(top.tolist()))
         bars.append(bar)
         present = [i for i in range(len(h)) if h[i]]
@@ -155,7 +190,9 @@ def test_one_event_changes_few_of_the_kbar_largest(data: st.DataObject) -> None:
 def test_noise_of_the_difference_is_what_the_quantile_is_for() -> None:
     """Laplace: 100,000 pairs exceed the 1 % quantile about 1 % of the time (sd 0.03 %)."""
     table = discrete_laplace(Fraction(5))
-    tags = np.random.default_rng(3).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
+    tags = np.random.default_rng(3).integers(
+        0, 2**64, size=(200_000, 2), dtype=np.uint64
+    )
     z = table.values(STREAM, (7, 7), tags)
     x = algorithms.laplace_quantile(Fraction(5), 0.01, difference=True)
     share = float((z[::2] - z[1::2] >= x).mean())

@@ -12,7 +12,14 @@ from tests.mechanisms.small import KEY, SMALL, STREAM, part, start
 from workers.arrays.tag_index import Tags
 from workers.mechanisms.mechanism import Items, Release, State
 from workers.mechanisms.one_shot import algorithms
-from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Cell, Name, OneShotNoise
+from workers.mechanisms.one_shot.algorithms import (
+    KNOWN,
+    LIMITED,
+    PICKING,
+    Cell,
+    Name,
+    OneShotNoise,
+)
 from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.errors import HorizonExceeded
@@ -43,13 +50,17 @@ def own_settings(name: str, domain: object) -> dict[str, Any]:
 
 
 def parameters(name: str, **changes: int) -> algorithms.Parameters:
-    values: dict[str, Any] = {"max_items": 2, "max_count": 1} | own_settings(name, 6) | changes
+    values: dict[str, Any] = (
+        {"max_items": 2, "max_count": 1} | own_settings(name, 6) | changes
+    )
     return algorithms.Parameters(**values)
 
 
 def shown(state: State, release: Release | Items, key: int = 0) -> dict[bytes, int]:
     if isinstance(release, Items):
-        named = zip(release.keys.tolist(), release.labels, release.counts.tolist(), strict=True)
+        named = zip(
+            release.keys.tolist(), release.labels, release.counts.tolist(), strict=True
+        )
         return {label: count for k, label, count in named if k == key}
     rows = [row for row in release.rows.tolist() if state.ledger.keys[row] == key]
     at = {row: i for i, row in enumerate(release.rows.tolist())}
@@ -57,8 +68,13 @@ def shown(state: State, release: Release | Items, key: int = 0) -> dict[bytes, i
 
 
 @settings(max_examples=60, deadline=None)
-@given(name=st.sampled_from(NAMES), counts=st.lists(st.integers(0, 2000), min_size=6, max_size=6))
-def test_without_noise_a_release_is_what_its_definition_says(name: Name, counts: list[int]) -> None:
+@given(
+    name=st.sampled_from(NAMES),
+    counts=st.lists(st.integers(0, 2000), min_size=6, max_size=6),
+)
+def test_without_noise_a_release_is_what_its_definition_says(
+    name: Name, counts: list[int]
+) -> None:
     """Brute force over dictionaries; picks of a tiny scale are the largest, down to the bar."""
     algorithm = algorithms.make_algorithm(
         name, parameters(name), 1e6 if name in PICKING else 0.5, 1e-6
@@ -81,21 +97,27 @@ def test_without_noise_a_release_is_what_its_definition_says(name: Name, counts:
     if name == "known_gauss":
         assert rows.tolist() == list(range(len(h)))
     elif name in LIMITED:
-        assert m is not None and rows.tolist() == sorted(i for i in order[:3] if h[i] > bar + m)
+        assert m is not None and rows.tolist() == sorted(
+            i for i in order[:3] if h[i] > bar + m
+        )
     else:
         assert m is not None and rows.tolist() == [i for i in range(len(h)) if h[i] > m]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name: str) -> None:
+def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(
+    name: str,
+) -> None:
     """Parallel composition requires it: no trace of the past, or of contribution order."""
     mechanism = one_shot(name)
     tick: dict[bytes, int] = {b"a": 900, b"b": 500, b"c": 40, b"d": 1}
-    noise, keys = mechanism.noise(STREAM), ("k", "l")
+    noise = mechanism.noise(STREAM)
+    keys = ("k", "l")
     ones = dict.fromkeys(reversed(tick), 1)
     rest = {x: n - 1 for x, n in tick.items() if n > 1}
     split = [part({"l": ones, "k": ones}, keys), part({"k": rest, "l": rest}, keys)]
-    once, later = start(mechanism, keys), start(mechanism, keys)
+    once = start(mechanism, keys)
+    later = start(mechanism, keys)
     _, first = mechanism.step(once, 5, [part({"k": tick, "l": tick}, keys)], noise)
     before = {b"a": 7, b"z": 10**6}
     mechanism.step(later, 4, [part({"k": before, "l": before}, keys)], noise)
@@ -118,7 +140,9 @@ def test_the_promise_is_the_budget_and_the_cost_is_within_it(name: str) -> None:
     assert ("discovery" in dict(cost.failures)) is (name not in KNOWN)
     assert sum(part for _, part in cost.failures) < cost.delta == 1e-6
     assert mechanism.public() != one_shot(name, max_count=2).public()
-    assert one_shot(name, epsilon=None, rho=0.03).guarantee.rho == pytest.approx(0.03, rel=1e-3)
+    assert one_shot(name, epsilon=None, rho=0.03).guarantee.rho == pytest.approx(
+        0.03, rel=1e-3
+    )
 
 
 def test_ticks_outside_the_epoch_and_impossible_settings_are_refused() -> None:
@@ -141,10 +165,13 @@ def test_ticks_outside_the_epoch_and_impossible_settings_are_refused() -> None:
 def test_errors_stay_within_the_theorem(name: str) -> None:
     """400 ticks: no count off by over 6 sd, no missed item over the bar and 20 scales."""
     mechanism = one_shot(name, horizon=400)
-    state, noise = start(mechanism, ["k"]), mechanism.noise(STREAM)
+    state = start(mechanism, ["k"])
+    noise = mechanism.noise(STREAM)
     tick = {b"a": 5000, b"b": 4000, b"c": 3, b"d": 2}
     for t in range(1, 401):
         state, release = mechanism.step(state, t, [part({"k": tick}, ["k"])], noise)
         found = shown(state, release)
         assert found.keys() >= {b"a", b"b"}
-        assert all(abs(n - tick[label]) < 6 * mechanism.sd(t) for label, n in found.items())
+        assert all(
+            abs(n - tick[label]) < 6 * mechanism.sd(t) for label, n in found.items()
+        )

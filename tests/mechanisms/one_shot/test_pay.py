@@ -27,7 +27,10 @@ def met(mechanism: PayWhatYouGet) -> PayState:
 
 
 def ask(
-    mechanism: PayWhatYouGet, state: PayState, t: int, counts: dict[bytes, int] | None = None
+    mechanism: PayWhatYouGet,
+    state: PayState,
+    t: int,
+    counts: dict[bytes, int] | None = None,
 ) -> dict[str, Any]:
     parts = [counted(counts)] if counts else []
     _, answers = mechanism.step(state, t, parts, mechanism.noise(STREAM))
@@ -41,7 +44,11 @@ def test_clear_winners_are_named_in_order_and_charged_by_what_was_returned() -> 
     for third, labels in ((3000, ["a", "b", "c"]), (1, ["a", "b"])):
         counts = {b"a": 9000, b"b": 6000, b"c": third, b"d": 1, b"e": 1}
         left = {"labels_left": 7, "queries_left": 5}
-        expected = {"query": "top", "labels": labels, "complete": len(labels) == 3} | left
+        expected = {
+            "query": "top",
+            "labels": labels,
+            "complete": len(labels) == 3,
+        } | left
         assert ask(mechanism, met(mechanism), 1, counts) == expected
 
 
@@ -58,13 +65,20 @@ def test_it_refuses_exactly_when_labels_are_used_up() -> None:
     assert state.left == [[0, 2]]
 
 
-def test_it_refuses_exactly_when_queries_are_used_up_also_for_a_stream_key_without_items() -> None:
+def test_it_refuses_exactly_when_queries_are_used_up_also_for_a_stream_key_without_items() -> (
+    None
+):
     """An empty answer is data too, so asking must cost the same."""
     mechanism = pay(labels=10, queries=2)
     state = met(mechanism)
     answers = [ask(mechanism, state, t) for t in (1, 2, 3)]
     assert [a.get("labels") for a in answers] == [[], [], None]
-    assert answers[2] == {"query": "top", "refused": True, "labels_left": 8, "queries_left": 0}
+    assert answers[2] == {
+        "query": "top",
+        "refused": True,
+        "labels_left": 8,
+        "queries_left": 0,
+    }
 
 
 def test_only_what_changed_is_written_and_a_lost_block_is_refused() -> None:
@@ -114,7 +128,10 @@ def test_all_answers_together_cost_what_the_theorem_says() -> None:
     ("changes", "message"),
     [
         ({"every": 65}, "every = 65: nothing would ever be asked within horizon = 64"),
-        ({"k": 1, "kbar": "private", "labels": 1}, 'labels = 1: at least 2 with kbar = "private"'),
+        (
+            {"k": 1, "kbar": "private", "labels": 1},
+            'labels = 1: at least 2 with kbar = "private"',
+        ),
         ({"kbar_max": 9}, 'kbar_max = 9: only with kbar = "private"'),
     ],
 )
@@ -141,5 +158,7 @@ def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> N
     for t in range(1, 501):
         answer = ask(mechanism, state, t, counts if t == 1 else None)
         named = [counts[str(label).encode()] for label in answer["labels"]]
-        others = [n for label, n in counts.items() if label.decode() not in answer["labels"]]
+        others = [
+            n for label, n in counts.items() if label.decode() not in answer["labels"]
+        ]
         assert not named or min(named) >= max(others) - slack

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from tests.mechanisms.order_statistics.unknown_max import assert_variance
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.order_statistics.above_threshold import BLOCK_TICKS, AboveThreshold
+from workers.mechanisms.order_statistics.above_threshold import (
+    BLOCK_TICKS,
+    AboveThreshold,
+)
 
 STREAM = NoiseKey(b"k" * 32).stream(b"m" * 16)
 TAGS = np.random.default_rng(1).integers(0, 2**63, size=(200_000, 2), dtype=np.uint64)
@@ -30,7 +33,8 @@ def stopping(test: AboveThreshold, values: list[int], threshold: int) -> np.ndar
     tau, tau_from = masses(test.tau_scale, test.one_sided)
     mu, mu_from = masses(test.mu_scale, test.one_sided)
     above = np.concatenate((np.cumsum(mu[::-1])[::-1], [0.0]))  # P(mu >= mu_from + i)
-    going, found = tau.copy(), []
+    going = tau.copy()
+    found = []
     bars = threshold + tau_from + np.arange(len(tau))
     for value in values:
         needed = np.clip(bars - value + 1 - mu_from, 0, len(mu))
@@ -54,10 +58,13 @@ def test_it_stops_where_enumeration_says_it_does(one_sided: bool) -> None:
     from scipy.stats import chisquare
 
     test = AboveThreshold(1, Fraction(3, 2), Fraction(5, 2), one_sided)
-    values, threshold = [0, 1, 1, 3, 6], 5
+    values = [0, 1, 1, 3, 6]
+    threshold = 5
     found = stops(test, values, threshold)
     assert chisquare(found, stopping(test, values, threshold) * len(TAGS)).pvalue > 1e-4
-    wide = AboveThreshold(1, test.tau_scale, test.mu_scale * Fraction(11, 10), one_sided)
+    wide = AboveThreshold(
+        1, test.tau_scale, test.mu_scale * Fraction(11, 10), one_sided
+    )
     assert chisquare(found, stopping(wide, values, threshold) * len(TAGS)).pvalue < 1e-9
 
 
@@ -67,19 +74,24 @@ def test_it_stops_where_enumeration_says_it_does(one_sided: bool) -> None:
     moved=st.lists(st.integers(0, 2), min_size=8, max_size=8),
     one_sided=st.booleans(),
 )
-def test_the_loss_of_one_event(values: list[int], moved: list[int], one_sided: bool) -> None:
+def test_the_loss_of_one_event(
+    values: list[int], moved: list[int], one_sided: bool
+) -> None:
     """The exact guarantee: loss in [-e2, e1 + e2], every Renyi divergence at most a rho."""
     test = AboveThreshold(2, Fraction(7, 2), Fraction(5), one_sided)
     without = stopping(test, values, 6)
     with_event = stopping(test, [v + m for v, m in zip(values, moved, strict=False)], 6)
     seen = np.minimum(without, with_event) > 1e-12
     loss = np.log(without[seen] / with_event[seen])
-    e1, e2 = 2 / 3.5, 2 / 5
+    e1 = 2 / 3.5
+    e2 = 2 / 5
     assert loss.max() <= e1 + e2 + 1e-6 and loss.min() >= -e2 - 1e-6
     for p, q in ((without, with_event), (with_event, without)):
         for order in (2, 3, 8, 32):
             total = float(np.sum(p[seen] ** order * q[seen] ** (1.0 - order)))
-            assert math.log(total) / (order - 1) <= order * float(test.span**2 / 8) + 1e-6
+            assert (
+                math.log(total) / (order - 1) <= order * float(test.span**2 / 8) + 1e-6
+            )
 
 
 def test_the_range_is_not_larger_than_it_needs_to_be() -> None:
@@ -106,7 +118,9 @@ def test_tau_and_mu_have_the_stated_scale(one_sided: bool) -> None:
 
 def test_a_block_of_ticks_has_the_words_of_its_ticks() -> None:
     """Batching is for speed alone: a restart in mid-block must draw the same noise."""
-    test, tag, use = AboveThreshold(1, Fraction(3), Fraction(9, 2), True), TAGS[:1], 0x34 << 56
+    test = AboveThreshold(1, Fraction(3), Fraction(9, 2), True)
+    tag = TAGS[:1]
+    use = 0x34 << 56
     block = test.mu_block(STREAM, use, tag, 5)
     ticks = range(5 * BLOCK_TICKS, 6 * BLOCK_TICKS)
     assert block == [int(test.mu(STREAM, (use, t), tag)[0]) for t in ticks]
@@ -115,16 +129,24 @@ def test_a_block_of_ticks_has_the_words_of_its_ticks() -> None:
 @pytest.mark.parametrize("reach", [1, 3])
 def test_calibration_ends_on_the_private_side(reach: int) -> None:
     for amount in (Fraction(1, 1000), Fraction(1, 7), Fraction(2)):
-        assert 0.999 * amount < AboveThreshold.of(amount, reach, pure=False).spent <= amount
-        assert 0.999 * amount < AboveThreshold.of(amount, reach, pure=True).spent <= amount
+        assert (
+            0.999 * amount
+            < AboveThreshold.of(amount, reach, pure=False).spent
+            <= amount
+        )
+        assert (
+            0.999 * amount < AboveThreshold.of(amount, reach, pure=True).spent <= amount
+        )
 
 
 @BOTH
 def test_noise_stays_within_its_bounds_as_often_as_said(one_sided: bool) -> None:
     """low and high set the promised error: they fail at most beta, not a tenth, of the time."""
-    test, beta = AboveThreshold(1, Fraction(3), Fraction(9, 2), one_sided), 0.02
+    test = AboveThreshold(1, Fraction(3), Fraction(9, 2), one_sided)
+    beta = 0.02
     low, high = test.bounds(beta, beta)
-    tau, mu = test.tau(STREAM, (5, 0), TAGS), test.mu(STREAM, (6, 0), TAGS)
+    tau = test.tau(STREAM, (5, 0), TAGS)
+    mu = test.mu(STREAM, (6, 0), TAGS)
     # Each of the two fails with probability beta; five standard errors of 200,000 draws.
     assert np.mean(mu - tau > low) < 2 * beta + 5 * math.sqrt(2 * beta / len(TAGS))
     assert np.mean(tau - mu > high) < 2 * beta + 5 * math.sqrt(2 * beta / len(TAGS))

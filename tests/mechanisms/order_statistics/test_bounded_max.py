@@ -35,12 +35,16 @@ BY_HAND: dict[str, Callable[[list[int]], object]] = {
     "max": max,
     "argmax": lambda sums: LABELS[sums.index(max(sums))],
     "min": min,
-    "quantile:0.5": lambda sums: min(c for c in sums if sum(v <= c for v in sums) >= len(sums) / 2),
+    "quantile:0.5": lambda sums: min(
+        c for c in sums if sum(v <= c for v in sums) >= len(sums) / 2
+    ),
     "top_k:2": lambda sums: sorted(sums, reverse=True)[:2],
     "top_k_select:2": lambda sums: [
         LABELS[i] for i in sorted(range(5), key=lambda i: -sums[i])[:2]
     ],
-    "histogram": lambda sums: [[label, count] for label, count in zip(LABELS, sums, strict=True)],
+    "histogram": lambda sums: [
+        [label, count] for label, count in zip(LABELS, sums, strict=True)
+    ],
 }
 SUMS = st.lists(st.integers(-5, 30), min_size=5, max_size=5)
 
@@ -49,7 +53,9 @@ SUMS = st.lists(st.integers(-5, 30), min_size=5, max_size=5)
 @given(sums=SUMS)
 def test_every_query_answers_what_its_definition_says(sums: list[int]) -> None:
     found = Queries(ALL, LABELS).answers(np.array(sums, dtype=np.int64))
-    assert found == [{"query": query, "value": by_hand(sums)} for query, by_hand in BY_HAND.items()]
+    assert found == [
+        {"query": query, "value": by_hand(sums)} for query, by_hand in BY_HAND.items()
+    ]
 
 
 def test_before_the_first_update_no_label_is_named() -> None:
@@ -61,7 +67,12 @@ def test_before_the_first_update_no_label_is_named() -> None:
         "histogram": [[label, 0] for label in "pq"],
     }
     mechanism = make(
-        "two_level_k", 2, queries=tuple(nothing), domain=("p", "q"), rho=5.0, horizon=4_000
+        "two_level_k",
+        2,
+        queries=tuple(nothing),
+        domain=("p", "q"),
+        rho=5.0,
+        horizon=4_000,
     )
     run = Run(mechanism)
     for t in range(1, 4_001):
@@ -76,28 +87,40 @@ def test_before_the_first_update_no_label_is_named() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    sums=SUMS, event=st.lists(st.integers(0, 3), min_size=5, max_size=5), query=st.sampled_from(ALL)
+    sums=SUMS,
+    event=st.lists(st.integers(0, 3), min_size=5, max_size=5),
+    query=st.sampled_from(ALL),
 )
-def test_values_move_by_at_most_dinf(sums: list[int], event: list[int], query: str) -> None:
+def test_values_move_by_at_most_dinf(
+    sums: list[int], event: list[int], query: str
+) -> None:
     """Sensitivity Dinf in one direction: the bounded range needs both (001 Definition 8)."""
-    queries, before = Queries((query,), LABELS), np.array(sums, dtype=np.int64)
+    queries = Queries((query,), LABELS)
+    before = np.array(sums, dtype=np.int64)
     moved = queries.values(before + np.array(event)) - queries.values(before)
     assert moved.min() >= 0 and moved.max() <= max(event)
     assert len(moved) == queries.k
 
 
-def test_without_noise_an_interval_closes_when_the_maximum_passes_a_multiple_of_the_step() -> None:
+def test_without_noise_an_interval_closes_when_the_maximum_passes_a_multiple_of_the_step() -> (
+    None
+):
     mechanism = make("bounded_max", 2, c_max=400, epsilon=8.0)
-    step, run = mechanism.intervals(1).step, Run(mechanism, silent=True)
-    shown = [run.step(t, [np.array([1, 0])])[0]["value"] for t in range(1, 2 * step + 3)]
+    step = mechanism.intervals(1).step
+    run = Run(mechanism, silent=True)
+    shown = [
+        run.step(t, [np.array([1, 0])])[0]["value"] for t in range(1, 2 * step + 3)
+    ]
     assert shown == [0] * step + [step + 1] * step + [2 * step + 1] * 2
 
 
 def test_after_the_last_interval_nothing_closes_any_more() -> None:
     """H has noise for that many intervals; noise for another was not paid for."""
     mechanism = make("bounded_max", 2, c_max=10, epsilon=20.0)
-    numbers, run = mechanism.intervals(1), Run(mechanism, silent=True)
-    row, ticks = np.array([numbers.step + 1, 0]), range(1, numbers.capacity + 20)
+    numbers = mechanism.intervals(1)
+    run = Run(mechanism, silent=True)
+    row = np.array([numbers.step + 1, 0])
+    ticks = range(1, numbers.capacity + 20)
     since = [run.step(t, [row])[0]["since"] for t in ticks]
     assert since[-1] == numbers.capacity
 
@@ -109,7 +132,9 @@ def test_a_tick_that_closes_nothing_stores_nothing(kind: str) -> None:
     for t in range(1, 101):
         before = [int(one.since) for one in run.state.of.values()]
         of_key = run.step(t, [np.array([5, 0, 0]), np.array([0, 0, 0])])
-        closed = [f"m{key:08x}" for key in range(2) if of_key[key]["since"] != before[key]]
+        closed = [
+            f"m{key:08x}" for key in range(2) if of_key[key]["since"] != before[key]
+        ]
         assert [name for name, _ in run.state.changed()] == closed
 
 
@@ -127,7 +152,9 @@ def test_foreign_state_noise_and_ticks_are_refused() -> None:
         mechanism.step(run.state, 1, [], ForeignNoise())
 
 
-@pytest.mark.parametrize(("number", "value"), [(1, 0), (1, 65), (2, 0), (3, -1), (4, -1), (5, -1)])
+@pytest.mark.parametrize(
+    ("number", "value"), [(1, 0), (1, 65), (2, 0), (3, -1), (4, -1), (5, -1)]
+)
 def test_a_stored_place_before_the_first_is_refused(number: int, value: int) -> None:
     """Found by fuzzing: noise of interval 0 was asked for at the next tick."""
     [(name, block)] = Run(make("two_level", 2)).state.changed()
@@ -139,7 +166,9 @@ def test_a_stored_place_before_the_first_is_refused(number: int, value: int) -> 
 
 @pytest.mark.parametrize("kind", ["bounded_max", "two_level"])
 @pytest.mark.parametrize("interval", [1, 6])
-def test_columns_have_the_noise_of_the_counter_that_was_paid_for(kind: str, interval: int) -> None:
+def test_columns_have_the_noise_of_the_counter_that_was_paid_for(
+    kind: str, interval: int
+) -> None:
     """Independent counter variance from rho / (D Dinf^2); half and double are rejected."""
     mechanism = make(kind, 40, rho=0.5, max_items=2, max_count=3)
     assert mechanism.inner is not None
@@ -147,14 +176,20 @@ def test_columns_have_the_noise_of_the_counter_that_was_paid_for(kind: str, inte
     capacity = mechanism.intervals(1).capacity
     counter = make_counter("lifted", capacity, float(share / (2 * 9)))
     noise = Run(mechanism).noise
-    tags = np.random.default_rng(3).integers(0, 2**63, size=(100_000, 2), dtype=np.uint64)
-    unknown_max.assert_variance(noise.inner_columns(tags, 1, interval), counter.sd(interval) ** 2)
+    tags = np.random.default_rng(3).integers(
+        0, 2**63, size=(100_000, 2), dtype=np.uint64
+    )
+    unknown_max.assert_variance(
+        noise.inner_columns(tags, 1, interval), counter.sd(interval) ** 2
+    )
 
 
 def test_the_laplace_tree_adds_the_nodes_of_the_binary_digits() -> None:
     """Two releases share exactly the nodes both prefixes contain, each at the stated scale."""
     tree = LaplaceTree(12, Fraction(1), 2)
-    tags = np.random.default_rng(3).integers(0, 2**63, size=(60_000, 2), dtype=np.uint64)
+    tags = np.random.default_rng(3).integers(
+        0, 2**63, size=(60_000, 2), dtype=np.uint64
+    )
     stream = KEY.stream(b"m" * 16)
     assert tree.levels == 4 and tree.scale == 8
     node = discrete_laplace(tree.scale).variance
@@ -175,11 +210,15 @@ def test_the_worst_variance_is_that_of_the_worst_interval(kind: str) -> None:
 
 def test_pure_epsilon_is_as_printed() -> None:
     """Lap(4/eps), Lap(8/eps), a binary tree at eps/2 whose nodes have D levels 2/eps."""
-    mechanism = make("bounded_max", 5, epsilon=0.5, accounting="pure", max_items=2, c_max=100)
+    mechanism = make(
+        "bounded_max", 5, epsilon=0.5, accounting="pure", max_items=2, c_max=100
+    )
     assert mechanism.inner is not None
     assert mechanism.inner.above.tau_scale == 8 and mechanism.inner.above.mu_scale == 16
     tree = mechanism.inner.noise(mechanism.intervals(1).capacity)
-    assert isinstance(tree, LaplaceTree) and tree.levels == 7 and tree.scale == 7 * 2 * 4
+    assert (
+        isinstance(tree, LaplaceTree) and tree.levels == 7 and tree.scale == 7 * 2 * 4
+    )
     assert mechanism.guarantee.epsilon == 0.5 and mechanism.guarantee.rho == 0.125
 
 
@@ -200,6 +239,8 @@ def test_pure_epsilon_is_as_printed() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(changes: dict[str, object], message: str) -> None:
+def test_what_cannot_be_is_refused_in_words(
+    changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         make("bounded_max", 3, **changes)

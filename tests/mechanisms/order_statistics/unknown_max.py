@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from tests.mechanisms.small import KEY, SMALL, part, start
 from workers.arrays.tag_index import Tags
 from workers.mechanisms.mechanism import Answers
-from workers.mechanisms.order_statistics.engine import MaxNoise, MaxState, OrderStatistics
+from workers.mechanisms.order_statistics.engine import (
+    MaxNoise,
+    MaxState,
+    OrderStatistics,
+)
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.runtime.frozen import read_only
 
@@ -51,19 +55,27 @@ class Silent(MaxNoise):
 
 class Run:
     def __init__(
-        self, mechanism: OrderStatistics, seed: int = 0, keys: int = 1, silent: bool = False
+        self,
+        mechanism: OrderStatistics,
+        seed: int = 0,
+        keys: int = 1,
+        silent: bool = False,
     ) -> None:
         self.stream = KEY.stream(seed.to_bytes(16, "little"))
-        self.mechanism, self.keys = mechanism, [f"s{key}" for key in range(keys)]
+        self.mechanism = mechanism
+        self.keys = [f"s{key}" for key in range(keys)]
         self.noise = (Silent if silent else MaxNoise)(mechanism, self.stream)
         self.state: MaxState = start(mechanism, self.keys)
 
     def tags(self, key: int) -> Tags:
         return KEY.tags(self.keys[key], list(self.mechanism.domain()))
 
-    def step(self, t: int, rows: Sequence[Numbers]) -> Mapping[int, Mapping[str, object]]:
+    def step(
+        self, t: int, rows: Sequence[Numbers]
+    ) -> Mapping[int, Mapping[str, object]]:
         """Step one tick that adds row rows[key] to the sums of each stream key."""
-        parts, labels = [], self.mechanism.domain()
+        parts = []
+        labels = self.mechanism.domain()
         for key, row in zip(self.keys, rows, strict=False):
             counts = {labels[i]: int(row[i]) for i in np.flatnonzero(row).tolist()}
             if counts:
@@ -74,7 +86,9 @@ class Run:
 
 
 @cache
-def rows_of(ticks: int, columns: int, seed: int, ones: int = 1, most: int = 1) -> Sequence[Numbers]:
+def rows_of(
+    ticks: int, columns: int, seed: int, ones: int = 1, most: int = 1
+) -> Sequence[Numbers]:
     """Return rows where `ones` columns get 1..most, the first columns more often."""
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, columns + 1)
@@ -96,12 +110,19 @@ class Literal:
 
     def shown(self, rows: Sequence[Numbers]) -> list[tuple[list[int], int]]:
         """Return (noisy sums shown, tick when they were made) after each tick."""
-        mechanism, noise = self.run.mechanism, self.run.noise
-        tags, tag = self.run.tags(self.key), self.run.state.key_tags[self.key : self.key + 1]
-        g, k, d = mechanism.queries.values, mechanism.queries.k, len(mechanism.domain())
-        outer, inner = mechanism.segments, mechanism.inner
+        mechanism = self.run.mechanism
+        noise = self.run.noise
+        tags = self.run.tags(self.key)
+        tag = self.run.state.key_tags[self.key : self.key + 1]
+        g = mechanism.queries.values
+        k = mechanism.queries.k
+        d = len(mechanism.domain())
+        outer = mechanism.segments
+        inner = mechanism.inner
         big_s = np.zeros(d, dtype=np.int64)  # the outer level's s
-        segment, out, since = 1, np.zeros(d, dtype=np.int64), 0
+        segment = 1
+        out = np.zeros(d, dtype=np.int64)
+        since = 0
         found: list[tuple[list[int], int]] = []
         threshold = outer.first if outer else 0
 
@@ -121,15 +142,20 @@ class Literal:
                 > threshold + noise.outer_tau(tag, segment)
             ):
                 big_s = big_s + noise.outer_columns(tags, segment)
-                segment, threshold = segment + 1, threshold * 2
-                out, since = big_s.copy(), t
+                segment = segment + 1
+                threshold = threshold * 2
+                out = big_s.copy()
+                since = t
                 s, c, base, h_total, interval, thresholds = begin()
             elif inner:
-                c, s = c + x, s + x
+                c = c + x
+                s = s + x
                 numbers = mechanism.intervals(segment)
-                mu, tau = noise.inner_mu(self.key, tag, t), noise.inner_tau(tag, segment, interval)
+                mu = noise.inner_mu(self.key, tag, t)
+                tau = noise.inner_tau(tag, segment, interval)
                 if interval <= numbers.capacity and any(
-                    int(v) + mu > bound + tau for v, bound in zip(g(s), thresholds, strict=True)
+                    int(v) + mu > bound + tau
+                    for v, bound in zip(g(s), thresholds, strict=True)
                 ):
                     if k == 1:
                         thresholds = [thresholds[0] + numbers.step]
@@ -141,7 +167,9 @@ class Literal:
                     h_total = h_total + c
                     s = h_total + noise.inner_columns(tags, segment, interval) + base
                     c = np.zeros(d, dtype=np.int64)
-                    interval, out, since = interval + 1, s.copy(), t
+                    interval = interval + 1
+                    out = s.copy()
+                    since = t
             found.append((out.tolist(), since))
         return found
 
@@ -156,22 +184,32 @@ def assert_as_printed(mechanism: OrderStatistics, rows: Sequence[Numbers]) -> in
         of_key = run.step(t, [stream[t - 1] for stream in streams])
         for key in range(2):
             sums, since = expected[key][t - 1]
-            answers = mechanism.queries.answers(np.array(sums, dtype=np.int64), made=since > 0)
+            answers = mechanism.queries.answers(
+                np.array(sums, dtype=np.int64), made=since > 0
+            )
             wanted = answers[0] if len(answers) == 1 else {"answers": answers}
             made += since == t
-            got = {name: value for name, value in of_key[key].items() if name != "error"}
+            got = {
+                name: value for name, value in of_key[key].items() if name != "error"
+            }
             assert got == {**wanted, "since": since}
     return made
 
 
-def worst_error(mechanism: OrderStatistics, rows: Sequence[Numbers], seed: int) -> float:
+def worst_error(
+    mechanism: OrderStatistics, rows: Sequence[Numbers], seed: int
+) -> float:
     """Return the largest |answer - truth| / published error, over a run's ticks and values."""
-    run, sums, worst = Run(mechanism, seed=seed), np.zeros(len(rows[0]), dtype=np.int64), 0.0
+    run = Run(mechanism, seed=seed)
+    sums = np.zeros(len(rows[0]), dtype=np.int64)
+    worst = 0.0
     for t, row in enumerate(rows, 1):
         sums += row
         answer: Any = run.step(t, [row])[0]
         for truth, shown in zip(
-            mechanism.queries.answers(sums), answer.get("answers", [answer]), strict=True
+            mechanism.queries.answers(sums),
+            answer.get("answers", [answer]),
+            strict=True,
         ):
             miss = np.max(np.abs(np.array(truth["value"]) - np.array(shown["value"])))
             worst = max(worst, float(miss) / answer["error"])

@@ -46,27 +46,38 @@ def test_a_threshold_keeps_delta_and_one_lower_would_not(
     arguments: tuple[Any, ...], delta: float
 ) -> None:
     """Above delta_t the guarantee is false; a threshold too high hides items."""
-    discovery = Discovery(make_counter(*arguments), max_items=3, max_count=2, delta=delta)
+    discovery = Discovery(
+        make_counter(*arguments), max_items=3, max_count=2, delta=delta
+    )
     for t in range(1, discovery.counter._last_tick + 1):
         assert shown_by_one_event(discovery, t) <= discovery.delta_at(t)
         lower = discovery.threshold(t) - Fraction(1, 2) - discovery.max_count
-        assert exact_tail(discovery.counter, t, lower) > discovery.delta_at(t) * (1 - 1e-9)
+        assert exact_tail(discovery.counter, t, lower) > discovery.delta_at(t) * (
+            1 - 1e-9
+        )
 
 
-@pytest.mark.parametrize(("kind", "horizon"), [("lifted", 1000), ("tree", 1000), ("lifted", 1)])
+@pytest.mark.parametrize(
+    ("kind", "horizon"), [("lifted", 1000), ("tree", 1000), ("lifted", 1)]
+)
 def test_deltas_of_a_bounded_horizon_add_up_to_delta(kind: str, horizon: int) -> None:
     """The union bound over ticks and the event's items spends exactly the given delta."""
-    discovery = Discovery(make_counter(kind, horizon, 0.01), max_items=3, max_count=1, delta=1e-9)
+    discovery = Discovery(
+        make_counter(kind, horizon, 0.01), max_items=3, max_count=1, delta=1e-9
+    )
     total = 3 * sum(Fraction(discovery.delta_at(t)) for t in range(1, horizon + 1))
     assert Fraction(1e-9) * Fraction(999, 1000) <= total <= Fraction(1e-9)
 
 
 def test_deltas_of_an_unbounded_horizon_add_up_to_less_than_delta() -> None:
     """Octave k: 2^k ticks of 6/(pi^2 (1 + k)^2 2^k); the sum is 1, over 40 octaves 0.985."""
-    discovery = Discovery(make_counter("lifted", None, 0.01), max_items=2, max_count=1, delta=1e-6)
+    discovery = Discovery(
+        make_counter("lifted", None, 0.01), max_items=2, max_count=1, delta=1e-6
+    )
     total = Fraction(0)
     for octave in range(40):
-        first, last = 2**octave, 2 ** (octave + 1) - 1
+        first = 2**octave
+        last = 2 ** (octave + 1) - 1
         assert discovery.delta_at(first) == discovery.delta_at(last)
         total += 2 * 2**octave * Fraction(discovery.delta_at(first))
     assert Fraction(1e-6) * Fraction(98, 100) <= total <= Fraction(1e-6)
@@ -119,7 +130,9 @@ def test_histograms_of_equal_budgets_share_thresholds_and_others_do_not() -> Non
 
 
 def test_ticks_outside_the_horizon_are_refused() -> None:
-    discovery = Discovery(make_counter("lifted", 16, 0.1), max_items=1, max_count=1, delta=1e-6)
+    discovery = Discovery(
+        make_counter("lifted", 16, 0.1), max_items=1, max_count=1, delta=1e-6
+    )
     for t in (0, 17):
         with pytest.raises(HorizonExceeded):
             discovery.threshold(t)
@@ -140,6 +153,10 @@ def test_ticks_outside_the_horizon_are_refused() -> None:
 def test_parameters_outside_their_range_are_refused(
     changed: dict[str, object], message: str
 ) -> None:
-    arguments: dict[str, Any] = {"max_items": 1, "max_count": 1, "delta": 1e-6} | changed
+    arguments: dict[str, Any] = {
+        "max_items": 1,
+        "max_count": 1,
+        "delta": 1e-6,
+    } | changed
     with pytest.raises(ValueError, match=message):
         Discovery(make_counter("lifted", 16, 0.1), **arguments)

@@ -48,7 +48,9 @@ def test_the_exact_tails_over_all_ticks_add_up_to_at_most_delta_and_close_to_it(
 
 @pytest.mark.parametrize("kind", ["lifted", "tree"])
 @pytest.mark.parametrize("horizon", [300, 20_000])
-def test_delta_of_each_tick_bounds_the_groups_and_adds_up_to_delta(kind: str, horizon: int) -> None:
+def test_delta_of_each_tick_bounds_the_groups_and_adds_up_to_delta(
+    kind: str, horizon: int
+) -> None:
     """Tails of odd and even ticks differ by seven times, so every tick is added up."""
     discovery = ConstantDiscovery(make_counter(kind, horizon, 0.01), 2, 1, 1e-8)
     x = discovery.threshold(1) + 0.5 - 1
@@ -62,7 +64,9 @@ def test_delta_of_each_tick_bounds_the_groups_and_adds_up_to_delta(kind: str, ho
         assert discovery.delta_at(t) == pytest.approx(tails[t - 1], rel=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "end_share"), [("lifted", None), ("lifted", 0.6), ("tree", None)])
+@pytest.mark.parametrize(
+    ("kind", "end_share"), [("lifted", None), ("lifted", 0.6), ("tree", None)]
+)
 def test_the_variances_of_many_ticks_are_those_of_the_ticks(
     kind: str, end_share: float | None
 ) -> None:
@@ -90,15 +94,20 @@ def test_the_constant_threshold_is_that_of_the_design_and_below_the_largest_of_t
 ) -> None:
     """mechanisms.md 3, (threshold - 1) mu at delta / D0 = 1e-9; equal shares pay about 3 % more."""
     counter = make_counter("lifted", horizon, 0.005)
-    constant, per_tick = ConstantDiscovery(counter, 1, 1, 1e-9), Discovery(counter, 1, 1, 1e-9)
+    constant = ConstantDiscovery(counter, 1, 1, 1e-9)
+    per_tick = Discovery(counter, 1, 1, 1e-9)
     mu = math.sqrt(2 * counter.rho_item)
     assert (constant.threshold(1) - 1) * mu == pytest.approx(expected, rel=0.01)
-    variances = [constant._noise_of(t).variance for t in range(1, horizon + 1, _CHUNK_TICKS)]
+    variances = [
+        constant._noise_of(t).variance for t in range(1, horizon + 1, _CHUNK_TICKS)
+    ]
     worst = int(np.argmax(np.concatenate(variances))) + 1
     assert constant.threshold(1) < 0.98 * per_tick.threshold(worst)
 
 
-@pytest.mark.parametrize(("horizon", "every"), [(1000, 1), (1000, 64), (1000, 999), (64, 64)])
+@pytest.mark.parametrize(
+    ("horizon", "every"), [(1000, 1), (1000, 64), (1000, 999), (64, 64)]
+)
 def test_deltas_of_every_nth_tick_add_up_to_delta(horizon: int, every: int) -> None:
     discovery = Discovery(make_counter("lifted", horizon, 0.01), 3, 1, 1e-9, every)
     deltas = [Fraction(discovery.delta_at(t)) for t in range(1, horizon + 1)]
@@ -110,17 +119,27 @@ def test_deltas_of_every_nth_tick_add_up_to_delta(horizon: int, every: int) -> N
 def test_deltas_of_every_nth_tick_without_an_end_add_up_to_less_than_delta() -> None:
     """Tests are numbered 1, 2, 3, ...; the octaves are those of the numbers."""
     discovery = Discovery(make_counter("lifted", None, 0.01), 2, 1, 1e-6, 8)
-    total = sum((2 * 2**k * Fraction(discovery.delta_at(8 * 2**k)) for k in range(30)), Fraction(0))
+    total = sum(
+        (2 * 2**k * Fraction(discovery.delta_at(8 * 2**k)) for k in range(30)),
+        Fraction(0),
+    )
     assert Fraction(1e-6) * Fraction(97, 100) <= total <= Fraction(1e-6)
-    assert discovery.delta_at(8 * 5) == discovery.delta_at(8 * 7) == discovery.delta_at(8 * 4)
+    assert (
+        discovery.delta_at(8 * 5)
+        == discovery.delta_at(8 * 7)
+        == discovery.delta_at(8 * 4)
+    )
 
 
 def test_a_test_every_64_ticks_has_a_lower_threshold_than_one_at_each_tick() -> None:
     """The option's benefit: larger shares, and little noise of the six lowest levels."""
     counter = make_counter("lifted", 2**14, 0.005)
-    every, each = Discovery(counter, 1, 1, 1e-9, 64), Discovery(counter, 1, 1, 1e-9)
+    every = Discovery(counter, 1, 1, 1e-9, 64)
+    each = Discovery(counter, 1, 1, 1e-9)
     for t in (64, 64 * 85, 64 * 255):
-        assert every.threshold(t) < 0.94 * max(each.threshold(t + shift) for shift in (0, 21, 43))
+        assert every.threshold(t) < 0.94 * max(
+            each.threshold(t + shift) for shift in (0, 21, 43)
+        )
 
 
 def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> None:
@@ -136,7 +155,9 @@ def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> 
     assert shown(mechanism, state, 6, Silent(), []) == {b"a": 10**6, b"b": 10**6}
 
 
-def test_schedules_are_part_of_the_mechanism_id_and_the_first_one_is_described_as_ever() -> None:
+def test_schedules_are_part_of_the_mechanism_id_and_the_first_one_is_described_as_ever() -> (
+    None
+):
     """Schedules show other items under equal noise; stored per_tick descriptions must match."""
     public = [unk().public(), unk(threshold="constant").public()]
     public += [unk(threshold="every", every=every).public() for every in (2, 4)]
@@ -144,7 +165,9 @@ def test_schedules_are_part_of_the_mechanism_id_and_the_first_one_is_described_a
     assert public[0]["discovery"] == {"delta": "5e-07", "schedule": "per_tick"}
 
 
-@pytest.mark.parametrize("changes", [{"threshold": "constant"}, {"threshold": "every", "every": 4}])
+@pytest.mark.parametrize(
+    "changes", [{"threshold": "constant"}, {"threshold": "every", "every": 4}]
+)
 def test_the_cost_does_not_depend_on_the_schedule(changes: dict[str, object]) -> None:
     """All of delta_discovery is reserved, whichever ticks spend it."""
     assert unk(**changes).cost() == unk().cost()
@@ -165,7 +188,9 @@ UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": "2026-01-01T00:
         ({"threshold": "weekly"}, 'threshold = "weekly"'),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
+def test_settings_that_make_no_sense_are_refused(
+    changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         unk(**changes)
 

@@ -31,10 +31,13 @@ def shown(
     return labelled(state, release)
 
 
-def test_without_noise_unk_base_shows_what_passed_the_threshold_and_keeps_showing_it() -> None:
+def test_without_noise_unk_base_shows_what_passed_the_threshold_and_keeps_showing_it() -> (
+    None
+):
     """Discovery is sticky, and a count at the threshold itself is not above it."""
     mechanism = unk()
-    state, m = mechanism.init(), [mechanism.threshold(t) or 0 for t in range(1, 5)]
+    state = mechanism.init()
+    m = [mechanism.threshold(t) or 0 for t in range(1, 5)]
     parts = [counted({b"a": m[0] + 1, b"b": m[0], b"c": 1})]
     assert shown(mechanism, state, 1, Silent(), parts) == {b"a": m[0] + 1}
     passed = {b"b": m[0]} if m[0] > m[1] else {}
@@ -51,10 +54,15 @@ def test_without_noise_known_base_shows_the_whole_domain_and_nothing_else() -> N
     """Items outside the domain are never released; those inside always are."""
     mechanism = known(["x", "y"])
     state = mechanism.init()
-    mechanism.prepare_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
+    mechanism.prepare_key(
+        state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain()
+    )
     parts = [counted({b"x": 3, b"q": 99}), counted({b"x": 2})]
     assert shown(mechanism, state, 1, Silent(), parts) == {b"x": 5, b"y": 0}
-    assert shown(mechanism, state, 2, Silent(), [counted({b"y": 1})]) == {b"x": 5, b"y": 1}
+    assert shown(mechanism, state, 2, Silent(), [counted({b"y": 1})]) == {
+        b"x": 5,
+        b"y": 1,
+    }
 
 
 TICKS = st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 500))
@@ -67,19 +75,23 @@ def test_the_release_is_the_running_sum_plus_the_counters_noise(
 ) -> None:
     """Also for an item first seen late: its noise is that of a counter which ran from tick 1."""
     mechanism = unk(epsilon=30.0)
-    state, noise = mechanism.init(), mechanism.noise(KEY.stream(b"i" * 16))
+    state = mechanism.init()
+    noise = mechanism.noise(KEY.stream(b"i" * 16))
     totals: Counter[bytes] = Counter()
     for t, tick in enumerate(ticks, 1):
         totals.update(tick)
         got = shown(mechanism, state, t, noise, [counted(tick)])
         for label, n in got.items():
-            z = mechanism._counter.draw(KEY.stream(b"i" * 16), t, KEY.tags("k", [label]))
+            z = mechanism._counter.draw(
+                KEY.stream(b"i" * 16), t, KEY.tags("k", [label])
+            )
             assert n == totals[label] + int(z[0])
 
 
 def planted_rate(mechanism: UnkBase, horizon: int, runs: int) -> float:
     """Return how often an item of one event at tick 1 is ever shown, over independent items."""
-    state, noise = mechanism.init(), mechanism.noise(KEY.stream(b"p" * 16))
+    state = mechanism.init()
+    noise = mechanism.noise(KEY.stream(b"p" * 16))
     parts = [counted({b"%d" % i: 1 for i in range(runs)})]
     for t in range(1, horizon + 1):
         mechanism.step(state, t, parts, noise)
@@ -124,6 +136,9 @@ def test_a_threshold_that_is_too_low_would_be_noticed() -> None:
 def test_an_epoch_without_an_end_shows_new_items_at_late_ticks(tick: int) -> None:
     """Ticks of 1 ms pass 2^31 after 25 days; an int32 first tick stopped the worker repeatedly."""
     mechanism = unk(horizon="unbounded", start="2026-01-01T00:00:00Z", epsilon=20.0)
-    state, noise = mechanism.init(), mechanism.noise(KEY.stream(bytes(16)))
-    assert list(shown(mechanism, state, tick, noise, [counted({b"often": 100_000})])) == [b"often"]
+    state = mechanism.init()
+    noise = mechanism.noise(KEY.stream(bytes(16)))
+    assert list(
+        shown(mechanism, state, tick, noise, [counted({b"often": 100_000})])
+    ) == [b"often"]
     assert state.ledger.shown.tolist() == [tick]

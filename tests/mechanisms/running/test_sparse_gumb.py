@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.small import KEY, SMALL, STREAM, assert_variance, counted, labelled
+from tests.mechanisms.small import (
+    KEY,
+    SMALL,
+    STREAM,
+    assert_variance,
+    counted,
+    labelled,
+)
 from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
@@ -30,7 +37,12 @@ LABELS = [b"a", b"b", b"c", b"d"]
 
 
 def made(**changes: object) -> SparseGumb:
-    values = SMALL | {"max_items": 4, "epsilon": None, "rho": 1.0, "domain": tuple("abcd")}
+    values = SMALL | {
+        "max_items": 4,
+        "epsilon": None,
+        "rho": 1.0,
+        "domain": tuple("abcd"),
+    }
     values |= {"top_k": 1, "switches": 2, "eta": 3} | changes
     return SparseGumb(SparseGumbConfig(**values))
 
@@ -39,7 +51,9 @@ def begun(mechanism: SparseGumb, name: str = "k") -> SparseState:
     state = mechanism.init()
     assert isinstance(state, SparseState)
     state.key_tags = KEY.tags(name, [b"\xff"])
-    mechanism.prepare_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
+    mechanism.prepare_key(
+        state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain()
+    )
     return state
 
 
@@ -67,7 +81,11 @@ class Silent(SparseNoise):
 
 
 def show(
-    mechanism: SparseGumb, state: SparseState, t: int, noise: SparseNoise, adds: dict[bytes, int]
+    mechanism: SparseGumb,
+    state: SparseState,
+    t: int,
+    noise: SparseNoise,
+    adds: dict[bytes, int],
 ) -> dict[bytes, int]:
     parts = [counted(adds)] if adds else []
     _, release = mechanism.step(state, t, parts, noise)
@@ -76,16 +94,22 @@ def show(
     return labelled(state, release)
 
 
-def test_without_noise_it_switches_above_eta_s_times_and_then_goes_on_counting() -> None:
-    mechanism, n = made(), 10**6
-    state, silent = begun(mechanism), Silent(mechanism)
+def test_without_noise_it_switches_above_eta_s_times_and_then_goes_on_counting() -> (
+    None
+):
+    mechanism = made()
+    n = 10**6
+    state = begun(mechanism)
+    silent = Silent(mechanism)
     assert show(mechanism, state, 1, silent, {b"a": n}) == {b"a": n}
     assert show(mechanism, state, 2, silent, {b"b": n + 3}) == {b"a": n}
     assert state.used[0] == 0
     assert show(mechanism, state, 3, silent, {b"b": n}) == {b"b": 2 * n + 3}
     assert show(mechanism, state, 4, silent, {b"c": 5 * n}) == {b"c": 5 * n}
     for t in range(5, 10):
-        assert show(mechanism, state, t, silent, {b"d": 9 * n, b"c": 1}) == {b"c": 5 * n + t - 4}
+        assert show(mechanism, state, t, silent, {b"d": 9 * n, b"c": 1}) == {
+            b"c": 5 * n + t - 4
+        }
     assert state.used[0] == 2
 
 
@@ -93,7 +117,9 @@ def test_counts_are_those_of_counters_that_ran_from_tick_1() -> None:
     """Also for an item chosen late: running sum plus that tick's noise, for every counter."""
     for counter in ("lifted", "tree", "sqrt"):
         mechanism = made(counter=counter, top_k=2, rho=5.0, max_items=1)
-        state, noise, total = begun(mechanism), noise_of(mechanism), Tally[bytes]()
+        state = begun(mechanism)
+        noise = noise_of(mechanism)
+        total = Tally[bytes]()
         for t in range(1, 8):
             adds = {LABELS[t % 4]: 1000 * t, b"a": 5}
             total.update(adds)
@@ -112,11 +138,15 @@ def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing
 ) -> None:
     """Blocks are written only when changed; a restored state releases the same."""
     mechanism = made(switches=switches, top_k=top_k, eta=0, rho=4.0)
-    state, crashed = begun(mechanism), begun(mechanism)
+    state = begun(mechanism)
+    crashed = begun(mechanism)
     stored: dict[str, bytes] = {}
     before: tuple[object, ...] = ()
     for t, adds in enumerate(ticks, 1):
-        both = (show(mechanism, one, t, noise_of(mechanism), adds) for one in (state, crashed))
+        both = (
+            show(mechanism, one, t, noise_of(mechanism), adds)
+            for one in (state, crashed)
+        )
         assert next(both) == next(both)
         assert state.used[0] <= switches
         assert len(state.chosen[0]) == len(set(state.chosen[0])) == top_k
@@ -125,7 +155,8 @@ def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing
         before = (state.chosen[0], state.used[0])
         stored.update(blocks)
         restored = SparseState()
-        restored.ledger, restored.key_tags = crashed.ledger, crashed.key_tags
+        restored.ledger = crashed.ledger
+        restored.key_tags = crashed.key_tags
         for name, block in stored.items():
             restored.restore(name, block)
         assert (restored.chosen, restored.used) == (state.chosen, state.used)
@@ -137,7 +168,9 @@ def test_stream_keys_are_independent_of_each_other() -> None:
     mechanism = made(rho=4.0, eta=0)
     both = begun(mechanism, "k")
     both.key_tags = np.concatenate((both.key_tags, KEY.tags("l", [b"\xff"])))
-    mechanism.prepare_key(both, 1, KEY.tags("l", mechanism.domain()), mechanism.domain())
+    mechanism.prepare_key(
+        both, 1, KEY.tags("l", mechanism.domain()), mechanism.domain()
+    )
     alone = begun(mechanism, "k")
     for t in range(1, 20):
         adds = [counted({LABELS[t % 4]: 9})]
@@ -160,7 +193,8 @@ def stopping_law(mechanism: SparseGumb, gaps: list[list[int]]) -> list[float]:
     """Return P(first stop at tick i) and P(never): gaps are (count outside - least inside - eta)
     of each item and tick, Z summed over.
     """
-    b1, b2 = mechanism._threshold_scale, mechanism._test_scale
+    b1 = mechanism._threshold_scale
+    b2 = mechanism._test_scale
     law = np.zeros(len(gaps) + 1)
     for z in range(int(40 * b1)):
         weight = math.exp(-z / float(b1)) * -math.expm1(-1 / float(b1))
@@ -184,7 +218,8 @@ def pvalue(observed: list[int], law: list[float]) -> float:
 def test_stopping_times_agree_with_exact_enumeration() -> None:
     """AboveThreshold end to end: 20,000 equal stream keys; moving ten per cent is detected."""
     mechanism = made(rho=8.0, switches=1, eta=4)
-    d, ticks = 4, 5
+    d = 4
+    ticks = 5
     rows = np.array([50, 47, 45, 30]) + np.outer(np.arange(1, ticks + 1), [0, 1, 2, 0])
     random = np.random.default_rng(5)
     state = SparseState()
@@ -199,7 +234,9 @@ def test_stopping_times_agree_with_exact_enumeration() -> None:
         def chosen(self, t: int, tags: Tags, rows: Rows) -> Longs:
             return np.zeros(len(rows), dtype=np.int64)
 
-    noise = Exact(STREAM, mechanism._counter, mechanism._test_table, mechanism._threshold_table)
+    noise = Exact(
+        STREAM, mechanism._counter, mechanism._test_table, mechanism._threshold_table
+    )
     stopped = np.full(KEYS, ticks)
     for i in range(ticks):
         state.ledger._counts[: KEYS * d] = np.tile(rows[i], KEYS)
@@ -207,7 +244,9 @@ def test_stopping_times_agree_with_exact_enumeration() -> None:
         used = np.array([state.used[key] for key in range(KEYS)])
         stopped[(used == 1) & (stopped == ticks)] = i
     observed = np.bincount(stopped, minlength=ticks + 1).tolist()
-    law = stopping_law(mechanism, [[int(row[j] - row[0] - 4) for j in (1, 2, 3)] for row in rows])
+    law = stopping_law(
+        mechanism, [[int(row[j] - row[0] - 4) for j in (1, 2, 3)] for row in rows]
+    )
     assert sum(law) == pytest.approx(1, abs=1e-9)
     assert pvalue(observed, law) > 1e-4
     planted = [p * (1.1 if i == 4 else 1.0) for i, p in enumerate(law)]
@@ -234,16 +273,23 @@ def test_noise_of_tests_and_thresholds_has_the_scale_of_the_cost_and_not_half_or
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_the_stopping_times_loss_lies_in_the_stated_interval(data: st.DataObject) -> None:
+def test_the_stopping_times_loss_lies_in_the_stated_interval(
+    data: st.DataObject,
+) -> None:
     """The sharper test cost needs it: any outside counts, any items one higher from a tick on."""
     mechanism = made(rho=4.0, switches=1)
-    ticks, items = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
-    gaps = [[data.draw(st.integers(-12, 12)) for _ in range(items)] for _ in range(ticks)]
+    ticks = data.draw(st.integers(1, 4))
+    items = data.draw(st.integers(1, 3))
+    gaps = [
+        [data.draw(st.integers(-12, 12)) for _ in range(items)] for _ in range(ticks)
+    ]
     begin = data.draw(st.integers(0, ticks - 1))
     moved = [data.draw(st.integers(0, 1)) for _ in range(items)]
     more = (np.array(gaps) + (np.arange(ticks) >= begin)[:, None] * moved).tolist()
-    e1, e2 = 1 / float(mechanism._threshold_scale), 1 / float(mechanism._test_scale)
-    law, other = stopping_law(mechanism, gaps), stopping_law(mechanism, more)
+    e1 = 1 / float(mechanism._threshold_scale)
+    e2 = 1 / float(mechanism._test_scale)
+    law = stopping_law(mechanism, gaps)
+    other = stopping_law(mechanism, more)
     found = [math.log(q / p) for p, q in zip(law, other, strict=True) if p > 1e-9]
     assert max(found) <= e2 + 1e-6
     assert min(found) >= -(e1 + e2) - 1e-6
@@ -260,7 +306,9 @@ def test_rho_is_kappa_over_tau_squared_and_nearly_all_of_what_was_given(
 ) -> None:
     """The three parts from the scales in use; an event's item count plays no part."""
     mechanism = made(accounting=accounting, rho=0.3, **changes)
-    k, s, dinf = changes.get("top_k", 1), changes.get("switches", 2), changes.get("max_count", 1)
+    k = changes.get("top_k", 1)
+    s = changes.get("switches", 2)
+    dinf = changes.get("max_count", 1)
     tau_squared = float((k + extra) * dinf**2 / Fraction(0.3))
     counts = k * (s + 1) * dinf**2 * mechanism._counter.rho_item
     picks = k * (s + 1) * (dinf / float(mechanism._pick_scale)) ** 2 / 8
@@ -277,14 +325,17 @@ def test_an_item_that_wins_by_a_wide_margin_is_shown_at_its_count() -> None:
     for run in range(40):
         mechanism = made(eta=None, rho=1.0, switches=3)
         stream = KEY.stream(run.to_bytes(16, "big"))
-        state, noise = begun(mechanism), noise_of(mechanism, stream)
+        state = begun(mechanism)
+        noise = noise_of(mechanism, stream)
         show(mechanism, state, 1, noise, {b"a": 500})
         for t in range(2, 30):
             show(mechanism, state, t, noise, {b"a": 1, b"b": 1})
         wrong += state.used[0] > 0
         margin = 500 + 3 * mechanism.eta(30)
         shown = show(mechanism, state, 30, noise, {b"c": margin})
-        wrong += list(shown) != [b"c"] or abs(shown.get(b"c", 0) - margin) > 6 * mechanism.sd(30)
+        wrong += list(shown) != [b"c"] or abs(
+            shown.get(b"c", 0) - margin
+        ) > 6 * mechanism.sd(30)
     assert wrong <= 2
 
 
@@ -301,7 +352,9 @@ def test_an_item_that_wins_by_a_wide_margin_is_shown_at_its_count() -> None:
         ({"rho": 1e-12}, "rho|sigma_squared|scale"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
+def test_settings_that_make_no_sense_are_refused(
+    changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         made(**changes)
 
@@ -310,12 +363,15 @@ def test_first_picks_agree_with_exact_enumeration_of_peeling() -> None:
     """Ordered pairs of four items by exp(count / b), b = tau_2 / 2; 10 % more is detected."""
     mechanism = made(top_k=2, rho=0.5)
     counts = np.array([6, 5, 3, 0])
-    noise, b = noise_of(mechanism), float(mechanism._pick_scale)
+    noise = noise_of(mechanism)
+    b = float(mechanism._pick_scale)
     tags = np.random.default_rng(6).integers(0, 2**64, size=(KEYS, 2), dtype=np.uint64)
     tally: Tally[tuple[int, ...]] = Tally()
     for i in range(KEYS):
         words = noise.picks(tags[i : i + 1], 0, 2)
-        tally[tuple(gumbel_top_k(counts, mechanism._pick_scale, 2, words).tolist())] += 1
+        tally[
+            tuple(gumbel_top_k(counts, mechanism._pick_scale, 2, words).tolist())
+        ] += 1
     pairs = list(itertools.permutations(range(4), 2))
 
     def law(scale: float) -> list[float]:
@@ -335,7 +391,8 @@ def test_an_independent_accountant_agrees_for_the_counts_and_bounds_the_rest() -
 
     mechanism = made(rho=None, epsilon=1.0, top_k=2, switches=3)
     delta = 1e-6 - sum(d for _, d in mechanism.cost().failures)
-    b, b1 = float(mechanism._pick_scale), float(mechanism._threshold_scale)
+    b = float(mechanism._pick_scale)
+    b1 = float(mechanism._threshold_scale)
     b2 = float(mechanism._test_scale)
     ranges = 8 / b**2 / 8 + 3 * (1 / b1 + 2 / b2) ** 2 / 8
 

@@ -37,14 +37,21 @@ def gaussian_epsilon(rho: float, delta: float) -> float:
     from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 
     loss = GaussianPrivacyLoss(1 / math.sqrt(2 * rho))
-    low, high = 0.0, 1000.0
+    low = 0.0
+    high = 1000.0
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if loss.get_delta_for_epsilon(middle) > delta else (low, middle)
+        low, high = (
+            (middle, high)
+            if loss.get_delta_for_epsilon(middle) > delta
+            else (low, middle)
+        )
     return high
 
 
-def published(site: Site, histograms: Sequence[dict[str, object]], key: str) -> set[Epoch]:
+def published(
+    site: Site, histograms: Sequence[dict[str, object]], key: str
+) -> set[Epoch]:
     """Return the epochs with snapshots of one stream key; `histograms` lists all that existed."""
     found: set[Epoch] = set()
     for histogram in histograms:
@@ -62,7 +69,9 @@ def published(site: Site, histograms: Sequence[dict[str, object]], key: str) -> 
     return found
 
 
-def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bool) -> float:
+def worst(
+    epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bool
+) -> float:
     """Return the largest epsilon of any window; `once`: one epoch per generation (an event)."""
     epochs = list(epochs)
     if period_ms is None:
@@ -70,7 +79,11 @@ def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bo
     else:
         ends = {edge for one in epochs for edge in (one.begin, one.end)}
         edges = {edge + step for edge in ends for step in (-1, 0, 1)}
-        windows = [(at - back, at - back + period_ms) for at in edges for back in (0, period_ms)]
+        windows = [
+            (at - back, at - back + period_ms)
+            for at in edges
+            for back in (0, period_ms)
+        ]
     most = 0.0
     for begin, end in windows:
         inside = [one for one in epochs if one.begin < end and begin < one.end]
@@ -84,7 +97,9 @@ def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bo
     return most
 
 
-def days_of(epochs: Iterable[Epoch], first_ms: int, day_ms: int) -> dict[str, list[int]]:
+def days_of(
+    epochs: Iterable[Epoch], first_ms: int, day_ms: int
+) -> dict[str, list[int]]:
     """Return every topic's days, once per generation that published them."""
     found: dict[str, Counter[int]] = {}
     for one in epochs:

@@ -26,7 +26,12 @@ def day(number: float) -> int:
 
 
 def daily(name: str = "items", **changes: object) -> dict[str, object]:
-    ticks: dict[str, object] = {"name": name, "tick": "6h", "horizon": 4, "max_items": 1}
+    ticks: dict[str, object] = {
+        "name": name,
+        "tick": "6h",
+        "horizon": 4,
+        "max_items": 1,
+    }
     price: dict[str, object] = {"mechanism": "unk_base", "epsilon": 1.0, "delta": 1e-6}
     return ticks | price | {"keys": ["k0", "k1", "k2", "k3"]} | changes
 
@@ -36,7 +41,8 @@ class Stages:
 
     def __init__(self, site: Site, data: Path | None = None) -> None:
         """Keep state copies under `data`; with None every start has lost them."""
-        self.site, self.data = site, data
+        self.site = site
+        self.data = data
 
     def factory(self) -> Factory:
         site = self.site
@@ -80,7 +86,9 @@ class Stages:
 
     def go(self, now_ms: int, events: Iterable[object] = ()) -> list[str]:
         """Run both stages as one worker; return each owner partition's refusals."""
-        factory, refused, shards = self.factory(), [], []
+        factory = self.factory()
+        refused = []
+        shards = []
         for owner in range(factory.owners.number):
             try:
                 shards.append(self.take_over(owner, factory))
@@ -97,10 +105,13 @@ class Stages:
     def _feed(self, shard: Shard, topic: str, partition: int) -> None:
         start = shard.offset or 0
         settled(self.site.connection, topic, partition)
-        records = list(read_partition(self.site.connection, topic, partition, since=start))
+        records = list(
+            read_partition(self.site.connection, topic, partition, since=start)
+        )
         if records:
             offsets = [one.offset() or 0 for one in records]
-            keys, times = [one.key() for one in records], [one.timestamp()[1] for one in records]
+            keys = [one.key() for one in records]
+            times = [one.timestamp()[1] for one in records]
             values = [one.value() for one in records]
             found = Records.of(values, keys=keys, times=times, offsets=offsets)
             shard.feed(Batch(start, offsets[-1] + 1, found))

@@ -19,7 +19,13 @@ from tests.privacy.spending.test_spent import life, settings, state
 from workers.cli import execute
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
-from workers.privacy.ceiling import Ceiling, charges_of, check_ceiling, merge, most_epochs
+from workers.privacy.ceiling import (
+    Ceiling,
+    charges_of,
+    check_ceiling,
+    merge,
+    most_epochs,
+)
 from workers.privacy.ceiling_guard import topics_overlap
 from workers.privacy.total import EVER, Charge, compose, epsilon_at
 from workers.runtime.errors import SettingsError
@@ -32,7 +38,12 @@ COST = PrivacyCost(0.01, 0.9, 1e-6, failures=(("discovery", 5e-7), ("sampling", 
 
 def charge(number: int, ticks: int = 0, **changes: Any) -> Charge:
     """Return a charge with epochs of `ticks` ms, or one endless epoch."""
-    named = {"worker": "w", "histogram": f"h{number}", "identity": b"%d" % number, "unit": "user"}
+    named = {
+        "worker": "w",
+        "histogram": f"h{number}",
+        "identity": b"%d" % number,
+        "unit": "user",
+    }
     return Charge(COST, ticks or None, **(named | {"key": "key"} | changes))
 
 
@@ -52,7 +63,8 @@ def charged(draw: st.DrawFn) -> list[Charge]:
     return found
 
 
-PERIOD, UNIT = st.none() | st.integers(2, 20), st.sampled_from(["user", "event"])
+PERIOD = st.none() | st.integers(2, 20)
+UNIT = st.sampled_from(["user", "event"])
 
 
 @given(charged(), PERIOD, UNIT, st.floats(0.1, 3.0))
@@ -73,7 +85,11 @@ def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
             sums = []
             for a, b in ((a, b) for a, b in windows if a < end and begin < b):
                 counts = [sum(x < b and a < y for x, y in each) for each in spans]
-                parts = [replace(COST, times=1 if unit == "event" else n) for n in counts if n]
+                parts = [
+                    replace(COST, times=1 if unit == "event" else n)
+                    for n in counts
+                    if n
+                ]
                 sums.append(epsilon_at(parts, 1e-4))
             largest = max(math.inf if epsilon is None else epsilon for epsilon in sums)
             held = ceiling.fullest(charges, begin, end)
@@ -87,13 +103,17 @@ GRID = st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 5))
 
 @given(st.lists(GRID, min_size=1, max_size=3))
 @limits(max_examples=25)
-def test_accepted_settings_never_stop_by_themselves(grids: list[tuple[int, int, int]]) -> None:
+def test_accepted_settings_never_stop_by_themselves(
+    grids: list[tuple[int, int, int]],
+) -> None:
     """The arithmetic bound on what an epoch can touch equals what a long run shows."""
     price = {"max_items_per_user": 1, "epsilon": 0.3, "delta": 1e-9}
     configs = []
     for i, (start, width, ticks) in enumerate(grids):
         begin = f"1970-01-01T00:00:00.{start:03d}Z" if start else None
-        configs.append(daily(f"h{i}", tick_ms=width, horizon=ticks, start=begin, **price))
+        configs.append(
+            daily(f"h{i}", tick_ms=width, horizon=ticks, start=begin, **price)
+        )
     given_ = with_ceiling(settings(*configs, unit="user"), 1000.0, 0.4)
     asked = check_ceiling(given_)
     assert asked is not None
@@ -109,14 +129,20 @@ def test_accepted_settings_never_stop_by_themselves(grids: list[tuple[int, int, 
 
 
 @given(st.integers(1, 40), st.integers(1, 20))
-def test_a_window_touches_one_epoch_more_than_fit_into_it(window: int, epoch: int) -> None:
+def test_a_window_touches_one_epoch_more_than_fit_into_it(
+    window: int, epoch: int
+) -> None:
     touched = (len({(t + i) // epoch for i in range(window)}) for t in range(epoch))
     assert most_epochs(window, epoch) == max(touched)
 
 
-def with_ceiling(given_: Settings, epsilon: float, delta: float, **further: Any) -> Settings:
+def with_ceiling(
+    given_: Settings, epsilon: float, delta: float, **further: Any
+) -> Settings:
     unit = given_.privacy.unit
-    privacy = PrivacySettings(unit=unit, max_epsilon=epsilon, max_delta=delta, **further)
+    privacy = PrivacySettings(
+        unit=unit, max_epsilon=epsilon, max_delta=delta, **further
+    )
     return msgspec.structs.replace(given_, privacy=privacy)
 
 
@@ -150,7 +176,8 @@ def test_at_the_sum_of_the_deltas_it_is_the_total_that_plan_and_budget_state() -
 def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> None:
     """Histograms that take the key from different fields count one event under two keys at once."""
     one, two = (charge(i, keys=frozenset({key})) for i, key in enumerate(("s1", "s2")))
-    city, any_key = charge(2, keys=frozenset({"berlin"}), key="city"), charge(3)
+    city = charge(2, keys=frozenset({"berlin"}), key="city")
+    any_key = charge(3)
 
     def epsilon(unit: str, *charges: Charge) -> float | None:
         given_ = [replace(each, unit=unit) for each in charges]
@@ -176,16 +203,28 @@ def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> 
 
 
 def daily(name: str = "h", **changes: Any) -> HistogramConfig:
-    values: dict[str, Any] = {"tick_ms": 10, "horizon": 10, "max_items": 1, "epsilon": 1.0}
-    return UnkBaseConfig(**(values | {"name": name, "delta": 1e-6, "keys": "public"} | changes))
+    values: dict[str, Any] = {
+        "tick_ms": 10,
+        "horizon": 10,
+        "max_items": 1,
+        "epsilon": 1.0,
+    }
+    return UnkBaseConfig(
+        **(values | {"name": name, "delta": 1e-6, "keys": "public"} | changes)
+    )
 
 
 def test_charged_is_what_was_published_reserved_or_may_have_been_published() -> None:
     """An epoch counts from its first tick or reservation; all up to a generation's end count."""
     config = daily()
 
-    def epochs(progress: Any, beginning: dict[str, int] | None = None) -> list[tuple[int, int]]:
-        return [(one.first, one.last) for one in charges_of("w", progress, beginning=beginning)]
+    def epochs(
+        progress: Any, beginning: dict[str, int] | None = None
+    ) -> list[tuple[int, int]]:
+        return [
+            (one.first, one.last)
+            for one in charges_of("w", progress, beginning=beginning)
+        ]
 
     assert epochs(state([(config, 5, 5)])) == []
     assert epochs(state([(config, 5, 11)])) == [(1, 1)]
@@ -251,21 +290,37 @@ BOTH = {"max_epsilon": 1.0, "max_delta": 1e-9}
             "privacy.max_delta is missing: a ceiling is both, and max_epsilon is",
         ),
         ({"max_delta": 1e-9}, "privacy.max_epsilon is missing"),
-        ({"max_epsilon": 0.0, "max_delta": 1e-9}, "privacy.max_epsilon = 0.0: a number above 0"),
-        ({"max_epsilon": 1.0, "max_delta": 1.0}, "privacy.max_delta = 1.0: a number from"),
-        (BOTH | {"period": "month"}, 'privacy.period = "month": "epoch", or a duration'),
+        (
+            {"max_epsilon": 0.0, "max_delta": 1e-9},
+            "privacy.max_epsilon = 0.0: a number above 0",
+        ),
+        (
+            {"max_epsilon": 1.0, "max_delta": 1.0},
+            "privacy.max_delta = 1.0: a number from",
+        ),
+        (
+            BOTH | {"period": "month"},
+            'privacy.period = "month": "epoch", or a duration',
+        ),
         (BOTH | {"period": "9ms"}, 'privacy.period = "9ms"'),
-        ({"period": "30d"}, 'privacy.period = "30d": only with max_epsilon and max_delta'),
+        (
+            {"period": "30d"},
+            'privacy.period = "30d": only with max_epsilon and max_delta',
+        ),
         ({"uncounted_workers": ("a",)}, "privacy.uncounted_workers"),
     ],
 )
-def test_a_ceiling_that_means_nothing_is_refused(values: dict[str, Any], said: str) -> None:
+def test_a_ceiling_that_means_nothing_is_refused(
+    values: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=r"privacy\.") as caught:
         PrivacySettings(**values)
     assert said in str(caught.value)
 
 
-def test_settings_that_exceed_their_ceiling_are_refused_with_epsilons_that_fit() -> None:
+def test_settings_that_exceed_their_ceiling_are_refused_with_epsilons_that_fit() -> (
+    None
+):
     """The named epsilon fits and a tenth more does not, so it is not needlessly small."""
     two = settings(daily("a"), daily("b", epsilon=2.0))
     with pytest.raises(SettingsError) as caught:
@@ -277,7 +332,9 @@ def test_settings_that_exceed_their_ceiling_are_refused_with_epsilons_that_fit()
     assert {name for name, _ in found} == {"a", "b"}
 
     def holds(factor: float) -> bool:
-        fitted = settings(*(daily(name, epsilon=float(e) * factor) for name, e in found))
+        fitted = settings(
+            *(daily(name, epsilon=float(e) * factor) for name, e in found)
+        )
         try:
             return check_ceiling(with_ceiling(fitted, 1.5, 1e-5)) is not None
         except SettingsError:
@@ -292,12 +349,16 @@ def test_where_the_deltas_alone_are_too_much_a_delta_is_named() -> None:
     with pytest.raises(SettingsError) as caught:
         check_ceiling(with_ceiling(month, 20.0, 1e-6, period="30d"))
     said = str(caught.value)
-    assert "a (31 epochs) come to a delta of 1.55e-05 before anything is converted" in said
+    assert (
+        "a (31 epochs) come to a delta of 1.55e-05 before anything is converted" in said
+    )
     assert "with delta = 3.2e-08 in each, would fit" in said
 
 
 def test_an_epoch_without_end_touches_every_epoch_of_the_others() -> None:
-    endless = daily("a", max_items_per_user=1, horizon="unbounded", start="2026-01-01T00:00:00Z")
+    endless = daily(
+        "a", max_items_per_user=1, horizon="unbounded", start="2026-01-01T00:00:00Z"
+    )
 
     def check(**budget: Any) -> None:
         both = [
@@ -306,9 +367,7 @@ def test_an_epoch_without_end_touches_every_epoch_of_the_others() -> None:
         ]
         check_ceiling(with_ceiling(settings(*both, unit="user"), 20.0, 1e-3))
 
-    said = (
-        r"b \(epochs without end\) come to .* epsilon = (\S+) in each, with delta = (\S+) in each"
-    )
+    said = r"b \(epochs without end\) come to .* epsilon = (\S+) in each, with delta = (\S+) in each"
     with pytest.raises(SettingsError, match=said) as caught:
         check()
     found = re.search(said, str(caught.value))
@@ -339,7 +398,9 @@ def test_commands_refuse_settings_above_their_ceiling(
         [line] = err.splitlines()
         assert "these settings exceed it by themselves" in line and not out
         assert "would fit" in line and len(line) < 1_000
-    config.write_text(config.read_text().replace("0.001", "49.0").replace("1e-12", "0.1"))
+    config.write_text(
+        config.read_text().replace("0.001", "49.0").replace("1e-12", "0.1")
+    )
     assert execute(["plan", "-c", str(config)]) == 0
     out, _ = capsys.readouterr()
     assert "ceiling: epsilon 49 at delta 0.1 for one event in an epoch" in out

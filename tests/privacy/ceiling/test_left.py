@@ -28,7 +28,9 @@ def part_of(config: HistogramConfig, unit: str, times: int = 1) -> PrivacyCost:
     return replace(charge.cost, times=times)
 
 
-def test_what_is_left_is_what_the_fullest_period_lacks_and_whether_the_next_epoch_fits() -> None:
+def test_what_is_left_is_what_the_fullest_period_lacks_and_whether_the_next_epoch_fits() -> (
+    None
+):
     """Three of four epochs are charged; with rho_left more the ceiling holds exactly."""
     config = daily(**ALL)
     most = epsilon_at([part_of(config, "user", 4)], 1e-4)
@@ -46,11 +48,14 @@ def test_what_is_left_is_what_the_fullest_period_lacks_and_whether_the_next_epoc
     [following] = left.next
     assert (following.epoch, following.begins) == (4, 300)
     assert (following.epsilon, following.fits) == (most, True)
-    assert "next of h: epoch 4, from 1970-01-01T00:00:00Z, which makes epsilon" in words(
-        text_of(found)
+    assert (
+        "next of h: epoch 4, from 1970-01-01T00:00:00Z, which makes epsilon"
+        in words(text_of(found))
     )
     # A fourth in another generation: nothing more fits, and the output names its worker.
-    elsewhere = charges_of("old", state([], [(daily(name="gone", **ALL), 5, 12)], unit="user"))
+    elsewhere = charges_of(
+        "old", state([], [(daily(name="gone", **ALL), 5, 12)], unit="user")
+    )
     other = budget_of(given, [state([(config, 1, 31)], unit="user")], elsewhere)
     assert other.ceiling is not None and other.ceiling.rho_left == 0
     assert [one.fits for one in other.ceiling.next] == [False]
@@ -69,7 +74,8 @@ def test_what_is_left_is_what_the_fullest_period_lacks_and_whether_the_next_epoc
 def test_several_workers_on_the_same_events_add_up(unit: str) -> None:
     """An event is in both; a user pays for every epoch of each."""
     of_users = ALL if unit == "user" else {}
-    one, other = daily("a", **of_users), daily("b", epsilon=2.0, **of_users)
+    one = daily("a", **of_users)
+    other = daily("b", epsilon=2.0, **of_users)
 
     def named(name: str, config: HistogramConfig) -> Settings:
         found = settings(config, unit=unit)
@@ -83,7 +89,10 @@ def test_several_workers_on_the_same_events_add_up(unit: str) -> None:
     times = 3 if unit == "user" else 1
     expected = compose([part_of(one, unit, times), part_of(other, unit)])
     assert found.total is not None
-    assert (found.total.epsilon, found.total.delta) == (expected.epsilon, expected.delta)
+    assert (found.total.epsilon, found.total.delta) == (
+        expected.epsilon,
+        expected.delta,
+    )
     parts = [(part.worker, part.histogram, part.epochs) for part in found.total.parts]
     assert parts == [("w1", "a", times), ("w2", "b", 1)]
     said = words(text_of(found))
@@ -91,20 +100,26 @@ def test_several_workers_on_the_same_events_add_up(unit: str) -> None:
     assert "b generation 1 of worker w2" in said
     assert "workers whose settings were not given" in said
     unlike = "user" if unit == "event" else "event"
-    mixed = budget_of_all([of_one, (of_other[0], [state([(other, 1, 11)], unit=unlike)], nobody)])
+    mixed = budget_of_all(
+        [of_one, (of_other[0], [state([(other, 1, 11)], unit=unlike)], nobody)]
+    )
     assert (mixed.total, mixed.not_in_total) == (None, ("w2",))
     assert "w2 protected another unit" in words(text_of(mixed))
 
 
 def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> None:
     """One event has a shop and a city; counting only one made the totals too low."""
-    shop, city = daily("shop", keys=("s1",)), daily("city", keys=("berlin",), key="city")
+    shop = daily("shop", keys=("s1",))
+    city = daily("city", keys=("berlin",), key="city")
     given = settings(shop, city)
     built = [charge_of(config, build(config)) for config in (shop, city)]
-    both, total = compose([one.cost for one in built]), total_of(built)
+    both = compose([one.cost for one in built])
+    total = total_of(built)
     assert (total.epsilon, total.histograms) == (both.epsilon, ("shop", "city"))
     # Of one field only the costlier counts.
-    alone = [charge_of(config, build(config)) for config in (shop, daily("b", keys=("s2",)))]
+    alone = [
+        charge_of(config, build(config)) for config in (shop, daily("b", keys=("s2",)))
+    ]
     assert len(total_of(alone).histograms) == 1
     stored = state([(shop, 1, 5), (city, 1, 5)])
     for name in ("shop", "city"):
@@ -121,7 +136,8 @@ def test_workers_that_count_other_events_are_not_added_up(
     for line, other in (("topic = ", 'topic = "elsewhere"'), ("name = ", 'name = "b"')):
         text = re.sub(f"^{line}.*", other, text, count=1, flags=re.MULTILINE)
     (tmp_path / "b.toml").write_text(text)
-    a, b = str(tmp_path / "a.toml"), str(tmp_path / "b.toml")
+    a = str(tmp_path / "a.toml")
+    b = str(tmp_path / "b.toml")
     assert execute(["budget", "-c", a, "-c", b]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "no event is in both, so nothing adds up" in line

@@ -14,7 +14,15 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.privacy.ceiling.oracle import Epoch, days_of, published, worst
-from tests.privacy.ceiling.stages import DAY_MS, FIRST_MS, HOUR_MS, Stages, daily, day, order
+from tests.privacy.ceiling.stages import (
+    DAY_MS,
+    FIRST_MS,
+    HOUR_MS,
+    Stages,
+    daily,
+    day,
+    order,
+)
 from tests.worker.harness import Bare, Site, until
 from workers.cli import execute
 from workers.kafka.reading import read_partition
@@ -34,9 +42,18 @@ Histogram = dict[str, object]
 
 def price(epsilon: float, times: int) -> float:
     """Return the epsilon of `times` epochs of the histogram these tests use."""
-    ticks: dict[str, Any] = {"name": "x", "tick_ms": 21_600_000, "horizon": 4, "keys": "public"}
-    config = UnkBaseConfig(max_items=1, max_items_per_user=1, epsilon=epsilon, delta=1e-6, **ticks)
-    found = epsilon_at([replace(charge_of(config, build(config, "user")).cost, times=times)], DELTA)
+    ticks: dict[str, Any] = {
+        "name": "x",
+        "tick_ms": 21_600_000,
+        "horizon": 4,
+        "keys": "public",
+    }
+    config = UnkBaseConfig(
+        max_items=1, max_items_per_user=1, epsilon=epsilon, delta=1e-6, **ticks
+    )
+    found = epsilon_at(
+        [replace(charge_of(config, build(config, "user")).cost, times=times)], DELTA
+    )
     assert found is not None
     return found
 
@@ -60,9 +77,20 @@ class Scene:
         data: Path | None = None,
         **privacy: object,
     ) -> None:
-        given = {"unit": "user", "max_epsilon": FOUR_DAYS, "max_delta": DELTA, "period": "3d"}
-        owned: dict[str, Any] = {"partitions": 1, "owners": 2, "events": {"user": "user"}}
-        self.site = Site(bootstrap, directory, histograms, privacy=given | privacy, **owned)
+        given = {
+            "unit": "user",
+            "max_epsilon": FOUR_DAYS,
+            "max_delta": DELTA,
+            "period": "3d",
+        }
+        owned: dict[str, Any] = {
+            "partitions": 1,
+            "owners": 2,
+            "events": {"user": "user"},
+        }
+        self.site = Site(
+            bootstrap, directory, histograms, privacy=given | privacy, **owned
+        )
         self.stages = Stages(self.site, data)
         self.all: list[Histogram] = list(histograms)
 
@@ -95,7 +123,9 @@ class Scene:
         """Return the days every histogram published for the first key, once per generation."""
         return days_of(self.published(), FIRST_MS, DAY_MS)
 
-    def assert_kept(self, period_ms: int | None = PERIOD_MS, ceiling: float = FOUR_DAYS) -> None:
+    def assert_kept(
+        self, period_ms: int | None = PERIOD_MS, ceiling: float = FOUR_DAYS
+    ) -> None:
         """Check every window with another accountant; the margin is that accountant's own."""
         for n in range(4):
             spent = worst(self.published(f"k{n}"), DELTA, period_ms, once=False)
@@ -128,7 +158,11 @@ def test_what_was_spent_counts_whatever_the_settings_and_the_data_directory_say(
     if change == "renamed":
         assert execute(["retire", "-c", str(scene.site.config), "items"]) == 0
     said = scene.refuses(6)
-    assert "items generation 1 of worker" in said and "(2 epochs)" in said and "in any 3d" in said
+    assert (
+        "items generation 1 of worker" in said
+        and "(2 epochs)" in said
+        and "in any 3d" in said
+    )
     assert "epoch 20,458 of histogram" in said and "from 2026-01-04T00:00:00Z" in said
     assert {time for days in scene.days().values() for time in days} == {1, 2, 3}
     scene.assert_kept()
@@ -140,7 +174,9 @@ def test_what_was_spent_counts_whatever_the_settings_and_the_data_directory_say(
         assert scene.days()["other"] == [2, 3, 4, 5, 6]
 
 
-def recreate(site: Site, topic: str, records: list[tuple[int, bytes, bytes | None]]) -> None:
+def recreate(
+    site: Site, topic: str, records: list[tuple[int, bytes, bytes | None]]
+) -> None:
     """Delete a topic and create it again with other records, as restoring a copy does."""
     for future in site.admin.delete_topics([topic]).values():
         future.result(60)
@@ -199,11 +235,14 @@ def test_a_renamed_worker_pays_for_what_the_old_name_published(
     scene.publish(3)
     assert scene.days() == {"items": [1, 2]}
     renamed = Scene(bootstrap, tmp_path / "new", of_user())
-    renamed.site.topics, renamed.site.places = scene.site.topics, scene.site.places
+    renamed.site.topics = scene.site.topics
+    renamed.site.places = scene.site.places
     renamed.site.set("events", topic=scene.site.topic)
     said = renamed.refuses(5)
     assert f"items generation 1 of worker {scene.site.name}" in said
-    assert renamed.days() == {"items": [1, 2]}  # with the two of the old name it is four
+    assert renamed.days() == {
+        "items": [1, 2]
+    }  # with the two of the old name it is four
     both = scene.published() | renamed.published()
     assert worst(both, DELTA, PERIOD_MS, once=False) <= FOUR_DAYS * (1 + 1e-4)
     renamed.site.set("privacy", uncounted_workers=[scene.site.name])
@@ -214,7 +253,9 @@ def test_a_renamed_worker_pays_for_what_the_old_name_published(
 # ---- times ---------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_jumps_spends_nothing_twice(bootstrap: str, tmp_path: Path) -> None:
+def test_a_clock_that_jumps_spends_nothing_twice(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Skipped days are published empty and charged; repeated days are not published again."""
     scene = Scene(bootstrap, tmp_path, of_user())
     scene.publish(2.5)
@@ -255,10 +296,14 @@ def test_epochs_of_unlike_lengths_are_added_up_where_they_meet(
     assert worst({*found, following}, DELTA, None, once=False) > exactly
 
 
-def test_an_event_pays_for_a_new_generation_once_a_period(bootstrap: str, tmp_path: Path) -> None:
+def test_an_event_pays_for_a_new_generation_once_a_period(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """It is in only one of them, but a restored copy cannot tell, so it may be in both."""
     once = daily(epsilon=1.0)
-    scene = Scene(bootstrap, tmp_path, once, unit="event", max_epsilon=1.0, period="epoch")
+    scene = Scene(
+        bootstrap, tmp_path, once, unit="event", max_epsilon=1.0, period="epoch"
+    )
     scene.publish(2.5)
     scene.now_has(once | {"generation": 2})
     said = scene.refuses(2.8)
@@ -284,7 +329,8 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
     one = scene.stages.factory()
     scene.now_has(of_user("other", epsilon=0.9))
     other = scene.stages.factory()
-    here, there = scene.stages.take_over(0, one), scene.stages.take_over(1, other)
+    here = scene.stages.take_over(0, one)
+    there = scene.stages.take_over(1, other)
     scene.stages.contribute(day(2), scene.events(2))
     refused: list[str] = []
     refresh = CeilingGuard.refresh
@@ -300,7 +346,9 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
     monkeypatch.setattr(CeilingGuard, "refresh", meanwhile)
     with pytest.raises(CeilingReached) as caught:
         scene.stages.release(here)
-    assert "items generation 1" in refused[0] and "other generation 1" in str(caught.value)
+    assert "items generation 1" in refused[0] and "other generation 1" in str(
+        caught.value
+    )
     assert not scene.published() and not scene.published("k1")
 
 

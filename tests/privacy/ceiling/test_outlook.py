@@ -21,7 +21,9 @@ NOW = 20_160
 OLD_DAYS = 10
 
 
-def days(name: str = "h", horizon: int = 1, epsilon: float = 0.2, **more: Any) -> HistogramConfig:
+def days(
+    name: str = "h", horizon: int = 1, epsilon: float = 0.2, **more: Any
+) -> HistogramConfig:
     more = {"generation": 2, "delta": 1e-9} | more
     return daily(name, tick_ms=DAY, horizon=horizon, epsilon=epsilon, **more)
 
@@ -34,7 +36,12 @@ class Case:
     """A worker under a ceiling, whose histograms are each at the beginning of an epoch."""
 
     def __init__(
-        self, unit: str, period: str, epsilon: float, *configs: HistogramConfig, old: float = 0.5
+        self,
+        unit: str,
+        period: str,
+        epsilon: float,
+        *configs: HistogramConfig,
+        old: float = 0.5,
     ) -> None:
         each = {"max_items_per_user": 1 if unit == "user" else None}
         plain = settings(*(structs.replace(one, **each) for one in configs), unit=unit)
@@ -47,7 +54,9 @@ class Case:
 
     @property
     def state(self) -> ReleaseProgress:
-        return state([*self.lives.values()], [self.old], unit=self.settings.privacy.unit)
+        return state(
+            [*self.lives.values()], [self.old], unit=self.settings.privacy.unit
+        )
 
     def budget(self) -> Budget:
         return budget_of(self.settings, [self.state])
@@ -83,49 +92,70 @@ class Case:
         (Case("event", "30d", 0.2, days(), days("b", 7)), True),
     ],
 )
-def test_a_worker_may_run_exactly_as_long_as_every_epoch_fits(case: Case, ends: bool) -> None:
+def test_a_worker_may_run_exactly_as_long_as_every_epoch_fits(
+    case: Case, ends: bool
+) -> None:
     found = case.outlook()
     assert found.newest == max(tick - 1 for _, _, tick in case.lives.values()) * DAY
     assert found.until == case.stops(50)
     assert (found.until is not None) is ends
 
 
-def test_a_second_histogram_fits_with_the_epsilon_that_is_said_and_with_no_more() -> None:
+def test_a_second_histogram_fits_with_the_epsilon_that_is_said_and_with_no_more() -> (
+    None
+):
     case = Case("user", "30d", 1.5, days(), old=0.2)
     [second] = case.outlook().seconds
     assert second.histogram == "h" and second.epsilon is not None
     for step, fits in ((0.0, True), (0.01, False)):
-        more = days("again", epsilon=round(second.epsilon + step, 2), max_items_per_user=1)
-        given = structs.replace(case.settings, histograms=(*case.settings.histograms, more))
+        more = days(
+            "again", epsilon=round(second.epsilon + step, 2), max_items_per_user=1
+        )
+        given = structs.replace(
+            case.settings, histograms=(*case.settings.histograms, more)
+        )
         if fits:
             check_ceiling(given)
             beside = Case("user", "30d", 1.5, days(), more, old=0.2)
             assert beside.stops(40) is None
         else:
-            with pytest.raises(SettingsError, match="these settings exceed it by themselves"):
+            with pytest.raises(
+                SettingsError, match="these settings exceed it by themselves"
+            ):
                 check_ceiling(given)
 
 
 def test_budget_says_in_words_what_the_ceiling_allows() -> None:
     said = words(text_of(Case("user", "30d", 1.0, days()).budget()))
-    assert "the worker may run on until 2025-03-22T00:00:00Z, 9 days after its newest tick" in said
+    assert (
+        "the worker may run on until 2025-03-22T00:00:00Z, 9 days after its newest tick"
+        in said
+    )
     assert "it ends before epoch 20,170 of h, which does not fit" in said
     said = words(text_of(Case("user", "30d", 0.9, days()).budget()))
     assert "the worker may not run on: epoch 20,161 of h does not fit" in said
     said = words(text_of(Case("user", "30d", 1.5, days(), old=0.2).budget()))
     assert "may run on without end: no period will come above the ceiling" in said
-    assert "a second histogram like h beside it fits with an epsilon of at most 0." in said
+    assert (
+        "a second histogram like h beside it fits with an epsilon of at most 0." in said
+    )
     without = Case("user", "30d", 1.5, days())
     without.settings = settings(*without.settings.histograms, unit="user")
-    assert "there is no ceiling (privacy.max_epsilon)" in words(text_of(without.budget()))
+    assert "there is no ceiling (privacy.max_epsilon)" in words(
+        text_of(without.budget())
+    )
 
 
-def test_a_histogram_that_has_not_begun_counts_and_without_a_tick_nothing_is_said() -> None:
+def test_a_histogram_that_has_not_begun_counts_and_without_a_tick_nothing_is_said() -> (
+    None
+):
     """It will be charged with its first tick, so it is not room that is left."""
     case = Case("user", "30d", 1.0, days())
     alone = case.outlook().until
     more = days("new", max_items_per_user=1)
-    case.settings = structs.replace(case.settings, histograms=(*case.settings.histograms, more))
+    case.settings = structs.replace(
+        case.settings, histograms=(*case.settings.histograms, more)
+    )
     sooner = case.outlook().until
     assert sooner is not None and alone is not None and sooner < alone
     left = budget_of(case.settings, [state([], unit="user")]).ceiling

@@ -38,11 +38,19 @@ def test_windows_are_a_table_of_their_own(tmp_path: Path, capsys: Printed) -> No
     path.write_text(text.replace("horizon =", 'windows = ["1m", "5m"]\nhorizon =', 1))
     out, plan = planned(path, capsys)
     lines = [line.split() for line in out.splitlines()]
-    start = lines.index(["window", "ticks", "least", "most", "rms", "last", "tick", "apart"])
-    shown = zip(lines[start + 1 : start + 3], plan.histograms[0].noise.windows, strict=True)
+    start = lines.index(
+        ["window", "ticks", "least", "most", "rms", "last", "tick", "apart"]
+    )
+    shown = zip(
+        lines[start + 1 : start + 3], plan.histograms[0].noise.windows, strict=True
+    )
     for line, row in shown:
         sds = (row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd)
-        assert line == [f"{row.ms // 60_000}m", str(row.ticks), *(f"{sd:.4g}" for sd in sds)]
+        assert line == [
+            f"{row.ms // 60_000}m",
+            str(row.ticks),
+            *(f"{sd:.4g}" for sd in sds),
+        ]
 
 
 def test_json_has_numbers_and_every_field_of_it_is_documented(capsys: Printed) -> None:
@@ -57,7 +65,9 @@ def test_json_has_numbers_and_every_field_of_it_is_documented(capsys: Printed) -
     [one] = body["histograms"]
     rho = one["guarantee"].pop("rho")
     assert one["guarantee"] == {"unit": "event", "epsilon": 4.0, "delta": 1e-6}
-    figures = [tick[name] for tick in one["noise"]["ticks"] for name in ("sd", "threshold")]
+    figures = [
+        tick[name] for tick in one["noise"]["ticks"] for name in ("sd", "threshold")
+    ]
     assert all(isinstance(figure, float) for figure in [rho, *figures])
     assert body["total"]["epsilon"] == 4.0
 
@@ -84,7 +94,9 @@ def test_settings_that_cannot_be_met_are_one_line_and_2(
     old: str, new: str, parts: list[str], tmp_path: Path, capsys: Printed
 ) -> None:
     path = tmp_path / "bad.toml"
-    path.write_text(EXAMPLE.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    path.write_text(
+        EXAMPLE.read_text(encoding="utf-8").replace(old, new), encoding="utf-8"
+    )
     for more in ([], ["--json"]):
         assert execute(["plan", "-c", str(path), *more]) == 2
         captured = capsys.readouterr()
@@ -95,7 +107,9 @@ def test_settings_that_cannot_be_met_are_one_line_and_2(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("horizon", ["1073741824", '"unbounded"\nstart = 2026-11-21T00:00:00Z'])
+@pytest.mark.parametrize(
+    "horizon", ["1073741824", '"unbounded"\nstart = 2026-11-21T00:00:00Z']
+)
 def test_any_horizon_has_a_plan(horizon: str, tmp_path: Path, capsys: Printed) -> None:
     """Iterating 2^30 ticks would take hours."""
     path = tmp_path / "long.toml"
@@ -107,12 +121,15 @@ def test_any_horizon_has_a_plan(horizon: str, tmp_path: Path, capsys: Printed) -
 
 def test_the_plot_shows_the_band_and_falls_back_to_plain_characters() -> None:
     """A terminal without blocks must not break the command; more noise must plot higher."""
-    buckets = [Bucket(first=i, last=i, least=float(i), most=float(i)) for i in range(1, 41)]
+    buckets = [
+        Bucket(first=i, last=i, least=float(i), most=float(i)) for i in range(1, 41)
+    ]
     for unicode in (True, False):
         lines = band(buckets, unicode=unicode)
         assert len(lines) == ROWS + 1
         heights = [
-            sum(line[12 + i : 13 + i].strip() != "" for line in lines[:ROWS]) for i in range(40)
+            sum(line[12 + i : 13 + i].strip() != "" for line in lines[:ROWS])
+            for i in range(40)
         ]
         assert heights == sorted(heights) and heights[-1] == ROWS and heights[0] <= 1
     assert "".join(band(buckets, unicode=False)).isascii()
@@ -131,7 +148,9 @@ def events(settings: Settings) -> list[dict[str, object]]:
     names = settings.events
     assert names.timestamp is not None
     found = []
-    epochs = [config.tick_ms * (config.horizon_ticks or 1) for config in settings.histograms]
+    epochs = [
+        config.tick_ms * (config.horizon_ticks or 1) for config in settings.histograms
+    ]
     for config in settings.histograms:
         # Without a start: the first time after 2000 at which every histogram begins an epoch.
         start = -(-EARLIEST_MS // math.lcm(*epochs)) * math.lcm(*epochs)
@@ -143,11 +162,15 @@ def events(settings: Settings) -> list[dict[str, object]]:
                 str(names.items): [f"p{i % 4}", "p1"],
             }
             if config.buckets is not None:
-                event[str(names.items)] = number_in(config.buckets, i % len(config.buckets.labels))
+                event[str(names.items)] = number_in(
+                    config.buckets, i % len(config.buckets.labels)
+                )
             if config.sum is not None:
                 event[config.sum.field] = round(7.305 * (i % 20) - 40, 3)
             if not names.key.startswith("$"):
-                event[names.key] = config.keys[i % 2] if isinstance(config.keys, tuple) else "s1"
+                event[names.key] = (
+                    config.keys[i % 2] if isinstance(config.keys, tuple) else "s1"
+                )
             if names.user is not None:
                 event[names.user] = f"u{i % 5}"
             found.append(event)
@@ -155,7 +178,9 @@ def events(settings: Settings) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
 def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,22 +192,34 @@ def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
     key.parent.mkdir(exist_ok=True)
     key.write_bytes(bytes(range(32)))
     key.chmod(0o600)
-    given, out = tmp_path / "events.jsonl", tmp_path / "snapshots.jsonl"
+    given = tmp_path / "events.jsonl"
+    out = tmp_path / "snapshots.jsonl"
     given.write_text("".join(json.dumps(event) + "\n" for event in events(settings)))
     text, plan = planned(own, capsys)
-    guarantees = {one.name: msgspec.to_builtins(one.guarantee) for one in plan.histograms}
+    guarantees = {
+        one.name: msgspec.to_builtins(one.guarantee) for one in plan.histograms
+    }
     for one in plan.histograms:
         spent = sum(share.delta for share in one.deltas)
         assert spent == pytest.approx(one.guarantee.delta, rel=1e-12)
         assert f"{one.name}: {one.mechanism}" in text
         for sentence in one.advice:
             assert sentence.split()[0] in text
-    assert execute(["replay", "-c", str(own), "--input", str(given), "--snapshots", str(out)]) == 0
-    snapshots = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert (
+        execute(
+            ["replay", "-c", str(own), "--input", str(given), "--snapshots", str(out)]
+        )
+        == 0
+    )
+    snapshots = [
+        json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()
+    ]
     assert {body["histogram"] for body in snapshots} == set(guarantees)
     assert {body["tick"] for body in snapshots} >= set(range(1, TICKS + 1))
     for body in snapshots:
         promise = body["guarantee"]
         assert promise == guarantees[body["histogram"]]
-        epsilon, delta, rho = promise["epsilon"], promise["delta"], promise["rho"]
+        epsilon = promise["epsilon"]
+        delta = promise["delta"]
+        rho = promise["rho"]
         assert f"epsilon {epsilon!r}, delta {delta!r}, rho {rho!r}" in text

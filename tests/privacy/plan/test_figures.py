@@ -15,7 +15,11 @@ from tests.privacy.plan.test_noise import LABELS, START, config
 from tests.privacy.test_identity_of_fields import OWN
 from workers.arrays.texts import Texts
 from workers.mechanisms.accounting import epsilon_of
-from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import (
+    HistogramConfig,
+    KnownBaseConfig,
+    UnkBaseConfig,
+)
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -37,7 +41,8 @@ def planned(own: HistogramConfig) -> HistogramPlan:
 
 
 def said(own: HistogramConfig, plan: HistogramPlan) -> str:
-    text, whole = io.StringIO(), Plan(worker="w", histograms=(plan,), total=total_of(built(own)))
+    text = io.StringIO()
+    whole = Plan(worker="w", histograms=(plan,), total=total_of(built(own)))
     show(whole, Console(width=100, file=text))
     return text.getvalue()
 
@@ -67,13 +72,18 @@ def test_composition_adds_up_by_name_and_rounds_up() -> None:
     assert Fraction(found.rho) >= 10 * Fraction(build(one).cost().rho)
     costs = dict(build(one).cost().failures)
     assert {share.name for share in found.deltas} == costs.keys()
-    assert all(Fraction(share.delta) >= 10 * Fraction(costs[share.name]) for share in found.deltas)
+    assert all(
+        Fraction(share.delta) >= 10 * Fraction(costs[share.name])
+        for share in found.deltas
+    )
 
 
 def test_deltas_that_add_up_to_one_or_more_are_stated_as_one() -> None:
     """Nothing converts at a delta of 1 or more; then only the sum of the epsilons can be stated."""
     own = config(UnkBaseConfig, epsilon=1.0, delta=0.5)
-    found = total_of(built(*(structs.replace(own, name=name) for name in ("a", "b", "c"))))
+    found = total_of(
+        built(*(structs.replace(own, name=name) for name in ("a", "b", "c")))
+    )
     assert (found.epsilon, found.delta, found.epsilon_printed) == (3.0, 1.0, None)
 
 
@@ -81,17 +91,24 @@ def test_one_histogram_costs_its_own_guarantee() -> None:
     """Rounding twice must not raise one histogram's total above its snapshots' figure."""
     for accounting in ("zcdp", "pure"):
         own = config(MECHANISMS["two_level"], domain=LABELS, accounting=accounting)
-        found, promise = total_of(built(own)), build(own).guarantee
+        found = total_of(built(own))
+        promise = build(own).guarantee
         assert (found.epsilon, found.delta) == (promise.epsilon, promise.delta)
 
 
 def test_histograms_of_different_stream_keys_do_not_add_up() -> None:
     own = config(UnkBaseConfig, keys=("s1",))
-    apart = total_of(built(own, structs.replace(own, name="b", keys=("s2",), epsilon=1.0)))
+    apart = total_of(
+        built(own, structs.replace(own, name="b", keys=("s2",), epsilon=1.0))
+    )
     assert (apart.epsilon, apart.histograms, apart.key) == (2.0, ("h",), "s1")
     shared = total_of(built(own, structs.replace(own, name="b", keys=("s2", "s1"))))
-    assert shared.epsilon > 2.0 and shared.histograms == ("h", "b") and shared.key == "s1"
-    public = total_of(built(own, structs.replace(own, name="b", keys="public", epsilon=1.0)))
+    assert (
+        shared.epsilon > 2.0 and shared.histograms == ("h", "b") and shared.key == "s1"
+    )
+    public = total_of(
+        built(own, structs.replace(own, name="b", keys="public", epsilon=1.0))
+    )
     assert public.histograms == ("h", "b")
 
 
@@ -106,7 +123,9 @@ def test_a_user_pays_for_all_histograms_whatever_their_stream_keys() -> None:
 
 def test_a_pure_epsilon_is_added_where_that_is_less_than_converting_it() -> None:
     """Half of a large pure epsilon squared is a poor rho; either way of adding is valid."""
-    pure = config(MECHANISMS["two_level"], domain=LABELS, accounting="pure", epsilon=0.1)
+    pure = config(
+        MECHANISMS["two_level"], domain=LABELS, accounting="pure", epsilon=0.1
+    )
     other = config(UnkBaseConfig, name="b", epsilon=1.0)
     found = total_of(built(pure, other))
     assert found.epsilon <= 1.1 + 1e-12
@@ -119,7 +138,9 @@ def test_real_columns_stay_within_the_memory_stated(rows: int) -> None:
     """Operators size machines by it: rows are really appended, in batches of any size."""
     own = config(UnkBaseConfig, keys="public")
     stated = memory_of(build(own), own)
-    rng, columns, key = random.Random(rows), Ledger(), NoiseKey(bytes(32))
+    rng = random.Random(rows)
+    columns = Ledger()
+    key = NoiseKey(bytes(32))
     text = b"%016d"
     while columns.n < rows:
         n = min(rng.randint(1, rows), rows - columns.n)
@@ -143,7 +164,9 @@ def test_memory_follows_what_is_declared_and_what_is_bounded() -> None:
     assert memory_of(build(sqrt), sqrt).noise_per_row == 4 * 64
     sketch = config(MisraGriesConfig, size=50)
     mechanism = build(sketch)
-    assert memory_of(mechanism, sketch).rows_most == getattr(mechanism, "counters_max", None)
+    assert memory_of(mechanism, sketch).rows_most == getattr(
+        mechanism, "counters_max", None
+    )
 
 
 def test_our_figures_stand_on_the_better_side_of_the_printed_ones() -> None:
@@ -162,7 +185,9 @@ def test_our_figures_stand_on_the_better_side_of_the_printed_ones() -> None:
     ):
         rows = {row.name: row for row in planned(own).printed}
         assert rows["epsilon_for_this_rho"].ours < rows["epsilon_for_this_rho"].printed
-        assert rows.pop("rho_for_this_epsilon").ours > planned(own).guarantee.rho * 0.999
+        assert (
+            rows.pop("rho_for_this_epsilon").ours > planned(own).guarantee.rho * 0.999
+        )
         assert len(rows) >= 2
         for row in rows.values():
             # An integer threshold may be rounded up by one.
@@ -184,15 +209,25 @@ def test_the_papers_threshold_is_its_formula_computed_by_hand() -> None:
 def test_the_counter_in_use_comes_first_and_better_ones_are_named() -> None:
     """lifted after tree, sqrt only where it is possible; readers decide by the ratio."""
     plan = planned(config(KnownBaseConfig, domain=LABELS, counter="tree", horizon=1024))
-    assert [row.chosen for row in plan.counters] == [True] + [False] * (len(plan.counters) - 1)
-    ratios = {(row.counter, row.radix): row.times_worst for row in plan.counters if row.possible}
+    assert [row.chosen for row in plan.counters] == [True] + [False] * (
+        len(plan.counters) - 1
+    )
+    ratios = {
+        (row.counter, row.radix): row.times_worst
+        for row in plan.counters
+        if row.possible
+    }
     assert ratios["lifted", None] == pytest.approx(3.54 / 8.49, rel=0.01)
     assert ratios["sqrt", None] == pytest.approx(3.27 / 8.49, rel=0.02)
     assert any('counter = "sqrt"' in sentence for sentence in plan.advice)
     unknown = {row.counter: row for row in planned(config(UnkBaseConfig)).counters}
     assert not unknown["sqrt"].possible and "declared" in unknown["sqrt"].reason
-    endless = planned(config(KnownBaseConfig, domain=LABELS, horizon="unbounded", start=START))
-    assert next(row for row in endless.counters if row.counter == "sqrt").worst_sd is None
+    endless = planned(
+        config(KnownBaseConfig, domain=LABELS, horizon="unbounded", start=START)
+    )
+    assert (
+        next(row for row in endless.counters if row.counter == "sqrt").worst_sd is None
+    )
 
 
 STATISTICS = ("bounded_max", "doubling", "two_level", "two_level_k")
@@ -203,7 +238,9 @@ def test_a_horizon_of_one_tick_can_be_planned(name: str) -> None:
     """There is no tick 2, so sparse_gumb never tests and has no distance to state."""
     own = config(MECHANISMS[name], horizon=1, epsilon=20.0, **OWN[name])
     plan = planned(own)
-    assert plan.noise.ticks_looked_at == 1 and [row.tick for row in plan.noise.ticks] == [1]
+    assert plan.noise.ticks_looked_at == 1 and [
+        row.tick for row in plan.noise.ticks
+    ] == [1]
     assert "eta_first" not in {figure.name for figure in plan.error.figures}
     assert said(own, plan)
 
@@ -223,14 +260,26 @@ def test_a_rho_that_delta_alone_covers_can_be_planned(name: str) -> None:
 def test_the_other_accounting_is_shown_whatever_the_counter() -> None:
     """The papers' own accounting has its own tree, so it takes no counter setting."""
     errors = []
-    for counter in ({"counter": "lifted"}, {"counter": "tree"}, {"counter": "tree", "radix": 3}):
-        plan = planned(config(MECHANISMS["two_level"], epsilon=20.0, domain=LABELS, **counter))
-        errors.append(next(row.printed for row in plan.printed if row.name == "error_in_segment_1"))
+    for counter in (
+        {"counter": "lifted"},
+        {"counter": "tree"},
+        {"counter": "tree", "radix": 3},
+    ):
+        plan = planned(
+            config(MECHANISMS["two_level"], epsilon=20.0, domain=LABELS, **counter)
+        )
+        errors.append(
+            next(
+                row.printed for row in plan.printed if row.name == "error_in_segment_1"
+            )
+        )
     assert errors[0] == errors[1] == errors[2]
 
 
 @pytest.mark.parametrize("horizon", [64, "unbounded"])
-def test_every_mechanism_compares_itself_with_others_that_fit(horizon: int | str) -> None:
+def test_every_mechanism_compares_itself_with_others_that_fit(
+    horizon: int | str,
+) -> None:
     """Every row is a figure or a reason; none is dropped because it could not be built."""
     for name, kind in MECHANISMS.items():
         if horizon == "unbounded" and name in ("meta", "misra_gries", *STATISTICS):
@@ -247,13 +296,16 @@ def test_every_mechanism_compares_itself_with_others_that_fit(horizon: int | str
         assert plan.advice or name == "pay_what_you_get"
 
 
-def test_order_statistics_are_worth_it_exactly_where_their_error_is_below_a_counters() -> None:
+def test_order_statistics_are_worth_it_exactly_where_their_error_is_below_a_counters() -> (
+    None
+):
     """docs/mechanisms.md: only where values stay tiny against the horizon."""
     small = planned(config(MECHANISMS["two_level"], domain=LABELS))
     assert any("Not worth it" in sentence for sentence in small.advice)
     people = tuple(f"p{i}" for i in range(2000))
     own = config(BoundedMaxConfig, domain=people, c_max=5, horizon=2**30, max_items=1)
-    mechanism, plan = build(own), planned(own)
+    mechanism = build(own)
+    plan = planned(own)
     assert isinstance(mechanism, OrderStatistics)
     counts = next(row for row in plan.mechanisms if row.mechanism == "known_base")
     assert counts.error is not None
@@ -261,11 +313,15 @@ def test_order_statistics_are_worth_it_exactly_where_their_error_is_below_a_coun
     assert any(sentence.startswith("Worth it") for sentence in plan.advice) is worth
 
 
-def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is_a_list() -> None:
+def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is_a_list() -> (
+    None
+):
     """Nothing is converted or discovered; its tags count towards memory; and rho cannot buy it."""
     own = config(MisraGriesConfig, size=3, release="pure", domain=LABELS)
     plan = planned(own)
-    assert [(part.name, part.delta) for part in plan.deltas] == [("numerical", own.delta)]
+    assert [(part.name, part.delta) for part in plan.deltas] == [
+        ("numerical", own.delta)
+    ]
     assert plan.noise.law == "laplace" and plan.thresholds is None
     assert plan.memory.per_key >= 40 * len(LABELS) and "labels" in plan.memory.note
     rows = planned(config(KnownBaseConfig, domain=LABELS)).mechanisms
@@ -273,7 +329,9 @@ def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is
     assert offered["pure"].mechanism == "misra_gries"
     assert offered["pure"].possible
     assert offered["pure"].threshold is None
-    rho = planned(config(KnownBaseConfig, domain=LABELS, epsilon=None, rho=0.1)).mechanisms
+    rho = planned(
+        config(KnownBaseConfig, domain=LABELS, epsilon=None, rho=0.1)
+    ).mechanisms
     for row in (*rho, *planned(config(UnkBaseConfig)).mechanisms):
         assert row.assumed.get("release") != "pure"
 
@@ -309,15 +367,24 @@ def ends_of(own: HistogramConfig) -> tuple[EndChoice, ...]:
         config(UnkBaseConfig, horizon=100, end_share=0.55, threshold="every", every=8),
         config(KnownBaseConfig, horizon=64, domain=LABELS, end_share=0.6),
         config(
-            MECHANISMS["sparse_gumb"], horizon=9, domain=LABELS, top_k=2, switches=2, epsilon=20.0
+            MECHANISMS["sparse_gumb"],
+            horizon=9,
+            domain=LABELS,
+            top_k=2,
+            switches=2,
+            epsilon=20.0,
         ),
     ],
     ids=["unk_base", "every", "known_base", "sparse_gumb"],
 )
-def test_each_rows_figures_are_those_of_a_worker_with_that_share(own: HistogramConfig) -> None:
+def test_each_rows_figures_are_those_of_a_worker_with_that_share(
+    own: HistogramConfig,
+) -> None:
     rows = ends_of(own)
     assert [row.end_share for row in rows if row.chosen] == [own.end_share]
-    assert [row.end_share or 0 for row in rows] == sorted(row.end_share or 0 for row in rows)
+    assert [row.end_share or 0 for row in rows] == sorted(
+        row.end_share or 0 for row in rows
+    )
     last = own.horizon_ticks
     assert last is not None
     for row in rows:
@@ -328,21 +395,28 @@ def test_each_rows_figures_are_those_of_a_worker_with_that_share(own: HistogramC
         assert row.rms_sd == pytest.approx(rms, rel=1e-9)
         assert row.last_sd == sds[-1]
         assert row.last_threshold == mechanism.threshold(last)
-        assert row.offset == (0 if row.end_share is None else (1 << (last - 1).bit_length()) - last)
+        assert row.offset == (
+            0 if row.end_share is None else (1 << (last - 1).bit_length()) - last
+        )
         assert max(run.most for run in row.curve) == pytest.approx(max(sds), rel=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("horizon", "named"), [(8, 0.7), (100, 0.6), (1000, 0.6), (1440, 0.5), (1 << 30, 0.5)]
+    ("horizon", "named"),
+    [(8, 0.7), (100, 0.6), (1000, 0.6), (1440, 0.5), (1 << 30, 0.5)],
 )
-def test_the_share_named_costs_other_ticks_at_most_a_third(horizon: int, named: float) -> None:
+def test_the_share_named_costs_other_ticks_at_most_a_third(
+    horizon: int, named: float
+) -> None:
     """The documented rule must be the applied one, and the next share must break it."""
     rows = ends_of(config(KnownBaseConfig, domain=LABELS, horizon=horizon))
     assert [row.end_share for row in rows if row.recommended] == [named]
     none = rows[0]
     for row in rows[1:]:
         assert row.end_share is not None
-        assert (row.worst_sd <= none.worst_sd * 4 / 3 * (1 + 1e-9)) is (row.end_share <= named)
+        assert (row.worst_sd <= none.worst_sd * 4 / 3 * (1 + 1e-9)) is (
+            row.end_share <= named
+        )
 
 
 def test_a_share_in_use_is_not_argued_with() -> None:
@@ -362,7 +436,9 @@ def test_mechanisms_are_compared_with_the_share_in_use() -> None:
     plan = planned(config(UnkBaseConfig, horizon=100, end_share=0.6))
     other = build(config(KnownBaseConfig, horizon=100, end_share=0.6, domain=LABELS))
     row = next(row for row in plan.mechanisms if row.mechanism == "known_base")
-    assert row.worst_sd == pytest.approx(max(other.sd(t) for t in range(1, 101)), rel=1e-9)
+    assert row.worst_sd == pytest.approx(
+        max(other.sd(t) for t in range(1, 101)), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,11 @@ from workers.mechanisms.accounting import (
     gaussian_rho,
     rho_of,
 )
-from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import (
+    HistogramConfig,
+    KnownBaseConfig,
+    UnkBaseConfig,
+)
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.running.base import KnownBase, UnkBase
@@ -81,8 +85,11 @@ def gaussian(rho: float, delta: float = 1e-9, times: int = 1) -> PrivacyCost:
 
 
 @pytest.mark.parametrize("own", [KNOWN, UNK], ids=lambda own: own.mechanism)
-def test_a_gaussian_mechanism_has_more_rho_for_the_same_epsilon(own: HistogramConfig) -> None:
-    cost, plain = built(own).cost(), built(own, gaussian=False).cost()
+def test_a_gaussian_mechanism_has_more_rho_for_the_same_epsilon(
+    own: HistogramConfig,
+) -> None:
+    cost = built(own).cost()
+    plain = built(own, gaussian=False).cost()
     assert (cost.gaussian, plain.gaussian) == (True, False)
     assert (cost.epsilon, cost.delta) == (1.0, 1e-9)
     parts = tuple(part for part in plain.failures if part[0] != "numerical")
@@ -90,14 +97,23 @@ def test_a_gaussian_mechanism_has_more_rho_for_the_same_epsilon(own: HistogramCo
     assert cost.rho <= gaussian_rho(1.0, conversion(cost)) * (1 + 1e-8)
     assert cost.rho > 1.09 * plain.rho
     assert built(own).sd(64) < 0.96 * built(own, gaussian=False).sd(64)
-    assert gaussian_epsilon(cost.rho, conversion(cost)) <= 1.0 < epsilon_of(cost.rho, cost.delta)
+    assert (
+        gaussian_epsilon(cost.rho, conversion(cost))
+        <= 1.0
+        < epsilon_of(cost.rho, cost.delta)
+    )
 
 
 @pytest.mark.parametrize("own", [KNOWN, UNK], ids=lambda own: own.mechanism)
-def test_a_gaussian_mechanism_has_a_smaller_epsilon_for_the_same_rho(own: HistogramConfig) -> None:
+def test_a_gaussian_mechanism_has_a_smaller_epsilon_for_the_same_rho(
+    own: HistogramConfig,
+) -> None:
     given = structs.replace(own, epsilon=None, rho=0.02)
-    cost, plain = built(given).cost(), built(given, gaussian=False).cost()
-    assert cost.epsilon == pytest.approx(gaussian_epsilon(0.02, conversion(cost)), rel=1e-8)
+    cost = built(given).cost()
+    plain = built(given, gaussian=False).cost()
+    assert cost.epsilon == pytest.approx(
+        gaussian_epsilon(0.02, conversion(cost)), rel=1e-8
+    )
     assert cost.epsilon < 0.96 * plain.epsilon
 
 
@@ -114,7 +130,9 @@ def test_the_description_says_it_and_that_of_others_is_as_before() -> None:
 def test_gaussian_costs_add_up_to_one_gaussian_cost(times: int) -> None:
     costs = [gaussian(rho, 1e-10, times) for rho in (0.004, 0.02, 0.1)]
     found = compose(costs, 1e-8)
-    assert found.epsilon == pytest.approx(gaussian_epsilon(0.124 * times, 1e-8), rel=2e-9)
+    assert found.epsilon == pytest.approx(
+        gaussian_epsilon(0.124 * times, 1e-8), rel=2e-9
+    )
     assert found.epsilon == epsilon_at(costs, 1e-8)
     assert found.rho == pytest.approx(0.124 * times)
 
@@ -123,9 +141,12 @@ def test_a_sum_is_that_of_an_independent_accountant() -> None:
     """dp_accounting convolves the three losses numerically."""
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
-    rhos, step = (0.004, 0.02, 0.1), 1e-4
+    rhos = (0.004, 0.02, 0.1)
+    step = 1e-4
     first, *others = (
-        from_gaussian_mechanism(1 / math.sqrt(2 * rho), value_discretization_interval=step)
+        from_gaussian_mechanism(
+            1 / math.sqrt(2 * rho), value_discretization_interval=step
+        )
         for rho in rhos
     )
     for other in others:
@@ -165,7 +186,9 @@ def test_a_sum_with_a_gaussian_cost_is_never_below_a_part_of_it() -> None:
 
 @pytest.mark.parametrize("events", EVENTS)
 @pytest.mark.parametrize("epochs", [1, 30])
-def test_a_person_shifts_gaussian_noise_by_as_much_as_all_events(events: int, epochs: int) -> None:
+def test_a_person_shifts_gaussian_noise_by_as_much_as_all_events(
+    events: int, epochs: int
+) -> None:
     cost = built(UNK).cost()
     found, delta = group_loss([replace(cost, times=epochs)], events)
     expected = gaussian_epsilon(epochs * events**2 * cost.rho, conversion(cost))
@@ -187,7 +210,8 @@ def test_people_with_gaussian_and_other_keys_lose_no_more_than_the_table_says() 
         worst = 0.0
         for spans in zip(*tables, strict=True):
             for losses in zip(*(span.losses for span in spans), strict=True):
-                k, e = losses[0].events, spans[0].epochs
+                k = losses[0].events
+                e = spans[0].epochs
                 found = [loss.epsilon for loss in losses if loss.epsilon is not None]
                 if len(found) < len(losses) or k * e == 1:
                     continue
@@ -215,7 +239,9 @@ def test_mechanisms_named_as_gaussian_are_those_that_are() -> None:
             assert name not in total._GAUSSIAN
 
 
-@pytest.mark.parametrize("own", [KNOWN, UNK, structs.replace(UNK, epsilon=None, rho=0.01)])
+@pytest.mark.parametrize(
+    "own", [KNOWN, UNK, structs.replace(UNK, epsilon=None, rho=0.01)]
+)
 def test_what_a_gaussian_snapshot_says_is_enough_for_the_page(
     own: HistogramConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +252,9 @@ def test_what_a_gaussian_snapshot_says_is_enough_for_the_page(
     failures, least = (sum(part for _, part in one.failures) for one in (seen, cost))
     assert failures >= least * (1 - 1e-9)
     for events in EVENTS:
-        (ours, delta), (theirs, other) = (group_loss([one], events) for one in (cost, seen))
+        (ours, delta), (theirs, other) = (
+            group_loss([one], events) for one in (cost, seen)
+        )
         assert theirs is None or (ours is not None and ours * (1 - 1e-6) <= theirs)
         assert other >= delta * (1 - 1e-6)
         if ours is not None and theirs is not None:
@@ -237,12 +265,16 @@ def test_what_a_gaussian_snapshot_says_is_enough_for_the_page(
 # ---- ceilings ------------------------------------------------------------------------------------
 
 
-def test_a_ceiling_reads_from_the_state_what_is_gaussian(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ceiling_reads_from_the_state_what_is_gaussian(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Generations of before have no mark, and stay zCDP."""
     from tests.privacy.spending import test_spent
 
     def charge(*, gaussian: bool) -> Charge:
-        monkeypatch.setattr(test_spent, "build", lambda own, _: built(own, gaussian=gaussian))
+        monkeypatch.setattr(
+            test_spent, "build", lambda own, _: built(own, gaussian=gaussian)
+        )
         test_spent._fresh.cache_clear()
         [found] = ceiling.charges_of("w", state([(UNK, 1, 2)]))
         test_spent._fresh.cache_clear()
@@ -250,7 +282,8 @@ def test_a_ceiling_reads_from_the_state_what_is_gaussian(monkeypatch: pytest.Mon
         assert found.cost.gaussian is gaussian
         return found
 
-    before, after = charge(gaussian=False), charge(gaussian=True)
+    before = charge(gaussian=False)
+    after = charge(gaussian=True)
     limit = ceiling.Ceiling("event", 9.0, 4e-9, None)
     pair = [replace(after, key=key) for key in ("a", "b")]
     exact = gaussian_epsilon(2 * after.cost.rho, 4e-9 - 1e-9)

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import (
+    HistogramConfig,
+    KnownBaseConfig,
+    UnkBaseConfig,
+)
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.lifted_variance import LiftedVariance
 from workers.mechanisms.mechanism import Mechanism
@@ -27,7 +31,12 @@ from workers.privacy.plan.noise import (
     worst_of_all,
 )
 
-SHARED: dict[str, object] = {"name": "h", "tick_ms": 1000, "max_items": 2, "epsilon": 2.0}
+SHARED: dict[str, object] = {
+    "name": "h",
+    "tick_ms": 1000,
+    "max_items": 2,
+    "epsilon": 2.0,
+}
 SHARED |= {"delta": 1e-6, "keys": ("s1",), "horizon": 64}
 START = datetime(2026, 11, 21, tzinfo=UTC)
 LABELS = ("tea", "cup", "pot", "spoon")
@@ -37,7 +46,9 @@ def config(kind: type[HistogramConfig], **changes: object) -> HistogramConfig:
     return kind(**(SHARED | changes))  # type: ignore[arg-type]  # checked by the record itself
 
 
-@pytest.mark.parametrize(("kind", "end_share"), [("lifted", None), ("lifted", 0.6), ("tree", None)])
+@pytest.mark.parametrize(
+    ("kind", "end_share"), [("lifted", None), ("lifted", 0.6), ("tree", None)]
+)
 @pytest.mark.parametrize("horizon", [1, 2, 3, 5, 64, 100, 4097, 9999, 20000])
 def test_worst_tick_and_mean_are_those_of_a_full_scan(
     kind: str, end_share: float | None, horizon: int
@@ -110,14 +121,19 @@ counted = pytest.mark.parametrize(
 
 
 @counted
-def test_the_mean_error_and_the_half_width_are_those_of_drawn_noise(own: HistogramConfig) -> None:
-    mechanism, rows = build(own), 20_000
+def test_the_mean_error_and_the_half_width_are_those_of_drawn_noise(
+    own: HistogramConfig,
+) -> None:
+    mechanism = build(own)
+    rows = 20_000
     noise = drawn(mechanism, range(1, 65), rows)
     stated = mean_over_ticks(mechanism, 64)
     assert stated is not None
     found = float(np.abs(noise).mean())
     assert is_right(stated, found, rows)
-    assert not is_right(stated / 2, found, rows) and not is_right(stated * 2, found, rows)
+    assert not is_right(stated / 2, found, rows) and not is_right(
+        stated * 2, found, rows
+    )
     for tick in noise_of(mechanism, own).ticks:
         width = half_width_95(mechanism.law, tick.noise_sd)
         assert width is not None and width == tick.half_width_95
@@ -140,12 +156,20 @@ def test_small_noise_has_no_more_error_than_its_variance() -> None:
 
 
 @counted
-def test_counts_are_off_by_more_than_stated_with_probability_beta(own: HistogramConfig) -> None:
+def test_counts_are_off_by_more_than_stated_with_probability_beta(
+    own: HistogramConfig,
+) -> None:
     """The bound covers all items and ticks at once, holds in 95 % of epochs, and is not loose."""
-    mechanism, epochs, items = build(own), 1_000, 8
-    noise = np.abs(drawn(mechanism, range(1, 65), epochs * items)).reshape(64, epochs, items)
+    mechanism = build(own)
+    epochs = 1_000
+    items = 8
+    noise = np.abs(drawn(mechanism, range(1, 65), epochs * items)).reshape(
+        64, epochs, items
+    )
     worst = noise.max(axis=(0, 2))
-    bound = worst_of_all(mechanism.law, noise_of(mechanism, own).worst_sd, 64 * items, 0.05)
+    bound = worst_of_all(
+        mechanism.law, noise_of(mechanism, own).worst_sd, 64 * items, 0.05
+    )
     # P(more than 85 of 1,000 | p = 0.05) < 1e-6; the union bound itself is loose where ticks share
     # noise.
     assert (worst > bound).sum() <= 85
@@ -158,11 +182,19 @@ def test_the_highest_threshold_is_that_of_all_ticks(threshold: str) -> None:
     own = config(UnkBaseConfig, horizon=100, threshold=threshold, every=every_tick)
     mechanism = build(own)
     found = thresholds_of(mechanism, own, noise_of(mechanism, own))
-    every = [value for t in range(1, 101) if (value := mechanism.threshold(t)) is not None]
+    every = [
+        value for t in range(1, 101) if (value := mechanism.threshold(t)) is not None
+    ]
     assert found is not None
-    assert (found.least, found.most, found.ticks_computed) == (min(every), max(every), len(every))
+    assert (found.least, found.most, found.ticks_computed) == (
+        min(every),
+        max(every),
+        len(every),
+    )
     assert mechanism.threshold(found.most_tick) == found.most
-    passed = [(t, m) for t in range(1, 101) if (m := mechanism.threshold(t)) is not None]
+    passed = [
+        (t, m) for t in range(1, 101) if (m := mechanism.threshold(t)) is not None
+    ]
     below = [(m - found.likely_from) / mechanism.sd(t) for t, m in passed]
     shown = [math.erfc(distance / math.sqrt(2)) / 2 for distance in below]
     assert 0.95 <= min(shown) < 0.98
@@ -190,6 +222,8 @@ def test_blocks_have_the_noise_of_their_digits(changes: dict[str, object]) -> No
     variances = curve(mechanism, 100).variance(ticks)
     assert np.allclose(np.sqrt(variances), [mechanism.sd(t) for t in range(1, 101)])
     found = noise_of(mechanism, own)
-    assert Fraction(found.worst_sd) == max(Fraction(mechanism.sd(t)) for t in range(1, 101))
+    assert Fraction(found.worst_sd) == max(
+        Fraction(mechanism.sd(t)) for t in range(1, 101)
+    )
     assert found.rms_sd**2 == pytest.approx(np.mean(variances))
     assert found.law == ("laplace" if changes else "gaussian")

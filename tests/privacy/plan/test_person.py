@@ -12,7 +12,11 @@ from tests.privacy.plan.test_figures import planned
 from tests.privacy.plan.test_figures import said as plan_as_text
 from tests.privacy.plan.test_noise import config
 from workers.mechanisms.accounting import PrivacyCost, delta_of, rho_of
-from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import (
+    HistogramConfig,
+    KnownBaseConfig,
+    UnkBaseConfig,
+)
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import build
 from workers.privacy.total import (
@@ -69,7 +73,9 @@ def test_epsilon_is_that_of_an_independent_accountant(events: int, epochs: int) 
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-9), (1.0, 1e-6)])
-def test_epsilon_is_the_exact_one_or_not_far_above(epsilon: float, delta: float) -> None:
+def test_epsilon_is_the_exact_one_or_not_far_above(
+    epsilon: float, delta: float
+) -> None:
     """The privacy loss distribution is exact for Gaussian noise, within its stated error."""
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
@@ -86,17 +92,24 @@ def test_epsilon_is_the_exact_one_or_not_far_above(epsilon: float, delta: float)
         # Half or double the events are detected.
         for wrong in (max(1, events // 2), events * 2):
             other, _ = group_loss([cost], wrong)
-            assert wrong == events or (other is not None and not least <= other <= 1.25 * least)
+            assert wrong == events or (
+                other is not None and not least <= other <= 1.25 * least
+            )
 
 
-@given(probability=st.floats(1e-14, 1e-2), rho=st.floats(1e-6, 1.0), events=st.integers(1, 50))
+@given(
+    probability=st.floats(1e-14, 1e-2),
+    rho=st.floats(1e-6, 1.0),
+    events=st.integers(1, 50),
+)
 def test_failures_grow_as_those_of_a_normal_threshold_or_faster(
     probability: float, rho: float, events: int
 ) -> None:
     """For one Gaussian number and its threshold, the growth of p with k events is known exactly."""
     from scipy.stats import norm
 
-    quantile, shift = norm.isf(probability), math.sqrt(2 * rho)
+    quantile = norm.isf(probability)
+    shift = math.sqrt(2 * rho)
     found = group_failure(probability, rho, events)
     exact = norm.sf(quantile - (events - 1) * shift)
     assert found >= min(1.0, exact) * (1 - 1e-9)
@@ -109,7 +122,8 @@ def test_failures_grow_as_those_of_a_normal_threshold_or_faster(
 
 def test_the_chance_of_failure_grows_by_far_more_than_the_events() -> None:
     """Documents why "ten events are protected ten times less" was wrong."""
-    one, ten = group_loss([unk(1.0, 1e-9)], 1), group_loss([unk(1.0, 1e-9)], 10)
+    one = group_loss([unk(1.0, 1e-9)], 1)
+    ten = group_loss([unk(1.0, 1e-9)], 10)
     assert one == (1.0, 1e-9)
     assert ten[0] is not None and 10 < ten[0] < 13
     assert 1_000 < ten[1] / one[1] < 1e5
@@ -117,7 +131,8 @@ def test_the_chance_of_failure_grows_by_far_more_than_the_events() -> None:
 
 def test_one_event_in_one_epoch_is_the_total_of_the_plan() -> None:
     """The first cell equals the plan's known total to the last digit."""
-    one, other = unk(1.0, 1e-9), unk(0.3, 1e-12)
+    one = unk(1.0, 1e-9)
+    other = unk(0.3, 1e-12)
     for parts in ([one], [one, other], [PURE], [PURE, one]):
         found = compose(parts)
         assert group_loss(parts, 1) == (found.epsilon, found.delta)
@@ -135,7 +150,9 @@ def test_more_is_never_less(parts: list[tuple[float, float]], times: int) -> Non
     events 2.0386 at 4.0e-12, the first alone 2.0493 at 2.5e-12.
     """
 
-    def figures(events: int, epochs: int, some: list[tuple[float, float]]) -> tuple[float, float]:
+    def figures(
+        events: int, epochs: int, some: list[tuple[float, float]]
+    ) -> tuple[float, float]:
         epsilon, delta = group_loss([unk(*one, times=epochs) for one in some], events)
         return math.inf if epsilon is None else epsilon, delta
 
@@ -160,7 +177,12 @@ def test_nothing_is_promised_once_delta_reaches_one() -> None:
     assert group_loss([unk(1.0, 0.4)] * 3, 1)[0] is None
 
 
-BOUNDED: dict[str, object] = {"epsilon": 20.0, "delta": 1e-6, "domain": ("a", "b"), "c_max": 100}
+BOUNDED: dict[str, object] = {
+    "epsilon": 20.0,
+    "delta": 1e-6,
+    "domain": ("a", "b"),
+    "c_max": 100,
+}
 
 
 MADE = [
@@ -171,10 +193,14 @@ MADE = [
     config(BoundedMaxConfig, **BOUNDED),
     config(BoundedMaxConfig, **BOUNDED, accounting="pure"),
 ]
-MADE += chain.from_iterable(load(path).histograms for path in sorted(EXAMPLES.glob("*.toml")))
+MADE += chain.from_iterable(
+    load(path).histograms for path in sorted(EXAMPLES.glob("*.toml"))
+)
 
 
-@pytest.mark.parametrize("made", MADE, ids=lambda made: f"{made.mechanism} {made.delta}")
+@pytest.mark.parametrize(
+    "made", MADE, ids=lambda made: f"{made.mechanism} {made.delta}"
+)
 def test_what_a_snapshot_says_is_enough_for_the_page(made: HistogramConfig) -> None:
     """The page knows only snapshots; its figures are the plan's, or slightly above.
 
@@ -185,10 +211,15 @@ def test_what_a_snapshot_says_is_enough_for_the_page(made: HistogramConfig) -> N
     failures, least = (sum(part for _, part in one.failures) for one in (seen, cost))
     assert failures >= least * (1 - 1e-9)
     for events in EVENTS:
-        (ours, delta), (theirs, other) = (group_loss([cost], events), group_loss([seen], events))
+        (ours, delta) = group_loss([cost], events)
+        (theirs, other) = group_loss([seen], events)
         assert theirs is None or (ours is not None and ours * (1 - 1e-6) <= theirs)
         assert other >= delta * (1 - 1e-6)
-        if made.mechanism in ("unk_base", "known_base") and ours is not None and theirs is not None:
+        if (
+            made.mechanism in ("unk_base", "known_base")
+            and ours is not None
+            and theirs is not None
+        ):
             assert theirs == pytest.approx(ours, rel=1e-3)
             assert other == pytest.approx(delta, rel=1e-2)
 
@@ -204,36 +235,61 @@ def test_delta_of_is_the_conversion_read_the_other_way() -> None:
 
 def test_a_span_counts_epochs_that_it_touches_in_full() -> None:
     part = unk(0.1, 1e-9)
-    day, week = Charge(part, DAY_MS), Charge(part, 7 * DAY_MS)
+    day = Charge(part, DAY_MS)
+    week = Charge(part, 7 * DAY_MS)
     assert [day.epochs(days) for days in (None, 1, 30, 365)] == [1, 1, 30, 365]
     assert [week.epochs(days) for days in (None, 1, 30, 365)] == [1, 1, 5, 53]
     assert [Charge(part, None).epochs(days) for days in (None, 1, 365)] == [1, 1, 1]
     spans = spans_of([day, week])
-    assert [(span.days, span.epochs) for span in spans] == [(None, 1), (1, 1), (30, 30), (365, 365)]
+    assert [(span.days, span.epochs) for span in spans] == [
+        (None, 1),
+        (1, 1),
+        (30, 30),
+        (365, 365),
+    ]
     losses = spans[2].losses
     epsilon, delta = group_loss([unk(0.1, 1e-9, 30), unk(0.1, 1e-9, 5)], 2)
     assert (losses[1].events, losses[1].epsilon, losses[1].delta) == (2, epsilon, delta)
     headings, rows = loss_table(spans, "event")
-    assert headings == ["events", "an epoch", "30 days: 30 epochs", "a year: 365 epochs"]
+    assert headings == [
+        "events",
+        "an epoch",
+        "30 days: 30 epochs",
+        "a year: 365 epochs",
+    ]
     assert [row[0] for row in rows] == ["1", "2", "5", "10", "50"]
-    assert loss_table(spans_of([Charge(part, None)]), "user")[0] == ["user ids", "an epoch"]
+    assert loss_table(spans_of([Charge(part, None)]), "user")[0] == [
+        "user ids",
+        "an epoch",
+    ]
 
 
 def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
     """Other keys of the same person may have a larger delta though a smaller epsilon."""
-    a, b, both = unk(1.0, 1e-12), unk(0.9, 1e-6), unk(0.1, 1e-9)
-    of_a_key, of_b_key = ([Charge(cost, None) for cost in (one, both)] for one in (a, b))
+    a = unk(1.0, 1e-12)
+    b = unk(0.9, 1e-6)
+    both = unk(0.1, 1e-9)
+    of_a_key, of_b_key = (
+        [Charge(cost, None) for cost in (one, both)] for one in (a, b)
+    )
     table = spans_of(of_a_key, of_b_key)[0].losses
     for k, loss in zip(EVENTS, table, strict=True):
         for of_a in range(k + 1):
             # The cost of a mixture from its parts: shifts and failures of each mechanism by the
             # events it counts.
-            counted = [(part, n) for part, n in ((a, of_a), (b, k - of_a), (both, k)) if n]
+            counted = [
+                (part, n) for part, n in ((a, of_a), (b, k - of_a), (both, k)) if n
+            ]
             rho = sum(part.rho * n**2 for part, n in counted)
-            failures = sum(group_failure(part.delta / 2, part.rho, n) for part, n in counted)
+            failures = sum(
+                group_failure(part.delta / 2, part.rho, n) for part, n in counted
+            )
             if loss.epsilon is None:
                 continue
-            assert delta_of(rho, loss.epsilon) + failures <= loss.delta * (1 + 1e-4), (k, of_a)
+            assert delta_of(rho, loss.epsilon) + failures <= loss.delta * (1 + 1e-4), (
+                k,
+                of_a,
+            )
     alone = spans_of(of_a_key)[0].losses
     assert alone[1].delta < table[1].delta / 100
     own = config(UnkBaseConfig, epsilon=1.0, delta=1e-12, keys=("s1",))
@@ -241,7 +297,10 @@ def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
     total = total_of([charge_of(own, build(own)), charge_of(other, build(other))])
     # Converted at one delta, which holds for both keys, "s2" loses more.
     assert (total.key, total.epsilon, total.delta) == ("s2", 0.9, 1e-6)
-    assert (total.person[0].losses[0].epsilon, total.person[0].losses[0].delta) == (1.0, 1e-6)
+    assert (total.person[0].losses[0].epsilon, total.person[0].losses[0].delta) == (
+        1.0,
+        1e-6,
+    )
 
 
 def test_void_is_written_where_next_to_nothing_is_promised() -> None:
@@ -267,7 +326,11 @@ def test_a_plan_warns_of_weak_promises_first_and_of_their_sum() -> None:
     fine = config(UnkBaseConfig, epsilon=4.0, delta=1e-6)
     assert not list(warnings_of([(fine, build(fine))]))
     three = [(fine, build(fine))] * 3
-    assert [text.split(":")[0] for text in warnings_of(three)] == ["all histograms together"]
+    assert [text.split(":")[0] for text in warnings_of(three)] == [
+        "all histograms together"
+    ]
     half = config(UnkBaseConfig, epsilon=1.0, delta=0.5)
     *_, last = warnings_of([(half, build(half))] * 2)
-    assert last.endswith("together: delta is 1 or more: nothing is promised to any event")
+    assert last.endswith(
+        "together: delta is 1 or more: nothing is promised to any event"
+    )

@@ -37,7 +37,9 @@ OTHER = {
 }
 
 
-def test_a_fingerprint_is_that_of_what_is_promised_and_of_nothing_else(tmp_path: Path) -> None:
+def test_a_fingerprint_is_that_of_what_is_promised_and_of_nothing_else(
+    tmp_path: Path,
+) -> None:
     own = fingerprint(loaded(tmp_path, GOOD))
     for text in SAME.values():
         assert fingerprint(loaded(tmp_path, text)) == own
@@ -52,7 +54,10 @@ def test_a_fingerprint_is_the_same_on_every_machine() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (OTHER["epsilon"], {"histogram products: epsilon": "refused under the same generation"}),
+        (
+            OTHER["epsilon"],
+            {"histogram products: epsilon": "refused under the same generation"},
+        ),
         (OTHER["keys"], {"histogram products: keys": "the added names are counted"}),
         (
             changed("epsilon = 1.0", "epsilon = 2.0\ngeneration = 2"),
@@ -63,7 +68,10 @@ def test_a_fingerprint_is_the_same_on_every_machine() -> None:
         ),
         (
             changed('"products"\nmechanism', '"goods"\nmechanism'),
-            {"histogram products": "quietcount retire", "histogram goods": "adds its price"},
+            {
+                "histogram products": "quietcount retire",
+                "histogram goods": "adds its price",
+            },
         ),
         (OTHER["items"], {"events: items": "the worker asks for new generations"}),
         (
@@ -76,14 +84,19 @@ def test_a_fingerprint_is_the_same_on_every_machine() -> None:
         (SAME["a window"], {}),
     ],
 )
-def test_what_a_change_alters_is_said(tmp_path: Path, text: str, found: dict[str, str]) -> None:
-    old, new = loaded(tmp_path, GOOD), loaded(tmp_path, text)
+def test_what_a_change_alters_is_said(
+    tmp_path: Path, text: str, found: dict[str, str]
+) -> None:
+    old = loaded(tmp_path, GOOD)
+    new = loaded(tmp_path, text)
     altered = {one.setting: one.alters for one in changes(old, new)}
     assert altered.keys() == found.keys()
     assert all(part in altered[setting] for setting, part in found.items())
 
 
-def test_every_setting_of_a_section_is_covered_or_left_out_on_purpose(tmp_path: Path) -> None:
+def test_every_setting_of_a_section_is_covered_or_left_out_on_purpose(
+    tmp_path: Path,
+) -> None:
     """A new setting counts unless somebody decides that the promise does not depend on it."""
     settings = loaded(tmp_path, GOOD)
     covered = promise_settings(settings)
@@ -100,7 +113,8 @@ def test_the_page_is_one_sheet_without_scripts(chrome: Browser, tmp_path: Path) 
     three = small + "".join(one.replace('"products"', f'"more-{i}"') for i in range(2))
     old = loaded(tmp_path, small)
     new = loaded(tmp_path, three + "[privacy]\nmax_epsilon = 9.0\nmax_delta = 1e-6\n")
-    plan, file = make_plan(new), tmp_path / PAGE
+    plan = make_plan(new)
+    file = tmp_path / PAGE
     write_promise(tmp_path, new, plan, check_ceiling(new), old)
     text = file.read_text(encoding="utf-8")
     assert "<script" not in text and str(tmp_path) not in text
@@ -110,7 +124,11 @@ def test_the_page_is_one_sheet_without_scripts(chrome: Browser, tmp_path: Path) 
     shown = page.inner_text("body")
     page.close()
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
-    for words in ("What is not promised", "Who may see what", "adds its price to the total"):
+    for words in (
+        "What is not promised",
+        "Who may see what",
+        "adds its price to the total",
+    ):
         assert words in shown
     assert fingerprint(new) in shown and fingerprint(old) in shown
     write_promise(tmp_path, new, plan, check_ceiling(new), None)

@@ -19,7 +19,10 @@ from workers.replay.report.promise import PAGE
 pytestmark = pytest.mark.slow
 
 EXAMPLES = ROOT / "examples"
-TEXTS = {path.stem: path.read_text() for path in sorted((EXAMPLES / "mechanisms").glob("*.toml"))}
+TEXTS = {
+    path.stem: path.read_text()
+    for path in sorted((EXAMPLES / "mechanisms").glob("*.toml"))
+}
 TEXTS |= {path.stem: path.read_text() for path in sorted(EXAMPLES.glob("*.toml"))}
 ORDERS = (EXAMPLES / "orders" / "orders.toml").read_text()
 TEXTS |= {
@@ -29,7 +32,17 @@ TEXTS |= {
     "any key": ORDERS.replace('keys = ["s1", "s2"]', 'keys = "public"'),
 }
 #: Only one of the forms of an answer is in a snapshot.
-EITHER = {"query", "value", "since", "error", "answers", "asked", "refused", "labels", "complete"}
+EITHER = {
+    "query",
+    "value",
+    "since",
+    "error",
+    "answers",
+    "asked",
+    "refused",
+    "labels",
+    "complete",
+}
 
 
 def events() -> Iterator[Event]:
@@ -51,7 +64,9 @@ def listed(text: str) -> list[Published]:
     settings = loaded(text)
     [config] = settings.histograms
     mechanism = build(config, settings.privacy.unit)
-    plan = plan_of(config, mechanism, settings.output_topic(config), settings.privacy.unit)
+    plan = plan_of(
+        config, mechanism, settings.output_topic(config), settings.privacy.unit
+    )
     return [*published_by(config, plan)]
 
 
@@ -59,7 +74,9 @@ def listed(text: str) -> list[Published]:
 def test_every_field_of_a_real_snapshot_is_named(name: str) -> None:
     """Sums, totals, quantiles, windows and parts once left the worker without a word on the page."""
     fields = {field for published in listed(TEXTS[name]) for field in published.fields}
-    found = {field for one in snapshots(TEXTS[name], events()) for field in json.loads(one)}
+    found = {
+        field for one in snapshots(TEXTS[name], events()) for field in json.loads(one)
+    }
     assert found <= fields
     assert fields - found <= EITHER
 
@@ -73,7 +90,9 @@ def test_the_page_names_them_with_their_figures_and_says_that_times_are_not_cove
     assert execute(["plan", "-c", "sums.toml", "--report", "report"]) == 0
     page = " ".join((tmp_path / "report" / PAGE).read_text(encoding="utf-8").split())
     for published in listed(text):
-        assert published.words.replace("'", "&#x27;").replace('"', "&quot;") in page, published
+        assert published.words.replace("'", "&#x27;").replace('"', "&quot;") in page, (
+            published
+        )
     for words in (
         "sum and mean of paid (numbers cut to -20 to 100)",
         "windows of 1m",

@@ -38,7 +38,9 @@ def snapshots(config: HistogramConfig, ticks: int) -> list[dict[str, object]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*MECHANISMS, "misra_gries_pure"])
-def test_a_snapshot_carries_the_guarantee_sd_and_threshold_of_the_plan(name: str) -> None:
+def test_a_snapshot_carries_the_guarantee_sd_and_threshold_of_the_plan(
+    name: str,
+) -> None:
     """Users decide by the plan; every tick it lists is compared."""
     settings = load(ROOT / "examples" / "mechanisms" / f"{name}.toml")
     [config] = settings.histograms
@@ -52,7 +54,10 @@ def test_a_snapshot_carries_the_guarantee_sd_and_threshold_of_the_plan(name: str
         assert isinstance(tick, int)
         assert body["guarantee"] == msgspec.to_builtins(planned.guarantee)
         if tick in listed:
-            assert (body["sd"], body["threshold"]) == (listed[tick].sd, listed[tick].threshold)
+            assert (body["sd"], body["threshold"]) == (
+                listed[tick].sd,
+                listed[tick].threshold,
+            )
             compared.add(tick)
     assert compared == set(listed) >= {1, 16, 48, TICKS}
 
@@ -61,7 +66,9 @@ def test_ticks_of_every_schedule_and_horizon_lie_in_it() -> None:
     [config] = load(ROOT / "examples" / "mechanisms" / "unk_base.toml").histograms
     for last in (1, 2, 3, 64, 1000, 2**30):
         every = max(1, last // 3)
-        own = msgspec.structs.replace(config, horizon=last, threshold="every", every=every)
+        own = msgspec.structs.replace(
+            config, horizon=last, threshold="every", every=every
+        )
         ticks = chosen_ticks(own, last, last)
         assert ticks[0] == 1 and ticks[-1] == last
         assert len(ticks) <= 16
@@ -73,19 +80,37 @@ def test_what_the_plan_says_of_windows_is_what_snapshots_say(name: str) -> None:
     """At ticks preceded by a whole window; `apart` is the wrong figure."""
     settings = load(ROOT / "examples" / "mechanisms" / f"{name}.toml")
     [config] = settings.histograms
-    windows: dict[str, Any] = {"horizon": TICKS, "windows": (10, 200, 640), "keys": "public"}
+    windows: dict[str, Any] = {
+        "horizon": TICKS,
+        "windows": (10, 200, 640),
+        "keys": "public",
+    }
     config = msgspec.structs.replace(config, tick_ms=10, start=None, **windows)
-    [planned] = make_plan(msgspec.structs.replace(settings, histograms=(config,))).histograms
-    bodies: dict[object, dict[str, Any]] = {body["tick"]: body for body in snapshots(config, TICKS)}
-    assert [(row.ms, row.ticks) for row in planned.noise.windows] == [(10, 1), (200, 20), (640, 64)]
+    [planned] = make_plan(
+        msgspec.structs.replace(settings, histograms=(config,))
+    ).histograms
+    bodies: dict[object, dict[str, Any]] = {
+        body["tick"]: body for body in snapshots(config, TICKS)
+    }
+    assert [(row.ms, row.ticks) for row in planned.noise.windows] == [
+        (10, 1),
+        (200, 20),
+        (640, 64),
+    ]
     for number, row in enumerate(planned.noise.windows):
-        sds = [bodies[tick]["windows"][number]["sd"] for tick in range(row.ticks, TICKS + 1)]
+        sds = [
+            bodies[tick]["windows"][number]["sd"]
+            for tick in range(row.ticks, TICKS + 1)
+        ]
         assert len(sds) == row.ticks_computed
         figures = (row.least_sd, row.most_sd, row.last_sd)
         assert [round(sd, 4) for sd in figures] == [min(sds), max(sds), sds[-1]]
-        assert row.rms_sd == pytest.approx((sum(sd * sd for sd in sds) / len(sds)) ** 0.5, rel=1e-4)
+        assert row.rms_sd == pytest.approx(
+            (sum(sd * sd for sd in sds) / len(sds)) ** 0.5, rel=1e-4
+        )
         apart = [
-            bodies[t]["sd"] ** 2 + (bodies[t - row.ticks]["sd"] ** 2 if t > row.ticks else 0)
+            bodies[t]["sd"] ** 2
+            + (bodies[t - row.ticks]["sd"] ** 2 if t > row.ticks else 0)
             for t in range(row.ticks, TICKS + 1)
         ]
         assert row.apart_sd == pytest.approx((sum(apart) / len(apart)) ** 0.5, rel=1e-4)

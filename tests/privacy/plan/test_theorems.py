@@ -15,7 +15,13 @@ from workers.mechanisms.accounting import paper_epsilon
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.privacy.plan.model import Bound
-from workers.privacy.theorems import Data, error_bounds, most_blocks, paper_rho, worst_variance
+from workers.privacy.theorems import (
+    Data,
+    error_bounds,
+    most_blocks,
+    paper_rho,
+    worst_variance,
+)
 
 SHORT = cases(128)
 # A union over many noises, or several bounds in a row, leaves more slack between promise and
@@ -29,12 +35,21 @@ def paper(promise: Bound) -> float:
     return promise.printed
 
 
-BOUNDED_ONLY = ("meta", "misra_gries", "bounded_max", "doubling", "two_level", "two_level_k")
+BOUNDED_ONLY = (
+    "meta",
+    "misra_gries",
+    "bounded_max",
+    "doubling",
+    "two_level",
+    "two_level_k",
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SHORT, ids=[case.name for case in SHORT])
-def test_measured_errors_keep_within_what_is_promised_and_use_much_of_it(case: Case) -> None:
+def test_measured_errors_keep_within_what_is_promised_and_use_much_of_it(
+    case: Case,
+) -> None:
     """A bound exceeded more often than beta is wrong; one nothing comes near says nothing.
 
     Two seeds: none may exceed it, as a promise that fails with probability 0.05 and is this loose
@@ -73,7 +88,9 @@ LENGTHS += [(name, "unbounded") for name in OWN if name not in BOUNDED_ONLY]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mechanism", "horizon"), LENGTHS)
-def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str) -> None:
+def test_promises_are_finite_at_every_horizon(
+    mechanism: str, horizon: int | str
+) -> None:
     """2^30 ticks must not be iterated, and one tick is a valid horizon."""
     made = config(mechanism, horizon=horizon, start=START, **OWN[mechanism])
     for promise in error_bounds(made):
@@ -81,14 +98,25 @@ def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str
 
 
 HORIZONS = (1, 2, 3, 7, 64, 100, 1_000, 1_024)
-COUNTERS = [(kind, horizon) for kind in ("lifted", "tree", "sqrt") for horizon in HORIZONS]
+COUNTERS = [
+    (kind, horizon) for kind in ("lifted", "tree", "sqrt") for horizon in HORIZONS
+]
 
 
 @pytest.mark.parametrize(
     ("kind", "horizon"), [*COUNTERS, ("lifted", "unbounded"), ("tree", "unbounded")]
 )
-def test_the_worst_variance_is_that_of_the_noisiest_tick(kind: str, horizon: Any) -> None:
-    made = config("known_base", horizon=horizon, start=START, rho=0.05, domain=("a",), counter=kind)
+def test_the_worst_variance_is_that_of_the_noisiest_tick(
+    kind: str, horizon: Any
+) -> None:
+    made = config(
+        "known_base",
+        horizon=horizon,
+        start=START,
+        rho=0.05,
+        domain=("a",),
+        counter=kind,
+    )
     ticks = 1_500 if horizon == "unbounded" else horizon
     counter = make_counter(kind, None if horizon == "unbounded" else horizon, 0.05)
     variances = [float(counter.variance(t)) for t in range(1, ticks + 1)]
@@ -99,7 +127,8 @@ def test_most_blocks_is_the_largest_sum_of_digits() -> None:
     for radix in (2, 3, 10):
         worst = 0
         for t in range(1, 400):
-            digits, rest = 0, t
+            digits = 0
+            rest = t
             while rest:
                 rest, digit = divmod(rest, radix)
                 digits += digit
@@ -112,7 +141,9 @@ def test_printed_counts_are_theorem_2_with_a_union_bound() -> None:
     Dinf^2 / (2 rho) = 2 * 9 / 1.
     """
     counter: dict[str, Any] = {"counter": "tree", "radix": 4, "horizon": 64}
-    made = config("known_base", rho=0.5, max_items=2, max_count=3, domain=labels(8), **counter)
+    made = config(
+        "known_base", rho=0.5, max_items=2, max_count=3, domain=labels(8), **counter
+    )
     bound = math.sqrt(2 * 48 * 18 * math.log(2 * 8 * 64 / 0.05))
     assert error_bounds(made)[0].printed == pytest.approx(bound)
 
@@ -122,7 +153,8 @@ def test_printed_thresholds_are_theorem_7() -> None:
     half of 1e-6.
     """
     made = config("positive_laplace", horizon=10, rho=0.5, max_items=4)
-    threshold, noise = 1 + 2 * math.log(4 / (2 * 5e-7)), 2 * math.log(100 * 10 / 0.05)
+    threshold = 1 + 2 * math.log(4 / (2 * 5e-7))
+    noise = 2 * math.log(100 * 10 / 0.05)
     hidden = error_bounds(made, data=Data(items=100))[1]
     assert hidden.printed == pytest.approx(threshold + noise)
 
@@ -131,8 +163,12 @@ def test_the_papers_budget_is_the_one_whose_conversion_gives_epsilon() -> None:
     """Printed figures are for the same epsilon and delta, not for the same rho."""
     for epsilon in (0.1, 1.0, 8.0):
         made = config("known_base", horizon=10, epsilon=epsilon, domain=("a",))
-        assert paper_epsilon(paper_rho(made, discovers=False), 1e-6) == pytest.approx(epsilon)
-        assert paper_epsilon(paper_rho(made, discovers=True), 5e-7) == pytest.approx(epsilon)
+        assert paper_epsilon(paper_rho(made, discovers=False), 1e-6) == pytest.approx(
+            epsilon
+        )
+        assert paper_epsilon(paper_rho(made, discovers=True), 5e-7) == pytest.approx(
+            epsilon
+        )
 
 
 def test_a_promise_follows_what_is_taken_for_granted_about_the_data() -> None:
@@ -177,4 +213,6 @@ def test_data_below_one_are_refused() -> None:
 
 def test_the_verdict_is_the_binomial_tail() -> None:
     """3 of 4 heads or more has probability 5/16."""
-    assert tail(4, 0.5, 3) == pytest.approx(5 / 16) and tail(20, 0.05, 0) == pytest.approx(1)
+    assert tail(4, 0.5, 3) == pytest.approx(5 / 16) and tail(
+        20, 0.05, 0
+    ) == pytest.approx(1)

@@ -19,10 +19,31 @@ from workers.privacy.phrasing import (
 )
 
 EPSILONS = sorted(
-    {1e-3, 0.1, 0.5, 1.0, 1.41, 4.0, 5.0, 20.0, 1e3, *(10 ** (i / 16) for i in range(-48, 49))}
+    {
+        1e-3,
+        0.1,
+        0.5,
+        1.0,
+        1.41,
+        4.0,
+        5.0,
+        20.0,
+        1e3,
+        *(10 ** (i / 16) for i in range(-48, 49)),
+    }
 )
 DELTAS = sorted(
-    {1e-9, 1e-5, 0.01, 0.05, 0.5, 0.999, 1.0, 1.5, *(10 ** (i / 8) for i in range(-96, 3))}
+    {
+        1e-9,
+        1e-5,
+        0.01,
+        0.05,
+        0.5,
+        0.999,
+        1.0,
+        1.5,
+        *(10 ** (i / 8) for i in range(-96, 3)),
+    }
 )
 GRID = [(epsilon, delta) for epsilon in EPSILONS for delta in DELTAS]
 WHETHER = "any one event was counted"
@@ -47,14 +68,19 @@ def e_to(epsilon: float) -> Fraction:
 def test_no_figure_promises_more_than_holds_and_none_much_less() -> None:
     """Rounding e^epsilon or 1/delta to the nearest would state a false promise."""
     for epsilon in EPSILONS:
-        said, true = number(factor(epsilon)), e_to(epsilon)
+        said = number(factor(epsilon))
+        true = e_to(epsilon)
         assert true * (1 - Fraction(1, 10**12)) <= said, epsilon
-        assert said <= true * Fraction(102, 100) or factor(epsilon).startswith("10^"), epsilon
+        assert said <= true * Fraction(102, 100) or factor(epsilon).startswith("10^"), (
+            epsilon
+        )
         assert said <= true * 11
     for delta in (delta for delta in DELTAS if delta < 1):
         above, _, below = one_in(delta).partition(" in ")
         said = Fraction(above) / number(below)
-        assert Fraction(delta) * (1 - Fraction(1, 10**8)) <= said <= Fraction(delta) * 11, delta
+        assert (
+            Fraction(delta) * (1 - Fraction(1, 10**8)) <= said <= Fraction(delta) * 11
+        ), delta
     for epsilon, delta in GRID:
         right = guesses_right(epsilon, min(delta, 0.9999))
         bound = 1 - (1 - min(delta, 0.9999)) / (1 + math.exp(min(epsilon, 700.0)))
@@ -64,7 +90,9 @@ def test_no_figure_promises_more_than_holds_and_none_much_less() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 0.0), (1.0, 1e-3), (3.0, 0.2)])
-def test_right_guesses_are_those_of_the_worst_mechanism(epsilon: float, delta: float) -> None:
+def test_right_guesses_are_those_of_the_worst_mechanism(
+    epsilon: float, delta: float
+) -> None:
     """Randomised response with full disclosure of chance delta attains it; half and double fail."""
     # Two of the four answers reveal all; the best guess takes each answer's likelier world.
     told = Fraction(delta)
@@ -80,10 +108,13 @@ def test_right_guesses_are_those_of_the_worst_mechanism(epsilon: float, delta: f
 def test_every_sentence_is_one_that_its_figures_bear_out() -> None:
     """At epsilon 20 and delta a half the page once claimed that nobody could tell."""
     for epsilon, delta in GRID:
-        words, figures = verdict(epsilon, delta, WHETHER), " ".join(measures(epsilon, delta))
+        words = verdict(epsilon, delta, WHETHER)
+        figures = " ".join(measures(epsilon, delta))
         warned = " ".join(cautions(epsilon, delta, "event"))
         weak = epsilon > 5 or delta > 1e-5
-        assert bool(warned) == weak == (grade(epsilon, delta) in ("weak", "void", "none"))
+        assert (
+            bool(warned) == weak == (grade(epsilon, delta) in ("weak", "void", "none"))
+        )
         assert ("nothing is promised, as delta is 1 or more" in words) == (delta >= 1)
         if delta >= 1:
             assert not figures and "delta is 1 or more: nothing is promised" in warned
@@ -91,14 +122,21 @@ def test_every_sentence_is_one_that_its_figures_bear_out() -> None:
         assert can_do(epsilon).rstrip(",") in words
         assert "at even odds, " in words.lower()
         right = guesses_right(epsilon, delta)
-        stated = "nearly every time" if right is None else f"at most {right} times in 100"
+        stated = (
+            "nearly every time" if right is None else f"at most {right} times in 100"
+        )
         assert f"right {stated} instead of 50" in words
         # A large chance comes first, and the remaining promise covers the other cases alone.
-        assert words.startswith(f"may, with a chance of up to {one_in(delta)}, ") == (delta > 1e-5)
+        assert words.startswith(f"may, with a chance of up to {one_in(delta)}, ") == (
+            delta > 1e-5
+        )
         assert ("Otherwise" in words) == (delta > 1e-5)
         promised = "next to nothing is promised" in words
         assert promised == (epsilon > 20 or delta >= 0.01) == is_void(epsilon, delta)
-        assert f"{factor(epsilon)} times" in figures and f"chance of {one_in(delta)}." in figures
+        assert (
+            f"{factor(epsilon)} times" in figures
+            and f"chance of {one_in(delta)}." in figures
+        )
 
 
 #: The least and the most right guesses of 100 for which the words are fair, by our reading of them.
@@ -117,12 +155,18 @@ def test_words_are_those_of_the_odds() -> None:
     for words in FAIR:
         assert sum(words in said for _, said in WORDS) == 1
     for epsilon in EPSILONS:
-        [(least, most)] = [range_ for words, range_ in FAIR.items() if words in can_do(epsilon)]
-        assert least <= 100 * (1 - 1 / (1 + math.exp(min(epsilon, 700.0)))) <= most, epsilon
+        [(least, most)] = [
+            range_ for words, range_ in FAIR.items() if words in can_do(epsilon)
+        ]
+        assert least <= 100 * (1 - 1 / (1 + math.exp(min(epsilon, 700.0)))) <= most, (
+            epsilon
+        )
 
 
 def test_no_epsilon_at_all_is_no_promise() -> None:
     for delta in (1e-9, 1.0):
         assert grade(None, delta) == "none" and is_void(None, delta)
-        assert "nothing is promised" in verdict(None, 1.0, WHETHER) and not measures(None, delta)
+        assert "nothing is promised" in verdict(None, 1.0, WHETHER) and not measures(
+            None, delta
+        )
     assert grade(math.inf, 1e-9) == "none"

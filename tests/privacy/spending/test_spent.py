@@ -54,8 +54,14 @@ def settings(*configs: HistogramConfig, unit: str = "event") -> Settings:
 
 @cache
 def _fresh(config: HistogramConfig, unit: str) -> bytes:
-    topic, built = f"w.{config.name}", build(config, unit)
-    rest: dict[str, Any] = {"worker": "w", "stream": "test", "events": {}, "owner": (0, 1)}
+    topic = f"w.{config.name}"
+    built = build(config, unit)
+    rest: dict[str, Any] = {
+        "worker": "w",
+        "stream": "test",
+        "events": {},
+        "owner": (0, 1),
+    }
     one = Histogram(config, built, topic=topic, key=KEY, **rest)
     return msgspec.json.encode(one.life)
 
@@ -63,7 +69,8 @@ def _fresh(config: HistogramConfig, unit: str) -> bytes:
 def life(lived: Lived, unit: str = "event") -> HistogramProgress:
     config, first, following = lived
     found = msgspec.json.decode(_fresh(config, unit), type=HistogramProgress)
-    found.first, found.next = first, following
+    found.first = first
+    found.next = following
     return found
 
 
@@ -98,21 +105,31 @@ def words(text: str) -> str:
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.stem
 )
-def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(path: Path) -> None:
+def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(
+    path: Path,
+) -> None:
     """The command builds no mechanism, so the state must hold all it needs."""
     given = load(path)
     for config in given.histograms:
         mechanism = build(config, given.privacy.unit)
         ticks = config.horizon_ticks or 10
         own = msgspec.structs.replace(given, histograms=(config,))
-        found = budget_of(own, [state([(config, 3, ticks + 2)], unit=given.privacy.unit)])
+        found = budget_of(
+            own, [state([(config, 3, ticks + 2)], unit=given.privacy.unit)]
+        )
         [[one]] = [histogram.generations for histogram in found.histograms]
         assert (one.mechanism, one.horizon) == (config.mechanism, config.horizon_ticks)
         assert one.epochs_begun == 2
-        stated = Guarantee(unit=one.unit, rho=one.rho, epsilon=one.epsilon, delta=one.delta)
+        stated = Guarantee(
+            unit=one.unit, rho=one.rho, epsilon=one.epsilon, delta=one.delta
+        )
         assert stated == mechanism.guarantee
-        assert {share.name: share.delta for share in one.deltas} == dict(mechanism.cost().failures)
-        epochs = [(epoch.epoch, epoch.first_tick, epoch.last_tick) for epoch in one.epochs]
+        assert {share.name: share.delta for share in one.deltas} == dict(
+            mechanism.cost().failures
+        )
+        epochs = [
+            (epoch.epoch, epoch.first_tick, epoch.last_tick) for epoch in one.epochs
+        ]
         assert epochs == [(1, 3, ticks), (2, 1, 1)]
         lost = "left unused in an epoch are charged" in words(text_of(found))
         assert lost == (config.mechanism == "pay_what_you_get")
@@ -120,7 +137,8 @@ def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(p
 
 def test_a_new_generation_keeps_the_price_of_the_old_one_in_the_state() -> None:
     """Published releases cannot be undone; a settings change must not make them cheaper."""
-    old, new = unk(epsilon=30.0), unk(epsilon=1.0, generation=2)
+    old = unk(epsilon=30.0)
+    new = unk(epsilon=1.0, generation=2)
     events = [("k1", ["a"], 10 * i + 1) for i in range(20)]
     [messages] = contribute([events], [old], owners=1, step=1)
     partition = Partition([old], 1)
@@ -132,16 +150,22 @@ def test_a_new_generation_keeps_the_price_of_the_old_one_in_the_state() -> None:
     stored = msgspec.json.decode(partition.store[b"progress"], type=ReleaseProgress)
     found = budget_of(settings(new), [stored])
     [histogram] = found.histograms
-    generations = [(one.generation, one.status, one.epsilon) for one in histogram.generations]
+    generations = [
+        (one.generation, one.status, one.epsilon) for one in histogram.generations
+    ]
     assert generations == [(1, "ended", 30.0), (2, "running", 1.0)]
-    assert {one for g in histogram.generations for e in g.epochs for one in e.ids} == ids
+    assert {
+        one for g in histogram.generations for e in g.epochs for one in e.ids
+    } == ids
     assert found.total is not None and found.total.epsilon == 30.0
 
 
 def test_many_epochs_are_all_charged_and_the_newest_listed() -> None:
     """A year of one-minute epochs must neither fill the terminal nor drop out of the sum."""
     config = unk(horizon=1, max_items_per_user=2, epsilon=0.1, delta=1e-12)
-    found = budget_of(settings(config, unit="user"), [state([(config, 11, 5_011)], unit="user")])
+    found = budget_of(
+        settings(config, unit="user"), [state([(config, 11, 5_011)], unit="user")]
+    )
     [one] = found.histograms[0].generations
     assert (one.epochs_begun, one.epochs[-1].epoch) == (5_000, 5_010)
     assert len(one.epochs) == spending.EPOCHS_LISTED
@@ -155,7 +179,12 @@ def test_many_epochs_are_all_charged_and_the_newest_listed() -> None:
 
 
 def generation(
-    name: str, tick_ms: int, epsilon: float, delta: float, number: int, keys: Any = "public"
+    name: str,
+    tick_ms: int,
+    epsilon: float,
+    delta: float,
+    number: int,
+    keys: Any = "public",
 ) -> HistogramConfig:
     price: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "keys": keys}
     return unk(name=name, tick_ms=tick_ms, horizon=4, generation=number, **price)
@@ -186,7 +215,8 @@ def test_the_total_of_an_event_is_the_largest_of_all_times_and_keys(
     states = []
     for spans in owners:
         lived = [
-            (c, first, first + n) for c, (first, n) in zip([*CONFIGS, *OLDER], spans, strict=True)
+            (c, first, first + n)
+            for c, (first, n) in zip([*CONFIGS, *OLDER], spans, strict=True)
         ]
         states.append(state(lived[:4], lived[4:]))
         states[-1].owners = len(owners)
@@ -198,12 +228,17 @@ def test_the_total_of_an_event_is_the_largest_of_all_times_and_keys(
         own = states[owner_of(key, len(states))]
         serving = [c for c in CONFIGS if c.keys == "public" or key in c.keys]
         lives = [(True, c, own.histograms[c.name]) for c in serving]
-        lives += [(False, c, life) for c, (_, life) in zip(OLDER, own.retired, strict=True)]
-        hit = [(c, one) for going, c, one in lives if _counts(one, going, c.tick_ms, time)]
+        lives += [
+            (False, c, life) for c, (_, life) in zip(OLDER, own.retired, strict=True)
+        ]
+        hit = [
+            (c, one) for going, c, one in lives if _counts(one, going, c.tick_ms, time)
+        ]
         who = frozenset((c.name, c.generation) for c, _ in hit)
         if hit and who not in sums:
             failures = sum(failure for _, one in hit for failure in one.deltas.values())
-            rho, delta = sum(one.rho for _, one in hit), sum(c.delta for c, _ in hit)
+            rho = sum(one.rho for _, one in hit)
+            delta = sum(c.delta for c, _ in hit)
             sums[who] = rho, failures, delta, sum(c.epsilon or 0 for c, _ in hit)
     if not sums:
         assert found is None
@@ -228,12 +263,18 @@ def _counts(one: HistogramProgress, running: bool, tick_ms: int, time: int) -> b
     return one.next > one.first and tick >= one.first and (running or tick < one.next)
 
 
-def test_generations_of_one_event_add_up_only_where_a_changed_tick_reaches_back() -> None:
+def test_generations_of_one_event_add_up_only_where_a_changed_tick_reaches_back() -> (
+    None
+):
     """An event has one tick of every width."""
     old, same = (unk(epsilon=1.0, delta=1e-6, generation=number) for number in (1, 2))
     wider = unk(epsilon=1.0, delta=1e-6, generation=2, tick_ms=30)
     found = budget_of(settings(same), [state([(same, 5, 9)], [(old, 1, 5)])]).total
-    assert found is not None and (found.epsilon, found.delta, len(found.parts)) == (1.0, 1e-6, 1)
+    assert found is not None and (found.epsilon, found.delta, len(found.parts)) == (
+        1.0,
+        1e-6,
+        1,
+    )
     found = budget_of(settings(wider), [state([(wider, 2, 9)], [(old, 1, 5)])]).total
     assert found is not None and (found.delta, len(found.parts)) == (2e-6, 2)
     assert found.epsilon is not None and 1.0 < found.epsilon < 2.0
@@ -255,12 +296,25 @@ def test_the_key_that_pays_most_is_named_and_what_has_not_begun_is_left_out() ->
         unk(name=n, epsilon=1.0, delta=1e-6, keys=k)
         for n, k in (("a", ("k1", "k2")), ("b", ("k2",)), ("z", ("k1",)))
     )
-    found = budget_of(settings(a, b, later), [state([(a, 1, 5), (b, 1, 5), (later, 1, 1)])])
-    assert found.total is not None and found.total.key == "k2" and found.not_begun == ("z",)
+    found = budget_of(
+        settings(a, b, later), [state([(a, 1, 5), (b, 1, 5), (later, 1, 1)])]
+    )
+    assert (
+        found.total is not None
+        and found.total.key == "k2"
+        and found.not_begun == ("z",)
+    )
     text = words(text_of(found))
-    assert "stream key 'k2', which pays most" in text and "not begun, so not included: z" in text
+    assert (
+        "stream key 'k2', which pays most" in text
+        and "not begun, so not included: z" in text
+    )
     alone = budget_of(settings(a), [state([(a, 1, 5)])])
-    assert alone.total is not None and alone.total.key is None and alone.total.epsilon == 1.0
+    assert (
+        alone.total is not None
+        and alone.total.key is None
+        and alone.total.epsilon == 1.0
+    )
 
 
 @pytest.mark.parametrize("still_running", [False, True])
@@ -268,7 +322,9 @@ def test_a_retired_generation_may_have_served_every_key_whatever_the_settings_gi
     still_running: bool,
 ) -> None:
     """The settings have its number, but the keys that it served are not stored."""
-    first, second = (generation(n, 10, 1.0, 1e-6, 1, (k,)) for n, k in (("a", "k1"), ("b", "k2")))
+    first, second = (
+        generation(n, 10, 1.0, 1e-6, 1, (k,)) for n, k in (("a", "k1"), ("b", "k2"))
+    )
     states = [state([(second, 1, 3)], [(first, 1, 3)])]
     if still_running:  # in another owner partition
         states.append(state([(second, 1, 3), (first, 1, 3)]))
@@ -280,9 +336,12 @@ def test_a_retired_generation_may_have_served_every_key_whatever_the_settings_gi
     assert served == {"a": None, "b": frozenset({"k2"})}
 
 
-def test_settings_that_differ_between_workers_under_one_generation_are_both_charged() -> None:
+def test_settings_that_differ_between_workers_under_one_generation_are_both_charged() -> (
+    None
+):
     """It must not happen; if it did, the state would reveal it, and both prices must show."""
-    a, b = unk(epsilon=1.0, max_items_per_user=2), unk(epsilon=2.0, max_items_per_user=2)
+    a = unk(epsilon=1.0, max_items_per_user=2)
+    b = unk(epsilon=2.0, max_items_per_user=2)
     states = [state([(a, 1, 5)], unit="user"), state([(b, 1, 5)], unit="user")]
     found = budget_of(settings(a, unit="user"), states)
     assert [g.epsilon for g in found.histograms[0].generations] == [1.0, 2.0]
@@ -308,7 +367,9 @@ def test_epochs_generations_and_histograms_add_up_for_a_user() -> None:
     assert found is not None and found.epsilon is not None
     epochs = {(part.histogram, part.generation): part.epochs for part in found.parts}
     assert epochs == {("a", 1): 4, ("a", 2): 5, ("b", 1): 1}
-    rho, failures = summed(build(one, "user").cost() for one in (*[old] * 4, *[a] * 5, b))
+    rho, failures = summed(
+        build(one, "user").cost() for one in (*[old] * 4, *[a] * 5, b)
+    )
     delta = 4 * 1e-7 + 5 * 1e-6 + 1e-9
     assert found.delta == pytest.approx(delta, rel=1e-12)
     assert found.rho == pytest.approx(rho, rel=1e-12)
@@ -318,7 +379,9 @@ def test_epochs_generations_and_histograms_add_up_for_a_user() -> None:
     assert found.epsilon_of_the_sum == pytest.approx(4 * 0.5 + 5 * 1.0 + 2.0)
 
 
-def test_a_generation_that_protected_events_leaves_no_total_for_users(tmp_path: Path) -> None:
+def test_a_generation_that_protected_events_leaves_no_total_for_users(
+    tmp_path: Path,
+) -> None:
     """A user has any number of events, so one event's price is no bound for a user."""
     new = unk(max_items_per_user=2, generation=2)
     progress = state([(new, 5, 9)], unit="user")
@@ -333,8 +396,14 @@ def test_a_generation_that_protected_events_leaves_no_total_for_users(tmp_path: 
 def test_when_delta_reaches_one_nothing_is_promised() -> None:
     """An epsilon beside a delta of one would look like protection."""
     config = unk(horizon=1, max_items_per_user=2, epsilon=1.0, delta=0.1)
-    found = budget_of(settings(config, unit="user"), [state([(config, 1, 20)], unit="user")])
-    assert found.total is not None and found.total.epsilon is None and found.total.delta == 1.0
+    found = budget_of(
+        settings(config, unit="user"), [state([(config, 1, 20)], unit="user")]
+    )
+    assert (
+        found.total is not None
+        and found.total.epsilon is None
+        and found.total.delta == 1.0
+    )
     assert "nothing is promised" in text_of(found)
 
 
@@ -344,14 +413,22 @@ def test_when_delta_reaches_one_nothing_is_promised() -> None:
 def test_nothing_spent_is_said_and_is_no_promise(tmp_path: Path) -> None:
     """No topic, an empty state and a state without a tick differ; none is a total of zero."""
     own = settings_of(tmp_path)
-    for states, kind in ((None, "missing"), ([None, None], "empty"), ([state([])], "there")):
+    for states, kind in (
+        (None, "missing"),
+        ([None, None], "empty"),
+        ([state([])], "there"),
+    ):
         found = budget_of(own, states)
         assert (found.state, found.total, found.not_begun) == (kind, None, ("items",))
-        assert ("never run" if kind == "missing" else "nothing is spent") in text_of(found)
+        assert ("never run" if kind == "missing" else "nothing is spent") in text_of(
+            found
+        )
     config = unk()
     unborn = budget_of(settings(config), [state([(config, 4, 4)])])
     assert unborn.total is None and unborn.histograms[0].generations[0].charged is None
-    assert [e.epochs for e in entries_of([state([(config, 4, 4)])], settings(config))] == [range(0)]
+    assert [
+        e.epochs for e in entries_of([state([(config, 4, 4)])], settings(config))
+    ] == [range(0)]
 
 
 def test_every_field_of_the_json_is_documented() -> None:
@@ -365,11 +442,19 @@ def test_every_field_of_the_json_is_documented() -> None:
 
 def test_a_declared_key_that_moved_is_charged_where_it_was_and_where_it_is() -> None:
     """Its histograms may have been published by either owner, at different times."""
-    key = next(f"k{i}" for i in range(9) if (owner_of(f"k{i}", 1), owner_of(f"k{i}", 2)) == (0, 1))
-    one, two = (unk(name=n, epsilon=1.0, delta=1e-6, keys=(key,)) for n in ("one", "two"))
-    old, new = state([(one, 1, 5)]), state([(one, 9, 15), (two, 9, 15)])
+    key = next(
+        f"k{i}"
+        for i in range(9)
+        if (owner_of(f"k{i}", 1), owner_of(f"k{i}", 2)) == (0, 1)
+    )
+    one, two = (
+        unk(name=n, epsilon=1.0, delta=1e-6, keys=(key,)) for n in ("one", "two")
+    )
+    old = state([(one, 1, 5)])
+    new = state([(one, 9, 15), (two, 9, 15)])
     for each in (old, new):
-        each.owners, each.grown = 1, ((2, 80),)
+        each.owners = 1
+        each.grown = ((2, 80),)
     alone = budget_of(settings(one, two), [old, None]).total
     both = budget_of(settings(one, two), [old, new]).total
     assert alone is not None and both is not None

@@ -23,15 +23,24 @@ LABELS = [f"i{i:02}" for i in range(30)]
 
 
 def events(
-    number: int, *, seconds: float = 40.0, keys: str = "ab", seed: int = 1, most: int = 5
+    number: int,
+    *,
+    seconds: float = 40.0,
+    keys: str = "ab",
+    seed: int = 1,
+    most: int = 5,
 ) -> list[dict[str, object]]:
     """Events in order of time, of up to `most` items each, some of them twice; the first items are frequent."""
-    rng, found = random.Random(seed), list[dict[str, object]]()
+    rng = random.Random(seed)
+    found = list[dict[str, object]]()
     weights = [1 / (i + 1) for i in range(len(LABELS))]
     for i in range(number):
-        key, size = rng.choice(keys), rng.randrange(most + 1)
+        key = rng.choice(keys)
+        size = rng.randrange(most + 1)
         items = rng.choices(LABELS, weights=weights, k=size)
-        found.append({"key": key, "items": items, "ts": T0 + int(i * seconds * 1000 / number)})
+        found.append(
+            {"key": key, "items": items, "ts": T0 + int(i * seconds * 1000 / number)}
+        )
     return found
 
 
@@ -49,25 +58,46 @@ class Interrupted(JsonLines):
                 signal.raise_signal(self.number)
 
 
-def lines(settings: Settings, content: bytes, kind: type[JsonLines] = JsonLines) -> JsonLines:
+def lines(
+    settings: Settings, content: bytes, kind: type[JsonLines] = JsonLines
+) -> JsonLines:
     return kind(settings, "text", io.BytesIO(content), total=len(content))
 
 
-def runs_in(settings: Settings, directory: Path, *varies: str, seeds: int = 1) -> list[Run]:
+def runs_in(
+    settings: Settings, directory: Path, *varies: str, seeds: int = 1
+) -> list[Run]:
     grid = make_grid(settings, directory / "settings.toml", varies)
     return runs_of(grid.combinations, seeds)
 
 
 def a_run(run: int, epsilon: float = 0.5, seed: int = 0, **more: Any) -> RunRow:
     """Return a row of runs.parquet of a histogram `h` of 32 ticks in one epoch."""
-    of: dict[str, Any] = {"histogram": "h", "mechanism": "unk_base", "varied": {}, "settings": "{}"}
-    of |= {"rho": 0.1, "delta": 1e-9, "unit": "event", "tick_ms": 1_000, "first_tick": 1}
+    of: dict[str, Any] = {
+        "histogram": "h",
+        "mechanism": "unk_base",
+        "varied": {},
+        "settings": "{}",
+    }
+    of |= {
+        "rho": 0.1,
+        "delta": 1e-9,
+        "unit": "event",
+        "tick_ms": 1_000,
+        "first_tick": 1,
+    }
     of |= {"ticks": 32, "epochs": 1, "events": 7, "complete": True}
     return RunRow(run=run, seed=seed, epsilon=epsilon, **(of | more))
 
 
 def an_input(**more: Any) -> Input:
-    of: dict[str, Any] = {"complete": True, "events": 5_000, "late": 2, "outside": 0, "top": 10}
+    of: dict[str, Any] = {
+        "complete": True,
+        "events": 5_000,
+        "late": 2,
+        "outside": 0,
+        "top": 10,
+    }
     of |= {"first_ms": 60_000, "last_ms": 1_900_000, "word": "line"}
     return Input(**(of | more))
 
@@ -91,12 +121,20 @@ def backtest(
         if snapshots is not None:
             snapshots.append(json.loads(snapshot.value))
 
-    summary = runs.run(settings, lines(settings, text_of(some)), write, lambda summary: None)
+    summary = runs.run(
+        settings, lines(settings, text_of(some)), write, lambda summary: None
+    )
     return runs.results(summary, "line", grid.left_out)
 
 
 def numbers(
-    results: Results, metric: str, *, run: int = 1, seed: int = 0, key: str = "", size: int = 0
+    results: Results,
+    metric: str,
+    *,
+    run: int = 1,
+    seed: int = 0,
+    key: str = "",
+    size: int = 0,
 ) -> dict[int, float]:
     wanted = (run, seed, metric, key, 0, size)
     found = [
@@ -108,7 +146,9 @@ def numbers(
     return found[0] if found else {}
 
 
-def bounded(event: dict[str, object], max_items: int, max_count: int) -> Iterator[tuple[str, int]]:
+def bounded(
+    event: dict[str, object], max_items: int, max_count: int
+) -> Iterator[tuple[str, int]]:
     items = event["items"]
     assert isinstance(items, list)
     for label in list(dict.fromkeys(items))[:max_items]:

@@ -60,7 +60,11 @@ def test_commands_of_examples_make_a_report(
 
 
 def test_the_tutorial_and_the_examples_give_the_same_commands() -> None:
-    told = [command for command in commands(ROOT / "docs" / "backtesting.md") if command[0] != "cd"]
+    told = [
+        command
+        for command in commands(ROOT / "docs" / "backtesting.md")
+        if command[0] != "cd"
+    ]
     paths = (ROOT / "examples" / example / "README.md" for example in EXAMPLES)
     assert told == [command for path in paths for command in commands(path)]
 

@@ -8,7 +8,13 @@ import pytest
 
 from tests.replay.site import settings_of
 from tests.worker.harness import Bare, unk
-from workers.replay.backtest.grid import COMBINATIONS_MAX, COUNTED, Grid, make_grid, settings_text
+from workers.replay.backtest.grid import (
+    COMBINATIONS_MAX,
+    COUNTED,
+    Grid,
+    make_grid,
+    settings_text,
+)
 from workers.runtime.errors import SettingsError
 
 
@@ -31,12 +37,17 @@ def test_every_value_goes_with_every_other(tmp_path: Path) -> None:
     expected = [(0.5, 1), (0.5, 3), (1.0, 1), (1.0, 3), (2.0, 1), (2.0, 3)]
     assert values_of(grid, "epsilon", "max_items") == expected
     assert [one.run for one in grid.combinations] == [1, 2, 3, 4, 5, 6]
-    assert dict(grid.combinations[1].varied) == {"items.epsilon": "0.5", "items.max_items": "3"}
+    assert dict(grid.combinations[1].varied) == {
+        "items.epsilon": "0.5",
+        "items.max_items": "3",
+    }
     assert not grid.left_out
 
 
 def test_values_are_toml_or_bare_words(tmp_path: Path) -> None:
-    grid = grid_of(tmp_path, "tick=1s,5m", "horizon=100,unbounded", "start=2026-01-01T00:00:00Z")
+    grid = grid_of(
+        tmp_path, "tick=1s,5m", "horizon=100,unbounded", "start=2026-01-01T00:00:00Z"
+    )
     horizons = (100, "unbounded")
     expected = list(itertools.product((1_000, 300_000), horizons))
     assert values_of(grid, "tick_ms", "horizon") == expected
@@ -58,22 +69,37 @@ def test_ticks_are_varied_within_epochs_of_the_same_length(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("horizon", ["1h", "unbounded"])
-def test_a_horizon_that_is_no_number_of_ticks_stays_as_it_is(tmp_path: Path, horizon: str) -> None:
+def test_a_horizon_that_is_no_number_of_ticks_stays_as_it_is(
+    tmp_path: Path, horizon: str
+) -> None:
     own = unk(tick="1m", horizon=horizon, start=Bare("2026-01-01T00:00:00Z"))
     grid = grid_of(tmp_path, "tick=1m,5m", histograms=[own])
     expected = ["unbounded"] * 2 if horizon == "unbounded" else [60, 12]
-    assert [one.config.horizon for one in grid.combinations] == expected and not grid.notes
+    assert [
+        one.config.horizon for one in grid.combinations
+    ] == expected and not grid.notes
 
 
-def test_a_horizon_that_is_varied_beside_the_tick_is_taken_at_its_word(tmp_path: Path) -> None:
+def test_a_horizon_that_is_varied_beside_the_tick_is_taken_at_its_word(
+    tmp_path: Path,
+) -> None:
     grid = grid_of(tmp_path, "tick=1s,3s", "horizon=9,64")
-    assert [one.config.horizon for one in grid.combinations] == [9, 64, 9, 64] and not grid.notes
+    assert [one.config.horizon for one in grid.combinations] == [
+        9,
+        64,
+        9,
+        64,
+    ] and not grid.notes
 
 
 def test_histograms_are_varied_each_by_itself(tmp_path: Path) -> None:
     histograms = [unk("a"), unk("b"), unk("c")]
-    grid = grid_of(tmp_path, "a.epsilon=1,2,3", "b.max_items=1,2", histograms=histograms)
-    assert [one.config.name for one in grid.combinations] == ["a"] * 3 + ["b"] * 2 + ["c"]
+    grid = grid_of(
+        tmp_path, "a.epsilon=1,2,3", "b.max_items=1,2", histograms=histograms
+    )
+    assert [one.config.name for one in grid.combinations] == ["a"] * 3 + ["b"] * 2 + [
+        "c"
+    ]
 
 
 def test_epsilon_takes_the_place_of_rho(tmp_path: Path) -> None:
@@ -84,7 +110,13 @@ def test_epsilon_takes_the_place_of_rho(tmp_path: Path) -> None:
 
 
 def test_a_mechanism_takes_the_settings_that_it_has(tmp_path: Path) -> None:
-    sparse = unk(mechanism="sparse_gumb", domain=["p", "q", "r"], top_k=1, switches=2, horizon=100)
+    sparse = unk(
+        mechanism="sparse_gumb",
+        domain=["p", "q", "r"],
+        top_k=1,
+        switches=2,
+        horizon=100,
+    )
     varies = "mechanism=unk_base,sparse_gumb", "top_k=1,2", "threshold=constant"
     grid = grid_of(tmp_path, *varies, histograms=[sparse])
     expected = [("unk_base", None), ("sparse_gumb", 1), ("sparse_gumb", 2)]
@@ -96,7 +128,9 @@ def test_a_mechanism_takes_the_settings_that_it_has(tmp_path: Path) -> None:
 
 
 def test_values_that_are_the_same_are_run_once(tmp_path: Path) -> None:
-    grid = grid_of(tmp_path, "epsilon=1,1.0,1,2", "tick=60s,1m", histograms=[unk(horizon=3_600)])
+    grid = grid_of(
+        tmp_path, "epsilon=1,1.0,1,2", "tick=60s,1m", histograms=[unk(horizon=3_600)]
+    )
     assert [dict(one.varied) for one in grid.combinations] == [
         {"items.epsilon": "1", "items.tick": "60s"},
         {"items.epsilon": "2", "items.tick": "60s"},
@@ -106,7 +140,9 @@ def test_values_that_are_the_same_are_run_once(tmp_path: Path) -> None:
 
 def test_what_is_missing_may_be_varied_in(tmp_path: Path) -> None:
     (tmp_path / "domain.txt").write_text("x\ny\nz\n")
-    with pytest.raises(SettingsError, match=r"--vary items\.mechanism=sparse_gumb: .*domain"):
+    with pytest.raises(
+        SettingsError, match=r"--vary items\.mechanism=sparse_gumb: .*domain"
+    ):
         grid_of(tmp_path, "mechanism=unk_base,sparse_gumb")
     more = "domain_file=domain.txt", "top_k=1", "switches=3"
     grid = grid_of(tmp_path, "mechanism=unk_base,sparse_gumb", *more)
@@ -117,11 +153,18 @@ def test_a_domain_goes_to_the_values_that_have_one(tmp_path: Path) -> None:
     """With `misra_gries` and `meta` a setting decides about it; a file with a domain must serve the other values too."""
     domain = 'domain=["x","y","z"]'
     varies = "mechanism=known_base,misra_gries", domain, "size=2", "release=pmg,pure"
-    grid, labels = grid_of(tmp_path, *varies), ("x", "y", "z")
+    grid = grid_of(tmp_path, *varies)
+    labels = ("x", "y", "z")
     expected = [("known_base", labels), ("misra_gries", None), ("misra_gries", labels)]
     assert values_of(grid, "mechanism", "domain") == expected and not grid.left_out
-    assert [one.varied["items.domain"] is None for one in grid.combinations] == [False, True, False]
-    grid = grid_of(tmp_path, "mechanism=meta", domain, "algorithm=positive_gauss,known_gauss")
+    assert [one.varied["items.domain"] is None for one in grid.combinations] == [
+        False,
+        True,
+        False,
+    ]
+    grid = grid_of(
+        tmp_path, "mechanism=meta", domain, "algorithm=positive_gauss,known_gauss"
+    )
     assert values_of(grid, "domain") == [(None,), (labels,)]
 
 
@@ -137,7 +180,11 @@ def test_an_end_share_goes_to_the_mechanisms_that_can_have_one(tmp_path: Path) -
 def test_a_combination_that_cannot_be_is_left_out_and_named(tmp_path: Path) -> None:
     more = "counter=lifted,sqrt", 'domain=["a"]', "horizon=100"
     grid = grid_of(tmp_path, "mechanism=unk_base,known_base", *more)
-    expected = [("unk_base", "lifted"), ("known_base", "lifted"), ("known_base", "sqrt")]
+    expected = [
+        ("unk_base", "lifted"),
+        ("known_base", "lifted"),
+        ("known_base", "sqrt"),
+    ]
     assert values_of(grid, "mechanism", "counter") == expected
     (reason,) = grid.left_out
     assert "items.mechanism=unk_base, items.counter=sqrt" in reason
@@ -163,27 +210,36 @@ TOO_MANY = ",".join(map(str, range(1, COMBINATIONS_MAX + 2)))
         ),
         ("items.top_k=3", "top_k: unknown name"),
         ("items.name=x", "name cannot be varied"),
-        *((f"items.{name}=x", f"{name} cannot be varied: it decides what is") for name in COUNTED),
+        *(
+            (f"items.{name}=x", f"{name} cannot be varied: it decides what is")
+            for name in COUNTED
+        ),
         ("items.tick=5x", r"items\.tick=5x: .*a duration"),
         ("items.delta=1e-9\nepsilon = 3", r"items\.delta="),
         (f"items.max_items={TOO_MANY}", "1,001 combinations: at most 1,000"),
     ],
 )
-def test_invalid_choices_are_refused_in_one_line(tmp_path: Path, vary: str, words: str) -> None:
+def test_invalid_choices_are_refused_in_one_line(
+    tmp_path: Path, vary: str, words: str
+) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
         grid_of(tmp_path, vary)
     assert "\n" not in str(refused.value) and str(refused.value).startswith("--vary")
 
 
 def test_a_name_without_histogram_needs_a_single_one(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"of which histogram\? One of a\.epsilon, b\.epsilon"):
+    with pytest.raises(
+        SettingsError, match=r"of which histogram\? One of a\.epsilon, b\.epsilon"
+    ):
         grid_of(tmp_path, "epsilon=1", histograms=[unk("a"), unk("b")])
     with pytest.raises(SettingsError, match="given twice"):
         grid_of(tmp_path, "epsilon=1", "items.epsilon=2")
 
 
 def test_settings_are_told_as_they_stand_in_a_file(tmp_path: Path) -> None:
-    histogram = unk(mechanism="known_base", tick="90s", domain=[f"l{i}" for i in range(50)])
+    histogram = unk(
+        mechanism="known_base", tick="90s", domain=[f"l{i}" for i in range(50)]
+    )
     (config,) = settings_of(tmp_path, [histogram]).histograms
     found = json.loads(settings_text(config))
     assert (found["tick"], found["mechanism"]) == ("90s", "known_base")

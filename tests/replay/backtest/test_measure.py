@@ -44,7 +44,10 @@ class ByHand:
             self.snapshots[snapshot["end"] // tick_ms][snapshot["key"]] = snapshot
         self.exact: dict[int, dict[str, Counter[str]]] = {}
         self.wide: dict[int, dict[str, Counter[str]]] = {}
-        running: tuple[dict[str, Counter[str]], ...] = (defaultdict(Counter), defaultdict(Counter))
+        running: tuple[dict[str, Counter[str]], ...] = (
+            defaultdict(Counter),
+            defaultdict(Counter),
+        )
         left = list(some)
         for tick in sorted(self.snapshots):
             if per_tick:
@@ -69,24 +72,34 @@ class ByHand:
         exact = (self.wide if wide else self.exact)[tick][key]
         best = sorted(exact.values(), reverse=True)[:TOP]
         named = [label for label, _ in self.snapshots[tick][key]["items"][:TOP]]
-        return min(sum(exact[label] >= best[-1] for label in named), len(best)) / len(best)
+        return min(sum(exact[label] >= best[-1] for label in named), len(best)) / len(
+            best
+        )
 
     def correlation(self, tick: int, key: str) -> float:
         """Over the exact top; ties of exact counts are left to chance, so the caller takes ticks without."""
-        exact, shown = self.exact[tick][key], self.shown(tick, key)
+        exact = self.exact[tick][key]
+        shown = self.shown(tick, key)
         best = sorted(exact, key=lambda label: -exact[label])[:TOP]
         agreed = both = one = other = 0
         for a, b in itertools.combinations(best, 2):
-            x, y = exact[a] - exact[b], shown.get(a, -(10**9)) - shown.get(b, -(10**9))
-            one, other, both = one + (x != 0), other + (y != 0), both + (x != 0 and y != 0)
+            x = exact[a] - exact[b]
+            y = shown.get(a, -(10**9)) - shown.get(b, -(10**9))
+            one = one + (x != 0)
+            other = other + (y != 0)
+            both = both + (x != 0 and y != 0)
             agreed += (x * y > 0) - (x * y < 0)
         return agreed / math.sqrt(one * other) if one * other else math.nan
 
     def clear(self, tick: int, key: str) -> bool:
         """Whether no two of the n + 1 largest counts, exact or published, are equal."""
         largest = [count for _, count in self.exact[tick][key].most_common(TOP + 1)]
-        published = [count for _, count in self.snapshots[tick][key]["items"][: TOP + 1]]
-        return len(set(largest)) == len(largest) and len(set(published)) == len(published)
+        published = [
+            count for _, count in self.snapshots[tick][key]["items"][: TOP + 1]
+        ]
+        return len(set(largest)) == len(largest) and len(set(published)) == len(
+            published
+        )
 
 
 Unknown = tuple[Results, ByHand]
@@ -94,7 +107,8 @@ Unknown = tuple[Results, ByHand]
 
 @pytest.fixture(scope="module")
 def unknown(tmp_path_factory: pytest.TempPathFactory) -> Unknown:
-    directory, some = tmp_path_factory.mktemp("unknown"), events(6_000)
+    directory = tmp_path_factory.mktemp("unknown")
+    some = events(6_000)
     snapshots: list[dict[str, Any]] = []
     settings = settings_of(directory, [unk(keys=["a", "b"], epsilon=3.0)])
     results = backtest(settings, directory, some, seeds=2, top=TOP, snapshots=snapshots)
@@ -115,15 +129,23 @@ def test_errors_are_those_of_the_published_counts(unknown: Unknown) -> None:
             assert found["rms"][tick] == pytest.approx(math.sqrt((errors**2).mean()))
             assert found["worst"][tick] == np.abs(errors).max()
             assert found["bias"][tick] == pytest.approx(errors.mean())
-            assert wide[tick] == pytest.approx(np.abs(hand.errors(tick, keys, wide=True)).mean())
-        assert found["mean"][0] == pytest.approx(np.mean([found["mean"][tick] for tick in ticks]))
+            assert wide[tick] == pytest.approx(
+                np.abs(hand.errors(tick, keys, wide=True)).mean()
+            )
+        assert found["mean"][0] == pytest.approx(
+            np.mean([found["mean"][tick] for tick in ticks])
+        )
         assert found["worst"][0] == max(found["worst"][tick] for tick in ticks)
 
 
-def test_recall_and_precision_compare_published_with_exact_tops(unknown: Unknown) -> None:
+def test_recall_and_precision_compare_published_with_exact_tops(
+    unknown: Unknown,
+) -> None:
     results, hand = unknown
     for suffix, wide in (("", False), ("_unbounded", True)):
-        found = {key: numbers(results, f"recall{suffix}", key=key) for key in ("", "a", "b")}
+        found = {
+            key: numbers(results, f"recall{suffix}", key=key) for key in ("", "a", "b")
+        }
         for tick in hand.snapshots:
             if not (hand.clear(tick, "a") and hand.clear(tick, "b")):
                 continue
@@ -154,14 +176,17 @@ def test_coverage_bounds_and_deserving_items(unknown: Unknown) -> None:
     covered, lost, deserving = (numbers(results, name) for name in metrics)
     inside = of = 0
     for tick, by_key in hand.snapshots.items():
-        sd, threshold = by_key["a"]["sd"], by_key["a"]["threshold"]
+        sd = by_key["a"]["sd"]
+        threshold = by_key["a"]["threshold"]
         errors = hand.errors(tick, "ab")
         within = sum(abs(error) <= 1.96 * sd for error in errors)
-        inside, of = inside + within, of + len(errors)
+        inside = inside + within
+        of = of + len(errors)
         if errors:
             assert covered[tick] == pytest.approx(within / len(errors))
         total, total_wide = (
-            sum(of.total() for of in one[tick].values()) for one in (hand.exact, hand.wide)
+            sum(of.total() for of in one[tick].values())
+            for one in (hand.exact, hand.wide)
         )
         assert lost[tick] == pytest.approx(1 - total / total_wide)
         above = [
@@ -176,7 +201,8 @@ def test_coverage_bounds_and_deserving_items(unknown: Unknown) -> None:
 
 def test_new_items_first_appeared_in_the_last_ten_ticks(unknown: Unknown) -> None:
     results, hand = unknown
-    found, counted = numbers(results, "coverage_new"), numbers(results, "shown_new")
+    found = numbers(results, "coverage_new")
+    counted = numbers(results, "shown_new")
     first: dict[tuple[str, str], int] = {}
     inside = of = 0
     for tick, by_key in sorted(hand.snapshots.items()):
@@ -193,29 +219,39 @@ def test_new_items_first_appeared_in_the_last_ten_ticks(unknown: Unknown) -> Non
         assert (tick in found) == bool(new)
         if new:
             assert found[tick] == pytest.approx(sum(new) / len(new))
-        inside, of = inside + sum(new), of + len(new)
+        inside = inside + sum(new)
+        of = of + len(new)
     assert of > 20 and found[0] == pytest.approx(inside / of)
     # By keys it is counted as well, and their items add up.
     of_keys = [numbers(results, "shown_new", key=key) for key in "ab"]
-    assert all(sum(one[tick] for one in of_keys) == counted[tick] for tick in hand.snapshots)
+    assert all(
+        sum(one[tick] for one in of_keys) == counted[tick] for tick in hand.snapshots
+    )
 
 
 def test_delays_count_from_reaching_a_size_to_being_shown(unknown: Unknown) -> None:
     """At every tick, whatever is measured; an item that was shown early has no delay, one that never was none either."""
     results, hand = unknown
     for size in (2, 10, 50, 100):
-        delays, passed = [], 0
+        delays = []
+        passed = 0
         for key in "ab":
             for label in LABELS:
                 ticks = sorted(hand.exact)
-                reached = [tick for tick in ticks if hand.exact[tick][key][label] >= size]
+                reached = [
+                    tick for tick in ticks if hand.exact[tick][key][label] >= size
+                ]
                 first = [tick for tick in ticks if label in hand.shown(tick, key)]
                 passed += bool(reached)
                 if reached and first:
                     delays.append(max(first[0] - reached[0], 0))
         assert numbers(results, "passed", size=size)[0] == passed
-        assert numbers(results, "found", size=size)[0] == pytest.approx(len(delays) / passed)
-        assert numbers(results, "delay_mean", size=size)[0] == pytest.approx(np.mean(delays))
+        assert numbers(results, "found", size=size)[0] == pytest.approx(
+            len(delays) / passed
+        )
+        assert numbers(results, "delay_mean", size=size)[0] == pytest.approx(
+            np.mean(delays)
+        )
         with_missing = sorted([*delays, *[math.inf] * (passed - len(delays))])
         median = with_missing[(passed + 1) // 2 - 1]
         assert numbers(results, "delay_median", size=size).get(0, math.inf) == median
@@ -224,7 +260,8 @@ def test_delays_count_from_reaching_a_size_to_being_shown(unknown: Unknown) -> N
 def test_the_board_stands_beside_the_exact_one(unknown: Unknown) -> None:
     results, hand = unknown
     rows = [row for row in results.boards if row.seed == 0]
-    ticks, last_tick = {row.tick for row in rows}, max(hand.snapshots)
+    ticks = {row.tick for row in rows}
+    last_tick = max(hand.snapshots)
     assert ticks <= set(hand.snapshots) and max(ticks) == last_tick and len(ticks) <= 9
     for row in rows:
         assert row.exact == hand.exact[row.tick][row.key][row.label]
@@ -243,7 +280,9 @@ def test_the_board_stands_beside_the_exact_one(unknown: Unknown) -> None:
 def test_a_one_shot_release_is_held_against_its_own_tick(tmp_path: Path) -> None:
     some = events(4_000, keys="a")
     snapshots: list[dict[str, Any]] = []
-    settings = settings_of(tmp_path, [unk(mechanism="positive_gauss", keys=["a"], epsilon=3.0)])
+    settings = settings_of(
+        tmp_path, [unk(mechanism="positive_gauss", keys=["a"], epsilon=3.0)]
+    )
     results = backtest(settings, tmp_path, some, top=TOP, snapshots=snapshots)
     hand = ByHand(some, snapshots, 1_000, items=2, per_tick=True)
     found = numbers(results, "error_mean")
@@ -262,7 +301,8 @@ def test_epochs_begin_at_zero_and_delays_add_up_over_them(tmp_path: Path) -> Non
     assert results.runs[0].epochs == len(epochs) > 5
     found = numbers(results, "error_mean")
     for snapshot in snapshots:
-        shown, first = dict(snapshot["items"]), snapshot["start"] - (snapshot["tick"] - 1) * 1_000
+        shown = dict(snapshot["items"])
+        first = snapshot["start"] - (snapshot["tick"] - 1) * 1_000
         exact: Counter[str] = Counter()
         for event in some:
             if first <= int(str(event["ts"])) < snapshot["end"]:
@@ -277,10 +317,13 @@ def test_order_statistics_are_held_against_the_exact_answers(tmp_path: Path) -> 
     some = events(3_000, keys="a")
     snapshots: list[dict[str, Any]] = []
     of: dict[str, Any] = {"keys": ["a"], "domain": LABELS[:9], "horizon": 60}
-    histogram = known(mechanism="two_level_k", queries=["top_k:3", "quantile:0.5"], **of)
+    histogram = known(
+        mechanism="two_level_k", queries=["top_k:3", "quantile:0.5"], **of
+    )
     settings = settings_of(tmp_path, [histogram])
     results = backtest(settings, tmp_path, some, top=TOP, snapshots=snapshots)
-    found, within = numbers(results, "error_mean"), numbers(results, "within_error")
+    found = numbers(results, "error_mean")
+    within = numbers(results, "within_error")
     exact: Counter[str] = Counter()
     left = list(some)
     for snapshot in snapshots:
@@ -288,7 +331,10 @@ def test_order_statistics_are_held_against_the_exact_answers(tmp_path: Path) -> 
             exact.update(dict(bounded(left.pop(0), 2, 1)))
         counts = sorted((exact[label] for label in LABELS[:9]), reverse=True)
         top, median = (answer["value"] for answer in snapshot["answers"])
-        errors = [abs(a - b) for a, b in zip([*top, median], [*counts[:3], counts[4]], strict=True)]
+        errors = [
+            abs(a - b)
+            for a, b in zip([*top, median], [*counts[:3], counts[4]], strict=True)
+        ]
         tick = snapshot["end"] // 1_000
         if snapshot["tick"] == 60 or snapshot["epoch"] != snapshots[0]["epoch"]:
             break  # of the first epoch only: the next begins at zero
@@ -306,9 +352,13 @@ APPLIES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "examples" / "mechanisms").glob("*.toml")), ids=lambda path: path.stem
+    "path",
+    sorted((ROOT / "examples" / "mechanisms").glob("*.toml")),
+    ids=lambda path: path.stem,
 )
-def test_every_mechanism_is_measured_by_what_applies_to_it(path: Path, tmp_path: Path) -> None:
+def test_every_mechanism_is_measured_by_what_applies_to_it(
+    path: Path, tmp_path: Path
+) -> None:
     (tmp_path / "settings.toml").write_text(path.read_text())
     settings = load(tmp_path / "settings.toml")
     labels = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
@@ -323,7 +373,8 @@ def test_every_mechanism_is_measured_by_what_applies_to_it(path: Path, tmp_path:
     results = backtest(settings, tmp_path, some, top=3)
     found = {one.metric for one in results.series}
     [histogram] = settings.histograms
-    kind, known = histogram.mechanism, getattr(histogram, "domain", None) is not None
+    kind = histogram.mechanism
+    known = getattr(histogram, "domain", None) is not None
     order = kind in ("bounded_max", "doubling", "two_level", "two_level_k")
     expected = {"lost", "measured"}
     expected |= set() if kind in ("pay_what_you_get", "two_level") else APPLIES["error"]
@@ -331,9 +382,13 @@ def test_every_mechanism_is_measured_by_what_applies_to_it(path: Path, tmp_path:
         expected |= APPLIES["board"]
     elif kind == "two_level":
         expected |= {"recall", "shortfall"}
-    discovers = kind in ("unk_base", "meta", "misra_gries", "pay_what_you_get") and not known
+    discovers = (
+        kind in ("unk_base", "meta", "misra_gries", "pay_what_you_get") and not known
+    )
     expected |= APPLIES["delay"] if discovers else set()
-    expected |= {"coverage", "sd"} if not order and kind != "pay_what_you_get" else set()
+    expected |= (
+        {"coverage", "sd"} if not order and kind != "pay_what_you_get" else set()
+    )
     assert expected <= found
     assert bool(found & APPLIES["delay"]) == bool(expected & APPLIES["delay"])
     assert ("coverage" in found) == ("coverage" in expected)
@@ -341,7 +396,9 @@ def test_every_mechanism_is_measured_by_what_applies_to_it(path: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_error_bars_cover_what_they_say_where_a_mechanism_is_unbiased(tmp_path: Path) -> None:
+def test_error_bars_cover_what_they_say_where_a_mechanism_is_unbiased(
+    tmp_path: Path,
+) -> None:
     """known_base over 200 seeds: the share within 1.96 sd.
 
     8 items at 20 ticks share noise; taking the ticks of one item as one, 1,600 independent ones give a standard error of at most 0.0055, so
@@ -371,7 +428,9 @@ def test_half_that_are_never_shown_leave_no_median_delay() -> None:
     assert found == {("passed", 1): 4, ("found", 1): 0.25, ("delay_mean", 1): 3}
 
 
-def test_sums_and_means_are_compared_with_those_of_the_bounded_numbers(tmp_path: Path) -> None:
+def test_sums_and_means_are_compared_with_those_of_the_bounded_numbers(
+    tmp_path: Path,
+) -> None:
     """Every event's number counts for its first two items; numbers are whole steps, some clamped."""
     some = events(1_500, seconds=12.0)
     for place, event in enumerate(some):
@@ -385,7 +444,10 @@ def test_sums_and_means_are_compared_with_those_of_the_bounded_numbers(tmp_path:
     found = {name: numbers(results, name) for name in names}
     measured = 0
     for end in sorted({snapshot["end"] for snapshot in snapshots}):
-        off, sums_hold, means_off, hold = [], [], [], []
+        off = []
+        sums_hold = []
+        means_off = []
+        hold = []
         for snapshot in (one for one in snapshots if one["end"] == end):
             exact: dict[str, list[int]] = defaultdict(list)
             for event in some:
@@ -393,18 +455,25 @@ def test_sums_and_means_are_compared_with_those_of_the_bounded_numbers(tmp_path:
                     for label, _ in bounded(event, 2, 1):
                         exact[label].append(min(max(int(event["paid"]), 0), 6))  # type: ignore[call-overload]
             labels = (label for label, _ in snapshot["items"])
-            for label, (total, mean, low, high) in zip(labels, snapshot["sums"], strict=True):
+            for label, (total, mean, low, high) in zip(
+                labels, snapshot["sums"], strict=True
+            ):
                 paid = exact[label]
                 if paid:
                     off.append(abs(total - sum(paid)))
                     sums_hold.append(off[-1] <= 1.96 * snapshot["sum"]["sd"])
                     hold.append(low <= sum(paid) / len(paid) <= high)
-                    means_off += [] if mean is None else [abs(mean - sum(paid) / len(paid))]
+                    means_off += (
+                        [] if mean is None else [abs(mean - sum(paid) / len(paid))]
+                    )
         tick = end // 1_000
         wanted = dict(zip(names, (off, sums_hold, means_off, hold), strict=True))
         for name, values in wanted.items():
             if values and tick in found[name]:
-                assert found[name][tick] == pytest.approx(np.mean(values), rel=1e-3), (name, tick)
+                assert found[name][tick] == pytest.approx(np.mean(values), rel=1e-3), (
+                    name,
+                    tick,
+                )
                 measured += 1
     assert measured > 20
     for run in (0, 1):
@@ -417,16 +486,24 @@ def test_sums_and_means_of_2000_items_of_users_are_judged(tmp_path: Path) -> Non
     Snapshots come in two parts, with the sums of their own items. With n = 2,000 and p = 0.95 a share below 0.93 has probability 3e-5.
     """
     of: Any = {"mechanism": "known_base", "domain": [f"i{n}" for n in range(1_000)]}
-    of |= {"count": "lines[].qty", "max_count": 3, "max_items_per_user": 5, "epsilon": 40.0}
+    of |= {
+        "count": "lines[].qty",
+        "max_count": 3,
+        "max_items_per_user": 5,
+        "epsilon": 40.0,
+    }
     document = test_sums.document(user=True, **of, split=2)
     document["worker"]["owner_partitions"] = 2
     (tmp_path / "settings.toml").write_text(toml(document))
-    settings, some = load(tmp_path / "settings.toml"), test_sums.some(20_000, 1_000, 2, ticks=8)
+    settings = load(tmp_path / "settings.toml")
+    some = test_sums.some(20_000, 1_000, 2, ticks=8)
     snapshots: list[dict[str, Any]] = []
     results = backtest(settings, tmp_path, some, snapshots=snapshots)
     exact = test_sums.by_hand(some, test_sums.EPOCH, 3, count=True, user=True)
     last = max(snapshot["end"] for snapshot in snapshots)
-    of_sums, of_means, off = [], [], []
+    of_sums = []
+    of_means = []
+    off = []
     for snapshot in (one for one in snapshots if one["end"] == last):
         rows = zip(snapshot["items"], snapshot["sums"], strict=True)
         for (label, _), (total, _, low, high) in rows:
@@ -441,7 +518,10 @@ def test_sums_and_means_of_2000_items_of_users_are_judged(tmp_path: Path) -> Non
     found = {"sum_coverage": of_sums, "mean_coverage": of_means}
     for name, held in found.items():
         share = numbers(results, name)[last // test_sums.TICK_MS]
-        assert share == pytest.approx(np.mean(held)) and 0.93 < share < 0.975, (name, share)
+        assert share == pytest.approx(np.mean(held)) and 0.93 < share < 0.975, (
+            name,
+            share,
+        )
     error = numbers(results, "sum_error_mean")[last // test_sums.TICK_MS]
     assert error == pytest.approx(np.mean(off), rel=1e-6)
     # Controls: half the stated noise, and twice.

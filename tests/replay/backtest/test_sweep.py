@@ -24,19 +24,39 @@ from tests.replay.site import T0, Patch, Printed, run_replay, settings_of
 from tests.worker.harness import known, unk
 from workers.replay.backtest import sweep
 from workers.replay.backtest.grid import Run
-from workers.replay.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Results, Series, read
+from workers.replay.backtest.results import (
+    BOARDS,
+    REJECTS,
+    RESULTS,
+    RUNS,
+    Results,
+    Series,
+    read,
+)
 from workers.replay.backtest.sweep import Backtest, Pool, Thinned
 from workers.replay.offline import Summary
 from workers.replay.sources import JsonLines
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import Settings
 
-VARIES = ("items.epsilon=2,20", "items.max_items=1,3", "items.tick=1s,3s", "items.horizon=9,64")
+VARIES = (
+    "items.epsilon=2,20",
+    "items.max_items=1,3",
+    "items.tick=1s,3s",
+    "items.horizon=9,64",
+)
 
 
 def told(series: list[Series], run: int, seed: int) -> list[tuple[object, ...]]:
     return [
-        (one.key, one.metric, one.rank, one.size, one.ticks.tolist(), one.values.tolist())
+        (
+            one.key,
+            one.metric,
+            one.rank,
+            one.size,
+            one.ticks.tolist(),
+            one.values.tolist(),
+        )
         for one in series
         if (one.run, one.seed) == (run, seed)
     ]
@@ -109,7 +129,10 @@ def test_a_histogram_among_others_is_measured_as_alone(
     found = measured_by(processes, runs, settings, visits(1_000))
     for number, (name, own) in enumerate(alone.items(), start=1):
         for seed in range(seeds):
-            assert told(found.series, number, seed) == told(own.series, 1, seed), (name, seed)
+            assert told(found.series, number, seed) == told(own.series, 1, seed), (
+                name,
+                seed,
+            )
         boards = [replace(row, run=1) for row in found.boards if row.run == number]
         assert boards == [row for row in own.boards if row.seed < seeds]
         rows = [replace(row, run=1) for row in found.runs if row.run == number]
@@ -135,13 +158,17 @@ def measured_by(
 
 
 @pytest.mark.usefixtures("no_report")
-@pytest.mark.parametrize("vary", ["buckets=[0,10],[0,5,10]", "mechanism=known_base,unk_base"])
+@pytest.mark.parametrize(
+    "vary", ["buckets=[0,10],[0,5,10]", "mechanism=known_base,unk_base"]
+)
 def test_fields_of_combinations_are_read(vary: str, tmp_path: Path) -> None:
     """Buckets that only `--vary` names, or numbers without buckets, are not in the settings file's shape of an event."""
     (tmp_path / "in.jsonl").write_bytes(text_of(visits(500)))
     own = unk("known", mechanism="known_base", items="n", buckets=[0, 10])
 
-    def measured(histogram: dict[str, object], name: str, *more: str) -> list[dict[str, object]]:
+    def measured(
+        histogram: dict[str, object], name: str, *more: str
+    ) -> list[dict[str, object]]:
         settings_of(tmp_path, [histogram])
         assert run_replay(tmp_path, "--report", tmp_path / name, *more) == 0
         rows = read(tmp_path / name).results.to_pylist()
@@ -155,7 +182,9 @@ def test_fields_of_combinations_are_read(vary: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_report")
-def test_the_snapshots_of_a_backtest_are_those_of_a_plain_replay(tmp_path: Path) -> None:
+def test_the_snapshots_of_a_backtest_are_those_of_a_plain_replay(
+    tmp_path: Path,
+) -> None:
     """The first seed is the noise that `replay` shows; what is measured is what is published."""
     out = tmp_path / "plain.jsonl", tmp_path / "backtest.jsonl"
     (tmp_path / "in.jsonl").write_bytes(text_of(events(1_500, seconds=20)))
@@ -185,9 +214,16 @@ def test_seeds_differ_in_noise_and_in_nothing_else(tmp_path: Path) -> None:
 
 
 def test_users_are_measured_against_all_that_they_did(tmp_path: Path) -> None:
-    some = [event | {"user": f"u{i % 50}"} for i, event in enumerate(events(2_000, seconds=20))]
+    some = [
+        event | {"user": f"u{i % 50}"}
+        for i, event in enumerate(events(2_000, seconds=20))
+    ]
     settings = settings_of(tmp_path, [unk(max_items_per_user=2)], user="user")
-    varies = "max_items_per_user=2,20", "horizon=50,unbounded", "start=2026-01-01T00:00:00Z"
+    varies = (
+        "max_items_per_user=2,20",
+        "horizon=50,unbounded",
+        "start=2026-01-01T00:00:00Z",
+    )
     results = backtest(settings, tmp_path, some, *varies)
     lost = [numbers(results, "lost", run=run)[0] for run in (1, 2, 3, 4)]
     assert min(lost[0], lost[1]) > 0.8 and max(lost[2], lost[3]) < 0.7
@@ -195,14 +231,18 @@ def test_users_are_measured_against_all_that_they_did(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_report")
 def test_two_runs_give_the_same_files(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_bytes(b"no event\n" + text_of(events(800, seconds=10)))
+    (tmp_path / "in.jsonl").write_bytes(
+        b"no event\n" + text_of(events(800, seconds=10))
+    )
     settings_of(tmp_path)
     files = []
     for name in ("one", "two"):
         place = tmp_path / name
         assert run_replay(tmp_path, "--vary", "epsilon=2,20", "--report", place) == 0
         paths = [path for path in place.rglob("*") if path.is_file()]
-        files.append({str(path.relative_to(place)): path.read_bytes() for path in paths})
+        files.append(
+            {str(path.relative_to(place)): path.read_bytes() for path in paths}
+        )
     assert {RUNS, RESULTS, BOARDS, REJECTS} <= files[0].keys()
     assert files[0] == files[1]
     found = read(tmp_path / "one").input
@@ -213,14 +253,20 @@ def test_two_runs_give_the_same_files(tmp_path: Path) -> None:
 @pytest.fixture
 def no_report(monkeypatch: Patch) -> None:
     """Pictures take seconds; that they are the same twice is tested with them."""
-    monkeypatch.setattr("workers.replay.report.report.write_report", lambda directory: [])
+    monkeypatch.setattr(
+        "workers.replay.report.report.write_report", lambda directory: []
+    )
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_ctrl_c_leaves_the_ticks_that_are_whole(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
     some = events(4_000)
-    settings = settings_of(tmp_path, [unk(keys="public"), unk("wide", keys="public", tick="7s")])
+    settings = settings_of(
+        tmp_path, [unk(keys="public"), unk("wide", keys="public", tick="7s")]
+    )
     runs = Backtest(runs_in(settings, tmp_path, "items.max_items=1,20"), KEY, 5)
     source = lines(settings, text_of(some), Interrupted)
     summary = runs.run(settings, source, None, quiet)
@@ -228,7 +274,8 @@ def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: Pat
     whole = backtest(settings, tmp_path, some, "items.max_items=1,20")
     assert summary.partial and not found.input.complete and not found.runs[0].complete
     for run in (1, 2):
-        part, all_ = numbers(found, "lost", run=run), numbers(whole, "lost", run=run)
+        part = numbers(found, "lost", run=run)
+        all_ = numbers(whole, "lost", run=run)
         assert 2 < len(part) < len(all_)
         assert all(value == all_[tick] for tick, value in part.items() if tick)
 
@@ -237,7 +284,8 @@ def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: Pat
 def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) -> None:
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public")])
-    runs, calls = Backtest(runs_in(settings, tmp_path, "max_items=1,2,3"), KEY, 5), 0
+    runs = Backtest(runs_in(settings, tmp_path, "max_items=1,2,3"), KEY, 5)
+    calls = 0
 
     def progress(summary: Summary) -> None:
         nonlocal calls
@@ -250,14 +298,19 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
     whole = backtest(settings, tmp_path, some, "max_items=1,2,3")
     assert summary.partial and [run.ticks for run in found.runs] == [12, 12, 12]
     for run in (1, 2, 3):
-        part, all_ = numbers(found, "lost", run=run), numbers(whole, "lost", run=run)
-        assert len(part) == 13 and all(value == all_[tick] for tick, value in part.items() if tick)
+        part = numbers(found, "lost", run=run)
+        all_ = numbers(whole, "lost", run=run)
+        assert len(part) == 13 and all(
+            value == all_[tick] for tick, value in part.items() if tick
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("pressed", [None, 3])
-def test_processes_agree_with_one(pressed: int | None, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_processes_agree_with_one(
+    pressed: int | None, tmp_path: Path, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
     settings = settings_of(tmp_path, [unk(), known("wide", tick="7s", keys=["a", "b"])])
     varies = "items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"
@@ -269,13 +322,17 @@ def test_processes_agree_with_one(pressed: int | None, tmp_path: Path, monkeypat
     assert found.boards == expected.boards
     assert found.input.complete is (pressed is None) and len(found.runs) == 12
     for row in expected.runs:
-        assert told(found.series, row.run, row.seed) == told(expected.series, row.run, row.seed)
+        assert told(found.series, row.run, row.seed) == told(
+            expected.series, row.run, row.seed
+        )
 
 
 def test_what_goes_wrong_in_a_process_is_told_here(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, [unk(tick="1ms")])
     times = (978_307_200_000, T0)
-    far: list[dict[str, object]] = [{"key": "a", "items": ["x"], "ts": ts} for ts in times]
+    far: list[dict[str, object]] = [
+        {"key": "a", "items": ["x"], "ts": ts} for ts in times
+    ]
     runs = runs_in(settings, tmp_path, "epsilon=1,2,3,4")
     with pytest.raises(StateRefused, match="are all times of the events right"):
         measured_by(2, runs, settings, far)
@@ -313,7 +370,10 @@ def test_an_input_without_events_is_one_line(tmp_path: Path, capsys: Printed) ->
     [
         (["--vary", "epsilon=1"], "go with --report DIR"),
         (["--report", "r", "--vary", "nothing=1"], "unknown setting"),
-        (["--report", "r", "--vary", "epsilon=1", "--snapshots", "s"], "cannot be used with"),
+        (
+            ["--report", "r", "--vary", "epsilon=1", "--snapshots", "s"],
+            "cannot be used with",
+        ),
         (["--report", "."], "not empty"),
         (["--report", "r", "--seeds", "0"], "--seeds"),
     ],

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 EXAMPLE = ROOT / "examples" / "flights"
-DAY_MS, TOP, KEYS = 86_400_000, 10, ("EWR", "JFK", "LGA")
-SEEDS, EVENTS = 8, 110_000
+DAY_MS = 86_400_000
+TOP = 10
+KEYS = ("EWR", "JFK", "LGA")
+SEEDS = 8
+EVENTS = 110_000
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +53,15 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replay(directory: Path, report: Path, *more: str) -> None:
-    config, source = str(directory / "known.toml"), str(directory / "flights.jsonl")
+    config = str(directory / "known.toml")
+    source = str(directory / "flights.jsonl")
     command = ["replay", "-c", config, "--input", source, "--report", str(report)]
     assert execute([*command, *more]) == 0
 
 
-def test_error_bars_cover_what_they_claim_over_many_seeds(flights: Path, tmp_path: Path) -> None:
+def test_error_bars_cover_what_they_claim_over_many_seeds(
+    flights: Path, tmp_path: Path
+) -> None:
     """The published sd is all that a reader knows of the error; known_base has no bias, so 95 % must be 95 %.
 
     315 counts at each of some 120 ticks, and 8 seeds. Counts of one item at near ticks share noise; taken as no more than five
@@ -73,10 +79,13 @@ def test_error_bars_cover_what_they_claim_over_many_seeds(flights: Path, tmp_pat
     assert 0.97 <= (at_ticks.error_rms / at_ticks.sd).mean() <= 1.03
 
 
-def test_report_figures_match_pandas_on_the_raw_file(flights: Path, tmp_path: Path) -> None:
+def test_report_figures_match_pandas_on_the_raw_file(
+    flights: Path, tmp_path: Path
+) -> None:
     import pandas as pd
 
-    out, snapshots = tmp_path / "out", tmp_path / "snapshots.jsonl"
+    out = tmp_path / "out"
+    snapshots = tmp_path / "snapshots.jsonl"
     replay(flights, out, "--seeds", "1", "--snapshots", str(snapshots))
     lines = (flights / "flights.jsonl").read_text(encoding="utf-8").splitlines()
     events = pd.DataFrame([json.loads(line) for line in lines])

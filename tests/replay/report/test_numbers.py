@@ -31,11 +31,15 @@ NUMERIC = Numeric(BUCKETS, (0.5,))
 
 
 def row(label: str, exact: int, released: int | None) -> BoardRow:
-    return BoardRow(1, 0, "h", "web", 1, 60_000, 1, label, exact, exact, True, released, 5.0, None)
+    return BoardRow(
+        1, 0, "h", "web", 1, 60_000, 1, label, exact, exact, True, released, 5.0, None
+    )
 
 
 def test_a_board_is_put_in_the_order_of_its_buckets() -> None:
-    found = buckets_of(NUMERIC, [row("[10,50)", 9, 11), row("<0", 2, -1), row(">=50", 1, 3)])
+    found = buckets_of(
+        NUMERIC, [row("[10,50)", 9, 11), row("<0", 2, -1), row(">=50", 1, 3)]
+    )
     assert (found.exact.tolist(), found.sd) == ([2, 0, 9, 1], 5.0)
     assert found.published.tolist() == [-1, 0, 11, 3]
 
@@ -64,7 +68,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = site(tmp_path_factory.mktemp("latencies"), EXAMPLE.read_text())
     buckets = load(directory / "settings.toml").histograms[0].buckets
     assert buckets is not None
-    rng, events = random.Random(1), []
+    rng = random.Random(1)
+    events = []
     for i in range(4_000):
         value = numbers.number_in(buckets, min(24, max(1, round(rng.gauss(12, 3)))))
         service = rng.choice(["web", "api"])
@@ -126,7 +131,10 @@ def test_it_says_how_far_the_quantiles_were_off(report: Path) -> None:
 def test_numbers_are_counted_in_their_buckets(tmp_path: Path) -> None:
     site(tmp_path, EXAMPLE.read_text().replace("epsilon = 1.0", "epsilon = 20.0"))
     values: list[float] = [0.5, 1, 2, 2.5, 99.99, 100, 9_999, 10_000, 1e9, -3] * 200
-    events = [{"service": "web", "latency_ms": ms, "ts": START + i} for i, ms in enumerate(values)]
+    events = [
+        {"service": "web", "latency_ms": ms, "ts": START + i}
+        for i, ms in enumerate(values)
+    ]
     (tmp_path / "in.jsonl").write_bytes(text_of(events))
     out = tmp_path / "snapshots.jsonl"
     assert run_replay(tmp_path, "--snapshots", out) == 0

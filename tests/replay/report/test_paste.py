@@ -34,7 +34,9 @@ FURTHER = {
 def outcome(path: Path) -> Outcome:
     """A run with the settings of a file, as its results have them."""
     text = settings_text(load(path).histograms[0])
-    return Outcome(row=replace(a_run(1, 1.0, 0), settings=text), varied={}, seeds=1, metrics={})
+    return Outcome(
+        row=replace(a_run(1, 1.0, 0), settings=text), varied={}, seeds=1, metrics={}
+    )
 
 
 def pasted(path: Path) -> None:
@@ -58,18 +60,24 @@ def test_what_is_pasted_is_what_was_measured(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FURTHER)
-def test_what_is_pasted_is_what_was_measured_with_other_settings(tmp_path: Path, name: str) -> None:
+def test_what_is_pasted_is_what_was_measured_with_other_settings(
+    tmp_path: Path, name: str
+) -> None:
     pasted(known_base(tmp_path, FURTHER[name]))
 
 
 def test_a_long_domain_is_left_to_the_file(tmp_path: Path) -> None:
     labels = json.dumps([f"p{i}" for i in range(50)])
     section = histogram_section(outcome(known_base(tmp_path, f"domain = {labels}")))
-    assert section[-1] == "# domain or domain_file: as in your settings file (50 labels)"
+    assert (
+        section[-1] == "# domain or domain_file: as in your settings file (50 labels)"
+    )
     assert "domain" not in tomllib.loads("\n".join(section))["histogram"][0]
 
 
-def test_the_page_follows_dark_mode_and_copies_settings(chrome: Browser, tmp_path: Path) -> None:
+def test_the_page_follows_dark_mode_and_copies_settings(
+    chrome: Browser, tmp_path: Path
+) -> None:
     text = report(tmp_path, made())
     pictures = text[text.index("<figure") :]
     colors = [f": {color.lower()}" for color in (INK, PALE, *COLORS, "#FFFFFF")]
@@ -92,12 +100,20 @@ def test_the_page_follows_dark_mode_and_copies_settings(chrome: Browser, tmp_pat
         found[dark] = page.evaluate(f"{of}(document.querySelector('figure svg path'))")
         assert page.evaluate("document.documentElement.scrollWidth") == width
         page.click("button[data-copies=paste-1]")
-        copied_is_said = "document.querySelector('[data-copies=paste-1]').textContent === 'Copied'"
+        copied_is_said = (
+            "document.querySelector('[data-copies=paste-1]').textContent === 'Copied'"
+        )
         page.wait_for_function(copied_is_said, timeout=60_000)
         copied = page.evaluate("navigator.clipboard.readText()")
-        assert copied == page.inner_text("#paste-1") and copied.startswith("[[histogram]]\nname = ")
+        assert copied == page.inner_text("#paste-1") and copied.startswith(
+            "[[histogram]]\nname = "
+        )
         assert not wrong
         context.close()
-    assert found[False] == ["rgb(255, 255, 255)", "rgb(255, 255, 255)", "rgb(26, 26, 26)"]
+    assert found[False] == [
+        "rgb(255, 255, 255)",
+        "rgb(255, 255, 255)",
+        "rgb(26, 26, 26)",
+    ]
     assert found[True][0] == found[True][1] != found[False][0]
     assert found[True][2] == "rgb(232, 234, 237)"

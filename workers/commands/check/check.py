@@ -28,7 +28,9 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
     check_ceiling(settings)
     ensure_compiled()
     sample = (
-        of_topics(settings, records, log) if source is None else of_file(settings, source, records)
+        of_topics(settings, records, log)
+        if source is None
+        else of_file(settings, source, records)
     )
     if not len(sample):
         late = " within 15 s" if sample.stopped else ""
@@ -44,9 +46,13 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
     return EXIT_NOTHING_ACCEPTED
 
 
-def show(found: examine.Findings, sample: Sample, settings: Settings, console: Console) -> None:
+def show(
+    found: examine.Findings, sample: Sample, settings: Settings, console: Console
+) -> None:
     say = Printer(console)
-    say.line(f"{sample.name}: {found.records:,}. Exact: for the operator only.", style="bold")
+    say.line(
+        f"{sample.name}: {found.records:,}. Exact: for the operator only.", style="bold"
+    )
     if sample.stopped:
         say.line("the time limit was reached before the requested number was read", 2)
     for note in sample.notes:
@@ -56,12 +62,18 @@ def show(found: examine.Findings, sample: Sample, settings: Settings, console: C
         for name, n, why in (
             ("accepted", found.accepted, ""),
             ("skipped", found.skipped, "no histogram's where matches"),
-            ("rejected", found.rejected, f"as the worker would, into {settings.rejects_topic}"),
+            (
+                "rejected",
+                found.rejected,
+                f"as the worker would, into {settings.rejects_topic}",
+            ),
         )
     ]
     say.table(("", "", "", ""), rows, left=(0, 3))
     if found.first_ms is not None and found.last_ms is not None:
-        say.line(f"events from {iso_time(found.first_ms)} to {iso_time(found.last_ms)}", 2)
+        say.line(
+            f"events from {iso_time(found.first_ms)} to {iso_time(found.last_ms)}", 2
+        )
     if found.time_hint:
         say.line(f"! {found.time_hint}", 2)
     if found.why:
@@ -100,8 +112,11 @@ def _near(absent: examine.Nearest, who: str = "no record") -> str:
     return f"{who} has {absent.path}; nearest: {near}"
 
 
-def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Printer) -> None:
-    config, seen = one.config, one.looked_at
+def _histogram(
+    one: examine.HistogramFindings, found: examine.Findings, say: Printer
+) -> None:
+    config = one.config
+    seen = one.looked_at
     ticks = f"ticks of {format_duration(config.tick_ms)}"
     say.line(f"{config.name}: {config.mechanism}, {ticks}", style="bold")
     events = f"{seen:,} of {plural(found.accepted, 'event')} ({percent(seen, found.accepted)})"
@@ -111,7 +126,10 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
         say.line(f"! {_near(absent)}", 2)
     if not seen:
         return
-    say.line(f"{plural(one.keys, 'stream key')}: {_declared(one)}; {plural(one.labels, 'item')}", 2)
+    say.line(
+        f"{plural(one.keys, 'stream key')}: {_declared(one)}; {plural(one.labels, 'item')}",
+        2,
+    )
     if one.quoted_keys:
         keys = ", ".join(map(shown_key, one.quoted_keys))
         say.line(f"! {QUOTES}: {keys}", 2)
@@ -120,7 +138,9 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
         say.line(f"! {plural(one.early, 'event')} of these {before}", 2)
     if one.late:
         these = f"{plural(one.late, 'event')} of these ({percent(one.late, seen)})"
-        say.line(f"! {these} come after their tick has closed, and count in a later one", 2)
+        say.line(
+            f"! {these} come after their tick has closed, and count in a later one", 2
+        )
     if not found.time_hint:
         number = one.served if one.config.keys == "public" else len(one.config.keys)
         for remark in islice(gap_remarks(found.gaps, one.config, number), GAPS_SHOWN):
@@ -131,7 +151,8 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
         say.line(f"! {these} accepted without any item: they count nothing", 2)
     spread = _spread(one.items, f"max_items = {config.max_items}", seen, "event")
     say.line(f"items an event: {spread}", 2)
-    rows, bound = "counts of an item in an event", f"max_count = {config.max_count}"
+    rows = "counts of an item in an event"
+    bound = f"max_count = {config.max_count}"
     if one.of_users is not None:
         _users(one.of_users, config, say)
     elif one.amounts.most > 1:
@@ -141,14 +162,19 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
     if one.numbers is not None and config.sum is not None:
         _numbers(one.numbers, config.sum, say)
     if found.time_hint:
-        say.line("no estimate of its ticks: the times are not in this century (above)", 2)
+        say.line(
+            "no estimate of its ticks: the times are not in this century (above)", 2
+        )
     elif one.expected is None:
-        say.line("no estimate of its ticks: all events have the same time, or none counts", 2)
+        say.line(
+            "no estimate of its ticks: all events have the same time, or none counts", 2
+        )
     else:
         _expected(one.expected, one, say)
         if found.times_of_records:
             say.line(
-                "by the records' own times: too many events if the topic was filled at once", 4
+                "by the records' own times: too many events if the topic was filled at once",
+                4,
             )
 
 
@@ -161,7 +187,9 @@ def _numbers(found: examine.Numbers, of: Sum, say: Printer) -> None:
     )
 
 
-def _users(found: examine.UserContributions, config: HistogramConfig, say: Printer) -> None:
+def _users(
+    found: examine.UserContributions, config: HistogramConfig, say: Printer
+) -> None:
     epoch = "all time"
     if config.horizon_ticks is not None:
         epoch = _span(config.tick_ms * config.horizon_ticks)
@@ -184,7 +212,9 @@ def _declared(one: examine.HistogramFindings) -> str:
     return f"{one.served:,} declared; {others} of the others do not count here; the most frequent: {most}"
 
 
-def _spread(spread: examine.Distribution, bound: str, events: int | None, thing: str) -> str:
+def _spread(
+    spread: examine.Distribution, bound: str, events: int | None, thing: str
+) -> str:
     most = f"99 % have at most {spread.most_of_99:g}, the most {spread.most:,}"
     text = f"median {spread.median:g}, {most}; {bound}"
     if not spread.above:
@@ -193,13 +223,16 @@ def _spread(spread: examine.Distribution, bound: str, events: int | None, thing:
     return f"{text} cuts {plural(spread.above, thing)}{of}"
 
 
-def _expected(expected: examine.Expected, one: examine.HistogramFindings, say: Printer) -> None:
+def _expected(
+    expected: examine.Expected, one: examine.HistogramFindings, say: Printer
+) -> None:
     say.line("estimate, if events continue like this:", 2)
     if expected.declared is not None:
         digits = 1 if 0.001 < expected.declared < 0.999 else 0
         inside = f"{expected.declared:.{digits}%}"
         say.line(f"{inside} of all contributions are in its declared domain", 4)
-    largest, median = _about(expected.largest), _about(expected.median)
+    largest = _about(expected.largest)
+    median = _about(expected.median)
     items = f"{largest} of the largest item, {median} of the median one"
     say.line(f"{_about(expected.events)} events a tick; {items}", 4)
     if expected.counts:
@@ -209,7 +242,8 @@ def _expected(expected: examine.Expected, one: examine.HistogramFindings, say: P
     if one.of_users is not None:
         unknown = "a sample does not show how often the same users come back"
         say.line(f"these are events before users are bounded: {unknown}", 4)
-    span, max_count = _span(expected.last * one.config.tick_ms), one.config.max_count
+    span = _span(expected.last * one.config.tick_ms)
+    max_count = one.config.max_count
     for passing in expected.passing:
         at = f"after tick {passing.tick:,}"
         if one.of_users is not None:

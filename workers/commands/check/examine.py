@@ -58,7 +58,8 @@ _QUOTED_MAX = 5
 NEAREST = 3
 _NEAR = 0.6
 # The last name alone is weaker evidence than the whole path, and short names match by chance.
-_LAST_NAME, _NEAR_LAST = 0.95, 0.75
+_LAST_NAME = 0.95
+_NEAR_LAST = 0.75
 
 
 class PathCounts:
@@ -75,7 +76,9 @@ class PathCounts:
         self._records += 1
         for at in {at for at, _ in walk(record, NAMES_MAX, ELEMENTS_MAX) if at[0]}:
             text = str(Path(*at))
-            if text in self._met or (len(self._met) < PATHS_MAX and len(text) <= CHARACTERS_MAX):
+            if text in self._met or (
+                len(self._met) < PATHS_MAX and len(text) <= CHARACTERS_MAX
+            ):
                 self._met[text] += 1
 
     def has(self, path: Path) -> bool:
@@ -83,10 +86,14 @@ class PathCounts:
 
     def nearest(self, wanted: Path) -> Nearest:
         """Return the paths most like `wanted`, with the share of the records that have them."""
-        scores = {text: _similarity(wanted, text) for text in self._met if text != str(wanted)}
+        scores = {
+            text: _similarity(wanted, text) for text in self._met if text != str(wanted)
+        }
         good = [text for text, score in scores.items() if score >= _NEAR]
         near = sorted(good, key=lambda text: (-scores[text], text))[:NEAREST]
-        return Nearest(str(wanted), {text: self._met[text] / self._records for text in near})
+        return Nearest(
+            str(wanted), {text: self._met[text] / self._records for text in near}
+        )
 
 
 def wanted_paths(shape: Shape) -> list[Path]:
@@ -105,7 +112,9 @@ def _similarity(wanted: Path, text: str) -> float:
 
 
 def _ratio(one: str, other: str) -> float:
-    one, other = (text.casefold().replace("_", "").replace("-", "") for text in (one, other))
+    one, other = (
+        text.casefold().replace("_", "").replace("-", "") for text in (one, other)
+    )
     matcher = difflib.SequenceMatcher(None, one, other)
     # Cheap upper bounds first; the ratio itself is quadratic in the length.
     likely = min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= _NEAR
@@ -156,11 +165,13 @@ def expected(
     tick_s = config.tick_ms / 1000
     a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
     domain = {label.decode() for label in mechanism.domain()}
-    total, declared = sum(a_tick.values()), None
+    total = sum(a_tick.values())
+    declared = None
     if domain:
         a_tick = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
         declared = sum(a_tick.values()) / total if total else 0.0
-    last, first = noise.last_tick(config), noise.discovery_step(config) or 1
+    last = noise.last_tick(config)
+    first = noise.discovery_step(config) or 1
     sd_worst, _ = noise.worst_and_rms(noise.curve(mechanism, last), last)
     # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({min(first, last), last // first * first or last})
@@ -174,22 +185,30 @@ def expected(
         largest=max(a_tick.values(), default=0.0),
         median=statistics.median(a_tick.values()) if a_tick else 0.0,
         items=len(a_tick),
-        passing=tuple(_threshold_estimate(config, mechanism, a_tick, tick) for tick in decided),
+        passing=tuple(
+            _threshold_estimate(config, mechanism, a_tick, tick) for tick in decided
+        ),
         declared=declared,
     )
 
 
 def _threshold_estimate(
-    config: HistogramConfig, mechanism: Mechanism, a_tick: Mapping[Pair, float], tick: int
+    config: HistogramConfig,
+    mechanism: Mechanism,
+    a_tick: Mapping[Pair, float],
+    tick: int,
 ) -> ThresholdEstimate:
-    kind, threshold = noise.KINDS[mechanism.kind], mechanism.threshold(tick) or 0
+    kind = noise.KINDS[mechanism.kind]
+    threshold = mechanism.threshold(tick) or 0
     # Number of ticks whose counts one decision uses.
     ticks = 1 if kind.family == "tick" else tick
     if (blocks := noise.blocks_of(mechanism)) is not None:
         sizes = (blocks.radix**level for level in range(blocks.levels))
         ticks = max(size for size in sizes if size <= tick)
     counts = {pair: count * ticks for pair, count in a_tick.items()}
-    shown = sum(counts[pair] > threshold + bar for pair, bar in _bars(config, counts).items())
+    shown = sum(
+        counts[pair] > threshold + bar for pair, bar in _bars(config, counts).items()
+    )
     return ThresholdEstimate(tick=tick, threshold=threshold, shown=shown)
 
 
@@ -322,20 +341,29 @@ class Findings:
 
 def examine(settings: Settings, sample: Sample) -> Findings:
     """Read a sample as the worker would, and collect the findings."""
-    reader, fields = reader_of(settings, sample.shape), PathCounts()
+    reader = reader_of(settings, sample.shape)
+    fields = PathCounts()
     formats = RecordFormats(settings, reader)
-    latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
-    strict, lenient = Projection(sample.shape), Projection(replace(sample.shape, empty=True))
+    latest = (
+        time.time_ns() // 1_000_000 + settings.events.max_ahead_ms
+        if sample.live
+        else None
+    )
+    strict = Projection(sample.shape)
+    lenient = Projection(replace(sample.shape, empty=True))
     wanted = wanted_paths(sample.shape)
     reasons: dict[str, RejectReason] = {}
     undeclared = UndeclaredKeys(settings, sample.shape)
     accepted_events: list[list[Events]] = []
     late: Counter[str] = Counter()
     numbers: dict[str, list[float | Decimal]] = {
-        config.sum_lane.view: [] for config in settings.histograms if config.sum_lane is not None
+        config.sum_lane.view: []
+        for config in settings.histograms
+        if config.sum_lane is not None
     }
     for part in sample.parts:
-        partition, placements = part.source.partition, [(0, part.source.topic.partitions)]
+        partition = part.source.partition
+        placements = [(0, part.source.topic.partitions)]
         fmt = formats.make() if sample.live else None
         source = source_reader_of(settings, reader, partition, placements, fmt)
         for i in range(len(part)):
@@ -344,7 +372,9 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                 for view, found_here in strict.numbers(record).items():
                     numbers[view] += found_here
         # The watermark before the sample is unknown; it begins with the first sampled event.
-        clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
+        clock = Watermark(
+            lanes(settings), settings.events.grace_ms, settings.max_behind_ms
+        )
         accepted_events.append([])
         for found, rejects in _read(source, part, latest):
             if len(found):
@@ -357,14 +387,20 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                 for config in settings.histograms:
                     late[config.name] += _late(config, found, effective)
             for reject in rejects:
-                why = reasons.setdefault(reject.reason, RejectReason(reason=reject.reason))
+                why = reasons.setdefault(
+                    reject.reason, RejectReason(reason=reject.reason)
+                )
                 why.number += 1
                 record = _decoded(source, part, reject.index)
                 why.fields.add(record)
                 refused = isinstance(strict.event(record), str)
                 why.empty += refused and not isinstance(lenient.event(record), str)
                 if reject.reason == NOT_DECLARED:
-                    key = None if part.objects is not None else part.records.key(reject.index)
+                    key = (
+                        None
+                        if part.objects is not None
+                        else part.records.key(reject.index)
+                    )
                     undeclared.add(key, record)
                 if why.number == 1:
                     why.example = _example(part, reject.index, record)
@@ -374,7 +410,11 @@ def examine(settings: Settings, sample: Sample) -> Findings:
             accepted_events[-1].append(found)
     absent = {path: fields.nearest(path) for path in wanted if not fields.has(path)}
     for why in reasons.values():
-        named = (path for path in wanted if _quotes(why.reason, path) and not why.fields.has(path))
+        named = (
+            path
+            for path in wanted
+            if _quotes(why.reason, path) and not why.fields.has(path)
+        )
         why.absent = next(map(why.fields.nearest, named), None)
     if NOT_DECLARED in reasons:
         reasons[NOT_DECLARED].keys = tuple(undeclared.lines())
@@ -387,7 +427,8 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         for events in batches
     ]
     times = _concatenated(times_by_part)
-    records, accepted = len(sample), len(times)
+    records = len(sample)
+    accepted = len(times)
     return Findings(
         records=records,
         accepted=accepted,
@@ -413,7 +454,10 @@ def _late(config: HistogramConfig, events: Events, effective: Longs) -> int:
 
 
 def _gaps(
-    settings: Settings, sample: Sample, times_by_part: Sequence[Longs], oldest: Sequence[Longs]
+    settings: Settings,
+    sample: Sample,
+    times_by_part: Sequence[Longs],
+    oldest: Sequence[Longs],
 ) -> tuple[Gap, ...]:
     """Return the long times that surely have no events: not those that the sample left out."""
     cut_off = {part.source.log for part in sample.oldest}
@@ -455,7 +499,10 @@ def _read(
     source: SourceReader, part: Part, latest_ms: int | None
 ) -> Iterator[tuple[Events, list[Reject]]]:
     if part.objects is None:
-        yield from ((found, rejects) for found, rejects, _ in source.read(part.records, latest_ms))
+        yield from (
+            (found, rejects)
+            for found, rejects, _ in source.read(part.records, latest_ms)
+        )
     else:
         yield source.read_objects(part.objects)
 
@@ -483,14 +530,18 @@ def _quotes(reason: str, path: Path) -> bool:
     return any(repr(str(one)) in reason for one in (path, *through))
 
 
-def _hint(shape: Shape, wanted: Sequence[Path], part: Part, reject: Reject, record: object) -> str:
+def _hint(
+    shape: Shape, wanted: Sequence[Path], part: Part, reject: Reject, record: object
+) -> str:
     """Return what would make such records acceptable, as far as the first one shows it."""
     if part.objects is None:
         if reject.reason in NO_OBJECT:
             return unreadable.hint(part.records.value(reject.index) or b"")
         if reject.reason.startswith("record key"):
             return f"for example {part.records.key(reject.index)!r}"
-    return _time_hint(shape, reject.reason, record) or _value_hint(wanted, reject.reason, record)
+    return _time_hint(shape, reject.reason, record) or _value_hint(
+        wanted, reject.reason, record
+    )
 
 
 def _value_hint(wanted: Sequence[Path], reason: str, record: object) -> str:
@@ -502,9 +553,13 @@ def _value_hint(wanted: Sequence[Path], reason: str, record: object) -> str:
         for name in path.steps:
             value = value.get(name) if isinstance(value, dict) else None
         if isinstance(value, dict) and value:
-            inner = (str(Path((*path.steps, str(name)))) for name in islice(value, NEAREST))
+            inner = (
+                str(Path((*path.steps, str(name)))) for name in islice(value, NEAREST)
+            )
             return f"it is an object, so perhaps {' or '.join(inner)}"
-        if isinstance(value, Decimal | float) and reason.endswith("string, list or object"):
+        if isinstance(value, Decimal | float) and reason.endswith(
+            "string, list or object"
+        ):
             return "a number with a decimal point is not a label: send 123 or a text, not 123.0"
     return ""
 
@@ -516,7 +571,11 @@ def _time_hint(shape: Shape, reason: str, record: object) -> str:
     found = record
     for name in shape.time.steps:
         found = found.get(name) if isinstance(found, dict) else None
-    fitting = [unit for unit in UNITS if unit != shape.unit and _plausible(time_ms(found, unit))]
+    fitting = [
+        unit
+        for unit in UNITS
+        if unit != shape.unit and _plausible(time_ms(found, unit))
+    ]
     return f'timestamp_unit = "{fitting[0]}" would read it' if fitting else ""
 
 
@@ -550,8 +609,12 @@ class _Sums:
     items: list[Longs] = field(default_factory=list)
     amounts: list[Longs] = field(default_factory=list)
     events_s: float = 0.0
-    pairs_s: defaultdict[Pair, float] = field(default_factory=lambda: defaultdict(float))
-    of_users: dict[UserEpoch, Counter[Pair]] = field(default_factory=lambda: defaultdict(Counter))
+    pairs_s: defaultdict[Pair, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )
+    of_users: dict[UserEpoch, Counter[Pair]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
 
 
 def _findings(
@@ -566,9 +629,16 @@ def _findings(
     for events, weight in weighted:
         _add(sums, config, events, weight)
     items = _concatenated(sums.items)
-    served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
-    own = wanted_paths(Shape({lane.view: settings.shape.views[lane.view] for lane in config.lanes}))
-    unit, estimate = settings.privacy.unit, None
+    served = (
+        len(sums.keys)
+        if config.keys == "public"
+        else len(sums.keys.intersection(config.keys))
+    )
+    own = wanted_paths(
+        Shape({lane.view: settings.shape.views[lane.view] for lane in config.lanes})
+    )
+    unit = settings.privacy.unit
+    estimate = None
     if sums.events_s:
         estimate = expected(config, unit, sums.events_s, sums.pairs_s)
     return HistogramFindings(
@@ -595,11 +665,13 @@ def _findings(
 def _clamped(
     config: HistogramConfig, numbers: Mapping[str, Sequence[float | Decimal]]
 ) -> Numbers | None:
-    of, lane = config.sum, config.sum_lane
+    of = config.sum
+    lane = config.sum_lane
     if of is None or lane is None:
         return None
     given = [of.exactly(value) for value in numbers[lane.view]]
-    below, above = (value < of.from_ for value in given), (value > of.to for value in given)
+    below = (value < of.from_ for value in given)
+    above = (value > of.to for value in given)
     return Numbers(len(given), sum(below), sum(above))
 
 
@@ -607,7 +679,10 @@ def _weights(
     sample: Sample, times_by_part: Sequence[Longs], oldest: Sequence[Longs]
 ) -> list[float]:
     """Return, per partition, the events per second that one sampled event represents."""
-    began = {part.source.log: times for part, times in zip(sample.oldest, oldest, strict=True)}
+    began = {
+        part.source.log: times
+        for part, times in zip(sample.oldest, oldest, strict=True)
+    }
     samples = []
     for part, times in zip(sample.parts, times_by_part, strict=True):
         first = began.get(part.source.log)
@@ -623,7 +698,9 @@ def _weights(
                 times = np.concatenate([first, times])
         elif part.source.log in sample.bounds:
             from_start = sample.bounds[part.source.log][0] == 0
-        samples.append(PartitionSample(times=times, events=events, from_start=from_start))
+        samples.append(
+            PartitionSample(times=times, events=events, from_start=from_start)
+        )
     rates = event_rates(samples)
     numbers = [max(len(times), 1) for times in times_by_part]
     return [rate / number for rate, number in zip(rates, numbers, strict=True)]
@@ -635,13 +712,17 @@ def _concatenated(arrays: Sequence[Longs]) -> Longs:
 
 def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) -> None:
     columns = events.views[config.view]
-    seen = np.arange(len(events)) if columns.seen is None else np.flatnonzero(columns.seen)
+    seen = (
+        np.arange(len(events)) if columns.seen is None else np.flatnonzero(columns.seen)
+    )
     keys = columns.keys[seen].tolist()
     names = {code: columns.key_names.name(code) for code in set(keys)}
     sums.keys |= set(names.values())
     all_keys = config.keys == "public"
     served = {code for code, name in names.items() if all_keys or name in config.keys}
-    sums.quoted |= {names[code] for code in served if json_string(names[code]) is not None}
+    sums.quoted |= {
+        names[code] for code in served if json_string(names[code]) is not None
+    }
     for code, number in Counter(keys).items():
         if code not in served:
             sums.unserved += number
@@ -651,13 +732,17 @@ def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) ->
     rows, numbers = _rows(columns, seen)
     sums.items.append(numbers)
     sums.amounts.append(_amounts(columns, rows))
-    sums.labels |= {columns.label_names.name(code) for code in set(columns.labels[rows].tolist())}
+    sums.labels |= {
+        columns.label_names.name(code) for code in set(columns.labels[rows].tolist())
+    }
     counting = seen[[code in served for code in keys] & ~early] if len(seen) else seen
     sums.events_s += weight * len(counting)
     _add_contributions(sums, config, events, counting, weight)
 
 
-def _rows(columns: EventColumns, events: Longs, most: int | None = None) -> tuple[Longs, Longs]:
+def _rows(
+    columns: EventColumns, events: Longs, most: int | None = None
+) -> tuple[Longs, Longs]:
     """Return the rows of the events' labels, at most `most` of each, and their numbers."""
     numbers = np.diff(columns.ends, prepend=0)[events]
     kept = numbers if most is None else np.minimum(numbers, most)
@@ -665,7 +750,11 @@ def _rows(columns: EventColumns, events: Longs, most: int | None = None) -> tupl
 
 
 def _amounts(columns: EventColumns, rows: Longs) -> Longs:
-    return columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
+    return (
+        columns.amounts[rows]
+        if len(columns.amounts)
+        else np.ones(len(rows), dtype=np.int64)
+    )
 
 
 def _add_contributions(
@@ -675,18 +764,25 @@ def _add_contributions(
     columns = events.views[config.view]
     rows, numbers = _rows(columns, counting, config.max_items)
     amounts = _amounts(columns, rows)
-    keys, labels = np.repeat(columns.keys[counting], numbers), columns.labels[rows]
+    keys = np.repeat(columns.keys[counting], numbers)
+    labels = columns.labels[rows]
     codes = list(zip(keys.tolist(), labels.tolist(), strict=True))
     of_codes = Counter[tuple[int, int]]()
-    for code, amount in zip(codes, np.minimum(amounts, config.max_count).tolist(), strict=True):
+    for code, amount in zip(
+        codes, np.minimum(amounts, config.max_count).tolist(), strict=True
+    ):
         of_codes[code] += amount
-    key_name, label_name = columns.key_names.name, columns.label_names.name
-    pairs = {(key, label): (key_name(key), label_name(label)) for key, label in of_codes}
+    key_name = columns.key_names.name
+    label_name = columns.label_names.name
+    pairs = {
+        (key, label): (key_name(key), label_name(label)) for key, label in of_codes
+    }
     for code, total in of_codes.items():
         sums.pairs_s[pairs[code]] += weight * total
     if events.users is None:
         return
-    ticks, horizon = (events.times - config.start_ms) // config.tick_ms, config.horizon_ticks
+    ticks = (events.times - config.start_ms) // config.tick_ms
+    horizon = config.horizon_ticks
     epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
     places = ((event, events.users[event].tobytes()) for event in counting.tolist())
     users = {event: sums.of_users[user, int(epochs[event])] for event, user in places}

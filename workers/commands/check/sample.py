@@ -75,12 +75,17 @@ def of_topics(
     longest = settings.events.max_bytes
     with open_reader(connection, say) as topic_reader:
         bounds = topic_reader.bounds(sources)
-        total, wide = sum(of.stable - of.low for of in bounds.values()), number
+        total = sum(of.stable - of.low for of in bounds.values())
+        wide = number
         while True:
-            newest = shares({log: of.stable - of.low for log, of in bounds.items()}, wide)
+            newest = shares(
+                {log: of.stable - of.low for log, of in bounds.items()}, wide
+            )
             ends = {log: bounds[log].stable for log in newest}
             spans = {log: (ends[log] - n, ends[log]) for log, n in newest.items() if n}
-            found, cut = read_sample(topic_reader, spans, deadline, BYTES_MAX, longest=longest)
+            found, cut = read_sample(
+                topic_reader, spans, deadline, BYTES_MAX, longest=longest
+            )
             enough = cut or sum(map(len, found.values())) >= number
             if enough or time.monotonic() > deadline or wide >= total:
                 break
@@ -94,11 +99,23 @@ def of_topics(
             if bounds[log].low < first
         }
         begun, _ = read_sample(
-            topic_reader, openings, deadline, BYTES_MAX, OLDEST, longest=longest, oldest=True
+            topic_reader,
+            openings,
+            deadline,
+            BYTES_MAX,
+            OLDEST,
+            longest=longest,
+            oldest=True,
         )
-    oldest = [Part(sources[log], _columns(records)) for log, records in begun.items() if records]
+    oldest = [
+        Part(sources[log], _columns(records))
+        for log, records in begun.items()
+        if records
+    ]
     sampled = ((log, source) for log, source in sources.items() if kept.get(log))
-    parts = [Part(source, _columns(found[log][-kept[log] :])) for log, source in sampled]
+    parts = [
+        Part(source, _columns(found[log][-kept[log] :])) for log, source in sampled
+    ]
     names = dict.fromkeys(source.topic.name for source in sources.values())
     name = f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}"
     stopped = not enough and time.monotonic() > deadline
@@ -132,15 +149,22 @@ def of_file(settings: Settings, name: str, number: int) -> Sample:
         return Sample(shown, [Part(source, Records.of([]), objects)], shape, live=False)
     with open_source(settings, name) as opened:
         assert isinstance(opened, JsonLines), "what is no Parquet is lines"
-        lines = (records.value(i) or b"" for records in opened.lines() for i in range(len(records)))
+        lines = (
+            records.value(i) or b""
+            for records in opened.lines()
+            for i in range(len(records))
+        )
         # An empty line is neither an event nor an error.
         values = list(islice((line for line in lines if line.strip(b"\r")), number))
-    return Sample(shown, [Part(source, Records.of(values))], shape_of_files(settings), live=False)
+    return Sample(
+        shown, [Part(source, Records.of(values))], shape_of_files(settings), live=False
+    )
 
 
 def shares(there: Mapping[Partition, int], number: int) -> dict[Partition, int]:
     """Return how many records to take per partition: equal shares, shortfalls redistributed."""
-    taken, left = {}, number
+    taken = {}
+    left = number
     for place, (log, has) in enumerate(sorted(there.items(), key=lambda one: one[1])):
         taken[log] = min(has, -(-left // (len(there) - place)))
         left -= taken[log]

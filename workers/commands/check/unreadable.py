@@ -9,15 +9,26 @@ from contextlib import suppress
 import msgspec
 
 _FRAME = 5  # Confluent's: a zero byte and the schema's id in four
-_ONE_LINE = "in a file, every event needs a line of its own (jq -c '.[]' FILE writes them)"
+_ONE_LINE = (
+    "in a file, every event needs a line of its own (jq -c '.[]' FILE writes them)"
+)
 _GLUE_FRAME = 18  # AWS Glue's: version 3, compression 0 or 5, a UUID
 
 # What the first bytes say, in the order in which they are compared.
 _BEGINNINGS = (
-    (b"\x1f\x8b", "gzip inside the record: let the producer compress (compression.type) instead"),
-    (b"(\xb5/\xfd", "zstd inside the record: let the producer compress (compression.type) instead"),
+    (
+        b"\x1f\x8b",
+        "gzip inside the record: let the producer compress (compression.type) instead",
+    ),
+    (
+        b"(\xb5/\xfd",
+        "zstd inside the record: let the producer compress (compression.type) instead",
+    ),
     (b"Obj\x01", "an Avro file; records need a schema registry's frame"),
-    (b"\xc3\x01", "Avro's single-object encoding; records need a schema registry's frame"),
+    (
+        b"\xc3\x01",
+        "Avro's single-object encoding; records need a schema registry's frame",
+    ),
     (b"PAR1", "a Parquet file: read it with --input"),
     (b"\xff\xfe", "UTF-16; JSON is UTF-8"),
     (b"\xfe\xff", "UTF-16; JSON is UTF-8"),
@@ -42,7 +53,11 @@ def _framed(value: bytes) -> str:
             f"perhaps a schema registry's frame (schema {schema}); "
             'events.format = "avro" or "protobuf" would read it'
         )
-    if value[:1] == b"\x03" and value[1:2] in (b"\x00", b"\x05") and len(value) > _GLUE_FRAME:
+    if (
+        value[:1] == b"\x03"
+        and value[1:2] in (b"\x00", b"\x05")
+        and len(value) > _GLUE_FRAME
+    ):
         return "perhaps AWS Glue's frame, which Quietcount does not read"
     return ""
 
@@ -65,7 +80,9 @@ def _nearly_json(value: bytes) -> str:
         if text.lstrip()[stop:].lstrip()[:1] in ("{", "["):
             return "several JSON documents in one record; each event needs a record of its own"
     begins = text.lstrip()[:1]
-    return "text, not JSON" if begins not in ("{", "[", "") and text.isprintable() else ""
+    return (
+        "text, not JSON" if begins not in ("{", "[", "") and text.isprintable() else ""
+    )
 
 
 def _wrong_shape(document: object) -> str:

@@ -38,7 +38,9 @@ class ExactCounts:
     def of(self, tick: int, origin: str) -> Counter[str]:
         with self._lock:
             counts = self._ticks.get(tick, Counter())
-            return Counter({dest: times for (of, dest), times in counts.items() if of == origin})
+            return Counter(
+                {dest: times for (of, dest), times in counts.items() if of == origin}
+            )
 
     def forget(self, before: int) -> None:
         with self._lock:
@@ -48,7 +50,8 @@ class ExactCounts:
 
 class RunningCounts:
     def __init__(self, exact: ExactCounts, origin: str) -> None:
-        self._exact, self._origin = exact, origin
+        self._exact = exact
+        self._origin = origin
         self._epoch = 0
         self.next = 1
         self.counts: Counter[str] = Counter()
@@ -58,7 +61,8 @@ class RunningCounts:
         while self.next <= tick:
             epoch, _ = self._exact.grid.split(self.next)
             if epoch != self._epoch:
-                self._epoch, self.counts = epoch, Counter()
+                self._epoch = epoch
+                self.counts = Counter()
             self.counts.update(self._exact.of(self.next, self._origin))
             self.next += 1
         return self.counts
@@ -114,9 +118,13 @@ EXACT_PATH = "demo/exact"
 class Boards:
     """Boards by histogram and key. The viewer's thread makes them, the page's reads the last."""
 
-    def __init__(self, exact: ExactCounts, histograms: Sequence[str], keys: Sequence[str]) -> None:
+    def __init__(
+        self, exact: ExactCounts, histograms: Sequence[str], keys: Sequence[str]
+    ) -> None:
         self._exact = exact
-        self._running = {at: RunningCounts(exact, at[1]) for at in product(histograms, keys)}
+        self._running = {
+            at: RunningCounts(exact, at[1]) for at in product(histograms, keys)
+        }
         self._pages: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self.newest: dict[tuple[str, str], Board] = {}
         self._lock = threading.Lock()
@@ -170,9 +178,12 @@ class Boards:
         after = query.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) < 20):
             return refusal(400, "after: a whole number of ms since 1970")
-        histogram, key = query.get("histogram", ""), query.get("key", "")
+        histogram = query.get("histogram", "")
+        key = query.get("key", "")
         if (histogram, key) not in self._running:
-            return refusal(404, f"no such histogram and key: {histogram[:100]!r}, {key[:100]!r}")
+            return refusal(
+                404, f"no such histogram and key: {histogram[:100]!r}, {key[:100]!r}"
+            )
         ticks = self.after(histogram, key, int(after))
         response = web.json_response({"ticks": ticks})
         response.enable_compression()

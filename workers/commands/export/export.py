@@ -68,7 +68,8 @@ def export(
 
 def _described(selection: Selection) -> str:
     since, until = (
-        "..." if at is None else when(at) for at in (selection.since_ms, selection.until_ms)
+        "..." if at is None else when(at)
+        for at in (selection.since_ms, selection.until_ms)
     )
     names = ", ".join(selection.histograms) or "all histograms"
     return f"{selection.format} of {selection.worker}, {names}, from {since} to {until}"
@@ -80,7 +81,9 @@ class _Run:
     def __init__(
         self, sink: Output, topics: Topics, selection: Selection, before: State | None
     ) -> None:
-        self._sink, self._topics, self._selection = sink, topics, selection
+        self._sink = sink
+        self._topics = topics
+        self._selection = selection
         self._between = Between(selection.since_ms, selection.until_ms)
         self._before = {} if before is None else before.topics
         self._positions = self._starts()
@@ -103,7 +106,10 @@ class _Run:
         for topic, progress in self._before.items():
             if topic not in self._topics.existing:
                 continue
-            places = [(at, *self._topics.bounds[topic, part]) for part, at in progress.next.items()]
+            places = [
+                (at, *self._topics.bounds[topic, part])
+                for part, at in progress.next.items()
+            ]
             same = self._topics.existing[topic].topic_id == progress.topic_id
             if not same or any(at > high for at, _, high in places):
                 raise SettingsError(
@@ -136,10 +142,13 @@ class _Run:
         rows = table(wanted)
         topics = dict(self._before)
         for name, topic in self._topics.existing.items():
-            next_of = {part: at for (other, part), at in positions.items() if other == name}
+            next_of = {
+                part: at for (other, part), at in positions.items() if other == name
+            }
             topics[name] = Progress(topic.topic_id, next_of)
         self._sink.commit(rows, State(self._selection, topics))
-        self._positions, self._before = positions, topics
+        self._positions = positions
+        self._before = topics
         self._rows += len(rows)
         self._snapshots += len(wanted)
         self._lost += len(lost)
@@ -153,7 +162,9 @@ class _Run:
         if not self._snapshots:
             return f"nothing new{left_out}"
         since, until = map(when, self._ends)
-        counted = f"{plural(self._rows, 'row')} from {plural(self._snapshots, 'snapshot')}"
+        counted = (
+            f"{plural(self._rows, 'row')} from {plural(self._snapshots, 'snapshot')}"
+        )
         return f"{counted}, of ticks that ended from {since} to {until}{left_out}"
 
 
@@ -235,14 +246,23 @@ class Cut:
 
     def take(self) -> tuple[list[Snapshot], dict[Partition, int]]:
         """Return the whole snapshots before a cut, each once, and the offsets of the cut."""
-        cut, before = dict(self._positions), self._finished
+        cut = dict(self._positions)
+        before = self._finished
         waiting = list(self._waiting.values())
         self._finished = []
         while waiting:
             for where, offset in chain.from_iterable(waiting):
                 cut[where] = min(cut[where], offset)
-            late = [one for one in before if any(at >= cut[where] for where, at in one.records)]
-            before = [one for one in before if all(at < cut[where] for where, at in one.records)]
+            late = [
+                one
+                for one in before
+                if any(at >= cut[where] for where, at in one.records)
+            ]
+            before = [
+                one
+                for one in before
+                if all(at < cut[where] for where, at in one.records)
+            ]
             self._finished += late
             waiting = [one.records for one in late]
         self.rows = sum(_rows(one.snapshot) for one in self._finished)
@@ -256,7 +276,10 @@ class Cut:
         return found, cut
 
     def _finish(
-        self, place: _Place, snapshot: Snapshot | LostTick, last: Collection[Offset] = ()
+        self,
+        place: _Place,
+        snapshot: Snapshot | LostTick,
+        last: Collection[Offset] = (),
     ) -> None:
         records = [*self._waiting.pop(place, ()), *last]
         self._finished.append(_Finished(snapshot, records))

@@ -51,7 +51,8 @@ class Files:
             yield cls(directory, kind)
 
     def load(self) -> State | None:
-        path, manifest = self._directory / _MANIFEST, None
+        path = self._directory / _MANIFEST
+        manifest = None
         if path.exists():
             try:
                 manifest = _MANIFESTS.decode(read_file(path, LIST_BYTES_MAX))
@@ -74,7 +75,9 @@ class Files:
             else:
                 rows.write_parquet(str(hidden), compression="zstd")
             _sync(hidden)
-        write_atomically(self._directory / _MANIFEST, msgspec.json.encode(Manifest(files, state)))
+        write_atomically(
+            self._directory / _MANIFEST, msgspec.json.encode(Manifest(files, state))
+        )
         _sync(self._directory)
         if files > self._files:
             os.replace(hidden, self._path(files))

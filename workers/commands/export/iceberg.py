@@ -64,13 +64,17 @@ class Table:
             parent = newest.parent_snapshot_id
             newest = None if parent is None else table.snapshot_by_id(parent)
         if table.current_snapshot() is not None:
-            raise SettingsError(f"table {_TABLE}: no snapshot in it says how far it was exported")
+            raise SettingsError(
+                f"table {_TABLE}: no snapshot in it says how far it was exported"
+            )
         return None
 
     def commit(self, rows: duckdb.DuckDBPyRelation, state: State) -> None:
         added = rows.to_arrow_table()
         text = msgspec.json.encode(state).decode()
-        _create(self._catalog, added.schema).append(added, snapshot_properties={_PROPERTY: text})
+        _create(self._catalog, added.schema).append(
+            added, snapshot_properties={_PROPERTY: text}
+        )
 
 
 def _location(directory: Path) -> str:

@@ -67,5 +67,7 @@ def locked(directory: Path, marker: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SettingsError(f"--output {directory}: another export writes there now") from None
+            raise SettingsError(
+                f"--output {directory}: another export writes there now"
+            ) from None
         yield

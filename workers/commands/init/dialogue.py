@@ -38,7 +38,8 @@ from workers.settings.settings import KafkaSettings, registry_of, settings_of
 EXIT_NOTHING = 1
 _ROWS_MAX = 40
 _PLAIN_WIDTH = 120
-_EXAMPLES, _EXAMPLE = 3, 24
+_EXAMPLES = 3
+_EXAMPLE = 24
 _DIGITS = 1e19
 _IDENTIFIED = MappingProxyType(
     {
@@ -85,7 +86,9 @@ def write_settings(
         schema_registry |= toml_values("--registry", registry_options)
     try:
         KafkaSettings(bootstrap=bootstrap, client=values)
-        asked = registry_of(table_of(schema_registry), base) if schema_registry else None
+        asked = (
+            registry_of(table_of(schema_registry), base) if schema_registry else None
+        )
     except ValueError as error:
         raise SettingsError(str(error)) from None
     access = None if asked is None else Access(asked.url, asked.client(), 0.0)
@@ -125,9 +128,13 @@ def write_settings(
     try:
         settings_of(tomllib.loads(text), base)
     except ValueError as error:
-        raise SettingsError(f"no settings could be written that load: {error}") from None
+        raise SettingsError(
+            f"no settings could be written that load: {error}"
+        ) from None
     try:
-        with open(output, "x", encoding="utf-8", opener=partial(os.open, mode=0o640)) as file:
+        with open(
+            output, "x", encoding="utf-8", opener=partial(os.open, mode=0o640)
+        ) as file:
             file.write(text)
     except OSError as error:
         raise SettingsError(f"{output}: {error.strerror}") from None
@@ -138,7 +145,9 @@ def write_settings(
 
 
 def table_of(values: Mapping[str, str]) -> dict[str, object]:
-    return tomllib.loads("\n".join(f"{toml(name)} = {value}" for name, value in values.items()))
+    return tomllib.loads(
+        "\n".join(f"{toml(name)} = {value}" for name, value in values.items())
+    )
 
 
 def toml_values(option: str, settings: Iterable[str]) -> dict[str, str]:
@@ -147,7 +156,9 @@ def toml_values(option: str, settings: Iterable[str]) -> dict[str, str]:
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name:
-            raise SettingsError(f"{option}: NAME=VALUE, NAME=file:PATH or NAME=env:VARIABLE")
+            raise SettingsError(
+                f"{option}: NAME=VALUE, NAME=file:PATH or NAME=env:VARIABLE"
+            )
         kind, colon, place = value.partition(":")
         secret = colon and kind in ("file", "env")
         found[name] = f"{{ {kind} = {toml(place)} }}" if secret else toml(value)
@@ -164,12 +175,19 @@ def _range(text: str) -> Range:
 
 
 def _answers(
-    guess: SampleGuesses, keys: str | None, users: bool | None, range_: Range | None, *, ask: bool
+    guess: SampleGuesses,
+    keys: str | None,
+    users: bool | None,
+    range_: Range | None,
+    *,
+    ask: bool,
 ) -> tuple[str, bool, Range | None]:
     fitting = [key for key in guess.keys if key.fits]
     if ask and keys is None and fitting:
         named = fitting[0]
-        quotes = f"\n{QUOTES}." if guess.quoted_keys and named.setting == RECORD_KEY else ""
+        quotes = (
+            f"\n{QUOTES}." if guess.quoted_keys and named.setting == RECORD_KEY else ""
+        )
         click.echo(
             f"\nEach value of {named.setting} could have a histogram of its own, with its name on it; "
             f"in the sample there are {plural(len(named.values), 'different value')}: "
@@ -191,7 +209,9 @@ def _answers(
             )
         click.echo(f"\n{placed}")
         click.echo(f"This would protect {user.means}.")
-        users = click.confirm("Protect all events of one user, not single events?", default=False)
+        users = click.confirm(
+            "Protect all events of one user, not single events?", default=False
+        )
     if ask and range_ is None and guess.items.range is not None:
         found = guess.items.range
         click.echo(
@@ -217,12 +237,23 @@ def roles_of(draft: Draft) -> dict[str, str]:
     return found
 
 
-def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str]) -> None:
+def _show_fields(
+    console: Console, guess: SampleGuesses, roles: Mapping[str, str]
+) -> None:
     table = Table(box=None, pad_edge=False)
-    headings = ("field", "in", "holds", "different", "used as", "for example (exact: for you only)")
+    headings = (
+        "field",
+        "in",
+        "holds",
+        "different",
+        "used as",
+        "for example (exact: for you only)",
+    )
     for heading in headings if roles else (*headings[:4], headings[5]):
         number = heading in ("in", "different")
-        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+        table.add_column(
+            heading, justify="right" if number else "left", overflow="fold"
+        )
     filled = (field for field in guess.all_fields if field.number_of_values)
     shown = [field for field in filled if set(field.kinds) != {Kind.OBJECT}]
     for field in shown[:_ROWS_MAX]:
@@ -268,18 +299,28 @@ def _example(field: Field) -> str:
         return f"not shown: identifies {_IDENTIFIED[field.who]}"
     found = []
     if field.whole or field.kinds[Kind.NUMBER]:
-        low, high = min(field.numbers), max(field.numbers)
-        found.append(_number(low) if low == high else f"{_number(low)} to {_number(high)}")
+        low = min(field.numbers)
+        high = max(field.numbers)
+        found.append(
+            _number(low) if low == high else f"{_number(low)} to {_number(high)}"
+        )
     if field.values and not field.whole:
         found.append(_examples(field.values, _EXAMPLES))
     return ", ".join(found)
 
 
 def _number(number: float) -> str:
-    return f"{number:.0f}" if number.is_integer() and abs(number) < _DIGITS else f"{number:.6g}"
+    return (
+        f"{number:.0f}"
+        if number.is_integer() and abs(number) < _DIGITS
+        else f"{number:.6g}"
+    )
 
 
 def _examples(values: Mapping[str, int], number: int) -> str:
     texts = map(plain, islice(values, number))
-    shown = [text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 3] + "..." for text in texts]
+    shown = [
+        text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 3] + "..."
+        for text in texts
+    ]
     return ", ".join(shown) + (", ..." if len(values) > number else "")

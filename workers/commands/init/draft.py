@@ -33,11 +33,24 @@ from workers.commands.init.items import (
 )
 from workers.commands.init.people import mark_people
 from workers.commands.init.sample import Sample
-from workers.commands.init.times import MAX_AHEAD_MS, OLDEST_MS, TimeCandidate, grace_of, times_of
+from workers.commands.init.times import (
+    MAX_AHEAD_MS,
+    OLDEST_MS,
+    TimeCandidate,
+    grace_of,
+    times_of,
+)
 from workers.commands.rates import PartitionSample, estimated_records, event_rates
 from workers.commands.undeclared import json_string
 from workers.events.project import Event, Projection, ViewValues
-from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Condition, Shape, View, complaints
+from workers.mechanisms.config.views import (
+    ALL_KEYS,
+    RECORD_KEY,
+    Condition,
+    Shape,
+    View,
+    complaints,
+)
 from workers.mechanisms.config.views import field as named_field
 
 _TRIED = 12
@@ -106,8 +119,10 @@ class SampleGuesses:
     """Guesses about one sample, up to the questions for the operator."""
 
     def __init__(self, sample: Sample, decoded: DecodedSample, now_ms: int) -> None:
-        self._sample, self._decoded = sample, decoded
-        self._places, self._latest_ms = sorted(decoded.objects), now_ms + MAX_AHEAD_MS
+        self._sample = sample
+        self._decoded = decoded
+        self._places = sorted(decoded.objects)
+        self._latest_ms = now_ms + MAX_AHEAD_MS
         self.all_fields: Sequence[Field] = ()
         self._survey(now_ms)
         self.all_fields = self.fields
@@ -117,14 +132,19 @@ class SampleGuesses:
             self.where = guess_condition(self.fields, having)
         if self.where is not None:
             # Look for common fields only among the events that pass the condition.
-            column, values = self.where.field.column, set(self.where.values)
+            column = self.where.field.column
+            values = set(self.where.values)
             numbered = enumerate(self._places)
-            self._places = [place for n, place in numbered if field_label(column.get(n)) in values]
+            self._places = [
+                place for n, place in numbered if field_label(column.get(n)) in values
+            ]
             self._survey(now_ms)
         # The likeliest time that can be read beside the items.
         views = views_of(self.items)
         shapes = ((time, Shape(views, time.field.path)) for time in self._times)
-        self.other_times = [time for time, shape in shapes if not list(complaints(shape))]
+        self.other_times = [
+            time for time, shape in shapes if not list(complaints(shape))
+        ]
         self.time = self.other_times.pop(0) if self.other_times else None
 
     def _survey(self, now_ms: int) -> None:
@@ -163,7 +183,11 @@ class SampleGuesses:
     def _records_with(self, items: ItemCandidate) -> set[int]:
         projection = Projection(Shape(views_of(items), empty=True))
         events = enumerate(map(projection.event, self.objects))
-        views = ((place, event.views[0]) for place, event in events if not isinstance(event, str))
+        views = (
+            (place, event.views[0])
+            for place, event in events
+            if not isinstance(event, str)
+        )
         return {place for place, view in views if view is not None and view.labels}
 
     @property
@@ -179,7 +203,9 @@ class SampleGuesses:
         return [candidate for candidate in found if self._fits(candidate, None)]
 
     def users(self, key: Candidate | None) -> list[Candidate]:
-        found = users_of(self.fields, self._record_keys, self._partitions, self._sample.partitions)
+        found = users_of(
+            self.fields, self._record_keys, self._partitions, self._sample.partitions
+        )
         return [candidate for candidate in found if self._fits(key, candidate)]
 
     def _fits(self, key: Candidate | None, user: Candidate | None) -> bool:
@@ -187,17 +213,28 @@ class SampleGuesses:
             return False
         return not list(complaints(self._shape(key, user, empty=False)))
 
-    def _shape(self, key: Candidate | None, user: Candidate | None, *, empty: bool) -> Shape:
+    def _shape(
+        self, key: Candidate | None, user: Candidate | None, *, empty: bool
+    ) -> Shape:
         where: tuple[Condition, ...] = ()
         if self.where is not None:
-            where = (Condition(field=str(self.where.field.path), in_=self.where.values),)
+            where = (
+                Condition(field=str(self.where.field.path), in_=self.where.values),
+            )
         views = views_of(self.items, ALL_KEYS if key is None else key.setting, where)
-        time, unit = (None, "ms") if self.time is None else (self.time.field.path, self.time.unit)
+        time, unit = (
+            (None, "ms")
+            if self.time is None
+            else (self.time.field.path, self.time.unit)
+        )
         of_user = None if user is None else named_field(user.setting)
         return Shape(views, time, unit, of_user, empty)
 
     def draft(
-        self, name_keys: str = "none", protect_users: bool = False, range_: Range | None = None
+        self,
+        name_keys: str = "none",
+        protect_users: bool = False,
+        range_: Range | None = None,
     ) -> Draft:
         """Draft the settings, with answers that only the operator can give.
 
@@ -225,11 +262,17 @@ class SampleGuesses:
         views = ((place, event.time, event.views[0]) for place, event in events)
         seen = [(place, at, view) for place, at, view in views if view is not None]
         if not any(view.labels for _, _, view in seen):
-            raise CannotGuess("no sampled record would be an event with anything to count")
+            raise CannotGuess(
+                "no sampled record would be an event with anything to count"
+            )
         per_event = sorted(len(set(view.labels)) for _, _, view in seen if view.labels)
-        counts = sorted(count for _, _, view in seen for count in _amounts(view).values())
+        counts = sorted(
+            count for _, _, view in seen for count in _amounts(view).values()
+        )
         max_items = min(max(_quantile(per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
-        most = math.isqrt(_PRODUCT_MAX // (max_items if user is None else ITEMS_PER_USER))
+        most = math.isqrt(
+            _PRODUCT_MAX // (max_items if user is None else ITEMS_PER_USER)
+        )
         max_count = min(_round_up(_quantile(counts, _MOST_ITEMS)), most)
         pairs: Counter[tuple[str, str]] = Counter()
         for place, _, view in seen:
@@ -244,7 +287,8 @@ class SampleGuesses:
             times = [self._sample.records[place].time_ms for place, _, _ in seen]
             by_place = dict(enumerate(self._logged))
         else:
-            times, by_place = [at for _, at, _ in seen], self.time.times
+            times = [at for _, at, _ in seen]
+            by_place = self.time.times
         return Draft(
             sample=self._sample,
             format=self._decoded.format,
@@ -299,12 +343,17 @@ class SampleGuesses:
 
     def _events(self, shape: Shape) -> list[tuple[int, Event]]:
         """Return the events among all decoded records, with their places in the sample."""
-        projection, found = Projection(shape), []
+        projection = Projection(shape)
+        found = []
         for place, one in self._decoded.objects.items():
             event = projection.event(one)
             if isinstance(event, str):
                 continue
-            at = self._sample.records[place].time_ms if shape.time is None else event.time
+            at = (
+                self._sample.records[place].time_ms
+                if shape.time is None
+                else event.time
+            )
             if not any(event.views) or OLDEST_MS <= at <= self._latest_ms:
                 found.append((place, event))
         return found

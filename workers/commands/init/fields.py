@@ -50,7 +50,8 @@ ELEMENTS_MAX = 1_000
 _COMPARED_MAX = 20
 # Names vary if an object has on average less than this share of all names at its path: for objects
 # of whole numbers, which more often hold counts than optional fields; for any object.
-_VARYING_COUNTS, _VARYING = 0.8, 0.5
+_VARYING_COUNTS = 0.8
+_VARYING = 0.5
 # An object with more different names than this is data keyed by name, not a record with fields.
 _MANY_NAMES = 50
 
@@ -114,7 +115,9 @@ class Field:
 
     def name_has(self, *tables: frozenset[str]) -> bool:
         """Return whether the field's own name, not its containers', has a word of these tables."""
-        return not frozenset().union(*tables).isdisjoint(names.words(self.path.steps[-1]))
+        return (
+            not frozenset().union(*tables).isdisjoint(names.words(self.path.steps[-1]))
+        )
 
     @property
     def constant(self) -> bool:
@@ -148,7 +151,9 @@ class Field:
         kinds = [(kind, n) for kind, n in self.kinds.most_common() if n]
         if len(kinds) == 1:
             return kinds[0][0]
-        return " or ".join(f"{kind} ({percent(n / self.number_of_values)})" for kind, n in kinds)
+        return " or ".join(
+            f"{kind} ({percent(n / self.number_of_values)})" for kind, n in kinds
+        )
 
     def _has_only(self, *kinds: Kind) -> bool:
         number = sum(self.kinds[kind] for kind in kinds)
@@ -169,7 +174,9 @@ def walk(
     if isinstance(value, Mapping) and len(steps) < STEPS_MAX:
         for name, inner in islice(value.items(), names_max):
             if isinstance(name, str) and name:
-                yield from walk(inner, names_max, elements_max, ((*steps, name), list_at))
+                yield from walk(
+                    inner, names_max, elements_max, ((*steps, name), list_at)
+                )
     elif isinstance(value, list) and steps and list_at is None:
         for element in value[:elements_max]:
             yield from walk(element, names_max, elements_max, (steps, len(steps)))
@@ -199,7 +206,9 @@ class _ObjectNames:
         return self.map or (len(self.names) >= _MANY_NAMES and self._varies(_VARYING))
 
     def _varies(self, share: float) -> bool:
-        return len(self.names) > 1 and self.sizes < share * self.objects * len(self.names)
+        return len(self.names) > 1 and self.sizes < share * self.objects * len(
+            self.names
+        )
 
 
 class _Survey:
@@ -212,7 +221,8 @@ class _Survey:
         self._paths: dict[Steps, Path | None] = {}
         self._nulls = Counter[Steps]()
         # The record at hand, and the fields found in it.
-        self._place, self._met = 0, set[int]()
+        self._place = 0
+        self._met = set[int]()
 
     def fields(self) -> list[Field]:
         for record in self._records:
@@ -223,7 +233,8 @@ class _Survey:
                     self._objects.setdefault(where, _ObjectNames()).add(found)
         for place, record in enumerate(self._records):
             if isinstance(record, Mapping):
-                self._place, self._met = place, set()
+                self._place = place
+                self._met = set()
                 self._children(record, ((), None))
         for (where, _), field in self._fields.items():
             field.nulls = self._nulls[where]
@@ -262,10 +273,16 @@ class _Survey:
             for element in elements:
                 if isinstance(element, Mapping):
                     self._children(element, (where[0], len(where[0])))
-            kinds = [(kind_of(element), element) for element in elements if element is not None]
+            kinds = [
+                (kind_of(element), element)
+                for element in elements
+                if element is not None
+            ]
             self._add(where, Form.LIST, kinds)
 
-    def _add(self, where: Steps, form: Form, values: Sequence[tuple[Kind, object]]) -> None:
+    def _add(
+        self, where: Steps, form: Form, values: Sequence[tuple[Kind, object]]
+    ) -> None:
         path = self._path(where)
         found = self._fields.get((where, form))
         if found is None:
@@ -288,7 +305,9 @@ class _Survey:
                     if len(some) < _COMPARED_MAX:
                         some.append(text)
             found.kinds[kind] += 1
-            if kind in (Kind.WHOLE, Kind.NUMBER) and isinstance(value, int | float | Decimal):
+            if kind in (Kind.WHOLE, Kind.NUMBER) and isinstance(
+                value, int | float | Decimal
+            ):
                 found.numbers.append(_float(value))
             if form is Form.ONE:
                 found.column[self._place] = value
@@ -352,9 +371,12 @@ class ConditionGuess:
     others: int
 
 
-def guess_condition(fields: Sequence[Field], having: Collection[int]) -> ConditionGuess | None:
+def guess_condition(
+    fields: Sequence[Field], having: Collection[int]
+) -> ConditionGuess | None:
     """Return the condition that separates records with items (`having`) from the others, if any."""
-    having, found = set(having), []
+    having = set(having)
+    found = []
     for field in fields:
         if not (field.everywhere and field.labels) or field.who is not None:
             continue
@@ -364,8 +386,12 @@ def guess_condition(fields: Sequence[Field], having: Collection[int]) -> Conditi
         for place, value in field.column.items():
             with_items[field_label(value) or ""] += place in having
         shares = {value: with_items[value] / n for value, n in field.values.items()}
-        wanted = tuple(sorted(value for value, share in shares.items() if share >= _DECIDED))
-        decided = all(share >= _DECIDED or share <= 1 - _DECIDED for share in shares.values())
+        wanted = tuple(
+            sorted(value for value, share in shares.items() if share >= _DECIDED)
+        )
+        decided = all(
+            share >= _DECIDED or share <= 1 - _DECIDED for share in shares.values()
+        )
         others = len(shares) - len(wanted)
         if decided and wanted and others:
             found.append(ConditionGuess(field=field, values=wanted, others=others))

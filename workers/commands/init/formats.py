@@ -40,12 +40,17 @@ class DecodedSample:
     objects: dict[int, object]
 
 
-def decode_sample(values: Sequence[bytes | None], access: Access | None = None) -> DecodedSample:
+def decode_sample(
+    values: Sequence[bytes | None], access: Access | None = None
+) -> DecodedSample:
     """Decode a sample, with a registry if any; raise CannotGuess without format or objects."""
     number = sum(value is not None for value in values)
     if not number:
         raise CannotGuess("no sampled record has a value: there is nothing to count")
-    framed = sum(value is not None and is_framed(value) for value in values) >= _MOST * number
+    framed = (
+        sum(value is not None and is_framed(value) for value in values)
+        >= _MOST * number
+    )
     if framed and access is None:
         raise CannotGuess(
             "the values are framed for a Schema Registry (a zero byte and a schema id): "
@@ -58,13 +63,17 @@ def decode_sample(values: Sequence[bytes | None], access: Access | None = None) 
             continue
         try:
             name, record = (
-                by_schema.decode(value) if by_schema else ("json", _JSON.decode_all(value))
+                by_schema.decode(value)
+                if by_schema
+                else ("json", _JSON.decode_all(value))
             )
         except ValueError:
             continue
         if isinstance(record, dict):
             found[name][place] = record
-    name, objects = max(found.items(), key=lambda one: len(one[1]), default=("json", {}))
+    name, objects = max(
+        found.items(), key=lambda one: len(one[1]), default=("json", {})
+    )
     if len(objects) < _MOST * number or not objects:
         described = f"records that a schema of the registry describes ({name})"
         raise CannotGuess(
@@ -84,10 +93,16 @@ class SchemaDecoder:
             raise SettingsError(f"--schema-registry: {remedy}: {error}") from None
         late = f"did not answer within {_PATIENCE_S:g} s"
         refusal = SettingsError(f"the schema registry at {access.url} {late}")
-        registry, waiting = Registry(access), CommandWait(_PATIENCE_S, refusal)
+        registry = Registry(access)
+        waiting = CommandWait(_PATIENCE_S, refusal)
         # The registry itself asks again for an unknown id.
-        self._schema = functools.cache(lambda schema_id: registry.schema(schema_id, waiting))
-        self._forms: dict[str, Any] = {AVRO: AvroFormat(Node()), PROTOBUF: ProtobufFormat(None)}
+        self._schema = functools.cache(
+            lambda schema_id: registry.schema(schema_id, waiting)
+        )
+        self._forms: dict[str, Any] = {
+            AVRO: AvroFormat(Node()),
+            PROTOBUF: ProtobufFormat(None),
+        }
         # By schema id and, for Protobuf, the message path; None: cannot be decoded.
         self._numbers: dict[tuple[bytes, bytes], int | None] = {}
 
@@ -99,14 +114,18 @@ class SchemaDecoder:
         schema = self._schema(int.from_bytes(schema_id, "big"))
         if schema is None or schema.kind not in FORMATS:
             raise ValueError
-        name, start = FORMATS[schema.kind], HEADER
+        name = FORMATS[schema.kind]
+        start = HEADER
         if schema.kind == JSON:
             return name, _JSON.decode_all(value[HEADER:])
         if schema.kind == PROTOBUF:
-            _, start = message_path(np.frombuffer(value, dtype=np.uint8), HEADER, len(value))
+            _, start = message_path(
+                np.frombuffer(value, dtype=np.uint8), HEADER, len(value)
+            )
             if start == REFUSED:
                 raise ValueError
-        form, key = self._forms[schema.kind], (schema_id, value[HEADER:start])
+        form = self._forms[schema.kind]
+        key = (schema_id, value[HEADER:start])
         if key not in self._numbers:
             try:
                 self._numbers[key] = form.add(schema, key[1])

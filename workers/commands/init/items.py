@@ -65,7 +65,8 @@ def range_of(numbers: Sequence[float]) -> Range | None:
     """Return a range of round numbers around nearly all of `numbers`; None if there is none."""
     ordered = sorted(numbers)
     outside = int(OUTLIERS * len(ordered))
-    low, high = ordered[outside], ordered[-1 - outside]
+    low = ordered[outside]
+    high = ordered[-1 - outside]
     if not _is_usual(low, high):
         return None
     middle = ordered[len(ordered) // 2]
@@ -80,11 +81,17 @@ def range_between(low: float, high: float) -> Range | None:
     """Return buckets for a chosen range, keeping its bounds; None if there are none."""
     if low >= high or not _is_usual(low, high):
         return None
-    return _checked(Range(_plain(Decimal(repr(low))), _plain(Decimal(repr(high))), _STEPS))
+    return _checked(
+        Range(_plain(Decimal(repr(low))), _plain(Decimal(repr(high))), _STEPS)
+    )
 
 
 def _is_usual(low: float, high: float) -> bool:
-    return math.isfinite(low) and math.isfinite(high) and max(abs(low), abs(high)) <= _LARGEST
+    return (
+        math.isfinite(low)
+        and math.isfinite(high)
+        and max(abs(low), abs(high)) <= _LARGEST
+    )
 
 
 def _linear(low: float, high: float) -> Range | None:
@@ -93,7 +100,8 @@ def _linear(low: float, high: float) -> Range | None:
     width = high - low
     if width == 0:
         width = abs(high) or 1.0
-        low, high = low - width / 2, high + width / 2
+        low = low - width / 2
+        high = high + width / 2
     if width < _SMALLEST:
         return None
     # The smallest 1, 2, 5 or 10 times a power of ten that gives at most `_STEPS` buckets.
@@ -111,7 +119,8 @@ def _linear(low: float, high: float) -> Range | None:
 def _log(low: float, high: float) -> Range | None:
     if low < _SMALLEST:
         return None
-    first, last = math.floor(math.log10(low)), math.floor(math.log10(high)) + 1
+    first = math.floor(math.log10(low))
+    last = math.floor(math.log10(high)) + 1
     ends = _plain(Decimal(10) ** first), _plain(Decimal(10) ** last)
     return Range(*ends, _PER_DECADE * (last - first), "log")
 
@@ -137,7 +146,12 @@ _PLACED = 0.99
 # At this share of distinct values a field identifies single events.
 _UNIQUE = 0.9
 _LIKENESS = MappingProxyType(
-    {UserKind.PERSON: 40.0, UserKind.ACCOUNT: 30.0, UserKind.DEVICE: 20.0, UserKind.SESSION: 10.0}
+    {
+        UserKind.PERSON: 40.0,
+        UserKind.ACCOUNT: 30.0,
+        UserKind.DEVICE: 20.0,
+        UserKind.SESSION: 10.0,
+    }
 )
 MEANS = MappingProxyType(
     {
@@ -200,21 +214,37 @@ def keys_of(
             continue
         if not (named or field.text or field.name_has(names.ID)):
             continue
-        score = 30.0 * named + 10.0 * field.text - field.distinct / 5 - len(field.path.steps)
+        score = (
+            30.0 * named
+            + 10.0 * field.text
+            - field.distinct / 5
+            - len(field.path.steps)
+        )
         found.append(_candidate(field, score, fits=named))
     values = Counter(key for key in record_keys if key is not None)
     there = values.total() / len(record_keys)
     few = _is_few(len(values), values.total())
     personal = record_key.who is not None
-    if there >= NEARLY_ALL and few and not personal and not _same_as_key(fields, record_keys):
+    if (
+        there >= NEARLY_ALL
+        and few
+        and not personal
+        and not _same_as_key(fields, record_keys)
+    ):
         values_there = _values_there(len(values), there)
-        reason, score = f"the record key: {values_there}", 15.0 - len(values) / 5
-        found.append(Candidate(setting=RECORD_KEY, reason=reason, values=values, score=score))
+        reason = f"the record key: {values_there}"
+        score = 15.0 - len(values) / 5
+        found.append(
+            Candidate(setting=RECORD_KEY, reason=reason, values=values, score=score)
+        )
     return sorted(found, key=lambda named: (-named.score, named.setting))
 
 
 def users_of(
-    fields: Sequence[Field], record_keys: Sequence[str | None], partitions: Sequence[int], n: int
+    fields: Sequence[Field],
+    record_keys: Sequence[str | None],
+    partitions: Sequence[int],
+    n: int,
 ) -> list[Candidate]:
     """Return the candidates for the user of an event, likeliest first.
 
@@ -223,8 +253,12 @@ def users_of(
     same = {str(field.path) for field in _same_as_key(fields, record_keys)}
     found = []
     for field in fields:
-        who, is_key = field.who, str(field.path) in same
-        if not (field.everywhere and (field.text or field.whole)) or field.distinct < USERS_MIN:
+        who = field.who
+        is_key = str(field.path) in same
+        if (
+            not (field.everywhere and (field.text or field.whole))
+            or field.distinct < USERS_MIN
+        ):
             continue
         if who not in names.USERS and not (who is None and is_key):
             continue
@@ -234,11 +268,15 @@ def users_of(
         values = ((place, field_label(value)) for place, value in field.column.items())
         users = {place: user for place, user in values if user is not None}
         partitioner = _partitioner(users, partitions, n)
-        score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (partitioner is not None)
+        score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (
+            partitioner is not None
+        )
         # An identifier stays when an address or a name changes.
         score += 3.0 * field.name_has(names.ID) - 3.0 * field.name_has(names.CHANGING)
         score -= 6.0 * field.name_has(names.LINK)
-        score -= len(field.path.steps) / 10 + len(names.words(field.path.steps[-1])) / 20
+        score -= (
+            len(field.path.steps) / 10 + len(names.words(field.path.steps[-1])) / 20
+        )
         beside = ", the same as the record key" if is_key else ""
         found.append(_candidate(field, score, beside, partitioner=partitioner, who=who))
     keys = {place: key for place, key in enumerate(record_keys) if key is not None}
@@ -250,7 +288,11 @@ def users_of(
         different = plural(len(counts), "different value")
         reason = f"the record key, which no field of the events has: {different}"
         key = Candidate(
-            setting=RECORD_KEY, reason=reason, values=counts, score=1.0, partitioner=partitioner
+            setting=RECORD_KEY,
+            reason=reason,
+            values=counts,
+            score=1.0,
+            partitioner=partitioner,
         )
         found.append(key)
     return sorted(found, key=lambda candidate: (-candidate.score, candidate.setting))
@@ -267,26 +309,41 @@ def _values_there(distinct: int, there: float) -> str:
 def _candidate(field: Field, score: float, beside: str = "", **more: Any) -> Candidate:
     reason = _values_there(field.distinct, field.share) + beside
     path = str(field.path)
-    return Candidate(setting=path, reason=reason, values=field.values, score=score, **more)
+    return Candidate(
+        setting=path, reason=reason, values=field.values, score=score, **more
+    )
 
 
-def _same_as_key(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Field]:
+def _same_as_key(
+    fields: Sequence[Field], record_keys: Sequence[str | None]
+) -> list[Field]:
     """Return the fields that have the record key's value in nearly every record."""
     least = NEARLY_ALL * len(record_keys)
 
     def is_same(field: Field) -> bool:
         column = field.column.items()
-        return least <= sum(field_label(value) == record_keys[place] for place, value in column)
+        return least <= sum(
+            field_label(value) == record_keys[place] for place, value in column
+        )
 
-    return [field for field in fields if field.everywhere and field.labels and is_same(field)]
+    return [
+        field
+        for field in fields
+        if field.everywhere and field.labels and is_same(field)
+    ]
 
 
 def _murmur2(key: bytes) -> int:
     return int(murmur2(key)) & 0x7FFFFFFF
 
 
-def _partitioner(users: dict[int, str], partitions: Sequence[int], number: int) -> str | None:
-    keys = [(partitions[place], user.encode(errors="replace")) for place, user in users.items()]
+def _partitioner(
+    users: dict[int, str], partitions: Sequence[int], number: int
+) -> str | None:
+    keys = [
+        (partitions[place], user.encode(errors="replace"))
+        for place, user in users.items()
+    ]
     for name, place_of in (("murmur2", _murmur2), ("crc32", zlib.crc32)):
         good = sum(place_of(key) % number == partition for partition, key in keys)
         if good >= _PLACED * len(keys):
@@ -322,8 +379,12 @@ class ItemCandidate:
 def items_of(fields: Sequence[Field]) -> list[ItemCandidate]:
     found = [items for field in fields for items in _items(field, fields)]
     # A field that most records lack is less likely to be their main content.
-    weighted = {id(items): items.score * (0.5 + 0.5 * items.field.share) for items in found}
-    return sorted(found, key=lambda items: (-weighted[id(items)], str(items.field.path)))
+    weighted = {
+        id(items): items.score * (0.5 + 0.5 * items.field.share) for items in found
+    }
+    return sorted(
+        found, key=lambda items: (-weighted[id(items)], str(items.field.path))
+    )
 
 
 def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
@@ -336,7 +397,9 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
     elif field.form is Form.LIST:
         if field.labels and field.distinct > 1 and not _unique(field):
             reason = f"a list, {where}, of {plural(field.distinct, 'different value')}"
-            yield ItemCandidate(field=field, score=80.0 + _name_score(field) / 2, reason=reason)
+            yield ItemCandidate(
+                field=field, score=80.0 + _name_score(field) / 2, reason=reason
+            )
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
     else:
@@ -349,16 +412,24 @@ def _has_name_beside(field: Field, fields: Sequence[Field]) -> bool:
     if not around or not field.name_has(names.LINK):
         return False
     beside = (other for other in fields if other.path.steps[:-1] == around)
-    return any(other.path.steps[-1] in ("name", "title") and other.labels for other in beside)
+    return any(
+        other.path.steps[-1] in ("name", "title") and other.labels for other in beside
+    )
 
 
-def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[ItemCandidate]:
+def _of_element(
+    field: Field, fields: Sequence[Field], where: str
+) -> Iterator[ItemCandidate]:
     is_label = field.name_has(names.ITEM, names.ITEM_OF_LIST, names.ID)
     if not (field.labels and (field.text or is_label)):
         return
     if field.name_has(names.COUNT) or _unique(field):
         return
-    score = 85.0 + 8.0 * field.name_has(names.ITEM) + 4.0 * field.name_has(names.ITEM_OF_LIST)
+    score = (
+        85.0
+        + 8.0 * field.name_has(names.ITEM)
+        + 4.0 * field.name_has(names.ITEM_OF_LIST)
+    )
     score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
     score -= 50.0 * is_name_of_values(field, fields)
     beside = (
@@ -372,7 +443,9 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         and other.name_has(names.COUNT)
     )
     reason = f"in each element of a list, {where}, with {plural(field.distinct, 'different value')}"
-    yield ItemCandidate(field=field, count=next(beside, None), score=score, reason=reason)
+    yield ItemCandidate(
+        field=field, count=next(beside, None), score=score, reason=reason
+    )
 
 
 def _of_value(field: Field, where: str, *, named: bool) -> Iterator[ItemCandidate]:
@@ -384,7 +457,9 @@ def _of_value(field: Field, where: str, *, named: bool) -> Iterator[ItemCandidat
         score = 50.0 if mostly_text else 35.0 if field.whole else 15.0
         score += _name_score(field) + min(5.0 * math.log10(field.distinct), 9.0)
         score -= 40.0 * _is_prose(field) + 35.0 * named
-        reason = f"{field.holds}, {where}, with {plural(field.distinct, 'different value')}"
+        reason = (
+            f"{field.holds}, {where}, with {plural(field.distinct, 'different value')}"
+        )
         yield ItemCandidate(field=field, score=score, reason=reason)
     if not field.numeric or _counts_up(field) or field.name_has(names.PLACE, names.ID):
         return
@@ -407,7 +482,10 @@ def _name_score(field: Field) -> float:
 
 
 def _unique(field: Field) -> bool:
-    return field.number_of_values >= _FEW and field.distinct > _UNIQUE * field.number_of_values
+    return (
+        field.number_of_values >= _FEW
+        and field.distinct > _UNIQUE * field.number_of_values
+    )
 
 
 def _is_prose(field: Field) -> bool:

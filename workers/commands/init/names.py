@@ -62,11 +62,15 @@ ITEM_OF_LIST = _table("id name code label")
 
 def words(name: str) -> list[str]:
     """Return the words of a name such as `customerId` or `customer_id`, in lower case."""
-    return [word.lower() for word in _WORD.findall(unaccented(name).replace("IDs", "Ids"))]
+    return [
+        word.lower() for word in _WORD.findall(unaccented(name).replace("IDs", "Ids"))
+    ]
 
 
 def unaccented(text: str) -> str:
-    return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    return "".join(
+        c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c)
+    )
 
 
 class UserKind(StrEnum):
@@ -80,7 +84,9 @@ class UserKind(StrEnum):
 
 
 #: Kinds that a worker can protect as users.
-USERS = frozenset({UserKind.PERSON, UserKind.ACCOUNT, UserKind.DEVICE, UserKind.SESSION})
+USERS = frozenset(
+    {UserKind.PERSON, UserKind.ACCOUNT, UserKind.DEVICE, UserKind.SESSION}
+)
 _NOUNS = MappingProxyType(
     {
         UserKind.PERSON: _table(
@@ -91,7 +97,9 @@ _NOUNS = MappingProxyType(
             "committer creator commenter participant attendee applicant beneficiary policyholder borrower donor taxpayer "
             "passport identity ecid mcid mcvisid visid cpf aadhaar handle skype whatsapp fax"
         ),
-        UserKind.ACCOUNT: _table("account acct acc iban card pan wallet profile household"),
+        UserKind.ACCOUNT: _table(
+            "account acct acc iban card pan wallet profile household"
+        ),
         UserKind.DEVICE: _table(
             "device ip ipv4 ipv6 imei imsi meid idfa idfv gaid aaid adid oaid rida udid ssaid androidid mac fingerprint "
             "handset iccid fcm apns plate vin"
@@ -121,7 +129,9 @@ _WITH_ID = MappingProxyType(
 #: Whole names, without what separates their words.
 _WHOLE = MappingProxyType(
     {
-        UserKind.PERSON: _table("visidhigh visidlow loyaltynumber membershipnumber gsmnumber"),
+        UserKind.PERSON: _table(
+            "visidhigh visidlow loyaltynumber membershipnumber gsmnumber"
+        ),
         UserKind.DEVICE: _table(
             "ga fbp fbc gcl cid gcid fpid hubspotutk licenseplate licenceplate numberplate plateno appinstanceid "
             "remoteaddr remotehost remoteaddress xforwardedfor forwardedfor"
@@ -146,7 +156,9 @@ _AROUND = _table(
 _PLACE_IN_ORDER = _table("idx index no nr num number")
 # Endings of names written as one word, such as "userid", the longest first.
 _ENDS = sorted(
-    _table("uuid guid number name address addr email phone hash key id no ip token idx index"),
+    _table(
+        "uuid guid number name address addr email phone hash key id no ip token idx index"
+    ),
     key=len,
     reverse=True,
 )
@@ -187,7 +199,11 @@ def _kind_by_noun(path: Path) -> UserKind | None:
             if found is UserKind.EVENT and not identified_by - {"name"}:
                 return None
             # A session's number counts the sessions of one user.
-            if found is UserKind.SESSION and identified_by and identified_by <= _PLACE_IN_ORDER:
+            if (
+                found is UserKind.SESSION
+                and identified_by
+                and identified_by <= _PLACE_IN_ORDER
+            ):
                 return UserKind.TRAIT
             return None if found is UserKind.TRAIT and not identified_by else found
     return None if identified_by.isdisjoint(ID) else UserKind.EVENT
@@ -207,7 +223,11 @@ def container_kind(steps: tuple[str, ...]) -> UserKind | None:
         if not word or word[0] in _AROUND:
             continue
         found = _noun(word[0])
-        return found if found in (UserKind.PERSON, UserKind.ACCOUNT, UserKind.DEVICE) else None
+        return (
+            found
+            if found in (UserKind.PERSON, UserKind.ACCOUNT, UserKind.DEVICE)
+            else None
+        )
     return None
 
 

@@ -32,13 +32,15 @@ _ADDRESSES = 0.2
 # have one value, and of a value one user: one event in twenty may deviate.
 _ONE_TO_ONE = 0.85
 # One direction suffices, if nearly always, for a field with about as many values as users ...
-_DETERMINED, _AS_MANY = 0.95, 0.8
+_DETERMINED = 0.95
+_AS_MANY = 0.8
 # ... and from users or values that repeat, at least this number of them.
 _REPEATED_MIN = 5
 # With fewer values for each user, or users for each value, two fields do not go together.
 _FEWER = 0.2
 # Minimum share of the values that contain their event's user, beyond chance: of links, of others.
-_IN_LINKS, _IN_TEXTS = 0.1, 0.8
+_IN_LINKS = 0.1
+_IN_TEXTS = 0.8
 # Shorter users occur in texts by chance.
 _USER_CHARACTERS = 3
 _COMPARED_MAX = 20
@@ -55,11 +57,15 @@ def mark_people(fields: Sequence[Field], before: Iterable[Field] = ()) -> None:
     for field in fields:
         field.who = names.user_kind(field.path)
         if field.who is None and _is_address(field):
-            field.who = UserKind.DEVICE if _is_network_address(field) else UserKind.PERSON
+            field.who = (
+                UserKind.DEVICE if _is_network_address(field) else UserKind.PERSON
+            )
             field.why = "its values look like addresses or phone numbers"
     _mark_by_container(fields)
     _mark_by_values(fields)
-    marked = {(field.path, field.form): field for field in before if field.who is not None}
+    marked = {
+        (field.path, field.form): field for field in before if field.who is not None
+    }
     for field in fields:
         known = marked.get((field.path, field.form))
         if field.who is None and known is not None:
@@ -102,7 +108,9 @@ def _names_a_person(steps: tuple[str, ...], fields: Iterable[Field]) -> bool:
     thing = not names.KEY.union(names.ITEM).isdisjoint(words)
     if names.is_around(steps[-1]) or thing or noun:
         return False
-    by_name = (field for field in fields if names.kind_of_name(field.path) is UserKind.PERSON)
+    by_name = (
+        field for field in fields if names.kind_of_name(field.path) is UserKind.PERSON
+    )
     return any(field.name_has(names.CHANGING) for field in by_name)
 
 
@@ -116,7 +124,9 @@ def _belongs_to_container(field: Field) -> bool:
 
 
 def _mark_by_values(fields: Sequence[Field]) -> None:
-    known = [field for field in fields if field.who in names.USERS and _may_be_user(field)]
+    known = [
+        field for field in fields if field.who in names.USERS and _may_be_user(field)
+    ]
     known.sort(key=lambda field: (field.who is UserKind.SESSION, -field.records))
     users = [(field, _values(field)) for field in known[:_COMPARED_MAX]]
     for field in fields:
@@ -127,7 +137,9 @@ def _mark_by_values(fields: Sequence[Field]) -> None:
         if distinct < 2:
             continue
         for user, of_users in users:
-            if _about_as_many(field, distinct, user) and _goes_with(of_users, values, field):
+            if _about_as_many(field, distinct, user) and _goes_with(
+                of_users, values, field
+            ):
                 field.who = user.who
                 field.why = f"it goes with {user.path}, nearly one to one"
                 break
@@ -217,7 +229,8 @@ def _contains(values: Values, users: Values) -> bool:
     links = own = others = 0
     for number, place in enumerate(places):
         other = places[number - half]
-        user, other_user = next(iter(users[place]), ""), next(iter(users[other]), "")
+        user = next(iter(users[place]), "")
+        other_user = next(iter(users[other]), "")
         if len(user) < _USER_CHARACTERS or len(other_user) < _USER_CHARACTERS:
             continue
         for value in islice(values[place], 1):
@@ -232,7 +245,8 @@ def _has_word(text: str, word: str) -> bool:
     start = text.find(word)
     while start >= 0:
         end = start + len(word)
-        before, after = text[start - 1 : start], text[end : end + 1]
+        before = text[start - 1 : start]
+        after = text[end : end + 1]
         if not (before.isalnum() or after.isalnum()):
             return True
         start = text.find(word, start + 1)
@@ -259,7 +273,13 @@ def _mark_values_by_name(fields: Sequence[Field]) -> None:
 
 def is_name_of_values(key: Field, fields: Iterable[Field]) -> bool:
     """Return whether a field has the names, in a list of names and values."""
-    named = key.path.steps[-1].lower() in ("key", "name", "field", "property", "attribute")
+    named = key.path.steps[-1].lower() in (
+        "key",
+        "name",
+        "field",
+        "property",
+        "attribute",
+    )
     if not (named and key.form is Form.ELEMENT and key.text):
         return False
     return any(_is_value_beside(field, key) for field in fields)

@@ -53,7 +53,9 @@ def read_sample(
     Every partition has an equal share of `bytes_max` and at least one record. Of more than `limit`
     records it keeps the newest, or the `oldest`. Stops at the deadline with what was read by then.
     """
-    left, share, cut = dict(spans), bytes_max // max(len(spans), 1), False
+    left = dict(spans)
+    share = bytes_max // max(len(spans), 1)
+    cut = False
     found = {where: deque[Record]() for where in spans}
     sizes = Counter[Partition]()
     for where, records, _, _ in topic_reader.read(left, longest, deadline):
@@ -65,14 +67,19 @@ def read_sample(
                 break
             kept.append(record)
             sizes[where] += record.nbytes
-            while not oldest and len(kept) > 1 and (len(kept) > limit or sizes[where] > share):
+            while (
+                not oldest
+                and len(kept) > 1
+                and (len(kept) > limit or sizes[where] > share)
+            ):
                 cut = cut or len(kept) <= limit
                 sizes[where] -= kept.popleft().nbytes
     return {where: list(kept) for where, kept in found.items()}, cut
 
 
 def _records_of(partition: int, records: Records) -> Iterator[Record]:
-    offsets, times = records.offsets.tolist(), records.times.tolist()
+    offsets = records.offsets.tolist()
+    times = records.times.tolist()
     for i, (offset, time_ms) in enumerate(zip(offsets, times, strict=True)):
         yield Record(partition, offset, time_ms, records.key(i), records.value(i))
 
@@ -113,7 +120,9 @@ def sample_of(
         where = f"on {connection.bootstrap} that this principal may see"
         raise SettingsError(f"--topic {topic}: no such topic {where}")
     deadline = time.monotonic() + PATIENCE_S
-    logs = [(topic, partition) for partition in sorted(metadata.topics[topic].partitions)]
+    logs = [
+        (topic, partition) for partition in sorted(metadata.topics[topic].partitions)
+    ]
     found: dict[tuple[int, int], Record] = {}
     with open_reader(connection, say) as topic_reader:
         bounds = topic_reader.bounds(logs)
@@ -121,16 +130,28 @@ def sample_of(
         # Half of the sample at each end, in equal shares of all partitions.
         limit = -(-number // (2 * max(len(filled), 1)))
         wide = WIDER * limit
-        newest = {log: (max(of.low, of.stable - wide), of.stable) for log, of in filled.items()}
-        oldest = {log: (of.low, min(of.stable, of.low + wide)) for log, of in filled.items()}
+        newest = {
+            log: (max(of.low, of.stable - wide), of.stable)
+            for log, of in filled.items()
+        }
+        oldest = {
+            log: (of.low, min(of.stable, of.low + wide)) for log, of in filled.items()
+        }
         cut = False
         for spans in (newest, oldest):
             read, some_cut = read_sample(
-                topic_reader, spans, deadline, BYTES_MAX // 2, limit, oldest=spans is oldest
+                topic_reader,
+                spans,
+                deadline,
+                BYTES_MAX // 2,
+                limit,
+                oldest=spans is oldest,
             )
             cut = cut or some_cut
             for records in read.values():
-                found |= {(record.partition, record.offset): record for record in records}
+                found |= {
+                    (record.partition, record.offset): record for record in records
+                }
         notes = topic_reader.open_transactions(bounds)
     stopped = cut or time.monotonic() > deadline
     if stopped and not found:
@@ -143,5 +164,7 @@ def sample_of(
         topics=topics,
         stopped=stopped,
         notes=notes,
-        bounds={partition: (of.low, of.stable) for (_, partition), of in bounds.items()},
+        bounds={
+            partition: (of.low, of.stable) for (_, partition), of in bounds.items()
+        },
     )

@@ -8,12 +8,17 @@ from typing import NamedTuple
 
 from workers.commands.init.draft import ITEMS_PER_USER, Draft
 from workers.commands.init.fields import about
-from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import (
+    HistogramConfig,
+    KnownBaseConfig,
+    UnkBaseConfig,
+)
 from workers.mechanisms.registry import build
 from workers.privacy.plan.noise import curve, worst_and_rms
 from workers.settings.settings import ALL_STREAM_KEY, DAY_MS
 
-EPSILON, DELTA = 1.0, 1e-9
+EPSILON = 1.0
+DELTA = 1e-9
 # Of one user in an epoch; a sample cannot tell.
 _TICKS = (
     *((tick_ms, DAY_MS) for tick_ms in (10_000, 60_000, 300_000, 900_000, 3_600_000)),
@@ -51,21 +56,29 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         if enough and now_ms - min(draft.times) <= _TICKS_BEHIND * tick_ms:
             break
     if not commonest or rate is None:
-        tick_reason = (
-            "a guess, as the times of the sample do not tell how many events there are in a second"
-        )
+        tick_reason = "a guess, as the times of the sample do not tell how many events there are in a second"
     else:
         counted = commonest * tick_ms / 1000
-        thing = "of the commonest item" if draft.items.range is None else "in the fullest bucket"
+        thing = (
+            "of the commonest item"
+            if draft.items.range is None
+            else "in the fullest bucket"
+        )
         a_tick = f"{about(rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
         bounded = "" if draft.user is None else " (before users are bounded)"
-        above = "well above the noise" if enough else "hardly above the noise: there are few events"
+        above = (
+            "well above the noise"
+            if enough
+            else "hardly above the noise: there are few events"
+        )
         by = (
             ""
             if draft.time
             else " by the records' own times (too many if the topic was filled at once)"
         )
-        tick_reason = f"with about {_rate(rate)}{by}, such a tick has {a_tick}{bounded}, {above}"
+        tick_reason = (
+            f"with about {_rate(rate)}{by}, such a tick has {a_tick}{bounded}, {above}"
+        )
     days = epoch_ms // DAY_MS
     length = "a day, from midnight UTC" if days == 1 else f"{days} days"
     horizon_reason = f"how long an epoch is: {length}; then counts begin at zero again"
@@ -74,7 +87,9 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
     threshold = mechanism.threshold(horizon)
     if threshold is not None:
         noise += f"; an item is first shown at about {about(threshold)}"
-    return TickChoice(tick_ms, horizon, config.mechanism, tick_reason, horizon_reason, noise)
+    return TickChoice(
+        tick_ms, horizon, config.mechanism, tick_reason, horizon_reason, noise
+    )
 
 
 def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
@@ -97,7 +112,12 @@ def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
 
 
 def _rate(rate: float) -> str:
-    for seconds, unit in ((1, "second"), (60, "minute"), (3_600, "hour"), (86_400, "day")):
+    for seconds, unit in (
+        (1, "second"),
+        (60, "minute"),
+        (3_600, "hour"),
+        (86_400, "day"),
+    ):
         number = rate * seconds
         if number >= 1.05:
             return f"{about(number)} events a {unit}"

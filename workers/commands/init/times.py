@@ -48,7 +48,10 @@ class TimeCandidate:
 
 
 def times_of(
-    fields: Sequence[Field], partitions: Sequence[int], logged: Sequence[int], now_ms: int
+    fields: Sequence[Field],
+    partitions: Sequence[int],
+    logged: Sequence[int],
+    now_ms: int,
 ) -> list[TimeCandidate]:
     """Return candidates, likeliest first; `logged` has Kafka's timestamps by record, in ms."""
     found = [_time(field, partitions, logged, now_ms) for field in fields]
@@ -64,7 +67,11 @@ def _time(
     latest = now_ms + MAX_AHEAD_MS
     for unit in ("iso", *_UNITS) if field.text else _UNITS:
         read = ((place, time_ms(value, unit)) for place, value in field.column.items())
-        times = {place: at for place, at in read if at is not None and OLDEST_MS <= at <= latest}
+        times = {
+            place: at
+            for place, at in read
+            if at is not None and OLDEST_MS <= at <= latest
+        }
         if len(times) >= NEARLY_ALL * len(field.column):
             break
     else:
@@ -77,7 +84,9 @@ def _time(
     score = 3.0 * named - 4.0 * field.name_has(names.OTHER_TIME) + 2.0 * (unit == "iso")
     score += 2.0 * (ascending >= _ASCENDING) - 0.1 * len(field.path.steps)
     score += apart[len(apart) // 2] <= _NEAR_MS
-    return TimeCandidate(field=field, unit=unit, times=times, ascending=ascending, score=score)
+    return TimeCandidate(
+        field=field, unit=unit, times=times, ascending=ascending, score=score
+    )
 
 
 def in_order(times: dict[int, int], partitions: Sequence[int]) -> float:

@@ -20,7 +20,8 @@ from workers.runtime.printing import plural
 from workers.settings.durations import format_duration
 from workers.settings.settings import internal_topics
 
-_WIDTH, _COLUMN = 118, 36
+_WIDTH = 118
+_COLUMN = 36
 _OTHERS = 4
 _PERSONAL_NAMED = 12
 _GENERIC = ("id", "name", "code", "label", "key", "value")
@@ -43,7 +44,8 @@ def settings_text(
 
     `client` and `registry` (empty if not needed) are TOML values by name.
     """
-    lines, key_file = _SettingsLines(), output.with_suffix(".key")
+    lines = _SettingsLines()
+    key_file = output.with_suffix(".key")
     name = histogram_name(draft)
     worker = worker_name(topic, name, draft.sample.topics)
     _head(lines, draft, topic, output, now)
@@ -69,11 +71,17 @@ def settings_text(
     return "\n".join(lines) + "\n"
 
 
-def _head(lines: _SettingsLines, draft: Draft, topic: str, output: Path, now: datetime) -> None:
-    sample, number = draft.sample, len(draft.sample.records)
-    key_file, found, them = output.with_suffix(".key"), "", "them"
+def _head(
+    lines: _SettingsLines, draft: Draft, topic: str, output: Path, now: datetime
+) -> None:
+    sample = draft.sample
+    number = len(draft.sample.records)
+    key_file = output.with_suffix(".key")
+    found = ""
+    them = "them"
     if draft.decoded < number:
-        found, them = f"{percent(draft.decoded / number)} of them hold an object, and ", "these"
+        found = f"{percent(draft.decoded / number)} of them hold an object, and "
+        them = "these"
     found += f"with these settings {percent(draft.accepted / draft.decoded)} of {them} are events"
     if draft.skipped:
         found += f", {percent(draft.skipped / draft.decoded)} are skipped by where"
@@ -88,7 +96,10 @@ def _head(lines: _SettingsLines, draft: Draft, topic: str, output: Path, now: da
     for command, why in (
         (f"check -c {output}", "what these settings make of the newest events"),
         (f"plan -c {output}", "what they promise, and how large the noise is"),
-        (f"key new {key_file}", "the key that all noise is derived from; keep it secret"),
+        (
+            f"key new {key_file}",
+            "the key that all noise is derived from; keep it secret",
+        ),
         (f"topics -c {output} --create", "the topics that the worker needs"),
         (f"run -c {output}", "the worker"),
     ):
@@ -111,8 +122,12 @@ def _head(lines: _SettingsLines, draft: Draft, topic: str, output: Path, now: da
 
 def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
     lines.section("events")
-    sample, items, where = draft.sample, draft.items, draft.where
-    size = f"{plural(sample.total, 'record')} in {plural(sample.partitions, 'partition')}"
+    sample = draft.sample
+    items = draft.items
+    where = draft.where
+    size = (
+        f"{plural(sample.total, 'record')} in {plural(sample.partitions, 'partition')}"
+    )
     lines.text("topic", topic, size)
     if draft.format != "json":
         lines.text("format", draft.format, "by the schemas that the values name")
@@ -133,7 +148,9 @@ def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
         why = "how many of it: a whole number beside it, by its name"
         lines.text("count", str(items.count.path), why)
     if draft.empty:
-        lacking = f"{percent(draft.empty)} of the events lack the items, or have null there"
+        lacking = (
+            f"{percent(draft.empty)} of the events lack the items, or have null there"
+        )
         why = f"{lacking}: they count as events without any, instead of being rejected"
         lines.text("missing", "empty", why)
     _time(lines, draft)
@@ -149,25 +166,30 @@ def _personal(lines: _SettingsLines, draft: Draft) -> None:
     named = [f"{field.path} ({field.why})" for field in fields[:_PERSONAL_NAMED]]
     if len(fields) > len(named):
         named.append(f"and {len(fields) - len(named):,} more")
-    never = (
-        "never offered as items or stream keys, as they seem to identify people or single events"
-    )
+    never = "never offered as items or stream keys, as they seem to identify people or single events"
     lines.note(f"  {never}: {', '.join(named)}")
 
 
 def _key(lines: _SettingsLines, draft: Draft) -> None:
-    key, others = draft.key, draft.other_keys
+    key = draft.key
+    others = draft.other_keys
     if key is None:
         reason = "no other field of nearly every event has few values that could have one each"
         if any(other.fits for other in others):
             reason = "no option allows publishing names of stream keys"
         elif others:
-            reason = "no field is named like a shop or a region, which could have one each"
+            reason = (
+                "no field is named like a shop or a region, which could have one each"
+            )
         why = f"one histogram for all events: {reason}"
         lines.text("key", ALL_KEYS, why)
         for other in others[:_OTHERS]:
-            setting = f"key = {toml(other.setting)}, and keys below: a histogram for each"
-            lines.note(f"{CHOOSE}: or {setting}; {other.reason}{_quotes(draft, other.setting)}")
+            setting = (
+                f"key = {toml(other.setting)}, and keys below: a histogram for each"
+            )
+            lines.note(
+                f"{CHOOSE}: or {setting}; {other.reason}{_quotes(draft, other.setting)}"
+            )
         return
     named = "their names" if draft.keys == "public" else "those in keys below"
     lines.text(
@@ -190,7 +212,8 @@ def _time(lines: _SettingsLines, draft: Draft) -> None:
             "so Kafka's own record timestamp is used."
         )
         return
-    path, unit = str(draft.time.field.path), draft.time.unit
+    path = str(draft.time.field.path)
+    unit = draft.time.unit
     lines.text("timestamp", path, f"the time of an event: {draft.time.reason}")
     why = "by the form of the values" if unit == "iso" else "by their size"
     lines.text("timestamp_unit", unit, why)
@@ -202,16 +225,21 @@ def _user(lines: _SettingsLines, draft: Draft) -> None:
     if user is not None:
         lines.note(f'{CHOOSE}: with this field, "user" protects {user.means}.')
         lines.text("user", user.setting, f"the user of an event: {user.reason}")
-        lines.others("user", [other.setting for other in draft.users if other is not user])
+        lines.others(
+            "user", [other.setting for other in draft.users if other is not user]
+        )
         if user.partitioner is not None:
             why = "how the sampled records are placed in partitions by user"
             lines.text("partitioner", user.partitioner, why)
         return
     for candidate in draft.users[:_OTHERS]:
-        placed, needs = "not placed by it", "rekey = true, and max_items_per_user"
+        placed = "not placed by it"
+        needs = "rekey = true, and max_items_per_user"
         if candidate.partitioner is not None:
             placed = "placed by it"
-            needs = f"max_items_per_user, and partitioner = {toml(candidate.partitioner)}"
+            needs = (
+                f"max_items_per_user, and partitioner = {toml(candidate.partitioner)}"
+            )
         placed = f'the records are {placed}; needs unit = "user", {needs}'
         why = f"{candidate.reason}; {placed}; it protects {candidate.means}"
         lines.text("# user", candidate.setting, why)
@@ -233,14 +261,19 @@ def _unit(lines: _SettingsLines, draft: Draft) -> None:
         lines.set("rekey", "true", f"{why}, and counts these")
 
 
-def _histogram(lines: _SettingsLines, draft: Draft, choice: TickChoice, name: str) -> None:
+def _histogram(
+    lines: _SettingsLines, draft: Draft, choice: TickChoice, name: str
+) -> None:
     lines.section("[histogram]")
-    items, (events, counts) = draft.items, draft.within
+    items = draft.items
+    (events, counts) = draft.within
     unit = "event" if draft.user is None else "user"
     lines.text("name", name, "its snapshots go to the topic <worker.name>.<name>")
     why = "the buckets are known before, so all of them are shown at every tick"
     if items.range is None:
-        why = "items need not be known before: one is shown when enough of it was counted"
+        why = (
+            "items need not be known before: one is shown when enough of it was counted"
+        )
     lines.text("mechanism", choice.mechanism, why)
     if items.range is not None:
         how = f"{CHOOSE}: round numbers around those of the sample, so data; better a range that you know without it"
@@ -248,10 +281,22 @@ def _histogram(lines: _SettingsLines, draft: Draft, choice: TickChoice, name: st
             how = "as given with --range"
         why = f"intervals, and one below and one above them; {how}"
         lines.set("buckets", str(items.range), why)
-    lines.text("tick", format_duration(choice.tick_ms), f"a snapshot each: {choice.tick_reason}")
-    lines.text("horizon", format_duration(choice.tick_ms * choice.horizon), choice.horizon_reason)
+    lines.text(
+        "tick",
+        format_duration(choice.tick_ms),
+        f"a snapshot each: {choice.tick_reason}",
+    )
+    lines.text(
+        "horizon",
+        format_duration(choice.tick_ms * choice.horizon),
+        choice.horizon_reason,
+    )
     one = items.field.form is Form.ONE
-    most = "an event has one" if one else f"{percent(events)} of the sampled events have no more"
+    most = (
+        "an event has one"
+        if one
+        else f"{percent(events)} of the sampled events have no more"
+    )
     why = f"most different items of one event that count: {most}"
     lines.set("max_items", str(draft.max_items), why)
     evidence = f"{percent(counts)} of the sampled amounts in one event are no more"
@@ -272,7 +317,9 @@ def _histogram(lines: _SettingsLines, draft: Draft, choice: TickChoice, name: st
     chance = f"the chance that they reveal more; far below 1 / (number of {unit}s in an epoch)"
     lines.set("delta", f"{DELTA:g}".replace("e-0", "e-"), f"{CHOOSE}: {chance}")
     if draft.keys == "public":
-        lines.text("keys", "public", "as answered: every stream key in the data may be named")
+        lines.text(
+            "keys", "public", "as answered: every stream key in the data may be named"
+        )
     elif draft.keys == "declare" and draft.key is not None:
         why = "as answered: those of the sample. Events of others are not counted"
         lines.set("keys", _toml_list(sorted(draft.key.values)), why)
@@ -283,14 +330,18 @@ def histogram_name(draft: Draft) -> str:
     steps = draft.items.field.path.steps
     if steps[-1].lower() in _GENERIC and len(steps) > 1:
         steps = steps[:-1]
-    return _NOT_IN_NAMES.sub("-", unaccented(steps[-1]).lower()).strip("-")[:100] or "items"
+    return (
+        _NOT_IN_NAMES.sub("-", unaccented(steps[-1]).lower()).strip("-")[:100]
+        or "items"
+    )
 
 
 def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
     """Name the worker after the topic, changed until all its topics are new."""
     used = {name.replace(".", "_") for name in (*taken, topic)}
     plain = re.sub(r"^[^A-Za-z0-9]+", "", topic)[:80] or "events"
-    name, number = plain, 1
+    name = plain
+    number = 1
     while not used.isdisjoint(
         one.replace(".", "_") for one in (*internal_topics(name), f"{name}.{histogram}")
     ):
@@ -313,7 +364,9 @@ class _SettingsLines(list[str]):
 
     def note(self, text: str) -> None:
         text = plain(text)
-        lines = textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+        lines = textwrap.wrap(
+            text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False
+        )
         self += [f"# {line}".rstrip() for line in lines] or ["#"]
 
     def text(self, name: str, value: str, why: str) -> None:

@@ -9,7 +9,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import (
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 
 from workers.dashboard.feed import ANSWER_S, TOPICS_S, Place, partitions_of, place_of
 from workers.dashboard.snapshots import InvalidSnapshot, Pages
@@ -43,11 +49,18 @@ class _Partition:
 class Follower:
     """A consumer and the writer behind it, called by one thread."""
 
-    def __init__(self, connection: Connection, topics: Mapping[str, str], writer: Writer) -> None:
-        self._connection, self._topics, self._writer = connection, topics, writer
+    def __init__(
+        self, connection: Connection, topics: Mapping[str, str], writer: Writer
+    ) -> None:
+        self._connection = connection
+        self._topics = topics
+        self._writer = writer
         options = {"enable.partition.eof": True, "auto.offset.reset": "error"}
         # The feed reports Kafka's state.
-        silent = {"error_cb": lambda _: None, "logger": logging.getLogger("librdkafka.unheard")}
+        silent = {
+            "error_cb": lambda _: None,
+            "logger": logging.getLogger("librdkafka.unheard"),
+        }
         options |= {"queued.max.messages.kbytes": 16_384}
         self._consumer = connection.consumer(**options, **silent)
         self._partitions: dict[Place, _Partition] = {}
@@ -63,7 +76,9 @@ class Follower:
         if self._partitions and not self._unread:
             return None
         ends = sum(one.high - one.low for one in self._partitions.values())
-        done = sum(min(one.next, one.high) - one.low for one in self._partitions.values())
+        done = sum(
+            min(one.next, one.high) - one.low for one in self._partitions.values()
+        )
         return round(done / ends, 3) if ends else 0.0
 
     def step(self) -> None:
@@ -80,7 +95,8 @@ class Follower:
         size = 0
         failed: KafkaError | None = None
         for message in messages:
-            place, error = place_of(message), message.error()
+            place = place_of(message)
+            error = message.error()
             if error is None:
                 arrived = self._receive(place, message)
                 moved.add(place)
@@ -90,7 +106,8 @@ class Follower:
                     if size > PIECE_BYTES:
                         # Without positions: after a crash these arrive again and are skipped.
                         self._writer.write(piece, {})
-                        piece, size = [], 0
+                        piece = []
+                        size = 0
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._unread.discard(place)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
@@ -99,19 +116,26 @@ class Follower:
             else:
                 failed = error
         if piece or moved:
-            self._writer.write(piece, {place: self._partitions[place].position for place in moved})
+            self._writer.write(
+                piece, {place: self._partitions[place].position for place in moved}
+            )
         if failed is not None:
             raise KafkaException(failed)
 
     def _receive(self, place: Place, message: Message) -> Arrival | None:
-        one, offset = self._partitions[place], message.offset() or 0
+        one = self._partitions[place]
+        offset = message.offset() or 0
         one.next = offset + 1
         snapshot = None
         try:
-            snapshot = one.pages.receive(self._topics[place[0]], message.value(), offset)
+            snapshot = one.pages.receive(
+                self._topics[place[0]], message.value(), offset
+            )
         except InvalidSnapshot as error:
             if place in self._unread:  # the feed reports later ones
-                logger.info("%s[%d] offset %d: %s; not in the history", *place, offset, error)
+                logger.info(
+                    "%s[%d] offset %d: %s; not in the history", *place, offset, error
+                )
         one.pages.forget_before(offset - RECORDS_WITHIN)
         return None if snapshot is None else Arrival(place[1], snapshot)
 
@@ -125,16 +149,26 @@ class Follower:
             with self._connection.quiet_admin([]) as admin:
                 names = TopicCollection(sorted({topic for topic, _ in new}))
                 asked = admin.describe_topics(names, request_timeout=ANSWER_S)
-                ids = {topic: str(future.result().topic_id) for topic, future in asked.items()}
+                ids = {
+                    topic: str(future.result().topic_id)
+                    for topic, future in asked.items()
+                }
         stored = self._writer.positions()
-        begun = {place: self._begin(place, ids.get(place[0]), stored.get(place)) for place in new}
+        begun = {
+            place: self._begin(place, ids.get(place[0]), stored.get(place))
+            for place in new
+        }
         self._unread.update(begun)
         self._partitions.update(begun)
         starts = [TopicPartition(*place, one.next) for place, one in begun.items()]
         self._consumer.incremental_assign(starts)
 
-    def _begin(self, place: Place, topic_id: str | None, stored: Position | None) -> _Partition:
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
+    def _begin(
+        self, place: Place, topic_id: str | None, stored: Position | None
+    ) -> _Partition:
+        low, high = self._consumer.get_watermark_offsets(
+            TopicPartition(*place), timeout=ANSWER_S
+        )
         start = low if stored is None else stored.next
         name = f"{place[0]}[{place[1]}]"
         if stored is not None:
@@ -144,7 +178,8 @@ class Follower:
                     "history: %s is not the topic that was read before; reading it from the beginning",
                     name,
                 )
-                start, stored = low, None
+                start = low
+                stored = None
         if start < low or (stored is None and low > 0):
             start = low
             self._writer.note_gap(self._topics[place[0]], place[1])

@@ -77,7 +77,10 @@ class StoredRange(NamedTuple):
 
     def coarse(self, kind: str) -> str:
         """Return the rows of the last tick of each quarter of an hour; as `every`."""
-        parts = [self._newest(kind), self._rows("quarters", kind, f"place >= {self.quarters}")]
+        parts = [
+            self._newest(kind),
+            self._rows("quarters", kind, f"place >= {self.quarters}"),
+        ]
         if self.quarters:
             parts.append(self._epochs(kind))
         return f"({' union all '.join(parts)})"
@@ -88,7 +91,9 @@ class StoredRange(NamedTuple):
 
     def stepped(self, kind: str, since: int, step: int | None) -> str:
         """Return rows that include the last tick of every step; as `every`."""
-        aligned = step is not None and step % QUARTER_MS == 0 and since % QUARTER_MS == 0
+        aligned = (
+            step is not None and step % QUARTER_MS == 0 and since % QUARTER_MS == 0
+        )
         return self.coarse(kind) if aligned else self.every(kind)
 
     def _rows(self, level: str, kind: str, which: str) -> str:
@@ -108,15 +113,21 @@ class StoredRange(NamedTuple):
 
 def locate(cursor: Database, stream: Stream) -> StoredRange:
     """Return the location of a stream's ticks; raise `NotStored` if it has none."""
-    row = "select stream, part, first_end_ms from streams where histogram = ? and key = ?"
+    row = (
+        "select stream, part, first_end_ms from streams where histogram = ? and key = ?"
+    )
     found = first(cursor, row, [stream.histogram, stream.key])
     if found is None:
         raise NotStored("no such key in the history; /api/histograms lists the keys")
     number, part, first_ms = found
-    kept = cursor.execute("select level, place from kept where stream = ?", [number]).fetchall()
+    kept = cursor.execute(
+        "select level, place from kept where stream = ?", [number]
+    ).fetchall()
     ticks, quarters = (dict(kept).get(level, 0) for level in ("ticks", "quarters"))
     # Two queries: the largest place is found without reading rows; then only its row is read.
-    newest = first(cursor, f"select max(place) from ticks_heads_all where stream = {number}")
+    newest = first(
+        cursor, f"select max(place) from ticks_heads_all where stream = {number}"
+    )
     if newest is None or newest[0] is None:
         raise NotStored("the history has nothing of this key")
     last_ms = _end(cursor, "ticks", number, newest[0], first_ms)
@@ -125,7 +136,11 @@ def locate(cursor: Database, stream: Stream) -> StoredRange:
     if ticks:
         thinned = f"{_rows('quarters', 'heads', number, 'true')} union all {_rows('epochs', 'heads', number, 'true')}"
         oldest = first(cursor, f"select min(end_ms) from ({thinned})")
-        first_ms = ticks_ms if oldest is None or oldest[0] is None else min(oldest[0], ticks_ms)
+        first_ms = (
+            ticks_ms
+            if oldest is None or oldest[0] is None
+            else min(oldest[0], ticks_ms)
+        )
     places = ticks, min(quarters, ticks), newest[0]
     return StoredRange(
         number, part, *places, first_ms, last_ms, ticks_ms, min(quarters_ms, ticks_ms)
@@ -133,7 +148,10 @@ def locate(cursor: Database, stream: Stream) -> StoredRange:
 
 
 def is_complete(
-    cursor: Database, where: StoredRange, asked: HistoryQuery | EpochsQuery, reading: float | None
+    cursor: Database,
+    where: StoredRange,
+    asked: HistoryQuery | EpochsQuery,
+    reading: float | None,
 ) -> bool:
     """Return whether all ticks of a range were read; a stream's ticks arrive in order."""
     end = asked.range.until
@@ -147,7 +165,9 @@ def _refuse_unread(ticks: int, reading: float | None, complete: bool) -> None:
         raise NotReadYet
 
 
-def _gaps(cursor: Database, stream: Stream, where: StoredRange) -> list[tuple[Any, ...]]:
+def _gaps(
+    cursor: Database, stream: Stream, where: StoredRange
+) -> list[tuple[Any, ...]]:
     gaps = "select after_ms, until_ms from gaps where histogram = ? and part = ?"
     return cursor.execute(gaps, [stream.histogram, where.part]).fetchall()
 
@@ -188,7 +208,9 @@ def item_numbers(cursor: Database, labels: Iterable[str]) -> dict[str, int]:
     sought = list(labels)
     if not sought:
         return {}
-    with_numbers = "select label, item from labels where label in (select unnest(?::varchar[]))"
+    with_numbers = (
+        "select label, item from labels where label in (select unnest(?::varchar[]))"
+    )
     return dict(cursor.execute(with_numbers, [sought]).fetchall())
 
 
@@ -223,7 +245,10 @@ def _end(cursor: Database, level: str, stream: int, place: int, first_ms: int) -
 
 ROWS_MAX = 20_000_000
 Format = Literal["csv", "parquet"]
-_OPTIONS = {"csv": "format csv, header true", "parquet": "format parquet, compression zstd"}
+_OPTIONS = {
+    "csv": "format csv, header true",
+    "parquet": "format parquet, compression zstd",
+}
 _NUMBERS = itertools.count()
 
 
@@ -244,10 +269,15 @@ def history_file(
         heads = selected(where, asked)
         counts = where.stepped("counts", asked.range.since or 0, asked.step)
     else:
-        heads, counts = _last_of_epochs(where, asked), where.last("counts")
+        heads = _last_of_epochs(where, asked)
+        counts = where.last("counts")
     cursor.execute(f"create or replace temp table heads as {heads}")
-    rows = "greatest(coalesce(shown, 0), 1)" if not asked.items else str(len(asked.items))
-    totals = f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads"
+    rows = (
+        "greatest(coalesce(shown, 0), 1)" if not asked.items else str(len(asked.items))
+    )
+    totals = (
+        f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads"
+    )
     total, low, high = first(cursor, totals) or (0, None, None)
     _refuse_unread(total, reading, complete)
     if total > ROWS_MAX:
@@ -260,15 +290,23 @@ def history_file(
         numbers = item_numbers(cursor, asked.items)
         wanted = list(dict.fromkeys(asked.items))
         items = np.array([numbers.get(label, -1) for label in wanted], np.int32)
-        columns = {"nr": np.arange(len(wanted)), "label": object_column(wanted), "item": items}
+        columns = {
+            "nr": np.arange(len(wanted)),
+            "label": object_column(wanted),
+            "item": items,
+        }
         cursor.register("wanted", columns)
         joined = f"heads cross join wanted left join {of_tick} using (place, item)"
         order = "nr"
     else:
-        joined = f"heads left join {of_tick} using (place) left join labels using (item)"
+        joined = (
+            f"heads left join {of_tick} using (place) left join labels using (item)"
+        )
         order = "n desc, label"
     written = path.with_name(f"{path.name}.file-{os.getpid()}-{next(_NUMBERS)}")
-    named = {name: object_column([value]) for name, value in asked.stream._asdict().items()}
+    named = {
+        name: object_column([value]) for name, value in asked.stream._asdict().items()
+    }
     cursor.register("stream_name", named)
     try:
         cursor.execute(
@@ -361,16 +399,20 @@ def history(cursor: Database, asked: HistoryQuery, reading: float | None) -> byt
     """
     where = locate(cursor, asked.stream)
     heads = _heads(
-        cursor, f"({selected(where, asked)}) order by end_ms, place limit {asked.limit + 1}"
+        cursor,
+        f"({selected(where, asked)}) order by end_ms, place limit {asked.limit + 1}",
     )
-    heads, more = heads[: asked.limit], len(heads) > asked.limit
+    more = len(heads) > asked.limit
+    heads = heads[: asked.limit]
     complete = is_complete(cursor, where, asked, reading)
     _refuse_unread(len(heads), reading, complete)
     if len(heads) * len(asked.items) > COUNTS_MAX:
         raise AnswerTooLarge(
             f"{len(heads):,} entries of {len(asked.items)} items: at most {COUNTS_MAX:,} counts; take a longer step"
         )
-    counts = _matrix(cursor, where, heads, asked) if asked.items else [None] * len(heads)
+    counts = (
+        _matrix(cursor, where, heads, asked) if asked.items else [None] * len(heads)
+    )
     series = series_of(cursor, (head.series for head in heads))
     entries = [
         _entry(head, series[head.series], asked.items, row)
@@ -399,9 +441,12 @@ def epochs(cursor: Database, asked: EpochsQuery, reading: float | None) -> bytes
     where = locate(cursor, asked.stream)
     rows = f"({_last_of_epochs(where, asked)}) order by end_ms desc, place desc limit {asked.limit + 1}"
     heads = _heads(cursor, rows)
-    heads, more = heads[: asked.limit][::-1], len(heads) > asked.limit
+    more = len(heads) > asked.limit
+    heads = heads[: asked.limit][::-1]
     found = _snapshots(cursor, where.last("counts"), heads, asked)
-    began = beginnings(cursor, asked.stream, where, {snapshot["id"] for snapshot in found})
+    began = beginnings(
+        cursor, asked.stream, where, {snapshot["id"] for snapshot in found}
+    )
     for head, snapshot in zip(heads, found, strict=True):
         snapshot |= {"total": head.total, "final": head.place != where.newest}
         snapshot |= {"began": began.get(snapshot["id"]), "end_time": iso(head.end_ms)}
@@ -411,21 +456,31 @@ def epochs(cursor: Database, asked: EpochsQuery, reading: float | None) -> bytes
     return orjson.dumps({"epochs": found} | about)
 
 
-def one_tick(cursor: Database, asked: TickQuery) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def one_tick(
+    cursor: Database, asked: TickQuery
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Return the snapshot of a tick, or None and its nearest neighbours; raises as `history`."""
     where = locate(cursor, asked.stream)
-    of_id = "series in (select series from series where id = ?)" if asked.id is not None else "true"
+    of_id = (
+        "series in (select series from series where id = ?)"
+        if asked.id is not None
+        else "true"
+    )
     values = [asked.id] if asked.id is not None else []
     heads = where.every("heads")
     if asked.at is not None:
-        is_it, order = f"start_ms < {asked.at} and end_ms >= {asked.at}", "end_ms {0}"
+        is_it = f"start_ms < {asked.at} and end_ms >= {asked.at}"
+        order = "end_ms {0}"
         beyond = f"end_ms {{0}} {asked.at}"
     else:
         # Stream order: epochs by number, then ticks within them.
-        is_it, order = f"epoch = {asked.epoch} and tick = {asked.tick}", "epoch {0}, tick {0}"
+        is_it = f"epoch = {asked.epoch} and tick = {asked.tick}"
+        order = "epoch {0}, tick {0}"
         beyond = f"(epoch {{0}} {asked.epoch} or epoch = {asked.epoch} and tick {{0}} {asked.tick})"
         heads = f"(select heads.*, series.epoch from {heads} heads join series using (series))"
-    found = _heads(cursor, f"{heads} where {is_it} and {of_id} order by place desc limit 1", values)
+    found = _heads(
+        cursor, f"{heads} where {is_it} and {of_id} order by place desc limit 1", values
+    )
     if found:
         return _snapshots(cursor, where.every("counts"), found, asked)[0], {}
     nearest: dict[str, Any] = {}
@@ -455,7 +510,10 @@ def _last_of_epochs(where: StoredRange, asked: EpochsQuery) -> str:
 
 
 def _entry(
-    head: _Head, common: Mapping[str, Any], items: Sequence[str], counts: list[int | None] | None
+    head: _Head,
+    common: Mapping[str, Any],
+    items: Sequence[str],
+    counts: list[int | None] | None,
 ) -> dict[str, Any]:
     entry = {"id": common["id"], "epoch": common["epoch"], "tick": head.tick}
     entry |= {"start": head.start_ms, "end": head.end_ms, "end_time": iso(head.end_ms)}
@@ -499,17 +557,25 @@ def _matrix(
 
 
 def _snapshots(
-    cursor: Database, counts: str, heads: Sequence[_Head], asked: EpochsQuery | TickQuery
+    cursor: Database,
+    counts: str,
+    heads: Sequence[_Head],
+    asked: EpochsQuery | TickQuery,
 ) -> list[dict[str, Any]]:
     """Return snapshots as in the topic, with `total_items` if items may have been cut."""
     series = series_of(cursor, (head.series for head in heads))
     cut = asked.top is not None or bool(asked.items)
-    narrow, picked = chosen(cursor, [head.place for head in heads]), "true"
+    narrow = chosen(cursor, [head.place for head in heads])
+    picked = "true"
     if asked.items:
         numbers = item_numbers(cursor, asked.items).values()
         picked = f"item in ({', '.join(map(str, numbers)) or 'null'})"
     # Keep all buckets of numbers.
-    whole = [head.place for head in heads if not asked.items and "edges" in series[head.series]]
+    whole = [
+        head.place
+        for head in heads
+        if not asked.items and "edges" in series[head.series]
+    ]
     cursor.register("whole", {"place": np.array(whole, np.int64)})
     best = ""
     if asked.top is not None:
@@ -527,14 +593,23 @@ def _snapshots(
     for place, label, count in rows:
         items[place].append((label, count))
     return [
-        _snapshot(asked.stream, head, series[head.series], items[head.place], cut) for head in heads
+        _snapshot(asked.stream, head, series[head.series], items[head.place], cut)
+        for head in heads
     ]
 
 
 def _snapshot(
-    stream: Stream, head: _Head, common: Mapping[str, Any], items: list[tuple[str, int]], cut: bool
+    stream: Stream,
+    head: _Head,
+    common: Mapping[str, Any],
+    items: list[tuple[str, int]],
+    cut: bool,
 ) -> dict[str, Any]:
-    fields: dict[str, Any] = {**stream._asdict(), "epoch": common["epoch"], "tick": head.tick}
+    fields: dict[str, Any] = {
+        **stream._asdict(),
+        "epoch": common["epoch"],
+        "tick": head.tick,
+    }
     fields |= {"start": head.start_ms, "end": head.end_ms}
     if head.shown is not None:
         fields["items"] = items

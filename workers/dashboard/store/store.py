@@ -23,7 +23,14 @@ import duckdb
 from confluent_kafka import KafkaException
 
 from workers.dashboard.store.following import Follower
-from workers.dashboard.store.writing import Database, SchemaMismatch, Writer, compact, connect, thin
+from workers.dashboard.store.writing import (
+    Database,
+    SchemaMismatch,
+    Writer,
+    compact,
+    connect,
+    thin,
+)
 from workers.kafka.clients import Connection
 from workers.runtime.errors import describe
 
@@ -71,19 +78,26 @@ class Store:
         keep_ms: Mapping[str, int],
     ) -> None:
         """Take the histogram by topic, a file (None: a temporary one), and retention by level."""
-        self._connection, self._topics, self._keep_ms = connection, dict(topics), dict(keep_ms)
-        self._path, self._own = path, path is None
+        self._connection = connection
+        self._topics = dict(topics)
+        self._keep_ms = dict(keep_ms)
+        self._path = path
+        self._own = path is None
         self._database: Database | None = None
         self._cursors: set[Database] = set()
         self._idle = threading.Condition()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
-        self._queries = ThreadPoolExecutor(THREADS, thread_name_prefix="history-question")
+        self._queries = ThreadPoolExecutor(
+            THREADS, thread_name_prefix="history-question"
+        )
         self._files = ThreadPoolExecutor(FILES, thread_name_prefix="history-file")
         self._asking = self._sending = 0
         self._thinned: dict[str, int] = {}
         self.reading: float | None = 0.0
-        self.state: Mapping[str, object] = MappingProxyType({"state": "off", "why": OPENING})
+        self.state: Mapping[str, object] = MappingProxyType(
+            {"state": "off", "why": OPENING}
+        )
 
     @property
     def opening(self) -> bool:
@@ -112,7 +126,9 @@ class Store:
     async def ask(self, query: Query[T]) -> T:
         """Run a query on a read cursor; QueryFailed: no history, too many queries, or too slow."""
         if self._asking >= THREADS + WAITING:
-            raise QueryFailed(f"{WAITING} questions wait already: ask again in a moment")
+            raise QueryFailed(
+                f"{WAITING} questions wait already: ask again in a moment"
+            )
         self._asking += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(
@@ -125,7 +141,9 @@ class Store:
     async def make_file(self, query: Query[BinaryIO]) -> AsyncIterator[BinaryIO]:
         """Run a long query, like `ask`, and hold its slot until the file is sent."""
         if self._sending >= FILES:
-            raise QueryFailed(f"{FILES} files are being made or sent: ask again in a moment")
+            raise QueryFailed(
+                f"{FILES} files are being made or sent: ask again in a moment"
+            )
         self._sending += 1
         try:
             made = asyncio.get_running_loop().run_in_executor(
@@ -151,7 +169,9 @@ class Store:
                 else:
                     logger.warning("history: a question failed: %s", _loggable(error))
                     raise QueryFailed("the history could not be read") from None
-                raise QueryFailed(f"{why}: ask for a shorter time or a longer step") from None
+                raise QueryFailed(
+                    f"{why}: ask for a shorter time or a longer step"
+                ) from None
             finally:
                 timer.cancel()
 
@@ -187,7 +207,9 @@ class Store:
     def _fill(self) -> None:
         """Open the file and fill it until the end; propagate the file's errors."""
         if self._path is None:
-            self._path = Path(tempfile.mkdtemp(prefix="quietcount-history-")) / "history.duckdb"
+            self._path = (
+                Path(tempfile.mkdtemp(prefix="quietcount-history-")) / "history.duckdb"
+            )
         database = connect(self._path)
         follower: Follower | None = None
         try:
@@ -198,7 +220,10 @@ class Store:
             with self._idle:
                 self._database = database
             if self.state["state"] == "off":
-                logger.info("history: kept in %s", "a file of its own" if self._own else self._path)
+                logger.info(
+                    "history: kept in %s",
+                    "a file of its own" if self._own else self._path,
+                )
             # Not "waiting", in which the page asks for what the file already has.
             self._report({"state": "reading", "read": 0.0})
             self._follow(database, writer, follower)
@@ -218,14 +243,23 @@ class Store:
                 self._report({"state": "waiting"})
                 self._stopped.wait(RETRY_S)
                 continue
-            was, self.reading = self.reading, follower.read
+            was = self.reading
+            self.reading = follower.read
             live = self.reading is None
-            self._report({"state": "live"} if live else {"state": "reading", "read": self.reading})
-            if time.monotonic() >= compact_at or (was is not None and self.reading is None):
+            self._report(
+                {"state": "live"}
+                if live
+                else {"state": "reading", "read": self.reading}
+            )
+            if time.monotonic() >= compact_at or (
+                was is not None and self.reading is None
+            ):
                 compact(database)
                 newest = max(writer.ends.values(), default=0)
                 for level, keep in self._keep_ms.items():
-                    if newest - self._thinned.get(level, 0) >= max(keep // THIN_EVERY, 1):
+                    if newest - self._thinned.get(level, 0) >= max(
+                        keep // THIN_EVERY, 1
+                    ):
                         thin(database, writer.ends, {level: keep})
                         self._thinned[level] = newest
                 compact_at = time.monotonic() + COMPACT_S
@@ -241,7 +275,9 @@ class Store:
 
     def _disable(self, why: str, said: str) -> None:
         if self.state.get("why") != why:
-            line = "history: off: %s (%s); the dashboard continues without it and retries"
+            line = (
+                "history: off: %s (%s); the dashboard continues without it and retries"
+            )
             logger.error(line, why, said)
         self._report({"state": "off", "why": why})
 
@@ -254,7 +290,9 @@ def _loggable(error: BaseException) -> str:
     """Return a loggable description of an error; other types than these may quote a label."""
     if isinstance(error, OSError):
         return describe(error)
-    if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException | duckdb.FatalException):
+    if isinstance(
+        error, duckdb.IOException | duckdb.OutOfMemoryException | duckdb.FatalException
+    ):
         return str(error).splitlines()[0][:400]
     return type(error).__name__
 
@@ -262,7 +300,17 @@ def _loggable(error: BaseException) -> str:
 def _why(error: BaseException) -> str:
     """Return the reason for API clients, who need not know the file's name."""
     text = str(error)
-    for number in (28, 27, 13, 2, 30, 122, 5, 20, 21):  # no space, too large, not allowed, ...
+    for number in (
+        28,
+        27,
+        13,
+        2,
+        30,
+        122,
+        5,
+        20,
+        21,
+    ):  # no space, too large, not allowed, ...
         if os.strerror(number) in text:
             return f"its file cannot be used: {os.strerror(number)}"
     if any(words in text for words in _FOREIGN):

@@ -76,7 +76,9 @@ def connect(path: Path) -> Database:
     path = path.absolute()
     spilling = {"temp_directory": f"{path}.tmp", "max_temp_directory_size": SPILL}
     # Never load extensions, whatever a query needs.
-    extensions = {f"auto{verb}_known_extensions": "false" for verb in ("install", "load")}
+    extensions = {
+        f"auto{verb}_known_extensions": "false" for verb in ("install", "load")
+    }
     limits: dict[str, Any] = {"memory_limit": MEMORY, "threads": THREADS}
     database = duckdb.connect(str(path), config=limits | spilling | extensions)
     try:
@@ -91,7 +93,9 @@ def _prepare(database: Database) -> None:
     tables = database.execute("select table_name from duckdb_tables()").fetchall()
     if tables:
         versions = "select version from meta"
-        if ("meta",) not in tables or database.execute(versions).fetchall() != [(VERSION,)]:
+        if ("meta",) not in tables or database.execute(versions).fetchall() != [
+            (VERSION,)
+        ]:
             raise SchemaMismatch
         return
     database.begin()
@@ -107,7 +111,9 @@ def _prepare(database: Database) -> None:
     database.commit()
 
 
-def first(database: Database, query: str, values: Sequence[object] = ()) -> tuple[Any, ...] | None:
+def first(
+    database: Database, query: str, values: Sequence[object] = ()
+) -> tuple[Any, ...] | None:
     """Return a result's first row after reading all of it, so that another query may follow."""
     rows = database.execute(query, list(values)).fetchall()
     return rows[0] if rows else None
@@ -119,7 +125,9 @@ HEADS_NEW = 500_000
 _ORDER = {"heads": "stream, place", "counts": "stream, item, place"}
 
 
-def compact(database: Database, counts: int = COUNTS_NEW, heads: int = HEADS_NEW) -> None:
+def compact(
+    database: Database, counts: int = COUNTS_NEW, heads: int = HEADS_NEW
+) -> None:
     """Sort the new rows of every table that has at least `counts` or `heads` of them."""
     for level in LEVELS:
         for kind, least in (("counts", counts), ("heads", heads)):
@@ -128,11 +136,15 @@ def compact(database: Database, counts: int = COUNTS_NEW, heads: int = HEADS_NEW
             if found is None or found[0] < least:
                 continue
             with _transaction(database):
-                database.execute(f"insert into {table} from {table}_new order by {_ORDER[kind]}")
+                database.execute(
+                    f"insert into {table} from {table}_new order by {_ORDER[kind]}"
+                )
                 database.execute(f"delete from {table}_new")
 
 
-def thin(database: Database, ends: Mapping[str, int], keep_ms: Mapping[str, int]) -> None:
+def thin(
+    database: Database, ends: Mapping[str, int], keep_ms: Mapping[str, int]
+) -> None:
     """Remove rows past their retention from `ticks` and `quarters`, except each stream's newest.
 
     The next level already has the last of each quarter of an hour and of each epoch. `ends` is the
@@ -141,7 +153,9 @@ def thin(database: Database, ends: Mapping[str, int], keep_ms: Mapping[str, int]
     for level, keep in keep_ms.items():
         since = np.array([end - keep for end in ends.values()], np.int64)
         with _transaction(database):
-            database.register("since", {"histogram": object_column(list(ends)), "ms": since})
+            database.register(
+                "since", {"histogram": object_column(list(ends)), "ms": since}
+            )
             database.execute(
                 "create or replace temp table first as select stream, coalesce(min(place) filter "
                 f"(end_ms > ms), max(place)) as place from {level}_heads_all join streams using "
@@ -160,7 +174,9 @@ def thin(database: Database, ends: Mapping[str, int], keep_ms: Mapping[str, int]
             database.execute(
                 f"delete from kept using first where level = '{level}' and kept.stream = first.stream"
             )
-            database.execute(f"insert into kept select stream, '{level}', place from first")
+            database.execute(
+                f"insert into kept select stream, '{level}', place from first"
+            )
             database.execute("drop table first")
 
 
@@ -218,11 +234,15 @@ class Writer:
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        heads = " union all ".join(f"select max(place) from {level}_heads_all" for level in LEVELS)
+        heads = " union all ".join(
+            f"select max(place) from {level}_heads_all" for level in LEVELS
+        )
         self._place = self._number(f"select max(place) from ({heads}) as places(place)")
         self._streams: dict[tuple[str, str], int] = {
             (histogram, key): stream
-            for stream, histogram, key in self._rows("select stream, histogram, key from streams")
+            for stream, histogram, key in self._rows(
+                "select stream, histogram, key from streams"
+            )
         }
         self._next_stream = self._number("select max(stream) from streams") + 1
         self._next_series = self._number("select max(series) from series") + 1
@@ -240,11 +260,16 @@ class Writer:
         for histogram, stream, place, series, end in self._rows(newest):
             self._newest[stream] = _Newest(place, series, _quarter(end))
             self.ends[histogram] = max(self.ends.get(histogram, end), end)
-        self._open_gaps = self._number("select count(*) from gaps where until_ms is null") > 0
+        self._open_gaps = (
+            self._number("select count(*) from gaps where until_ms is null") > 0
+        )
 
     def positions(self) -> dict[tuple[str, int], Position]:
         rows = self._rows("select topic, part, topic_id, next from positions")
-        return {(topic, part): Position(topic_id, next_) for topic, part, topic_id, next_ in rows}
+        return {
+            (topic, part): Position(topic_id, next_)
+            for topic, part, topic_id, next_ in rows
+        }
 
     def note_gap(self, histogram: str, part: int) -> None:
         """Record that unread records of a partition were removed."""
@@ -283,14 +308,16 @@ class Writer:
             return
         self._ticks[series] = snapshot.tick
         self._place += 1
-        place, quarter = self._place, _quarter(snapshot.end)
+        place = self._place
+        quarter = _quarter(snapshot.end)
         before = self._newest.get(stream)
         if before is not None and (before.series, before.quarter) != (series, quarter):
             rows.overtaken["quarters"].append(before.place)
             if before.series != series:
                 rows.overtaken["epochs"].append(before.place)
         self._newest[stream] = _Newest(place, series, quarter)
-        histogram, end = snapshot.histogram, snapshot.end
+        histogram = snapshot.histogram
+        end = snapshot.end
         self.ends[histogram] = max(self.ends.get(histogram, end), end)
         # Removed records may have the newest tick that was read, for other keys: up to its end.
         rows.opened.setdefault((histogram, arrived.part), end)
@@ -309,7 +336,9 @@ class Writer:
             rows.streams.append((stream, *name, arrived.part, snapshot.end))
         return stream
 
-    def _series_of(self, rows: _Rows, stream: int, snapshot: SeenSnapshot, parsed: _Parsed) -> int:
+    def _series_of(
+        self, rows: _Rows, stream: int, snapshot: SeenSnapshot, parsed: _Parsed
+    ) -> int:
         """Return the number of a snapshot's series; its last tick is then in `_ticks`."""
         about = snapshot.id, snapshot.epoch, snapshot.mechanism
         common = (stream, *about, parsed.guarantee, parsed.edges)
@@ -319,7 +348,8 @@ class Writer:
             same = " and ".join(f"{name} = ?" for name in names)
             found = first(self._db, f"select series from series where {same}", common)
             if found is None:
-                series, self._ticks[self._next_series] = self._next_series, 0
+                series = self._next_series
+                self._ticks[self._next_series] = 0
                 self._next_series += 1
                 rows.series.append((series, *common))
             else:
@@ -330,15 +360,37 @@ class Writer:
                 f"select max(tick) from {level}_heads_all where stream = {stream} and series = {series}"
                 for level in LEVELS
             )
-            self._ticks[series] = self._number(f"select max(tick) from ({heads}) as ticks(tick)")
+            self._ticks[series] = self._number(
+                f"select max(tick) from ({heads}) as ticks(tick)"
+            )
         return series
 
     def _insert(self, rows: _Rows) -> None:
-        _insert(self._db, "streams", rows.streams, (np.int32, object, object, np.int32, np.int64))
-        types: tuple[Any, ...] = (np.int32, np.int32, object, np.int64, object, object, object)
+        _insert(
+            self._db,
+            "streams",
+            rows.streams,
+            (np.int32, object, object, np.int32, np.int64),
+        )
+        types: tuple[Any, ...] = (
+            np.int32,
+            np.int32,
+            object,
+            np.int64,
+            object,
+            object,
+            object,
+        )
         _insert(self._db, "series", rows.series, types)
         if rows.heads:
-            types = (np.int64, np.int32, np.int32, *[np.int64] * 3, *[float] * 4, object)
+            types = (
+                np.int64,
+                np.int32,
+                np.int32,
+                *[np.int64] * 3,
+                *[float] * 4,
+                object,
+            )
             _insert(self._db, "ticks_heads_new", rows.heads, types)
             self._insert_counts(rows)
             self._promote(rows.overtaken)
@@ -348,7 +400,9 @@ class Writer:
                     "update gaps set until_ms = ? where histogram = ? and part = ? and until_ms is null",
                     [end, histogram, part],
                 )
-            self._open_gaps = self._number("select count(*) from gaps where until_ms is null") > 0
+            self._open_gaps = (
+                self._number("select count(*) from gaps where until_ms is null") > 0
+            )
 
     def _insert_counts(self, rows: _Rows) -> None:
         if not rows.counts:
@@ -358,7 +412,9 @@ class Writer:
         lengths = [len(one) for one in labels]
         columns = {
             "stream": np.repeat(np.array(streams, np.int32), lengths),
-            "item": np.array([items[label] for label in chain.from_iterable(labels)], np.int32),
+            "item": np.array(
+                [items[label] for label in chain.from_iterable(labels)], np.int32
+            ),
             "place": np.repeat(np.array(places, np.int64), lengths),
             "n": np.array(list(chain.from_iterable(counts)), np.int64),
         }
@@ -374,7 +430,9 @@ class Writer:
         if missing:
             # Sorted, so that the same topic yields the same numbers.
             self._db.register("sought", {"label": np.array(sorted(missing), object)})
-            known = self._rows("select label, item from labels semi join sought using (label)")
+            known = self._rows(
+                "select label, item from labels semi join sought using (label)"
+            )
             self._items.update(dict(known))
             self._db.unregister("sought")
             for label in sorted(missing):
@@ -396,7 +454,9 @@ class Writer:
             self._db.unregister("promoted")
 
     def _set_position(self, topic: str, part: int, position: Position) -> None:
-        self._db.execute("delete from positions where topic = ? and part = ?", [topic, part])
+        self._db.execute(
+            "delete from positions where topic = ? and part = ?", [topic, part]
+        )
         values = [topic, part, position.topic_id, position.next]
         self._db.execute("insert into positions values (?, ?, ?, ?)", values)
 
@@ -409,12 +469,17 @@ class Writer:
 
 
 def _insert(
-    database: Database, table: str, rows: Sequence[tuple[object, ...]], types: Sequence[Any]
+    database: Database,
+    table: str,
+    rows: Sequence[tuple[object, ...]],
+    types: Sequence[Any],
 ) -> None:
     """Insert rows through arrays: parameters take a hundred times as long."""
     if not rows:
         return
-    columns = [_array(*column) for column in zip(zip(*rows, strict=True), types, strict=True)]
+    columns = [
+        _array(*column) for column in zip(zip(*rows, strict=True), types, strict=True)
+    ]
     database.register("added", {f"c{i}": column for i, column in enumerate(columns)})
     database.execute(f"insert into {table} from added")
     database.unregister("added")
@@ -424,7 +489,9 @@ def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
     """Return a column; None is allowed only among nullable numbers, which are doubles."""
     if kind is float:
         missing = [value is None for value in values]
-        return np.ma.masked_array([value or 0.0 for value in values], missing, dtype=np.float64)
+        return np.ma.masked_array(
+            [value or 0.0 for value in values], missing, dtype=np.float64
+        )
     return object_column(values) if kind is object else np.array(values, kind)
 
 
@@ -450,7 +517,8 @@ def _parsed(snapshot: SeenSnapshot) -> _Parsed:
     fields = orjson.loads(snapshot.json)
     items: list[tuple[str, int]] | None = fields.get("items")
     rest = {name: fields[name] for name in fields if name not in COLUMNS}
-    labels, counts = [label for label, _ in items or ()], [count for _, count in items or ()]
+    labels = [label for label, _ in items or ()]
+    counts = [count for _, count in items or ()]
     for name in LISTED_BESIDE:
         if name in rest:
             # By label: an answer may hold a part of the items.
@@ -459,7 +527,12 @@ def _parsed(snapshot: SeenSnapshot) -> _Parsed:
     return _Parsed(
         labels=labels,
         counts=counts,
-        head=(fields["sd"], fields["threshold"], None if items is None else len(items), total),
+        head=(
+            fields["sd"],
+            fields["threshold"],
+            None if items is None else len(items),
+            total,
+        ),
         guarantee=_text(fields["guarantee"]),
         edges=_text(fields["edges"]) if "edges" in fields else "",
         rest=_text(rest) if rest else "",

@@ -59,7 +59,9 @@ from workers.settings.files import read_file
 
 # More than any record may have.
 FIXED_MAX = 2**31 - 1
-PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+PRIMITIVES = frozenset(
+    ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+)
 _NAMED = frozenset(("record", "error", "enum", "fixed"))
 _PROMOTED = MappingProxyType(
     {
@@ -131,21 +133,32 @@ def _plain(schema: Any) -> Any:
             made[name] = _plain(made[name])
     if isinstance(made.get("fields"), list):
         made["fields"] = [_plain(each) for each in made["fields"]]
-    if isinstance(made.get("type"), str) and made["type"] in PRIMITIVES and "name" not in made:
+    if (
+        isinstance(made.get("type"), str)
+        and made["type"] in PRIMITIVES
+        and "name" not in made
+    ):
         return made["type"]
     return made
 
 
 def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> bool:
     """Return whether fastavro accepts `written` as `read`; raise Unsure if their kinds differ."""
-    w, r = writer.type_of(written), reader.type_of(read)
+    w = writer.type_of(written)
+    r = reader.type_of(read)
     if isinstance(w, list) or isinstance(r, list):
         return True
-    kind, other = w["type"], r["type"]
+    kind = w["type"]
+    other = r["type"]
     if kind in _NAMED and other in _NAMED:
-        name, aliases = w["name"], r.get("aliases", ())
+        name = w["name"]
+        aliases = r.get("aliases", ())
         short = name.rsplit(".", 1)[-1]
-        if short != r["name"].rsplit(".", 1)[-1] and name not in aliases and short not in aliases:
+        if (
+            short != r["name"].rsplit(".", 1)[-1]
+            and name not in aliases
+            and short not in aliases
+        ):
             return False
         if kind != other or (kind == "fixed" and w["size"] != r["size"]):
             raise Unsure
@@ -166,7 +179,9 @@ def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> A
     raise Unsure
 
 
-def fields_of(w: Mapping[str, Any], r: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+def fields_of(
+    w: Mapping[str, Any], r: Mapping[str, Any]
+) -> tuple[list[Any], list[Any]]:
     """Return the reader's field, or None, for each of the writer's; and the reader's other fields.
 
     Raises Unsure if two fields would become the same one.
@@ -207,11 +222,18 @@ class AvroProgram(Program):
         self._parts: list[int] = []
         self._constants: list[Row] = []
 
-    def add(self, writer: AvroSchema, reader: AvroSchema | None = None) -> tuple[int, int, Fit]:
+    def add(
+        self, writer: AvroSchema, reader: AvroSchema | None = None
+    ) -> tuple[int, int, Fit]:
         """Add a schema; return its start row, a row that only checks every byte, and the fit."""
-        fit, read = Fit(self.tree), None if reader is None else reader.text
+        fit = Fit(self.tree)
+        read = None if reader is None else reader.text
         root = _Walk(self, fit, writer, reader).place(writer.text, read, self.tree)
-        return root, _Walk(self, Fit(UNWANTED), writer).place(writer.text, None, UNWANTED), fit
+        return (
+            root,
+            _Walk(self, Fit(UNWANTED), writer).place(writer.text, None, UNWANTED),
+            fit,
+        )
 
     def complete(self) -> ops.Program:
         return ops.Program(
@@ -247,9 +269,15 @@ class _Walk:
     """A walk of one schema along one tree: one row for each type at each node."""
 
     def __init__(
-        self, program: AvroProgram, fit: Fit, writer: AvroSchema, reader: AvroSchema | None = None
+        self,
+        program: AvroProgram,
+        fit: Fit,
+        writer: AvroSchema,
+        reader: AvroSchema | None = None,
     ) -> None:
-        self._program, self._fit, self._writer = program, fit, writer
+        self._program = program
+        self._fit = fit
+        self._writer = writer
         self._reader = writer if reader is None else reader
         self._made: dict[tuple[int, int, int], int] = {}
         # Keeps objects alive: `_made` has their ids as keys.
@@ -276,7 +304,9 @@ class _Walk:
                 if r is not None:
                     r = chosen(self._writer, w, self._reader, r)
                 several = {"array": self._array, "map": self._map}
-                fill = several.get(w["type"], self._flat if w["type"] in _FLAT else self._record)
+                fill = several.get(
+                    w["type"], self._flat if w["type"] in _FLAT else self._record
+                )
                 fill(row, w, r, node, path)
         except Unsure:
             self._program.fill(row, ops.DECLINE, NO_SLOT)
@@ -285,7 +315,11 @@ class _Walk:
     def _branch(self, written: Any, read: Any, node: Node, path: Path) -> int:
         """Return a union branch's row; a flat value on a wanted path goes to the general reader."""
         w = self._writer.type_of(written)
-        if (node.children or node.elements) and w["type"] in _FLAT and w["type"] != "null":
+        if (
+            (node.children or node.elements)
+            and w["type"] in _FLAT
+            and w["type"] != "null"
+        ):
             self._fit.possible(node)
             self._fit.within(node, path, _FLAT[w["type"]][1])
             return self._program.declining()
@@ -297,7 +331,10 @@ class _Walk:
             self._fit.possible(node)
             self._fit.within(node, path, _FLAT[kind][1])
         equal = r is None or node.slot == NO_SLOT or kind == r["type"]
-        if not equal and (kind, r["type"]) not in (("int", "long"), ("float", "double")):
+        if not equal and (kind, r["type"]) not in (
+            ("int", "long"),
+            ("float", "double"),
+        ):
             raise Unsure
         a = b = 0
         if kind == "fixed":
@@ -321,9 +358,13 @@ class _Walk:
         of = self._inner_type(w, r, "items")
         self._fit.possible(node)
         self._fit.impossible(Node(children=node.children), path, "a list")
-        slot, head, inner = node.slot, node.list_slot, node.elements or UNWANTED
+        slot = node.slot
+        head = node.list_slot
+        inner = node.elements or UNWANTED
         if node.many:
-            slot, head, inner = NO_SLOT, node.slot, _opened(node)
+            slot = NO_SLOT
+            head = node.slot
+            inner = _opened(node)
         items = self._element(w["items"], of, inner, element(path))
         self._program.fill(row, ops.ARRAY, slot, items, head)
 
@@ -344,9 +385,13 @@ class _Walk:
         of = self._inner_type(w, r, "values")
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "a map")
-        slot, head, inner = node.slot, NO_SLOT, UNWANTED
+        slot = node.slot
+        head = NO_SLOT
+        inner = UNWANTED
         if node.many:
-            slot, head, inner = NO_SLOT, node.slot, _opened(node)
+            slot = NO_SLOT
+            head = node.slot
+            inner = _opened(node)
         if len(node.children) > ops.CHILDREN_MAX:
             raise Unsure
         rows = [
@@ -366,7 +411,9 @@ class _Walk:
         rows: list[int] = []
         opened = _opened(node) if node.many else None
         if opened is not None:
-            rows.append(self._program.constants([(opened.slot, MAP, len(w["fields"]), -1)]))
+            rows.append(
+                self._program.constants([(opened.slot, MAP, len(w["fields"]), -1)])
+            )
         for each, becomes in zip(w["fields"], read, strict=True):
             name = each["name"] if becomes is None else becomes["name"]
             of = None if becomes is None else becomes["type"]
@@ -383,7 +430,9 @@ class _Walk:
                 raise Unsure
             inner = node.children.get(each["name"], UNWANTED)
             if wants(inner):
-                rows.append(self._program.constants(self._default(each["default"], inner)))
+                rows.append(
+                    self._program.constants(self._default(each["default"], inner))
+                )
         slot = NO_SLOT if node.many else node.slot
         self._program.fill(row, ops.RECORD, slot, *self._program.parts(rows))
 
@@ -396,7 +445,10 @@ class _Walk:
                 raise Unsure
             rows: list[Row] = [(slot, MAP, len(value), -1)]
             for name, each in value.items():
-                rows += [(slot, TEXT, *self._program.text(name)), self._scalar(each, slot)]
+                rows += [
+                    (slot, TEXT, *self._program.text(name)),
+                    self._scalar(each, slot),
+                ]
             return rows
         if node.many and isinstance(value, list):
             if node.elements is not None:
@@ -476,7 +528,9 @@ class AvroFormat(SchemaFormat[AvroProgram]):
         if schema.kind != AVRO:
             raise SchemaRefused(NOT_OF_FORMAT)
         try:
-            writer = parse(schema.text, [reference.text for reference in schema.references])
+            writer = parse(
+                schema.text, [reference.text for reference in schema.references]
+            )
             root, whole, fit = self._source.add(writer, self._reader)
         except Exception:  # noqa: BLE001
             # fastavro accepts malformed schemas, such as a union in a union.
@@ -485,7 +539,9 @@ class AvroFormat(SchemaFormat[AvroProgram]):
         self._writers.append((writer, whole))
         return number
 
-    def scanner(self, data: Bytes, values: Longs, roots: Longs, base: int) -> RecordScan:
+    def scanner(
+        self, data: Bytes, values: Longs, roots: Longs, base: int
+    ) -> RecordScan:
         stack = np.empty((STACK, ops.FRAME), dtype=np.int64)
         scan = ops.Scan(data, base, self.program, stack)
         return partial(ops.scan_all, scan, values, roots)
@@ -496,13 +552,17 @@ class AvroFormat(SchemaFormat[AvroProgram]):
         Scans every byte first: fastavro would allocate memory for 2^62 nulls, recurse without
         limit, and ignore trailing bytes.
         """
-        (writer, whole), reader = self._writers[number], self._reader
+        (writer, whole) = self._writers[number]
+        reader = self._reader
         stack = np.empty((NESTED_MAX, ops.FRAME), dtype=np.int64)
-        data, log = np.frombuffer(payload, dtype=np.uint8), np.empty((0, 4), dtype=np.int64)
+        data = np.frombuffer(payload, dtype=np.uint8)
+        log = np.empty((0, 4), dtype=np.int64)
         scan = ops.Scan(data, 0, self.program, stack)
         if ops.scan_record(scan, 0, len(data), whole, log, 0) == DECLINED:
             raise ValueError(NOT_AVRO)
-        bare = isinstance(writer.text, dict) and (reader is None or isinstance(reader.text, dict))
+        bare = isinstance(writer.text, dict) and (
+            reader is None or isinstance(reader.text, dict)
+        )
         try:
             found: Any = fastavro.schemaless_reader(
                 io.BytesIO(payload),

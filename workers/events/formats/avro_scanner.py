@@ -31,13 +31,19 @@ COLUMNS = 6
 # Types without parts come first.
 NULL_OP, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BYTES, FIXED, ENUM = range(10)
 LAST_FLAT = ENUM
-UNION, CONSTANT, DECLINE, RECORD, ARRAY, MAP_OP = 10, 11, 12, 13, 14, 15
+UNION = 10
+CONSTANT = 11
+DECLINE = 12
+RECORD = 13
+ARRAY = 14
+MAP_OP = 15
 
 # The frames of `stack`, int64 (depth, FRAME).
 F_ROW, F_NEXT, F_LEFT, F_HEAD, F_COUNT, F_END = range(6)
 FRAME = 6
 # Step limit for values that take no bytes: a hostile record may claim 2^62 of them.
-STEPS_FREE, STEPS_A_BYTE = 65_536, 8
+STEPS_FREE = 65_536
+STEPS_A_BYTE = 8
 INT_MAX = 2**31 - 1
 # Maximum wanted names of a map; a bit per name marks it as seen.
 CHILDREN_MAX = 60
@@ -67,8 +73,11 @@ class Scan(NamedTuple):
 @checked_inline
 def scan_flat(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int]:
     """Return kind, start, stop and end of a value without parts; the end is REFUSED if invalid."""
-    data, rows, names = scan.data, scan.program.rows, scan.program.names
-    op, a = rows[row, OP], rows[row, A]
+    data = scan.data
+    rows = scan.program.rows
+    names = scan.program.names
+    op = rows[row, OP]
+    a = rows[row, A]
     if op in (STRING, BYTES):
         length, at = zigzag(data, at, stop)
         return delimited(data, at, stop, length, op == STRING)
@@ -87,7 +96,12 @@ def scan_flat(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, 
         which, at = zigzag(data, at, stop)
         if at == REFUSED or not 0 <= which < rows[row, B]:
             return kinds.TEXT, 0, 0, REFUSED
-        return kinds.TEXT, scan.base + names[a + which, 0], scan.base + names[a + which, 1], at
+        return (
+            kinds.TEXT,
+            scan.base + names[a + which, 0],
+            scan.base + names[a + which, 1],
+            at,
+        )
     if op == FIXED:
         return kinds.OTHER, -1, -1, at + a if a <= stop - at else REFUSED
     return real(data, at, stop, 4 if op == FLOAT else 8)
@@ -106,17 +120,21 @@ def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
 
 
 @checked_kernel
-def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> int:
+def scan_record(
+    scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
+) -> int:
     """Log the record data[at:stop] from row `used` on; return the rows used, DECLINED or FULL."""
     data, base, program, stack = scan
     rows, parts, names, constants = program
-    depth, row = 0, root
+    depth = 0
+    row = root
     steps = STEPS_FREE + STEPS_A_BYTE * (stop - at)
     while True:
         steps -= 1
         if steps < 0:
             return DECLINED
-        op, slot = rows[row, OP], rows[row, SLOT]
+        op = rows[row, OP]
+        slot = rows[row, SLOT]
         if op <= LAST_FLAT:
             kind, start, end, at = scan_flat(scan, row, at, stop)
             if at == REFUSED:
@@ -133,9 +151,13 @@ def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
             continue
         elif op == CONSTANT:
             for which in range(rows[row, A], rows[row, A] + rows[row, B]):
-                kind, start, end = constants[which, 1], constants[which, 2], constants[which, 3]
+                kind = constants[which, 1]
+                start = constants[which, 2]
+                end = constants[which, 3]
                 shift = base if kind in (kinds.TEXT, kinds.WHOLE) else 0
-                used = put(log, used, constants[which, 0], kind, start + shift, end + shift)
+                used = put(
+                    log, used, constants[which, 0], kind, start + shift, end + shift
+                )
             if used == FULL:
                 return FULL
         elif op == DECLINE or depth == len(stack):
@@ -143,7 +165,9 @@ def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
         else:
             if slot >= 0:
                 used = put(log, used, slot, kinds.OTHER, -1, -1)
-            stack[depth, F_ROW], stack[depth, F_COUNT], stack[depth, F_END] = row, 0, -1
+            stack[depth, F_ROW] = row
+            stack[depth, F_COUNT] = 0
+            stack[depth, F_END] = -1
             stack[depth, F_LEFT] = 0
             if op == RECORD:
                 stack[depth, F_NEXT] = rows[row, A]
@@ -183,7 +207,8 @@ def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
                         log[stack[top, F_HEAD], START] = stack[top, F_COUNT]
                     depth -= 1
                     continue
-                stack[top, F_LEFT], stack[top, F_END] = left, end
+                stack[top, F_LEFT] = left
+                stack[top, F_END] = end
             stack[top, F_LEFT] -= 1
             row = rows[holder, A]
             if op == ARRAY:
@@ -205,7 +230,9 @@ def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
             first = rows[holder, C]
             for which in range(rows[holder, D]):
                 name = first + which
-                if same(data, start, end, data, base + names[name, 0], base + names[name, 1]):
+                if same(
+                    data, start, end, data, base + names[name, 0], base + names[name, 1]
+                ):
                     if stack[top, F_COUNT] >> which & 1:
                         return DECLINED
                     stack[top, F_COUNT] |= 1 << which
@@ -215,7 +242,9 @@ def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
 
 
 @checked_kernel
-def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs) -> int:
+def scan_all(
+    scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs
+) -> int:
     """Scan records from `begin` on until the log is full; return where to resume, or n.
 
     `roots` has the program's row for each record, DECLINED to skip it. Writes the log rows of each
@@ -230,5 +259,6 @@ def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs,
         if end == FULL:
             return i
         if end != DECLINED:
-            number[i], used = end - used, end
+            number[i] = end - used
+            used = end
     return len(values)

@@ -23,7 +23,8 @@ UNREADABLE = "schema cannot be read"
 NO_MESSAGE = "no such message in the schema"
 
 # Imports that a reason names, and the characters of each: a schema may have any number.
-_IMPORTS_MAX, _IMPORT_LENGTH_MAX = 3, 120
+_IMPORTS_MAX = 3
+_IMPORT_LENGTH_MAX = 120
 
 
 class Unreadable(SchemaRefused):
@@ -90,7 +91,8 @@ class SchemaFormat(Generic[P]):
 
     def __init__(self, source: P) -> None:
         self._source = source
-        self.program, self.texts = source.complete(), source.texts
+        self.program = source.complete()
+        self.texts = source.texts
         #: The scanner's start row, by the number that `add` returns.
         self.roots: list[int] = []
         #: Wanted fields missing from the last schema added.
@@ -102,7 +104,9 @@ class SchemaFormat(Generic[P]):
         """Add a schema, or its message; return its number. SchemaRefused if no event is usable."""
         raise NotImplementedError
 
-    def scanner(self, data: Bytes, values: Longs, roots: Longs, base: int) -> RecordScan:
+    def scanner(
+        self, data: Bytes, values: Longs, roots: Longs, base: int
+    ) -> RecordScan:
         """Return the scanner of a batch; the program's texts are in `data` from `base` on."""
         raise NotImplementedError
 
@@ -114,8 +118,10 @@ class SchemaFormat(Generic[P]):
         refusal = fit.refusal()
         if refusal is not None:
             raise SchemaRefused(refusal)
-        self.absent, source = fit.absent(), self._source
-        self.program, self.texts = source.complete(), source.texts
+        self.absent = fit.absent()
+        source = self._source
+        self.program = source.complete()
+        self.texts = source.texts
         self.roots.append(root)
         return len(self.roots) - 1
 
@@ -176,7 +182,9 @@ class Fit:
 
     def within(self, node: Node, path: Path, what: str) -> None:
         """Note that nothing can exist below `path`: the schema has `what` there."""
-        self.impossible(Node(children=node.children, elements=node.elements), path, what)
+        self.impossible(
+            Node(children=node.children, elements=node.elements), path, what
+        )
 
     def refusal(self) -> str | None:
         """Return the refusal of the schema, naming the first impossible field; None if usable."""

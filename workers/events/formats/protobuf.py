@@ -30,7 +30,11 @@ from workers.events.formats.fitting import (
     longs,
     wants,
 )
-from workers.events.formats.protobuf_schemas import Compiled, MissingImports, compile_schema
+from workers.events.formats.protobuf_schemas import (
+    Compiled,
+    MissingImports,
+    compile_schema,
+)
 from workers.events.formats.wire import REFUSED, zigzag
 from workers.events.log import FALSE, LIST, MAP, OTHER, REAL, TEXT, VALUE
 from workers.events.schemas import PROTOBUF, Schema
@@ -53,7 +57,8 @@ class ProtobufSchema:
 
     def message(self, indexes: Sequence[int]) -> Any:
         """Return the message at a path of indexes through nested messages, else ValueError."""
-        name, types = self._file.package, self._file.message_type
+        name = self._file.package
+        types = self._file.message_type
         for index in indexes:
             if not 0 <= index < len(types):
                 raise ValueError("no such message in the schema")
@@ -122,7 +127,9 @@ class ProtobufProgram(Program):
         self._messages.append([0] * ops.MESSAGE_COLUMNS)
         return len(self._messages) - 1
 
-    def fill(self, row: int, fields: list[list[int]], mode: int, missing: list[Missing]) -> None:
+    def fill(
+        self, row: int, fields: list[list[int]], mode: int, missing: list[Missing]
+    ) -> None:
         # A map's value has no field number, so its row goes after the sorted rows.
         first = len(self._fields)
         self._fields += [field[: ops.FIELD_COLUMNS] for field in fields]
@@ -130,7 +137,13 @@ class ProtobufProgram(Program):
             if len(field) > ops.FIELD_COLUMNS:
                 self._fields[at][ops.VALUE_ROW] = len(self._fields)
                 self._fields.append(field[ops.FIELD_COLUMNS :])
-        self._messages[row] = [first, len(fields), mode, len(self._missing), len(missing)]
+        self._messages[row] = [
+            first,
+            len(fields),
+            mode,
+            len(self._missing),
+            len(missing),
+        ]
         self._missing += missing
 
     def list_state(self) -> int:
@@ -140,7 +153,9 @@ class ProtobufProgram(Program):
 
 class _Walk:
     def __init__(self, program: ProtobufProgram, fit: Fit, compiled: Compiled) -> None:
-        self._program, self._fit, self._compiled = program, fit, compiled
+        self._program = program
+        self._fit = fit
+        self._compiled = compiled
         self._made: dict[tuple[str, int], int] = {}
         # Keeps nodes alive while `_made` has their ids in its keys.
         self._alive: list[Node] = []
@@ -154,17 +169,22 @@ class _Walk:
             return self._made[key]
         self._alive.append(node)
         row = self._made[key] = self._program.reserve()
-        children = {name: inner for name, inner in node.children.items() if wants(inner)}
+        children = {
+            name: inner for name, inner in node.children.items() if wants(inner)
+        }
         if any((kind.full_name, name) in self._compiled.unread for name in children):
             raise MissingImports(self._compiled.missing)
-        bits, mode = _bits(kind, list(children)), ops.CLOSED
+        bits = _bits(kind, list(children))
+        mode = ops.CLOSED
         if kind.extension_ranges or kind.GetOptions().message_set_wire_format:
             mode = ops.STRICT
         if max(bits.values(), default=0) >= ops.BITS_MAX:
             mode = ops.DECLINES
-        fields, missing = [], []
+        fields = []
+        missing = []
         for field in sorted(kind.fields, key=lambda field: int(field.number)):
-            wanted, bit = children.get(field.name), bits.get(field.name, -1)
+            wanted = children.get(field.name)
+            bit = bits.get(field.name, -1)
             if wanted is None:
                 fields.append(self._unwanted(field, bit))
             else:
@@ -178,7 +198,8 @@ class _Walk:
     def _unwanted(self, field: Any, bit: int) -> list[int]:
         """Return the row of an unwanted field, which is still checked."""
         state = ops.UNWANTED if field.is_repeated else -1
-        kind, inner = field.type, 0
+        kind = field.type
+        inner = 0
         if kind == ops.MESSAGE:
             inner = self.message(field.message_type, UNWANTED)
         elif kind == _GROUP:
@@ -205,7 +226,9 @@ class _Walk:
 
     def _inner(self, field: Any, node: Node, path: Path) -> tuple[int, int]:
         if field.type == ops.MESSAGE:
-            return self.message(field.message_type, Node(children=node.children), path), 0
+            return self.message(
+                field.message_type, Node(children=node.children), path
+            ), 0
         what = f"of type {_type_name(field)}"
         self._fit.impossible(Node(children=node.children), path, what)
         return self._enum(field.enum_type) if field.type == ops.ENUM else (0, 0)
@@ -213,7 +236,8 @@ class _Walk:
     def _list(self, field: Any, node: Node, path: Path) -> list[int]:
         self._fit.possible(node)
         self._fit.impossible(Node(children=node.children), path, "a repeated field")
-        kind, state = field.type, self._program.list_state()
+        kind = field.type
+        state = self._program.list_state()
         slot = head = outer = NO_SLOT
         of = Node()
         if node.many:
@@ -222,9 +246,13 @@ class _Walk:
         else:
             outer = node.slot
             if node.elements is not None:
-                of, slot, head = node.elements, node.elements.slot, node.list_slot
+                of = node.elements
+                slot = node.elements.slot
+                head = node.list_slot
                 self._fit.possible(of)
-        inner, count = self._inner(field, of, element(path) if of is node.elements else path)
+        inner, count = self._inner(
+            field, of, element(path) if of is node.elements else path
+        )
         if node.many and node.elements is not None:
             kind = ops.DECLINE
         elif slot == NO_SLOT and ops.WIRES[kind] == ops.VARINT:
@@ -234,13 +262,19 @@ class _Walk:
     def _map(self, field: Any, node: Node, path: Path) -> list[int]:
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "a map")
-        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        key, value = (
+            field.message_type.fields_by_name[name] for name in ("key", "value")
+        )
         head, outer = (node.slot, NO_SLOT) if node.many else (NO_SLOT, node.slot)
-        row = _field(field, ops.MAP, NO_SLOT, head, outer, state=self._program.list_state())
+        row = _field(
+            field, ops.MAP, NO_SLOT, head, outer, state=self._program.list_state()
+        )
         for name, each in node.children.items():
             self._fit.possible(each)
             if value.type != ops.MESSAGE:
-                self._fit.within(each, child(path, name), f"of type {_type_name(value)}")
+                self._fit.within(
+                    each, child(path, name), f"of type {_type_name(value)}"
+                )
         reached = [(name, each.slot) for name, each in node.children.items()]
         if (
             key.type != ops.STRING
@@ -257,19 +291,30 @@ class _Walk:
     def _enum(self, kind: Any) -> tuple[int, int]:
         """Return the first row of an enum's names, sorted by number, and how many there are."""
         if kind.full_name not in self._enums:
-            names = sorted((number, value.name) for number, value in kind.values_by_number.items())
+            names = sorted(
+                (number, value.name) for number, value in kind.values_by_number.items()
+            )
             rows = [(name, number) for number, name in names]
             self._enums[kind.full_name] = self._program.names(rows)
         return self._enums[kind.full_name]
 
     def _absent(self, field: Any, node: Node, row: list[int]) -> list[Missing]:
         if field.is_repeated:
-            state, head = row[ops.STATE], MAP if _is_map(field) else LIST
+            state = row[ops.STATE]
+            head = MAP if _is_map(field) else LIST
             heads = [(row[ops.OUTER], OTHER, -1), (row[ops.HEAD], head, 0)]
             if node.many and node.elements is not None:
                 heads.append((node.list_slot, LIST, 0))
-            return [(-1, state, slot, kind, start, -1) for slot, kind, start in heads if slot >= 0]
-        if field.has_presence or node.slot == NO_SLOT or field.type in (ops.MESSAGE, _GROUP):
+            return [
+                (-1, state, slot, kind, start, -1)
+                for slot, kind, start in heads
+                if slot >= 0
+            ]
+        if (
+            field.has_presence
+            or node.slot == NO_SLOT
+            or field.type in (ops.MESSAGE, _GROUP)
+        ):
             return []
         kind, start, stop = _DEFAULTS.get(field.type, (VALUE, 0, -1))
         if field.type == ops.ENUM:
@@ -357,7 +402,9 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
         self._classes.append(kind)
         return number
 
-    def scanner(self, data: Bytes, values: Longs, roots: Longs, base: int) -> RecordScan:
+    def scanner(
+        self, data: Bytes, values: Longs, roots: Longs, base: int
+    ) -> RecordScan:
         stack = np.empty((STACK, ops.FRAME), dtype=np.int64)
         lists = np.empty((self._source.lists, ops.LIST_COLUMNS), dtype=np.int64)
         scan = ops.Scan(data, base, self.program, stack, lists)

@@ -33,30 +33,66 @@ import numpy as np
 from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
 from workers.events import log as kinds
-from workers.events.formats.wire import REFUSED, delimited, fixed, has_name, real, varint, zigzag
+from workers.events.formats.wire import (
+    REFUSED,
+    delimited,
+    fixed,
+    has_name,
+    real,
+    varint,
+    zigzag,
+)
 from workers.events.json_scanner import same
 from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, put
 
 FIRST, N, MODE, MISSING, M = range(5)
 MESSAGE_COLUMNS = 5
-CLOSED, STRICT, DECLINES = 0, 1, 2
+CLOSED = 0
+STRICT = 1
+DECLINES = 2
 
 NUMBER, TYPE, SLOT, HEAD, OUTER, INNER, COUNT, BIT, STATE, VALUE_ROW = range(10)
 FIELD_COLUMNS = 10
 UNWANTED = -2
 
-DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING = 1, 2, 3, 4, 5, 6, 7, 8, 9
-MESSAGE, BYTES, UINT32, ENUM, SFIXED32, SFIXED64, SINT32, SINT64 = 11, 12, 13, 14, 15, 16, 17, 18
-MAP, DECLINE = 19, 20
+DOUBLE = 1
+FLOAT = 2
+INT64 = 3
+UINT64 = 4
+INT32 = 5
+FIXED64 = 6
+FIXED32 = 7
+BOOL = 8
+STRING = 9
+MESSAGE = 11
+BYTES = 12
+UINT32 = 13
+ENUM = 14
+SFIXED32 = 15
+SFIXED64 = 16
+SINT32 = 17
+SINT64 = 18
+MAP = 19
+DECLINE = 20
 # Wire types: varint, 8 bytes, length-delimited, 4 bytes. WIRES is by TYPE; -1: none.
-VARINT, EIGHT, LENGTH, FOUR = 0, 1, 2, 5
-WIRES = np.array([-1, 1, 5, 0, 0, 0, 1, 5, 0, 2, -1, 2, 2, 0, 0, 5, 1, 0, 0, 2, -1], dtype=np.int64)
+VARINT = 0
+EIGHT = 1
+LENGTH = 2
+FOUR = 5
+WIRES = np.array(
+    [-1, 1, 5, 0, 0, 0, 1, 5, 0, 2, -1, 2, 2, 0, 0, 5, 1, 0, 0, 2, -1], dtype=np.int64
+)
 WIRES.flags.writeable = False
 
 # Frames of `stack`; columns of `lists`: LIST row (-1: none yet), end of its rows, map names seen.
-F_MESSAGE, F_END, F_SEEN, F_HINT = 0, 1, 2, 3
+F_MESSAGE = 0
+F_END = 1
+F_SEEN = 2
+F_HINT = 3
 FRAME = 4
-L_HEAD, L_END, L_SEEN = 0, 1, 2
+L_HEAD = 0
+L_END = 1
+L_SEEN = 2
 LIST_COLUMNS = 3
 NUMBER_MAX = 2**29 - 1
 # Maximum bits of a frame, and wanted names of a map.
@@ -91,7 +127,8 @@ class Scan(NamedTuple):
 @checked_part
 def row_of(table: Longs, column: int, first: int, count: int, number: int) -> int:
     """Return the row, of `count` sorted from `first` on, with a number in a column; -1 if none."""
-    low, high = first, first + count
+    low = first
+    high = first + count
     while low < high:
         middle = (low + high) // 2
         if table[middle, column] < number:
@@ -104,7 +141,9 @@ def row_of(table: Longs, column: int, first: int, count: int, number: int) -> in
 @checked_inline
 def scalar(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int]:
     """Return kind, start, stop and end of a field's value; the end is REFUSED if invalid."""
-    data, fields, names = scan.data, scan.program.fields, scan.program.names
+    data = scan.data
+    fields = scan.program.fields
+    names = scan.program.names
     kind = fields[row, TYPE]
     if kind in (STRING, BYTES):
         length, at = varint(data, at, stop)
@@ -125,10 +164,17 @@ def scalar(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int
             name = row_of(names, 2, fields[row, INNER], fields[row, COUNT], value)
             if name < 0:
                 return kinds.TEXT, 0, 0, REFUSED
-            return kinds.TEXT, scan.base + names[name, 0], scan.base + names[name, 1], at
+            return (
+                kinds.TEXT,
+                scan.base + names[name, 0],
+                scan.base + names[name, 1],
+                at,
+            )
         if kind == INT32 and not -(2**31) <= value < 2**31:
             return kinds.VALUE, 0, 0, REFUSED
-        if (kind == UINT32 and not 0 <= value < 2**32) or (kind == UINT64 and value < 0):
+        if (kind == UINT32 and not 0 <= value < 2**32) or (
+            kind == UINT64 and value < 0
+        ):
             return kinds.VALUE, 0, 0, REFUSED
         return kinds.VALUE, value, -1, at
     if kind in (FLOAT, DOUBLE):
@@ -144,7 +190,8 @@ def scalar(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int
 @checked_part
 def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
     """Log the head of a list or map at its first value; DECLINED if its rows are not contiguous."""
-    fields, lists = scan.program.fields, scan.lists
+    fields = scan.program.fields
+    lists = scan.lists
     state = fields[row, STATE]
     if lists[state, L_HEAD] < 0:
         lists[state, L_HEAD] = used
@@ -167,8 +214,11 @@ def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
 
 
 @checked_part
-def log_value(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> tuple[int, int]:
-    fields, lists = scan.program.fields, scan.lists
+def log_value(
+    scan: Scan, row: int, at: int, stop: int, log: Longs, used: int
+) -> tuple[int, int]:
+    fields = scan.program.fields
+    lists = scan.lists
     kind, start, end, at = scalar(scan, row, at, stop)
     if at == REFUSED:
         return REFUSED, DECLINED
@@ -183,11 +233,19 @@ def log_value(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -
 
 
 @checked_part
-def log_map_entry(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> int:
+def log_map_entry(
+    scan: Scan, row: int, at: int, stop: int, log: Longs, used: int
+) -> int:
     data, base, program, _, lists = scan
-    fields, names = program.fields, program.names
-    inner, name, name_end = fields[row, VALUE_ROW], base, base
-    kind, start, end, of = kinds.TEXT, base, base, fields[inner, TYPE]
+    fields = program.fields
+    names = program.names
+    inner = fields[row, VALUE_ROW]
+    name = base
+    name_end = base
+    kind = kinds.TEXT
+    start = base
+    end = base
+    of = fields[inner, TYPE]
     named = valued = False
     while at < stop:
         tag, at = varint(data, at, stop)
@@ -207,9 +265,13 @@ def log_map_entry(scan: Scan, row: int, at: int, stop: int, log: Longs, used: in
         if of in (ENUM, BYTES):
             return DECLINED
         if of == BOOL:
-            kind, start, end = kinds.FALSE, -1, -1
+            kind = kinds.FALSE
+            start = -1
+            end = -1
         elif of != STRING:
-            kind, start, end = kinds.REAL if of in (FLOAT, DOUBLE) else kinds.VALUE, 0, -1
+            kind = kinds.REAL if of in (FLOAT, DOUBLE) else kinds.VALUE
+            start = 0
+            end = -1
     state = fields[row, STATE]
     used = open_list(scan, row, log, used)
     if used < 0:
@@ -217,9 +279,18 @@ def log_map_entry(scan: Scan, row: int, at: int, stop: int, log: Longs, used: in
     head = fields[row, HEAD]
     if head >= 0:
         before = lists[state, L_HEAD]
-        if log[before, START] > MAP_NAMES_MAX or has_name(data, name, name_end, log, before, used):
+        if log[before, START] > MAP_NAMES_MAX or has_name(
+            data, name, name_end, log, before, used
+        ):
             return DECLINED
-        used = put(log, put(log, used, head, kinds.TEXT, name, name_end), head, kind, start, end)
+        used = put(
+            log,
+            put(log, used, head, kinds.TEXT, name, name_end),
+            head,
+            kind,
+            start,
+            end,
+        )
         lists[state, L_END] = used
     for which in range(fields[row, COUNT]):
         at = fields[row, INNER] + which
@@ -234,14 +305,19 @@ def log_map_entry(scan: Scan, row: int, at: int, stop: int, log: Longs, used: in
 @checked_part
 def log_missing(scan: Scan, message: int, seen: int, log: Longs, used: int) -> int:
     """Log the rows of fields that a message lacks; return the rows used."""
-    messages, missing = scan.program.messages, scan.program.missing
-    first, number = messages[message, MISSING], messages[message, M]
+    messages = scan.program.messages
+    missing = scan.program.missing
+    first = messages[message, MISSING]
+    number = messages[message, M]
     for row in range(first, first + number):
-        bit, state, kind = missing[row, 0], missing[row, 1], missing[row, 3]
+        bit = missing[row, 0]
+        state = missing[row, 1]
+        kind = missing[row, 3]
         there = seen >> bit & 1 != 0 if bit >= 0 else scan.lists[state, L_HEAD] >= 0
         if not there:
             shift = scan.base if kind == kinds.TEXT else 0
-            start, stop = missing[row, 4] + shift, missing[row, 5] + shift
+            start = missing[row, 4] + shift
+            stop = missing[row, 5] + shift
             used = put(log, used, missing[row, 2], kind, start, stop)
     return used
 
@@ -259,17 +335,24 @@ def skip_field(data: Bytes, at: int, stop: int, wire: int) -> int:
 
 
 @checked_kernel
-def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> int:
+def scan_record(
+    scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
+) -> int:
     """Log the message data[at:stop] from row `used` on; return the rows used, DECLINED or FULL."""
     data, _, program, stack, lists = scan
-    messages, fields = program.messages, program.fields
+    messages = program.messages
+    fields = program.fields
     depth = 1
     lists[:, L_HEAD] = -1
     lists[:, L_SEEN] = 0
-    stack[0, F_MESSAGE], stack[0, F_END], stack[0, F_SEEN], stack[0, F_HINT] = root, stop, 0, 0
+    stack[0, F_MESSAGE] = root
+    stack[0, F_END] = stop
+    stack[0, F_SEEN] = 0
+    stack[0, F_HINT] = 0
     while True:
         top = depth - 1
-        message, end = stack[top, F_MESSAGE], stack[top, F_END]
+        message = stack[top, F_MESSAGE]
+        end = stack[top, F_END]
         if messages[message, MODE] == DECLINES:
             return DECLINED
         if at == end:
@@ -279,11 +362,13 @@ def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
                 return used
             continue
         tag, at = varint(data, at, end)
-        number, wire = tag >> 3, tag & 7
+        number = tag >> 3
+        wire = tag & 7
         if at == REFUSED or not 1 <= number <= NUMBER_MAX:
             return DECLINED
         first = messages[message, FIRST]
-        count, row = messages[message, N], first + stack[top, F_HINT]
+        count = messages[message, N]
+        row = first + stack[top, F_HINT]
         if row == first + count or fields[row, NUMBER] != number:
             row = row_of(fields, NUMBER, first, count, number)
         if row < 0:
@@ -292,7 +377,9 @@ def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
                 return DECLINED
             continue
         stack[top, F_HINT] = row - first + 1
-        kind, bit, state = fields[row, TYPE], fields[row, BIT], fields[row, STATE]
+        kind = fields[row, TYPE]
+        bit = fields[row, BIT]
+        state = fields[row, STATE]
         if bit >= 0:
             if stack[top, F_SEEN] >> bit & 1:
                 return DECLINED
@@ -327,15 +414,19 @@ def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
                 used = put(log, used, fields[row, SLOT], kinds.OTHER, -1, -1)
             if state >= 0:
                 lists[state, L_END] = used
-            stack[depth, F_MESSAGE], stack[depth, F_END] = fields[row, INNER], at + length
-            stack[depth, F_SEEN], stack[depth, F_HINT] = 0, 0
+            stack[depth, F_MESSAGE] = fields[row, INNER]
+            stack[depth, F_END] = at + length
+            stack[depth, F_SEEN] = 0
+            stack[depth, F_HINT] = 0
             depth += 1
         if used < 0:
             return used
 
 
 @checked_kernel
-def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs) -> int:
+def scan_all(
+    scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs
+) -> int:
     """Scan messages, as `avro_scanner.scan_all`; `roots` are rows of `messages`."""
     used = 0
     for i in range(begin, len(values)):
@@ -346,5 +437,6 @@ def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs,
         if end == FULL:
             return i
         if end != DECLINED:
-            number[i], used = end - used, end
+            number[i] = end - used
+            used = end
     return len(values)

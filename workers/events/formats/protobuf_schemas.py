@@ -88,7 +88,9 @@ def compile_schema(schema: Schema) -> Compiled:
         files[name] = file
     if main.startswith(("-", "@")):
         raise ValueError("no Protobuf schema: protoc would read its name as an option")
-    if not texts and all(name in files for file in files.values() for name in file.dependency):
+    if not texts and all(
+        name in files for file in files.values() for name in file.dependency
+    ):
         return Compiled(list(files.values()))
     deadline = time.monotonic() + _PROTOC_S
     found, errors = _run_protoc(texts, list(files.values()), main, deadline)
@@ -108,7 +110,11 @@ def compile_schema(schema: Schema) -> Compiled:
             return _certain_part(found, missing, stubs, files_of_registry)
         undefined = [name for form in _UNDEFINED for name in form.findall(errors)]
         more = {name: "message" for name in undefined if name not in stubs}
-        more |= {name: "enum" for name in _NO_ENUM.findall(errors) if stubs.get(name) == "message"}
+        more |= {
+            name: "enum"
+            for name in _NO_ENUM.findall(errors)
+            if stubs.get(name) == "message"
+        }
         if not more:
             break
         stubs |= more
@@ -131,7 +137,12 @@ def _run_protoc(
     """Compile `main`, preceded by its imports; return the files, or nothing and protoc's errors."""
     with tempfile.TemporaryDirectory(prefix="quietcount-protoc-") as made:
         place = pathlib.Path(made)
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={place / 'texts'}"]
+        command = [
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
+            f"--proto_path={place / 'texts'}",
+        ]
         command += _bundled_paths()
         try:
             (place / "texts").mkdir()
@@ -141,12 +152,20 @@ def _run_protoc(
                 known = descriptor_pb2.FileDescriptorSet(file=files)
                 (place / "known").write_bytes(known.SerializeToString())
                 command.append(f"--descriptor_set_in={place / 'known'}")
-            command += ["--include_imports", f"--descriptor_set_out={place / 'out'}", main]
+            command += [
+                "--include_imports",
+                f"--descriptor_set_out={place / 'out'}",
+                main,
+            ]
             left_s = max(0.0, deadline_s - time.monotonic())
-            done = subprocess.run(command, check=False, capture_output=True, timeout=left_s)
+            done = subprocess.run(
+                command, check=False, capture_output=True, timeout=left_s
+            )
             if done.returncode:
                 return [], done.stderr.decode(errors="replace")
-            found = descriptor_pb2.FileDescriptorSet.FromString((place / "out").read_bytes())
+            found = descriptor_pb2.FileDescriptorSet.FromString(
+                (place / "out").read_bytes()
+            )
         except (subprocess.SubprocessError, OSError, DecodeError, ValueError):
             # A name may be too long for a file, or be that of a folder.
             raise ValueError("no Protobuf schema") from None
@@ -169,7 +188,9 @@ def _bundled_paths() -> list[str]:
             spec = find_spec(package)
         except ModuleNotFoundError:
             spec = None
-        for place in (spec.submodule_search_locations or []) if spec is not None else []:
+        for place in (
+            (spec.submodule_search_locations or []) if spec is not None else []
+        ):
             places.append(pathlib.Path(place, inner).resolve())
     return [f"--proto_path={place}" for place in places]
 
@@ -180,7 +201,8 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _WORD = re.compile(r"\w")
-_OPENING, _CLOSING = frozenset("[{(<"), frozenset("]})>")
+_OPENING = frozenset("[{(<")
+_CLOSING = frozenset("]})>")
 
 
 def without_custom_options(text: str) -> str:
@@ -197,7 +219,11 @@ def without_custom_options(text: str) -> str:
             at = _end(tokens, at, ";") + 1
         elif tokens[at] == "[":
             end = _end(tokens, at + 1, "]")
-            entries = [each for each in _entries(tokens[at + 1 : end]) if not _is_needless(each)]
+            entries = [
+                each
+                for each in _entries(tokens[at + 1 : end])
+                if not _is_needless(each)
+            ]
             if entries:
                 kept.append("[")
                 for place, entry in enumerate(entries):
@@ -268,7 +294,10 @@ def _stub(name: str, short: str, stubs: Mapping[str, str]) -> str:
 
 
 def _certain_part(
-    files: Sequence[File], missing: Sequence[str], stubs: Mapping[str, str], of_registry: set[str]
+    files: Sequence[File],
+    missing: Sequence[str],
+    stubs: Mapping[str, str],
+    of_registry: set[str],
 ) -> Compiled:
     made = {*missing, *(_STUB.format(number) for number in range(len(stubs)))}
     known: set[str] = set()
@@ -280,7 +309,9 @@ def _certain_part(
         if file.name in of_registry:
             within = f".{file.package}." if file.package else "."
             own = {f".{name}" for name in _type_names(file.package, file)}
-            pruner = _Pruner(within, own | known, {f".{name}" for name in stubs}, unread)
+            pruner = _Pruner(
+                within, own | known, {f".{name}" for name in stubs}, unread
+            )
             for message in file.message_type:
                 pruner.prune(message, within[1:] + message.name)
     return Compiled(files, tuple(missing), frozenset(unread))
@@ -291,7 +322,9 @@ def _type_names(scope: str, holder: Any) -> Iterator[str]:
     before = f"{scope}." if scope else ""
     for enum in holder.enum_type:
         yield before + enum.name
-    for message in holder.message_type if hasattr(holder, "message_type") else holder.nested_type:
+    for message in (
+        holder.message_type if hasattr(holder, "message_type") else holder.nested_type
+    ):
         yield before + message.name
         yield from _type_names(before + message.name, message)
 
@@ -313,7 +346,9 @@ class _Pruner:
             entry = entries.get(each.type_name)
             is_map = entry is not None and entry.options.map_entry
             if self._is_certain(each) and not (
-                is_map and entry is not None and not all(map(self._is_certain, entry.field))
+                is_map
+                and entry is not None
+                and not all(map(self._is_certain, entry.field))
             ):
                 kept.append(each)
                 continue

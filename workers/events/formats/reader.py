@@ -39,7 +39,9 @@ class FramedJson:
     def __init__(self, json: Json) -> None:
         self._json = json
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
+    def scan(
+        self, data: Bytes, values: Longs, plain: Bools | None = None
+    ) -> Iterator[FieldSpans]:
         payloads, refused = json_payloads(data, values)
         decoder = self._json.decoder(data, payloads)
 
@@ -48,7 +50,10 @@ class FramedJson:
                 raise ValueError(refused[row])
             return decoder(row)
 
-        return (replace(logs, decode=decode) for logs in self._json.scan(data, payloads, plain))
+        return (
+            replace(logs, decode=decode)
+            for logs in self._json.scan(data, payloads, plain)
+        )
 
 
 logger = logging.getLogger(__name__)
@@ -61,7 +66,9 @@ _PATIENCE_S = 30.0
 _UNFIT = MappingProxyType({NO_VALUE: MISSING, NO_ID: NO_SCHEMA_ID})
 
 
-def make_format(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaFormat[Any]:
+def make_format(
+    name: str, tree: Node, reader_schema: Path | None = None
+) -> SchemaFormat[Any]:
     """Return a format, "avro" or "protobuf", for one `FormatReader`.
 
     `reader_schema`, a file, defines the names in `tree`; None means each record's own schema.
@@ -89,7 +96,8 @@ class RecordFormats:
     def __init__(
         self, settings: Settings, reader: EventReader, metrics: Metrics | None = None
     ) -> None:
-        self._name, self._tree = settings.events.format, reader.layout.tree
+        self._name = settings.events.format
+        self._tree = reader.layout.tree
         self._server = server = settings.schema_registry
         self._registry: Registry | None = None
         if self._name in ("avro", "protobuf") and server is not None:
@@ -97,7 +105,9 @@ class RecordFormats:
             access = Access(server.url, server.client(), server.unknown_wait_ms / 1000)
             self._registry = Registry(access, metrics)
 
-    def make(self, waiting: SchemaWaiter | None = None, tree: Node | None = None) -> Format | None:
+    def make(
+        self, waiting: SchemaWaiter | None = None, tree: Node | None = None
+    ) -> Format | None:
         """Return the format for one source partition and one thread; None means plain JSON.
 
         `waiting` is the shard that waits for schemas; None means a command, which gives up soon.
@@ -110,7 +120,9 @@ class RecordFormats:
             return None
         fmt = make_format(self._name, tree, server.reader_schema)
         if waiting is None:
-            refusal = SettingsError(f"schema_registry.url = {server.url!r}: it does not answer")
+            refusal = SettingsError(
+                f"schema_registry.url = {server.url!r}: it does not answer"
+            )
             waiting = CommandWait(_PATIENCE_S, refusal)
         return FormatReader(fmt, self._registry, waiting)
 
@@ -142,26 +154,35 @@ class Prepared:
 class FormatReader:
     """Reader for one source partition and one thread; it owns `fmt` and shares `schemas`."""
 
-    def __init__(self, fmt: SchemaFormat[Any], schemas: Schemas, waiting: SchemaWaiter) -> None:
+    def __init__(
+        self, fmt: SchemaFormat[Any], schemas: Schemas, waiting: SchemaWaiter
+    ) -> None:
         self.fmt = fmt
-        self._schemas, self._waiting = schemas, waiting
+        self._schemas = schemas
+        self._waiting = waiting
         # Known pairs of schema id and message; their number in `fmt`, or DECLINED and a reason.
         self._known = np.empty((0, 2), dtype=np.int64)
         self._numbers: list[int] = []
         self._reasons: list[str | None] = []
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
+    def scan(
+        self, data: Bytes, values: Longs, plain: Bools | None = None
+    ) -> Iterator[FieldSpans]:
         """Log the wanted fields of records part by part; raises as `prepare`."""
         ready = self.prepare(data, values)
         roots = ready.roots if plain is None else np.where(plain, ready.roots, DECLINED)
         payloads = readonly_contiguous(ready.payloads)
-        log = self.fmt.scanner(ready.data, payloads, readonly_contiguous(roots), ready.base)
+        log = self.fmt.scanner(
+            ready.data, payloads, readonly_contiguous(roots), ready.base
+        )
 
         def decode(row: int) -> object:
             if row in ready.refused:
                 raise ValueError(ready.refused[row])
             start, stop = ready.payloads[row].tolist()
-            return self.fmt.decode(int(ready.numbers[row]), ready.data[start:stop].tobytes())
+            return self.fmt.decode(
+                int(ready.numbers[row]), ready.data[start:stop].tobytes()
+            )
 
         def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
             return ready.data, log(begin, number, rows)
@@ -170,17 +191,23 @@ class FormatReader:
 
     def prepare(self, data: Bytes, values: Longs) -> Prepared:
         """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard closes."""
-        n, named = len(values), self.fmt.names_messages
-        data, values = readonly_contiguous(data), readonly_contiguous(values)
-        ids, payloads = np.empty((n, 2), dtype=np.int64), np.empty((n, 2), dtype=np.int64)
+        n = len(values)
+        named = self.fmt.names_messages
+        data = readonly_contiguous(data)
+        values = readonly_contiguous(values)
+        ids = np.empty((n, 2), dtype=np.int64)
+        payloads = np.empty((n, 2), dtype=np.int64)
         rows = np.empty(n, dtype=np.int64)
-        done, refused = 0, dict[int, str]()
+        done = 0
+        refused = dict[int, str]()
         while True:
             known = readonly_contiguous(self._known)
             done = parse_headers(data, values, named, known, done, ids, payloads, rows)
             if done == n:
                 break
-            message = data[int(values[done, 0]) + HEADER : int(payloads[done, 0])].tobytes()
+            message = data[
+                int(values[done, 0]) + HEADER : int(payloads[done, 0])
+            ].tobytes()
             reason = self._add(int(ids[done, 0]), int(ids[done, 1]), message)
             if reason is not None:
                 refused[done] = reason
@@ -191,19 +218,27 @@ class FormatReader:
         for row in np.flatnonzero(np.isin(rows, bad)).tolist() if bad else ():
             refused[row] = self._reasons[rows[row]] or ""
         # Index -1 is DECLINED, in both.
-        numbers = np.array([*self._numbers, DECLINED], dtype=np.int64)[np.maximum(rows, -1)]
+        numbers = np.array([*self._numbers, DECLINED], dtype=np.int64)[
+            np.maximum(rows, -1)
+        ]
         roots = np.array([*self.fmt.roots, DECLINED], dtype=np.int64)[numbers]
         payloads[numbers < 0] = -1
-        base, texts = len(data), self.fmt.texts
-        whole = readonly_contiguous(np.concatenate([data, texts])) if len(texts) else data
-        return Prepared(whole, base, payloads, roots, numbers, dict(sorted(refused.items())))
+        base = len(data)
+        texts = self.fmt.texts
+        whole = (
+            readonly_contiguous(np.concatenate([data, texts])) if len(texts) else data
+        )
+        return Prepared(
+            whole, base, payloads, roots, numbers, dict(sorted(refused.items()))
+        )
 
     def _add(self, schema_id: int, which: int, message: bytes) -> str | None:
         """Number a schema's message, or return a reject reason; made-up ids are not stored."""
         schema = self._schemas.schema(schema_id, self._waiting)
         if schema is None:
             return UNKNOWN_SCHEMA
-        number, reason = DECLINED, None
+        number = DECLINED
+        reason = None
         try:
             number = self.fmt.add(schema, message)
         except Unreadable as refusal:
@@ -211,12 +246,16 @@ class FormatReader:
             if refusal.imports:
                 names = imports_named(refusal.imports)
                 reason = f"schema cannot be read: id {schema_id} imports {names}, which is missing"
-            logger.error("schema %d: every event of it is a reject: %s", schema_id, reason)
+            logger.error(
+                "schema %d: every event of it is a reject: %s", schema_id, reason
+            )
         except SchemaRefused as refusal:
             reason = str(refusal)
             if reason == NO_MESSAGE:
                 return reason
-            logger.error("schema %d: every event of it is a reject: %s", schema_id, reason)
+            logger.error(
+                "schema %d: every event of it is a reject: %s", schema_id, reason
+            )
         else:
             for path in self.fmt.absent:
                 logger.warning("schema %d has no field %r", schema_id, path)
@@ -234,10 +273,13 @@ class FormatReader:
 
 def json_payloads(data: Bytes, values: Longs) -> tuple[Longs, dict[int, str]]:
     """Return the payloads of JSON records with a schema id, and reject reasons by batch index."""
-    starts, stops = values[:, 0], values[:, 1]
+    starts = values[:, 0]
+    stops = values[:, 1]
     long = (starts >= 0) & (stops - starts >= HEADER)
     framed = np.flatnonzero(long)[data[starts[long]] == 0]
     payloads = np.full_like(values, -1)
     payloads[framed] = values[framed] + (HEADER, 0)
     refused = np.flatnonzero(payloads[:, 0] < 0)
-    return payloads, {row: MISSING if starts[row] < 0 else NO_SCHEMA_ID for row in refused.tolist()}
+    return payloads, {
+        row: MISSING if starts[row] < 0 else NO_SCHEMA_ID for row in refused.tolist()
+    }

@@ -13,8 +13,10 @@ from workers.events.json_scanner import same, utf8_length
 from workers.events.log import OTHER, REAL, START, STOP, TEXT
 
 REFUSED = -1
-MORE, BITS = 0x80, 0x7F
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MORE = 0x80
+BITS = 0x7F
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
 
 
 @checked_part
@@ -24,7 +26,8 @@ def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
         return 0, REFUSED
     byte = int(data[at])
     at += 1
-    value, shift = byte & BITS, 7
+    value = byte & BITS
+    shift = 7
     while byte >= MORE:
         if at >= stop or shift > 63:
             return 0, REFUSED
@@ -64,7 +67,8 @@ def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
 @checked_part
 def widen_float(bits: int) -> int:
     """Convert the bits of a float32 to those of the equal float64."""
-    exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
+    exponent = bits >> 23 & 0xFF
+    rest = bits & 0x7FFFFF
     if exponent == 0xFF:
         exponent = 0x7FF
     elif exponent > 0:
@@ -85,7 +89,9 @@ def real(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int, int, int
     bits, at = fixed(data, at, stop, size)
     if size == 4:
         bits = widen_float(bits)
-    is_nan = bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
+    is_nan = (
+        bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
+    )
     return (OTHER if is_nan else REAL), bits, -1, at
 
 
@@ -109,10 +115,14 @@ def delimited(
 
 
 @checked_part
-def has_name(data: Bytes, start: int, end: int, log: Longs, head: int, used: int) -> bool:
+def has_name(
+    data: Bytes, start: int, end: int, log: Longs, head: int, used: int
+) -> bool:
     """Return whether the map at row `head` has a name already; every second row is a name."""
     row = head + 1
-    while row < used and not same(data, start, end, data, log[row, START], log[row, STOP]):
+    while row < used and not same(
+        data, start, end, data, log[row, START], log[row, STOP]
+    ):
         row += 2
     return row < used
 
@@ -122,7 +132,9 @@ HEADER = 5
 MESSAGE_BYTES = 7
 
 # In place of a number: no value, no schema id, or a pair that is not known yet.
-NO_VALUE, NO_ID, UNKNOWN = -1, -2, -3
+NO_VALUE = -1
+NO_ID = -2
+UNKNOWN = -3
 
 
 @checked_part
@@ -165,25 +177,34 @@ def parse_headers(
     """
     last = 0
     for row in range(begin, len(values)):
-        start, stop = values[row, 0], values[row, 1]
-        ids[row, 0], ids[row, 1] = -1, -1
-        payloads[row, 0], payloads[row, 1], numbers[row] = -1, -1, NO_VALUE if start < 0 else NO_ID
+        start = values[row, 0]
+        stop = values[row, 1]
+        ids[row, 0] = -1
+        ids[row, 1] = -1
+        payloads[row, 0] = -1
+        payloads[row, 1] = -1
+        numbers[row] = NO_VALUE if start < 0 else NO_ID
         if start < 0 or stop - start < HEADER or data[start] != 0:
             continue
         schema = 0
         for place in range(start + 1, start + HEADER):
             schema = schema << 8 | int(data[place])
-        at, which = start + HEADER, 0
+        at = start + HEADER
+        which = 0
         if named:
             which, at = message_path(data, at, stop)
             if at == REFUSED:
                 continue
-        ids[row, 0], ids[row, 1] = schema, which
-        payloads[row, 0], payloads[row, 1] = at, stop
+        ids[row, 0] = schema
+        ids[row, 1] = which
+        payloads[row, 0] = at
+        payloads[row, 1] = stop
         # Most records have the same schema as the previous one.
         if last >= len(known) or known[last, 0] != schema or known[last, 1] != which:
             last = 0
-            while last < len(known) and (known[last, 0] != schema or known[last, 1] != which):
+            while last < len(known) and (
+                known[last, 0] != schema or known[last, 1] != which
+            ):
                 last += 1
             if last == len(known):
                 numbers[row] = UNKNOWN

@@ -57,7 +57,9 @@ def parse_buckets(value: object) -> Buckets:
     """Return the buckets of a settings file, or raise `ValueError` with the allowed values."""
     if isinstance(value, list):
         edges = enumerate(value, 1)
-        return Buckets(tuple(_number(edge, f"the edge at place {place}") for place, edge in edges))
+        return Buckets(
+            tuple(_number(edge, f"the edge at place {place}") for place, edge in edges)
+        )
     if isinstance(value, dict):
         return Buckets(_between(value))
     raise ValueError(ALLOWED)
@@ -84,7 +86,9 @@ def _number(value: object, what: str) -> float:
     except OverflowError:
         raise ValueError(f"{what} is too large: numbers below 1.8e308") from None
     if isinstance(value, int) and int(number) != value:
-        raise ValueError(f"{what} has too many digits: whole numbers up to 2^53 are exact")
+        raise ValueError(
+            f"{what} has too many digits: whole numbers up to 2^53 are exact"
+        )
     return number or 0.0  # 0 for -0.0
 
 
@@ -96,8 +100,13 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
         if name not in values:
             raise ValueError(f"{name} is missing: {ALLOWED}")
     first, last = (_number(values[name], name) for name in ("from", "to"))
-    count, scale = values["count"], values.get("scale", "linear")
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < EDGES_MAX:
+    count = values["count"]
+    scale = values.get("scale", "linear")
+    if (
+        isinstance(count, bool)
+        or not isinstance(count, int)
+        or not 1 <= count < EDGES_MAX
+    ):
         raise ValueError(f"count: a whole number from 1 to {EDGES_MAX - 1:,}")
     if scale not in SCALES:
         raise ValueError('scale: "linear" or "log"')
@@ -116,20 +125,25 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
 
 def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
     # As written: 0.1 is a tenth here, not the nearest double.
-    low, high = Decimal(repr(first)), Decimal(repr(last))
+    low = Decimal(repr(first))
+    high = Decimal(repr(last))
     span = _EXACT.subtract(high, low)
     unit = Decimal((0, (1,), _EXACT.divide(span, Decimal(count)).adjusted() - 5))
     for i in range(1, count):
-        edge = _EXACT.add(low, _EXACT.divide(_EXACT.multiply(span, Decimal(i)), Decimal(count)))
+        edge = _EXACT.add(
+            low, _EXACT.divide(_EXACT.multiply(span, Decimal(i)), Decimal(count))
+        )
         steps = _EXACT.divide(edge, unit).to_integral_value(context=_EXACT)
         yield _EXACT.multiply(steps, unit)
 
 
 def _log(first: float, last: float, count: int) -> Sequence[Decimal]:
-    low, high = Decimal(repr(first)), Decimal(repr(last))
+    low = Decimal(repr(first))
+    high = Decimal(repr(last))
     step = _EXACT.divide(_EXACT.ln(_EXACT.divide(high, low)), Decimal(count))
     edges = [
-        _EXACT.multiply(low, _EXACT.exp(_EXACT.multiply(step, Decimal(i)))) for i in range(1, count)
+        _EXACT.multiply(low, _EXACT.exp(_EXACT.multiply(step, Decimal(i))))
+        for i in range(1, count)
     ]
     # A bucket is `step` wide in logarithms, in which a small share of an edge is about itself.
     tenth = _EXACT.divide(step, Decimal(10))

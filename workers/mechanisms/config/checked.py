@@ -17,7 +17,9 @@ from workers.runtime.frozen import memoized, ready
 
 
 def whole(least: int, most: int) -> Meta:
-    return Meta(ge=least, le=most, description=f"a whole number from {least:,} to {most:,}")
+    return Meta(
+        ge=least, le=most, description=f"a whole number from {least:,} to {most:,}"
+    )
 
 
 class Rule(NamedTuple):
@@ -70,24 +72,36 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
     for field in msgspec.structs.fields(record):
         hint = hints[field.name]
         # A union's members come after, as in `Count | None`.
-        annotated = [getattr(part, "__metadata__", ()) for part in (hint, *get_args(hint))]
+        annotated = [
+            getattr(part, "__metadata__", ()) for part in (hint, *get_args(hint))
+        ]
         metas = [meta for meta in itertools.chain(*annotated) if isinstance(meta, Meta)]
         allowed = next((meta.description for meta in metas if meta.description), None)
         if get_origin(hint) is Literal:
             *others, last = map(json.dumps, get_args(hint))
             allowed = f"{', '.join(others)} or {last}" if others else last
         if allowed is None:
-            raise TypeError(f"{record.__name__}.{field.name} does not say in words what is allowed")
+            raise TypeError(
+                f"{record.__name__}.{field.name} does not say in words what is allowed"
+            )
         duration = any((meta.extra or {}).get("duration") for meta in metas)
         probe = msgspec.defstruct(f"{record.__name__}_{field.name}", [("value", hint)])
         ready(probe)
-        found.append(Rule(field.name, field.encode_name, probe, allowed, duration, field.required))
+        found.append(
+            Rule(
+                field.name, field.encode_name, probe, allowed, duration, field.required
+            )
+        )
     return tuple(found)
 
 
 def display(value: object) -> str:
     """Return a value as in a settings file, cut to one line."""
-    stamp = value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else None
+    stamp = (
+        value.isoformat().replace("+00:00", "Z")
+        if isinstance(value, datetime)
+        else None
+    )
     text = stamp or json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else text[:77] + "..."
 

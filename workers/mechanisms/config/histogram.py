@@ -20,7 +20,13 @@ from workers.mechanisms.config.checked import Checked, display, whole
 from workers.mechanisms.config.sums import ALLOWED as SUM_ALLOWED
 from workers.mechanisms.config.sums import STEPS_MAX, Sum
 from workers.mechanisms.config.ticks import TickGrid
-from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, SYNTAX, Condition, path_complaints
+from workers.mechanisms.config.views import (
+    ALL_KEYS,
+    RECORD_KEY,
+    SYNTAX,
+    Condition,
+    path_complaints,
+)
 from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,22 +63,20 @@ FieldPath = Annotated[str, Meta(min_length=1, max_length=1_000)]
 """A path to a field of an event, as `workers.mechanisms.config.views` reads it."""
 KEY_ALLOWED = f'{SYNTAX}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
 Conditions = Annotated[tuple[Condition, ...], Meta(description=CONDITIONS_ALLOWED)]
-Budget = Annotated[float, Meta(gt=0, le=50, description="a number above 0 and at most 50")]
+Budget = Annotated[
+    float, Meta(gt=0, le=50, description="a number above 0 and at most 50")
+]
 Count = Annotated[int, whole(1, 10_000)]
 Window = Annotated[int, Meta(ge=1, le=31_622_400_000)]
 
 
 _NAME = 'lower-case letters, digits, "_" and "-", at most 100 of them'
-_HORIZON = (
-    'a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", or "unbounded"'
-)
+_HORIZON = 'a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", or "unbounded"'
 _START = "a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"
 _DELTA = "a number from 1e-50 to 0.5, such as 1e-9"
 _TOTAL_SHARE = "a number from 0.01 to 0.9, such as 0.05"
 _END_SHARE = "a number from 0.01 to 0.99, such as 0.6"
-_KEYS = (
-    'a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'
-)
+_KEYS = 'a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'
 _WINDOWS = "a list of at most 20 durations from 1ms to 366d"
 _QUANTILES = f"a list of at most {QUANTILES_MAX} numbers above 0 and below 1, such as [0.5, 0.95]"
 Quantiles = Annotated[
@@ -138,9 +142,13 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,100}\Z", description=_NAME)]
     tick_ms: Annotated[
-        Duration, Meta(ge=1, le=31_622_400_000, description="a duration from 1ms to 366d")
+        Duration,
+        Meta(ge=1, le=31_622_400_000, description="a duration from 1ms to 366d"),
     ] = msgspec.field(name="tick")
-    horizon: Annotated[int, Meta(ge=1, le=2**30, description=_HORIZON)] | Literal["unbounded"]
+    horizon: (
+        Annotated[int, Meta(ge=1, le=2**30, description=_HORIZON)]
+        | Literal["unbounded"]
+    )
     start: Annotated[datetime, Meta(tz=True, description=_START)] | None = None
     max_items: Count
     max_count: Annotated[int, whole(1, 1_000_000)] = 1
@@ -150,16 +158,22 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     delta: Annotated[float, Meta(ge=1e-50, le=0.5, description=_DELTA)]
     counter: Literal["lifted", "tree", "sqrt"] = "lifted"
     radix: Annotated[int, whole(2, 1_024)] | None = None
-    end_share: Annotated[float, Meta(ge=0.01, le=0.99, description=_END_SHARE)] | None = None
-    keys: Annotated[tuple[Label, ...], Meta(min_length=1, description=_KEYS)] | Literal["public"]
+    end_share: (
+        Annotated[float, Meta(ge=0.01, le=0.99, description=_END_SHARE)] | None
+    ) = None
+    keys: (
+        Annotated[tuple[Label, ...], Meta(min_length=1, description=_KEYS)]
+        | Literal["public"]
+    )
     windows: Annotated[
-        tuple[Window, ...], Meta(max_length=20, description=_WINDOWS, extra={"duration": True})
+        tuple[Window, ...],
+        Meta(max_length=20, description=_WINDOWS, extra={"duration": True}),
     ] = ()
     key: Annotated[FieldPath | None, Meta(description=KEY_ALLOWED)] = None
     items: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
     count: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
-    where_: Annotated[Conditions | None, Meta(description=CONDITIONS_ALLOWED)] = msgspec.field(
-        name="where", default=None
+    where_: Annotated[Conditions | None, Meta(description=CONDITIONS_ALLOWED)] = (
+        msgspec.field(name="where", default=None)
     )
     buckets: Annotated[Buckets | None, Meta(description=BUCKETS_ALLOWED)] = None
     quantiles: Quantiles | None = None
@@ -167,7 +181,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     label: Annotated[str, Meta(pattern=WORDS, description=_WORDS)] | None = None
     unit: Annotated[str, Meta(pattern=WORDS, description=_WORDS)] | None = None
     sum: Annotated[Sum | None, Meta(description=SUM_ALLOWED)] = None
-    total_share: Annotated[float, Meta(ge=0.01, le=0.9, description=_TOTAL_SHARE)] | None = None
+    total_share: (
+        Annotated[float, Meta(ge=0.01, le=0.9, description=_TOTAL_SHARE)] | None
+    ) = None
     generation: Annotated[int, whole(1, 2**31 - 1)] = 1
     topic: Annotated[str, Meta(pattern=TOPIC_NAME, description=_TOPIC)] | None = None
 
@@ -186,7 +202,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def start_ms(self) -> int:
-        return 0 if self.start is None else (self.start - EPOCH) // timedelta(milliseconds=1)
+        return (
+            0
+            if self.start is None
+            else (self.start - EPOCH) // timedelta(milliseconds=1)
+        )
 
     @property
     def horizon_ticks(self) -> int | None:
@@ -194,7 +214,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def grid(self) -> TickGrid:
-        return TickGrid(tick_ms=self.tick_ms, start_ms=self.start_ms, horizon=self.horizon_ticks)
+        return TickGrid(
+            tick_ms=self.tick_ms, start_ms=self.start_ms, horizon=self.horizon_ticks
+        )
 
     @property
     def ticks(self) -> int:
@@ -238,7 +260,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     @property
     def subtracts(self) -> bool:
         """Return whether an item's change between ticks is its events' count plus noise."""
-        return self.mechanism in SUBTRACTING or (self.mechanism == "meta" and self.shows_all)
+        return self.mechanism in SUBTRACTING or (
+            self.mechanism == "meta" and self.shows_all
+        )
 
     @property
     def shown_quantiles(self) -> tuple[float, ...]:
@@ -269,9 +293,14 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield "epsilon and rho are both missing: exactly one of them"
         if self.start is None and self.horizon == "unbounded":
             yield 'start is missing: horizon = "unbounded" needs it, such as 2026-11-21T00:00:00Z'
-        if self.start is not None and (self.start < EPOCH or self.start.microsecond % 1000):
+        if self.start is not None and (
+            self.start < EPOCH or self.start.microsecond % 1000
+        ):
             yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
-        if self.counter == "sqrt" and (self.horizon_ticks or math.inf) > SQRT_HORIZON_MAX:
+        if (
+            self.counter == "sqrt"
+            and (self.horizon_ticks or math.inf) > SQRT_HORIZON_MAX
+        ):
             yield f'counter = "sqrt": needs a horizon of at most {SQRT_HORIZON_MAX:,} ticks'
         if self.counter == "sqrt" and self.mechanism not in SQRT_MECHANISMS:
             yield f'counter = "sqrt": only with a declared domain, in {" or ".join(SQRT_MECHANISMS)}'
@@ -289,7 +318,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         key = self.key or ""
         if key.startswith("$") and key not in (RECORD_KEY, ALL_KEYS):
             yield f"key = {display(self.key)}: {KEY_ALLOWED}"
-        yield from path_complaints({"key": self.key, "items": self.items, "count": self.count})
+        yield from path_complaints(
+            {"key": self.key, "items": self.items, "count": self.count}
+        )
         yield from self._bucket_complaints()
         yield from self._sum_complaints()
         yield from label_complaints("domain", self.declared)
@@ -372,7 +403,9 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
 
 
 def _view_name(fields: Sequence[object]) -> str:
-    return blake2b(msgspec.json.encode(fields), digest_size=8, person=b"qc-view").hexdigest()
+    return blake2b(
+        msgspec.json.encode(fields), digest_size=8, person=b"qc-view"
+    ).hexdigest()
 
 
 def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:

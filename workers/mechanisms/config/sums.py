@@ -26,7 +26,9 @@ STEPS_MAX = 1_000_000
 DIGITS_MAX = 15
 DEFAULT_SHARE = 0.5
 ALLOWED = 'a field and its range, such as { field = "price", from = 0, to = 100, step = 0.01 }'
-_NUMBER = f"a number with at most {DIGITS_MAX} digits before the point, and as many after it"
+_NUMBER = (
+    f"a number with at most {DIGITS_MAX} digits before the point, and as many after it"
+)
 _SHARE = "a number from 0.05 to 0.95, such as 0.5"
 _EXACT = Context(prec=2 * DIGITS_MAX + 10)
 # Edges between steps have one digit more after the point than steps.
@@ -102,9 +104,12 @@ def parse_sum(value: object) -> Sum:
     for name in names:
         if name not in value:
             raise ValueError(f".{name} is missing: {ALLOWED}")
-    field, share = value["field"], value.get("share", DEFAULT_SHARE)
+    field = value["field"]
+    share = value.get("share", DEFAULT_SHARE)
     if not isinstance(field, str) or not field:
-        raise ValueError(f".field = {display(field)}: the path of a number, such as price")
+        raise ValueError(
+            f".field = {display(field)}: the path of a number, such as price"
+        )
     if not _is_number(share) or not 0.05 <= share <= 0.95:
         raise ValueError(f".share = {display(share)}: {_SHARE}")
     low, high, step = (_decimal(value[name], name) for name in names[1:])

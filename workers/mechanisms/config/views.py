@@ -43,7 +43,9 @@ class Path:
     list_at: int | None = None  # number of names before `[]`; None: no list
 
     def __str__(self) -> str:
-        parts = [name if _PLAIN.fullmatch(name) else _quoted(name) for name in self.steps]
+        parts = [
+            name if _PLAIN.fullmatch(name) else _quoted(name) for name in self.steps
+        ]
         if self.list_at is not None:
             parts[self.list_at - 1] += "[]"
         return ".".join(parts)
@@ -88,7 +90,9 @@ def _name(text: str, at: int) -> tuple[str, int]:
         try:
             name = json.loads(found.group()) if found else ""
             name.encode()
-        except ValueError:  # an escape that JSON does not know, or half a surrogate pair
+        except (
+            ValueError
+        ):  # an escape that JSON does not know, or half a surrogate pair
             found = None
         if found is None:
             why = "a name in quotes that does not end, or is not as JSON writes it"
@@ -109,7 +113,9 @@ def _wrong(text: str, at: int, why: str) -> ValueError:
 
 
 # Elements of a list in other notations: one of them, a range, all, or those that pass a filter.
-_ELEMENTS = re.compile(r"\.?\[\s*(?:\*|-?[0-9]+|[-0-9]*:[-0-9:]*|\?[^\]]*)?\s*\]|\.\*(?=[.\[]|$)")
+_ELEMENTS = re.compile(
+    r"\.?\[\s*(?:\*|-?[0-9]+|[-0-9]*:[-0-9:]*|\?[^\]]*)?\s*\]|\.\*(?=[.\[]|$)"
+)
 _NAME_IN_BRACKETS = re.compile(r"""\[\s*(?:'([^'\\]+)'|"([^"\\]+)")\s*\]""")
 _DOLLAR_NAME = re.compile(r"""(?<![^.])\$[^.\[\]"'\s]+""")
 
@@ -120,7 +126,9 @@ def meant(text: str) -> Path | None:
         own = _of_pointer(text)
     else:
         own = re.sub(r"^[$@]?\.(?=[^.])|^[$@](?=\[)", "", text)
-        own = _NAME_IN_BRACKETS.sub(lambda found: f".{_quoted(found[1] or found[2])}", own)
+        own = _NAME_IN_BRACKETS.sub(
+            lambda found: f".{_quoted(found[1] or found[2])}", own
+        )
         own = _ELEMENTS.sub("[]", own)
         own = re.sub(r"\[\](?=[^.\[])", "[].", own)
         own = _DOLLAR_NAME.sub(lambda found: _quoted(found[0]), own).removeprefix(".")
@@ -151,9 +159,7 @@ def _hint(text: str, *, lists: bool) -> str:
     return f"; did you mean {path}{every}?"
 
 
-ALLOWED = (
-    'a list such as [{ field = "type", in = ["purchase"] }], with in, not_in, min, max or exists'
-)
+ALLOWED = 'a list such as [{ field = "type", in = ["purchase"] }], with in, not_in, min, max or exists'
 CONDITIONS_MAX = 20
 VALUES_MAX = 1_000
 _VALUES = f"a list of 1 to {VALUES_MAX:,} texts, whole numbers or booleans"
@@ -174,7 +180,9 @@ class Condition(
 
 def conditions(value: object) -> tuple[Condition, ...]:
     """Return the conditions of a settings file, or raise `ValueError` with the allowed values."""
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+    if not isinstance(value, list) or not all(
+        isinstance(one, Mapping) for one in value
+    ):
         raise ValueError(f"where = {display(value)}: {ALLOWED}")
     if len(value) > CONDITIONS_MAX:
         raise ValueError(f"where: {len(value)} conditions; at most {CONDITIONS_MAX}")
@@ -188,7 +196,9 @@ def _condition(values: Mapping[str, Any], place: int) -> Condition:
         if name not in known:
             raise ValueError(f"{where}{name}: unknown name; one of {', '.join(known)}")
     if "field" not in values:
-        raise ValueError(f"{where}field is missing: the path of one value, such as type")
+        raise ValueError(
+            f"{where}field is missing: the path of one value, such as type"
+        )
     for complaint in _complaints(values):
         raise ValueError(where + complaint)
     asked = dict(values)
@@ -244,12 +254,18 @@ UNITS = ("ms", "s", "us", "ns", "iso")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    key: Path | str  # of the stream key; "$key": the record key; "$all": one key for all events
+    key: (
+        Path | str
+    )  # of the stream key; "$key": the record key; "$all": one key for all events
     # Of a label, a list of labels or an object of counts; with `[]`, of a label in each element.
     items: Path
-    count: Path | None = None  # of an item's count in an event; None: once, or as an object says
+    count: Path | None = (
+        None  # of an item's count in an event; None: once, or as an object says
+    )
     where: tuple[Condition, ...] = ()
-    edges: tuple[float, ...] | None = None  # of buckets for a number at `items`; None: labels
+    edges: tuple[float, ...] | None = (
+        None  # of buckets for a number at `items`; None: labels
+    )
     # Numbers to add up: an item's amount is its first number, in steps; None: its count.
     sum: Sum | None = None
 
@@ -274,7 +290,9 @@ class Shape:
     time: Path | None = None  # None: the record's own
     unit: str = "ms"  # of the time, one of UNITS
     user: Path | str | None = None  # or "$key"; None: users are not read
-    empty: bool = False  # whether absent or null items count as none, or the event is rejected
+    empty: bool = (
+        False  # whether absent or null items count as none, or the event is rejected
+    )
 
 
 # Settings that may name a value in each element of a list.
@@ -308,7 +326,10 @@ def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
         for path in view.paths().values():
             opened.update(path.steps[:step] for step in range(1, len(path.steps)))
     for name, view in shape.views.items():
-        if view.items.list_at in (None, len(view.items.steps)) and view.items.steps in opened:
+        if (
+            view.items.list_at in (None, len(view.items.steps))
+            and view.items.steps in opened
+        ):
             yield name, f'items = "{view.items}": another path goes through it'
 
 
@@ -321,7 +342,11 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
             yield f'{other} = "{second}": it is inside {name} = "{path}", so no event has both'
         elif _within(second, path):
             yield f'{name} = "{path}": it is inside {other} = "{second}", so no event has both'
-    lists = {path.steps[: path.list_at] for path in named.values() if path.list_at is not None}
+    lists = {
+        path.steps[: path.list_at]
+        for path in named.values()
+        if path.list_at is not None
+    }
     for name, path in named.items():
         steps = _first_list(path, len(path.steps), lists)
         if steps and path.list_at is None:
@@ -341,10 +366,17 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
 
 
 def _of_condition(
-    view: View, condition: Condition, named: Mapping[str, Path], lists: set[tuple[str, ...]]
+    view: View,
+    condition: Condition,
+    named: Mapping[str, Path],
+    lists: set[tuple[str, ...]],
 ) -> Iterator[str]:
     asked = parse(condition.field)
-    value = condition.in_ is not None or condition.min is not None or condition.max is not None
+    value = (
+        condition.in_ is not None
+        or condition.min is not None
+        or condition.max is not None
+    )
     if not value and condition.exists is not True:
         return  # an absent field satisfies it
     if value and any(_within(asked, path) for path in named.values()):
@@ -366,4 +398,7 @@ def _first_list(path: Path, most: int, lists: set[tuple[str, ...]]) -> tuple[str
 
 
 def _within(outer: Path, inner: Path) -> bool:
-    return len(outer.steps) < len(inner.steps) and inner.steps[: len(outer.steps)] == outer.steps
+    return (
+        len(outer.steps) < len(inner.steps)
+        and inner.steps[: len(outer.steps)] == outer.steps
+    )

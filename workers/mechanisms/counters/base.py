@@ -42,12 +42,16 @@ _TICKS_AT_ONCE = 16
 # A node's further words are in the same half of cells with further numbers; k is below 2^41.
 _FURTHER = 1 << 48
 # Fewer bits leave too many rows undecided, more decide few.
-_LEAST_POINT, _MOST_POINT, _WIDE_POINT = 15, 24, 20
+_LEAST_POINT = 15
+_MOST_POINT = 24
+_WIDE_POINT = 20
 # Of the sd 2^24: beyond it most rows would be drawn anew, and what rows keep, with absolute
 # coefficients below 2^12 in sum, still fits 64 bits.
 _LARGEST_VARIANCE = 1 << 48
 # Of `Counter._with_small`: digits of a number, a bound on it, a word with no part in the sum.
-_SMALL_DIGITS, _LARGEST, _ANY_WORD = 20, 10, np.uint64(1 << 63)
+_SMALL_DIGITS = 20
+_LARGEST = 10
+_ANY_WORD = np.uint64(1 << 63)
 
 Node = tuple[int, int]
 
@@ -72,7 +76,9 @@ def check_tick(kind: str, tick: int, last_tick: int) -> None:
 
 def last_tick_of(horizon: int | None) -> int:
     if horizon is not None and not 1 <= horizon <= LONGEST_HORIZON:
-        raise ValueError(f"horizon = {horizon}: must be from 1 to 2^40 ticks, or unbounded")
+        raise ValueError(
+            f"horizon = {horizon}: must be from 1 to 2^40 ticks, or unbounded"
+        )
     return LONGEST_HORIZON - 1 if horizon is None else horizon
 
 
@@ -99,7 +105,9 @@ class Counter(Frozen):
     _denominator: int = 1
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(horizon={self.horizon}, rho_item={self.rho_item})"
+        return (
+            f"{type(self).__name__}(horizon={self.horizon}, rho_item={self.rho_item})"
+        )
 
     def nodes(self, t: int) -> dict[Node, int]:
         """Return the non-zero a_v of tick t."""
@@ -131,8 +139,11 @@ class Counter(Frozen):
         """Return the sd of the published integer at t minus that at `since` < t (0: no noise)."""
         if not since:
             return self.sd(t)
-        now, then = self.nodes(t), self.nodes(since)
-        changes = now | {node: now.get(node, 0) - before for node, before in then.items()}
+        now = self.nodes(t)
+        then = self.nodes(since)
+        changes = now | {
+            node: now.get(node, 0) - before for node, before in then.items()
+        }
         variance = float(self._variance(changes))
         for nodes in (now, then):
             own = float(self._variance(nodes))
@@ -159,7 +170,8 @@ class Counter(Frozen):
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
         """Return the noise of every row at tick t, rounded: floor(N + 1/2)."""
-        out, terms = np.empty(len(tags), dtype=np.int64), _terms(self, t)
+        out = np.empty(len(tags), dtype=np.int64)
+        terms = _terms(self, t)
         rows = max(1, CHUNK_ROWS // max(1, len(terms.cells)))
         for first in range(0, len(tags), rows):
             part = tags[first : first + rows]
@@ -177,11 +189,14 @@ class Counter(Frozen):
     def _floats(self, stream: NoiseStream, terms: _Terms, tags: Tags) -> Floats:
         from workers.mechanisms.noise.normal_loops import add_fine
 
-        out, at_once = np.zeros(len(tags)), CHUNK_ROWS // len(tags)
+        out = np.zeros(len(tags))
+        at_once = CHUNK_ROWS // len(tags)
         for first in range(0, len(terms.cells), at_once):
             some = slice(first, first + at_once)
             words = stream.chunk(tags, terms.cells[some]).reshape(-1, len(tags), 2)
-            add_fine(words, terms.halves[some], terms.factors[some], normal.table(), out)
+            add_fine(
+                words, terms.halves[some], terms.factors[some], normal.table(), out
+            )
         return out
 
     def _with_small(self, stream: NoiseStream, terms: _Terms, tag: Tags) -> float:
@@ -192,7 +207,9 @@ class Counter(Frozen):
         out = np.zeros(1)
         for first in range(0, len(terms.cells), CHUNK_ROWS):
             some = slice(first, first + CHUNK_ROWS)
-            cells, halves, factors = terms.cells[some], terms.halves[some], terms.factors[some]
+            cells = terms.cells[some]
+            halves = terms.halves[some]
+            factors = terms.factors[some]
             words = stream.chunk(tag, cells).reshape(-1, 1, 2).copy()
             own = words[np.arange(len(halves)), 0, halves]
             small = np.flatnonzero(own < np.uint64(2 * normal.FINE_LEAST)).tolist()
@@ -227,31 +244,40 @@ class Counter(Frozen):
         """Return bounds on N from the first `words` words of every node."""
         bits = 64 * words - 1
         digits = math.ceil(bits * 0.302) + 5
-        small, context = Fraction(1, 10**digits), Context(prec=digits + 20)
+        small = Fraction(1, 10**digits)
+        context = Context(prec=digits + 20)
         lower = upper = Fraction(0)
         for (level, k), a in self.nodes(t).items():
             value = 0
             for further in range(words):
-                word = stream.words(tag, (level, (k >> 1) + _FURTHER * further))[0, k & 1]
+                word = stream.words(tag, (level, (k >> 1) + _FURTHER * further))[
+                    0, k & 1
+                ]
                 value = value << 64 | int(word)
             sign, v = _sign_and_rest(value, words)
             if v == 0:
                 return Fraction(-1), Fraction(1)  # as good as unknown
             s2 = self.variance_of((level, k))
-            root = context.sqrt(context.divide(Decimal(s2.numerator), Decimal(s2.denominator)))
+            root = context.sqrt(
+                context.divide(Decimal(s2.numerator), Decimal(s2.denominator))
+            )
             factor = Fraction(a, self._denominator) * Fraction(root) * sign
-            lowest = Fraction(normal.inverse(Fraction(v + 1, 2 << bits), digits)) - small
+            lowest = (
+                Fraction(normal.inverse(Fraction(v + 1, 2 << bits), digits)) - small
+            )
             highest = Fraction(normal.inverse(Fraction(v, 2 << bits), digits)) + small
             ends = sorted((factor * lowest, factor * highest))
             slack = abs(factor) * 40 * small
-            lower, upper = lower + ends[0] - slack, upper + ends[1] + slack
+            lower = lower + ends[0] - slack
+            upper = upper + ends[1] + slack
         return lower, upper
 
 
 def _sign_and_rest(value: int, words: int) -> tuple[int, int]:
     """Split a number of 64-bit words into the sign, the lowest bit of the first, and the rest."""
     shift = 64 * (words - 1)
-    first, rest = value >> shift, value & ((1 << shift) - 1)
+    first = value >> shift
+    rest = value & ((1 << shift) - 1)
     return (-1 if first & 1 else 1), (first >> 1) << shift | rest
 
 
@@ -267,8 +293,11 @@ def _terms(counter: Counter, t: int) -> _Terms:
     check_tick(counter.kind, t, counter._last_tick)
     nodes = counter.nodes(t)
     numbers = np.array(list(nodes), dtype=np.int64).reshape(-1, 2)
-    halves, cells = numbers[:, 1] & 1, (numbers >> (0, 1)).astype(np.uint64)
-    factors = np.array([a / counter._denominator * counter.sd_of(v) for v, a in nodes.items()])
+    halves = numbers[:, 1] & 1
+    cells = (numbers >> (0, 1)).astype(np.uint64)
+    factors = np.array(
+        [a / counter._denominator * counter.sd_of(v) for v, a in nodes.items()]
+    )
     of_each = normal.FINE_ERROR + (len(nodes) + 6) * _LARGEST * 2.0**-53
     error = float(np.abs(factors).sum()) * of_each * (1 + 2.0**-20)
     return _Terms(read_only(cells), read_only(halves), read_only(factors), error)
@@ -282,7 +311,9 @@ class FixedPoint(NamedTuple):
     dtype: np.dtype[np.int32] | np.dtype[np.int64]
 
 
-def fixed_point(sd: float, parts: float, reach: float, divisions: int = 0) -> FixedPoint:
+def fixed_point(
+    sd: float, parts: float, reach: float, divisions: int = 0
+) -> FixedPoint:
     """Return units for sums in which absolute coefficients add up to at most `parts`.
 
     A node, of at most this `sd`, is off by at most 1 + ROUGH_ERROR sd 2^point units, a division
@@ -293,7 +324,8 @@ def fixed_point(sd: float, parts: float, reach: float, divisions: int = 0) -> Fi
     point = min(31 - math.ceil(math.log2(normal.LARGEST * reach + 1)), _MOST_POINT)
     dtype: np.dtype[np.int32] | np.dtype[np.int64] = np.dtype(np.int32)
     if point < _LEAST_POINT:
-        point, dtype = _WIDE_POINT, np.dtype(np.int64)
+        point = _WIDE_POINT
+        dtype = np.dtype(np.int64)
     node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 2.0**-7), point)
     return FixedPoint(point, math.ceil(parts * node) + divisions + 1, dtype)
 
@@ -306,7 +338,8 @@ class Redrawn:
     """
 
     def __init__(self, counter: Counter, stream: NoiseStream) -> None:
-        self._counter, self._stream = counter, stream
+        self._counter = counter
+        self._stream = stream
         self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
         self._small: set[int] = set()
         self._undecided: list[int] = []

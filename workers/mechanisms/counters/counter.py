@@ -72,7 +72,11 @@ class CounterMechanism(Budgeted):
 
     def sd(self, t: int) -> float:
         ticks = tick_block(t, last_tick_of(self._counter.horizon))
-        return _sds(self._counter, ticks)[t - ticks.start] if t in ticks else self._counter.sd(t)
+        return (
+            _sds(self._counter, ticks)[t - ticks.start]
+            if t in ticks
+            else self._counter.sd(t)
+        )
 
     def difference_sd(self, t: int, since: int) -> float:
         return self._counter.difference_sd(t, since)
@@ -95,7 +99,8 @@ class OnCounters(CounterMechanism):
 
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
         super().__init__(config, unit, discovers=discovers)
-        rho, items = Fraction(self._budget.rho), config.max_items
+        rho = Fraction(self._budget.rho)
+        items = config.max_items
         of_sums = Fraction(0) if config.sum is None else Fraction(config.sum.share)
         of_totals = Fraction(config.total_share or 0)
         # By share of rho: how many units of rho an event may cost a counter of rho 1 per unit.
@@ -105,7 +110,9 @@ class OnCounters(CounterMechanism):
         if of_totals:
             parts.append((of_totals, (items * config.max_count) ** 2))
         # rho is rounded down.
-        each = [math.nextafter(float(rho * share / units), 0.0) for share, units in parts]
+        each = [
+            math.nextafter(float(rho * share / units), 0.0) for share, units in parts
+        ]
         counters = [counter_of(config, each[0])]
         if config.sum is not None:
             try:
@@ -140,7 +147,11 @@ class OnCounters(CounterMechanism):
         if self._of_sums is not None and self.config.sum is not None:
             of = self.config.sum
             ends = {"from": str(of.from_), "to": str(of.to), "step": str(of.step)}
-            found["sum"] = {**ends, "share": repr(of.share), "counter": self._of_sums.public()}
+            found["sum"] = {
+                **ends,
+                "share": repr(of.share),
+                "counter": self._of_sums.public(),
+            }
         if self._of_totals is not None:
             found["total_share"] = repr(self.config.total_share)
             found["total_counter"] = self._of_totals.public()
@@ -155,17 +166,31 @@ class OnCounters(CounterMechanism):
         return NoiseOfParts(counts, sums, totals)
 
     def release(
-        self, state: State, t: int, rows: Rows, counts: Longs, threshold: int | None, noise: Noise
+        self,
+        state: State,
+        t: int,
+        rows: Rows,
+        counts: Longs,
+        threshold: int | None,
+        noise: Noise,
     ) -> Release:
         """Return the noisy `counts` of rows, with their sums and the totals if there are any."""
-        ledger, sums, totals = state.ledger, None, None
+        ledger = state.ledger
+        sums = None
+        totals = None
         if isinstance(noise, NoiseOfParts):
-            if noise.sums is not None and self._of_sums is not None and self.config.sum is not None:
+            if (
+                noise.sums is not None
+                and self._of_sums is not None
+                and self.config.sum is not None
+            ):
                 # In the order in which rows were shown, so that columns only grow.
                 order = np.argsort(ledger.shown[rows], kind="stable")
                 drawn = np.empty(len(rows), dtype=np.int64)
                 drawn[order] = noise.sums.at(t, ledger.tags[rows[order]] ^ _SUMS)
-                centred = 2 * ledger.sums[rows] - self.config.sum.steps * ledger.counts[rows]
+                centred = (
+                    2 * ledger.sums[rows] - self.config.sum.steps * ledger.counts[rows]
+                )
                 sums = Noisy(centred + drawn, self._of_sums.sd(t))
             if noise.totals is not None and self._of_totals is not None:
                 from workers.arrays.number_blocks import add_by_key

@@ -68,9 +68,12 @@ _TOTAL = (0, 0)
 # In 1/40: weights inside a level, of the finest and the coarsest levels (of the two coarsest there
 # is no inside); these multiply where a level is both, others have 1. Then of a level's first and
 # last node, and of the total, by h and beyond.
-FINEST, COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
-EDGE, COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
-TOTAL, TOTAL_OF_FEW = 136, (40, 70, 60, 90, 110)
+FINEST = (58, 48, 42)
+COARSEST = (34, 34, 38, 41, 42)
+EDGE = 25
+COARSEST_EDGE = (38, 48, 47, 44, 44)
+TOTAL = 136
+TOTAL_OF_FEW = (40, 70, 60, 90, 110)
 
 # L in 1/4096 for h = 0..40, and unbounded: `python -m bench.lifted_haar --norms`.
 _OF_LEVELS = (
@@ -117,13 +120,19 @@ class LiftedCounter(Counter):
     ) -> None:
         check_rho_item(rho_item)
         if end_share is not None and not 0 < end_share < 1:
-            raise ValueError(f"end_share = {end_share}: must be a number above 0 and below 1")
+            raise ValueError(
+                f"end_share = {end_share}: must be a number above 0 and below 1"
+            )
         if end_share is not None and horizon is None:
-            raise ValueError(f"end_share = {end_share}: an unbounded horizon has no last tick")
-        self.horizon, self.end_share = horizon, end_share
+            raise ValueError(
+                f"end_share = {end_share}: an unbounded horizon has no last tick"
+            )
+        self.horizon = horizon
+        self.end_share = end_share
         self._last_tick = last_tick_of(horizon)
         if horizon is None:
-            of_each, of_levels = list(unbounded_weights()), _OF_UNBOUNDED
+            of_each = list(unbounded_weights())
+            of_levels = _OF_UNBOUNDED
             of_total = sum((w for w, _ in of_each), Fraction(0)) / 1024
         else:
             of_each, of_total = weights(levels := (horizon - 1).bit_length())
@@ -141,7 +150,9 @@ class LiftedCounter(Counter):
         )
         self.rho_item = rho_item
         self._denominator = 1 << (self._levels + 3)
-        sds = [[float(root_of(variance)) for variance in pair] for pair in self._variances]
+        sds = [
+            [float(root_of(variance)) for variance in pair] for pair in self._variances
+        ]
         self._sds = tuple(map(tuple, sds))
         floats = [(float(inside), float(edge)) for inside, edge in self._variances]
         self.variance_curve = LiftedVariance(floats, self.offset)
@@ -159,7 +170,9 @@ class LiftedCounter(Counter):
         shape: dict[str, object] = {"levels": self._levels, "offset": self.offset}
         if self.end_share is not None:
             shape["end_share"] = repr(self.end_share)
-        return shape | {"sigma_squared": [[str(v) for v in pair] for pair in self._variances]}
+        return shape | {
+            "sigma_squared": [[str(v) for v in pair] for pair in self._variances]
+        }
 
     def _reach(self) -> float:
         """Bound the sum of absolute coefficients times sd at places up to 2^used."""
@@ -187,14 +200,19 @@ class LiftedCounter(Counter):
 
     def nodes(self, t: int) -> dict[Node, int]:
         check_tick(self.kind, t, self._last_tick)
-        place, unit, found = t + self.offset, self._denominator, {}
+        place = t + self.offset
+        unit = self._denominator
+        found = {}
         for level in range(1, self._levels + 1):
-            inside, k = place & ((1 << level) - 1), place >> level
+            inside = place & ((1 << level) - 1)
+            k = place >> level
             # Times D, u_j is a multiple of 8.
             u = inside * (unit >> level)
-            a, b = (unit - u) * (0 < k <= self._last(level)), u * (k < self._last(level))
+            a = (unit - u) * (0 < k <= self._last(level))
+            b = u * (k < self._last(level))
             found[level, k] = min(u, unit - u) - (a + b) // 8
-            found[level, k - 1], found[level, k + 1] = -a // 8, -b // 8
+            found[level, k - 1] = -a // 8
+            found[level, k + 1] = -b // 8
         found[_TOTAL] = place * (unit >> self._levels)
         return {node: a for node, a in found.items() if a}
 
@@ -210,14 +228,16 @@ class LiftedCounter(Counter):
         if since is not None:  # those with another block
             levels = _changed_levels(place, since)
         cells: dict[Cell, int] = {}
-        steps, scales = np.zeros((levels, 8), dtype=np.int64), np.zeros((levels + 1, 4))
+        steps = np.zeros((levels, 8), dtype=np.int64)
+        scales = np.zeros((levels + 1, 4))
 
         def node(level: int, k: int, column: int) -> tuple[int, int]:
             scales[level - 1, column] = self._scale(level, k)
             return cells.setdefault((level, k >> 1), len(cells)), k & 1
 
         for level in range(levels, 0, -1):
-            k, last = (place - 1) >> level, self._last(level)
+            k = (place - 1) >> level
+            last = self._last(level)
             stored = since is not None and (since - 1) >> level == k - 1
             kept = stored and level == 1
             own = (-1, 0) if kept else node(level, k, 0)
@@ -248,7 +268,8 @@ class LiftedColumns:
     """The blocks of every row at one place; a tick draws about one and a half nodes a row."""
 
     def __init__(self, counter: LiftedCounter, stream: NoiseStream) -> None:
-        self._counter, self._stream = counter, stream
+        self._counter = counter
+        self._stream = stream
         self._redrawn = Redrawn(counter, stream)
         # r_1, r_2, ..., z_1 of the next block and, if that is even, of the one after it. The level
         # below the highest has a new block once: it starts from nothing.
@@ -263,17 +284,22 @@ class LiftedColumns:
         return (self._kept + 2) * self._counter.fixed.dtype.itemsize
 
     def at(self, t: int, tags: Tags) -> Longs:
-        counter, rows = self._counter, len(tags)
+        counter = self._counter
+        rows = len(tags)
         check_tick(counter.kind, t, counter._last_tick)
-        place, since, filled = t + counter.offset, self._place, min(self._filled, rows)
+        place = t + counter.offset
+        since = self._place
+        filled = min(self._filled, rows)
         if since is None or not self._can_reach(place, since):
-            since, filled = None, 0
+            since = None
+            filled = 0
         # Unset until this call succeeds: a failure leaves no wrong state.
         self._place = None
         out = np.empty(rows, dtype=np.int64)
         self._advance(place, since, tags[:filled], 0, out)
         self._advance(place, None, tags[filled:], filled, out)
-        self._place, self._filled = place, rows
+        self._place = place
+        self._filled = rows
         return self._redrawn.finish(t, tags, out)
 
     def _can_reach(self, place: int, since: int) -> bool:
@@ -281,13 +307,17 @@ class LiftedColumns:
         later = place > since or (place == since and not place & 1)
         return later and _changed_levels(place, since) < self._kept
 
-    def _advance(self, place: int, since: int | None, tags: Tags, first: int, out: Longs) -> None:
+    def _advance(
+        self, place: int, since: int | None, tags: Tags, first: int, out: Longs
+    ) -> None:
         """Bring rows, the first of which is `first`, to a place."""
         from workers.mechanisms.counters.lifted_loops import descend
 
         if not len(tags):
             return
-        plan, at, last = _plan(self._counter, place, since), first, first + len(tags)
+        plan = _plan(self._counter, place, since)
+        at = first
+        last = first + len(tags)
         at_once = CHUNK_ROWS // max(len(plan.cells), 1)
         while at < last:
             index, begin = divmod(at, CHUNK_ROWS)
@@ -295,8 +325,13 @@ class LiftedColumns:
             state = self._state(index, begin + rows)[:, begin : begin + rows]
             noise: normal.Numbers = state[0]
             if len(plan.cells) or len(plan.steps):
-                part, ends = tags[at - first : at - first + rows], self._ends[:, :rows]
-                words = self._redrawn.words(plan.cells, part, at) if len(plan.cells) else _NO_WORDS
+                part = tags[at - first : at - first + rows]
+                ends = self._ends[:, :rows]
+                words = (
+                    self._redrawn.words(plan.cells, part, at)
+                    if len(plan.cells)
+                    else _NO_WORDS
+                )
                 steps = plan.total, plan.steps, plan.scales
                 descend(words, normal.table(), *steps, state, ends[0], ends[1])
                 noise = ends[1]
@@ -305,7 +340,9 @@ class LiftedColumns:
 
     def _state(self, index: int, rows: int) -> normal.Numbers:
         if index == len(self._states):
-            self._states.append(np.empty((self._kept + 2, 0), dtype=self._counter.fixed.dtype))
+            self._states.append(
+                np.empty((self._kept + 2, 0), dtype=self._counter.fixed.dtype)
+            )
         self._states[index] = with_capacity(self._states[index], rows, 1)
         return self._states[index]
 
@@ -331,7 +368,9 @@ def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
     """Return the weights (inside, edge) of levels 1..h, and the total's."""
     found = []
     for level in range(1, levels + 1):
-        inside, edge, top = Fraction(1), Fraction(EDGE, 40), levels - level
+        inside = Fraction(1)
+        edge = Fraction(EDGE, 40)
+        top = levels - level
         if level <= len(FINEST):
             inside *= Fraction(FINEST[level - 1], 40)
         if top < len(COARSEST):
@@ -345,9 +384,12 @@ def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
 @memoized(1)
 def unbounded_weights() -> tuple[tuple[Fraction, Fraction], ...]:
     """Return (j + 2)^-1.2, on a grid of 2^-40 that is the same on every machine."""
-    context, found = Context(prec=50), []
+    context = Context(prec=50)
+    found = []
     for level in range(1, _UNBOUNDED_LEVELS + 1):
-        power = context.exp(context.multiply(Decimal("-1.2"), context.ln(Decimal(level + 2))))
+        power = context.exp(
+            context.multiply(Decimal("-1.2"), context.ln(Decimal(level + 2)))
+        )
         weight = Fraction(int(context.multiply(power, Decimal(1 << 40))), 1 << 40)
         found.append((weight, weight))
     return tuple(found)

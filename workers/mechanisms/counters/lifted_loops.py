@@ -33,7 +33,9 @@ def descend(
         lefts: (n,), for the left ends.
         out: (n,), written: N, in units.
     """
-    levels, rows, after = len(steps), len(out), len(state) - 2
+    levels = len(steps)
+    rows = len(out)
+    after = len(state) - 2
     if total >= 0:
         for i in range(rows):
             lefts[i] = 0
@@ -42,10 +44,17 @@ def descend(
         for i in range(rows):
             out[i] = state[levels, i]
     for level in range(levels - 1, -1, -1):
-        scale, next_scale, last_scale = scales[level, 0], scales[level, 1], scales[level, 2]
-        a, a_half, b, b_half = steps[level, 0], steps[level, 1], steps[level, 2], steps[level, 3]
-        c, c_half = steps[level, 4], steps[level, 5]
-        stored, goes_right = steps[level, 6], steps[level, 7]
+        scale = scales[level, 0]
+        next_scale = scales[level, 1]
+        last_scale = scales[level, 2]
+        a = steps[level, 0]
+        a_half = steps[level, 1]
+        b = steps[level, 2]
+        b_half = steps[level, 3]
+        c = steps[level, 4]
+        c_half = steps[level, 5]
+        stored = steps[level, 6]
+        goes_right = steps[level, 7]
         pair_scale = scales[level, 3]
         # From tick to tick: the first level and others, as short as they can be.
         if stored and a < 0 and b != -1 and not goes_right:
@@ -53,16 +62,21 @@ def descend(
                 for i in range(rows):
                     node = np.int64(state[after, i])
                     beside = np.int64(rough(words[b, i, 0], table) * next_scale)
-                    state[after + 1, i] = np.int64(rough(words[b, i, 1], table) * pair_scale)
+                    state[after + 1, i] = np.int64(
+                        rough(words[b, i, 1], table) * pair_scale
+                    )
                     right = out[i] - ((node + beside) >> 3)
                     out[i] = (np.int64(state[0, i]) + right + node) >> 1
-                    state[0, i], state[after, i] = right, beside
+                    state[0, i] = right
+                    state[after, i] = beside
             else:
                 for i in range(rows):
-                    node, beside = np.int64(state[after, i]), np.int64(state[after + 1, i])
+                    node = np.int64(state[after, i])
+                    beside = np.int64(state[after + 1, i])
                     right = out[i] - ((node + beside) >> 3)
                     out[i] = (np.int64(state[0, i]) + right + node) >> 1
-                    state[0, i], state[after, i] = right, beside
+                    state[0, i] = right
+                    state[after, i] = beside
             continue
         if stored and b >= 0 and level and not goes_right:
             for i in range(rows):
@@ -70,14 +84,16 @@ def descend(
                 beside = np.int64(rough(words[b, i, b_half], table) * next_scale)
                 right = out[i] - ((node + beside) >> 3)
                 left = np.int64(state[level, i])
-                lefts[i], out[i] = left, (left + right + node) >> 1
+                lefts[i] = left
+                out[i] = (left + right + node) >> 1
                 state[level, i] = right
             continue
         for i in range(rows):
             node = np.int64(state[after, i])
             if a >= 0:
                 node = np.int64(rough(words[a, i, a_half], table) * scale)
-            left, right = lefts[i], out[i]
+            left = lefts[i]
+            right = out[i]
             if b != -1:
                 beside = np.int64(state[after + 1, i])
                 if b >= 0:
@@ -86,7 +102,9 @@ def descend(
                 if level == 0:
                     state[after, i] = beside
                     if b >= 0 and b_half == 0:
-                        state[after + 1, i] = np.int64(rough(words[b, i, 1], table) * pair_scale)
+                        state[after + 1, i] = np.int64(
+                            rough(words[b, i, 1], table) * pair_scale
+                        )
             if stored:
                 left = np.int64(state[level, i])
             elif c >= 0:
@@ -96,6 +114,8 @@ def descend(
                 state[level, i] = right
             middle = (left + right + node) >> 1
             if goes_right:
-                lefts[i], out[i] = middle, right
+                lefts[i] = middle
+                out[i] = right
             else:
-                lefts[i], out[i] = left, middle
+                lefts[i] = left
+                out[i] = middle

@@ -27,7 +27,8 @@ class LiftedVariance(Frozen):
     """`by_level`: s2 of nodes inside a level and of its first and last one, 0 the total's."""
 
     def __init__(self, by_level: Sequence[tuple[float, float]], offset: int) -> None:
-        self._by_level, self._offset = tuple(by_level), offset
+        self._by_level = tuple(by_level)
+        self._offset = offset
         self._levels = len(by_level) - 1
 
     def at(self, ticks: Longs) -> Floats:
@@ -35,11 +36,15 @@ class LiftedVariance(Frozen):
         places = ticks + self._offset
         total = (places / 2.0**self._levels) ** 2 * self._by_level[0][0]
         for level in range(1, self._levels + 1):
-            last, k = self._last(level), places >> level
+            last = self._last(level)
+            k = places >> level
             u = (places & ((1 << level) - 1)) / 2.0**level
-            a, b = (1 - u) * ((k > 0) & (k <= last)), u * (k < last)
+            a = (1 - u) * ((k > 0) & (k <= last))
+            b = u * (k < last)
             total += (np.minimum(u, 1 - u) - (a + b) / 8) ** 2 * self._of(level, k)
-            total += (a / 8) ** 2 * self._of(level, k - 1) + (b / 8) ** 2 * self._of(level, k + 1)
+            total += (a / 8) ** 2 * self._of(level, k - 1) + (b / 8) ** 2 * self._of(
+                level, k + 1
+            )
         return total
 
     def noisiest(self, last: int) -> int:
@@ -51,7 +56,8 @@ class LiftedVariance(Frozen):
         """Return some ticks of 1..last, `noisiest` among them."""
         grids = self._grids()
         found = []
-        place, after = self._offset + 1, self._offset + last + 1
+        place = self._offset + 1
+        after = self._offset + last + 1
         while place < after:
             # The largest block of 2^k places that begins here and ends in range.
             bit = min((place & -place).bit_length(), (after - place).bit_length()) - 1
@@ -72,7 +78,8 @@ class LiftedVariance(Frozen):
 
     def _grids(self) -> list[Longs]:
         """Return, by k, the best low k bits for each value of the highest 12 of them."""
-        bits, value = np.zeros(1, dtype=np.int64), np.zeros(1)
+        bits = np.zeros(1, dtype=np.int64)
+        value = np.zeros(1)
         grids = [bits]
         for level in range(1, self._levels + 1):
             bits = np.concatenate((bits, bits + (1 << (level - 1))))
@@ -81,7 +88,8 @@ class LiftedVariance(Frozen):
             value = np.concatenate((value, value)) + part * self._by_level[level][0]
             if level > _KEPT_BITS:
                 best = value.reshape(-1, 2).argmax(axis=1) + np.arange(0, len(value), 2)
-                bits, value = bits[best], value[best]
+                bits = bits[best]
+                value = value[best]
             grids.append(bits)
         return grids
 
@@ -91,7 +99,8 @@ class LiftedVariance(Frozen):
         total = self._by_level[0][0] * (squares / 4**self._levels)
         for level in range(1, self._levels + 1):
             blocks, rest = divmod(place + 1, 1 << level)
-            whole, last = _moments(level, 1 << level), self._last(level)
+            whole = _moments(level, 1 << level)
+            last = self._last(level)
             # The four blocks at and beside the edges have parts of their own.
             beside = {k for k in (0, 1, last - 1, last) if 0 <= k < blocks}
             total += math.fsum(self._block(level, k, whole) for k in beside)
@@ -105,12 +114,15 @@ class LiftedVariance(Frozen):
         last = self._last(level)
         if k > last:  # the end of the last block: u is 0, and nothing has a part
             return 0.0
-        a, b = float(k > 0), float(k < last)
+        a = float(k > 0)
+        b = float(k < last)
         own, before, after = self._of(level, np.array([k, k - 1, k + 1])).tolist()
         # a (1 - u) + b u = a + d u
         d = b - a
         of_own = (
-            m.cc - (a * m.c + d * m.cu) / 4 + (a * a * m.n + 2 * a * d * m.u + d * d * m.uu) / 64
+            m.cc
+            - (a * m.c + d * m.cu) / 4
+            + (a * a * m.n + 2 * a * d * m.u + d * d * m.uu) / 64
         )
         of_before = a * (m.n - 2 * m.u + m.uu) / 64
         return float(own * of_own + before * of_before + after * b * m.uu / 64)
@@ -130,12 +142,21 @@ class _Moments(NamedTuple):
 def _moments(level: int, n: int) -> _Moments:
     width = 1 << level
     below = min(n, width // 2 + 1)  # c = u below, 1 - u beyond
-    ones, firsts, seconds = ((of(n), of(below)) for of in (int, _sum_of, _sum_of_squares))
+    ones, firsts, seconds = (
+        (of(n), of(below)) for of in (int, _sum_of, _sum_of_squares)
+    )
     u, uu, low_u, low_uu = (
         value / width**power
-        for value, power in ((firsts[0], 1), (seconds[0], 2), (firsts[1], 1), (seconds[1], 2))
+        for value, power in (
+            (firsts[0], 1),
+            (seconds[0], 2),
+            (firsts[1], 1),
+            (seconds[1], 2),
+        )
     )
-    high, high_u, high_uu = ones[0] - ones[1], u - low_u, uu - low_uu
+    high = ones[0] - ones[1]
+    high_u = u - low_u
+    high_uu = uu - low_uu
     return _Moments(
         ones[0],
         u,

@@ -75,11 +75,16 @@ class SqrtCounter(Counter):
         self.horizon = self._last_tick = horizon
         self._column, self._squares = _factors(horizon)
         self._denominator = 1 << _BITS
-        norm_squared = Fraction(self._squares[-1], 1 << (2 * _BITS)) * (1 + Fraction(1, 1 << 60))
+        norm_squared = Fraction(self._squares[-1], 1 << (2 * _BITS)) * (
+            1 + Fraction(1, 1 << 60)
+        )
         self._variance_of_all = rounded_up(norm_squared / (2 * Fraction(rho_item)))
         self.rho_item = float_up(norm_squared / (2 * self._variance_of_all))
-        self._factors = read_only(np.array([f / self._denominator for f in self._column]))
-        self._sd, parts = float(root_of(self._variance_of_all)), float(self._factors.sum())
+        self._factors = read_only(
+            np.array([f / self._denominator for f in self._column])
+        )
+        self._sd = float(root_of(self._variance_of_all))
+        parts = float(self._factors.sum())
         self.fixed = fixed_point(self._sd, parts, self._sd, divisions=1)
 
     def nodes(self, t: int) -> dict[Node, int]:
@@ -94,7 +99,9 @@ class SqrtCounter(Counter):
 
     def variance(self, t: int) -> Fraction:
         check_tick(self.kind, t, self._last_tick)
-        return Fraction(self._squares[t - 1], self._denominator**2) * self._variance_of_all
+        return (
+            Fraction(self._squares[t - 1], self._denominator**2) * self._variance_of_all
+        )
 
     def variances(self, ticks: Longs) -> Floats:
         scale = float(self._variance_of_all)
@@ -111,9 +118,13 @@ class SqrtCounter(Counter):
         check_tick(self.kind, since, self._last_tick)
         squares = self._squares[t - since - 1]
         squares += _squares_of_differences(self._last_tick, t - since)[since - 1]
-        variance = float(Fraction(squares, self._denominator**2) * self._variance_of_all)
+        variance = float(
+            Fraction(squares, self._denominator**2) * self._variance_of_all
+        )
         ends = (float(self.variance(end)) for end in (t, since))
-        return math.sqrt(variance + sum(normal.rounded_variance(end) - end for end in ends))
+        return math.sqrt(
+            variance + sum(normal.rounded_variance(end) - end for end in ends)
+        )
 
     def _shape(self) -> dict[str, object]:
         return {"bits": _BITS, "sigma_squared": str(self._variance_of_all)}
@@ -126,7 +137,8 @@ class SqrtColumns:
     """Every node of every row: O(t) per row and tick."""
 
     def __init__(self, counter: SqrtCounter, stream: NoiseStream) -> None:
-        self._counter, self._stream = counter, stream
+        self._counter = counter
+        self._stream = stream
         self._redrawn = Redrawn(counter, stream)
         # By _PART_ROWS rows: the nodes (ticks, rows), how many ticks and how many rows have them.
         self._parts: list[tuple[normal.Numbers, int, int]] = []
@@ -144,7 +156,10 @@ class SqrtColumns:
             noise = np.zeros(len(part))
             for start in range(0, t, _PART_TICKS):
                 stop = min(start + _PART_TICKS, t)
-                noise += self._counter._factors[t - stop : t - start][::-1] @ nodes[start:stop]
+                noise += (
+                    self._counter._factors[t - stop : t - start][::-1]
+                    @ nodes[start:stop]
+                )
             rounded = np.rint(noise).astype(np.int64)
             self._redrawn.decide(rounded, out[first : first + len(part)], first)
         return self._redrawn.finish(t, tags, out)
@@ -152,7 +167,9 @@ class SqrtColumns:
     def _nodes(self, index: int, t: int, tags: Tags) -> normal.Numbers:
         """Return the nodes of ticks 1..t of some rows, in units; those missing are drawn."""
         if index == len(self._parts):
-            self._parts.append((np.empty((0, 0), dtype=self._counter.fixed.dtype), 0, 0))
+            self._parts.append(
+                (np.empty((0, 0), dtype=self._counter.fixed.dtype), 0, 0)
+            )
         nodes, ticks, rows = self._parts[index]
         if ticks < t or rows < len(tags):
             nodes = with_capacity(with_capacity(nodes, t), len(tags), 1)
@@ -164,7 +181,13 @@ class SqrtColumns:
         return nodes
 
     def _draw(
-        self, nodes: normal.Numbers, first: int, last: int, tags: Tags, row: int, begin: int
+        self,
+        nodes: normal.Numbers,
+        first: int,
+        last: int,
+        tags: Tags,
+        row: int,
+        begin: int,
     ) -> None:
         """Draw the nodes of ticks first + 1..last of rows from `begin` on."""
         from workers.mechanisms.noise.normal_loops import add_rough
@@ -173,7 +196,9 @@ class SqrtColumns:
             return
         scale = math.ldexp(self._counter._sd, self._counter.fixed.point)
         for tick in range(first, last):
-            words = self._redrawn.words(cells_of([(LEVEL, tick + 1 >> 1)]), tags, row + begin)[0]
+            words = self._redrawn.words(
+                cells_of([(LEVEL, tick + 1 >> 1)]), tags, row + begin
+            )[0]
             own = nodes[tick, begin : begin + len(tags)]
             own[:] = 0
             add_rough(words, tick + 1 & 1, scale, normal.table(), own)
@@ -185,7 +210,8 @@ def _factors(horizon: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
     Kept to 2^-120 and rounded down k times, so off by less than 2^-104 before it is rounded.
     """
-    value, column = 1 << 120, []
+    value = 1 << 120
+    column = []
     for k in range(horizon):
         column.append((value + (1 << (119 - _BITS))) >> (120 - _BITS))
         value = value * (2 * k + 1) // (2 * k + 2)
@@ -197,4 +223,6 @@ def _squares_of_differences(horizon: int, window: int) -> tuple[int, ...]:
     """Return sum (f_k - f_(k - window))^2 over window <= k < window + s, for s = 1, 2, ..."""
     column, _ = _factors(horizon)
     steps = zip(column[window:], column, strict=False)
-    return tuple(itertools.accumulate((later - earlier) ** 2 for later, earlier in steps))
+    return tuple(
+        itertools.accumulate((later - earlier) ** 2 for later, earlier in steps)
+    )

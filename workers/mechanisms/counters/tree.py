@@ -62,11 +62,14 @@ class TreeCounter(Counter):
 
     kind = "tree"
 
-    def __init__(self, horizon: int | None, rho_item: float, radix: int | None = None) -> None:
+    def __init__(
+        self, horizon: int | None, rho_item: float, radix: int | None = None
+    ) -> None:
         check_rho_item(rho_item)
         if radix is not None and radix < 2:
             raise ValueError(f"radix = {radix}: must be at least 2")
-        self.horizon, self._last_tick = horizon, last_tick_of(horizon)
+        self.horizon = horizon
+        self._last_tick = last_tick_of(horizon)
         self.radix = radix or default_radix(horizon)
         self._tree = Tree(self._last_tick, self.radix)
         weights = [Fraction(1)] * self._tree.levels
@@ -74,10 +77,14 @@ class TreeCounter(Counter):
             weights = [Fraction(1, level + 2) for level in range(self._tree.levels)]
         total = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
         self._variances = tuple(rounded_up(total / weight) for weight in weights)
-        self.rho_item = float_up(sum((1 / (2 * s2) for s2 in self._variances), Fraction(0)))
+        self.rho_item = float_up(
+            sum((1 / (2 * s2) for s2 in self._variances), Fraction(0))
+        )
         self._most = min((self.radix - 1) * self._tree.levels, self._last_tick)
         self._sds = tuple(float(root_of(variance)) for variance in self._variances)
-        self.fixed = fixed_point(max(self._sds), self._most, max(self._sds) * self._most)
+        self.fixed = fixed_point(
+            max(self._sds), self._most, max(self._sds) * self._most
+        )
 
     def __repr__(self) -> str:
         return f"TreeCounter(horizon={self.horizon}, rho_item={self.rho_item}, radix={self.radix})"
@@ -104,7 +111,9 @@ class TreeCounter(Counter):
 
     def _shape(self) -> dict[str, object]:
         shape = {"levels": self._tree.levels, "radix": self.radix}
-        return shape | {"sigma_squared": [str(variance) for variance in self._variances]}
+        return shape | {
+            "sigma_squared": [str(variance) for variance in self._variances]
+        }
 
     def columns(self, stream: NoiseStream) -> "TreeColumns":
         return TreeColumns(self, stream)
@@ -118,7 +127,8 @@ class TreeColumns:
     """By level, the noise of t cut at that digit; a tick adds a block, at its lowest digit > 0."""
 
     def __init__(self, counter: TreeCounter, stream: NoiseStream) -> None:
-        self._counter, self._stream = counter, stream
+        self._counter = counter
+        self._stream = stream
         levels = range(counter._tree.levels)
         self._columns = [np.empty(0, dtype=counter.fixed.dtype) for _ in levels]
         self._filled = [0] * len(levels)
@@ -131,7 +141,8 @@ class TreeColumns:
         return self._counter.fixed.dtype.itemsize * len(self._columns)
 
     def at(self, t: int, tags: Tags) -> Longs:
-        rows, blocks = len(tags), self._counter._blocks(t)
+        rows = len(tags)
+        blocks = self._counter._blocks(t)
         # (rows already in the column, the block up to which they are summed)
         starts: list[tuple[int, int]] = []
         for level, first, last in blocks:
@@ -148,12 +159,18 @@ class TreeColumns:
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)
             above: normal.Numbers | None = None
-            for (level, first, last), (held, summed) in zip(blocks, starts, strict=True):
+            for (level, first, last), (held, summed) in zip(
+                blocks, starts, strict=True
+            ):
                 column = self._columns[level]
                 middle = min(max(start, held), end)
-                self._add(level, summed, last, tags[start:middle], column[start:middle], start)
+                self._add(
+                    level, summed, last, tags[start:middle], column[start:middle], start
+                )
                 column[middle:end] = 0 if above is None else above[middle:end]
-                self._add(level, first, last, tags[middle:end], column[middle:end], middle)
+                self._add(
+                    level, first, last, tags[middle:end], column[middle:end], middle
+                )
                 above = column
             if above is not None:
                 self._redrawn.decide(above[start:end], out[start:end], start)
@@ -162,7 +179,13 @@ class TreeColumns:
         return self._redrawn.finish(t, tags, out)
 
     def _add(
-        self, level: int, first: int, last: int, tags: Tags, total: normal.Numbers, row: int
+        self,
+        level: int,
+        first: int,
+        last: int,
+        tags: Tags,
+        total: normal.Numbers,
+        row: int,
     ) -> None:
         """Add blocks first..last-1 of a level to at most CHUNK_ROWS rows from `row` on."""
         from workers.mechanisms.noise.normal_loops import add_rough
@@ -179,14 +202,17 @@ class Tree(Frozen):
     """Ticks 1..horizon in base r: blocks (cells) of r^j ticks at levels j = 0..L_r - 1."""
 
     def __init__(self, horizon: int, radix: int) -> None:
-        self.horizon, self.radix = horizon, radix
+        self.horizon = horizon
+        self.radix = radix
         self.levels = digits_of(horizon, radix)
 
     def blocks(self, t: int) -> list[tuple[int, int, int]]:
         """Return (level, first, last + 1) of the blocks that make up 1..t, highest level first."""
-        found, above = [], 0
+        found = []
+        above = 0
         for level in reversed(range(self.levels)):
-            first, last = above * self.radix, t // self.radix**level
+            first = above * self.radix
+            last = t // self.radix**level
             if first < last:
                 found.append((level, first, last))
             above = last
@@ -195,7 +221,11 @@ class Tree(Frozen):
     def cells_at(self, t: int) -> set[tuple[int, int]]:
         """Return (level, number) of the blocks that make up 1..t."""
         found = self.blocks(t)
-        return {(level, block) for level, first, last in found for block in range(first, last)}
+        return {
+            (level, block)
+            for level, first, last in found
+            for block in range(first, last)
+        }
 
     def cells(self, t: int) -> int:
         """Return the number of blocks that make up 1..t: the sum of t's digits."""
@@ -241,7 +271,9 @@ def best_radix(horizon: int, power: int = 2) -> int:
     """
     candidates = []
     for number in range(1, horizon.bit_length() + 1):
-        radix = 2 + bisect_right(range(2, horizon + 1), horizon, key=partial(pow, exp=number))
+        radix = 2 + bisect_right(
+            range(2, horizon + 1), horizon, key=partial(pow, exp=number)
+        )
         candidates.append(((radix - 1) * number**power, radix))
     return min(candidates)[1]
 

@@ -57,19 +57,25 @@ class Wheel(NamedTuple):
 
 
 @kernel_part
-def sort_by_rank(slots: Places, first: int, n: int, ranks: Integers, scratch: Places) -> None:
+def sort_by_rank(
+    slots: Places, first: int, n: int, ranks: Integers, scratch: Places
+) -> None:
     """Sort the counters in `slots[first:n]` by rank, merging ordered runs: usually one or two."""
     runs = 2
     while runs > 1:
-        runs, start = 0, first
+        runs = 0
+        start = first
         while start < n:
             middle = run_end(slots, start, n, ranks)
             stop = middle
             if middle < n:
                 stop = run_end(slots, middle, n, ranks)
-                one, other = start, middle
+                one = start
+                other = middle
                 for place in range(start, stop):
-                    if other >= stop or (one < middle and ranks[slots[one]] < ranks[slots[other]]):
+                    if other >= stop or (
+                        one < middle and ranks[slots[one]] < ranks[slots[other]]
+                    ):
                         scratch[place] = slots[one]
                         one += 1
                     else:
@@ -82,7 +88,9 @@ def sort_by_rank(slots: Places, first: int, n: int, ranks: Integers, scratch: Pl
 
 
 @kernel_part
-def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: Places) -> None:
+def merge_by_rank(
+    slots: Places, middle: int, n: int, ranks: Integers, scratch: Places
+) -> None:
     """Merge the few `slots[middle:n]` into those before, by binary search; both are in order."""
     few = n - middle
     for i in range(few):
@@ -90,7 +98,8 @@ def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: 
     stop = middle
     for i in range(few - 1, -1, -1):
         rank = ranks[scratch[i]]
-        low, high = 0, stop
+        low = 0
+        high = stop
         while low < high:
             half = (low + high) // 2
             if ranks[slots[half]] < rank:
@@ -148,7 +157,9 @@ def replace(slot: int, item: int, counters: Counters) -> None:
 @kernel_with_arrays
 def feed_rounds(rounds: Bits, counters: Counters) -> int:
     """Feed rounds (rounds, words) to counters in order of rank; return the number of decrements."""
-    heights, ranks, held = counters.heights, counters.ranks, counters.held
+    heights = counters.heights
+    ranks = counters.ranks
+    held = counters.held
     k = len(heights)
     buckets = 64
     while buckets < k:
@@ -165,7 +176,8 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
         items = rounds[number]
         whole = False  # whether everybody was lowered before in this round
         in_order = False  # whether those of `zeros` that stay will be in order
-        word, fed = -1, False
+        word = -1
+        fed = False
         while not fed and word + 1 < len(items):
             word += 1
             rest = np.int64(items[word])
@@ -176,7 +188,9 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
                 if held[word] & low:
                     heights[counters.slot_of[item]] += 1
                     continue
-                while turn < waiting and heights[zeros[turn]] != lowered:  # it was hit meanwhile
+                while (
+                    turn < waiting and heights[zeros[turn]] != lowered
+                ):  # it was hit meanwhile
                     turn += 1
                     in_order = False
                 if turn < waiting:
@@ -196,7 +210,15 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
                     in_order = True
                 if whole:
                     lowered, turn, waiting = rest_of_round(
-                        items, item + 1, lowered, zeros, same, waiting, counters, wheel, scratch
+                        items,
+                        item + 1,
+                        lowered,
+                        zeros,
+                        same,
+                        waiting,
+                        counters,
+                        wheel,
+                        scratch,
                     )
                     fed = True
                     break
@@ -235,7 +257,9 @@ def rest_of_round(
     replaced since the last, and of `zeros`, by rank.
     """
     heights, ranks, slot_of, held, bits = counters
-    of_tick, mask, stop = (1 << bits) - 1, len(wheel.heads) - 1, len(items) << 5
+    of_tick = (1 << bits) - 1
+    mask = len(wheel.heads) - 1
+    stop = len(items) << 5
     begun_before = begun
     misses = 0
     early = late = sort_arrivals(zeros, same, now, begun - 1, counters, scratch)
@@ -252,7 +276,9 @@ def rest_of_round(
         while rest != 0:
             hits = rest & held[word]
             low = hits & -hits
-            run = rest & (low - 1)  # those before the first hit, all where there is none
+            run = rest & (
+                low - 1
+            )  # those before the first hit, all where there is none
             n = ones_in(run)
             if n == 0 or misses + n <= early:
                 misses += n
@@ -282,7 +308,9 @@ def rest_of_round(
             misses = 0
             if wheel.heads[lowered & mask] >= 0:
                 now = take_from_wheel(lowered, zeros, same, heights, wheel)
-                early = late = sort_arrivals(zeros, same, now, begun - 1, counters, scratch)
+                early = late = sort_arrivals(
+                    zeros, same, now, begun - 1, counters, scratch
+                )
     if begun_before < begun:
         assign_misses(items, begun_before, begun, zeros, same, counters)
     merge_by_rank(zeros, same, early, ranks, scratch)
@@ -335,13 +363,17 @@ def assign_misses(
                 flip(held, ranks[slot] >> bits)
             ranks[slot] = (np.int64(item) << bits) | of_tick
             slot_of[item] = slot
-        held[word] ^= np.uint32(taken ^ missed)  # all at once: 1.4 of 9.0 ms less than one by one
+        held[word] ^= np.uint32(
+            taken ^ missed
+        )  # all at once: 1.4 of 9.0 ms less than one by one
         if turn == n:
             break
 
 
 @kernel_part
-def still_at_zero(lowered: int, zeros: Places, n: int, heights: Integers, wheel: Wheel) -> int:
+def still_at_zero(
+    lowered: int, zeros: Places, n: int, heights: Integers, wheel: Wheel
+) -> int:
     """Keep those of `zeros[:n]` at zero, move the others to the wheel; return how many stay."""
     kept = 0
     for place in range(n):
@@ -355,7 +387,9 @@ def still_at_zero(lowered: int, zeros: Places, n: int, heights: Integers, wheel:
 
 
 @kernel_part
-def take_from_wheel(lowered: int, zeros: Places, n: int, heights: Integers, wheel: Wheel) -> int:
+def take_from_wheel(
+    lowered: int, zeros: Places, n: int, heights: Integers, wheel: Wheel
+) -> int:
     """Append the wheel's counters that are at zero now to `zeros[:n]`; return their new number."""
     place = lowered & (len(wheel.heads) - 1)
     waits = wheel.heads[place]
@@ -373,26 +407,38 @@ def take_from_wheel(lowered: int, zeros: Places, n: int, heights: Integers, whee
 
 # List 0, and one for every bit of a height.
 LISTS = 64
-ZERO, ONE = np.uint64(0), np.uint64(1)
+ZERO = np.uint64(0)
+ONE = np.uint64(1)
 
 
 @kernel_with_arrays
 def feed_rest(
-    items: Integers, weights: Integers, by_rank: Places, lowered: int, counters: Counters
+    items: Integers,
+    weights: Integers,
+    by_rank: Places,
+    lowered: int,
+    counters: Counters,
 ) -> int:
     """Feed all remaining occurrences, by ascending item; return the total number of decrements."""
-    heights, ranks, held = counters.heights, counters.ranks, counters.held
+    heights = counters.heights
+    ranks = counters.ranks
+    held = counters.held
     k = len(heights)
-    ends = np.full((LISTS, 2), -1, dtype=np.int32)  # first and last of a list, first -1 if empty
+    ends = np.full(
+        (LISTS, 2), -1, dtype=np.int32
+    )  # first and last of a list, first -1 if empty
     behind = np.empty(k, dtype=np.int32)  # the next in the list, or -1
-    lowest = np.empty(k, dtype=np.int32)  # list 0, by rank; those before `turn` had their turn
+    lowest = np.empty(
+        k, dtype=np.int32
+    )  # list 0, by rank; those before `turn` had their turn
     scratch = np.empty(k, dtype=np.int32)
     floor = lowered
     for place in range(k):
         append(by_rank[place], floor, heights, ends, behind)
     turn = waiting = 0
     for place in range(len(items)):
-        item, weight = items[place], weights[place]
+        item = items[place]
+        weight = weights[place]
         if held[item >> 5] >> (item & 31) & 1:
             heights[counters.slot_of[item]] += weight
             continue
@@ -427,10 +473,15 @@ def feed_rest(
 
 
 @kernel_inline
-def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Places) -> None:
+def append(
+    slot: int, floor: int, heights: Integers, ends: Places, behind: Places
+) -> None:
     """Append a counter to its list, preserving rank order."""
-    number, apart = 0, np.uint64(heights[slot] ^ floor)
-    while apart != ZERO:  # one instruction, once it is compiled; not where there is a sign
+    number = 0
+    apart = np.uint64(heights[slot] ^ floor)
+    while (
+        apart != ZERO
+    ):  # one instruction, once it is compiled; not where there is a sign
         apart >>= ONE
         number += 1
     behind[slot] = -1
@@ -454,7 +505,9 @@ def raise_floor(floor: int, heights: Integers, ends: Places, behind: Places) -> 
             height = min(height, heights[slot])
             slot = behind[slot]
         ends[number, 0] = -1
-        if (height ^ floor) >> (number - 1) == 1:  # else all were hit, and are in later lists
+        if (height ^ floor) >> (
+            number - 1
+        ) == 1:  # else all were hit, and are in later lists
             floor = height
         while first >= 0:
             slot = first

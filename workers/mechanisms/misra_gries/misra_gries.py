@@ -59,13 +59,31 @@ from msgspec import Meta
 from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
-from workers.mechanisms.accounting import PrivacyCost, check_sampler_delta, float_up, sampler_delta
+from workers.mechanisms.accounting import (
+    PrivacyCost,
+    check_sampler_delta,
+    float_up,
+    sampler_delta,
+)
 from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.ledger import Parts, rows_by_key, tick_rows
-from workers.mechanisms.mechanism import Items, Mechanism, Noise, State, expect_type, short_hash
-from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
+from workers.mechanisms.mechanism import (
+    Items,
+    Mechanism,
+    Noise,
+    State,
+    expect_type,
+    short_hash,
+)
+from workers.mechanisms.misra_gries.sketch import (
+    SKETCH_VERSION,
+    Sketch,
+    SketchBatch,
+    batch,
+    feed,
+)
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import gaussian
@@ -75,7 +93,9 @@ from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
 
 
-def shown_above(labels: Texts, noisy: Longs, threshold: int) -> tuple[list[bytes], Longs]:
+def shown_above(
+    labels: Texts, noisy: Longs, threshold: int
+) -> tuple[list[bytes], Longs]:
     kept = np.flatnonzero(noisy > threshold)
     names = list(labels.take(kept))
     order = sorted(range(len(names)), key=names.__getitem__)
@@ -134,7 +154,9 @@ USE = 0x40
 class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
     """Frequent items in bounded memory; `size` counters per sketch."""
 
-    size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
+    size: Annotated[
+        int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")
+    ]
     # "pmg": events of few items; "merge": (max_items * max_count)^2 > size; "pure": pure epsilon.
     release: Literal["pmg", "merge", "pure"] = "pmg"
     domain: Domain | None = None
@@ -160,7 +182,9 @@ class CellNoise:
     """Noise of the cell completed at a tick: per counter by its tag, shared by the key's tag."""
 
     def __init__(self, stream: NoiseStream, table: InversionTable, tree: Tree) -> None:
-        self._stream, self._table, self._tree = stream, table, tree
+        self._stream = stream
+        self._table = table
+        self._tree = tree
 
     def __repr__(self) -> str:
         return "CellNoise(<secret>)"
@@ -189,17 +213,22 @@ class MisraGries(Budgeted):
         self._calibrate()
 
     def _calibrate(self) -> None:
-        config, levels, size = self.config, self.tree.levels, self.config.size
+        config = self.config
+        levels = self.tree.levels
+        size = self.config.size
         together = config.max_items * config.max_count
         self._shared = config.release == "pmg"
         noises = 1 + self._shared
         # Of one cell: squared l2 sensitivity, e, c_max, and the noise cells concerned.
         if self._shared:
-            self.sensitivity_squared, exposed, self.largest = together**2, 4 * together, together
+            self.sensitivity_squared = together**2
+            exposed = 4 * together
+            self.largest = together
             concerned = together + 1 + 2 * exposed
         else:
             exposed = size if config.max_count == 1 else 2 * size
-            self.sensitivity_squared, self.largest = size * config.max_count**2, config.max_count
+            self.sensitivity_squared = size * config.max_count**2
+            self.largest = config.max_count
             concerned = size + exposed
         self._budget = split(config, discovers=True)
         total = levels * self.sensitivity_squared
@@ -209,13 +238,16 @@ class MisraGries(Budgeted):
         self._table: InversionTable = table
         rho = float_up(total / (2 * self.sigma_squared))
         self._set_cost(rho, table.tv, times=levels * concerned)
-        self.cell_variance, self.rounding = float(self.sigma_squared) * noises, 0.0
+        self.cell_variance = float(self.sigma_squared) * noises
+        self.rounding = 0.0
         delta = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
         # x with P(noise >= x) <= delta: exact where cheap, else from the sub-Gaussian bound.
         quantile = gaussian.upper_quantile(self.sigma_squared, noises, delta)
         if quantile is None:
             variance = self.cell_variance * (1 + 1e-12)
-            quantile = math.ceil(math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12))
+            quantile = math.ceil(
+                math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12)
+            )
         self._threshold = self.largest + quantile - 1
 
     @property
@@ -235,7 +267,10 @@ class MisraGries(Budgeted):
         }
 
     def _law(self) -> dict[str, object]:
-        return {"sigma_squared": str(self.sigma_squared), "table_version": gaussian.TABLE_VERSION}
+        return {
+            "sigma_squared": str(self.sigma_squared),
+            "table_version": gaussian.TABLE_VERSION,
+        }
 
     def _further(self) -> dict[str, object]:
         discovery = {"delta": repr(self.delta_discovery), "threshold": self._threshold}
@@ -252,14 +287,19 @@ class MisraGries(Budgeted):
     def noise(self, stream: NoiseStream) -> Noise:
         return CellNoise(stream, self._table, self.tree)
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Items]:
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Items]:
         self._check(t)
-        state, levels = expect_type(SketchState, state), self.tree.open_levels(t)
+        state = expect_type(SketchState, state)
+        levels = self.tree.open_levels(t)
         top_level = self.tree.top_level(t)
         tick = tick_rows(contributions)
         for key, rows in rows_by_key(tick.keys):
             tags = tick.tags.take(rows, axis=0)
-            self._feed(state, key, levels, batch(tags, tick.labels, tick.counts[rows], rows))
+            self._feed(
+                state, key, levels, batch(tags, tick.labels, tick.counts[rows], rows)
+            )
         for key in range(len(state.key_tags)):
             self._release(state, key, t, state.close_cells(key, top_level), noise)
         keys: list[int] = []
@@ -270,7 +310,8 @@ class MisraGries(Budgeted):
             ascending = sorted(total)
             labels += ascending
             counts += map(total.__getitem__, ascending)
-        index, published = np.array(keys, dtype=np.int32), self._published(counts)
+        index = np.array(keys, dtype=np.int32)
+        published = self._published(counts)
         return state, Items(index, labels, published, self.sd(t), self._threshold)
 
     def _feed(
@@ -284,7 +325,12 @@ class MisraGries(Budgeted):
             sketch.add(items)
 
     def _release(
-        self, state: SketchState, key: int, t: int, complete: Sketch | None, noise: Noise
+        self,
+        state: SketchState,
+        key: int,
+        t: int,
+        complete: Sketch | None,
+        noise: Noise,
     ) -> None:
         if complete is None or not len(complete.counts) or self._threshold is None:
             return
@@ -292,7 +338,9 @@ class MisraGries(Budgeted):
         if self._shared:
             noisy += noise.at(t, state.key_tags[key : key + 1])
         labels, counts = shown_above(complete.labels, noisy, self._threshold)
-        state.show(key, self.tree.top_level(t), zip(labels, counts.tolist(), strict=True))
+        state.show(
+            key, self.tree.top_level(t), zip(labels, counts.tolist(), strict=True)
+        )
 
     def _published(self, sums: Sequence[int]) -> Longs:
         return np.array(sums, dtype=np.int64)
@@ -309,7 +357,9 @@ class PureMisraGries(MisraGries):
     law = "laplace"
 
     def _calibrate(self) -> None:
-        config, levels, size = self.config, self.tree.levels, self.config.size
+        config = self.config
+        levels = self.tree.levels
+        size = self.config.size
         if config.epsilon is None or config.domain is None:
             raise ValueError('release = "pure": needs epsilon and a domain')
         events = levels * config.max_items * config.max_count
@@ -321,14 +371,18 @@ class PureMisraGries(MisraGries):
             )
         self.scale = pure_scale(size, Fraction(config.epsilon) / events)
         self._table = table = laplace.discrete_laplace(self.scale)
-        of_cell = Fraction(config.max_items * config.max_count * (2 * size - 1)) / self.scale
+        of_cell = (
+            Fraction(config.max_items * config.max_count * (2 * size - 1)) / self.scale
+        )
         rho = float_up(levels * of_cell**2 / 2)
         # Labels with a statistic that one event may change: counters of either neighbour's sketch.
         changed = levels * min(2 * size, len(self._domain))
         numerical = sampler_delta(config.epsilon, changed, table.tv)
         check_sampler_delta(config.delta, config.epsilon, numerical, 1.0)
         failures = (("numerical", config.delta),)
-        self._cost = PrivacyCost(rho, config.epsilon, config.delta, failures=failures, pure=True)
+        self._cost = PrivacyCost(
+            rho, config.epsilon, config.delta, failures=failures, pure=True
+        )
         units = (size + 1) ** 2
         self.cell_variance = table.variance / units
         self.rounding = (1 - 1 / units) / 12
@@ -339,7 +393,9 @@ class PureMisraGries(MisraGries):
     def _further(self) -> dict[str, object]:
         return {"domain": short_hash(msgspec.json.encode(self.config.domain))}
 
-    def prepare_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+    def prepare_key(
+        self, state: State, key: int, tags: Tags, labels: Sequence[bytes]
+    ) -> None:
         """Keep the domain's tags: every release needs noise for all of them."""
         expect_type(SketchState, state).declare(key, tags)
 
@@ -351,13 +407,22 @@ class PureMisraGries(MisraGries):
             feed(state.open_sketches(key, levels), own)
 
     def _release(
-        self, state: SketchState, key: int, t: int, complete: Sketch | None, noise: Noise
+        self,
+        state: SketchState,
+        key: int,
+        t: int,
+        complete: Sketch | None,
+        noise: Noise,
     ) -> None:
         domain = state.domain_of(key)
         sketch = Sketch(self.config.size) if complete is None else complete
-        places, parts = largest_parts(sketch, domain, self._domain, noise.at(t, domain.tags))
+        places, parts = largest_parts(
+            sketch, domain, self._domain, noise.at(t, domain.tags)
+        )
         labels = [self._domain[place] for place in places.tolist()]
-        state.show(key, self.tree.top_level(t), zip(labels, parts.tolist(), strict=True))
+        state.show(
+            key, self.tree.top_level(t), zip(labels, parts.tolist(), strict=True)
+        )
 
     def _published(self, sums: Sequence[int]) -> Longs:
         return rounded(np.array(sums, dtype=np.int64), self.config.size)

@@ -42,7 +42,9 @@ class SortedTags:
         uppers <<= self._bits
         uppers |= np.arange(n, dtype=np.uint64)
         uppers.sort()
-        self.rows: Longs = (uppers & ((np.uint64(1) << self._bits) - np.uint64(1))).view(np.int64)
+        self.rows: Longs = (
+            uppers & ((np.uint64(1) << self._bits) - np.uint64(1))
+        ).view(np.int64)
         uppers >>= self._bits
         self._uppers = uppers
         shared = np.zeros(n, dtype=bool)
@@ -62,8 +64,10 @@ class SortedTags:
 
     def part(self, places: Longs) -> SortedTags:
         part = object.__new__(SortedTags)
-        part.rows, part._uppers = self.rows[places], self._uppers[places]
-        part._tags, part._bits = self._tags, self._bits
+        part.rows = self.rows[places]
+        part._uppers = self._uppers[places]
+        part._tags = self._tags
+        part._bits = self._bits
         return part
 
     def take(self, places: Longs) -> Tags:
@@ -75,7 +79,8 @@ class SortedTags:
 
     def positions(self, keys: Tags) -> tuple[Longs, Bools]:
         """Return for every key (m, 2) the number of smaller tags, and whether the next is equal."""
-        n, uppers = len(self.rows), keys[:, 0] >> self._bits
+        n = len(self.rows)
+        uppers = keys[:, 0] >> self._bits
         low = np.searchsorted(self._uppers, uppers).astype(np.int64)
         high = low.copy()
         near = np.flatnonzero(low < n)
@@ -87,8 +92,10 @@ class SortedTags:
         # Usually one tag has a key's upper bits: then this loops once.
         while len(near := near[low[near] < high[near]]):
             middle = (low[near] + high[near]) // 2
-            there, sought = self.take(middle), keys[near]
-            smaller, same = _smaller(there, sought), (there == sought).all(axis=1)
+            there = self.take(middle)
+            sought = keys[near]
+            smaller = _smaller(there, sought)
+            same = (there == sought).all(axis=1)
             known[near[same]] = True
             low[near[smaller]] = middle[smaller] + 1
             low[near[same]] = middle[same]
@@ -97,7 +104,8 @@ class SortedTags:
 
 
 def _smaller(tags: Tags, others: Tags) -> Bools:
-    upper, other = tags[:, 0], others[:, 0]
+    upper = tags[:, 0]
+    other = others[:, 0]
     smaller: Bools = (upper < other) | ((upper == other) & (tags[:, 1] < others[:, 1]))
     return smaller
 
@@ -121,11 +129,14 @@ class SketchBatch:
         return f"SketchBatch({len(self.counts)} items)"
 
     def part(self, places: Longs) -> SketchBatch:
-        tags, rows = self.tags.part(places), self.rows[places]
+        tags = self.tags.part(places)
+        rows = self.rows[places]
         return SketchBatch(tags, self.labels, rows, self.counts[places])
 
 
-def batch(tags: Tags, labels: Texts, counts: Longs, rows: Longs | None = None) -> SketchBatch:
+def batch(
+    tags: Tags, labels: Texts, counts: Longs, rows: Longs | None = None
+) -> SketchBatch:
     """Return the batch of distinct items in any order; `rows` None: labels in that order."""
     ascending = SortedTags(tags)
     counts = counts.take(ascending.rows)
@@ -159,14 +170,18 @@ class Sketch:
             self._merge(items)  # every miss finds a counter that was never used
             return rounds
         rounds = rounds or Rounds(items.counts)
-        of_batch, number, self.counts = _fed(self.size, rounds, self.counts, before, known)
+        of_batch, number, self.counts = _fed(
+            self.size, rounds, self.counts, before, known
+        )
         new = number[of_batch]
         tags = np.empty((len(number), 2), dtype=np.uint64)
         tags[of_batch] = items.tags.take(new)
         tags[~of_batch] = self.tags.take(number[~of_batch], axis=0)
         rows = number.copy()
         rows[of_batch] = len(self.labels) + np.arange(len(new))
-        self.labels = Texts.concat((self.labels, items.labels.take(items.rows[new]))).take(rows)
+        self.labels = Texts.concat(
+            (self.labels, items.labels.take(items.rows[new]))
+        ).take(rows)
         self.tags = tags
         return rounds
 
@@ -181,14 +196,19 @@ class Sketch:
         sums = np.concatenate((self.counts[strangers], items.counts))
         sums[len(strangers) + before[known]] += self.counts[known]
         if len(sums) > self.size:
-            sums -= np.partition(sums, len(sums) - self.size - 1)[len(sums) - self.size - 1]
+            sums -= np.partition(sums, len(sums) - self.size - 1)[
+                len(sums) - self.size - 1
+            ]
         keep = np.flatnonzero(sums > 0)
         own = strangers[keep[keep < len(strangers)]]
         new = keep[keep >= len(strangers)] - len(strangers)
-        labels = Texts.concat((self.labels.take(own), items.labels.take(items.rows[new])))
+        labels = Texts.concat(
+            (self.labels.take(own), items.labels.take(items.rows[new]))
+        )
         tags = np.concatenate((self.tags[own], items.tags.take(new)))
         order = np.lexsort((tags[:, 1], tags[:, 0]))
-        self.tags, self.counts = np.ascontiguousarray(tags[order]), sums[keep][order]
+        self.tags = np.ascontiguousarray(tags[order])
+        self.counts = sums[keep][order]
         self.labels = labels.take(order)
 
 
@@ -205,15 +225,23 @@ class Rounds:
     def __init__(self, counts: Longs) -> None:
         self.n = len(counts)
         # Bytes compare eight times as fast as words.
-        most = np.minimum(counts, ROUNDS, out=np.empty(self.n, dtype=np.uint8), casting="unsafe")
-        bits = np.zeros((min(ROUNDS - 1, int(most.max())), -(-self.n // 32) * 4), dtype=np.uint8)
+        most = np.minimum(
+            counts, ROUNDS, out=np.empty(self.n, dtype=np.uint8), casting="unsafe"
+        )
+        bits = np.zeros(
+            (min(ROUNDS - 1, int(most.max())), -(-self.n // 32) * 4), dtype=np.uint8
+        )
         for fed, items in enumerate(bits):
             items[: -(-self.n // 8)] = np.packbits(most > fed, bitorder="little")
         left = np.flatnonzero(most == ROUNDS)
         # (rounds, words): the items in each round of ones, 32 a word.
         self.ones: NDArray[np.uint32] = readonly_contiguous(bits.view(np.uint32))
-        self.items = readonly_contiguous(left)  # those left for the last round, ascending
-        self.weights = readonly_contiguous(counts[left] - (ROUNDS - 1))  # occurrences left
+        self.items = readonly_contiguous(
+            left
+        )  # those left for the last round, ascending
+        self.weights = readonly_contiguous(
+            counts[left] - (ROUNDS - 1)
+        )  # occurrences left
 
     def __repr__(self) -> str:
         return f"Rounds({self.n} items)"
@@ -230,7 +258,8 @@ def _fed(
     """
     from workers.mechanisms.misra_gries.feeding import Counters, feed_rest, feed_rounds
 
-    held, bits = len(counts), size.bit_length()
+    held = len(counts)
+    bits = size.bit_length()
     of_tick = (1 << bits) - 1
     heights = np.zeros(size, dtype=np.int64)
     heights[:held] = counts
@@ -250,6 +279,8 @@ def _fed(
     number = ranks[slots] & of_tick
     of_batch = number == of_tick
     used = of_batch | (number < held)
-    slots, number, of_batch = slots[used], number[used], of_batch[used]
+    slots = slots[used]
+    number = number[used]
+    of_batch = of_batch[used]
     number = np.where(of_batch, ranks[slots] >> bits, number)
     return of_batch, number, heights[slots] - lowered

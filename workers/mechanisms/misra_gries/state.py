@@ -29,7 +29,9 @@ class DomainTags:
     """Tags of one stream key's declared labels, in the order declared. Secret, as tags are."""
 
     def __init__(self, tags: Tags) -> None:
-        self.tags, self._sorted = tags, SortedTags(tags)  # (d, 2), distinct
+        # (d, 2), distinct
+        self.tags = tags
+        self._sorted = SortedTags(tags)
 
     def __repr__(self) -> str:
         return f"DomainTags({len(self.tags)} labels)"
@@ -79,7 +81,9 @@ class SketchState(State):
     def domain_of(self, key: int) -> DomainTags:
         self._join()
         if key not in self._domains:
-            raise StateRefused(f"stored sketch: the domain of stream key {key} is missing")
+            raise StateRefused(
+                f"stored sketch: the domain of stream key {key} is missing"
+            )
         return self._domains[key]
 
     def open_sketches(self, key: int, levels: Iterable[int]) -> list[Sketch]:
@@ -148,7 +152,9 @@ class SketchState(State):
         if name[:2] not in ("mo", "mr", "md") or len(name) != 17:
             super().restore(name, block)
         if len(block) < _PAGE.size:
-            raise StateRefused(f"stored sketch: block {name} of {len(block)} bytes is cut short")
+            raise StateRefused(
+                f"stored sketch: block {name} of {len(block)} bytes is cut short"
+            )
         version, page, _ = _PAGE.unpack_from(block)
         if version != VERSION:
             raise StateRefused(
@@ -161,12 +167,18 @@ class SketchState(State):
         equal: dict[tuple[int, bytes], Sketch] = {}
         for name, pages in sorted(self._pages.items()):
             if 0 not in pages:
-                raise StateRefused(f"stored sketch: the first page of {name} is missing")
+                raise StateRefused(
+                    f"stored sketch: the first page of {name} is missing"
+                )
             count = _pages(pages[0])
-            if any(page not in pages or _pages(pages[page]) != count for page in range(count)):
+            if any(
+                page not in pages or _pages(pages[page]) != count
+                for page in range(count)
+            ):
                 raise StateRefused(f"stored sketch: a page of {name} is missing")
             content = b"".join(pages[page][_PAGE.size :] for page in range(count))
-            kind, where = name[:2], (int(name[2:10], 16), int(name[10:12], 16))
+            kind = name[:2]
+            where = (int(name[2:10], 16), int(name[10:12], 16))
             if not _is_whole(kind, content):
                 raise StateRefused(f"stored sketch: {name} is cut short or too long")
             n, _ = _HEAD.unpack_from(content)
@@ -187,12 +199,15 @@ class SketchState(State):
             self._open.pop(where, None)
             return
         if n > self._size:
-            raise StateRefused(f"stored sketch: {n} counters, at most {self._size} here")
+            raise StateRefused(
+                f"stored sketch: {n} counters, at most {self._size} here"
+            )
         sketch = equal.setdefault((where[0], content), Sketch(self._size))
         self._open[where] = sketch
         if sketch.total:
             return
-        sketch.total, sketch.tags = total, _tags(content, n)
+        sketch.total = total
+        sketch.tags = _tags(content, n)
         sketch.labels, sketch.counts = _decode_counts(content, _HEAD.size + 16 * n, n)
 
 
@@ -213,7 +228,10 @@ def _distinct(sketches: Iterable[Sketch]) -> list[Sketch]:
 def _encode_open(sketch: Sketch | None) -> bytes:
     if sketch is None:
         return _HEAD.pack(0, 0)
-    head = _HEAD.pack(len(sketch.counts), sketch.total) + sketch.tags.astype("<u8").tobytes()
+    head = (
+        _HEAD.pack(len(sketch.counts), sketch.total)
+        + sketch.tags.astype("<u8").tobytes()
+    )
     return head + _encode_counts(sketch.labels, sketch.counts)
 
 

@@ -60,7 +60,11 @@ class Geometric(_OfScale):
 
     def __init__(self, scale: Fraction) -> None:
         super().__init__(scale, two_sided=False)
-        self.mean = 0.0 if self.scale < Fraction(1, 700) else 1 / math.expm1(float(1 / self.scale))
+        self.mean = (
+            0.0
+            if self.scale < Fraction(1, 700)
+            else 1 / math.expm1(float(1 / self.scale))
+        )
         self.variance = _one_sided_variance(self.scale)
 
 
@@ -77,7 +81,9 @@ def geometric(scale: Fraction) -> Geometric:
 def _tail_thresholds(scale: Fraction, *, two_sided: bool) -> list[int]:
     """Return round(2^128 q^j) for j = 1, 2, ... while above 0; two-sided: divided by 1 + q."""
     context = inversion.table_context()
-    q = context.exp(context.divide(Decimal(-scale.denominator), Decimal(scale.numerator)))
+    q = context.exp(
+        context.divide(Decimal(-scale.denominator), Decimal(scale.numerator))
+    )
     mass = context.multiply(Decimal(1 << WORD_BITS), q)
     if two_sided:
         mass = context.divide(mass, context.add(Decimal(1), q))

@@ -41,7 +41,9 @@ def upper_quantile(sigma_squared: Fraction, count: int, delta: float) -> int | N
         return None
     z = np.arange(-bound, bound + 1, dtype=np.float64)
     weights = np.exp(-z * z / (2 * float(sigma_squared)))
-    weights = weights / weights.sum() * _OUTWARD  # on -b..b, not less than the true probabilities
+    weights = (
+        weights / weights.sum() * _OUTWARD
+    )  # on -b..b, not less than the true probabilities
     mass = np.ones(1)
     for _ in range(count):
         mass = np.convolve(mass, weights)
@@ -117,6 +119,8 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     total = sums[-1] if sums else Decimal(0)
     everything = context.add(Decimal(1), context.multiply(Decimal(2), total))
     scale = context.divide(Decimal(1 << WORD_BITS), everything)
-    scaled = (int(context.to_integral_value(context.multiply(scale, part))) for part in sums)
+    scaled = (
+        int(context.to_integral_value(context.multiply(scale, part))) for part in sums
+    )
     # A threshold of 0 is never passed: the mass below it is less than half a unit on each side.
     return list(filter(None, scaled)), math.nextafter(float(tail), math.inf)

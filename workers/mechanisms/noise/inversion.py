@@ -43,17 +43,23 @@ class InversionTable(Frozen):
     `tail`, the mass left out.
     """
 
-    def __init__(self, thresholds: Sequence[int], lowest: int, tail: float = 0.0) -> None:
+    def __init__(
+        self, thresholds: Sequence[int], lowest: int, tail: float = 0.0
+    ) -> None:
         self._lowest = lowest
         self.bound = max(abs(lowest), abs(lowest + len(thresholds)))
-        self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf)
+        self.tv = math.nextafter(
+            math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf
+        )
         # The type's most negative value marks undecided words, so it must not be a sample.
         narrow = self.bound < 1 << 15
         self.dtype = np.dtype(np.int16) if narrow else np.dtype(np.int32)
         self._ambiguous = np.iinfo(self.dtype).min
         high = [threshold >> _HALF_BITS for threshold in thresholds]
         low = [threshold & _HALF_MASK for threshold in thresholds]
-        self._high, self._low = (read_only(np.array(a, dtype=np.uint64)) for a in (high, low))
+        self._high, self._low = (
+            read_only(np.array(a, dtype=np.uint64)) for a in (high, low)
+        )
         self._guide = read_only(self._make_guide())
 
     def sample(self, words: Words, out: Integers) -> None:
@@ -82,7 +88,9 @@ class InversionTable(Frozen):
         rest = np.uint64((1 << (_HALF_BITS - _GUIDE_BITS)) - 1)
         first = np.searchsorted(self._high, slots, side="left")
         last = np.searchsorted(self._high, slots | rest, side="right")
-        return np.where(first == last, first + self._lowest, self._ambiguous).astype(self.dtype)
+        return np.where(first == last, first + self._lowest, self._ambiguous).astype(
+            self.dtype
+        )
 
 
 def mirrored(lower: Sequence[int]) -> list[int]:

@@ -22,7 +22,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import (
+    Cipher,
+    CipherContext,
+    algorithms,
+    modes,
+)
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Tags, Words
@@ -41,7 +46,9 @@ CHUNK_ROWS = 16384
 
 _AES_BLOCK = 16
 _TAG = b"qc-item-tag"
-_WORD = np.dtype("<u8")  # fixed byte order, so that a big-endian machine draws the same noise
+_WORD = np.dtype(
+    "<u8"
+)  # fixed byte order, so that a big-endian machine draws the same noise
 
 
 class NoiseKey(Frozen):
@@ -49,7 +56,9 @@ class NoiseKey(Frozen):
 
     def __init__(self, root: bytes) -> None:
         if len(root) != ROOT_BYTES:
-            raise ValueError(f"root = {len(root)} bytes: must be exactly {ROOT_BYTES} bytes")
+            raise ValueError(
+                f"root = {len(root)} bytes: must be exactly {ROOT_BYTES} bytes"
+            )
         self.__root = bytes(root)
 
     def __repr__(self) -> str:
@@ -61,17 +70,25 @@ class NoiseKey(Frozen):
     @property
     def fingerprint(self) -> bytes:
         """Return 16 bytes that identify the key without revealing it."""
-        return hashlib.blake2b(key=self.__root, person=b"qc-fingerprint", digest_size=16).digest()
+        return hashlib.blake2b(
+            key=self.__root, person=b"qc-fingerprint", digest_size=16
+        ).digest()
 
     def tags(self, stream_key: str, labels: Sequence[bytes]) -> Tags:
         """Return the 128-bit tags of a stream key's items (UTF-8 labels), C-contiguous."""
-        keyed = hashlib.blake2b(_prefix(stream_key), key=self.__root, person=_TAG, digest_size=16)
+        keyed = hashlib.blake2b(
+            _prefix(stream_key), key=self.__root, person=_TAG, digest_size=16
+        )
         digests = bytearray()
         for label in labels:
             state = keyed.copy()
             state.update(label)
             digests += state.digest()
-        return np.frombuffer(digests, dtype=_WORD).reshape(-1, 2).astype(np.uint64, copy=False)
+        return (
+            np.frombuffer(digests, dtype=_WORD)
+            .reshape(-1, 2)
+            .astype(np.uint64, copy=False)
+        )
 
     def tag_state(self, stream_key: str) -> State:
         """Return the secret state of `tags` before the label, for compiled loops."""
@@ -102,7 +119,9 @@ class _Scratch(threading.local):
     """One thread's cipher context and buffers: concurrent calls must not share them."""
 
     def __init__(self, aes_key: bytes) -> None:
-        self.cipher: CipherContext = Cipher(algorithms.AES(aes_key), modes.ECB()).encryptor()
+        self.cipher: CipherContext = Cipher(
+            algorithms.AES(aes_key), modes.ECB()
+        ).encryptor()
         self.blocks: Words = np.empty((CHUNK_ROWS, 2), dtype=_WORD)
         # update_into needs space for one block beyond its output.
         self.words: Words = np.empty((CHUNK_ROWS + 1, 2), dtype=_WORD)
@@ -142,7 +161,9 @@ class NoiseStream(Frozen):
         if rows > CHUNK_ROWS:
             raise ValueError(f"tags = {rows} rows: at most {CHUNK_ROWS}")
         scratch = self.__scratch
-        xor(readonly_contiguous(tags), readonly_contiguous(cells), scratch.blocks[:rows])
+        xor(
+            readonly_contiguous(tags), readonly_contiguous(cells), scratch.blocks[:rows]
+        )
         size = rows * _AES_BLOCK
         scratch.cipher.update_into(
             scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK]

@@ -37,8 +37,10 @@ from workers.runtime.frozen import memoized, read_only
 # Incremented whenever the same words would give another number; part of every mechanism id.
 VERSION = 1
 
-ROUGH_ERROR, ROUGH_LEAST = 2.0**-31, 1 << 33
-FINE_ERROR, FINE_LEAST = 2.0**-42, 1 << 40
+ROUGH_ERROR = 2.0**-31
+ROUGH_LEAST = 1 << 33
+FINE_ERROR = 2.0**-42
+FINE_LEAST = 1 << 40
 LARGEST = 6.4
 
 # int32 or int64.
@@ -55,13 +57,16 @@ _ROWS = (63 - LEAST_BITS << PART_BITS) + 1
 @memoized(1)
 def table() -> Floats:
     """Return the coefficients by v and the center of every part: 30 octaves of 64, and v = 2^63."""
-    polynomials, context = _derivatives(DEGREE), _context(_DIGITS)
+    polynomials = _derivatives(DEGREE)
+    context = _context(_DIGITS)
     found = np.zeros((_ROWS, CENTER + 1))
     for row in range(_ROWS):
         _, center = part(row)
         z, density = _newton(center, 1, context)
         step = -context.divide(Decimal(1) / (1 << 64), density)
-        found[row, :CENTER] = [float(term) for term in _taylor(polynomials, z, step, context)]
+        found[row, :CENTER] = [
+            float(term) for term in _taylor(polynomials, z, step, context)
+        ]
         found[row, CENTER] = float(context.multiply(center, 1 << 64))
     return read_only(found)
 
@@ -71,7 +76,9 @@ def part(row: int) -> tuple[Decimal, Decimal]:
     octave, index = divmod(row, 1 << PART_BITS)
     context = _context(_DIGITS)
     width = context.power(2, octave + LEAST_BITS - PART_BITS - 64)
-    return width, context.multiply(width, Decimal((1 << PART_BITS) + index) + Decimal("0.5"))
+    return width, context.multiply(
+        width, Decimal((1 << PART_BITS) + index) + Decimal("0.5")
+    )
 
 
 def remainder(row: int, degree: int) -> float:
@@ -79,19 +86,25 @@ def remainder(row: int, degree: int) -> float:
     context = _context(_DIGITS)
     width, center = part(row)
     z, density = _newton(context.subtract(center, width / 2), 1, context)
-    terms = _taylor(_derivatives(degree + 1), z, context.divide(width / 2, density), context)
+    terms = _taylor(
+        _derivatives(degree + 1), z, context.divide(width / 2, density), context
+    )
     return float(terms[degree + 1])
 
 
 def inverse(p: Fraction, digits: int) -> Decimal:
     """Return z with |z - Q^-1(p)| <= 10^-digits, for 0 < p <= 1/2; proved by Q at both ends."""
     small = Decimal(1).scaleb(-digits)
-    context = _context(digits + 12 + math.ceil((p.denominator.bit_length() + 1) * 0.302))
+    context = _context(
+        digits + 12 + math.ceil((p.denominator.bit_length() + 1) * 0.302)
+    )
     exact = context.divide(Decimal(p.numerator), Decimal(p.denominator))
     z, _ = _newton(exact, math.ceil(math.log2((digits + 30) / 14)), context)
     slack = Decimal(1).scaleb(7 - context.prec)
-    lower, upper = context.subtract(z, small), context.add(z, small)
-    above, below = context.add(exact, slack), context.subtract(exact, slack)
+    lower = context.subtract(z, small)
+    upper = context.add(z, small)
+    above = context.add(exact, slack)
+    below = context.subtract(exact, slack)
     tails = [_tail(end, _density(end, context), context) for end in (lower, upper)]
     if tails[0] < above or tails[1] > below:
         raise ArithmeticError(f"Q^-1({p}): {z} is not proved to {digits} digits")
@@ -119,7 +132,12 @@ def _derivatives(degree: int) -> list[list[int]]:
     found = [[1]]
     for n in range(1, degree + 1):
         slope = [*(i * value for i, value in enumerate(found[-1]) if i), 0, 0]
-        found.append([a + b for a, b in zip([0, *(n * v for v in found[-1])], slope, strict=False)])
+        found.append(
+            [
+                a + b
+                for a, b in zip([0, *(n * v for v in found[-1])], slope, strict=False)
+            ]
+        )
     return found[:degree]
 
 
@@ -127,7 +145,8 @@ def _taylor(
     polynomials: list[list[int]], z: Decimal, step: Decimal, context: Context
 ) -> list[Decimal]:
     """Return z, and P_(n-1)(z) step^n / n! for n = 1 .. the number of polynomials."""
-    found, factor = [z], Decimal(1)
+    found = [z]
+    factor = Decimal(1)
     for n, polynomial in enumerate(polynomials, start=1):
         factor = context.divide(context.multiply(factor, step), Decimal(n))
         value = Decimal(0)
@@ -140,18 +159,24 @@ def _taylor(
 def _newton(p: Decimal, steps: int, context: Context) -> tuple[Decimal, Decimal]:
     """Return Q^-1(p) and phi there: the float's error, 10^-16, is squared in every step."""
     z = Decimal(-NormalDist().inv_cdf(float(p)))
-    density, change = Decimal(0), Decimal(0)
+    density = Decimal(0)
+    change = Decimal(0)
     for _ in range(steps):
         density = _density(z, context)
-        change = context.divide(context.subtract(_tail(z, density, context), p), density)
+        change = context.divide(
+            context.subtract(_tail(z, density, context), p), density
+        )
         z = context.add(z, change)
     return z, context.multiply(density, 1 - z * change)  # phi' = -z phi
 
 
 def _tail(z: Decimal, density: Decimal, context: Context) -> Decimal:
     """Return Q(z), off by at most 10^(6 - digits of the context) for |z| < 40."""
-    square, least = context.multiply(z, z), Decimal(1).scaleb(-context.prec)
-    term, total, n = z, z, 1
+    square = context.multiply(z, z)
+    least = Decimal(1).scaleb(-context.prec)
+    term = z
+    total = z
+    n = 1
     while abs(term) >= least or n < square:
         n += 2
         term = context.divide(context.multiply(term, square), Decimal(n))
@@ -170,7 +195,9 @@ def _root_of_two_pi(digits: int) -> Decimal:
     one = 10 ** (digits + 10)
 
     def arctan_of_inverse(n: int) -> int:
-        power, total, k = one // n, 0, 1
+        power = one // n
+        total = 0
+        k = 1
         while power:
             total += power // k if k % 4 == 1 else -(power // k)
             power //= n * n
@@ -178,7 +205,9 @@ def _root_of_two_pi(digits: int) -> Decimal:
         return total
 
     pi = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
-    return _context(digits + 5).sqrt(Decimal(2 * pi).scaleb(-digits - 10, _context(digits + 15)))
+    return _context(digits + 5).sqrt(
+        Decimal(2 * pi).scaleb(-digits - 10, _context(digits + 15))
+    )
 
 
 def _context(digits: int) -> Context:

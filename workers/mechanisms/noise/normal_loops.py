@@ -19,10 +19,13 @@ from workers.mechanisms.noise.normal import (
 
 _REST_BITS = 52 - PART_BITS
 _FIRST_PART = (1023 + LEAST_BITS) << PART_BITS
-_ONE, _SIGN_SHIFT = np.uint64(1), np.uint64(63)
+_ONE = np.uint64(1)
+_SIGN_SHIFT = np.uint64(63)
 _GROUP_ROWS = 64
-_NONE, _ROUGH_BITS = np.uint64(0), np.uint64(ROUGH_LEAST.bit_length())
-_ROUGH_LEAST, _FINE_LEAST = np.uint64(2 * ROUGH_LEAST), np.uint64(2 * FINE_LEAST)
+_NONE = np.uint64(0)
+_ROUGH_BITS = np.uint64(ROUGH_LEAST.bit_length())
+_ROUGH_LEAST = np.uint64(2 * ROUGH_LEAST)
+_FINE_LEAST = np.uint64(2 * FINE_LEAST)
 
 
 @kernel_inline
@@ -37,7 +40,9 @@ def rough(word: np.uint64, table: Floats) -> float:
     z = z * x + table[row, 2]
     z = z * x + table[row, 1]
     z = z * x + table[row, 0]
-    return np.uint64(np.float64(z).view(np.uint64) ^ (word << _SIGN_SHIFT)).view(np.float64)
+    return np.uint64(np.float64(z).view(np.uint64) ^ (word << _SIGN_SHIFT)).view(
+        np.float64
+    )
 
 
 @kernel_inline
@@ -49,13 +54,16 @@ def fine(word: np.uint64, table: Floats) -> float:
     z = table[row, DEGREE]
     for n in range(DEGREE - 1, -1, -1):
         z = z * x + table[row, n]
-    return np.uint64(np.float64(z).view(np.uint64) ^ (word << _SIGN_SHIFT)).view(np.float64)
+    return np.uint64(np.float64(z).view(np.uint64) ^ (word << _SIGN_SHIFT)).view(
+        np.float64
+    )
 
 
 @kernel
 def raise_small(words: Words, found: Longs) -> int:
     """Raise words (n, 2) too small for `rough`; return how many rows, listed in `found`."""
-    flat, small = words.reshape(-1), 0
+    flat = words.reshape(-1)
+    small = 0
     for i in range(len(flat)):  # vectorized
         small += int(flat[i] >> _ROUGH_BITS == _NONE)
     if small == 0:
@@ -71,7 +79,9 @@ def raise_small(words: Words, found: Longs) -> int:
 
 
 @kernel
-def add_fine(words: Words, halves: Longs, factors: Floats, table: Floats, out: Floats) -> None:
+def add_fine(
+    words: Words, halves: Longs, factors: Floats, table: Floats, out: Floats
+) -> None:
     """Add factors[k] z of words[k, :, halves[k]] to `out` (n,); NaN where v is too small."""
     for k in range(len(factors)):
         for i in range(len(out)):
@@ -83,14 +93,19 @@ def add_fine(words: Words, halves: Longs, factors: Floats, table: Floats, out: F
 
 
 @kernel
-def decide(values: Numbers, point: int, error: int, out: Longs, open_rows: Longs) -> int:
+def decide(
+    values: Numbers, point: int, error: int, out: Longs, open_rows: Longs
+) -> int:
     """Round numbers in units of 2^-point, off by at most `error` units: floor(x + 1/2) to `out`.
 
     Return how many are not decided, listed in `open_rows` (one longer than `out`).
     """
-    found, half, mask = 0, (1 << point) >> 1, (1 << point) - 1
+    found = 0
+    half = (1 << point) >> 1
+    mask = (1 << point) - 1
     for first in range(0, len(out), _GROUP_ROWS):
-        last, close = min(first + _GROUP_ROWS, len(out)), 0
+        last = min(first + _GROUP_ROWS, len(out))
+        close = 0
         for i in range(first, last):  # vectorized
             value = np.int64(values[i]) + half
             out[i] = value >> point
@@ -102,7 +117,9 @@ def decide(values: Numbers, point: int, error: int, out: Longs, open_rows: Longs
 
 
 @kernel
-def add_rough(words: Words, half: int, scale: float, table: Floats, out: Numbers) -> None:
+def add_rough(
+    words: Words, half: int, scale: float, table: Floats, out: Numbers
+) -> None:
     """Add scale z, an integer, of words (n, 2) to `out` (n,)."""
     for i in range(len(out)):
         out[i] = out[i] + np.int64(rough(words[i, half], table) * scale)

@@ -42,7 +42,9 @@ _DIGIT_VALUES = 1 << _DIGIT_BITS
 Word = tuple[int, int]  # (upper, lower) halves
 
 
-def gumbel_top_k(counts: Longs, scale: Fraction, k: int, words: Sequence[Word]) -> Longs:
+def gumbel_top_k(
+    counts: Longs, scale: Fraction, k: int, words: Sequence[Word]
+) -> Longs:
     """Return the indices of min(k, n) picks, in law the top k of counts + Gumbel(scale)."""
     picks, _ = _peel(counts, None, scale, k, words)
     return picks
@@ -99,7 +101,11 @@ class _Groups:
         rows = np.arange(len(counts))
         if len(counts) > k:
             least = kth_largest(counts, k) - self._powers.reach
-            rows = np.flatnonzero(counts >= least) if least > np.iinfo(np.int64).min else rows
+            rows = (
+                np.flatnonzero(counts >= least)
+                if least > np.iinfo(np.int64).min
+                else rows
+            )
         ordered = rows[np.argsort(-counts[rows], kind="stable")]
         values = counts[ordered]
         starts = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
@@ -119,7 +125,9 @@ class _Groups:
             if weight == 0:
                 break
             self._weights.append(weight)
-        self._total = sum(w * m for w, m in zip(self._weights, self._left, strict=False))
+        self._total = sum(
+            w * m for w, m in zip(self._weights, self._left, strict=False)
+        )
 
     def pick(self, word: Word) -> int:
         offset = (((word[0] << 64) | word[1]) * self._total) >> WORD_BITS
@@ -127,7 +135,8 @@ class _Groups:
         while offset >= (mass := self._weights[group] * self._left[group]):
             offset -= mass
             group += 1
-        gone, place = self._gone[group], offset // self._weights[group]
+        gone = self._gone[group]
+        place = offset // self._weights[group]
         # `place` remaining members come before.
         before = bisect_right(range(len(gone)), place, key=lambda i: gone[i] - i)
         gone.insert(before, place + before)
@@ -136,22 +145,27 @@ class _Groups:
         self._total -= self._weights[group]
         while self._top < len(self._left) and not self._left[self._top]:
             self._top += 1
-        top, weights = self._top, self._weights
-        if top < len(self._left) and (top >= len(weights) or weights[top] >> _LEAST_BITS == 0):
+        top = self._top
+        weights = self._weights
+        if top < len(self._left) and (
+            top >= len(weights) or weights[top] >> _LEAST_BITS == 0
+        ):
             self._weigh()
         return picked
 
 
 def kth_largest(counts: Longs, k: int) -> int:
     """Return the k-th largest by bins; partition is ten times slower on equal counts (measured)."""
-    highest, lowest = int(counts.max()), int(counts.min())
+    highest = int(counts.max())
+    lowest = int(counts.min())
     window = 2 * len(counts)
     if highest - lowest > window:
         large = counts > lowest + window
         above = int(np.count_nonzero(large))
         if above >= k:
             return int(np.partition(counts[large], above - k)[above - k])
-        counts, k = counts[~large], k - above
+        counts = counts[~large]
+        k = k - above
         highest = lowest + window
     return highest - int(np.searchsorted(np.cumsum(np.bincount(highest - counts)), k))
 
@@ -160,20 +174,29 @@ class _Powers(Frozen):
     """round(2^256 exp(-g / scale)), as a product of powers, one per eight bits of g."""
 
     def __init__(self, scale: Fraction) -> None:
-        self.reach = math.ceil(179 * scale)  # ln(2^257) = 178.2; beyond it weights round to 0
+        self.reach = math.ceil(
+            179 * scale
+        )  # ln(2^257) = 178.2; beyond it weights round to 0
         digits = -(-self.reach.bit_length() // _DIGIT_BITS)
         # The last digit's table stops at the reach, which halves the time (measured).
         self._tables = tuple(
-            _table(scale, digit, min(_DIGIT_VALUES, (self.reach >> (_DIGIT_BITS * digit)) + 1))
+            _table(
+                scale,
+                digit,
+                min(_DIGIT_VALUES, (self.reach >> (_DIGIT_BITS * digit)) + 1),
+            )
             for digit in range(digits)
         )
 
     def weight(self, gap: int) -> int:
         if gap > self.reach:
             return 0
-        value, digit = 1 << _TABLE_BITS, 0
+        value = 1 << _TABLE_BITS
+        digit = 0
         while gap:
-            value = value * self._tables[digit][gap & (_DIGIT_VALUES - 1)] >> _TABLE_BITS
+            value = (
+                value * self._tables[digit][gap & (_DIGIT_VALUES - 1)] >> _TABLE_BITS
+            )
             gap >>= _DIGIT_BITS
             digit += 1
         return (value + (1 << (_GUARD_BITS - 1))) >> _GUARD_BITS

@@ -96,9 +96,11 @@ class Cell:
         if len(rows) > k:
             counts = self.counts[rows]
             least = selection.kth_largest(counts, k)
-            larger, equal = rows[counts > least], rows[counts == least]
+            larger = rows[counts > least]
+            equal = rows[counts == least]
             if len(larger) + len(equal) > k:
-                upper, missing = self.tags[equal, 0], k - len(larger)
+                upper = self.tags[equal, 0]
+                missing = k - len(larger)
                 equal = equal[upper <= np.partition(upper, missing - 1)[missing - 1]]
             rows = np.concatenate((larger, equal))
         tags = self.tags.take(rows, axis=0)
@@ -109,7 +111,8 @@ class OneShotNoise:
     """Noise by mechanism, place, and item or stream key; `table` is None for picks only."""
 
     def __init__(self, stream: NoiseStream, table: InversionTable | None) -> None:
-        self._stream, self._table = stream, table
+        self._stream = stream
+        self._table = table
 
     def __repr__(self) -> str:
         return "OneShotNoise(<secret>)"
@@ -125,15 +128,22 @@ class OneShotNoise:
 
     def _values(self, use: int, place: Place, tags: Tags) -> Longs:
         if self._table is None:
-            raise ValueError("table = None: this mechanism shows no counts, so they have no noise")
+            raise ValueError(
+                "table = None: this mechanism shows no counts, so they have no noise"
+            )
         return self._table.values(self._stream, _cell(use, place), tags)
 
-    def picks(self, use: int, place: Place, key_tag: Tags, k: int) -> list[tuple[int, int]]:
+    def picks(
+        self, use: int, place: Place, key_tag: Tags, k: int
+    ) -> list[tuple[int, int]]:
         """Return k words for a stream key's picks; word j is that of the cell with `pick` = j."""
         tags = np.tile(key_tag.astype(np.uint64), (k, 1))
         # A word is AES(tag XOR cell); the pick fills the cell's zero low bits.
         tags[:, 0] ^= np.arange(k, dtype=np.uint64)
-        return [(high, low) for high, low in self._stream.words(tags, _cell(use, place)).tolist()]
+        return [
+            (high, low)
+            for high, low in self._stream.words(tags, _cell(use, place)).tolist()
+        ]
 
 
 def _cell(use: int, place: Place) -> tuple[int, int]:
@@ -154,8 +164,11 @@ def quantile(table: Table, delta: float, *, difference: bool) -> int:
 
 
 def laplace_quantile(scale: Fraction, delta: float, *, difference: bool = False) -> int:
-    q, one_less = math.exp(-1 / float(scale)), -math.expm1(-1 / float(scale))  # 1 - q
-    c, front = 2 * q * q / (one_less * (1 + q)), (one_less / (1 + q)) ** 2
+    # 1 - q
+    q = math.exp(-1 / float(scale))
+    one_less = -math.expm1(-1 / float(scale))
+    c = 2 * q * q / (one_less * (1 + q))
+    front = (one_less / (1 + q)) ** 2
 
     def enough(x: int) -> bool:
         tail = q**x / (1 + q)
@@ -176,7 +189,9 @@ def logistic_quantile(scale: Fraction, delta: float) -> int:
     return max(0, math.ceil(float(scale) * math.log(1 / delta - 1) * _TAIL_OUTWARD))
 
 
-def gaussian_quantile(sigma_squared: Fraction, delta: float, *, difference: bool = False) -> int:
+def gaussian_quantile(
+    sigma_squared: Fraction, delta: float, *, difference: bool = False
+) -> int:
     spread = (4 if difference else 2) * float(sigma_squared)
     reach = math.ceil(math.sqrt(_REACH * spread)) + 2
     n = np.arange(reach + 1, dtype=np.float64)
@@ -235,7 +250,8 @@ class Noisy(Frozen):
         self.table: Table
         if name in LAPLACE:
             scale = scale_for(Fraction(changed, 2), rho)
-            self.table, spread = laplace.discrete_laplace(scale), scale**2
+            self.table = laplace.discrete_laplace(scale)
+            spread = scale**2
             self.sd = math.sqrt(self.table.variance)
         else:
             self.table = gaussian_for(changed, rho)
@@ -259,7 +275,8 @@ class Noisy(Frozen):
         quantile of delta / n, they show a part with probability at most delta together. The
         quantile of the largest n covers the others, down to half of it.
         """
-        found, n = 0, 1
+        found = 0
+        n = 1
         while n <= releases:
             last = min(2 * n - 1, releases)
             each = quantile(self.table, delta / last, difference=self._kbar is not None)
@@ -277,7 +294,9 @@ class Noisy(Frozen):
             "kbar": self._kbar,
         }
 
-    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, Longs]:
+    def release(
+        self, cell: Cell, noise: OneShotNoise, place: Place
+    ) -> tuple[Rows, Longs]:
         if self.threshold is None or self._kbar is None:
             noisy = cell.counts + noise.items(place, cell.tags)
             if self.threshold is None:
@@ -297,7 +316,8 @@ class Picking(Frozen):
     """At most k picks (half of rho), Gaussian noise on their counts (half), as in the papers."""
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
-        self._name, self._parameters = name, p
+        self._name = name
+        self._parameters = p
         picks = p.k + p.private
         self.threshold: int | None = None
         changed = min(p.max_items, p.k)
@@ -325,14 +345,23 @@ class Picking(Frozen):
             "bottom": self._bottom.public() if self._bottom else None,
         }
 
-    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, Longs]:
-        found, k = list[Rows](), self._parameters.k
+    def release(
+        self, cell: Cell, noise: OneShotNoise, place: Place
+    ) -> tuple[Rows, Longs]:
+        found = list[Rows]()
+        k = self._parameters.k
         for key, rows in rows_by_key(cell.keys):
             if self._bottom:
                 found.append(self._bottom.pick(cell, rows, key, k, noise, place)[0])
             else:
-                words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(k, len(rows)))
-                found.append(rows[selection.gumbel_top_k(cell.counts[rows], self.scale, k, words)])
+                words = noise.picks(
+                    USE_PICKS, place, cell.key_tags[key], min(k, len(rows))
+                )
+                found.append(
+                    rows[
+                        selection.gumbel_top_k(cell.counts[rows], self.scale, k, words)
+                    ]
+                )
         return _shown(cell, found, noise, place)
 
 
@@ -347,10 +376,13 @@ class Bottom(Frozen):
     """
 
     def __init__(self, p: Parameters, scale: Fraction, delta: float) -> None:
-        self._p, self.scale, self._delta = p, scale, delta
+        self._p = p
+        self.scale = scale
+        self._delta = delta
         first = p.k if p.private else p.kbar
         above = [
-            p.max_count + logistic_quantile(scale, delta / min(p.max_items, kbar) * (1 - 1e-12))
+            p.max_count
+            + logistic_quantile(scale, delta / min(p.max_items, kbar) * (1 - 1e-12))
             for kbar in range(first, p.kbar + 1)
         ]
         self._above = read_only(np.array(above, dtype=np.int64))
@@ -364,22 +396,36 @@ class Bottom(Frozen):
         }
 
     def pick(
-        self, cell: Cell, rows: Rows, key: int, k: int, noise: OneShotNoise, place: Place
+        self,
+        cell: Cell,
+        rows: Rows,
+        key: int,
+        k: int,
+        noise: OneShotNoise,
+        place: Place,
     ) -> tuple[Rows, bool]:
         """Return the picked rows, in order, and whether BOTTOM came."""
         top = cell.largest(rows, self._p.kbar + 1)
-        kbar, above = self._p.kbar, int(self._above[-1])
+        kbar = self._p.kbar
+        above = int(self._above[-1])
         if self._p.private:
             limits = np.zeros(len(self._above), dtype=np.int64)
             beyond = cell.counts[top[self._p.k :]]
             limits[: len(beyond)] = beyond
             words = noise.picks(USE_KBAR, place, cell.key_tags[key], 1)
-            chosen = int(selection.gumbel_top_k(-(limits + self._above), self.scale, 1, words)[0])
-            kbar, above = self._p.k + chosen, int(self._above[chosen])
+            chosen = int(
+                selection.gumbel_top_k(-(limits + self._above), self.scale, 1, words)[0]
+            )
+            kbar = self._p.k + chosen
+            above = int(self._above[chosen])
         candidates, limit = top_candidates(cell, top, kbar)
-        words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(k, len(candidates) + 1))
+        words = noise.picks(
+            USE_PICKS, place, cell.key_tags[key], min(k, len(candidates) + 1)
+        )
         counts = cell.counts[candidates]
-        picks, ended = selection.gumbel_top_k_or_bottom(counts, limit + above, self.scale, k, words)
+        picks, ended = selection.gumbel_top_k_or_bottom(
+            counts, limit + above, self.scale, k, words
+        )
         return candidates[picks], ended
 
 
@@ -391,7 +437,9 @@ returns the shown rows of the cell, ascending, and their noisy counts.
 
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
     """Return the algorithm for (rho, delta) a release; ValueError if the tables lack such noise."""
-    return Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)
+    return (
+        Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)
+    )
 
 
 def top_candidates(cell: Cell, largest: Rows, kbar: int) -> tuple[Rows, int]:
@@ -417,6 +465,8 @@ def _noisy(cell: Cell, rows: Rows, noise: OneShotNoise, place: Place) -> Longs:
     return cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
 
 
-def _shown(cell: Cell, found: list[Rows], noise: OneShotNoise, place: Place) -> tuple[Rows, Longs]:
+def _shown(
+    cell: Cell, found: list[Rows], noise: OneShotNoise, place: Place
+) -> tuple[Rows, Longs]:
     rows = np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
     return rows, _noisy(cell, rows, noise, place)

@@ -9,7 +9,13 @@ from typing import Annotated, Literal, cast
 from msgspec import Meta
 
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
-from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, Parameters
+from workers.mechanisms.one_shot.algorithms import (
+    KNOWN,
+    LIMITED,
+    PICKING,
+    Name,
+    Parameters,
+)
 
 _COUNT = "a whole number from 1 to 100,000"
 _EVERY = 'a whole number of ticks from 1 to 100,000, or a duration such as "1h"'
@@ -36,7 +42,8 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
         )
 
     def _parameter_complaints(self, name: str) -> Iterator[str]:
-        p, kbar_max = self.parameters(), getattr(self, "kbar_max", None)
+        p = self.parameters()
+        kbar_max = getattr(self, "kbar_max", None)
         if name == "limit_dom" and p.k > p.kbar:
             yield f"k = {p.k}: at most {'kbar_max' if p.private else 'kbar'} = {p.kbar}"
         if name == "known_gumbel" and p.k > p.domain:
@@ -64,11 +71,15 @@ class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gum
     k: Count
 
 
-class PositiveLaplaceConfig(OneShotConfig, frozen=True, kw_only=True, tag="positive_laplace"):
+class PositiveLaplaceConfig(
+    OneShotConfig, frozen=True, kw_only=True, tag="positive_laplace"
+):
     """Items that occur and whose count with Laplace noise exceeds a threshold."""
 
 
-class PositiveGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="positive_gauss"):
+class PositiveGaussConfig(
+    OneShotConfig, frozen=True, kw_only=True, tag="positive_gauss"
+):
     """Items that occur and whose count with Gaussian noise exceeds a threshold."""
 
 
@@ -76,7 +87,9 @@ class UnkGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="unk_gauss"):
     kbar: Count
 
 
-class LimitDomLaplaceConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom_laplace"):
+class LimitDomLaplaceConfig(
+    OneShotConfig, frozen=True, kw_only=True, tag="limit_dom_laplace"
+):
     kbar: Count
 
 
@@ -86,7 +99,9 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
     kbar_max: Count | None = None
 
 
-class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
+class PayWhatYouGetConfig(
+    ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"
+):
     """An epoch has at most l* `queries` and k* `labels`, BOTTOM included; an answer, `k` labels."""
 
     k: Count
@@ -124,6 +139,8 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
             ("kbar", self.kbar, LIMITED),
         ):
             if (value is None) is (self.algorithm in users):
-                state, need = ("missing", "needs it") if value is None else ("set", "has none")
+                state, need = (
+                    ("missing", "needs it") if value is None else ("set", "has none")
+                )
                 yield f'{field} is {state}: algorithm = "{self.algorithm}" {need}'
         yield from self._parameter_complaints(self.algorithm)

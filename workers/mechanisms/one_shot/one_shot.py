@@ -14,7 +14,14 @@ import numpy as np
 
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.ledger import Parts, tick_rows
-from workers.mechanisms.mechanism import Items, Noise, Release, State, expect_type, short_hash
+from workers.mechanisms.mechanism import (
+    Items,
+    Noise,
+    Release,
+    State,
+    expect_type,
+    short_hash,
+)
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot import algorithms
 from workers.mechanisms.one_shot.algorithms import Cell, OneShotNoise
@@ -57,7 +64,9 @@ class OneShot(Budgeted):
         if self._domain:
             columns = state.ledger
             state.merge(contributions, add_rows=False)
-            cell = Cell(columns.tags, columns.keys, columns.counts.copy(), state.key_tags)
+            cell = Cell(
+                columns.tags, columns.keys, columns.counts.copy(), state.key_tags
+            )
             columns.counts[:] = 0  # only the domain's rows outlast a tick
             columns.touched.clear()
             rows, counts = self.algorithm.release(cell, noise, (0, t))
@@ -66,9 +75,13 @@ class OneShot(Budgeted):
         cell = Cell(tick.tags, tick.keys, tick.counts, state.key_tags)
         rows, counts = self.algorithm.release(cell, noise, (0, t))
         by_tag = np.lexsort((tick.tags[rows, 1], tick.tags[rows, 0]))
-        order, counts = rows[by_tag], counts[by_tag]
-        keys, labels = tick.keys[order], list(tick.labels.take(order))
-        return state, Items(keys, labels, counts, self.algorithm.sd, self.algorithm.threshold)
+        order = rows[by_tag]
+        counts = counts[by_tag]
+        keys = tick.keys[order]
+        labels = list(tick.labels.take(order))
+        return state, Items(
+            keys, labels, counts, self.algorithm.sd, self.algorithm.threshold
+        )
 
 
 def domain_hash(name: algorithms.Name, domain: Sequence[bytes]) -> str | None:

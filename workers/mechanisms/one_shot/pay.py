@@ -65,7 +65,9 @@ class PayState(State):
         blocks = []
         for i in range(-(-len(left) // _BLOCK_KEYS)):
             part = left[i * _BLOCK_KEYS : (i + 1) * _BLOCK_KEYS]
-            blocks.append((_BLOCK + (f".{i:08x}" if i else ""), _VERSION + part.tobytes()))
+            blocks.append(
+                (_BLOCK + (f".{i:08x}" if i else ""), _VERSION + part.tobytes())
+            )
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
@@ -76,7 +78,9 @@ class PayState(State):
         if len(self.left) != int(number or "0", 16) * _BLOCK_KEYS:
             raise StateRefused(f"stored state: a block before {name!r} is missing")
         if block[:1] != _VERSION or len(block) % 8 != 1:
-            raise StateRefused(f"stored state: block {name!r} is damaged or of another version")
+            raise StateRefused(
+                f"stored state: block {name!r} is damaged or of another version"
+            )
         self.left += np.frombuffer(block[1:], dtype="<i4").reshape(-1, 2).tolist()
 
 
@@ -124,17 +128,23 @@ class PayWhatYouGet(Budgeted):
     def noise(self, stream: NoiseStream) -> Noise:
         return OneShotNoise(stream, None)
 
-    def prepare_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+    def prepare_key(
+        self, state: State, key: int, tags: Tags, labels: Sequence[bytes]
+    ) -> None:
         expect_type(PayState, state).add_key(self.config.labels, self.config.queries)
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
         self._check(t)
-        state, noise = expect_type(PayState, state), expect_type(OneShotNoise, noise)
-        met, keys = len(state.key_tags), range(len(state.left))
+        state = expect_type(PayState, state)
+        noise = expect_type(OneShotNoise, noise)
+        met = len(state.key_tags)
+        keys = range(len(state.left))
         if len(keys) != met:
-            raise StateRefused(f"stored state: budgets of {len(keys)} stream keys of {met}")
+            raise StateRefused(
+                f"stored state: budgets of {len(keys)} stream keys of {met}"
+            )
         state.merge(contributions, add_rows=True)
         if t % self.config.every:
             answers = {key: self._answer(state, key, asked=False) for key in keys}
@@ -144,12 +154,19 @@ class PayWhatYouGet(Budgeted):
         rows_of = dict(rows_by_key(cell.keys))
         none = np.empty(0, dtype=np.int64)
         answers = {
-            key: self._query(state, cell, rows_of.get(key, none), key, noise, t) for key in keys
+            key: self._query(state, cell, rows_of.get(key, none), key, noise, t)
+            for key in keys
         }
         return state, Answers(answers, None)
 
     def _query(
-        self, state: PayState, cell: Cell, rows: Rows, key: int, noise: OneShotNoise, t: int
+        self,
+        state: PayState,
+        cell: Cell,
+        rows: Rows,
+        key: int,
+        noise: OneShotNoise,
+        t: int,
     ) -> Mapping[str, object]:
         """Answer a query. A key without items is charged too: that it has none is data."""
         labels, queries = state.left[key]
@@ -161,6 +178,13 @@ class PayWhatYouGet(Budgeted):
         names = [state.ledger.label(row).decode() for row in picked.tolist()]
         return self._answer(state, key, labels=names, complete=not ended)
 
-    def _answer(self, state: PayState, key: int, **fields: object) -> Mapping[str, object]:
+    def _answer(
+        self, state: PayState, key: int, **fields: object
+    ) -> Mapping[str, object]:
         labels, queries = state.left[key]
-        return {"query": "top", **fields, "labels_left": labels, "queries_left": queries}
+        return {
+            "query": "top",
+            **fields,
+            "labels_left": labels,
+            "queries_left": queries,
+        }

@@ -52,7 +52,10 @@ class AboveThreshold:
             tau, mu = (round_up_scale(part * reach / budget) for part in (2, 4))
         else:
             span = math.sqrt(8 * float(budget)) / _OUTWARD
-            tau, mu = (round_up_scale(Fraction(part * reach / span * _OUTWARD)) for part in (2, 4))
+            tau, mu = (
+                round_up_scale(Fraction(part * reach / span * _OUTWARD))
+                for part in (2, 4)
+            )
         return cls(reach, tau, mu, one_sided=not pure)
 
     @property
@@ -67,7 +70,9 @@ class AboveThreshold:
 
     def tv(self, ticks: int) -> float:
         """Return the total variation distance of one run's noise from its law."""
-        return self._sampler(self.tau_scale).tv + ticks * self._sampler(self.mu_scale).tv
+        return (
+            self._sampler(self.tau_scale).tv + ticks * self._sampler(self.mu_scale).tv
+        )
 
     def public(self) -> dict[str, object]:
         return {
@@ -95,13 +100,19 @@ class AboveThreshold:
     def mu(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> Longs:
         return self._sampler(self.mu_scale).values(stream, cell, tags)
 
-    def mu_block(self, stream: NoiseStream, use: int, tag: Tags, block: int) -> list[int]:
+    def mu_block(
+        self, stream: NoiseStream, use: int, tag: Tags, block: int
+    ) -> list[int]:
         """Return `mu` of one tag for a block of cells (use, t): the same words, drawn together."""
         ticks = np.zeros((BLOCK_TICKS, 2), dtype=np.uint64)
-        ticks[:, 1] = np.arange(BLOCK_TICKS, dtype=np.uint64) + np.uint64(block * BLOCK_TICKS)
+        ticks[:, 1] = np.arange(BLOCK_TICKS, dtype=np.uint64) + np.uint64(
+            block * BLOCK_TICKS
+        )
         # A word is AES(tag XOR cell), so the tick may be XORed into the tag instead.
         drawn: list[int] = self.mu(stream, (use, 0), ticks ^ tag).tolist()
         return drawn
 
     def _sampler(self, scale: Fraction) -> laplace.Geometric | laplace.DiscreteLaplace:
-        return (laplace.geometric if self.one_sided else laplace.discrete_laplace)(scale)
+        return (laplace.geometric if self.one_sided else laplace.discrete_laplace)(
+            scale
+        )

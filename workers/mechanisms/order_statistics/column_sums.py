@@ -47,7 +47,9 @@ class OneVector:
             scale = laplace.round_up_scale(changed * reach / budget)
             table = laplace.discrete_laplace(scale)
             return cls(table, changed, scale, changed * reach / scale, table.variance)
-        sigma_squared = gaussian.round_up_sigma_squared(changed * reach**2 / (2 * budget))
+        sigma_squared = gaussian.round_up_sigma_squared(
+            changed * reach**2 / (2 * budget)
+        )
         spent = changed * reach**2 / (2 * sigma_squared)
         sampler = gaussian.integer_gaussian(sigma_squared)
         return cls(sampler, changed, sigma_squared, spent, float(sigma_squared))

@@ -36,8 +36,12 @@ from workers.runtime.frozen import Frozen, read_only
 
 QUERY = r"^(max|argmax|min|histogram|quantile:(0\.[0-9]{1,9}|1)|top_k(_select)?:[1-9][0-9]{0,4})\Z"
 """How a query is written in the settings."""
-_QUERIES = '"max", "argmax", "min", "quantile:0.5", "top_k:3", "top_k_select:3" or "histogram"'
-_ONE_QUERY = '"max", "argmax", "min" or "quantile:0.5" (a list of queries needs "two_level_k")'
+_QUERIES = (
+    '"max", "argmax", "min", "quantile:0.5", "top_k:3", "top_k_select:3" or "histogram"'
+)
+_ONE_QUERY = (
+    '"max", "argmax", "min" or "quantile:0.5" (a list of queries needs "two_level_k")'
+)
 
 
 def watched(query: str, columns: int) -> range:
@@ -69,7 +73,9 @@ class Queries(Frozen):
         self.names = tuple(queries)
         self._labels = tuple(labels)
         columns = len(self._labels)
-        self.names_labels = any(re.match("argmax|top_k_select", query) for query in self.names)
+        self.names_labels = any(
+            re.match("argmax|top_k_select", query) for query in self.names
+        )
         self._all = "histogram" in self.names
         ranks: set[int] = set()
         if not self._all:
@@ -87,7 +93,10 @@ class Queries(Frozen):
 
     def answers(self, sums: Longs, *, made: bool = True) -> list[dict[str, object]]:
         """Return a published record per query, from noisy sums, or zeros if none were `made`."""
-        return [{"query": query, "value": self._answer(query, sums, made)} for query in self.names]
+        return [
+            {"query": query, "value": self._answer(query, sums, made)}
+            for query in self.names
+        ]
 
     def _answer(self, query: str, sums: Longs, made: bool) -> object:
         name, _, parameter = query.partition(":")
@@ -119,7 +128,9 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     domain: Domain
     accounting: Literal["zcdp", "pure"] = "zcdp"
-    beta: Annotated[float, Meta(ge=1e-9, le=0.5, description="a number from 1e-9 to 0.5")] = 0.05
+    beta: Annotated[
+        float, Meta(ge=1e-9, le=0.5, description="a number from 1e-9 to 0.5")
+    ] = 0.05
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -169,21 +180,28 @@ class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
         return self.queries
 
 
-def shares_of(config: MaxConfig, weights: Mapping[str, tuple[int, int]]) -> dict[str, Fraction]:
+def shares_of(
+    config: MaxConfig, weights: Mapping[str, tuple[int, int]]
+) -> dict[str, Fraction]:
     """Return each part's budget, pure epsilon or rho; `weights` are (zCDP, printed pure)."""
     if config.pure:
         total = Fraction(config.epsilon or 0)
     else:
         rho = config.rho
         if rho is None:
-            rho = accounting.rho_of(config.epsilon or 0.0, config.delta * (1 - NUMERICAL_SHARE))
+            rho = accounting.rho_of(
+                config.epsilon or 0.0, config.delta * (1 - NUMERICAL_SHARE)
+            )
         total = Fraction(rho)
     weight = {part: pair[config.pure] for part, pair in weights.items()}
     return {part: total * one / sum(weight.values()) for part, one in weight.items()}
 
 
 def combined_cost(
-    config: MaxConfig, shares: Mapping[str, Fraction], spent: Mapping[str, Fraction], tv: float
+    config: MaxConfig,
+    shares: Mapping[str, Fraction],
+    spent: Mapping[str, Fraction],
+    tv: float,
 ) -> PrivacyCost:
     """Return the combined cost of the parts, after their noise was rounded up.
 
@@ -193,15 +211,20 @@ def combined_cost(
     over = [part for part, amount in spent.items() if amount > shares[part]]
     if over:
         raise ValueError(f"budget: {', '.join(over)} would cost more than its share")
-    total, epsilon = sum(shares.values(), Fraction(0)), config.epsilon
+    total = sum(shares.values(), Fraction(0))
+    epsilon = config.epsilon
     if config.pure:
         rho = float_up(total**2 / 2)
     else:
         rho = float_up(min(total, sum(spent.values(), Fraction(0))))
         if epsilon is None:
-            epsilon = accounting.epsilon_of(float_up(total), config.delta * (1 - NUMERICAL_SHARE))
+            epsilon = accounting.epsilon_of(
+                float_up(total), config.delta * (1 - NUMERICAL_SHARE)
+            )
     numerical = accounting.sampler_delta(epsilon or 0.0, 1, tv)
     share = 1.0 if config.pure else NUMERICAL_SHARE
     accounting.check_sampler_delta(config.delta, epsilon or 0.0, numerical, share)
     failures = (("numerical", config.delta * share),)
-    return PrivacyCost(rho, epsilon or 0.0, config.delta, failures=failures, pure=config.pure)
+    return PrivacyCost(
+        rho, epsilon or 0.0, config.delta, failures=failures, pure=config.pure
+    )

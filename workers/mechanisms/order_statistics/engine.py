@@ -81,12 +81,22 @@ from workers.arrays.types import Longs, Tags
 from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Answers, Mechanism, Noise, State, expect_type, short_hash
+from workers.mechanisms.mechanism import (
+    Answers,
+    Mechanism,
+    Noise,
+    State,
+    expect_type,
+    short_hash,
+)
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics import column_sums
 from workers.mechanisms.order_statistics import config as settings
-from workers.mechanisms.order_statistics.above_threshold import BLOCK_TICKS, AboveThreshold
+from workers.mechanisms.order_statistics.above_threshold import (
+    BLOCK_TICKS,
+    AboveThreshold,
+)
 from workers.mechanisms.order_statistics.column_sums import LaplaceTree, OneVector
 from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries
 from workers.runtime.errors import StateRefused
@@ -123,7 +133,8 @@ class KeyState:
         return "KeyState(<sensitive>)"
 
     def encode(self) -> bytes:
-        k, d = len(self.thresholds), len(self.start)
+        k = len(self.thresholds)
+        d = len(self.start)
         head = np.array((BLOCK_VERSION, self.segment, self.interval, self.since, k, d))
         parts = (head, self.thresholds, self.start, self.noise, self.shown)
         return b"".join(part.astype(_NUMBER).tobytes() for part in parts)
@@ -137,15 +148,21 @@ class KeyState:
         version, segment, interval, since, k, d = numbers[:_HEAD].tolist()
         if version != BLOCK_VERSION:
             known = f"this one reads {BLOCK_VERSION}"
-            raise StateRefused(f"stored state of a partition has version {version}: {known}")
+            raise StateRefused(
+                f"stored state of a partition has version {version}: {known}"
+            )
         numbers = numbers[_HEAD:]
         # A segment at least doubles counts, which have 64 bits.
-        possible = 1 <= segment <= 64 and interval >= 1 and since >= 0 and min(k, d) >= 0
+        possible = (
+            1 <= segment <= 64 and interval >= 1 and since >= 0 and min(k, d) >= 0
+        )
         if not possible or len(numbers) != k + 3 * d:
             raise StateRefused("stored state of a partition is truncated or damaged")
         parts = np.split(numbers, [k, k + d, k + 2 * d])
         thresholds, start, noise, shown = (part.copy() for part in parts)
-        return cls(segment, interval, since, thresholds, start, noise, shown, changed=False)
+        return cls(
+            segment, interval, since, thresholds, start, noise, shown, changed=False
+        )
 
 
 class MaxState(State):
@@ -176,7 +193,8 @@ class MaxState(State):
         if found is None:
             super().restore(name, block)  # refuses it
             return
-        key, page = int(found[1], 16), int(found[2] or "0", 16)
+        key = int(found[1], 16)
+        page = int(found[2] or "0", 16)
         before = self._begun.pop(key, b"")
         if page * VALUE_BYTES != len(before):
             raise StateRefused(f"stored state: a page of block m{found[1]} is missing")
@@ -209,12 +227,19 @@ class Intervals:
 class IntervalRule(Frozen):
     """Public parameters of the inner level: the noise u (None where k = 1), H's budget `sums`."""
 
-    def __init__(self, config: MaxConfig, k: int, share: Mapping[str, Fraction]) -> None:
-        reach, pure = config.max_count, config.pure
-        self.config, self.k, self.sums = config, k, share["sums"]
+    def __init__(
+        self, config: MaxConfig, k: int, share: Mapping[str, Fraction]
+    ) -> None:
+        reach = config.max_count
+        pure = config.pure
+        self.config = config
+        self.k = k
+        self.sums = share["sums"]
         self.above = AboveThreshold.of(share["test"], reach, pure=pure)
         update = share.get("updates")
-        self.update = None if update is None else OneVector.of(update, k, reach, pure=pure)
+        self.update = (
+            None if update is None else OneVector.of(update, k, reach, pure=pure)
+        )
 
     @property
     def spent(self) -> dict[str, Fraction]:
@@ -230,9 +255,15 @@ class IntervalRule(Frozen):
     def intervals(self, reach: int, beta: float, start_error: float = 0.0) -> Intervals:
         """Return a run's numbers; `start_error` is alpha_G, `beta` a run's failure probability."""
         if self.config.pure:
-            return self._numbers(min(self.k * reach, MOST_INTERVALS), reach, beta, start_error)
-        largest = min(MOST_INTERVALS.bit_length() - 1, (self.config.ticks - 1).bit_length())
-        found = (self._numbers(1 << i, reach, beta, start_error) for i in range(largest + 1))
+            return self._numbers(
+                min(self.k * reach, MOST_INTERVALS), reach, beta, start_error
+            )
+        largest = min(
+            MOST_INTERVALS.bit_length() - 1, (self.config.ticks - 1).bit_length()
+        )
+        found = (
+            self._numbers(1 << i, reach, beta, start_error) for i in range(largest + 1)
+        )
         return min(found, key=lambda numbers: numbers.error)
 
     def noise(self, capacity: int) -> Counter | LaplaceTree:
@@ -244,7 +275,9 @@ class IntervalRule(Frozen):
         if self.config.pure:
             tree = self._tree(capacity)
             return tree.levels * discrete_laplace(tree.scale).variance
-        return make_counter(*self._counter(capacity)).worst_variance() + 1 / 12  # rounding
+        return (
+            make_counter(*self._counter(capacity)).worst_variance() + 1 / 12
+        )  # rounding
 
     def public(self) -> dict[str, object]:
         return {
@@ -265,16 +298,24 @@ class IntervalRule(Frozen):
         reach = self.config.most_columns * self.config.max_count
         return column_sums.laplace_tree(capacity, self.sums, reach)
 
-    def _numbers(self, n: int, reach: int, beta: float, start_error: float) -> Intervals:
-        low, high = self.above.bounds(beta / (6 * (n + 1)), beta / (6 * self.config.ticks))
+    def _numbers(
+        self, n: int, reach: int, beta: float, start_error: float
+    ) -> Intervals:
+        low, high = self.above.bounds(
+            beta / (6 * (n + 1)), beta / (6 * self.config.ticks)
+        )
         noise = self._sums_error(n, beta / 3)
-        clearance, extra, short = 0, 0.0, low
+        clearance = 0
+        extra = 0.0
+        short = low
         if self.update is not None:
             extra = self.update.bound(beta / 6 / (self.k * n))
             least = low + extra
             if self.config.pure:
                 # 18/eps (k ln(6 k Delta / beta) + ln(6 T / beta)); tau has scale 6/eps.
-                logs = self.k * math.log(6 * n / beta) + math.log(6 * self.config.ticks / beta)
+                logs = self.k * math.log(6 * n / beta) + math.log(
+                    6 * self.config.ticks / beta
+                )
                 least = max(3 * float(self.above.tau_scale) * logs, least)
             short = clearance = math.ceil(least)
         wanted = 3 * (short + noise + start_error)
@@ -299,13 +340,21 @@ MOST_SEGMENTS = 40
 class Segments(Frozen):
     """Public numbers of the outer level; any bound fails in an epoch with probability `beta`."""
 
-    def __init__(self, config: MaxConfig, share: Mapping[str, Fraction], beta: float) -> None:
-        reach, pure = config.max_count, config.pure
+    def __init__(
+        self, config: MaxConfig, share: Mapping[str, Fraction], beta: float
+    ) -> None:
+        reach = config.max_count
+        pure = config.pure
         self.above = AboveThreshold.of(share["outer_test"], reach, pure=pure)
-        self.column = OneVector.of(share["columns"], config.most_columns, reach, pure=pure)
-        self.columns, self.ticks, self.beta = len(config.domain), config.ticks, beta
+        self.column = OneVector.of(
+            share["columns"], config.most_columns, reach, pure=pure
+        )
+        self.columns = len(config.domain)
+        self.ticks = config.ticks
+        self.beta = beta
         if pure:
-            self.first, self.most = 1, (config.ticks - 1).bit_length() + 1
+            self.first = 1
+            self.most = (config.ticks - 1).bit_length() + 1
         else:
             self.first = 1 << math.ceil(math.log2(max(1.0, sum(self.bounds(1)))))
             self.most = MOST_SEGMENTS
@@ -349,7 +398,9 @@ class Segments(Frozen):
         return {
             "above_threshold": self.above.public(),
             "column": str(self.column.parameter),
-            "column_law": "discrete gaussian" if self.above.one_sided else "discrete laplace",
+            "column_law": "discrete gaussian"
+            if self.above.one_sided
+            else "discrete laplace",
             "first": self.first,
             "most": self.most,
         }
@@ -359,7 +410,9 @@ class Segments(Frozen):
         return self.beta / (3 * segment * (segment + 1))
 
 
-OUTER_TAU, OUTER_MU, OUTER_COLUMNS, INNER_TAU, INNER_MU, INNER_COLUMNS, UPDATES = range(0x30, 0x37)
+OUTER_TAU, OUTER_MU, OUTER_COLUMNS, INNER_TAU, INNER_MU, INNER_COLUMNS, UPDATES = range(
+    0x30, 0x37
+)
 _INDEX_BITS = 32
 
 
@@ -389,7 +442,8 @@ class MaxNoise:
         return column.sampler.values(self._stream, (OUTER_COLUMNS << 56, segment), tags)
 
     def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
-        test, cell = self._mechanism.inner_in_use.above, (INNER_TAU << 56 | segment, interval)
+        test = self._mechanism.inner_in_use.above
+        cell = (INNER_TAU << 56 | segment, interval)
         return int(test.tau(self._stream, cell, tag)[0])
 
     def inner_mu(self, key: int, tag: Tags, t: int) -> int:
@@ -398,7 +452,9 @@ class MaxNoise:
     def inner_columns(self, tags: Tags, segment: int, interval: int) -> Longs:
         place = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
         # A word is AES(tag XOR cell), so the segment may be XORed into the tag instead.
-        return self._mechanism.sum_noise(segment).draw(self._stream, interval, tags ^ place)
+        return self._mechanism.sum_noise(segment).draw(
+            self._stream, interval, tags ^ place
+        )
 
     def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Longs:
         update = self._mechanism.inner_in_use.update
@@ -410,7 +466,8 @@ class MaxNoise:
         return update.sampler.values(self._stream, cell, cells ^ tag)
 
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
-        block, held = t // BLOCK_TICKS, self._blocks.get((use, key))
+        block = t // BLOCK_TICKS
+        held = self._blocks.get((use, key))
         if held is None or held[0] != block:
             held = block, test.mu_block(self._stream, use << 56, tag, block)
             self._blocks[use, key] = held
@@ -439,19 +496,25 @@ class OrderStatistics(Mechanism):
         super().__init__(config, unit)
         self.queries = Queries(config.asked, config.domain)
         weights = self.weights if self.queries.k == 1 else self.weights_of_several
-        share, spent, tv = settings.shares_of(config, weights), dict[str, Fraction](), 0.0
+        share = settings.shares_of(config, weights)
+        spent = dict[str, Fraction]()
+        tv = 0.0
         if "columns" in share:
             beta = config.beta / (2 if "sums" in share else 1)
             self.segments = Segments(config, share, beta)
-            spent, tv = self.segments.spent, self.segments.tv
+            spent = self.segments.spent
+            tv = self.segments.tv
         if "sums" in share:
             self.inner = IntervalRule(config, self.queries.k, share)
-            spent, tv = spent | self.inner.spent, tv + self.inner.tv
+            spent = spent | self.inner.spent
+            tv = tv + self.inner.tv
         self._cost = settings.combined_cost(config, share, spent, tv)
         # Computed for every segment, so that noise without a table is refused now, not at a tick.
         numbered = range(1, (self.segments.most if self.segments else 1) + 1)
         inner = self.inner
-        self._intervals = tuple(self._make_intervals(inner, j) for j in numbered if inner)
+        self._intervals = tuple(
+            self._make_intervals(inner, j) for j in numbered if inner
+        )
 
     def intervals(self, segment: int) -> Intervals:
         return self._intervals[segment - 1]
@@ -460,13 +523,17 @@ class OrderStatistics(Mechanism):
         segments = self.segments_in_use
         # Segment j's part of half of beta: 1 / (j (j + 1)) adds up to 1.
         beta = self.config.beta / (2 * segment * (segment + 1))
-        return inner.intervals(segments.growth(segment), beta, segments.column_error(segment))
+        return inner.intervals(
+            segments.growth(segment), beta, segments.column_error(segment)
+        )
 
     def error(self, segment: int) -> float:
         """Bound the error of answers (labels: of their sums), probability 1 - beta an epoch."""
         if self.inner is not None:
             numbers = self.intervals(segment)
-            return numbers.error + (numbers.spread if self.queries.names_labels else 0.0)
+            return numbers.error + (
+                numbers.spread if self.queries.names_labels else 0.0
+            )
         segments = self.segments_in_use
         return segments.growth(segment) + segments.column_error(segment)
 
@@ -484,19 +551,24 @@ class OrderStatistics(Mechanism):
         if self.inner is not None:
             found["partition"] = {
                 **self.inner.public(),
-                "intervals": [[one.step, one.clearance, one.capacity] for one in self._intervals],
+                "intervals": [
+                    [one.step, one.clearance, one.capacity] for one in self._intervals
+                ],
             }
         return found
 
     def sd(self, t: int) -> float:
         """Return a bound on a column's noise sd at tick t; `error` also covers late closes."""
         self._check(t)
-        variance, segment = 0.0, 1
+        variance = 0.0
+        segment = 1
         if self.segments is not None:
             segment = min(t + 1, self.segments.most)
             variance += self.segments.column_variance(segment)
         if self.inner is not None:
-            capacity = max(self.intervals(one).capacity for one in range(1, segment + 1))
+            capacity = max(
+                self.intervals(one).capacity for one in range(1, segment + 1)
+            )
             variance += self.inner.column_variance(capacity)
         return float(np.sqrt(variance))
 
@@ -506,32 +578,44 @@ class OrderStatistics(Mechanism):
     def noise(self, stream: NoiseStream) -> Noise:
         return MaxNoise(self, stream)
 
-    def prepare_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+    def prepare_key(
+        self, state: State, key: int, tags: Tags, labels: Sequence[bytes]
+    ) -> None:
         super().prepare_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
         thresholds = self._first_thresholds(zeros, 1)
-        expect_type(MaxState, state).of[key] = KeyState(1, 1, 0, thresholds, zeros, zeros, zeros)
+        expect_type(MaxState, state).of[key] = KeyState(
+            1, 1, 0, thresholds, zeros, zeros, zeros
+        )
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
         self._check(t)
-        state, noise = expect_type(MaxState, state), expect_type(MaxNoise, noise)
+        state = expect_type(MaxState, state)
+        noise = expect_type(MaxNoise, noise)
         state.merge(contributions, add_rows=False)
         for _, key_index in contributions:
             for key in key_index[key_index >= 0].tolist():
                 state.of[key].stale = True
-        answers = {key: self._tick(state, key, t, noise) for key in range(len(state.of))}
+        answers = {
+            key: self._tick(state, key, t, noise) for key in range(len(state.of))
+        }
         return state, Answers(answers, None)
 
-    def _tick(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> Mapping[str, object]:
-        one, tag = state.of[key], state.key_tags[key : key + 1]
+    def _tick(
+        self, state: MaxState, key: int, t: int, noise: MaxNoise
+    ) -> Mapping[str, object]:
+        one = state.of[key]
+        tag = state.key_tags[key : key + 1]
         if one.stale:
             sums = self._sums(state, key) + one.start
             if self.segments is not None:
                 one.outer = int(self.queries.values(sums).max())
             if self.inner is not None:
-                one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
+                one.gap = int(
+                    (self.queries.values(sums + one.noise) - one.thresholds).max()
+                )
             one.stale = False
         if self.segments is not None and one.segment < self.segments.most:
             if one.outer_tau is None:
@@ -540,7 +624,10 @@ class OrderStatistics(Mechanism):
             if one.outer + noise.outer_mu(key, tag, t) > threshold:
                 self._end_segment(state, key, t, noise)
                 return self._answer(one)
-        if self.inner is not None and one.interval <= self.intervals(one.segment).capacity:
+        if (
+            self.inner is not None
+            and one.interval <= self.intervals(one.segment).capacity
+        ):
             if one.tau is None:
                 one.tau = noise.inner_tau(tag, one.segment, one.interval)
             if one.gap + noise.inner_mu(key, tag, t) > one.tau:
@@ -551,14 +638,19 @@ class OrderStatistics(Mechanism):
         one = state.of[key]
         one.start = one.start + noise.outer_columns(self._tags(state, key), one.segment)
         one.noise = np.zeros_like(one.noise)
-        one.segment, one.interval, one.outer_tau = one.segment + 1, 1, None
+        one.segment = one.segment + 1
+        one.interval = 1
+        one.outer_tau = None
         one.shown = self._sums(state, key) + one.start
         one.thresholds = self._first_thresholds(one.shown, one.segment)
         self._mark_changed(one, t)
 
-    def _close_interval(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
+    def _close_interval(
+        self, state: MaxState, key: int, t: int, noise: MaxNoise
+    ) -> None:
         one = state.of[key]
-        numbers, sums = self.intervals(one.segment), self._sums(state, key) + one.start
+        numbers = self.intervals(one.segment)
+        sums = self._sums(state, key) + one.start
         if self.queries.k == 1:
             one.thresholds = one.thresholds + numbers.step
         else:
@@ -567,13 +659,17 @@ class OrderStatistics(Mechanism):
             watched = self.queries.values(sums + one.noise) + update
             reached = watched > one.thresholds - numbers.clearance
             one.thresholds = one.thresholds + numbers.step * reached
-        one.noise = noise.inner_columns(self._tags(state, key), one.segment, one.interval)
+        one.noise = noise.inner_columns(
+            self._tags(state, key), one.segment, one.interval
+        )
         one.interval += 1
         one.shown = sums + one.noise
         self._mark_changed(one, t)
 
     def _mark_changed(self, one: KeyState, t: int) -> None:
-        one.since, one.tau, one.answer = t, None, {}
+        one.since = t
+        one.tau = None
+        one.answer = {}
         one.changed = one.stale = True
 
     def _first_thresholds(self, sums: Longs, segment: int) -> Longs:
@@ -585,7 +681,11 @@ class OrderStatistics(Mechanism):
         if not one.answer:
             answers = self.queries.answers(one.shown, made=one.since > 0)
             head = answers[0] if len(answers) == 1 else {"answers": answers}
-            one.answer = {**head, "since": one.since, "error": round(self.error(one.segment), 4)}
+            one.answer = {
+                **head,
+                "since": one.since,
+                "error": round(self.error(one.segment), 4),
+            }
         return one.answer
 
     def _sums(self, state: MaxState, key: int) -> Longs:

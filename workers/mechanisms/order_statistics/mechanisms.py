@@ -29,14 +29,19 @@ from typing import Annotated
 from msgspec import Meta
 
 from workers.mechanisms.order_statistics.config import SeveralConfig, SingleConfig
-from workers.mechanisms.order_statistics.engine import IntervalRule, Intervals, OrderStatistics
+from workers.mechanisms.order_statistics.engine import (
+    IntervalRule,
+    Intervals,
+    OrderStatistics,
+)
 
 
 class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max"):
     """An order statistic up to `c_max`; above, only the privacy guarantee holds."""
 
     c_max: Annotated[
-        int, Meta(ge=1, le=2**40, description="a whole number from 1 to 1,099,511,627,776")
+        int,
+        Meta(ge=1, le=2**40, description="a whole number from 1 to 1,099,511,627,776"),
     ]
 
 
@@ -72,5 +77,11 @@ class TwoLevel(OrderStatistics):
         {"outer_test": (1, 1), "columns": (2, 1), "test": (3, 1), "sums": (2, 1)}
     )
     weights_of_several = MappingProxyType(
-        {"outer_test": (1, 3), "columns": (2, 3), "test": (3, 2), "sums": (2, 2), "updates": (2, 2)}
+        {
+            "outer_test": (1, 3),
+            "columns": (2, 3),
+            "test": (3, 2),
+            "sums": (2, 2),
+            "updates": (2, 2),
+        }
     )

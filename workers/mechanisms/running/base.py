@@ -38,11 +38,19 @@ class UnkBase(OnCounters):
         super().__init__(config, unit, discovers=True)
         delta = self.delta_discovery
         self._discovery = make_discovery(
-            self._counter, config.max_items, config.max_count, delta, config.threshold, config.every
+            self._counter,
+            config.max_items,
+            config.max_count,
+            delta,
+            config.threshold,
+            config.every,
         )
 
     def _parameters(self) -> Mapping[str, object]:
-        return {"discovery": self._discovery.public(), "counter": self._counter.public()}
+        return {
+            "discovery": self._discovery.public(),
+            "counter": self._counter.public(),
+        }
 
     def threshold(self, t: int) -> int | None:
         return self._discovery.threshold(t) if self._discovery.discovers(t) else None
@@ -53,10 +61,14 @@ class UnkBase(OnCounters):
         from workers.arrays.number_blocks import find_shown
 
         state.merge(contributions, add_rows=True)
-        ledger, threshold = state.ledger, self.threshold(t)
+        ledger = state.ledger
+        threshold = self.threshold(t)
         new, rows, noisy = out = [np.empty(ledger.n, dtype=np.int64) for _ in range(3)]
-        drawn, tests = noise.at(t, ledger.tags), threshold is not None
-        fresh, both = find_shown(ledger.counts, drawn, ledger.shown, threshold or 0, tests, *out)
+        drawn = noise.at(t, ledger.tags)
+        tests = threshold is not None
+        fresh, both = find_shown(
+            ledger.counts, drawn, ledger.shown, threshold or 0, tests, *out
+        )
         if fresh:
             ledger.mark_shown(new[:fresh].copy(), t)
         found = rows[:both].copy(), noisy[:both].copy()

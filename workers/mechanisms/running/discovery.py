@@ -71,9 +71,14 @@ class Discovery(Frozen):
             raise ValueError(f"delta = {delta}: must be a number above 0 and below 1")
         if every is not None and not 1 <= every <= (counter.horizon or every):
             horizon = counter.horizon or "unbounded"
-            raise ValueError(f"every = {every}: must be from 1 to the horizon, {horizon}")
-        self.counter, self.max_items, self.max_count = counter, max_items, max_count
-        self.delta, self._every = delta, every
+            raise ValueError(
+                f"every = {every}: must be from 1 to the horizon, {horizon}"
+            )
+        self.counter = counter
+        self.max_items = max_items
+        self.max_count = max_count
+        self.delta = delta
+        self._every = every
         self._last_tick = _LAST_TICK if counter.horizon is None else counter.horizon
 
     def public(self) -> dict[str, object]:
@@ -86,7 +91,8 @@ class Discovery(Frozen):
 
     def delta_at(self, t: int) -> float:
         """Return tick t's delta for one item, 0 where nothing is tested."""
-        horizon, every = self.counter.horizon, self._every or 1
+        horizon = self.counter.horizon
+        every = self._every or 1
         check_tick("discovery", t, self._last_tick)
         if not self.discovers(t):
             return 0.0
@@ -106,13 +112,17 @@ class Discovery(Frozen):
 
     def _compute_threshold(self, t: int) -> int:
         sd = math.sqrt(float_up(self.counter.variance(t))) * _OUTWARD
-        return math.ceil(quantile_up(self.delta_at(t)) * sd * _OUTWARD + self.max_count - 0.5)
+        return math.ceil(
+            quantile_up(self.delta_at(t)) * sd * _OUTWARD + self.max_count - 0.5
+        )
 
 
 @memoized(1024)
 def _thresholds(discovery: Discovery, ticks: range) -> tuple[int, ...]:
     """Return the threshold at every tick; 0 where nothing is tested."""
-    return tuple(discovery._compute_threshold(t) if discovery.discovers(t) else 0 for t in ticks)
+    return tuple(
+        discovery._compute_threshold(t) if discovery.discovers(t) else 0 for t in ticks
+    )
 
 
 @memoized(256)
@@ -125,11 +135,15 @@ def make_discovery(
     every: int | None = None,
 ) -> Discovery:
     if (every is not None) is not (schedule == "every"):
-        raise ValueError(f"every = {every}: exactly with schedule 'every', here {schedule!r}")
+        raise ValueError(
+            f"every = {every}: exactly with schedule 'every', here {schedule!r}"
+        )
     if schedule == "constant":
         return ConstantDiscovery(counter, max_items, max_count, delta)
     if schedule not in ("per_tick", "every"):
-        raise ValueError(f"schedule = {schedule!r}: must be one of per_tick, constant, every")
+        raise ValueError(
+            f"schedule = {schedule!r}: must be one of per_tick, constant, every"
+        )
     return Discovery(counter, max_items, max_count, delta, every)
 
 
@@ -141,12 +155,17 @@ class _Noise(NamedTuple):
 
 
 class ConstantDiscovery(Discovery):
-    def __init__(self, counter: Counter, max_items: int, max_count: int, delta: float) -> None:
+    def __init__(
+        self, counter: Counter, max_items: int, max_count: int, delta: float
+    ) -> None:
         super().__init__(counter, max_items, max_count, delta)
         if counter.horizon is None:
-            raise ValueError("horizon = unbounded: a constant threshold needs a number of ticks")
+            raise ValueError(
+                "horizon = unbounded: a constant threshold needs a number of ticks"
+            )
         self._groups = _grouped(
-            self._noise_of(first) for first in range(1, self._last_tick + 1, _CHUNK_TICKS)
+            self._noise_of(first)
+            for first in range(1, self._last_tick + 1, _CHUNK_TICKS)
         )
         self._threshold = self._solve()
 
@@ -155,7 +174,9 @@ class ConstantDiscovery(Discovery):
 
     def delta_at(self, t: int) -> float:
         check_tick("discovery", t, self._last_tick)
-        return float(_tails(self._noise_of(t, 1), self._threshold + 0.5 - self.max_count)[0])
+        return float(
+            _tails(self._noise_of(t, 1), self._threshold + 0.5 - self.max_count)[0]
+        )
 
     def threshold(self, t: int) -> int:
         check_tick("discovery", t, self._last_tick)
@@ -166,11 +187,16 @@ class ConstantDiscovery(Discovery):
 
         def valid(threshold: int) -> bool:
             tails = _tails(self._groups, threshold + 0.5 - self.max_count)
-            return self.max_items * float(tails @ self._groups.ticks) * _SUM_OUTWARD <= self.delta
+            return (
+                self.max_items * float(tails @ self._groups.ticks) * _SUM_OUTWARD
+                <= self.delta
+            )
 
-        low, high = self.max_count - 1, 2 * self.max_count
+        low = self.max_count - 1
+        high = 2 * self.max_count
         while not valid(high):
-            low, high = high, 2 * high
+            low = high
+            high = 2 * high
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if valid(middle) else (middle, high)

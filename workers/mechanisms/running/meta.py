@@ -46,7 +46,12 @@ from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.ledger import Parts, with_capacity
 from workers.mechanisms.mechanism import Noise, Release, State, expect_type
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.one_shot.algorithms import KNOWN, Cell, OneShotNoise, make_algorithm
+from workers.mechanisms.one_shot.algorithms import (
+    KNOWN,
+    Cell,
+    OneShotNoise,
+    make_algorithm,
+)
 from workers.mechanisms.one_shot.config import MetaConfig
 from workers.mechanisms.one_shot.one_shot import domain_hash
 from workers.runtime.errors import StateRefused
@@ -110,7 +115,8 @@ class MetaState(State):
 
     def shown(self) -> tuple[Rows, Longs]:
         n = self.ledger.n
-        has, total = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
+        has = np.zeros(n, dtype=np.bool_)
+        total = np.zeros(n, dtype=np.int64)
         for sums, flags in zip(self._sums, self._has, strict=True):
             if flags[:n].any():
                 has |= flags[:n]
@@ -121,11 +127,16 @@ class MetaState(State):
     def changed(self) -> Sequence[tuple[str, bytes]]:
         found = []
         for kind, level, block in sorted(self._dirty):
-            rows = slice(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self.ledger.n))
+            rows = slice(
+                block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self.ledger.n)
+            )
             counts = (self._open if kind == "o" else self._sums)[level][rows]
-            flags = self._has[level][rows] if kind == "n" else np.zeros(0, dtype=np.bool_)
+            flags = (
+                self._has[level][rows] if kind == "n" else np.zeros(0, dtype=np.bool_)
+            )
             if not counts.any() and not flags.any():
-                counts, flags = counts[:0], flags[:0]
+                counts = counts[:0]
+                flags = flags[:0]
             body = counts.astype(_COUNT).tobytes() + flags.tobytes()
             text = _HEAD.pack(_VERSION, len(counts)) + body
             found.append((f"m{kind}{level:02x}/{block:08x}", text))
@@ -135,24 +146,33 @@ class MetaState(State):
     def restore(self, name: str, block: bytes) -> None:
         if name[:2] not in ("mo", "mn") or len(name) != 13 or name[4] != "/":
             super().restore(name, block)
-        level, start = int(name[2:4], 16), int(name[5:], 16) * BLOCK_ROWS
+        level = int(name[2:4], 16)
+        start = int(name[5:], 16) * BLOCK_ROWS
         noisy = name[1] == "n"
         self.grow()
-        version, rows = _HEAD.unpack_from(block) if len(block) >= _HEAD.size else (None, 0)
+        version, rows = (
+            _HEAD.unpack_from(block) if len(block) >= _HEAD.size else (None, 0)
+        )
         body = block[_HEAD.size :]
         whole = version == _VERSION and len(body) == rows * (_COUNT.itemsize + noisy)
         if not whole or level >= len(self._sums) or start + rows > self.ledger.n:
-            raise StateRefused(f"stored state: block {name!r} is damaged or of another version")
+            raise StateRefused(
+                f"stored state: block {name!r} is damaged or of another version"
+            )
         counts = np.frombuffer(body, dtype=_COUNT, count=rows)
         (self._sums if noisy else self._open)[level][start : start + rows] = counts
         if noisy:
-            self._has[level][start : start + rows] = np.frombuffer(body[rows * 8 :], dtype=np.bool_)
+            self._has[level][start : start + rows] = np.frombuffer(
+                body[rows * 8 :], dtype=np.bool_
+            )
 
     def _mark(self, kind: str, level: int, rows: Rows) -> None:
         # np.unique takes ten times as long (measured).
         blocks = np.zeros(-(-self.ledger.n // BLOCK_ROWS), dtype=np.bool_)
         blocks[rows // BLOCK_ROWS] = True
-        self._dirty.update((kind, level, block) for block in np.flatnonzero(blocks).tolist())
+        self._dirty.update(
+            (kind, level, block) for block in np.flatnonzero(blocks).tolist()
+        )
 
 
 class Meta(Budgeted):
@@ -212,23 +232,27 @@ class Meta(Budgeted):
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
         self._check(t)
-        state, drawn = expect_type(MetaState, state), expect_type(OneShotNoise, noise)
+        state = expect_type(MetaState, state)
+        drawn = expect_type(OneShotNoise, noise)
         columns = state.ledger
         before = columns.counts.copy()
         state.merge(contributions, add_rows=not self._known)
         state.grow()
         counts = columns.counts.copy()
         counts[: len(before)] -= before
-        level, block = 0, t
+        level = 0
+        block = t
         while block % self.radix == 0:
             state.add_open(level + 1, counts)
             counts = state.close(level + 1)
             state.forget(level)
-            level, block = level + 1, block // self.radix
+            level = level + 1
+            block = block // self.radix
         if level + 1 < self.levels:
             state.add_open(level + 1, counts)
         if self._known:
-            cell, present = Cell(columns.tags, columns.keys, counts, state.key_tags), None
+            cell = Cell(columns.tags, columns.keys, counts, state.key_tags)
+            present = None
         else:
             present = np.flatnonzero(counts)
             tags = columns.tags.take(present, axis=0)

@@ -58,15 +58,25 @@ from workers.mechanisms.counters.counter import CounterMechanism, counter_of
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Noise, Release, State, expect_type, short_hash
 from workers.mechanisms.noise import discrete_laplace as laplace
-from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, round_up_scale
+from workers.mechanisms.noise.discrete_laplace import (
+    DiscreteLaplace,
+    Geometric,
+    round_up_scale,
+)
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.noise.selection import SELECTION_VERSION, gumbel_top_k, selection_tv
+from workers.mechanisms.noise.selection import (
+    SELECTION_VERSION,
+    gumbel_top_k,
+    selection_tv,
+)
 from workers.runtime.errors import StateRefused
 
 # 2: includes the number of chosen items, so that truncated blocks are detected.
 STATE_VERSION = 2
-TEST, THRESHOLD, PICK = 0x20 << 56, 0x21 << 56, 0x22 << 56
+TEST = 0x20 << 56
+THRESHOLD = 0x21 << 56
+PICK = 0x22 << 56
 
 _HEAD = struct.Struct("<BII")
 
@@ -81,7 +91,8 @@ class SparseState(State):
         self._changed: set[int] = set()
 
     def choose(self, key: int, chosen: Sequence[int], used: int) -> None:
-        self.chosen[key], self.used[key] = tuple(chosen), used
+        self.chosen[key] = tuple(chosen)
+        self.used[key] = used
         self._changed.add(key)
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
@@ -89,15 +100,23 @@ class SparseState(State):
         for key in sorted(self._changed):
             chosen = self.chosen[key]
             head = _HEAD.pack(STATE_VERSION, self.used[key], len(chosen))
-            blocks.append((f"m{key:08x}", head + np.array(chosen, dtype="<u4").tobytes()))
+            blocks.append(
+                (f"m{key:08x}", head + np.array(chosen, dtype="<u4").tobytes())
+            )
         self._changed = set()
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
-        if len(name) != 9 or name[0] != "m" or not set(name[1:]) <= set("0123456789abcdef"):
+        if (
+            len(name) != 9
+            or name[0] != "m"
+            or not set(name[1:]) <= set("0123456789abcdef")
+        ):
             super().restore(name, block)
         if len(block) < _HEAD.size:
-            raise StateRefused(f"stored state: block {name!r} of {len(block)} bytes is cut short")
+            raise StateRefused(
+                f"stored state: block {name!r} of {len(block)} bytes is cut short"
+            )
         version, used, k = _HEAD.unpack_from(block)
         if version != STATE_VERSION:
             raise StateRefused(
@@ -108,16 +127,24 @@ class SparseState(State):
                 f"stored state: block {name!r} of {k} items is cut short or too long"
             )
         key = int(name[1:], 16)
-        self.chosen[key] = tuple(np.frombuffer(block, dtype="<u4", offset=_HEAD.size).tolist())
+        self.chosen[key] = tuple(
+            np.frombuffer(block, dtype="<u4", offset=_HEAD.size).tolist()
+        )
         self.used[key] = used
 
 
 class SparseNoise:
     def __init__(
-        self, stream: NoiseStream, counter: Counter, test: InversionTable, threshold: InversionTable
+        self,
+        stream: NoiseStream,
+        counter: Counter,
+        test: InversionTable,
+        threshold: InversionTable,
     ) -> None:
-        self._stream, self._counter = stream, counter
-        self._test, self._threshold = test, threshold
+        self._stream = stream
+        self._counter = counter
+        self._test = test
+        self._threshold = threshold
         # A sqrt counter's noise depends on its earlier ticks.
         self._columns = counter.columns(stream) if counter.kind == "sqrt" else None
 
@@ -140,7 +167,10 @@ class SparseNoise:
         return int(self._threshold.values(self._stream, (THRESHOLD, used), key_tag)[0])
 
     def picks(self, key_tag: Tags, choice: int, k: int) -> list[tuple[int, int]]:
-        words = (self._stream.words(key_tag, (PICK | i, choice))[0].tolist() for i in range(k))
+        words = (
+            self._stream.words(key_tag, (PICK | i, choice))[0].tolist()
+            for i in range(k)
+        )
         return [(upper, lower) for upper, lower in words]
 
 
@@ -175,10 +205,12 @@ class SparseGumb(CounterMechanism):
     def __init__(self, config: SparseGumbConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=False)
         tight = config.accounting == "tight"
-        k, s = config.top_k, config.switches
+        k = config.top_k
+        s = config.switches
         kappa = k + (Fraction(1, 8) if tight else Fraction(2))
         tau_squared = kappa * config.max_count**2 / Fraction(self._budget.rho)
-        tau_1, tau_2 = _root_up(s * tau_squared), _root_up((s + 1) * tau_squared)
+        tau_1 = _root_up(s * tau_squared)
+        tau_2 = _root_up((s + 1) * tau_squared)
         # Rounded down: the zCDP of a unit change in one item's counter.
         rho_item = math.nextafter(float(1 / (2 * (s + 1) * tau_squared)), 0.0)
         self._counter = counter_of(config, rho_item)
@@ -186,7 +218,9 @@ class SparseGumb(CounterMechanism):
         self._threshold_scale = round_up_scale(2 * tau_1)
         self._test_scale = round_up_scale(4 * tau_1)
         table = laplace.geometric if tight else laplace.discrete_laplace
-        self._threshold_table: Geometric | DiscreteLaplace = table(self._threshold_scale)
+        self._threshold_table: Geometric | DiscreteLaplace = table(
+            self._threshold_scale
+        )
         self._test_table: Geometric | DiscreteLaplace = table(self._test_scale)
         counts = k * (s + 1) * Fraction(self._counter.rho_item)
         picks = k * (s + 1) / self._pick_scale**2 / 8
@@ -201,7 +235,11 @@ class SparseGumb(CounterMechanism):
             "switches": self.config.switches,
             "eta": self.config.eta,
             "accounting": self.config.accounting,
-            "scales": [str(self._pick_scale), str(self._threshold_scale), str(self._test_scale)],
+            "scales": [
+                str(self._pick_scale),
+                str(self._threshold_scale),
+                str(self._test_scale),
+            ],
             "versions": [laplace.TABLE_VERSION, SELECTION_VERSION],
             "counter": self._counter.public(),
             # The order matters: the state identifies items by their place.
@@ -218,19 +256,29 @@ class SparseGumb(CounterMechanism):
         return SparseState()
 
     def noise(self, stream: NoiseStream) -> Noise:
-        return SparseNoise(stream, self._counter, self._test_table, self._threshold_table)
+        return SparseNoise(
+            stream, self._counter, self._test_table, self._threshold_table
+        )
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        state, noise = expect_type(SparseState, state), expect_type(SparseNoise, noise)
-        columns, s = state.ledger, self.config.switches
+        state = expect_type(SparseState, state)
+        noise = expect_type(SparseNoise, noise)
+        columns = state.ledger
+        s = self.config.switches
         state.merge(contributions, add_rows=False)
         counts = columns.counts.reshape(-1, len(self._domain))
-        testing = [key for key in range(len(counts)) if key in state.chosen and state.used[key] < s]
+        testing = [
+            key
+            for key in range(len(counts))
+            if key in state.chosen and state.used[key] < s
+        ]
         if testing:
             inside = self._counts(state, t, testing, noise).min(axis=1).tolist()
-            outside = (columns.counts + noise.test(t, columns.tags)).reshape(counts.shape)[testing]
+            outside = (columns.counts + noise.test(t, columns.tags)).reshape(
+                counts.shape
+            )[testing]
             chosen = np.array([state.chosen[key] for key in testing])
             np.put_along_axis(outside, chosen, np.iinfo(np.int64).min, axis=1)
             highest = outside.max(axis=1).tolist()
@@ -252,7 +300,9 @@ class SparseGumb(CounterMechanism):
     ) -> None:
         k = self.config.top_k
         words = noise.picks(state.key_tags[key : key + 1], used, k)
-        state.choose(key, gumbel_top_k(counts, self._pick_scale, k, words).tolist(), used)
+        state.choose(
+            key, gumbel_top_k(counts, self._pick_scale, k, words).tolist(), used
+        )
 
     def _rows(self, state: SparseState, keys: Sequence[int]) -> Longs:
         """Return the chosen rows, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
@@ -260,18 +310,23 @@ class SparseGumb(CounterMechanism):
         places = np.array(chosen, dtype=np.int64).reshape(len(keys), self.config.top_k)
         return places + np.array(keys, dtype=np.int64)[:, None] * len(self._domain)
 
-    def _counts(self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise) -> Longs:
+    def _counts(
+        self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise
+    ) -> Longs:
         rows = self._rows(state, keys)
         drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)
         noisy: Longs = state.ledger.counts[rows] + drawn
         return noisy
 
     def _tv(self) -> float:
-        config, d = self.config, len(self._domain)
+        config = self.config
+        d = len(self._domain)
         tests = min(config.max_items, d) * (config.horizon_ticks or LONGEST_HORIZON)
         tv = tests * Fraction(self._test_table.tv)
         tv += config.switches * Fraction(self._threshold_table.tv)
-        return float_up(tv + (config.switches + 1) * Fraction(selection_tv(d, config.top_k)))
+        return float_up(
+            tv + (config.switches + 1) * Fraction(selection_tv(d, config.top_k))
+        )
 
 
 def _root_up(value: Fraction) -> Fraction:

@@ -18,7 +18,13 @@ from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.privacy.plan.model import Alternative, CounterChoice, EndChoice, HistogramPlan, Noise
+from workers.privacy.plan.model import (
+    Alternative,
+    CounterChoice,
+    EndChoice,
+    HistogramPlan,
+    Noise,
+)
 from workers.privacy.plan.noise import (
     CONSTANT_MOST,
     KINDS,
@@ -33,7 +39,9 @@ _WORST_RATIO_MAX = Fraction(4, 3)
 _WORTHWHILE = 0.95
 
 
-def end_choices(config: HistogramConfig, mechanism: Mechanism, unit: str) -> tuple[EndChoice, ...]:
+def end_choices(
+    config: HistogramConfig, mechanism: Mechanism, unit: str
+) -> tuple[EndChoice, ...]:
     """Return the effect of each share, none first; `config` has D0 in `max_items`."""
     last = config.horizon_ticks
     if not config.can_end or last is None or last == 1:
@@ -88,10 +96,16 @@ def _best(rows: Sequence[EndChoice]) -> EndChoice | None:
     most = none.worst_sd * math.nextafter(float(_WORST_RATIO_MAX), 2)
     near = [row for row in rows if row.end_share is not None and row.worst_sd <= most]
     best = min(near, key=lambda row: row.last_sd, default=None)
-    return best if best is not None and best.last_sd <= _WORTHWHILE * none.last_sd else None
+    return (
+        best
+        if best is not None and best.last_sd <= _WORTHWHILE * none.last_sd
+        else None
+    )
 
 
-def advice(config: HistogramConfig, mechanism: Mechanism, plan: HistogramPlan) -> Iterator[str]:
+def advice(
+    config: HistogramConfig, mechanism: Mechanism, plan: HistogramPlan
+) -> Iterator[str]:
     """Yield one sentence for each conclusion; `config` has D0 in `max_items`."""
     others = plan.mechanisms
     yield from _counter(plan.counters)
@@ -110,7 +124,9 @@ def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
     usable = [c for c in counters[1:] if c.possible and c.times_worst is not None]
     best = min(usable, key=lambda c: c.times_worst or 1.0, default=None)
     if best is not None and (times := best.times_worst or 1.0) < _WORTHWHILE:
-        name = f'counter = "{best.counter}"' + (f", radix = {best.radix}" if best.radix else "")
+        name = f'counter = "{best.counter}"' + (
+            f", radix = {best.radix}" if best.radix else ""
+        )
         what = "the error promised" if best.error is not None else "the worst noise"
         held = ""
         if best.counter == "sqrt" and best.noise_per_row:
@@ -128,9 +144,16 @@ def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
         )
 
 
-def _statistic(mechanism: OrderStatistics, others: Sequence[Alternative]) -> Iterator[str]:
+def _statistic(
+    mechanism: OrderStatistics, others: Sequence[Alternative]
+) -> Iterator[str]:
     counts = next(
-        (row for row in others if row.mechanism == "known_base" and row.error is not None), None
+        (
+            row
+            for row in others
+            if row.mechanism == "known_base" and row.error is not None
+        ),
+        None,
     )
     if counts is None or counts.error is None:
         return
@@ -145,7 +168,9 @@ def _statistic(mechanism: OrderStatistics, others: Sequence[Alternative]) -> Ite
     if segments is None:
         yield f"Worth it up to c_max: known_base is off by up to {counts.error:,.0f} in a count, this by {own:,.0f}."
         return
-    last = max(j for j in range(1, segments.most + 1) if mechanism.error(j) < counts.error)
+    last = max(
+        j for j in range(1, segments.most + 1) if mechanism.error(j) < counts.error
+    )
     yield (
         f"Worth it while the value stays below about {segments.threshold(last):,}: known_base is "
         f"off by up to {counts.error:,.0f} in a count, and from there on less than this."
@@ -158,7 +183,12 @@ def _running(
     own = others[0].error
     simple = "known_base" if mechanism.domain() else "unk_base"
     plain = next(
-        (row for row in others if row.mechanism == simple and row.possible and row.error), None
+        (
+            row
+            for row in others
+            if row.mechanism == simple and row.possible and row.error
+        ),
+        None,
     )
     scarce = "there is no memory for every item"
     if config.pure:
@@ -190,8 +220,13 @@ def _tick(noise: Noise, others: Sequence[Alternative]) -> Iterator[str]:
         if ticks < noise.ticks_looked_at:
             yield f"For sums over more than {ticks:,.0f} ticks the running counts of {running[0].mechanism} have less noise."
     own = others[0]
-    for name, gauss in (("known_gumbel", "known_gauss"), ("limit_dom", "positive_gauss")):
-        row = next((row for row in others if row.mechanism == gauss and row.possible), None)
+    for name, gauss in (
+        ("known_gumbel", "known_gauss"),
+        ("limit_dom", "positive_gauss"),
+    ):
+        row = next(
+            (row for row in others if row.mechanism == gauss and row.possible), None
+        )
         less = 1.0 if row is None or not row.worst_sd else row.worst_sd / noise.worst_sd
         if own.mechanism == name and less < 1:
             yield f"{gauss} has {100 * less:.0f} % of this noise; a top k pays where max_items is above 2 k."
@@ -204,8 +239,17 @@ def _tick(noise: Noise, others: Sequence[Alternative]) -> Iterator[str]:
 
 def _schedule(others: Sequence[Alternative]) -> Iterator[str]:
     own = others[0].threshold
-    rows = [row for row in others[1:] if row.mechanism == "unk_base" and row.threshold is not None]
+    rows = [
+        row
+        for row in others[1:]
+        if row.mechanism == "unk_base" and row.threshold is not None
+    ]
     best = min(rows, key=lambda row: row.threshold or 0.0, default=None)
-    if best is not None and own is not None and best.threshold is not None and best.threshold < own:
+    if (
+        best is not None
+        and own is not None
+        and best.threshold is not None
+        and best.threshold < own
+    ):
         named = ", ".join(f"{name} = {value}" for name, value in best.assumed.items())
         yield f"{named} would bring the highest threshold from {own:,.0f} down to {best.threshold:,.0f}."

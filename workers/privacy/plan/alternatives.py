@@ -42,8 +42,19 @@ from workers.privacy.plan.noise import (
     worst_of_all,
 )
 
-TOP_K, SWITCHES, SIZE, KBAR, C_MAX = 10, 20, 1_000, 100, 1_000_000
-_COMMON: tuple[str, ...] = ("name", "tick_ms", "horizon", "start", "max_items", "max_count")
+TOP_K = 10
+SWITCHES = 20
+SIZE = 1_000
+KBAR = 100
+C_MAX = 1_000_000
+_COMMON: tuple[str, ...] = (
+    "name",
+    "tick_ms",
+    "horizon",
+    "start",
+    "max_items",
+    "max_count",
+)
 _COMMON += ("epsilon", "rho", "delta", "keys", "generation")
 Assumed = dict[str, Any]
 _SINGLE = ("max", "argmax", "min", "quantile")
@@ -60,7 +71,12 @@ class _Case:
 
 
 def alternatives(
-    config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str, items: int, beta: float
+    config: HistogramConfig,
+    mechanism: Mechanism,
+    noise: Noise,
+    unit: str,
+    items: int,
+    beta: float,
 ) -> Iterator[Alternative]:
     """Yield the mechanism in use first, then others; `config` has D0 in `max_items`."""
     domain = tuple(getattr(config, "domain", None) or ())
@@ -78,7 +94,8 @@ def alternatives(
 
 def _assumed(case: _Case, name: str) -> Iterator[Assumed]:
     """Yield settings of `name` beyond the shared ones, from this histogram if possible."""
-    own, labels = case.config, len(case.domain)
+    own = case.config
+    labels = len(case.domain)
     k = getattr(own, "top_k", None) or getattr(own, "k", None) or TOP_K
     if name in ("known_gumbel", "sparse_gumb") and labels:
         k = max(1, min(k, labels if name == "known_gumbel" else labels - 1))
@@ -110,7 +127,9 @@ def _assumed(case: _Case, name: str) -> Iterator[Assumed]:
 
 def _query(config: HistogramConfig) -> str:
     queries = config.asked if isinstance(config, MaxConfig) else ()
-    return next((query for query in queries if query.partition(":")[0] in _SINGLE), "max")
+    return next(
+        (query for query in queries if query.partition(":")[0] in _SINGLE), "max"
+    )
 
 
 def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
@@ -118,7 +137,8 @@ def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
     values = {field: getattr(case.config, field) for field in _COMMON} | assumed
     if name in END_MECHANISMS:
         values["end_share"] = case.config.end_share
-    needs_domain, reason = "domain" in kind.__struct_fields__, ""
+    needs_domain = "domain" in kind.__struct_fields__
+    reason = ""
     if name in ("meta", "misra_gries"):  # only some of their variants
         needs_domain = "known_gauss" in assumed.values() or "pure" in assumed.values()
     if needs_domain:
@@ -150,7 +170,9 @@ def _schedules(config: UnkBaseConfig) -> Iterator[Assumed]:
         yield {"threshold": "every", "every": every}
 
 
-def _built(case: _Case, config: HistogramConfig, assumed: Assumed, why: str = "") -> Alternative:
+def _built(
+    case: _Case, config: HistogramConfig, assumed: Assumed, why: str = ""
+) -> Alternative:
     try:
         mechanism = build(config, case.unit)
     except ValueError as error:
@@ -159,9 +181,14 @@ def _built(case: _Case, config: HistogramConfig, assumed: Assumed, why: str = ""
 
 
 def _row(
-    case: _Case, config: HistogramConfig, assumed: Assumed, mechanism: Mechanism, reason: str = ""
+    case: _Case,
+    config: HistogramConfig,
+    assumed: Assumed,
+    mechanism: Mechanism,
+    reason: str = "",
 ) -> Alternative:
-    chosen, counts = config is case.config, mechanism.law in COUNT_LAWS
+    chosen = config is case.config
+    counts = mechanism.law in COUNT_LAWS
     noise = case.noise if chosen else noise_of(mechanism, config)
     error: float | None = None
     if isinstance(mechanism, OrderStatistics):
@@ -186,8 +213,11 @@ def _row(
 
 def _impossible(name: str, assumed: Assumed, reason: object) -> Alternative:
     # Strip the histogram's name from the message.
-    why, answers = str(reason).partition("': ")[2] or str(reason), KINDS[name].answers
-    return Alternative(mechanism=name, possible=False, assumed=assumed, answers=answers, reason=why)
+    why = str(reason).partition("': ")[2] or str(reason)
+    answers = KINDS[name].answers
+    return Alternative(
+        mechanism=name, possible=False, assumed=assumed, answers=answers, reason=why
+    )
 
 
 def counter_choices(
@@ -206,7 +236,8 @@ def counter_choices(
 def _running(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise, rho_item: float
 ) -> Iterator[CounterChoice]:
-    ticks, best = config.horizon_ticks, default_radix(config.horizon_ticks)
+    ticks = config.horizon_ticks
+    best = default_radix(config.horizon_ticks)
     kinds = [("lifted", None), ("tree", best), ("tree", 2), ("sqrt", None)]
     own = (config.counter, (config.radix or best) if config.counter == "tree" else None)
     for kind, radix in dict.fromkeys([own, *kinds]):
@@ -214,7 +245,8 @@ def _running(
         if kind == "sqrt" and (reason := _why_not_sqrt(config)):
             choice = structs.replace(choice, possible=False, reason=reason)
         if choice.chosen:
-            worst, rms = noise.worst_sd, noise.rms_sd
+            worst = noise.worst_sd
+            rms = noise.rms_sd
             held = memory_of(mechanism, config).noise_per_row
         elif kind == "sqrt" and (ticks is None or ticks > SQRT_HORIZON_MAX):
             yield choice
@@ -238,11 +270,15 @@ def _why_not_sqrt(config: HistogramConfig) -> str:
     return ""
 
 
-def _blocks(config: HistogramConfig, blocks: DigitCurve, noise: Noise) -> Iterator[CounterChoice]:
-    last, own = noise.ticks_looked_at, blocks.radix
+def _blocks(
+    config: HistogramConfig, blocks: DigitCurve, noise: Noise
+) -> Iterator[CounterChoice]:
+    last = noise.ticks_looked_at
+    own = blocks.radix
     for radix in dict.fromkeys((own, best_radix(last), 2, 4, 16)):
         if radix == own:
-            worst, rms = noise.worst_sd, noise.rms_sd
+            worst = noise.worst_sd
+            rms = noise.rms_sd
         elif radix > last:
             continue
         else:
@@ -261,11 +297,17 @@ def _blocks(config: HistogramConfig, blocks: DigitCurve, noise: Noise) -> Iterat
         )
 
 
-def _intervals(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[CounterChoice]:
+def _intervals(
+    config: HistogramConfig, mechanism: OrderStatistics
+) -> Iterator[CounterChoice]:
     own = (config.counter, config.radix)
     for kind, radix in dict.fromkeys([own, ("lifted", None), ("tree", None)]):
         chosen = (kind, radix) == own
-        other = mechanism if chosen else build(structs.replace(config, counter=kind, radix=radix))
+        other = (
+            mechanism
+            if chosen
+            else build(structs.replace(config, counter=kind, radix=radix))
+        )
         if isinstance(other, OrderStatistics):
             yield CounterChoice(
                 counter=kind,

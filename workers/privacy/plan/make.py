@@ -64,15 +64,20 @@ MEANS_OF = (100, 1_000, 10_000, 100_000)
 def make_plan(settings: Settings) -> Plan:
     """Plan every histogram, and their total; raise SettingsError if a budget cannot be met."""
     unit = settings.privacy.unit
-    plans, charges = [], []
+    plans = []
+    charges = []
     for config in settings.histograms:
         mechanism = mechanism_of(config, unit)
         plans.append(plan_of(config, mechanism, settings.output_topic(config), unit))
         charges.append(charge_of(config, mechanism))
-    return Plan(worker=settings.worker.name, histograms=tuple(plans), total=total_of(charges))
+    return Plan(
+        worker=settings.worker.name, histograms=tuple(plans), total=total_of(charges)
+    )
 
 
-def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str) -> HistogramPlan:
+def plan_of(
+    given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str
+) -> HistogramPlan:
     config = event_level(given, unit)
     noise = noise_of(mechanism, config)
     domain = len(mechanism.domain())
@@ -106,8 +111,12 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         memory=memory_of(mechanism, config),
         counters=counters,
         ends=end_choices(config, mechanism, unit),
-        mechanisms=tuple(alternatives(config, mechanism, noise, unit, items, error.beta)),
-        warnings=tuple(cautions(mechanism.guarantee.epsilon, mechanism.guarantee.delta, unit)),
+        mechanisms=tuple(
+            alternatives(config, mechanism, noise, unit, items, error.beta)
+        ),
+        warnings=tuple(
+            cautions(mechanism.guarantee.epsilon, mechanism.guarantee.delta, unit)
+        ),
     )
     return structs.replace(plan, advice=tuple(advice(config, mechanism, plan)))
 
@@ -116,8 +125,11 @@ def _sum(mechanism: Mechanism, noise: Noise) -> SumPlan | None:
     of = mechanism.config.sum
     if of is None or not isinstance(mechanism, OnCounters) or mechanism.of_sums is None:
         return None
-    worst, rms = worst_and_rms(curve_of(mechanism.of_sums.public()), noise.ticks_looked_at)
-    middle, half = abs(float(of.middle)), float(of.step) / 2
+    worst, rms = worst_and_rms(
+        curve_of(mechanism.of_sums.public()), noise.ticks_looked_at
+    )
+    middle = abs(float(of.middle))
+    half = float(of.step) / 2
     # The curves of counts and sums are largest at the same tick: they have the same shape.
     return SumPlan(
         field=of.field,
@@ -135,7 +147,8 @@ def _sum(mechanism: Mechanism, noise: Noise) -> SumPlan | None:
 
 def _mean_error(of: Sum, sd: float, of_sums: float, count: int) -> MeanError:
     """Return half the interval, to first order, at most half the range."""
-    half, most = float(of.step) / 2, float(of.to - of.from_) / 2
+    half = float(of.step) / 2
+    most = float(of.to - of.from_) / 2
 
     def width(theta: float) -> float:
         return min(most, half * NORMAL_95 * math.hypot(of_sums, theta * sd) / count)
@@ -145,10 +158,18 @@ def _mean_error(of: Sum, sd: float, of_sums: float, count: int) -> MeanError:
 
 def _all_items(mechanism: Mechanism, noise: Noise) -> AllItems | None:
     share = mechanism.config.total_share
-    if share is None or not isinstance(mechanism, OnCounters) or mechanism.of_totals is None:
+    if (
+        share is None
+        or not isinstance(mechanism, OnCounters)
+        or mechanism.of_totals is None
+    ):
         return None
-    worst, rms = worst_and_rms(curve_of(mechanism.of_totals.public()), noise.ticks_looked_at)
-    return AllItems(share=share, rho=mechanism.cost().rho * share, worst_sd=worst, rms_sd=rms)
+    worst, rms = worst_and_rms(
+        curve_of(mechanism.of_totals.public()), noise.ticks_looked_at
+    )
+    return AllItems(
+        share=share, rho=mechanism.cost().rho * share, worst_sd=worst, rms_sd=rms
+    )
 
 
 def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
@@ -160,19 +181,28 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
     return tuple(named)
 
 
-def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str) -> Error:
+def _error(
+    config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str
+) -> Error:
     beta = config.beta if isinstance(config, MaxConfig) else BETA
-    domain, ticks = len(mechanism.domain()), noise.ticks_looked_at
-    law, sd, shown = mechanism.law, noise.worst_sd, _most_shown(config, mechanism)
+    domain = len(mechanism.domain())
+    ticks = noise.ticks_looked_at
+    law = mechanism.law
+    sd = noise.worst_sd
+    shown = _most_shown(config, mechanism)
     counts = ((shown,) if shown else SIZES) if law in COUNT_LAWS else ()
     data = Data(items=domain or COMPARED_ITEMS, ticks=ticks)
     return Error(
         beta=beta,
         mean_absolute_error=mean_over_ticks(mechanism, ticks),
-        worst=tuple(Worst(items=n, error=worst_of_all(law, sd, ticks * n, beta)) for n in counts),
+        worst=tuple(
+            Worst(items=n, error=worst_of_all(law, sd, ticks * n, beta)) for n in counts
+        ),
         segments=tuple(_segments(mechanism)),
         figures=tuple(_figures(config, mechanism, noise)),
-        theorems=error_bounds(config, beta=beta, data=data, mechanism=mechanism, unit=unit),
+        theorems=error_bounds(
+            config, beta=beta, data=data, mechanism=mechanism, unit=unit
+        ),
     )
 
 
@@ -190,13 +220,18 @@ def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
 
 
 def _segments(mechanism: Mechanism) -> Iterator[Segment]:
-    if isinstance(mechanism, OrderStatistics) and (segments := mechanism.segments) is not None:
+    if (
+        isinstance(mechanism, OrderStatistics)
+        and (segments := mechanism.segments) is not None
+    ):
         for one in range(1, min(SEGMENTS, segments.most) + 1):
             error = round(mechanism.error(one), 4)
             yield Segment(segment=one, up_to=segments.threshold(one), error=error)
 
 
-def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Figure]:
+def _figures(
+    config: HistogramConfig, mechanism: Mechanism, noise: Noise
+) -> Iterator[Figure]:
     public = mechanism.public()
     if isinstance(mechanism, OrderStatistics) and mechanism.segments is None:
         error = float(round(mechanism.error(1), 4))
@@ -219,8 +254,12 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Ite
     scale = _pick_scale(public)
     if scale is not None:
         gap = scale * math.log(_ODDS)
-        yield Figure("pick_scale", scale, "scale of the Gumbel noise that a pick is equal to")
-        yield Figure("pick_gap_95", gap, "of two items so far apart the larger is picked in 95 %")
+        yield Figure(
+            "pick_scale", scale, "scale of the Gumbel noise that a pick is equal to"
+        )
+        yield Figure(
+            "pick_gap_95", gap, "of two items so far apart the larger is picked in 95 %"
+        )
     if bottom := bottom_of(public):
         meaning = "BOTTOM lies this far above the (kbar + 1)-th largest count"
         yield Figure("bar_above_the_rest", float(bottom), meaning)
@@ -234,5 +273,7 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Ite
 
 def _pick_scale(public: Mapping[str, Any]) -> float | None:
     parameters = public.get("algorithm", public)
-    scale = parameters["scales"][0] if "scales" in parameters else parameters.get("scale")
+    scale = (
+        parameters["scales"][0] if "scales" in parameters else parameters.get("scale")
+    )
     return None if scale is None else float(Fraction(scale))

@@ -25,16 +25,20 @@ from workers.privacy.plan.noise import KINDS
 LABEL_BYTES = 16
 SIZES = (1_000, 100_000, 1_000_000)
 # Slots of 4 bytes; their number doubles at a load of three quarters.
-_INDEX, _INDEX_MOST = 5, 11
+_INDEX = 5
+_INDEX_MOST = 11
 _END = 4  # end offset of a label in the text
 _COUNT = 8
 _DISK_FIXED = 16 + 4 + 2  # tag, key index, length of the label
-_DISK_COUNT, _DISK_SHOWN = 8, 4
+_DISK_COUNT = 8
+_DISK_SHOWN = 4
 _BYTES_OBJECT = 33
 _DICT_ENTRY = 100  # of a dict at its lowest load: index, hash, two pointers
 _DECLARED = 40  # tag of a declared label, in both orders, and its position
 _INT_OBJECT = 32
-_BLOCKS_KEPT = 2 * 256 * 36  # two runs of comparisons' noise, 256 ticks each, as Python integers
+_BLOCKS_KEPT = (
+    2 * 256 * 36
+)  # two runs of comparisons' noise, 256 ticks each, as Python integers
 
 
 class _Extra(NamedTuple):
@@ -55,10 +59,13 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
         return _sketches(mechanism, label, keys)
     empty = Ledger()
     arrays = (empty.tags, empty.keys, empty.counts, empty.shown)
-    columns = sum(int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays)
+    columns = sum(
+        int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays
+    )
     columns += _END + label + (_COUNT if config.sum is not None else 0)
     extra = _extra(mechanism, config)
-    fixed, per_key = columns + extra.noise + extra.state, keys * extra.per_key
+    fixed = columns + extra.noise + extra.state
+    per_key = keys * extra.per_key
     passing = KINDS[mechanism.kind].family == "tick" and not domain
     disk = (
         _DISK_FIXED
@@ -71,7 +78,8 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     if domain:
         row = "a label of the domain, of each stream key"
     elif passing:
-        row, disk = "an item of a tick: nothing is kept from tick to tick", 0
+        row = "an item of a tick: nothing is kept from tick to tick"
+        disk = 0
     sizes = tuple(
         Size(
             rows=n,
@@ -104,9 +112,15 @@ def _extra(mechanism: Mechanism, config: HistogramConfig) -> _Extra:
         kept = _COUNT * (mechanism.queries.k + 3 * len(mechanism.domain()))
         note = "the further state is written only when an answer is made anew"
         return _Extra(per_key=kept + _BLOCKS_KEPT, note=note)
-    note = "at the end of the epoch; it grows with every tick" if config.counter == "sqrt" else ""
+    note = (
+        "at the end of the epoch; it grows with every tick"
+        if config.counter == "sqrt"
+        else ""
+    )
     if mechanism.kind == "sparse_gumb":
-        return _Extra(noise=_COUNT * (config.horizon_ticks or 0) if note else 0, note=note)
+        return _Extra(
+            noise=_COUNT * (config.horizon_ticks or 0) if note else 0, note=note
+        )
     return _Extra(noise=cache_bytes(mechanism), note=note)
 
 
@@ -118,17 +132,23 @@ def cache_bytes(noise: Mechanism | Counter) -> int:
 
 
 def _sketches(mechanism: MisraGries, label: int, keys: int) -> Memory:
-    levels, size, radix = mechanism.tree.levels, mechanism.config.size, mechanism.tree.radix
+    levels = mechanism.tree.levels
+    size = mechanism.config.size
+    radix = mechanism.tree.radix
     counter = 16 + _COUNT + 8 + label  # tag, count, and end offset of the label
     shown = _DICT_ENTRY + _BYTES_OBJECT + label + _INT_OBJECT
-    counters, released = mechanism.counters_max, (radix - 1) * size * levels
+    counters = mechanism.counters_max
+    released = (radix - 1) * size * levels
     on_disk = 16 + _COUNT + 2 + label
     declared = len(mechanism.domain())  # with release = "pure"
     most = counters * counter + released * shown + declared * _DECLARED
     disk = on_disk * counters + (_COUNT + 2 + label) * released + 16 * declared
     least = keys * declared * _DECLARED
     sketches = Size(
-        rows=counters * keys, memory_least=least, memory_most=keys * most, disk=keys * disk
+        rows=counters * keys,
+        memory_least=least,
+        memory_most=keys * most,
+        disk=keys * disk,
     )
     note = f"at most {counters:,} counters and {released:,} released counts a stream key, whatever the number of items"
     if declared:

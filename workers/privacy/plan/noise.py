@@ -45,9 +45,7 @@ from workers.privacy.plan.model import Bucket, Change, Noise, Thresholds, Tick
 _ANSWER = "a column's sum, at most; an answer also waits until it has grown enough: see the errors"
 _OF_BLOCKS = "one block of ticks shows an item whose noisy count in it is above"
 _OF_TICKS = "an item is shown at each tick at which its noisy count is above"
-_OVER_A_BAR = (
-    "a noisy bar lies this far above the (kbar + 1)-th largest count; items above it are shown"
-)
+_OVER_A_BAR = "a noisy bar lies this far above the (kbar + 1)-th largest count; items above it are shown"
 _CLEARLY = "each tick's counts clearly above the (kbar + 1)-th"
 _PASSED = "each tick's counts above the threshold"
 
@@ -70,14 +68,17 @@ _statistic = partial(Kind, "statistic", on=_ANSWER)
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "known_base": Kind("running", "running counts of every declared label"),
-        "unk_base": Kind("running", "running counts of labels that passed the threshold"),
+        "unk_base": Kind(
+            "running", "running counts of labels that passed the threshold"
+        ),
         "sparse_gumb": Kind("running", "running counts of a top k of declared labels"),
         "misra_gries": _of_blocks(
             "running counts of frequent labels, too low by up to a share of all",
             on="a count that all its blocks show; what the sketch leaves out comes on top",
         ),
         "meta": _of_blocks(
-            "running counts as sums of one-shot releases", on="a count that all its blocks show"
+            "running counts as sums of one-shot releases",
+            on="a count that all its blocks show",
         ),
         "known_gauss": _of_tick("each tick's counts of every declared label"),
         "known_gumbel": _of_tick("each tick's top k of declared labels"),
@@ -104,7 +105,9 @@ def alternatives_to(name: str) -> tuple[str, ...]:
     family = KINDS[name].family
     if family == "labels":
         return ("unk_base", "sparse_gumb", "misra_gries", "limit_dom")
-    further = {"tick": ("unk_base", "known_base"), "statistic": ("known_base",)}.get(family, ())
+    further = {"tick": ("unk_base", "known_base"), "statistic": ("known_base",)}.get(
+        family, ()
+    )
     return (*(name for name, kind in KINDS.items() if kind.family == family), *further)
 
 
@@ -150,12 +153,17 @@ class LiftedCurve(Curve):
 class DigitCurve(Curve):
     """`tree` and mechanisms that add up its cells: sum_j d_j sigma_j^2 plus rounding."""
 
-    def __init__(self, radix: int, variances: Sequence[float], *, rounding: float = 0.0) -> None:
-        self.radix, self.levels = radix, len(variances)
-        self._variances, self._rounding = variances, rounding
+    def __init__(
+        self, radix: int, variances: Sequence[float], *, rounding: float = 0.0
+    ) -> None:
+        self.radix = radix
+        self.levels = len(variances)
+        self._variances = variances
+        self._rounding = rounding
 
     def variance(self, ticks: Ticks) -> Floats:
-        total, rest = np.full(len(ticks), self._rounding), ticks
+        total = np.full(len(ticks), self._rounding)
+        rest = ticks
         for variance in self._variances:
             total += (rest % self.radix) * variance
             rest = rest // self.radix
@@ -202,7 +210,9 @@ def counter_of(mechanism: Mechanism) -> dict[str, Any]:
 
 def curve_of(counter: Mapping[str, Any]) -> Curve:
     if counter["kind"] == "lifted":
-        pairs = [(_float(inside), _float(edge)) for inside, edge in counter["sigma_squared"]]
+        pairs = [
+            (_float(inside), _float(edge)) for inside, edge in counter["sigma_squared"]
+        ]
         return LiftedCurve(LiftedVariance(pairs, counter["offset"]))
     if counter["kind"] == "tree":
         return DigitCurve(counter["radix"], variances(counter), rounding=_ROUNDING)
@@ -244,7 +254,8 @@ def blocks_of(mechanism: Mechanism) -> DigitCurve | None:
     if isinstance(mechanism, Meta):
         return DigitCurve(mechanism.radix, [mechanism.sd(1) ** 2] * mechanism.levels)
     if isinstance(mechanism, MisraGries):
-        tree, of_blocks = mechanism.tree, [mechanism.cell_variance] * mechanism.tree.levels
+        tree = mechanism.tree
+        of_blocks = [mechanism.cell_variance] * mechanism.tree.levels
         return DigitCurve(tree.radix, of_blocks, rounding=mechanism.rounding)
     return None
 
@@ -262,14 +273,18 @@ def curve(mechanism: Mechanism, last: int) -> Curve:
         return blocks
     ticks = 1
     if isinstance(mechanism, OrderStatistics):
-        ticks = min(mechanism.segments.most if mechanism.segments is not None else 1, last)
+        ticks = min(
+            mechanism.segments.most if mechanism.segments is not None else 1, last
+        )
     elif counter := counter_of(mechanism):
         return curve_of(counter)
     return TableCurve(np.array([mechanism.sd(t) ** 2 for t in range(1, ticks + 1)]))
 
 
 def worst_and_rms(curve: Curve, last: int) -> tuple[float, float]:
-    return math.sqrt(curve.variance(curve.noisiest(last)[:1])[0]), math.sqrt(curve.mean(last))
+    return math.sqrt(curve.variance(curve.noisiest(last)[:1])[0]), math.sqrt(
+        curve.mean(last)
+    )
 
 
 def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
@@ -290,7 +305,9 @@ def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
     )
 
 
-def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterator[Change]:
+def _changes(
+    mechanism: Mechanism, config: HistogramConfig, last: int
+) -> Iterator[Change]:
     if not isinstance(mechanism, Differences):
         return
     for length in config.windows:
@@ -298,7 +315,8 @@ def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterat
         ticks = _spaced(window, last, _WINDOW_TICKS).tolist()
         sds = [mechanism.difference_sd(t, t - window) for t in ticks]
         apart = [
-            mechanism.sd(t) ** 2 + (mechanism.sd(t - window) ** 2 if t > window else 0.0)
+            mechanism.sd(t) ** 2
+            + (mechanism.sd(t - window) ** 2 if t > window else 0.0)
             for t in ticks
         ]
         yield Change(
@@ -314,7 +332,9 @@ def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterat
 
 
 def _spaced(first: int, last: int, most: int) -> Ticks:
-    return np.unique(np.linspace(first, last, min(last - first + 1, most)).astype(np.int64))
+    return np.unique(
+        np.linspace(first, last, min(last - first + 1, most)).astype(np.int64)
+    )
 
 
 def mean_absolute_error(law: str, sd: float) -> float | None:
@@ -376,9 +396,12 @@ def discovery_step(config: HistogramConfig) -> int | None:
     return config.every if isinstance(config, UnkBaseConfig) else None
 
 
-def thresholds_of(mechanism: Mechanism, config: HistogramConfig, noise: Noise) -> Thresholds | None:
+def thresholds_of(
+    mechanism: Mechanism, config: HistogramConfig, noise: Noise
+) -> Thresholds | None:
     """Return the thresholds over all ticks; if many, over the noisiest and evenly spaced ones."""
-    last, variance = noise.ticks_looked_at, curve(mechanism, noise.ticks_looked_at)
+    last = noise.ticks_looked_at
+    variance = curve(mechanism, noise.ticks_looked_at)
     every = discovery_step(config) or 1
     if mechanism.threshold(last // every * every) is None:
         return None
@@ -390,13 +413,23 @@ def thresholds_of(mechanism: Mechanism, config: HistogramConfig, noise: Noise) -
         shown = np.array([tick.tick for tick in noise.ticks], dtype=np.int64)
         near = np.maximum(np.concatenate((noisiest, shown)) // every * every, every)
         ticks = np.unique(np.concatenate((near, even))).tolist()
-    found = [(value, tick) for tick in ticks if (value := mechanism.threshold(tick)) is not None]
+    found = [
+        (value, tick)
+        for tick in ticks
+        if (value := mechanism.threshold(tick)) is not None
+    ]
     most, tick = max(found, key=lambda pair: (pair[0], -pair[1]))
-    values, at = (np.array(column, dtype=np.int64) for column in zip(*found, strict=True))
+    values, at = (
+        np.array(column, dtype=np.int64) for column in zip(*found, strict=True)
+    )
     kind = KINDS[mechanism.kind]
     # Use the deciding noise: blocks decide separately, and a bar has its own noise.
-    deciding = np.sqrt(variance.variance(np.ones_like(at) if blocks_of(mechanism) else at))
-    needed = values + NORMAL_ONE_SIDE_95 * (deciding * (math.sqrt(2) if kind.bar else 1.0))
+    deciding = np.sqrt(
+        variance.variance(np.ones_like(at) if blocks_of(mechanism) else at)
+    )
+    needed = values + NORMAL_ONE_SIDE_95 * (
+        deciding * (math.sqrt(2) if kind.bar else 1.0)
+    )
     return Thresholds(
         meaning=kind.shown,
         least=float(min(found)[0]),
@@ -408,7 +441,8 @@ def thresholds_of(mechanism: Mechanism, config: HistogramConfig, noise: Noise) -
 
 
 def _tick(mechanism: Mechanism, t: int) -> Tick:
-    sd, threshold = mechanism.sd(t), mechanism.threshold(t)
+    sd = mechanism.sd(t)
+    threshold = mechanism.threshold(t)
     return Tick(
         tick=t,
         sd=round(sd, _SD_DIGITS) if mechanism.law in COUNT_LAWS else None,
@@ -421,13 +455,18 @@ def _tick(mechanism: Mechanism, t: int) -> Tick:
 
 def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
     """Split 1..last into up to 64 ranges, equally wide up to 4,096 ticks, else geometric."""
-    spread: Callable[..., NDArray[np.float64]] = np.linspace if last <= 4096 else np.geomspace
+    spread: Callable[..., NDArray[np.float64]] = (
+        np.linspace if last <= 4096 else np.geomspace
+    )
     edges = np.unique(np.round(spread(1, last + 1, BUCKETS + 1)).astype(np.int64))
-    firsts, lasts = edges[:-1].tolist(), (edges[1:] - 1).tolist()
+    firsts = edges[:-1].tolist()
+    lasts = (edges[1:] - 1).tolist()
     ticks = [_spaced(*ends, 256) for ends in zip(firsts, lasts, strict=True)]
     begins = np.cumsum([0, *map(len, ticks[:-1])])
     # In one call: numpy's cost is a call's, not an element's.
     sds = np.sqrt(variance.variance(np.concatenate(ticks)))
     least, most = (of.reduceat(sds, begins).tolist() for of in (np.minimum, np.maximum))
     columns = zip(firsts, lasts, least, most, strict=True)
-    return tuple(Bucket(first=i, last=j, least=low, most=high) for i, j, low, high in columns)
+    return tuple(
+        Bucket(first=i, last=j, least=low, most=high) for i, j, low, high in columns
+    )

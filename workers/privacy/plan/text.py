@@ -24,7 +24,8 @@ ROWS = 6
 _COLUMNS = 32
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _PLAIN = "    ####"
-_BAND, _PLAIN_BAND = "░", ":"
+_BAND = "░"
+_PLAIN_BAND = ":"
 
 
 def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
@@ -34,12 +35,16 @@ def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
     lines = []
     for row in range(ROWS - 1, -1, -1):
         cells = "".join(
-            _cell(bucket.least / top, bucket.most / top, row, unicode) for bucket in buckets
+            _cell(bucket.least / top, bucket.most / top, row, unicode)
+            for bucket in buckets
         )
         label = labels.get(row, " " * 10)
         lines.append(f"{label} {'┤' if unicode else '|'}{cells}")
-    width, last = len(buckets), f"{buckets[-1].last:,}"
-    first, middle = (f"{bucket.first:,}" for bucket in (buckets[0], buckets[width // 2]))
+    width = len(buckets)
+    last = f"{buckets[-1].last:,}"
+    first, middle = (
+        f"{bucket.first:,}" for bucket in (buckets[0], buckets[width // 2])
+    )
     if width < len(first) + len(middle) + len(last) + 4:
         lines.append(f"{'':10} tick {first} to {last}")
         return lines
@@ -85,7 +90,9 @@ def show(plan: Plan, console: Console) -> None:
     count = len(plan.histograms)
     found = f"{plural(count, 'histogram')}. Computed from the settings alone."
     say.line(f"worker {plan.worker}: {found}", 0, style="bold")
-    warnings = [f"{one.name}: {warning}" for one in plan.histograms for warning in one.warnings]
+    warnings = [
+        f"{one.name}: {warning}" for one in plan.histograms for warning in one.warnings
+    ]
     if count > 1:
         warnings += [f"all together: {warning}" for warning in plan.total.warnings]
     for warning in warnings:
@@ -125,10 +132,16 @@ class _PlanPrinter(Printer):
 
 
 def _histogram(one: HistogramPlan, say: _PlanPrinter) -> None:
-    named = f"{one.name}: {one.mechanism}" + (f", counter {one.counter}" if one.counter else "")
+    named = f"{one.name}: {one.mechanism}" + (
+        f", counter {one.counter}" if one.counter else ""
+    )
     say.rule(named)
     keys = "any stream key" if one.keys is None else plural(one.keys, "stream key")
-    labels = "labels as they occur" if one.domain is None else f"{one.domain:,} declared labels"
+    labels = (
+        "labels as they occur"
+        if one.domain is None
+        else f"{one.domain:,} declared labels"
+    )
     epoch = f"ticks of {format_duration(one.tick_ms)}"
     if one.horizon is None:
         epoch += f" without an end (looked at up to tick {one.noise.ticks_looked_at:,})"
@@ -154,7 +167,9 @@ def _guarantee(one: HistogramPlan, say: _PlanPrinter) -> None:
     say.head(
         f"guarantee, in every snapshot: for one {promise.unit}, over all snapshots of an epoch"
     )
-    say.line(f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4)
+    say.line(
+        f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4
+    )
     whether = "any one user is among those counted"
     if promise.unit == "event":
         whether = "any one event was counted"
@@ -163,13 +178,17 @@ def _guarantee(one: HistogramPlan, say: _PlanPrinter) -> None:
     say.line(" ".join(measures(promise.epsilon, promise.delta)))
     spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in one.deltas)
     touched = f"{plural(one.max_items, 'item')} by at most {one.max_count:,}"
-    say.line(f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}")
+    say.line(
+        f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}"
+    )
     if one.printed:
         say.head("as the papers print it, at the same settings")
         rows = []
         for row in one.printed:
             name = PRINTED.get(row.name, row.name.replace("_", " "))
-            rows.append((name, _number(row.ours), _number(row.printed), row.formula, row.source))
+            rows.append(
+                (name, _number(row.ours), _number(row.printed), row.formula, row.source)
+            )
         say.table(("", "here", "printed", "formula", "source"), rows, left=(0, 3, 4))
 
 
@@ -190,7 +209,9 @@ def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
     if noise.law in COUNT_LAWS:
         if noise.worst_sd == noise.rms_sd and len({row[1:] for row in rows}) == 1:
             rows = [("every", *rows[0][1:])]
-        say.table(("tick", "sd", "mean |error|", "95 % within", "threshold"), rows, left=())
+        say.table(
+            ("tick", "sd", "mean |error|", "95 % within", "threshold"), rows, left=()
+        )
     if noise.windows:
         looked = max(row.ticks_computed for row in noise.windows)
         say.line(
@@ -224,8 +245,13 @@ def _sum(one: HistogramPlan, say: _PlanPrinter) -> None:
             f"they cost rho {of.rho:.6g}, {of.share:.0%} of the budget, which counts lack; sd of a sum: worst "
             f"{_number(of.worst_sd)}, root mean square {_number(of.rms_sd)}"
         )
-        say.line("95 % interval of a mean at the worst tick, half its length by the item's count:")
-        rows = [(f"{row.count:,}", _number(row.middle), _number(row.end)) for row in of.means]
+        say.line(
+            "95 % interval of a mean at the worst tick, half its length by the item's count:"
+        )
+        rows = [
+            (f"{row.count:,}", _number(row.middle), _number(row.end))
+            for row in of.means
+        ]
         say.table(("count", "mean in the middle", "mean at an end"), rows, left=())
     if one.all_items is not None:
         total = one.all_items
@@ -238,13 +264,20 @@ def _sum(one: HistogramPlan, say: _PlanPrinter) -> None:
 
 def _error(one: HistogramPlan, say: _PlanPrinter) -> None:
     error = one.error
-    say.head(f"expected error (what holds for all at once: with probability {1 - error.beta:.6g})")
+    say.head(
+        f"expected error (what holds for all at once: with probability {1 - error.beta:.6g})"
+    )
     if error.mean_absolute_error is not None:
         mean = _number(error.mean_absolute_error)
         say.line(f"mean absolute error of a count, over all ticks: {mean}")
     if error.worst:
-        bounds = (f"{_number(row.error)} for {plural(row.items, 'item')}" for row in error.worst)
-        at = f"at any of {one.noise.ticks_looked_at:,} ticks, of one stream key, at most"
+        bounds = (
+            f"{_number(row.error)} for {plural(row.items, 'item')}"
+            for row in error.worst
+        )
+        at = (
+            f"at any of {one.noise.ticks_looked_at:,} ticks, of one stream key, at most"
+        )
         say.line(f"noise on any count {at}: {'; '.join(bounds)}")
     for figure in error.figures:
         say.line(f"{figure.name} {_number(figure.value)}: {figure.meaning}")
@@ -260,16 +293,23 @@ def _error(one: HistogramPlan, say: _PlanPrinter) -> None:
 
 def _memory(memory: Memory, say: _PlanPrinter) -> None:
     say.head("memory and disk of an owner partition")
-    parts = [f"columns {memory.columns_per_row:,} (labels of {memory.label_bytes} bytes)"]
-    index, noise, state = memory.index_per_row, memory.noise_per_row, memory.state_per_row
+    parts = [
+        f"columns {memory.columns_per_row:,} (labels of {memory.label_bytes} bytes)"
+    ]
+    index = memory.index_per_row
+    noise = memory.noise_per_row
+    state = memory.state_per_row
     further = {"index": index, "noise": noise, "state": state}
     parts += [f"{name} {size:,}" for name, size in further.items() if size]
-    say.line(f"bytes for {memory.row}: {', '.join(parts)}; on disk {memory.disk_per_row:,}")
+    say.line(
+        f"bytes for {memory.row}: {', '.join(parts)}; on disk {memory.disk_per_row:,}"
+    )
     if memory.note:
         say.line(memory.note)
     rows = []
     for size in memory.sizes:
-        least, most = _bytes(size.memory_least), _bytes(size.memory_most)
+        least = _bytes(size.memory_least)
+        most = _bytes(size.memory_most)
         held = most if least == most else f"{least} to {most}"
         if not size.memory_least:
             held = f"up to {most}"
@@ -294,7 +334,11 @@ def _counters(one: HistogramPlan, say: _PlanPrinter) -> None:
     if errors:
         say.table(("", "error, segment 1", "ratio", "", ""), rows, left=(0, 4))
     else:
-        held = "bytes an item" if any(row.noise_per_row is not None for row in one.counters) else ""
+        held = (
+            "bytes an item"
+            if any(row.noise_per_row is not None for row in one.counters)
+            else ""
+        )
         say.table(("", "worst sd", "rms sd", "ratio", held, ""), rows, left=(0, 5))
 
 
@@ -309,7 +353,9 @@ def _ends(one: HistogramPlan, say: _PlanPrinter) -> None:
         sds = map(_number, (row.worst_sd, row.rms_sd, row.last_sd))
         plot = line(row.curve, top, unicode=say.unicode)
         rows.append((_mark(row) + share, *sds, _whole(row.last_threshold), plot))
-    at_end = "threshold" if any(row.last_threshold is not None for row in one.ends) else ""
+    at_end = (
+        "threshold" if any(row.last_threshold is not None for row in one.ends) else ""
+    )
     columns = ("", "worst sd", "rms sd", "sd at the end", at_end, "sd over the epoch")
     say.table(columns, rows, left=(0, 5))
 
@@ -320,18 +366,30 @@ def _mechanisms(one: HistogramPlan, say: _PlanPrinter) -> None:
     say.head("mechanisms at this budget (* in use, - not with these settings)")
     rows = []
     for row in one.mechanisms:
-        assumed = ", ".join(f"{name} = {_setting(value)}" for name, value in row.assumed.items())
+        assumed = ", ".join(
+            f"{name} = {_setting(value)}" for name, value in row.assumed.items()
+        )
         words = (row.reason, f"with {assumed}" if assumed else "", row.answers)
         sds = _number(row.worst_sd), _number(row.rms_sd)
         figures = *sds, _whole(row.threshold), _number(row.error)
-        rows.append((_mark(row) + row.mechanism, *figures, "; ".join(filter(None, words))))
-    say.table(("", "worst sd", "rms sd", "threshold", "error", "answers"), rows, left=(0, 5))
+        rows.append(
+            (_mark(row) + row.mechanism, *figures, "; ".join(filter(None, words)))
+        )
+    say.table(
+        ("", "worst sd", "rms sd", "threshold", "error", "answers"), rows, left=(0, 5)
+    )
     every = f"of every count of {one.domain or 1_000:,} items at every tick"
     say.line(f"error: at most, {every}; of an order statistic, in its first segment")
 
 
 def _mark(row: CounterChoice | Alternative | EndChoice) -> str:
-    return "* " if row.chosen else "  " if isinstance(row, EndChoice) or row.possible else "- "
+    return (
+        "* "
+        if row.chosen
+        else "  "
+        if isinstance(row, EndChoice) or row.possible
+        else "- "
+    )
 
 
 def _total(total: Total, histograms: int, say: _PlanPrinter) -> None:

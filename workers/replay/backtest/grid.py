@@ -44,7 +44,10 @@ UNMEASURED = ("name", "topic", "generation", "windows", "split", "label", "unit"
 # These decide what is counted, so runs that differ in them have no common truth.
 COUNTED = ("keys", "key", "items", "count", "where")
 # Mutually exclusive settings: a value for one replaces the file's value for another.
-ONE_OF = (frozenset(("epsilon", "rho")), frozenset(("domain", "domain_file", "buckets")))
+ONE_OF = (
+    frozenset(("epsilon", "rho")),
+    frozenset(("domain", "domain_file", "buckets")),
+)
 # Mechanisms with a setting whose value decides whether there is a domain.
 NEEDS_DOMAIN: dict[str, tuple[str, Sequence[str]]] = {
     "meta": ("algorithm", KNOWN),
@@ -101,7 +104,9 @@ class Run(NamedTuple):
 
 
 def runs_of(combinations: Sequence[Combination], seeds: int) -> list[Run]:
-    return [Run(combination, seed) for combination in combinations for seed in range(seeds)]
+    return [
+        Run(combination, seed) for combination in combinations for seed in range(seeds)
+    ]
 
 
 @dataclass(slots=True)
@@ -120,7 +125,10 @@ class Grid:
         if views.keys() == known:
             return settings
         # Histograms of one worker need distinct names and topics.
-        named = [replace(one, name=f"{at}", topic=None) for at, one in enumerate(views.values())]
+        named = [
+            replace(one, name=f"{at}", topic=None)
+            for at, one in enumerate(views.values())
+        ]
         return replace(settings, histograms=tuple(named))
 
 
@@ -137,13 +145,22 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
         chosen[histogram][setting] = values
     number = sum(math.prod(map(len, of.values())) for of in chosen.values())
     if number > COMBINATIONS_MAX:
-        raise SettingsError(f"--vary: {number:,} combinations: at most {COMBINATIONS_MAX:,}")
+        raise SettingsError(
+            f"--vary: {number:,} combinations: at most {COMBINATIONS_MAX:,}"
+        )
     document = tomllib.loads(read_file(path).decode())
-    grid, base = Grid(), path.absolute().parent
+    grid = Grid()
+    base = path.absolute().parent
     for name, section in zip(names, document["histogram"], strict=True):
         horizon = section["horizon"]
-        if "tick" in chosen[name] and "horizon" not in chosen[name] and isinstance(horizon, int):
-            section["horizon"] = format_duration(parse_duration(section["tick"]) * horizon)
+        if (
+            "tick" in chosen[name]
+            and "horizon" not in chosen[name]
+            and isinstance(horizon, int)
+        ):
+            section["horizon"] = format_duration(
+                parse_duration(section["tick"]) * horizon
+            )
             grid.notes.append(
                 f"{name}: tick is varied, and horizon = {horizon} is not: every epoch is as long "
                 f"as in the settings file, {section['horizon']}, in ticks of its own"
@@ -179,7 +196,9 @@ class _Variants(NamedTuple):
             config = settings.histograms[0]
             if config not in configs:  # 1 equals 1.0, and 60s equals 1m
                 configs.append(config)
-                made = Combination(len(grid.combinations) + 1, settings, mechanism, varied)
+                made = Combination(
+                    len(grid.combinations) + 1, settings, mechanism, varied
+                )
                 grid.combinations.append(made)
         self._check(good, failed)
         for texts, reason in failed:
@@ -187,52 +206,74 @@ class _Variants(NamedTuple):
             given = ", ".join(f"{self.name}.{name}={text}" for name, text in pairs)
             grid.left_out.append(f"{given}: {reason}")
 
-    def _values(self, choice: Sequence[Value]) -> tuple[dict[str, Any], dict[str, str | None]]:
+    def _values(
+        self, choice: Sequence[Value]
+    ) -> tuple[dict[str, Any], dict[str, str | None]]:
         """Return the section with these values, and the values that its mechanism supports."""
         wanted = dict(zip(self.chosen, choice, strict=True))
         values = dict(self.section)
         for name, (_, value) in wanted.items():
-            for other in (other for of in ONE_OF if name in of for other in of - wanted.keys()):
+            for other in (
+                other for of in ONE_OF if name in of for other in of - wanted.keys()
+            ):
                 values.pop(other, None)
             values[name] = value
-        known, mechanism = set(values), str(values.get("mechanism"))
+        known = set(values)
+        mechanism = str(values.get("mechanism"))
         if "mechanism" in wanted and mechanism in MECHANISMS:
             known = known_settings(mechanism)
         decides, domains = NEEDS_DOMAIN.get(mechanism, ("", ()))
         varied = not wanted.keys().isdisjoint(("mechanism", decides))
         if domains and varied and values.get(decides) not in domains:
             known -= {"domain", "domain_file", "buckets", "quantiles"}
-        texts = {name: one.text if name in known else None for name, one in wanted.items()}
+        texts = {
+            name: one.text if name in known else None for name, one in wanted.items()
+        }
         values = {name: value for name, value in values.items() if name in known}
         return values, {f"{self.name}.{name}": text for name, text in texts.items()}
 
-    def _check(self, good: Sequence[Texts], failed: Sequence[tuple[Texts, str]]) -> None:
+    def _check(
+        self, good: Sequence[Texts], failed: Sequence[tuple[Texts, str]]
+    ) -> None:
         """Refuse a value without a valid combination; settings named in complaints come first."""
 
         def is_named(name: str) -> bool:
             # A tick may be wrong for a duration.
-            words = f"{name} = ", f"{name}: ", *["number of ticks of"] * (name == "tick")
+            words = (
+                f"{name} = ",
+                f"{name}: ",
+                *["number of ticks of"] * (name == "tick"),
+            )
             return any(word in reason for _, reason in failed for word in words)
 
-        for place, name in sorted(enumerate(self.chosen), key=lambda one: not is_named(one[1])):
+        for place, name in sorted(
+            enumerate(self.chosen), key=lambda one: not is_named(one[1])
+        ):
             for text, _ in self.chosen[name]:
                 reasons = [reason for texts, reason in failed if texts[place] == text]
                 if reasons and not any(texts[place] == text for texts in good):
-                    raise SettingsError(f"--vary {self.name}.{name}={_short(text)}: {reasons[0]}")
+                    raise SettingsError(
+                        f"--vary {self.name}.{name}={_short(text)}: {reasons[0]}"
+                    )
 
 
 def known_settings(mechanism: str) -> set[str]:
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
     if mechanism not in END_MECHANISMS:
         names.discard("end_share")
-    return names | {"domain_file"} if "domain" in names else names - {"buckets", "quantiles"}
+    return (
+        names | {"domain_file"}
+        if "domain" in names
+        else names - {"buckets", "quantiles"}
+    )
 
 
 def settings_text(config: HistogramConfig) -> str:
     """Return a histogram's settings as JSON; a long domain is replaced by its number of labels."""
     found: dict[str, object] = {"mechanism": config.mechanism}
     for rule in rules(type(config)):
-        value, in_buckets = getattr(config, rule.attribute), config.buckets is not None
+        value = getattr(config, rule.attribute)
+        in_buckets = config.buckets is not None
         if value is None or rule.name in ("windows", "split", "label", "unit"):
             continue
         if rule.name == "quantiles" and in_buckets:
@@ -243,9 +284,12 @@ def settings_text(config: HistogramConfig) -> str:
         elif rule.name == "domain" and len(value) > DOMAIN_SHOWN:
             found["domain_labels"] = len(value)
         elif rule.name == "sum":
-            given = {of.encode_name: getattr(value, of.name) for of in structs.fields(value)}
+            given = {
+                of.encode_name: getattr(value, of.name) for of in structs.fields(value)
+            }
             found["sum"] = {
-                name: float(one) if isinstance(one, Decimal) else one for name, one in given.items()
+                name: float(one) if isinstance(one, Decimal) else one
+                for name, one in given.items()
             }
         elif rule.name == "buckets":
             found["buckets"] = value.edges
@@ -279,7 +323,9 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
             f"--vary {shown}: {setting} cannot be varied: it decides what is counted, and "
             "runs that count different things cannot be compared; write a [[histogram]] for each"
         )
-    known = sorted(set().union(*map(known_settings, MECHANISMS)) - {*UNMEASURED, *COUNTED})
+    known = sorted(
+        set().union(*map(known_settings, MECHANISMS)) - {*UNMEASURED, *COUNTED}
+    )
     if setting not in known:
         raise SettingsError(f"--vary {shown}: unknown setting; {_hint(setting, known)}")
     parts = list(dict.fromkeys(_split(values)))
@@ -291,7 +337,9 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
 
 
 def _split(text: str) -> list[str]:
-    parts, quote, depth = [""], "", 0
+    parts = [""]
+    quote = ""
+    depth = 0
     for letter in text:
         if quote:
             quote = "" if letter == quote else quote

@@ -22,7 +22,14 @@ from workers.mechanisms.order_statistics.config import MaxConfig, Queries
 from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Run
 from workers.replay.backtest.results import BoardRow, Series
-from workers.replay.backtest.truth import MIRRORED, SIZES, KeyView, View, kendall, top_places
+from workers.replay.backtest.truth import (
+    MIRRORED,
+    SIZES,
+    KeyView,
+    View,
+    kendall,
+    top_places,
+)
 from workers.replay.offline import ReplayHistogram
 
 # A normal variable is within this many standard deviations with probability 0.95.
@@ -33,8 +40,22 @@ NEW_TICKS = 10
 BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
 UNBOUNDED = ("error_unbounded_mean", "error_unbounded_rms", "error_unbounded_worst")
 # Of boards, against bounded and unbounded counts.
-TOPS = ("recall", "precision", "recall_unbounded", "precision_unbounded", "rank_correlation")
-_SHOWN = ("shown", "sd", "threshold", *BOUNDED, *UNBOUNDED, "deserving", "deserving_shown")
+TOPS = (
+    "recall",
+    "precision",
+    "recall_unbounded",
+    "precision_unbounded",
+    "rank_correlation",
+)
+_SHOWN = (
+    "shown",
+    "sd",
+    "threshold",
+    *BOUNDED,
+    *UNBOUNDED,
+    "deserving",
+    "deserving_shown",
+)
 # Of published sums and means, against those of the bounded, clamped numbers.
 SUMS = ("sum_error_mean", "sum_coverage", "mean_error_mean", "mean_coverage")
 _FURTHER = ("lost", "within_error", "shortfall", "shown_new", "coverage_new")
@@ -44,7 +65,11 @@ PLACE = {name: i for i, name in enumerate(METRICS)}
 RANKED = ("error_mean", "shown_rate")
 # For all stream keys together, these and those by rank are the mean over the keys.
 OF_KEYS = (*TOPS, "shortfall")
-WEIGHTS = {"coverage": "shown", "coverage_new": "shown_new", "deserving_shown": "deserving"}
+WEIGHTS = {
+    "coverage": "shown",
+    "coverage_new": "shown_new",
+    "deserving_shown": "deserving",
+}
 WEIGHTS |= {"sum_coverage": "shown", "mean_coverage": "shown"}
 
 #: Rows that are shown, and their published counts.
@@ -86,7 +111,11 @@ class Delays:
 
 
 def fill_errors(
-    row: Floats, published: Longs, exact: Longs, unbounded: Longs, sd: float | None = None
+    row: Floats,
+    published: Longs,
+    exact: Longs,
+    unbounded: Longs,
+    sd: float | None = None,
 ) -> None:
     """Fill in the errors of published counts, at least one, from bounded and unbounded ones."""
     error = published - exact
@@ -104,20 +133,27 @@ def _coverage(error: Longs, sd: float) -> float:
     return np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
 
 
-def fill_sums(row: Floats, shown: ReleasedTick, here: Rows, counts: Longs, sums: Longs) -> None:
+def fill_sums(
+    row: Floats, shown: ReleasedTick, here: Rows, counts: Longs, sums: Longs
+) -> None:
     """Fill in the errors of published sums and means of the places `here` of a release.
 
     `counts` and `sums` (m,) are the exact ones, bounded and in steps.
     """
-    release, means = shown.release, shown.means
+    release = shown.release
+    means = shown.means
     if means is None or not isinstance(release, Release) or release.sums is None:
         return
     # A mean of nothing is none.
     here, counts, sums = (column[counts > 0] for column in (here, counts, sums))
     if not len(here):
         return
-    published, centred, sds = release.counts[here], release.sums.values[here], release.sds
-    off = means.sums(published, centred) - means.sums(counts, 2 * sums - means.steps * counts)
+    published = release.counts[here]
+    centred = release.sums.values[here]
+    sds = release.sds
+    off = means.sums(published, centred) - means.sums(
+        counts, 2 * sums - means.steps * counts
+    )
     row[PLACE["sum_error_mean"]] = np.abs(off).mean()
     row[PLACE["sum_coverage"]] = (np.abs(off) <= COVERED_SD * means.sd(*sds)).mean()
     mean, low, high = means.intervals(published, centred, *sds)
@@ -146,7 +182,9 @@ class Watch:
     """Observer of one run of a histogram that shows counts."""
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
-        self.run, self.histogram, self.view = run, histogram, view
+        self.run = run
+        self.histogram = histogram
+        self.view = view
         self._of = run.number, run.seed, histogram.name
         self._width = len(METRICS) + len(RANKED) * view.top
         # Whether there is a delay to measure, and whether the columns record the first appearance.
@@ -175,10 +213,15 @@ class Watch:
         self.last_tick = (self.histogram.next or 1) - 1
         self.first_tick = self.first_tick or self.last_tick
         release = shown.release
-        if self._barred and not isinstance(release, Answers) and release.threshold is not None:
+        if (
+            self._barred
+            and not isinstance(release, Answers)
+            and release.threshold is not None
+        ):
             self._threshold = release.threshold
         if self._discovers:
-            self._columns, self._reached = self.histogram.columns, self.view.truth.reached
+            self._columns = self.histogram.columns
+            self._reached = self.view.truth.reached
             if not self._own_shown:
                 rows = self.shown_rows(release)
                 self._first = with_capacity(self._first, self.view.truth.columns.n)
@@ -191,7 +234,9 @@ class Watch:
         if self._columns is not None:
             first = self._columns.shown if self._own_shown else self._first
             self._delays.add(self._reached, first)
-        self._columns, self._first, self._threshold = None, _NO_ROWS, None
+        self._columns = None
+        self._first = _NO_ROWS
+        self._threshold = None
 
     def measure(self, *, board: bool) -> None:
         """Measure the last tick seen, which must be the view's; keep its boards if `board`."""
@@ -208,7 +253,10 @@ class Watch:
             out[0] = np.where(np.isnan(out[0]), out[1], out[0])
             out = out[:1]
         else:
-            for place in (*map(PLACE.__getitem__, OF_KEYS), *range(len(METRICS), self._width)):
+            for place in (
+                *map(PLACE.__getitem__, OF_KEYS),
+                *range(len(METRICS), self._width),
+            ):
                 defined = out[1:, place][~np.isnan(out[1:, place])]
                 out[0, place] = defined.mean() if len(defined) else np.nan
         self._rows[self.last_tick] = out
@@ -217,12 +265,15 @@ class Watch:
 
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
         """Fill in a tick's metrics: row 0 for all stream keys, then one per measured key."""
-        view, release = self.view, shown.release
+        view = self.view
+        release = shown.release
         if isinstance(release, Answers):
             return
         rows, counts = self._shown(release)
         out[0, PLACE["sd"]] = release.sd
-        out[0, PLACE["threshold"]] = math.nan if release.threshold is None else release.threshold
+        out[0, PLACE["threshold"]] = (
+            math.nan if release.threshold is None else release.threshold
+        )
         key_of = view.truth.columns.keys[rows]
         new = self._new(rows, shown.tick)
         self._fill_shown(out[0], None, (rows, counts), release.sd, new)
@@ -245,7 +296,12 @@ class Watch:
         return rows[known], release.counts[known]
 
     def _fill_shown(
-        self, row: Floats, of_key: Rows | None, shown: Shown, sd: float, new: Bools | None
+        self,
+        row: Floats,
+        of_key: Rows | None,
+        shown: Shown,
+        sd: float,
+        new: Bools | None,
     ) -> None:
         rows, counts = shown
         exact = self.view.counts
@@ -257,13 +313,17 @@ class Watch:
             if new.any():
                 row[PLACE["coverage_new"]] = _coverage((counts - exact[rows])[new], sd)
         if self._threshold is not None:
-            deserving = int(((exact if of_key is None else exact[of_key]) > self._threshold).sum())
+            deserving = int(
+                ((exact if of_key is None else exact[of_key]) > self._threshold).sum()
+            )
             row[PLACE["deserving"]] = deserving
             if deserving:
                 found = int((exact[rows] > self._threshold).sum())
                 row[PLACE["deserving_shown"]] = found / deserving
 
-    def _fill_sums(self, row: Floats, shown: ReleasedTick, rows: Rows, here: Any) -> None:
+    def _fill_sums(
+        self, row: Floats, shown: ReleasedTick, rows: Rows, here: Any
+    ) -> None:
         if shown.means is not None:
             exact = self.histogram.columns.sums[rows[here]]
             places = np.arange(len(rows))[here]
@@ -276,7 +336,9 @@ class Watch:
         return np.asarray(first[rows] > tick - NEW_TICKS)
 
     def _fill_top(self, row: Floats, one: KeyView, rows: Rows, counts: Longs) -> None:
-        view, best, first = self.view, one.top.rows, len(METRICS)
+        view = self.view
+        best = one.top.rows
+        first = len(METRICS)
         self.fill_hits(row, one, rows[top_places(rows, counts, view.top)])
         published = np.full(len(view.counts), _NO_COUNT)
         published[rows] = counts
@@ -289,7 +351,8 @@ class Watch:
         row[first + view.top : first + view.top + len(best)] = is_shown
 
     def fill_hits(self, row: Floats, one: KeyView, named: Rows) -> None:
-        bounded, unbounded = (self.view.counts, one.top), (self.view.unbounded, one.top_unbounded)
+        bounded = (self.view.counts, one.top)
+        unbounded = (self.view.unbounded, one.top_unbounded)
         for suffix, (counts, top) in (("", bounded), ("_unbounded", unbounded)):
             right = int((counts[named] >= top.floor).sum())
             if len(named):
@@ -305,19 +368,28 @@ class Watch:
         key_of = self.view.truth.columns.keys[rows]
         for index in range(len(self.view.keys)):
             here = np.flatnonzero(key_of == index)
-            published = dict(zip(rows[here].tolist(), counts[here].tolist(), strict=True))
+            published = dict(
+                zip(rows[here].tolist(), counts[here].tolist(), strict=True)
+            )
             # The board of a histogram of numbers has all buckets.
             top = self.view.top if shown.numeric is None else len(here)
             named = rows[here][top_places(rows[here], counts[here], top)].tolist()
             yield from self.board_rows(shown, index, named, published)
 
     def board_rows(
-        self, shown: ReleasedTick, index: int, named: Sequence[int], published: dict[int, int]
+        self,
+        shown: ReleasedTick,
+        index: int,
+        named: Sequence[int],
+        published: dict[int, int],
     ) -> Iterator[BoardRow]:
         """Yield a stream key's exact top, then the other `named` rows; `published` is by row."""
-        view, release = self.view, shown.release
+        view = self.view
+        release = shown.release
         best = view.keys[index].top.rows.tolist()
-        others = sorted((view.rank(index, row), row) for row in set(named).difference(best))
+        others = sorted(
+            (view.rank(index, row), row) for row in set(named).difference(best)
+        )
         threshold = None if isinstance(release, Answers) else release.threshold
         for rank, row in [*enumerate(best, start=1), *others]:
             exact = int(view.counts[row]), int(view.unbounded[row])
@@ -333,7 +405,9 @@ class Watch:
 
     def retain(self, ticks: set[int], boards: set[int]) -> None:
         self._rows = {tick: row for tick, row in self._rows.items() if tick in ticks}
-        self._boards = {tick: rows for tick, rows in self._boards.items() if tick in boards}
+        self._boards = {
+            tick: rows for tick, rows in self._boards.items() if tick in boards
+        }
 
     def boards(self) -> Iterator[BoardRow]:
         for _, rows in sorted(self._boards.items()):
@@ -345,18 +419,27 @@ class Watch:
         measured = np.full((most, len(ticks), self._width), np.nan)
         for at, tick in enumerate(ticks.tolist()):
             measured[: len(self._rows[tick]), at] = self._rows[tick]
-        for key, table in zip(["", *self.view.names[: most - 1]], measured, strict=True):
+        for key, table in zip(
+            ["", *self.view.names[: most - 1]], measured, strict=True
+        ):
             for metric, column in PLACE.items():
                 values = table[:, column]
                 defined = ~np.isnan(values)
                 if defined.any():
-                    weight = table[defined, PLACE[WEIGHTS[metric]]] if metric in WEIGHTS else None
+                    weight = (
+                        table[defined, PLACE[WEIGHTS[metric]]]
+                        if metric in WEIGHTS
+                        else None
+                    )
                     whole = over_all(metric, values[defined], weight)
-                    yield self._series(key, metric, [0, *ticks[defined]], [whole, *values[defined]])
+                    yield self._series(
+                        key, metric, [0, *ticks[defined]], [whole, *values[defined]]
+                    )
             for at, column in enumerate(table.T[len(METRICS) :]):
                 values = column[~np.isnan(column)]
                 if len(values):
-                    metric, rank = RANKED[at // self.view.top], at % self.view.top + 1
+                    metric = RANKED[at // self.view.top]
+                    rank = at % self.view.top + 1
                     yield self._series(key, metric, [0], [values.mean()], rank=rank)
         yield self._series("", "measured", [0], [len(ticks)])
         for metric, size, value in self._delays.metrics():
@@ -397,7 +480,9 @@ class Pair(NamedTuple):
 class QueryWatch(Watch):
     """Observer of `bounded_max`, `doubling`, `two_level` or `two_level_k`."""
 
-    def __init__(self, run: Run, histogram: ReplayHistogram, view: View, config: MaxConfig) -> None:
+    def __init__(
+        self, run: Run, histogram: ReplayHistogram, view: View, config: MaxConfig
+    ) -> None:
         super().__init__(run, histogram, view)
         self._queries = Queries(config.asked, config.domain)
         self._place = {label: i for i, label in enumerate(config.domain)}
@@ -424,18 +509,29 @@ class QueryWatch(Watch):
         if pairs:
             counts = [(pair.published, pair.exact, pair.unbounded) for pair in pairs]
             fill_errors(row, *np.array(counts).T)
-            row[PLACE["within_error"]] = np.mean([pair.error <= pair.allowed for pair in pairs])
+            row[PLACE["within_error"]] = np.mean(
+                [pair.error <= pair.allowed for pair in pairs]
+            )
 
     def _labels(self, row: Floats, index: int, fields: Fields) -> None:
         exact, unbounded = self._sums(index)
-        named = [[self._place[label] for label in labels] for _, labels in _answer_labels(fields)]
+        named = [
+            [self._place[label] for label in labels]
+            for _, labels in _answer_labels(fields)
+        ]
         if not named:
             return
-        short = [(np.sort(exact)[-len(at) :] - np.sort(exact[at])).mean() for at in named]
+        short = [
+            (np.sort(exact)[-len(at) :] - np.sort(exact[at])).mean() for at in named
+        ]
         row[PLACE["shortfall"]] = np.mean(short)
         for suffix, sums in (("", exact), ("_unbounded", unbounded)):
-            right = [(sums[places] >= np.sort(sums)[-len(places)]).mean() for places in named]
-            row[PLACE["recall" + suffix]] = row[PLACE["precision" + suffix]] = np.mean(right)
+            right = [
+                (sums[places] >= np.sort(sums)[-len(places)]).mean() for places in named
+            ]
+            row[PLACE["recall" + suffix]] = row[PLACE["precision" + suffix]] = np.mean(
+                right
+            )
 
     def _sums(self, index: int) -> tuple[Longs, Longs]:
         """Return a stream key's exact sums, in the order of the domain, bounded and not."""
@@ -448,13 +544,23 @@ class QueryWatch(Watch):
         allowed = fields["error"]
         for answer, right, wide in zip(_answers(fields), exact, unbounded, strict=True):
             query = str(answer["query"])
-            given: tuple[Any, Any, Any] = (answer["value"], right["value"], wide["value"])
+            given: tuple[Any, Any, Any] = (
+                answer["value"],
+                right["value"],
+                wide["value"],
+            )
             if query == "histogram":
-                for (label, published), (_, own), (_, without) in zip(*given, strict=True):
+                for (label, published), (_, own), (_, without) in zip(
+                    *given, strict=True
+                ):
                     yield Pair(label, 0, published, own, without, allowed)
             elif query.startswith("top_k:"):
-                for rank, (published, own, without) in enumerate(zip(*given, strict=True), start=1):
-                    yield Pair(f"{query} {rank}", rank, published, own, without, allowed)
+                for rank, (published, own, without) in enumerate(
+                    zip(*given, strict=True), start=1
+                ):
+                    yield Pair(
+                        f"{query} {rank}", rank, published, own, without, allowed
+                    )
             elif isinstance(answer["value"], int):
                 yield Pair(query, 0, *given, allowed)
 
@@ -474,7 +580,9 @@ class QueryWatch(Watch):
                 for rank, label in enumerate(labels[: self.view.top], start=1):
                     exact, unbounded = (int(of[self._place[label]]) for of in sums)
                     name = f"{query}: {label}"
-                    yield self.board_row(shown, index, rank, name, exact, unbounded, True, None)
+                    yield self.board_row(
+                        shown, index, rank, name, exact, unbounded, True, None
+                    )
 
 
 class LabelsWatch(Watch):
@@ -494,7 +602,10 @@ class LabelsWatch(Watch):
     def shown_rows(self, release: Release | Items | Answers) -> Rows:
         if not isinstance(release, Answers):
             return super().shown_rows(release)
-        found = [self._rows_of(index, labels) for index, labels in _labels_shown(release).items()]
+        found = [
+            self._rows_of(index, labels)
+            for index, labels in _labels_shown(release).items()
+        ]
         return np.concatenate([_NO_ROWS, *found])
 
     def _rows_of(self, index: int, labels: Sequence[str]) -> Rows:
@@ -507,12 +618,16 @@ class LabelsWatch(Watch):
             labels = self._last.get(index)
             if labels is None:
                 continue  # no query yet
-            rows, row, best = self._rows_of(index, labels)[: view.top], out[1 + index], one.top.rows
+            rows = self._rows_of(index, labels)[: view.top]
+            row = out[1 + index]
+            best = one.top.rows
             row[PLACE["shown"]] = len(labels)
             self.fill_hits(row, one, rows)
             if len(best) > 1:
                 order = {named: -place for place, named in enumerate(rows.tolist())}
-                here = np.array([order.get(named, -view.top) for named in best.tolist()])
+                here = np.array(
+                    [order.get(named, -view.top) for named in best.tolist()]
+                )
                 row[PLACE["rank_correlation"]] = kendall(view.counts[best], here)
             first = len(METRICS) + view.top
             row[first : first + len(best)] = np.isin(best, rows)
@@ -527,7 +642,9 @@ def watch(run: Run, histogram: ReplayHistogram, view: View) -> Watch:
     config = run.combination.config
     if isinstance(config, MaxConfig):
         return QueryWatch(run, histogram, view, config)
-    kind = LabelsWatch if run.combination.mechanism.kind == "pay_what_you_get" else Watch
+    kind = (
+        LabelsWatch if run.combination.mechanism.kind == "pay_what_you_get" else Watch
+    )
     return kind(run, histogram, view)
 
 
@@ -538,7 +655,8 @@ def _answers(fields: Fields) -> Sequence[Fields]:
 
 def _answer_labels(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
     for answer in _answers(fields):
-        query, value = str(answer["query"]), answer["value"]
+        query = str(answer["query"])
+        value = answer["value"]
         if isinstance(value, str):
             yield query, [value]
         elif query.startswith("top_k_select") and value:
@@ -546,4 +664,6 @@ def _answer_labels(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _labels_shown(release: Answers) -> dict[int, Any]:
-    return {key: one["labels"] for key, one in release.of_key.items() if "labels" in one}
+    return {
+        key: one["labels"] for key, one in release.of_key.items() if "labels" in one
+    }

@@ -21,7 +21,8 @@ ERROR_DISTANCE = 0.25
 # Boards are equally good if they differ by less than seeds do.
 SAME_RECALL = 0.01
 USEFUL_RECALL = 0.5
-RECALL, ERROR = "recall_unbounded", "error_unbounded_mean"
+RECALL = "recall_unbounded"
+ERROR = "error_unbounded_mean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +48,44 @@ def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
     if not rated:
         nothing = "Nothing was measured that could be compared: was there any event?"
         return Recommendation(metric, {}, (), None, (nothing,))
-    worth = {run: score if metric == RECALL else -score for run, score in scores.items()}
-    best = max(rated, key=lambda one: (worth[one.number], -one.row.epsilon, -one.number))
+    worth = {
+        run: score if metric == RECALL else -score for run, score in scores.items()
+    }
+    best = max(
+        rated, key=lambda one: (worth[one.number], -one.row.epsilon, -one.number)
+    )
     by_epsilon = sorted(rated, key=lambda one: (one.row.epsilon, one.number))
     points = [(-one.row.epsilon, worth[one.number]) for one in by_epsilon]
     pairs = zip(by_epsilon, points, strict=True)
     front = tuple(one.number for one, point in pairs if not _dominated(point, points))
     if metric == RECALL and scores[best.number] < USEFUL_RECALL:
-        return Recommendation(metric, scores, front, None, (*_no_choice(best), *_epochs(outcomes)))
-    given_up = RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
+        return Recommendation(
+            metric, scores, front, None, (*_no_choice(best), *_epochs(outcomes))
+        )
+    given_up = (
+        RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
+    )
     least = worth[best.number] - given_up - 1e-12
     near = [one for one in rated if worth[one.number] >= least]
-    chosen = min(near, key=lambda one: (one.row.epsilon, one.row.delta, *_tie_break(one, metric)))
-    words = [_why(chosen, best, metric, outcomes), *_trade_offs(chosen, rated, worth, metric)]
+    chosen = min(
+        near, key=lambda one: (one.row.epsilon, one.row.delta, *_tie_break(one, metric))
+    )
+    words = [
+        _why(chosen, best, metric, outcomes),
+        *_trade_offs(chosen, rated, worth, metric),
+    ]
     words += [*_epochs(outcomes), *_checks(chosen)]
     return Recommendation(metric, scores, front, chosen.number, tuple(words))
 
 
-def _dominated(mine: tuple[float, float], points: Sequence[tuple[float, float]]) -> bool:
+def _dominated(
+    mine: tuple[float, float], points: Sequence[tuple[float, float]]
+) -> bool:
     """Return whether another point is no worse in both coordinates, and better in one of them."""
-    return any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in points)
+    return any(
+        other != mine and other[0] >= mine[0] and other[1] >= mine[1]
+        for other in points
+    )
 
 
 def _tie_break(one: Outcome, metric: str) -> tuple[float, float, int]:
@@ -76,8 +95,11 @@ def _tie_break(one: Outcome, metric: str) -> tuple[float, float, int]:
     return error, 0.0, one.number
 
 
-def _why(chosen: Outcome, best: Outcome, metric: str, outcomes: Sequence[Outcome]) -> str:
-    name, figures = _name(chosen), _figures(chosen, metric)
+def _why(
+    chosen: Outcome, best: Outcome, metric: str, outcomes: Sequence[Outcome]
+) -> str:
+    name = _name(chosen)
+    figures = _figures(chosen, metric)
     if len(outcomes) == 1:
         return f"{name} is the only combination that was run: {figures}."
     points = f"{RECALL_DISTANCE * 100:g} percentage points"
@@ -113,7 +135,9 @@ def _trade_offs(
         yield text + "."
     cheaper = [one for one in rated if one.row.epsilon < chosen.row.epsilon]
     if cheaper:
-        best = min(cheaper, key=lambda one: (-worth[one.number], one.row.epsilon, one.number))
+        best = min(
+            cheaper, key=lambda one: (-worth[one.number], one.row.epsilon, one.number)
+        )
         figures = _figures(best, metric)
         yield f"With a smaller epsilon the best is {_name(best)}: {figures}."
     lost = _mean(chosen, "lost", 0.0)
@@ -150,7 +174,10 @@ def _no_choice(best: Outcome) -> tuple[str, ...]:
         "Counts must grow against the noise: a larger epsilon, wider ticks with a shorter horizon, "
         "fewer max_items or stream keys."
     )
-    return f"No combination meets the goal: the best, {at}, has {_score(best, RECALL)}.", advice
+    return (
+        f"No combination meets the goal: the best, {at}, has {_score(best, RECALL)}.",
+        advice,
+    )
 
 
 def _name(one: Outcome) -> str:

@@ -41,7 +41,8 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        least, most = min(values), max(values)
+        least = min(values)
+        most = max(values)
         # In floats 0.7 + 0.7 + 0.7, divided by 3, is less than 0.7: a bar of negative length.
         return cls(min(max(sum(values) / len(values), least), most), least, most)
 
@@ -99,7 +100,8 @@ def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
             choices[name].add(value)
     found: dict[str, list[Outcome]] = {}
     for number, runs in sorted(seeds.items()):
-        first, prefix = runs[0], f"{runs[0].histogram}."
+        first = runs[0]
+        prefix = f"{runs[0].histogram}."
         # A setting with a single value does not distinguish runs.
         varied = {
             name.removeprefix(prefix): value
@@ -113,7 +115,10 @@ def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
 
 
 VERSION = 1
-RUNS, RESULTS, BOARDS, REJECTS = "runs.parquet", "results.parquet", "boards.parquet", "rejects.json"
+RUNS = "runs.parquet"
+RESULTS = "results.parquet"
+BOARDS = "boards.parquet"
+REJECTS = "rejects.json"
 GROUP_ROWS = 1 << 18
 SET = "set."
 #: Columns that are narrower than their field's type.
@@ -267,10 +272,14 @@ def results_table(series: Sequence[Series]) -> pa.Table:
     series_of = np.repeat(np.arange(len(series)), np.array(lengths, dtype=np.int64))
 
     def repeated(name: str, kind: pa.DataType) -> pa.Array:
-        return pa.array([getattr(one, name) for one in series], kind).take(pa.array(series_of))
+        return pa.array([getattr(one, name) for one in series], kind).take(
+            pa.array(series_of)
+        )
 
     def end_to_end(name: str, kind: type[np.generic]) -> NDArray[np.generic]:
-        return np.concatenate([np.empty(0, dtype=kind), *(getattr(one, name) for one in series)])
+        return np.concatenate(
+            [np.empty(0, dtype=kind), *(getattr(one, name) for one in series)]
+        )
 
     return pa.table(
         {
@@ -300,14 +309,18 @@ def read(directory: Path) -> Tables:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise SettingsError("results need pyarrow: install quietcount[replay]") from error
+        raise SettingsError(
+            "results need pyarrow: install quietcount[replay]"
+        ) from error
     try:
         found = msgspec.json.decode((directory / REJECTS).read_bytes(), type=Input)
         if found.version != VERSION:
             raise SettingsError(
                 f"{directory}: results of version {found.version}; this program reads {VERSION}"
             )
-        runs, results, boards = (pq.read_table(directory / one) for one in (RUNS, RESULTS, BOARDS))
+        runs, results, boards = (
+            pq.read_table(directory / one) for one in (RUNS, RESULTS, BOARDS)
+        )
     except (OSError, msgspec.DecodeError, pa.ArrowInvalid) as error:
         why = str(error).splitlines()[0]
         raise SettingsError(f"{directory}: not a results directory: {why}") from error

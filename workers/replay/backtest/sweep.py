@@ -77,7 +77,10 @@ def split_runs(runs: Sequence[Run], number: int) -> list[list[Run]]:
     """Split the runs evenly between processes, grouping those that share bounded counts."""
     lanes = [run.combination.config.lane for run in runs]
     first = {lane: at for at, lane in reversed(list(enumerate(lanes)))}
-    order = [(first[lane], run.number, run.seed) for lane, run in zip(lanes, runs, strict=True)]
+    order = [
+        (first[lane], run.number, run.seed)
+        for lane, run in zip(lanes, runs, strict=True)
+    ]
     ordered = [runs[at] for at in sorted(range(len(runs)), key=order.__getitem__)]
     cuts = [len(ordered) * i // number for i in range(number + 1)]
     return [ordered[a:b] for a, b in pairwise(cuts)]
@@ -86,8 +89,11 @@ def split_runs(runs: Sequence[Run], number: int) -> list[list[Run]]:
 class Pool:
     """Processes that share the runs; this one reads and sums the events for all of them."""
 
-    def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int, number: int) -> None:
-        self._key, self._top = key, top
+    def __init__(
+        self, runs: Sequence[Run], key: NoiseKey, top: int, number: int
+    ) -> None:
+        self._key = key
+        self._top = top
         self._calls: list[tuple[Any, ...]] = []
         backtests = [Backtest(share, key, top) for share in split_runs(runs, number)]
         # Not run here; they determine which lanes to count.
@@ -123,20 +129,27 @@ class Pool:
 
     def release(self, *, after_tick: Callable[[], object] = lambda: None) -> Released:
         """Send the recorded calls; the ticks are released elsewhere."""
-        calls, self._calls = self._calls, []
+        calls = self._calls
+        self._calls = []
         if calls:
             self._send("release", calls)
         return Released(0, [])
 
-    def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
+    def run(
+        self, settings: Settings, source: Source, write: Write, progress: Progress
+    ) -> Summary:
         """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
         own: Any = {"histograms": self.histograms, "merge": self}
         with Interrupts() as interrupts:
-            with interrupts.deferred():  # part of a message would be read as the start of the next
+            with (
+                interrupts.deferred()
+            ):  # part of a message would be read as the start of the next
                 self._send("begin", source.partitions)
             return replay(settings, self._key, source, None, progress, **own)
 
-    def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
+    def results(
+        self, summary: Summary, word: str, left_out: Sequence[str] = ()
+    ) -> Results:
         self._send("results", summary, word)
         results = Results(input_of(summary, word, self._top, left_out))
         for _, connection in self._children:
@@ -163,14 +176,19 @@ class Pool:
         try:
             answer: Results | Exception = connection.recv()
         except EOFError:
-            raise RuntimeError("a backtest process ended: was it killed for its memory?") from None
+            raise RuntimeError(
+                "a backtest process ended: was it killed for its memory?"
+            ) from None
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
 def _serve(
-    backtest: Backtest, key: NoiseKey, connection: Connection, others: Sequence[Connection]
+    backtest: Backtest,
+    key: NoiseKey,
+    connection: Connection,
+    others: Sequence[Connection],
 ) -> None:
     """Release the ticks of the received calls until the results are requested."""
     for number in HANDLED_SIGNALS:
@@ -194,9 +212,13 @@ def _serve(
 def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Results:
     with infrequent_gc():
         while True:
-            what, *arguments = pickle.loads(connection.recv_bytes())  # sent by the parent process
+            what, *arguments = pickle.loads(
+                connection.recv_bytes()
+            )  # sent by the parent process
             if what == "begin":
-                merge = ReplayMerge(backtest.histograms, key=key, sources=arguments[0], owners=1)
+                merge = ReplayMerge(
+                    backtest.histograms, key=key, sources=arguments[0], owners=1
+                )
             elif what == "release":
                 for name, *details in arguments[0]:
                     getattr(merge, name)(*details)
@@ -215,7 +237,8 @@ class Thinned:
     """At most `most` ticks: those whose number is a multiple of a power of two, which doubles."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._stride = most, 1
+        self._most = most
+        self._stride = 1
         self.ticks: set[int] = set()
 
     def due(self, tick: int) -> bool:
@@ -234,7 +257,11 @@ Scope = tuple[object, ...]
 
 
 def scope_of(config: HistogramConfig) -> Scope:
-    epochs = (config.start_given, config.horizon_ticks, isinstance(config, OneShotConfig))
+    epochs = (
+        config.start_given,
+        config.horizon_ticks,
+        isinstance(config, OneShotConfig),
+    )
     return unbounded(config.lane), *epochs, config.keys
 
 
@@ -246,7 +273,8 @@ class Group:
         self.watches: list[Watch] = []
         #: By bounds and declared domain.
         self.views: dict[tuple[Lane, tuple[bytes, ...]], View] = {}
-        self._measured, self._boards = Thinned(TICKS_MEASURED), Thinned(BOARDS_KEPT)
+        self._measured = Thinned(TICKS_MEASURED)
+        self._boards = Thinned(BOARDS_KEPT)
         self._tick = 0
         wide.observe = self._on_tick
 
@@ -258,7 +286,8 @@ class Group:
     def _on_tick(self, shown: ReleasedTick) -> None:
         """Measure a due tick: it is counted, so all runs have released it."""
         self._tick = (self.wide.next or 1) - 1
-        ticks, boards = len(self._measured.ticks), len(self._boards.ticks)
+        ticks = len(self._measured.ticks)
+        boards = len(self._boards.ticks)
         if self._measured.due(self._tick):
             self._measure(board=self._boards.due(self._tick))
         if len(self._measured.ticks) < ticks or len(self._boards.ticks) < boards:
@@ -283,10 +312,13 @@ class Backtest:
     """All runs over one stream of events. Sensitive: it holds exact counts."""
 
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int) -> None:
-        self._key, self._top = key, top
+        self._key = key
+        self._top = top
         self._groups: dict[Scope, Group] = {}
         mechanisms = {id(run.combination): run.combination.mechanism for run in runs}
-        self._mechanisms = {of: with_cache(mechanism) for of, mechanism in mechanisms.items()}
+        self._mechanisms = {
+            of: with_cache(mechanism) for of, mechanism in mechanisms.items()
+        }
         running = [self._histogram(run) for run in runs]
         groups = self._groups.values()
         truths = [view.truth for group in groups for view in group.views.values()]
@@ -295,12 +327,17 @@ class Backtest:
         self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
 
     def _histogram(self, run: Run) -> ReplayHistogram:
-        config, mechanism = run.combination.config, self._mechanisms[id(run.combination)]
-        scope, domain = scope_of(config), tuple(mechanism.domain())
+        config = run.combination.config
+        mechanism = self._mechanisms[id(run.combination)]
+        scope = scope_of(config)
+        domain = tuple(mechanism.domain())
         if scope not in self._groups:
-            wide = truth_of(config, self._key, (), lane=unbounded(config.lane), sizes=False)
+            wide = truth_of(
+                config, self._key, (), lane=unbounded(config.lane), sizes=False
+            )
             self._groups[scope] = Group(wide)
-        group, place = self._groups[scope], (config.lane, domain)
+        group = self._groups[scope]
+        place = (config.lane, domain)
         if place not in group.views:
             sizes = run.combination.discovers
             truth = truth_of(config, self._key, domain, lane=config.lane, sizes=sizes)
@@ -309,12 +346,16 @@ class Backtest:
         stream = STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}"
         if mechanism.kind in MIRRORED:
             mechanism = cast(Mechanism, Mirrored(mechanism, view.truth))
-        [histogram] = fresh_histograms(run.combination.settings, self._key, stream, [mechanism])
+        [histogram] = fresh_histograms(
+            run.combination.settings, self._key, stream, [mechanism]
+        )
         histogram.written = False
         group.watches.append(watch(run, histogram, view))
         return histogram
 
-    def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
+    def run(
+        self, settings: Settings, source: Source, write: Write, progress: Progress
+    ) -> Summary:
         """Do all runs over a source, to its end or to Ctrl-C, which leaves whole ticks."""
         with Interrupts() as interrupts:
 
@@ -330,7 +371,9 @@ class Backtest:
         found = [watch for group in self._groups.values() for watch in group.watches]
         yield from sorted(found, key=lambda one: (one.run.number, one.run.seed))
 
-    def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
+    def results(
+        self, summary: Summary, word: str, left_out: Sequence[str] = ()
+    ) -> Results:
         """Measure the last tick and return all; `word` is the unit of the reject numbers."""
         for group in self._groups.values():
             group.finish()
@@ -359,7 +402,8 @@ def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> 
 
 
 def row_of(one: Watch, summary: Summary) -> RunRow:
-    combination, promise = one.run.combination, one.run.combination.mechanism.guarantee
+    combination = one.run.combination
+    promise = one.run.combination.mechanism.guarantee
     return RunRow(
         run=combination.run,
         seed=one.run.seed,

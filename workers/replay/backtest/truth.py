@@ -29,7 +29,9 @@ from workers.replay.offline import ReplayHistogram
 from workers.runtime.frozen import thawed
 
 # Record the tick at which an item reaches each of these counts.
-SIZES = np.array([m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64)
+SIZES = np.array(
+    [m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64
+)
 # These read the running counts of all rows after `merge`, and add none of their own.
 _ORDER_STATISTICS = ("bounded_max", "doubling", "two_level", "two_level_k")
 MIRRORED = ("known_base", "unk_base", "sparse_gumb", *_ORDER_STATISTICS)
@@ -52,10 +54,14 @@ class TruthState(State):
 
     def record_sizes(self, rows: Rows, t: int) -> None:
         n = self.ledger.n
-        self.level, self.reached = with_capacity(self.level, n), with_capacity(self.reached, n)
-        now = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(np.int8)
+        self.level = with_capacity(self.level, n)
+        self.reached = with_capacity(self.reached, n)
+        now = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(
+            np.int8
+        )
         risen = now > self.level[rows]
-        rows, now = rows[risen], now[risen]
+        rows = rows[risen]
+        now = now[risen]
         if not len(rows):
             return
         before = self.level[rows]
@@ -74,7 +80,9 @@ class Exact(Mechanism, shared=False):
 
     def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
         """Count `domain` (empty: all), from 0 every tick if `per_tick`; `sizes`: fill `reached`."""
-        self._domain, self._per_tick, self._sizes = tuple(domain), per_tick, sizes
+        self._domain = tuple(domain)
+        self._per_tick = per_tick
+        self._sizes = sizes
         self.state = TruthState()  # of the running epoch
 
     def public(self) -> Mapping[str, object]:
@@ -123,8 +131,12 @@ class ExactLedger(Ledger):
     def _sync(self) -> None:
         truth = self._truth
         self.n = truth.n
-        self._tags, self._keys, self._counts = truth._tags, truth._keys, truth._counts
-        self._ends, self._text, self._index = truth._ends, truth._text, truth._index
+        self._tags = truth._tags
+        self._keys = truth._keys
+        self._counts = truth._counts
+        self._ends = truth._ends
+        self._text = truth._text
+        self._index = truth._index
         shown: NDArray[Any] = self._shown
         self._shown = with_capacity(shown, self.n)
 
@@ -132,7 +144,9 @@ class ExactLedger(Ledger):
         self._sync()
         return self.find(tags)
 
-    def merge(self, contributions: Contributions, key_index: Codes, *, add_rows: bool) -> None:
+    def merge(
+        self, contributions: Contributions, key_index: Codes, *, add_rows: bool
+    ) -> None:
         self._sync()
 
 
@@ -140,7 +154,8 @@ class Mirrored:
     """Wrapper of a mechanism whose states read a truth's columns."""
 
     def __init__(self, mechanism: Mechanism, truth: ReplayHistogram) -> None:
-        self._mechanism, self._truth = mechanism, truth
+        self._mechanism = mechanism
+        self._truth = truth
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._mechanism, name)
@@ -173,19 +188,34 @@ def with_cache(mechanism: Mechanism) -> Mechanism:
 
 def unbounded(lane: Lane) -> Lane:
     """Return the lane of the same ticks without bounds, released last (`Merge.release`)."""
-    return Lane(lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX, view=lane.view)
+    return Lane(
+        lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX, view=lane.view
+    )
 
 
 def truth_of(
-    config: HistogramConfig, key: NoiseKey, domain: Sequence[bytes], *, lane: Lane, sizes: bool
+    config: HistogramConfig,
+    key: NoiseKey,
+    domain: Sequence[bytes],
+    *,
+    lane: Lane,
+    sizes: bool,
 ) -> Truth:
     """Return the exact counts for `config`, bounded by `lane`; `key` only names the rows."""
     exact = Exact(domain, per_tick=isinstance(config, OneShotConfig), sizes=sizes)
-    about: Any = {"worker": "", "topic": "", "stream": "truth", "events": {}, "owner": (0, 1)}
+    about: Any = {
+        "worker": "",
+        "topic": "",
+        "stream": "truth",
+        "events": {},
+        "owner": (0, 1),
+    }
     # Exact counts have no noise for windows to describe.
     plain = msgspec.structs.replace(config, windows=(), sum=None)
     truth = Truth(plain, exact, key=key, **about)
-    truth.lane, truth.sum_lane, truth.written = lane, None, False
+    truth.lane = lane
+    truth.sum_lane = None
+    truth.written = False
     return truth
 
 
@@ -215,7 +245,10 @@ class View:
 
     def __init__(self, truth: Truth, wide: Truth, key: NoiseKey, top: int) -> None:
         """Take bounded counts, which define the row numbers, and unbounded ones; n is `top`."""
-        self.truth, self._wide, self._key, self.top = truth, wide, key, top
+        self.truth = truth
+        self._wide = wide
+        self._key = key
+        self.top = top
         #: All stream keys by index, including those not measured individually.
         self.names: Sequence[str] = truth.names
         self._columns: Ledger | None = None
@@ -225,19 +258,23 @@ class View:
         self.total = self.total_unbounded = 0
 
     def update(self) -> None:
-        columns, wide = self.truth.columns, self._wide.columns
+        columns = self.truth.columns
+        wide = self._wide.columns
         if columns is not self._columns or wide is not self._wide_columns:
-            self._columns, self._wide_columns = columns, wide
+            self._columns = columns
+            self._wide_columns = wide
             self._place = _EMPTY
         place = np.full(columns.n, -1, dtype=np.int64)
         place[: len(self._place)] = self._place
         missing = np.flatnonzero(place < 0)
         place[missing] = wide.find(columns.tags[missing])
         self._place = place
-        self.counts, self.unbounded = columns.counts, np.zeros_like(columns.counts)
+        self.counts = columns.counts
+        self.unbounded = np.zeros_like(columns.counts)
         if wide.n:
             self.unbounded = np.where(place >= 0, wide.counts[place], 0)
-        self.total, self.total_unbounded = int(self.counts.sum()), int(wide.counts.sum())
+        self.total = int(self.counts.sum())
+        self.total_unbounded = int(wide.counts.sum())
         self.keys = []
         for index in range(min(len(self.names), KEYS_MAX)):
             rows, top, total = self._of_key(columns, index)
@@ -283,12 +320,14 @@ def top_places(rows: Rows, counts: Longs, n: int) -> Rows:
 
 def kendall(exact: Longs, published: Longs) -> float:
     """Return Kendall's tau-b; nan if either is all ties."""
-    a, b = _order(exact), _order(published)
+    a = _order(exact)
+    b = _order(published)
     scale = math.sqrt(int(np.abs(a).sum()) * int(np.abs(b).sum()))
     return int((a * b).sum()) / scale if scale else math.nan
 
 
 def _order(values: Longs) -> Longs:
     """Return 1 where a value is above another, -1 where below; a difference could overflow."""
-    rows, columns = values[:, None], values[None, :]
+    rows = values[:, None]
+    columns = values[None, :]
     return (rows > columns).astype(np.int64) - (rows < columns)

@@ -23,10 +23,32 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 EXACT_DATA = "Contains exact data: for the operator only"
 NO_DATA = "Computed from the settings alone: no data"
-INK, MUTED, PALE, BAND, WARNING = "#1A1A1A", "#5F5F5F", "#DDDDDD", "#E3EAF1", "#A63A00"
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#767676")
+INK = "#1A1A1A"
+MUTED = "#5F5F5F"
+PALE = "#DDDDDD"
+BAND = "#E3EAF1"
+WARNING = "#A63A00"
+COLORS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#767676",
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-DASHES = ((), (5, 2), (1, 1.2), (7, 2, 2, 2), (3, 1), (9, 3), (4, 1, 1, 1, 1, 1), (2, 3))
+DASHES = (
+    (),
+    (5, 2),
+    (1, 1.2),
+    (7, 2, 2, 2),
+    (3, 1),
+    (9, 3),
+    (4, 1, 1, 1, 1, 1),
+    (2, 3),
+)
 WIDTH = 9.2  # inches; 883 px of a page
 STYLES = len(COLORS)
 DPI = 150
@@ -48,7 +70,9 @@ RC_PARAMS: Mapping[str, Any] = {
     **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "text.parse_math": False,
-    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK
+    ),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
     **dict.fromkeys(("figure.facecolor", "savefig.facecolor"), "white"),
 }
@@ -77,30 +101,41 @@ class Drawn(NamedTuple):
 
 def draw_each(drawings: Iterable[Drawing]) -> Drawn:
     """Draw charts; a failure affects only one chart."""
-    charts, missing = [], []
+    charts = []
+    missing = []
     for title, draw in drawings:
         try:
             chart = draw()
         except Exception as error:  # noqa: BLE001 (the numbers are there without it)
             why = " ".join(str(error).split())[:WHY_LETTERS]
-            missing.append(f'The picture "{title}" is missing: {type(error).__name__}: {why}')
+            missing.append(
+                f'The picture "{title}" is missing: {type(error).__name__}: {why}'
+            )
         else:
             charts += [] if chart is None else [chart]
     return Drawn(charts, missing)
 
 
 def stroke(color: str, width: float, *dashes: float) -> dict[str, Any]:
-    return {"color": color, "linewidth": width, "linestyle": (0, dashes) if dashes else "-"}
+    return {
+        "color": color,
+        "linewidth": width,
+        "linestyle": (0, dashes) if dashes else "-",
+    }
 
 
 def style_of(number: int, **instead: Any) -> dict[str, Any]:
     at = number % STYLES
     edge = {"markeredgecolor": "white", "markeredgewidth": 0.7}
-    return stroke(COLORS[at], LINE, *DASHES[at]) | {"marker": MARKERS[at]} | edge | instead
+    return (
+        stroke(COLORS[at], LINE, *DASHES[at]) | {"marker": MARKERS[at]} | edge | instead
+    )
 
 
 @contextmanager
-def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tuple[Figure, Any]]:
+def canvas(
+    rows: int, columns: int, height: float, **more: Any
+) -> Iterator[tuple[Figure, Any]]:
     """Yield a figure `height` inches high and its axes, without the user's matplotlib settings."""
     with matplotlib.style.context(["default", dict(RC_PARAMS)]):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -109,7 +144,12 @@ def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tupl
 
 
 def finish(
-    figure: Figure, histogram: str, kind: str, title: str, caption: str, contains: str = EXACT_DATA
+    figure: Figure,
+    histogram: str,
+    kind: str,
+    title: str,
+    caption: str,
+    contains: str = EXACT_DATA,
 ) -> Chart:
     """Add the title, preceded by what the chart of `histogram` contains, and draw."""
     title = f"{histogram}: {title}"
@@ -120,12 +160,15 @@ def finish(
     place: dict[str, Any] = {"x": 0.08 / width, "ha": "left", "va": "top"}
     figure.text(y=1 - 0.07 / height, s=contains, fontsize=8.5, color=color, **place)
     figure.text(y=1 - 0.29 / height, s=title, fontsize=11.5, fontweight="bold", **place)
-    svg, png = io.BytesIO(), io.BytesIO()
+    svg = io.BytesIO()
+    png = io.BytesIO()
     about = {"Date": None, "Creator": None, "Title": f"{title}. {contains}"}
     figure.savefig(svg, format="svg", metadata=about)
     about = {"Software": None, "Title": title, "Description": contains}
     figure.savefig(png, format="png", dpi=DPI, metadata=about)
-    return Chart(f"{slug(histogram)}-{kind}", title, caption, svg.getvalue(), png.getvalue())
+    return Chart(
+        f"{slug(histogram)}-{kind}", title, caption, svg.getvalue(), png.getvalue()
+    )
 
 
 def write_charts(directory: Path, charts: Sequence[Chart]) -> None:
@@ -151,7 +194,9 @@ def legend_below(
         handles |= dict(zip(labels, found, strict=True))
     names = [name for name in order or handles if name in handles]
     place: Any = {"loc": "outside lower left", "ncols": columns, "borderpad": 0.1}
-    figure.legend([handles[name] for name in names], names, columnspacing=spacing, **place)
+    figure.legend(
+        [handles[name] for name in names], names, columnspacing=spacing, **place
+    )
 
 
 def number(value: float) -> str:
@@ -163,7 +208,8 @@ def number(value: float) -> str:
 
 def log_axis(axis: Any, values: Sequence[float]) -> None:
     """Make an axis logarithmic, with plain numbers: the values if few, else 1, 2, 5, ..."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     if len(set(values)) <= 6:
         axis.set_ticks(sorted(set(values)))
@@ -175,7 +221,9 @@ def log_axis(axis: Any, values: Sequence[float]) -> None:
         axis.axes.set(**{f"{axis.axis_name}lim": (low / 2, high * 2)})
 
 
-def counts_axis(axis: Any, most: int = 5, written: Callable[[float], str] = number) -> None:
+def counts_axis(
+    axis: Any, most: int = 5, written: Callable[[float], str] = number
+) -> None:
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
 
@@ -213,10 +261,13 @@ def drawable(text: str, letters: int = LABEL_LETTERS) -> str:
         for letter in " ".join(text.split())
     )
     one_line = re.sub("\ufffd{3,}", "\ufffd\ufffd", one_line) or '""'
-    room, ends = letters * _width("n"), np.cumsum([_width(letter) for letter in one_line])
+    room = letters * _width("n")
+    ends = np.cumsum([_width(letter) for letter in one_line])
     if ends[-1] <= room:
         return one_line
-    return one_line[: int(np.searchsorted(ends, room - _width("…"), side="right"))] + "…"
+    return (
+        one_line[: int(np.searchsorted(ends, room - _width("…"), side="right"))] + "…"
+    )
 
 
 @cache

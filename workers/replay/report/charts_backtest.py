@@ -14,8 +14,23 @@ from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import BoardRow, Outcome
 from workers.replay.report import charts
-from workers.replay.report.charts import COLORS, Chart, Drawing, canvas, drawable, stroke, style_of
-from workers.replay.report.runs import BOARD_ROWS, Boards, Measured, buckets_of, chosen_ticks, when
+from workers.replay.report.charts import (
+    COLORS,
+    Chart,
+    Drawing,
+    canvas,
+    drawable,
+    stroke,
+    style_of,
+)
+from workers.replay.report.runs import (
+    BOARD_ROWS,
+    Boards,
+    Measured,
+    buckets_of,
+    chosen_ticks,
+    when,
+)
 from workers.settings.durations import format_duration
 
 BUDGET = ("epsilon", "rho")
@@ -27,11 +42,21 @@ BARS: Any = {"elinewidth": 0.9, "capsize": 2}
 # Metrics for comparing runs, first applicable one: metric, axis, title, part of the caption.
 _TOP = "share of the true top {n} on the board", "top-{n} recall"
 COMPARED = (
-    ("recall_unbounded", *_TOP, " The true top is that of all events, before any bound."),
+    (
+        "recall_unbounded",
+        *_TOP,
+        " The true top is that of all events, before any bound.",
+    ),
     ("recall", *_TOP, " The true top is that of the bounded counts."),
     ("within_error", "share of answers within the published error", "answers", ""),
 )
-UNITS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000, "ms": 1}
+UNITS = {
+    "days": 86_400_000,
+    "hours": 3_600_000,
+    "minutes": 60_000,
+    "seconds": 1_000,
+    "ms": 1,
+}
 
 
 def error_over_ticks(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
@@ -39,20 +64,31 @@ def error_over_ticks(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
     drawn = [run for run in runs if len(data.over_ticks(run, "error_rms").at)]
     if not drawn:
         return None
-    tops = [float(np.max(data.over_ticks(run, "error_worst").mean, initial=0)) for run in drawn]
+    tops = [
+        float(np.max(data.over_ticks(run, "error_worst").mean, initial=0))
+        for run in drawn
+    ]
     share = "all" if max(tops) <= 5 * max(min(tops), 1e-9) else False
     height = 3.0 if len(drawn) == 1 else 2.2
-    with canvas(len(drawn), 1, 1.2 + height * len(drawn), sharey=share) as (figure, axes):
+    with canvas(len(drawn), 1, 1.2 + height * len(drawn), sharey=share) as (
+        figure,
+        axes,
+    ):
         richest = axes[0, 0]
         for cell, run in zip(axes[:, 0], drawn, strict=True):
             metrics = ("sd", "error_rms", "error_worst")
             sd, rms, worst = (_curve(data, run, metric) for metric in metrics)
             if len(sd[0]):
-                richest, reach = cell, NORMAL_95 * sd[1]
+                richest = cell
+                reach = NORMAL_95 * sd[1]
                 name = "19 of 20 errors belong in here (1.96 sd)"
-                cell.fill_between(sd[0], 0, reach, color=charts.BAND, linewidth=0, label=name)
+                cell.fill_between(
+                    sd[0], 0, reach, color=charts.BAND, linewidth=0, label=name
+                )
             cell.plot(*worst, **stroke(COLORS[1], 0.9, 2, 1), label="measured: largest")
-            cell.plot(*rms, **stroke(COLORS[0], 2.2), label="measured: root mean square")
+            cell.plot(
+                *rms, **stroke(COLORS[0], 2.2), label="measured: root mean square"
+            )
             if len(sd[0]):
                 thin = stroke(charts.INK, 1.0, 4, 2)
                 cell.plot(*sd, **thin, label="promised: sd, from the settings")
@@ -69,7 +105,9 @@ def error_over_ticks(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
             "should follow it, closely where many items are shown. Of many items one is always far "
             "out: the dotted line."
         )
-        return charts.finish(figure, data.name, "error_over_ticks", "error over the ticks", caption)
+        return charts.finish(
+            figure, data.name, "error_over_ticks", "error over the ticks", caption
+        )
 
 
 def recall_against_epsilon(data: Measured) -> Chart | None:
@@ -83,9 +121,16 @@ def recall_against_epsilon(data: Measured) -> Chart | None:
     for run in data.runs:
         if metric in run.metrics:
             found = run.metrics[metric]
-            point = (run.row.epsilon, found.mean, found.mean - found.least, found.most - found.mean)
+            point = (
+                run.row.epsilon,
+                found.mean,
+                found.mean - found.least,
+                found.most - found.mean,
+            )
             series.setdefault(name_of(run, BUDGET), []).append(point)
-    best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[: charts.STYLES]
+    best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[
+        : charts.STYLES
+    ]
     shown = [name for name in series if name in best]
     with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, [[cell]]):
         for place, name in enumerate(shown):
@@ -105,26 +150,37 @@ def recall_against_epsilon(data: Measured) -> Chart | None:
         if len(series) > charts.STYLES:
             caption += f" The {charts.STYLES} best of {len(series)} are drawn."
         title = f"{title.format(n=data.input.top)} against epsilon"
-        return charts.finish(figure, data.name, "recall_against_epsilon", title, caption)
+        return charts.finish(
+            figure, data.name, "recall_against_epsilon", title, caption
+        )
 
 
 def pareto_front(data: Measured, advice: Recommendation) -> Chart | None:
     """Draw every run as a point, epsilon against score; connect the Pareto front."""
-    scores, front, recommended = advice.scores, advice.front, advice.chosen
+    scores = advice.scores
+    front = advice.front
+    recommended = advice.chosen
     runs = [run for run in data.runs if run.number in scores]
     if len(runs) < 2:
         return None
     mechanisms = list(dict.fromkeys(run.row.mechanism for run in runs))
     with canvas(1, 1, 4.6) as (figure, [[cell]]):
-        best = sorted((run.row.epsilon, scores[run.number]) for run in runs if run.number in front)
+        best = sorted(
+            (run.row.epsilon, scores[run.number]) for run in runs if run.number in front
+        )
         if len(best) > 1:
             line = stroke(charts.MUTED, 1.1)
-            cell.step(*np.array(best).T, where="post", zorder=1, **line, label="Pareto front")
+            cell.step(
+                *np.array(best).T, where="post", zorder=1, **line, label="Pareto front"
+            )
         at: dict[int, tuple[float, float]] = {}
         for place, mechanism in enumerate(mechanisms):
             beside = _beside(place, len(mechanisms))
             mine = [run for run in runs if run.row.mechanism == mechanism]
-            points = {run.number: (run.row.epsilon * beside, scores[run.number]) for run in mine}
+            points = {
+                run.number: (run.row.epsilon * beside, scores[run.number])
+                for run in mine
+            }
             at |= points
             style = style_of(place, linestyle="none", markersize=7)
             cell.plot(*zip(*points.values(), strict=True), label=mechanism, **style)
@@ -158,7 +214,9 @@ def pareto_front(data: Measured, advice: Recommendation) -> Chart | None:
             f"Each point is a run, mean of {_seeds(runs)}. No run beats one on the grey line: with "
             "no more budget none has a better score. Numbers are those of the table of runs."
         )
-        return charts.finish(figure, data.name, "pareto_front", "what a budget buys", caption)
+        return charts.finish(
+            figure, data.name, "pareto_front", "what a budget buys", caption
+        )
 
 
 def discovery(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
@@ -184,7 +242,9 @@ def discovery(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
         charts.share_axis(left.yaxis)
         left.set(ylim=(0, 1.02), ylabel="share of such items that were shown")
         left.set_title("Found by the end of the epoch")
-        right.set(ylim=(0, max(1.0, right.get_ylim()[1])), ylabel=f"median delay ({unit})")
+        right.set(
+            ylim=(0, max(1.0, right.get_ylim()[1])), ylabel=f"median delay ({unit})"
+        )
         right.set_title("Delay, from reaching the count to being shown")
         charts.counts_axis(right.yaxis)
         charts.legend_below(figure, [left], 2)
@@ -200,17 +260,22 @@ def discovery(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
 
 def coverage(data: Measured) -> Chart | None:
     """Draw the coverage of the published error bars against their claim, with a row per run."""
-    found = [(run, run.metrics["coverage"]) for run in data.runs if "coverage" in run.metrics]
+    found = [
+        (run, run.metrics["coverage"]) for run in data.runs if "coverage" in run.metrics
+    ]
     if not found:
         return None
-    drawn, left_out = found[:DOTS], len(found) - DOTS
+    drawn = found[:DOTS]
+    left_out = len(found) - DOTS
     with canvas(1, 1, 1.5 + 0.24 * max(len(drawn), 3)) as (figure, [[cell]]):
         spreads = [(spread.mean, spread.least, spread.most) for _, spread in drawn]
         mean, least, most = np.array(spreads).T
         cell.axvspan(0.94, 0.96, color=charts.BAND, linewidth=0, label="94 % to 96 %")
         cell.axvline(0.95, **stroke(charts.INK, 1.1, 5, 2), label="claimed: 95 %")
         style = style_of(0, linestyle="none", label="measured, worst to best seed")
-        cell.errorbar(mean, range(len(drawn)), xerr=(mean - least, most - mean), **BARS, **style)
+        cell.errorbar(
+            mean, range(len(drawn)), xerr=(mean - least, most - mean), **BARS, **style
+        )
         names = (f"{run.number}: {name_of(run)}" for run, _ in drawn)
         charts.rows_axis(cell, [drawable(name, NAME_LETTERS) for name in names])
         cell.set_xlabel("share of published counts within 1.96 sd of the exact one")
@@ -227,7 +292,9 @@ def coverage(data: Measured) -> Chart | None:
         )
         if left_out > 0:
             caption += f" The first {DOTS} runs; {left_out} more are in the results."
-        return charts.finish(figure, data.name, "coverage", "do the error bars hold?", caption)
+        return charts.finish(
+            figure, data.name, "coverage", "do the error bars hold?", caption
+        )
 
 
 def _curve(data: Measured, run: Outcome, metric: str) -> tuple[Any, Any]:
@@ -249,7 +316,9 @@ def _tick_axis(data: Measured, cell: Axes, run: Outcome) -> None:
 
 def _epsilon_axis(cell: Axes, runs: Sequence[Outcome]) -> None:
     charts.log_axis(cell.xaxis, [run.row.epsilon for run in runs])
-    cell.set_xlabel(f"epsilon of one {runs[0].row.unit} and an epoch (less is more private)")
+    cell.set_xlabel(
+        f"epsilon of one {runs[0].row.unit} and an epoch (less is more private)"
+    )
 
 
 def _beside(place: int, series: int) -> float:
@@ -260,7 +329,9 @@ def _beside(place: int, series: int) -> float:
 def name_of(run: Outcome, without: Sequence[str] = ()) -> str:
     """Return the varied settings as text, else the mechanism's name."""
     given = ((name, value) for name, value in run.given.items() if name not in without)
-    parts = [value if name == "mechanism" else f"{name} {value}" for name, value in given]
+    parts = [
+        value if name == "mechanism" else f"{name} {value}" for name, value in given
+    ]
     return ", ".join(parts) or run.row.mechanism
 
 
@@ -282,8 +353,10 @@ def _delay_unit(runs: Sequence[Outcome]) -> tuple[str, int | None]:
     return next(unit for unit in UNITS.items() if unit[1] <= max(widths))
 
 
-EXACT, PUBLISHED = "exact", "published, with 1.96 sd"
-NAMED, HIDDEN = "shown, without a count", "not shown"
+EXACT = "exact"
+PUBLISHED = "published, with 1.96 sd"
+NAMED = "shown, without a count"
+HIDDEN = "not shown"
 
 
 def boards(
@@ -294,7 +367,10 @@ def boards(
     for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1):
         who = f", stream key {drawable(key)}" if len(found) > 1 else ""
         title = f"exact and published{who}"
-        yield title, partial(draw, data, run, chosen_ticks(ticks), f"{kind}_{at}", title)
+        yield (
+            title,
+            partial(draw, data, run, chosen_ticks(ticks), f"{kind}_{at}", title),
+        )
 
 
 def tick_of(run: Outcome, tick: int, end_ms: int, gap: str = " ") -> str:
@@ -314,7 +390,9 @@ def board(data: Measured, run: Outcome, ticks: Boards, kind: str, title: str) ->
             charts.counts_axis(cell.xaxis, 6 // len(chosen) + 1, charts.short_number)
             cell.grid(visible=False, axis="y")
             cell.margins(x=0.04)
-        charts.legend_below(figure, axes[0], 3, (EXACT, PUBLISHED, NAMED, HIDDEN), spacing=None)
+        charts.legend_below(
+            figure, axes[0], 3, (EXACT, PUBLISHED, NAMED, HIDDEN), spacing=None
+        )
         caption = (
             f"Run {run.number} ({name_of(run)}), one seed: the largest exact counts as bars, and "
             "what readers of the snapshot see as points, with the error bars that the snapshot "
@@ -328,22 +406,32 @@ def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
     cell.barh(range(len(rows)), exact, height=0.62, color="#C9CDD2", label=EXACT)
     y = [place for place, row in enumerate(rows) if row.released is not None]
     if y:
-        x, sd = np.array([(rows[at].released, rows[at].sd or 0) for at in y], dtype=float).T
+        x, sd = np.array(
+            [(rows[at].released, rows[at].sd or 0) for at in y], dtype=float
+        ).T
         wide = NORMAL_95 * sd
         style = style_of(0, linestyle="none", markersize=4, elinewidth=1.1, capsize=2.5)
         cell.errorbar(x, y, xerr=wide if wide.any() else None, label=PUBLISHED, **style)
-    named = [place for place, row in enumerate(rows) if row.shown and row.released is None]
+    named = [
+        place for place, row in enumerate(rows) if row.shown and row.released is None
+    ]
     if named:
         style = style_of(2, linestyle="none", markersize=6)
         cell.plot(exact[named], named, label=NAMED, **style)
     hidden = [place for place, row in enumerate(rows) if not row.shown]
     if hidden:
-        style = {"color": charts.WARNING, "marker": "x", "linestyle": "none", "markersize": 6}
+        style = {
+            "color": charts.WARNING,
+            "marker": "x",
+            "linestyle": "none",
+            "markersize": 6,
+        }
         cell.plot(exact[hidden], hidden, label=HIDDEN, markeredgewidth=1.6, **style)
 
 
 OPEN = "open-ended bucket"
-EXACT_QUANTILE, QUANTILE = "exact quantile", "published quantile, with its 95 % interval"
+EXACT_QUANTILE = "exact quantile"
+QUANTILE = "published quantile, with its 95 % interval"
 # Maximum number of edges labelled below a chart.
 EDGES_WRITTEN = 12
 
@@ -370,7 +458,8 @@ def numbers_board(
 
 def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> None:
     """Draw one tick: bucket k from k - 1 to k, so that edge k is at k."""
-    one, n = buckets_of(numeric, rows), len(numeric.edges)
+    one = buckets_of(numeric, rows)
+    n = len(numeric.edges)
     middle = np.arange(n + 1) - 0.5
     bars: Any = {"width": 0.94, "color": "#C9CDD2"}
     cell.bar(middle[1:-1], one.exact[1:-1], label=EXACT, **bars)
@@ -393,9 +482,13 @@ def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> Non
             at = _place(numeric, found["value"])
             cell.axvline(at, **stroke(COLORS[1], 1.5), label=QUANTILE)
             text: Any = {"va": "top", "fontsize": 8.5, "color": COLORS[1]}
-            cell.annotate(f" {short(q)}", (at, 1), xycoords=("data", "axes fraction"), **text)
+            cell.annotate(
+                f" {short(q)}", (at, 1), xycoords=("data", "axes fraction"), **text
+            )
     stride = -(-n // EDGES_WRITTEN)
-    cell.set_xticks(range(0, n, stride), [short(edge) for edge in numeric.edges[::stride]])
+    cell.set_xticks(
+        range(0, n, stride), [short(edge) for edge in numeric.edges[::stride]]
+    )
     cell.set_xlim(-1.15, n + 0.15)
     cell.grid(visible=False, axis="x")
 

@@ -45,7 +45,8 @@ def table_of(spans: Sequence[Span], unit: str) -> Table:
 
 def spans_of_run(run: Outcome) -> tuple[Span, ...]:
     """Return one person's privacy loss from a run's histogram alone."""
-    row, settings = run.row, run.settings
+    row = run.row
+    settings = run.settings
     of: Any = {"rho": row.rho, "epsilon": row.epsilon, "delta": row.delta}
     if settings.get("accounting") == "pure" or settings.get("release") == "pure":
         cost = PrivacyCost(**of, failures=((NUMERICAL, row.delta),), pure=True)
@@ -58,7 +59,9 @@ LABEL_LETTERS = 160
 #: CSS colours of the page by chart colour (`charts`), as in style.css.
 _NAMED = {"#FFFFFF": "paper", INK: "ink", MUTED: "muted", PALE: "line", BAND: "band"}
 _NAMED |= {WARNING: "alarm"} | {color: f"series-{i}" for i, color in enumerate(COLORS)}
-PAGE_COLORS = MappingProxyType({color.lower(): f"var(--{_NAMED[color]})" for color in _NAMED})
+PAGE_COLORS = MappingProxyType(
+    {color.lower(): f"var(--{_NAMED[color]})" for color in _NAMED}
+)
 
 
 class Table(NamedTuple):
@@ -97,7 +100,9 @@ def inline(chart: Chart) -> Markup:
         (r'(\bid="|href="#|url\(#)', rf"\g<1>{chart.name}-"),
     ):
         svg = re.sub(pattern, instead, svg, flags=re.DOTALL)
-    svg = re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda at: PAGE_COLORS.get(at[0], at[0]), svg)
+    svg = re.sub(
+        r"(?<=: )#[0-9a-f]{6}\b", lambda at: PAGE_COLORS.get(at[0], at[0]), svg
+    )
     return Markup(svg.replace("<g ", '<g stroke-linejoin="round" ', 1))
 
 
@@ -129,7 +134,15 @@ _TEMPLATES.filters |= {"inline": inline, "label": label}
 
 # Written first, in reading order; the others follow.
 _TIMES = "name", "mechanism", "tick", "horizon", "start"
-_FIRST = (*_TIMES, "max_items", "max_count", "max_items_per_user", "epsilon", "rho", "delta")
+_FIRST = (
+    *_TIMES,
+    "max_items",
+    "max_count",
+    "max_items_per_user",
+    "epsilon",
+    "rho",
+    "delta",
+)
 
 
 def histogram_section(run: Outcome) -> list[str]:
@@ -138,11 +151,19 @@ def histogram_section(run: Outcome) -> list[str]:
     settings.setdefault("name", run.row.histogram)
     labels = settings.pop("domain_labels", None)
     lines = ["[[histogram]]"]
-    for name in (name for name in dict.fromkeys((*_FIRST, *settings)) if name in settings):
-        bare = name == "start" and isinstance(settings[name], str)  # a time has no quotes in TOML
-        lines.append(f"{name} = {settings[name] if bare else toml_value(settings[name])}")
+    for name in (
+        name for name in dict.fromkeys((*_FIRST, *settings)) if name in settings
+    ):
+        bare = name == "start" and isinstance(
+            settings[name], str
+        )  # a time has no quotes in TOML
+        lines.append(
+            f"{name} = {settings[name] if bare else toml_value(settings[name])}"
+        )
     if labels is not None:
-        lines.append(f"# domain or domain_file: as in your settings file ({labels:,} labels)")
+        lines.append(
+            f"# domain or domain_file: as in your settings file ({labels:,} labels)"
+        )
     return lines
 
 

@@ -17,7 +17,15 @@ from workers.privacy.plan.model import Alternative, CounterChoice, HistogramPlan
 from workers.privacy.plan.text import show
 from workers.privacy.total import loss_caption
 from workers.replay.report import charts
-from workers.replay.report.charts import NO_DATA, Chart, Drawing, canvas, drawable, stroke, style_of
+from workers.replay.report.charts import (
+    NO_DATA,
+    Chart,
+    Drawing,
+    canvas,
+    drawable,
+    stroke,
+    style_of,
+)
 from workers.replay.report.pages import page, sentences, table_of
 from workers.replay.report.report import PLOTS
 from workers.runtime.printing import WIDTH
@@ -34,12 +42,17 @@ ASIDE = 0.13
 
 
 def write_plan_report(directory: Path, plan: Plan) -> None:
-    sections = [(of, list(_facts(of)), charts.draw_each(drawings(of))) for of in plan.histograms]
-    printed, total = io.StringIO(), plan.total
+    sections = [
+        (of, list(_facts(of)), charts.draw_each(drawings(of))) for of in plan.histograms
+    ]
+    printed = io.StringIO()
+    total = plan.total
     plain: Any = {"highlight": False, "color_system": None, "legacy_windows": False}
     show(plan, Console(file=printed, width=WIDTH, **plain))
     epsilon = None if total.delta >= 1 else total.epsilon
-    warnings = [f"{one.name}: {text}" for one in plan.histograms for text in one.warnings]
+    warnings = [
+        f"{one.name}: {text}" for one in plan.histograms for text in one.warnings
+    ]
     if len(plan.histograms) > 1:
         warnings += [f"all together: {text}" for text in total.warnings]
     body = page(
@@ -49,7 +62,9 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
         exact=False,
         total=total,
         warnings=warnings,
-        promise=sentences(epsilon, total.delta, total.unit, "all snapshots of an epoch"),
+        promise=sentences(
+            epsilon, total.delta, total.unit, "all snapshots of an epoch"
+        ),
         person=table_of(total.person, total.unit),
         explained=loss_caption(total.unit),
         sections=sections,
@@ -61,11 +76,18 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
 
 
 def _facts(one: HistogramPlan) -> Iterator[tuple[str, str]]:
-    promise, noise, found = one.guarantee, one.noise, one.thresholds
+    promise = one.guarantee
+    noise = one.noise
+    found = one.thresholds
     horizon = "without an end" if one.horizon is None else f"{one.horizon:,} ticks"
-    budget = f"epsilon {promise.epsilon:.6g}, delta {promise.delta:g}, rho {promise.rho:.6g}"
+    budget = (
+        f"epsilon {promise.epsilon:.6g}, delta {promise.delta:g}, rho {promise.rho:.6g}"
+    )
     worst = f"{noise.worst_sd:,.4g} at the worst tick, {noise.worst_tick:,}"
-    yield "mechanism", one.mechanism + (f", counter {one.counter}" if one.counter else "")
+    yield (
+        "mechanism",
+        one.mechanism + (f", counter {one.counter}" if one.counter else ""),
+    )
     yield "epoch", f"{horizon} of {format_duration(one.tick_ms)}"
     yield f"for one {promise.unit}", budget
     yield "sd of the noise", f"{noise.rms_sd:,.4g} (root mean square), {worst}"
@@ -82,19 +104,36 @@ def drawings(one: HistogramPlan) -> Iterator[Drawing]:
 
 def _noise_over_ticks(one: HistogramPlan) -> Chart:
     """Draw the standard deviation over the ticks, and the threshold below it if there is one."""
-    bars = [(tick.tick, tick.threshold) for tick in one.noise.ticks if tick.threshold is not None]
-    with canvas(2 if bars else 1, 1, 5.9 if bars else 3.8, sharex="all") as (figure, axes):
-        cell, last = axes[0, 0], axes[-1, 0]
+    bars = [
+        (tick.tick, tick.threshold)
+        for tick in one.noise.ticks
+        if tick.threshold is not None
+    ]
+    with canvas(2 if bars else 1, 1, 5.9 if bars else 3.8, sharex="all") as (
+        figure,
+        axes,
+    ):
+        cell = axes[0, 0]
+        last = axes[-1, 0]
         runs = one.noise.curve
         edges = np.array([run.first for run in runs] + [runs[-1].last + 1], dtype=float)
-        least, most = (np.array([getattr(run, name) for run in runs]) for name in ("least", "most"))
+        least, most = (
+            np.array([getattr(run, name) for run in runs]) for name in ("least", "most")
+        )
         if (most > least).any():
-            low, high = [*least, least[-1]], [*most, most[-1]]
-            cell.fill_between(edges, low, high, step="post", color=charts.BAND, linewidth=0)
+            low = [*least, least[-1]]
+            high = [*most, most[-1]]
+            cell.fill_between(
+                edges, low, high, step="post", color=charts.BAND, linewidth=0
+            )
             thin = stroke(charts.COLORS[2], 1.2, 1, 1)
-            cell.stairs(least, edges, baseline=None, label="least of a run of ticks", **thin)
+            cell.stairs(
+                least, edges, baseline=None, label="least of a run of ticks", **thin
+            )
         name = "standard deviation (most of a run of ticks)"
-        cell.stairs(most, edges, baseline=None, **stroke(charts.COLORS[0], 1.6), label=name)
+        cell.stairs(
+            most, edges, baseline=None, **stroke(charts.COLORS[0], 1.6), label=name
+        )
         thin = stroke(charts.INK, 1.1, 5, 2)
         cell.axhline(one.noise.rms_sd, label="root mean square of all ticks", **thin)
         cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * one.noise.worst_sd))
@@ -102,7 +141,9 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
         if bars:
             style = style_of(1, linestyle="none", label="threshold, at chosen ticks")
             last.plot(*zip(*bars, strict=True), **style)
-            last.set(ylabel="count that a new item\nmust have, with noise", ylim=(0, None))
+            last.set(
+                ylabel="count that a new item\nmust have, with noise", ylim=(0, None)
+            )
             charts.counts_axis(last.yaxis)
         last.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
         charts.counts_axis(last.xaxis, 8)
@@ -123,7 +164,10 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
 
 def _counters(one: HistogramPlan) -> Chart | None:
     rows = one.counters
-    names = [f"{row.counter}, radix {row.radix}" if row.radix else row.counter for row in rows]
+    names = [
+        f"{row.counter}, radix {row.radix}" if row.radix else row.counter
+        for row in rows
+    ]
     caption = (
         "Each counter at the budget of these settings. Hollow: not possible with them; the table "
         "in the text says why."
@@ -132,17 +176,26 @@ def _counters(one: HistogramPlan) -> Chart | None:
 
 
 def _ends(one: HistogramPlan) -> Chart | None:
-    drawn = [row.chosen or row.recommended or row.end_share in DRAWN_SHARES for row in one.ends]
+    drawn = [
+        row.chosen or row.recommended or row.end_share in DRAWN_SHARES
+        for row in one.ends
+    ]
     rows = list(itertools.compress(one.ends, drawn))
     if len(rows) < 2:
         return None
     with canvas(1, 1, 3.8) as (figure, [[cell]]):
         for place, row in enumerate(rows):
-            said = "no end_share" if row.end_share is None else f"end_share {row.end_share:g}"
+            said = (
+                "no end_share"
+                if row.end_share is None
+                else f"end_share {row.end_share:g}"
+            )
             # The last tick on its own: the share is for it.
             runs = [(run.first, run.most) for run in row.curve[:-1]]
             runs.append((row.curve[-1].last, row.last_sd))
-            style = style_of(place, markersize=5, label=said + (" (in use)" if row.chosen else ""))
+            style = style_of(
+                place, markersize=5, label=said + (" (in use)" if row.chosen else "")
+            )
             cell.plot(*zip(*runs, strict=True), **style, markevery=[len(runs) - 1])
         highest = max(row.worst_sd for row in rows)
         cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * highest))
@@ -155,13 +208,17 @@ def _ends(one: HistogramPlan) -> Chart | None:
             "these settings. A share of the last tick is paid for by all others: worth it where "
             "the last counts of an epoch are those that are kept."
         )
-        return charts.finish(figure, one.name, "end", "the end of an epoch", caption, NO_DATA)
+        return charts.finish(
+            figure, one.name, "end", "the end of an epoch", caption, NO_DATA
+        )
 
 
 def _mechanisms(one: HistogramPlan) -> Chart | None:
     names = []
     for row in one.mechanisms:
-        assumed = (f"{name}={value}" for name, value in row.assumed.items() if name != "domain")
+        assumed = (
+            f"{name}={value}" for name, value in row.assumed.items() if name != "domain"
+        )
         names.append(" ".join([row.mechanism, *assumed]))
     caption = (
         "Mechanisms for the same or a near question, at the budget of these settings; what each "
@@ -184,7 +241,8 @@ def _compared(
     if kind == "counters" and all(row.worst_sd is None for row in rows):
         figures.append(("error in segment 1", 1, "error"))
     series: list[tuple[str, int, list[float | None]]] = [
-        (label, place, [getattr(row, name, None) for row in rows]) for label, place, name in figures
+        (label, place, [getattr(row, name, None) for row in rows])
+        for label, place, name in figures
     ]
     values = [value for _, _, of in series for value in of if value]
     shown = [at for at in range(len(rows)) if any(of[at] for _, _, of in series)]
@@ -205,7 +263,9 @@ def _compared(
                     cell.plot(*zip(*part, strict=True), **style)
         used = [" (in use)" if rows[at].chosen else "" for at in shown]
         drawn = [drawable(names[at], NAME_LETTERS) for at in shown]
-        charts.rows_axis(cell, [name + use for name, use in zip(drawn, used, strict=True)])
+        charts.rows_axis(
+            cell, [name + use for name, use in zip(drawn, used, strict=True)]
+        )
         if max(values) > LINEAR_UP_TO * min(values):
             cell.set_xlabel("counts, logarithmic")
             charts.log_axis(cell.xaxis, values)
@@ -214,4 +274,6 @@ def _compared(
             charts.counts_axis(cell.xaxis, 8)
             cell.set_xlim(0, 1.05 * max(values))
         charts.legend_below(figure, [cell], 4)
-        return charts.finish(figure, one.name, kind, f"{kind} at this budget", caption, NO_DATA)
+        return charts.finish(
+            figure, one.name, kind, f"{kind} at this budget", caption, NO_DATA
+        )

@@ -27,7 +27,11 @@ _VALUE_LETTERS = 48
 
 
 def write_promise(
-    directory: Path, settings: Settings, plan: Plan, alone: float | None, since: Settings | None
+    directory: Path,
+    settings: Settings,
+    plan: Plan,
+    alone: float | None,
+    since: Settings | None,
 ) -> None:
     """Write the page; `alone` is the epsilon of these settings under their ceiling, if any."""
     total = plan.total
@@ -35,8 +39,13 @@ def write_promise(
     before = None
     if since is not None:
         found = changes(since, settings)
-        rows = [[one.setting, _shown(one.before), _shown(one.after), one.alters] for one in found]
-        before = Table(("setting", "before", "now", "what that alters"), rows, words=range(4))
+        rows = [
+            [one.setting, _shown(one.before), _shown(one.after), one.alters]
+            for one in found
+        ]
+        before = Table(
+            ("setting", "before", "now", "what that alters"), rows, words=range(4)
+        )
     body = page(
         "promise.html",
         title=f"What worker {plan.worker} promises",
@@ -46,7 +55,9 @@ def write_promise(
         person=table_of(total.person, total.unit),
         explained=loss_caption(total.unit),
         user=settings.user_field,
-        promise=sentences(epsilon, total.delta, total.unit, "all snapshots of an epoch"),
+        promise=sentences(
+            epsilon, total.delta, total.unit, "all snapshots of an epoch"
+        ),
         warnings=total.warnings,
         ceiling=Ceiling.of(settings.privacy),
         alone=alone,
@@ -63,7 +74,16 @@ def write_promise(
 
 def _histograms(settings: Settings, plan: Plan) -> Table:
     bounded = f"of one {plan.total.unit} at most"
-    headings = ("histogram", "counts", "by", "mechanism", "epoch", bounded, "epsilon", "delta")
+    headings = (
+        "histogram",
+        "counts",
+        "by",
+        "mechanism",
+        "epoch",
+        bounded,
+        "epsilon",
+        "delta",
+    )
     rows = []
     for config, one in zip(settings.histograms, plan.histograms, strict=True):
         items = config.max_items_per_user or config.max_items
@@ -91,7 +111,9 @@ def _published(settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
         named = f"{one.topic} (each stream key, each tick of {format_duration(one.tick_ms)})"
         topics.setdefault(words, []).append(named)
     first, *others = topics
-    shared = [part for part in first if others and all(part in other for other in others)]
+    shared = [
+        part for part in first if others and all(part in other for other in others)
+    ]
     for words, names in topics.items():
         own = "; ".join(part for part in words if part not in shared)
         yield f"On {', '.join(names)}", f"{own}."
@@ -102,7 +124,9 @@ def _published(settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
 def _keys(config: HistogramConfig, key: str) -> str:
     if key == ALL_KEYS:
         return "nothing: all events"
-    return f"{key}: " + ("all" if config.keys == "public" else f"{len(config.keys):,} declared")
+    return f"{key}: " + (
+        "all" if config.keys == "public" else f"{len(config.keys):,} declared"
+    )
 
 
 def _epoch(one: HistogramPlan) -> str:
@@ -116,14 +140,19 @@ def _seen(settings: Settings) -> Iterator[tuple[str, str]]:
     outputs = [settings.output_topic(config) for config in settings.histograms]
     names = settings.events.topics.names or (str(settings.events.topics),)
     rekey = settings.privacy.rekey
-    plan = plan_topics(settings.worker.name, names, None, None, outputs, {}, rekey=rekey)
+    plan = plan_topics(
+        settings.worker.name, names, None, None, outputs, {}, rekey=rekey
+    )
     inner = [one.name for one in plan if one.purpose not in (EVENTS, SNAPSHOTS)]
     yield (
         "anyone",
         f"the snapshots, on {', '.join(outputs)}: all that is listed above, and these settings",
     )
     exact = f"the events, on {', '.join(names)}; {', '.join(inner)}: exact"
-    yield "the operator only", f"the key file, with which the noise can be removed; {exact}"
+    yield (
+        "the operator only",
+        f"the key file, with which the noise can be removed; {exact}",
+    )
     yield "", "logs and metrics, and what check, audit, rejects and replay print: exact"
 
 

@@ -19,15 +19,18 @@ from workers.replay.report.pages import Table, sentences
 from workers.replay.report.runs import Measured, numeric_of, rank_key, when
 from workers.settings.files import write_atomically
 
-PAGE, PLOTS = "report.html", "plots"
+PAGE = "report.html"
+PLOTS = "plots"
 # Number of runs drawn individually, and of stream keys with boards.
-FEATURED, KEYS = 4, 3
+FEATURED = 4
+KEYS = 3
 
 
 def write_report(directory: Path) -> list[str]:
     """Write or replace the report of a results directory; return a line per missing chart."""
     tables = results.read(directory)
-    found, histograms = tables.input, runs.measured(tables)
+    found = tables.input
+    histograms = runs.measured(tables)
     sections = [_section(data, recommend(data.runs)) for data in histograms]
     rejects = sorted(found.counts.items(), key=lambda one: (-one[1], one[0]))
     reasons = [(reason, f"{times:,}") for reason, times in rejects]
@@ -46,9 +49,13 @@ def write_report(directory: Path) -> list[str]:
         rejects=_rejects(found.word, found.first[:REJECTS_LISTED]),
         rejected=sum(found.counts.values()),
     )
-    write_charts(directory / PLOTS, [chart for one in sections for chart in one["drawn"].charts])
+    write_charts(
+        directory / PLOTS, [chart for one in sections for chart in one["drawn"].charts]
+    )
     write_atomically(directory / PAGE, body)
-    return [f"{one['of'].name}: {line}" for one in sections for line in one["drawn"].missing]
+    return [
+        f"{one['of'].name}: {line}" for one in sections for line in one["drawn"].missing
+    ]
 
 
 def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
@@ -56,16 +63,24 @@ def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
     run = featured[0]
     numeric = numeric_of(run)
     first, stop, more = advice.words[0].partition(". ")
-    section, drawn = pages.histogram_section(run), draw_each(_drawings(data, advice, featured))
-    shown = runs.board_tables(data, run, KEYS, () if numeric is None else numeric.labels)
+    section = pages.histogram_section(run)
+    drawn = draw_each(_drawings(data, advice, featured))
+    shown = runs.board_tables(
+        data, run, KEYS, () if numeric is None else numeric.labels
+    )
     quantiles = None
     if numeric is not None and numeric.quantiles:
         quantiles = runs.quantile_table(data, run, numeric)
     pictures = ["pictures"] if drawn.charts or drawn.missing else []
-    row, sees = run.row, "all snapshots of an epoch"
+    row = run.row
+    sees = "all snapshots of an epoch"
     return {
         "of": data,
-        "sentences": [first + stop.strip(), *([more] if more else []), *advice.words[1:]],
+        "sentences": [
+            first + stop.strip(),
+            *([more] if more else []),
+            *advice.words[1:],
+        ],
         "run": row,
         "epoch": runs.epoch_of(run),
         "promise": sentences(row.epsilon, row.delta, row.unit, sees),
@@ -74,7 +89,13 @@ def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
         "tiles": runs.tiles(run, data.input.top),
         "paste": section if run.number == advice.chosen else None,
         "settings": section,
-        "contents": ["promise", "runs", *pictures, *(["boards"] if shown else []), "settings"],
+        "contents": [
+            "promise",
+            "runs",
+            *pictures,
+            *(["boards"] if shown else []),
+            "settings",
+        ],
         "runs": runs.run_table(data, advice),
         "drawn": drawn,
         "quantiles": quantiles,
@@ -86,21 +107,33 @@ def _drawings(
     data: Measured, advice: Recommendation, featured: Sequence[Outcome]
 ) -> Iterator[Drawing]:
     numeric = numeric_of(featured[0])
-    discovering = [run for run in _best(data, advice) if len(data.by_size(run, "found").at)]
+    discovering = [
+        run for run in _best(data, advice) if len(data.by_size(run, "found").at)
+    ]
     yield "what a budget buys", partial(charts_backtest.pareto_front, data, advice)
-    yield "recall against epsilon", partial(charts_backtest.recall_against_epsilon, data)
-    yield "error over the ticks", partial(charts_backtest.error_over_ticks, data, featured)
+    yield (
+        "recall against epsilon",
+        partial(charts_backtest.recall_against_epsilon, data),
+    )
+    yield (
+        "error over the ticks",
+        partial(charts_backtest.error_over_ticks, data, featured),
+    )
     yield "discovery", partial(charts_backtest.discovery, data, discovering[:FEATURED])
     yield "do the error bars hold?", partial(charts_backtest.coverage, data)
-    draw, kind = charts_backtest.board, "board"
+    draw = charts_backtest.board
+    kind = "board"
     if numeric is not None:
-        draw, kind = partial(charts_backtest.numbers_board, numeric), "numbers"
+        draw = partial(charts_backtest.numbers_board, numeric)
+        kind = "numbers"
     yield from charts_backtest.boards(data, featured[0], KEYS, draw, kind)
 
 
 def _best(data: Measured, advice: Recommendation) -> list[Outcome]:
     """Return all runs: the recommended one, then the others, best first."""
-    return sorted(data.runs, key=lambda run: (run.number != advice.chosen, *rank_key(run, advice)))
+    return sorted(
+        data.runs, key=lambda run: (run.number != advice.chosen, *rank_key(run, advice))
+    )
 
 
 def _featured(data: Measured, advice: Recommendation) -> list[Outcome]:
@@ -113,8 +146,11 @@ def _featured(data: Measured, advice: Recommendation) -> list[Outcome]:
 
 
 def _lead(found: Input, outcomes: Sequence[Outcome]) -> str:
-    seeds, number = max((run.seeds for run in outcomes), default=0), len(outcomes)
-    choices = f"{number} choices of settings" if number > 1 else "One choice of settings"
+    seeds = max((run.seeds for run in outcomes), default=0)
+    number = len(outcomes)
+    choices = (
+        f"{number} choices of settings" if number > 1 else "One choice of settings"
+    )
     text = f"{choices}, {seeds} seed{'s' if seeds > 1 else ''} each, over {found.events:,} events"
     if found.first_ms is not None and found.last_ms is not None:
         text += f" from {_times(found.first_ms, found.last_ms)}"
@@ -138,7 +174,9 @@ def _times(first_ms: int, last_ms: int) -> str:
 
 
 def _rejects(word: str, listed: Sequence[tuple[int, int, str]]) -> Table:
-    rows = [(f"{partition}", f"{number:,}", reason) for partition, number, reason in listed]
+    rows = [
+        (f"{partition}", f"{number:,}", reason) for partition, number, reason in listed
+    ]
     # Files have no partitions; all their rejects have partition 0.
     first = 0 if any(partition for partition, _, _ in listed) else 1
     headings = ("partition", word, "reason")[first:]

@@ -16,7 +16,14 @@ from workers.arrays.types import Floats, Longs
 from workers.mechanisms.config.buckets import Buckets, short
 from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.recommend import RECALL, Recommendation
-from workers.replay.backtest.results import BoardRow, Input, Outcome, Spread, Tables, by_histogram
+from workers.replay.backtest.results import (
+    BoardRow,
+    Input,
+    Outcome,
+    Spread,
+    Tables,
+    by_histogram,
+)
 from workers.replay.report.pages import Table, label
 from workers.settings.durations import format_duration
 
@@ -66,7 +73,9 @@ class Measured:
         """Return the start of the first tick; None if the run has no board."""
         for row in self.boards:
             if row.run == run.number:
-                return row.end_ms - (row.tick - run.row.first_tick + 1) * run.row.tick_ms
+                return (
+                    row.end_ms - (row.tick - run.row.first_tick + 1) * run.row.tick_ms
+                )
         return None
 
 
@@ -74,8 +83,12 @@ def measured(tables: Tables) -> list[Measured]:
     boards: dict[str, list[BoardRow]] = defaultdict(list)
     for row in tables.boards.to_pylist():
         boards[row["histogram"]].append(BoardRow(**row))
-    series, runs = _series(tables.results), by_histogram(tables).items()
-    return [Measured(name, outcomes, tables.input, series, boards[name]) for name, outcomes in runs]
+    series = _series(tables.results)
+    runs = by_histogram(tables).items()
+    return [
+        Measured(name, outcomes, tables.input, series, boards[name])
+        for name, outcomes in runs
+    ]
 
 
 def when(milliseconds: int) -> str:
@@ -83,10 +96,18 @@ def when(milliseconds: int) -> str:
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     if milliseconds % 86_400_000 == 0:
         return f"{moment:%Y-%m-%d}"
-    return f"{moment:%Y-%m-%d %H:%M}" if moment.second == 0 else f"{moment:%Y-%m-%d %H:%M:%S}"
+    return (
+        f"{moment:%Y-%m-%d %H:%M}"
+        if moment.second == 0
+        else f"{moment:%Y-%m-%d %H:%M:%S}"
+    )
 
 
-_NONE: tuple[Longs, Longs, Floats] = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+_NONE: tuple[Longs, Longs, Floats] = (
+    np.zeros(0, np.int64),
+    np.zeros(0, np.int64),
+    np.zeros(0),
+)
 
 
 def _series(table: pa.Table) -> dict[tuple[int, str], tuple[Longs, Longs, Floats]]:
@@ -107,7 +128,8 @@ def _line(at: Longs, values: Floats, chosen: NDArray[np.bool_]) -> Line:
 
 
 SIDE_LETTERS = 48
-BOARD_ROWS, BOARD_TICKS = 12, 3
+BOARD_ROWS = 12
+BOARD_TICKS = 3
 # Maximum number of buckets listed in order; with more, the largest are listed.
 BUCKET_ROWS = 40
 #: Columns of the table of runs: metric, heading, and number format.
@@ -159,11 +181,23 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
     """Return headline figures: name, value, meaning."""
     errors = "a published count is off", "count", "on average, bounds included"
     figures = {
-        "recall_unbounded": (f"of the true top {top}", "share", "are shown, on average"),
+        "recall_unbounded": (
+            f"of the true top {top}",
+            "share",
+            "are shown, on average",
+        ),
         "error_unbounded_mean": errors,
         "coverage": ("of the error bars", "share", "hold the exact count; 95 % should"),
-        "sum_coverage": ("of the error bars of sums", "share", "hold the exact sum; 95 % should"),
-        "mean_coverage": ("of the intervals of means", "share", "hold the exact mean; 95 % should"),
+        "sum_coverage": (
+            "of the error bars of sums",
+            "share",
+            "hold the exact sum; 95 % should",
+        ),
+        "mean_coverage": (
+            "of the intervals of means",
+            "share",
+            "hold the exact mean; 95 % should",
+        ),
     }
     found = []
     for metric, (name, kind, more) in figures.items():
@@ -171,7 +205,10 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
             found.append((name, text, more))
     who = "one event" if run.row.unit == "event" else "one user"
     promise = f"{run.row.epsilon:.4g}"
-    return [*found, (f"epsilon for {who} and epoch", promise, f"with delta {run.row.delta:g}")]
+    return [
+        *found,
+        (f"epsilon for {who} and epoch", promise, f"with delta {run.row.delta:g}"),
+    ]
 
 
 def run_table(data: Measured, advice: Recommendation) -> Table:
@@ -186,12 +223,16 @@ def run_table(data: Measured, advice: Recommendation) -> Table:
         if "epsilon" not in settings:
             row["epsilon"] = f"{run.row.epsilon:.4g}"
         for metric, heading, kind in columns:
-            row[heading.format(n=data.input.top)] = _written(run.metrics.get(metric), kind)
+            row[heading.format(n=data.input.top)] = _written(
+                run.metrics.get(metric), kind
+            )
         if several_lengths:
             row["ticks"] = f"{run.row.ticks:,}"
         rows.append(row)
         front = run.number in advice.front and len(data.runs) > 1
-        kinds.append(" ".join(("chosen",) * (run.number == advice.chosen) + ("front",) * front))
+        kinds.append(
+            " ".join(("chosen",) * (run.number == advice.chosen) + ("front",) * front)
+        )
     cells = [list(row.values()) for row in rows]
     return Table(list(rows[0]), cells, words=range(1, 1 + len(settings)), kinds=kinds)
 
@@ -203,15 +244,25 @@ def board_tables(
 
     Items come largest first, or in the order of `labels` if these are few.
     """
-    place = {label: i for i, label in enumerate(labels)} if len(labels) <= BUCKET_ROWS else {}
+    place = (
+        {label: i for i, label in enumerate(labels)}
+        if len(labels) <= BUCKET_ROWS
+        else {}
+    )
 
     def listed(rows: list[BoardRow]) -> list[BoardRow]:
-        return sorted(rows, key=lambda row: place[row.label]) if place else rows[:BOARD_ROWS]
+        return (
+            sorted(rows, key=lambda row: place[row.label])
+            if place
+            else rows[:BOARD_ROWS]
+        )
 
     found = []
     for number, (key, ticks) in enumerate(data.board(run).items()):
         chosen = chosen_ticks(ticks) if number < keys else {}
-        found.append((key, [_board(run, tick, listed(rows)) for tick, rows in chosen.items()]))
+        found.append(
+            (key, [_board(run, tick, listed(rows)) for tick, rows in chosen.items()])
+        )
     return found
 
 
@@ -235,7 +286,9 @@ def _is_informative(data: Measured, metric: str) -> bool:
     """Return whether a column is informative: not if the bounds cut nothing off."""
     has = {name for run in data.runs for name in run.metrics}
     if metric in ("recall", "lost"):
-        losses = (run.metrics["lost"].most for run in data.runs if "lost" in run.metrics)
+        losses = (
+            run.metrics["lost"].most for run in data.runs if "lost" in run.metrics
+        )
         if not any(most > LOST_LEAST for most in losses):
             return metric == "recall" and "recall_unbounded" not in has
     return metric in has
@@ -259,7 +312,9 @@ class BucketCounts:
     published: Floats
     sd: float
 
-    def quantiles(self, numeric: Numeric, q: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    def quantiles(
+        self, numeric: Numeric, q: float
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         published = numeric.quantile(self.published, self.sd, q)
         return published, numeric.quantile(self.exact, 0.0, q)
 
@@ -282,26 +337,39 @@ def quantile_table(data: Measured, run: Outcome, numeric: Numeric) -> Table:
     rows: list[list[str | None]] = []
     for q in numeric.quantiles:
         pairs = [one.quantiles(numeric, q) for one in counted]
-        exact = [(found, truth) for found, truth in pairs if truth["bucket"] is not None]
+        exact = [
+            (found, truth) for found, truth in pairs if truth["bucket"] is not None
+        ]
         said = [(found, truth) for found, truth in exact if found["bucket"] is not None]
         values = [(found["value"], truth["value"]) for found, truth in said]
-        off = [abs(found - truth) for found, truth in values if None not in (found, truth)]
+        off = [
+            abs(found - truth) for found, truth in values if None not in (found, truth)
+        ]
         hold = [interval_holds(numeric, truth, found) for found, truth in said]
-        cells: list[str | None] = [short(q), f"{len(exact):,}", f"{len(exact) - len(said):,}"]
-        cells += [f"{sum(off) / len(off):.4g}", f"{max(off):.4g}"] if off else [None, None]
+        cells: list[str | None] = [
+            short(q),
+            f"{len(exact):,}",
+            f"{len(exact) - len(said):,}",
+        ]
+        cells += (
+            [f"{sum(off) / len(off):.4g}", f"{max(off):.4g}"] if off else [None, None]
+        )
         rows.append([*cells, f"{100 * sum(hold) / len(hold):.0f} %" if hold else None])
     headings = ("quantile", "boards", "nothing said", "off, mean", "off, most")
     return Table((*headings, "interval holds the exact one"), rows, words=())
 
 
-def interval_holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> bool:
+def interval_holds(
+    numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]
+) -> bool:
     """Return whether an interval holds the exact quantile, which may lie beyond the edges."""
     value = truth["value"]
     if value is None and truth["bucket"] == numeric.labels[0]:
         return found["low"] is None
     if value is None:
         return found["high"] is None
-    low, high = found["low"], found["high"]
+    low = found["low"]
+    high = found["high"]
     return (low is None or low <= value) and (high is None or value <= high)
 
 
