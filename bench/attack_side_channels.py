@@ -30,9 +30,9 @@ from tests.neighbours.driver import CLOCK, Log, Sent, ShardRun, framed, replaced
 from tests.neighbours.scenes import NAME, START_MS, TICK_MS, Scene
 from tests.worker.harness import Bare
 from workers.arrays.types import Bools, Floats
+from workers.client.messages import Pages
 from workers.dashboard.api import application
 from workers.dashboard.hub import Hub
-from workers.dashboard.snapshots import Pages
 from workers.kafka.offsets import LogEnd
 from workers.kafka.records import Batch, Records
 from workers.runtime.metrics import CONTRIBUTE, RELEASE

@@ -17,7 +17,7 @@ import duckdb
 import numpy as np
 import orjson
 
-from workers.dashboard.snapshots import Pages, SeenSnapshot, Stream
+from workers.client.messages import Pages, SeenSnapshot, Stream
 from workers.dashboard.store.queries import (
     EpochsQuery,
     HistoryQuery,

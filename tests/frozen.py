@@ -22,9 +22,9 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 
 from tests import ROOT
+from workers.client.messages import Pages
 from workers.dashboard.api import application
 from workers.dashboard.hub import Hub
-from workers.dashboard.snapshots import Pages
 from workers.runtime.metrics import Metrics
 from workers.settings.settings import load
 

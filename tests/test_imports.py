@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent.parent / "workers"
 ROOMS = (
     "cli",
     "commands",
-    "client",
     "dashboard",
+    "client",
     "replay",
     "agents",
     "privacy",

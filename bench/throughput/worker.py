@@ -24,11 +24,11 @@ from bench.throughput.producing import TICK_S, blocks
 from tests.forked import QUIETCOUNT
 from tests.worker.harness import Site, Worker, unk, until
 from workers.agents import contribute
+from workers.agents.newest import PROGRESS
 from workers.kafka.reading import end_of, read_partition
 from workers.pipeline.contributions import decode
 from workers.pipeline.ledger_blocks import unpack
 from workers.pipeline.merge import ReleaseProgress
-from workers.pipeline.newest import PROGRESS
 
 PATIENCE_S = 1_800.0
 #: Pairs of stream key and item of one user in an epoch, where users are protected.

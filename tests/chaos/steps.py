@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
-from workers.agents import growth, topics, worker
+from workers.agents import growth, newest, progress, topics, worker
+from workers.agents.ceiling_guard import CeilingGuard
 from workers.agents.release import ReleaseShard
 from workers.agents.source_shard import SourceShard
 from workers.kafka import shard as kafka_shard
@@ -26,10 +27,8 @@ from workers.kafka.shard import Shard
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
 from workers.kafka.transport import Consumer, ConsumerThread
-from workers.pipeline import newest, progress
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.users import Users
-from workers.privacy.ceiling_guard import CeilingGuard
 from workers.runtime.errors import SourcesGrown
 
 

@@ -26,9 +26,9 @@ from workers.client import (
     snapshots,
     table,
 )
+from workers.client.config import load_reader_settings
+from workers.client.messages import InvalidSnapshot
 from workers.client.reading import Assembly, open_topics
-from workers.dashboard.config import load_dashboard
-from workers.dashboard.snapshots import InvalidSnapshot
 
 # DuckDB's, about pandas.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")
@@ -118,7 +118,7 @@ def test_the_reader_passes_over_ticks_without_all_parts_and_keeps_nothing_of_the
     late = [part(tick, number) for tick in range(200, 203) for number in (1, 2)]
     topics.send(*early, *late, *(message(tick, key="s2") for tick in range(1, 203)))
     monkeypatch.setattr(reading, "EVENTS", 10)
-    with open_topics(load_dashboard(config)) as opened:
+    with open_topics(load_reader_settings(config)) as opened:
         assembly = Assembly(opened.histogram_of)
         found = [one for _, one in opened.snapshots(opened.starts(), assembly)]
     assert [one.tick for one in found if one.key == "s1"] == [200, 201, 202]
@@ -151,7 +151,7 @@ def test_a_reader_stops_at_what_is_no_snapshot_or_is_gone(
         InvalidSnapshot, match=r"products\[\d\] offset 1: .* no snapshot"
     ):
         list(snapshots(config))
-    with open_topics(load_dashboard(config)) as opened:
+    with open_topics(load_reader_settings(config)) as opened:
         positions = opened.starts()
         topics.remove("products", leaving=1)
         # By default, librdkafka would go on at the end, and these be missing in silence.

@@ -19,6 +19,7 @@ from tests.agents.monitor.scene import Scene
 from tests.pipeline.pipeline import KEY, unk
 from tests.settings.test_settings import GOOD
 from workers.agents.contribute import ContributeProgress
+from workers.agents.newest import PROGRESS
 from workers.agents.topics import Topics
 from workers.cli import execute
 from workers.kafka import topics as module
@@ -27,7 +28,6 @@ from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import ZERO_ID, ExistingTopic, describe
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram
-from workers.pipeline.newest import PROGRESS
 from workers.pipeline.sources import VERSION, Place, SourceTopic
 from workers.runtime.errors import SettingsError, StateRefused
 

@@ -12,9 +12,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.admin import admin_of
-from workers.dashboard.config import DashboardSettings, HistogramTopic
+from workers.client.config import HistogramTopic, ReaderSettings
+from workers.client.messages import Pages, SeenSnapshot
 from workers.dashboard.server import Background, Dashboard
-from workers.dashboard.snapshots import Pages, SeenSnapshot
 from workers.kafka.clients import Connection, EmbeddedCluster
 from workers.mechanisms.config.buckets import Buckets
 from workers.pipeline.snapshots import Numeric
@@ -126,11 +126,11 @@ class Topics:
         finally:
             ends.close()
 
-    def settings(self, *names: str, horizon: int | None = 1_024) -> DashboardSettings:
+    def settings(self, *names: str, horizon: int | None = 1_024) -> ReaderSettings:
         shown = tuple(
             HistogramTopic(name, f"{self.prefix}.{name}", horizon) for name in names
         )
-        return DashboardSettings(
+        return ReaderSettings(
             worker=self.prefix, connection=self.connection, histograms=shown
         )
 

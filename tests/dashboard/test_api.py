@@ -18,10 +18,10 @@ from multidict import MultiDict
 from tests.dashboard.feeding import GONE, PATIENCE_S, message, snapshot
 from tests.dashboard.store.making import iso
 from tests.dashboard.test_hub import on_a_loop
+from workers.client.messages import Stream
 from workers.dashboard import api
 from workers.dashboard.api import application, pages, refuse_unreadable
 from workers.dashboard.hub import Filter, Hub
-from workers.dashboard.snapshots import Stream
 from workers.runtime.serving import listen
 
 Client = TestClient[Request, Application]

@@ -11,9 +11,9 @@ from confluent_kafka import Message
 
 from tests.admin import admin_of
 from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic
+from workers.client.messages import SeenSnapshot, Stream
 from workers.dashboard.feed import Feed
 from workers.dashboard.hub import TICKS, Hub
-from workers.dashboard.snapshots import SeenSnapshot, Stream
 from workers.kafka.clients import Connection
 
 pytestmark = pytest.mark.slow

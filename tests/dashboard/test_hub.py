@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from tests.dashboard.feeding import snapshot
+from workers.client.messages import SeenSnapshot, Stream
 from workers.dashboard import hub as hub_module
 from workers.dashboard.hub import Filter, History, Hub, Viewer, catalog
-from workers.dashboard.snapshots import SeenSnapshot, Stream
 from workers.mechanisms.accounting import Guarantee
 
 SOON_S = 0.01

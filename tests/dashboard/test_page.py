@@ -12,9 +12,9 @@ import pytest
 from tests.dashboard.browser import MINUS, Window, text
 from tests.dashboard.feeding import Topics, answer, embedded, recent
 from tests.worker.harness import until
+from workers.client.messages import Stream
 from workers.dashboard import api
 from workers.dashboard.server import Background
-from workers.dashboard.snapshots import Stream
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -21,6 +21,7 @@ from rich.console import Console
 from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, embedded, message, on_a_broker
 from tests.worker.harness import until
+from workers.agents.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.agents.monitor import Health
 from workers.cli import execute
 from workers.commands.budget import show
@@ -31,7 +32,6 @@ from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram, HistogramProgress
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.privacy.ceiling import Ceiling
-from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.privacy.spending import budget_of
 from workers.replay.offline import replay
 from workers.replay.sources import JsonLines

@@ -17,6 +17,7 @@ from tests.agents.monitor.scene import Scene
 from tests.events.json_corpus import Row, corpus, read_back, readers, settings
 from tests.events.reading import event_reader
 from workers.agents.contribute import ContributeProgress, ContributeShard
+from workers.agents.newest import PROGRESS
 from workers.events import log
 from workers.events.formats.reader import FramedJson
 from workers.events.json import Json
@@ -28,7 +29,6 @@ from workers.kafka.records import Batch, Outgoing, Records
 from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import decode
-from workers.pipeline.newest import PROGRESS
 from workers.runtime.sizes import Change
 from workers.settings.settings import EventsSettings, shape_of
 

@@ -21,20 +21,20 @@ from tests.dashboard.feeding import answer, message
 from tests.events.reading import rows
 from tests.fuzz.fuzzing import Differs, Target
 from tests.worker.harness import toml
-from workers.agents import contribute, rekey
+from workers.agents import contribute, progress, rekey
+from workers.agents.newest import PROGRESS
 from workers.agents.source_shard import SourceShard
+from workers.client.changes import can_subtract, changes
+from workers.client.messages import InvalidSnapshot, Pages, select_items
 from workers.client.reading import typed
 from workers.commands.check.examine import examine
 from workers.commands.check.sample import Part, Sample
-from workers.dashboard.changes import can_subtract, changes
 from workers.dashboard.hub import Filter, Hub, catalog, joint_guarantee
-from workers.dashboard.snapshots import InvalidSnapshot, Pages, select_items
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline import contributions, ledger_blocks, progress, sources, users
+from workers.pipeline import contributions, ledger_blocks, sources, users
 from workers.pipeline.ledger_blocks import read_paged
-from workers.pipeline.newest import PROGRESS
 from workers.pipeline.rekey_markers import Origins
 from workers.pipeline.sources import Place, Sources, SourceTopic
 from workers.runtime.errors import SettingsError, StateRefused

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kafka.oauth import OAUTH, OAuthBroker, OAuthSite, TokenServer, oauth_broker
 from tests.worker.harness import Worker, now_ms, quietcount, sale, until
-from workers.dashboard.config import load_dashboard
+from workers.client.config import load_reader_settings
 from workers.dashboard.server import Background, Dashboard
 from workers.kafka import tokens
 
@@ -120,7 +120,7 @@ def test_a_dashboard_waits_for_its_first_token(
 ) -> None:
     """It starts without Kafka, too."""
     site.server.answer_with = 503, b""
-    served = Background(Dashboard(load_dashboard(site.config), port=0))
+    served = Background(Dashboard(load_reader_settings(site.config), port=0))
     with caplog.at_level(logging.WARNING), served:
         until(lambda: "it answered 503" in caplog.text, "the reason", 30.0)
         site.server.answer_with = None

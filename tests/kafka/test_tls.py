@@ -17,7 +17,7 @@ from tests import ROOT
 from tests.kafka.secure import MECHANISM, Secure, rules_of, secure_broker
 from tests.worker.harness import Bare, Site, known, quietcount, unk, until
 from tests.worker.test_metrics import ready
-from workers.dashboard.config import load_dashboard
+from workers.client.config import load_reader_settings
 from workers.dashboard.server import Background, Dashboard
 from workers.kafka.clients import Connection
 
@@ -215,7 +215,7 @@ def test_a_dashboard_that_is_not_let_in_says_why(
     )
     if wrong == "password":
         (site.directory / "password").write_text("PlantedWrong")
-    served = Background(Dashboard(load_dashboard(site.config), port=0))
+    served = Background(Dashboard(load_reader_settings(site.config), port=0))
     with caplog.at_level(logging.WARNING), served:
         until(lambda: word in caplog.text, "the reason")
         until(lambda: served.dashboard.hub.state == {"kafka": state}, "the state")

@@ -19,7 +19,8 @@ from unittest.mock import patch
 
 from tests.neighbours.formats import Registered
 from tests.neighbours.scenes import BY_USER, Record, Scene, Step
-from workers.agents import contribute, rekey, release, source_shard
+from workers.agents import ceiling_guard, contribute, rekey, release, source_shard
+from workers.agents.progress import read_progress
 from workers.events import columns
 from workers.events import log as logs
 from workers.events.formats import reader as formats
@@ -32,8 +33,6 @@ from workers.pipeline import merge, users, watermark
 from workers.pipeline.contributions import decode
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, ReleaseProgress
-from workers.pipeline.progress import read_progress
-from workers.privacy import ceiling_guard
 from workers.runtime.errors import CeilingReached
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
 from workers.runtime.sizes import Change
@@ -195,7 +194,7 @@ class ShardRun:
         return len(self._state)
 
     def charges(self, places: Sequence[Partition]) -> dict[Partition, ReleaseProgress]:
-        """Double of `workers.pipeline.progress.read_newest`."""
+        """Double of `workers.agents.progress.read_newest`."""
         found = {}
         for place in places:
             own = self.commits if place[1] == self.where[1] else ()
@@ -208,7 +207,7 @@ class ShardRun:
         return found
 
     def complete_ms(self, progress: ReleaseProgress) -> int | None:
-        """Double of `workers.pipeline.progress.complete_ms`."""
+        """Double of `workers.agents.progress.complete_ms`."""
         marks = list(progress.watermarks)
         for sent in self.log.until(self._step):
             if sent.offset >= progress.position:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests import ROOT
 from tests.pipeline.test_snapshots import pages
-from workers.dashboard.snapshots import Pages as DashboardPages
+from workers.client.messages import Pages as DashboardPages
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers
 from workers.pipeline.snapshots import join_pages, split_fields

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from tests.pipeline.pipeline import Partition, unk
-from workers.pipeline import newest as module
-from workers.pipeline import progress
+from workers.agents import newest as module
+from workers.agents import progress
+from workers.agents.newest import PROGRESS
 from workers.pipeline.ledger_blocks import split_pages
-from workers.pipeline.newest import PROGRESS
 from workers.runtime.errors import StateRefused
 
 Patch = pytest.MonkeyPatch

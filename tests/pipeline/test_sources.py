@@ -9,8 +9,8 @@ import pytest
 
 from tests.agents.monitor.scene import Scene
 from workers.agents.contribute import ContributeProgress, ContributeShard
+from workers.agents.newest import PROGRESS
 from workers.mechanisms.config.histogram import Lane
-from workers.pipeline.newest import PROGRESS
 from workers.pipeline.sources import (
     SOURCES,
     VERSION,

@@ -222,7 +222,7 @@ def test_the_message_shows_nothing_of_a_secret() -> None:
 
 _RACE = """
 import importlib, sys, threading
-from workers.dashboard import changes
+from workers.client import changes
 from workers.mechanisms.config import checked, sums
 from workers.runtime import frozen
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.settings.test_settings import GOOD, changed, loaded, refusal
-from workers.dashboard.config import load_dashboard
+from workers.client.config import load_reader_settings
 from workers.settings.durations import (
     MILLISECONDS,
     count_ticks,
@@ -81,9 +81,9 @@ def test_other_horizons_are_refused(tmp_path: Path, value: str, said: str) -> No
 
 def test_the_page_reads_the_horizon_as_the_worker_does(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(GOOD.replace("horizon = 8640", 'horizon = "1d"'))
-    assert load_dashboard(tmp_path / "x.toml").histograms[0].horizon == 8640
+    assert load_reader_settings(tmp_path / "x.toml").histograms[0].horizon == 8640
     (tmp_path / "x.toml").write_text(GOOD.replace("horizon = 8640", 'horizon = "15s"'))
-    assert load_dashboard(tmp_path / "x.toml").histograms[0].horizon is None
+    assert load_reader_settings(tmp_path / "x.toml").histograms[0].horizon is None
 
 
 @given(st.integers(min_value=0, max_value=10**15))

@@ -18,11 +18,11 @@ import msgspec
 
 from tests.pipeline.pipeline import rows_of
 from tests.simulation.broker import Attempt, Log, Record
+from workers.agents.newest import PROGRESS
+from workers.agents.progress import read_progress
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.contributions import decode
 from workers.pipeline.merge import Merge
-from workers.pipeline.newest import PROGRESS
-from workers.pipeline.progress import read_progress
 from workers.pipeline.sources import Joined, Owners, SourceProgress
 
 

@@ -14,6 +14,7 @@ from tests.simulation.connection import Running
 from tests.simulation.loop import current
 from tests.simulation.producer import SimulatedProducer
 from workers.agents.contribute import ContributeShard
+from workers.agents.newest import PROGRESS
 from workers.agents.release import ReleaseShard
 from workers.kafka import shard as shard_module
 from workers.kafka import transaction
@@ -22,7 +23,6 @@ from workers.kafka.shard import Shard
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge
-from workers.pipeline.newest import PROGRESS
 from workers.pipeline.sources import Sources
 
 Planting = Callable[[], Iterator[object]]

@@ -24,8 +24,8 @@ from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  #
 
 from tests.broker import LASTING, broker
 from tests.worker.harness import Site, Worker, now_ms, sale, succeed, unk, until
+from workers.agents.progress import read_states
 from workers.kafka.placement import partitions_of
-from workers.pipeline.progress import read_states
 
 LABELS = [f"item-{i}" for i in range(20)]
 KEYS = ("k0", "k1", "k2")

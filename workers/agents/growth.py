@@ -11,108 +11,19 @@ the contributions topic, which are owners: stage 1's source partition 0 tells fr
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
+from workers.agents.counted import counted_owners, stored_progress
 from workers.kafka.clients import Connection
-from workers.kafka.reading import bounds_of, read_spans, reader
 from workers.kafka.topics import add_partitions
 from workers.mechanisms.config.ticks import TickGrid
-from workers.pipeline.ledger_blocks import decode_stored, read_paged
-from workers.pipeline.newest import newest_values
 from workers.pipeline.sources import (
-    SOURCES,
     Owners,
-    SourceProgress,
     Sources,
     SourceTopic,
-    decode_sources,
     next_epoch,
-    refuse_other_count,
-    refuse_other_set,
 )
 from workers.runtime.errors import SettingsError
 
 logger = logging.getLogger(__name__)
-
-_DECODER = msgspec.json.Decoder(SourceProgress)
-
-
-def counted_sources(
-    connection: Connection,
-    state: str,
-    state_partitions: int,
-    now: tuple[SourceTopic, ...],
-    *,
-    plain: bool,
-) -> Sources:
-    """Return the counted partitions of the topics `now`: as topic `state` has them, else all.
-
-    Raise StateRefused for another set of topics, fewer partitions, or unreadable state.
-    """
-    progress = _progress(connection, state, state_partitions)
-    if progress is None:
-        return Sources(now, plain, assumed=True)
-    first = now
-    number = sum(topic.partitions for topic in now)
-    if progress.sources != number:
-        stored = stored_topics(connection, state, state_partitions)
-        if stored is None:  # the state of one topic
-            refuse_other_count(f"the set of {len(now)} events topics", len(now), 1)
-            [topic] = now
-            stored = (SourceTopic(topic.name, progress.sources, topic.id),)
-        refuse_other_set(now, stored)
-        first = tuple(
-            SourceTopic(topic.name, then.partitions, topic.id)
-            for topic, then in zip(now, stored, strict=True)
-        )
-    return Sources(first, plain, progress.joined)
-
-
-def _progress(
-    connection: Connection, state: str, partitions: int
-) -> SourceProgress | None:
-    """Return source partition 0's progress; before it has one, any other's."""
-    with reader(connection) as consumer:
-        found = newest_values(consumer, [(state, 0)])
-        if not found:
-            found = newest_values(
-                consumer, [(state, one) for one in range(1, partitions)]
-            )
-    for value in found.values():
-        return decode_stored(_DECODER, value, f"{state}: the stored progress")
-    return None
-
-
-def stored_topics(
-    connection: Connection, state: str, partitions: int
-) -> tuple[SourceTopic, ...] | None:
-    """Return the first set, which begins every changelog; None before a first commit."""
-    with reader(connection) as consumer:
-        for partition in range(partitions):
-            low, high = bounds_of(consumer, state, partition)
-            found: dict[bytes, bytes | None] = {}
-            spans = {(state, partition): (low, high)} if low < high else {}
-            for taken in read_spans(consumer, spans):
-                found |= {
-                    message.key() or b"": message.value() for message in taken.messages
-                }
-                if SOURCES in found:  # the head follows its pages
-                    break
-            if (value := read_paged(SOURCES, found.get)) is not None:
-                return decode_sources(value)
-    return None
-
-
-def counted_owners(
-    connection: Connection, state: str, state_partitions: int, partitions: int
-) -> Owners:
-    """Return the owners that stage 1's `state` knows; before it has any, the topic's partitions."""
-    progress = _progress(connection, state, state_partitions)
-    return (
-        Owners(partitions)
-        if progress is None or progress.owners is None
-        else progress.owners
-    )
 
 
 class _Noticing:
@@ -229,7 +140,7 @@ class Growth(_Noticing):
             self._say("%s, but only %d %s are counted: %s", *why, self._refusal)
             return
         places = counts.get(self._state, 0)
-        progress = _progress(self._connection, self._state, places)
+        progress = stored_progress(self._connection, self._state, places)
         if progress is not None and len(progress.joined) > len(self._sources.joined):
             logger.info("%s: restarting to read the new ones", what)
             self._restart()

@@ -19,16 +19,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from workers.agents.ceiling_guard import CeilingGuard
+from workers.agents.newest import PROGRESS
+from workers.agents.progress import complete_ms, read_progress
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment, Shard
 from workers.pipeline.contributions import handing_over
 from workers.pipeline.histogram import HandedOver, Histogram
 from workers.pipeline.ledger_blocks import read_paged, split_pages
 from workers.pipeline.merge import Merge, Released, ReleaseProgress
-from workers.pipeline.newest import PROGRESS
-from workers.pipeline.progress import complete_ms, read_progress
 from workers.pipeline.watermark import commit_gap_s, is_behind
-from workers.privacy.ceiling_guard import CeilingGuard
 from workers.runtime.errors import StateRefused
 from workers.runtime.metrics import RELEASE
 from workers.runtime.traces import HEADER

@@ -7,14 +7,14 @@ crash, another call completes the work.
 
 import msgspec
 
+from workers.agents.newest import PROGRESS
+from workers.agents.progress import complete_ms, read_progress, read_states
 from workers.agents.state import group_size
 from workers.kafka.clients import Connection
 from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import describe as describe_topics
 from workers.pipeline.ledger_blocks import read_paged, split_pages
-from workers.pipeline.newest import PROGRESS
-from workers.pipeline.progress import complete_ms, read_progress, read_states
 from workers.runtime.errors import SettingsError
 from workers.runtime.sizes import Change
 from workers.settings.settings import Settings

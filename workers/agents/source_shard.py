@@ -14,13 +14,13 @@ from typing import TypeVar
 
 import msgspec
 
+from workers.agents.newest import PROGRESS
 from workers.events.reader import Reject
 from workers.kafka.offsets import LogEnd
 from workers.kafka.records import Forwarded, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.ledger_blocks import decode_stored, read_paged, split_pages
-from workers.pipeline.newest import PROGRESS
 from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
 from workers.pipeline.sources import (
     SOURCES,

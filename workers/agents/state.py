@@ -11,13 +11,13 @@ from itertools import chain
 
 from confluent_kafka import KafkaError, KafkaException
 
+from workers.agents.progress import read_states
 from workers.kafka.clients import Connection, forbidden, unreachable
 from workers.kafka.reading import bounds_of, reader
 from workers.kafka.topics import describe as describe_topics
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.histogram import removal_refusals
 from workers.pipeline.merge import Merge, ReleaseProgress
-from workers.pipeline.progress import read_states
 from workers.runtime.errors import QuietcountError, SettingsError, describe
 from workers.settings.files import read_key
 from workers.settings.settings import Settings

@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
 
+from workers.agents.counted import counted_owners, counted_sources, stored_topics
 from workers.agents.growth import (
     Growth,
     OwnerGrowth,
-    counted_owners,
-    counted_sources,
-    stored_topics,
 )
 from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection, forbidden, unreachable, unreached

@@ -17,6 +17,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from msgspec.structs import replace
 
+from workers.agents.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.agents.contribute import ContributeShard, ContributeStage
 from workers.agents.growth import Growth, OwnerGrowth
 from workers.agents.monitor import OperatorPort
@@ -75,7 +76,6 @@ from workers.pipeline.sources import (
     next_epoch,
 )
 from workers.privacy.ceiling import Ceiling, check_ceiling
-from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.privacy.total import warnings_of
 from workers.runtime.errors import KafkaAway, SettingsError
 from workers.runtime.frozen import check_frozen

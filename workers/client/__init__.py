@@ -10,10 +10,13 @@
 Of the settings file only `worker.name`, `[kafka]` and the histograms' names are read. A reader
 joins no group, and needs only the right to read the histogram topics.
 
-Imports `dashboard`, `kafka` and `settings`. Start with `reading`; `tables` makes rows for DuckDB,
-DataFrames and files. `quietcount export` reads by these too.
+Imports `pipeline`, `kafka` and `settings`. Start with `reading`; `tables` makes rows for DuckDB,
+DataFrames and files. `messages` joins pages and parts to snapshots, `changes` subtracts them,
+`config` reads what a reader needs of the settings file: the dashboard and `quietcount export` share
+these.
 """
 
+from workers.client.messages import Stream
 from workers.client.reading import (
     Item,
     Quantile,
@@ -24,7 +27,6 @@ from workers.client.reading import (
     snapshots,
 )
 from workers.client.tables import table
-from workers.dashboard.snapshots import Stream
 
 __all__ = [
     "Item",

@@ -12,8 +12,8 @@ import msgspec
 import orjson
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from workers.dashboard.config import DashboardSettings, load_dashboard
-from workers.dashboard.snapshots import (
+from workers.client.config import ReaderSettings, load_reader_settings
+from workers.client.messages import (
     Frame,
     Head,
     InvalidSnapshot,
@@ -118,7 +118,7 @@ def snapshots(
         follow: wait for more at the ends, for ever.
     """
     between = Between.of(since, until)
-    with open_topics(load_dashboard(Path(config)), histograms) as topics:
+    with open_topics(load_reader_settings(Path(config)), histograms) as topics:
         positions = topics.starts(between.since_ms)
         assembly = Assembly(topics.histogram_of)
         while True:
@@ -133,7 +133,7 @@ def snapshots(
 
 def latest(config: str | Path, *histograms: str) -> dict[Stream, Snapshot]:
     """Return the newest snapshot of each histogram and stream key of the newest ticks."""
-    with open_topics(load_dashboard(Path(config)), histograms) as topics:
+    with open_topics(load_reader_settings(Path(config)), histograms) as topics:
         found: dict[Stream, Snapshot] = {}
         for one in topics.newest():
             before = found.get(one.stream)
@@ -340,7 +340,7 @@ class Topics:
 
 @contextmanager
 def open_topics(
-    settings: DashboardSettings, histograms: Collection[str] = ()
+    settings: ReaderSettings, histograms: Collection[str] = ()
 ) -> Iterator[Topics]:
     """Yield the topics of some histograms (none: of all); refuse those that do not exist."""
     there = {one.name: one.topic for one in settings.histograms}

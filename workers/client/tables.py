@@ -1,6 +1,6 @@
 """Snapshots as rows: a DuckDB relation, which any DataFrame library takes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from workers.client.reading import Item, Snapshot
-from workers.dashboard.store.writing import object_column
 
 
 def table(found: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
@@ -86,3 +85,9 @@ def _rest(one: Snapshot) -> str | None:
     lists = {"edges": one.edges, "quantiles": one.quantiles, "windows": one.windows}
     rest = {name: values for name, values in lists.items() if values} | one.further
     return msgspec.json.encode(rest).decode() if rest else None
+
+
+def object_column(values: Sequence[Any]) -> np.ndarray[Any, Any]:
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column

@@ -21,6 +21,8 @@ import orjson
 from confluent_kafka import Message
 from msgspec.structs import replace
 
+from workers.agents.newest import PROGRESS
+from workers.agents.progress import read_progress
 from workers.agents.topics import check_topics, connection_of
 from workers.commands.compiling import ensure_compiled
 from workers.kafka.reading import await_commits, read_partition
@@ -31,8 +33,6 @@ from workers.pipeline.factory import histograms, mechanisms
 from workers.pipeline.histogram import HandedOver, Histogram, owner_of
 from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.merge import Merge
-from workers.pipeline.newest import PROGRESS
-from workers.pipeline.progress import read_progress
 from workers.pipeline.snapshots import Snapshot
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import ProgressLine

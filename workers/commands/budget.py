@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
+from workers.agents.ceiling_guard import OtherWorkers, topics_overlap
+from workers.agents.progress import read_states
 from workers.agents.topics import connection_of
 from workers.pipeline.merge import ReleaseProgress
-from workers.pipeline.progress import read_states
 from workers.privacy import spending
-from workers.privacy.ceiling_guard import OtherWorkers, topics_overlap
 from workers.privacy.outlook import Outlook
 from workers.privacy.phrasing import cautions
 from workers.privacy.total import DAY_MS, Charge, loss_caption, loss_table

@@ -34,7 +34,8 @@ from multidict import MultiMapping
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from workers.dashboard.changes import can_subtract, changes, ticks_of
+from workers.client.changes import can_subtract, changes, ticks_of
+from workers.client.messages import SeenSnapshot, Stream, select_items
 from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
 from workers.dashboard.hub import (
     READING,
@@ -47,7 +48,6 @@ from workers.dashboard.hub import (
     joint_guarantee,
     now_ms,
 )
-from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
 from workers.dashboard.store.queries import (
     AnswerTooLarge,
     EpochsQuery,

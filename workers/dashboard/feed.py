@@ -27,8 +27,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from workers.client.messages import InvalidSnapshot, Pages, SeenSnapshot, decode
 from workers.dashboard.hub import TICKS, Hub
-from workers.dashboard.snapshots import InvalidSnapshot, Pages, SeenSnapshot, decode
 from workers.kafka.clients import Connection, unreachable
 from workers.kafka.verdicts import Verdict, verdict_of_code
 

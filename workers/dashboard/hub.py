@@ -15,7 +15,7 @@ from functools import lru_cache
 import msgspec
 import orjson
 
-from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
+from workers.client.messages import SeenSnapshot, Stream, select_items
 from workers.mechanisms.accounting import Guarantee
 from workers.privacy.total import Charge, compose, spans_of, stated_cost
 from workers.runtime.availability import Outage

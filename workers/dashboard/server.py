@@ -12,8 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from workers.client.config import ReaderSettings, load_reader_settings, read_token
 from workers.dashboard.api import application, refuse_unreadable
-from workers.dashboard.config import DashboardSettings, load_dashboard, read_token
 from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
 from workers.dashboard.hub import WORDS, Hub
@@ -34,7 +34,7 @@ class Dashboard:
 
     def __init__(
         self,
-        settings: DashboardSettings,
+        settings: ReaderSettings,
         *,
         host: str = "127.0.0.1",
         port: int = PORT,
@@ -126,7 +126,7 @@ def run_dashboard(
     config: Path, *, host: str, port: int, token_file: Path | None
 ) -> int:
     """Run `quietcount dashboard`: print the address, and serve it until SIGTERM or Ctrl-C."""
-    settings = load_dashboard(config)
+    settings = load_reader_settings(config)
     filter_outage_logs()
     token = read_token(token_file) if token_file is not None else None
     if token is None and not is_loopback(host):

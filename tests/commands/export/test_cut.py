@@ -8,10 +8,9 @@ import orjson
 import pytest
 
 from tests.dashboard.feeding import message
-from workers.client import Snapshot
+from workers.client import Snapshot, messages
 from workers.client import reading as client_reading
 from workers.commands.export.export import Cut
-from workers.dashboard import snapshots
 from workers.kafka.reading import Partition
 
 TOPIC = "orders.products"
@@ -166,7 +165,7 @@ def test_what_waits_for_a_part_that_never_comes_is_bounded(
     taken, _ = cut.take()
     assert [place(one) for one in taken] == [("b", tick) for tick in range(1, 151)]
     assert [one.tick for one in cut.lost] == list(range(1, 151))
-    monkeypatch.setattr(snapshots, "KEPT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(messages, "KEPT_BYTES_MAX", 10_000)
     cut = reading(*documents)
     cut.take()
     assert 180 < len(cut.lost) < 195

@@ -30,9 +30,9 @@ from tests.dashboard.store.making import (
 )
 from tests.dashboard.store.making import store as store_all
 from tests.dashboard.test_hub import on_a_loop
+from workers.client.changes import changes
 from workers.dashboard import api
 from workers.dashboard.api import application
-from workers.dashboard.changes import changes
 from workers.dashboard.hub import Hub
 from workers.dashboard.store import following, queries
 from workers.dashboard.store.store import FILES, THREADS, WAITING, QueryFailed, Store

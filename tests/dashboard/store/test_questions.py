@@ -20,7 +20,7 @@ from tests.dashboard.store.making import (
     stepped,
     store,
 )
-from workers.dashboard.snapshots import Pages, Stream, select_items
+from workers.client.messages import Pages, Stream, select_items
 from workers.dashboard.store import queries
 from workers.dashboard.store.queries import (
     EpochsQuery,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests import ROOT
 from tests.privacy.ceiling.oracle import epsilon_of
 from tests.privacy.spending.test_spent import life, settings, state
+from workers.agents.ceiling_guard import topics_overlap
 from workers.cli import execute
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
@@ -26,7 +27,6 @@ from workers.privacy.ceiling import (
     merge,
     most_epochs,
 )
-from workers.privacy.ceiling_guard import topics_overlap
 from workers.privacy.total import EVER, Charge, compose, epsilon_at
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import PrivacySettings, Settings, TopicNames

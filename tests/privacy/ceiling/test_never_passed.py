@@ -24,12 +24,12 @@ from tests.privacy.ceiling.stages import (
     order,
 )
 from tests.worker.harness import Bare, Site, until
+from workers.agents.ceiling_guard import CeilingGuard
 from workers.cli import execute
 from workers.kafka.reading import read_partition
 from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
 from workers.privacy.ceiling import check_ceiling
-from workers.privacy.ceiling_guard import CeilingGuard
 from workers.privacy.total import charge_of, epsilon_at
 from workers.runtime.errors import CeilingReached, Fenced
 

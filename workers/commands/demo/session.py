@@ -36,6 +36,7 @@ from rich.console import Console
 from rich.live import Live
 
 from workers.arrays.compiled import all_compiled
+from workers.client.config import ReaderSettings, load_reader_settings
 from workers.commands.demo.exact import EXACT_PATH, Boards, ExactCounts, Row
 from workers.commands.demo.generator import (
     DESTINATIONS,
@@ -47,7 +48,6 @@ from workers.commands.demo.generator import (
 from workers.commands.demo.view import Scene, ordinal, picture, render
 from workers.commands.failures import EXIT_EXPECTED, EXIT_FAULT, EXIT_FENCED, log
 from workers.commands.key import new_key
-from workers.dashboard.config import DashboardSettings, load_dashboard
 from workers.dashboard.server import PORT, Background, Dashboard, is_free
 from workers.kafka.clients import (
     EMBEDDED_PARTITIONS,
@@ -265,7 +265,7 @@ class Session:
             )
             self._boards = Boards(exact, self._names, ORIGINS)
             # The settings file cannot name the embedded cluster.
-            shown = replace(load_dashboard(child.config), connection=connection)
+            shown = replace(load_reader_settings(child.config), connection=connection)
             self._page = stack.enter_context(self._dashboard(shown)).url
             producer = connection.producer(
                 None, **{"enable.idempotence": True, "linger.ms": 10}
@@ -325,7 +325,7 @@ class Session:
         except ValueError as error:
             raise SettingsError(f"--bootstrap: {error}") from None
 
-    def _dashboard(self, settings: DashboardSettings) -> Background:
+    def _dashboard(self, settings: ReaderSettings) -> Background:
         port = self._port
         if port is None:
             port = PORT if is_free(PORT) else 0

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import click
 from confluent_kafka import Message
 
+from workers.client.config import load_reader_settings
+from workers.client.messages import LostTick, Stream
 from workers.client.reading import Assembly, Between, Snapshot, Topics, open_topics
 from workers.client.tables import table
 from workers.commands.export.files import Files
 from workers.commands.export.iceberg import Table
 from workers.commands.export.output import Output, Progress, Selection, State
-from workers.dashboard.config import load_dashboard
-from workers.dashboard.snapshots import LostTick, Stream
 from workers.kafka.reading import Partition
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import plural, printable
@@ -43,7 +43,7 @@ def export(
 ) -> int:
     """Export up to the present ends of the topics, and say how much that was."""
     between = Between.of(since, until, ("--from", "--to"))
-    settings = load_dashboard(config)
+    settings = load_reader_settings(config)
     selection = Selection(
         worker=settings.worker,
         format=kind,

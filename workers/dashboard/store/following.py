@@ -17,8 +17,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from workers.client.messages import InvalidSnapshot, Pages
 from workers.dashboard.feed import ANSWER_S, TOPICS_S, Place, partitions_of, place_of
-from workers.dashboard.snapshots import InvalidSnapshot, Pages
 from workers.dashboard.store.writing import Arrival, Position, Writer
 from workers.kafka.clients import Connection
 

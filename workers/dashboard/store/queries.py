@@ -19,8 +19,9 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 import numpy as np
 import orjson
 
-from workers.dashboard.snapshots import Stream
-from workers.dashboard.store.writing import QUARTER_MS, Database, first, object_column
+from workers.client.messages import Stream
+from workers.client.tables import object_column
+from workers.dashboard.store.writing import QUARTER_MS, Database, first
 from workers.pipeline.snapshots import LISTED_BESIDE
 
 

@@ -36,7 +36,8 @@ import duckdb
 import numpy as np
 import orjson
 
-from workers.dashboard.snapshots import Frame, SeenSnapshot
+from workers.client.messages import Frame, SeenSnapshot
+from workers.client.tables import object_column
 from workers.pipeline.snapshots import LISTED_BESIDE
 
 Database: TypeAlias = duckdb.DuckDBPyConnection
@@ -493,12 +494,6 @@ def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
             [value or 0.0 for value in values], missing, dtype=np.float64
         )
     return object_column(values) if kind is object else np.array(values, kind)
-
-
-def object_column(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found
 
 
 class _Parsed(NamedTuple):

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 import msgspec
 from confluent_kafka import Consumer
 
+from workers.agents.newest import newest_values
 from workers.kafka.clients import Connection
 from workers.kafka.reading import Partition, read_partition, reader
 from workers.kafka.topics import describe
 from workers.pipeline.contributions import decode
 from workers.pipeline.ledger_blocks import decode_stored
 from workers.pipeline.merge import VERSION, ReleaseProgress, join
-from workers.pipeline.newest import newest_values
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import internal_topics
 

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from workers.arrays.types import Floats
-from workers.dashboard.snapshots import Number, SumRange, SumRow
+from workers.client.messages import Number, SumRange, SumRow
 from workers.mechanisms.accounting import NotNegative
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import SUBTRACTING

@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from tests.dashboard.feeding import GONE, message, snapshot
-from workers.dashboard import snapshots
-from workers.dashboard.snapshots import InvalidSnapshot, Pages, Stream, select_items
+from workers.client import messages
+from workers.client.messages import InvalidSnapshot, Pages, Stream, select_items
 
 
 def test_a_snapshot_of_one_page_is_kept_byte_for_byte() -> None:
@@ -98,12 +98,12 @@ def test_what_is_left_of_earlier_ticks_waits_no_longer_than_for_the_next_one() -
 def test_ticks_that_never_come_whole_take_no_more_memory_than_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(snapshots, "WAITING_BYTES_MAX", 20_000)
+    monkeypatch.setattr(messages, "WAITING_BYTES_MAX", 20_000)
     pages = Pages()
     for tick in range(1, 100):
         record = orjson.dumps(message(tick, page=1, pages=2))
         assert pages.receive("products", record, tick) is None
-    kept = 20_000 // (len(record) + snapshots.RECORD_BYTES)
+    kept = 20_000 // (len(record) + messages.RECORD_BYTES)
     assert 1 < kept == len(pages._waiting) < 99
     assert pages.first_offset == 100 - kept
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.pipeline.pipeline import Partition
 from tests.pipeline.test_sums import EPOCH, TICK_MS, by_hand, messages, settings, some
-from workers.dashboard.changes import changes
+from workers.client.changes import changes
 from workers.pipeline.snapshots import join_pages
 
 ITEMS = 1_000

@@ -13,12 +13,12 @@ from itertools import chain
 
 from confluent_kafka import KafkaException
 
+from workers.agents.progress import read_newest
 from workers.kafka.clients import Connection, forbidden
 from workers.kafka.reading import Partition, bounds_of, reader
 from workers.kafka.topics import partition_counts
 from workers.kafka.verdicts import Verdict, verdict_of
 from workers.pipeline.merge import ReleaseProgress
-from workers.pipeline.progress import read_newest
 from workers.privacy.ceiling import (
     Ceiling,
     FullestWindow,

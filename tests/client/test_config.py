@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.dashboard.config import HistogramTopic, load_dashboard, read_token
+from workers.client.config import HistogramTopic, load_reader_settings, read_token
 from workers.dashboard.store.writing import connect
 from workers.runtime.errors import SettingsError
 
@@ -22,7 +22,7 @@ name = "products"
 
 def load(directory: Path, text: str) -> object:
     (directory / "x.toml").write_text(text)
-    return load_dashboard(directory / "x.toml")
+    return load_reader_settings(directory / "x.toml")
 
 
 def refusal(directory: Path, text: str) -> str:
@@ -34,7 +34,7 @@ def refusal(directory: Path, text: str) -> str:
 
 def test_the_least_file_is_enough(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(LEAST)
-    settings = load_dashboard(tmp_path / "x.toml")
+    settings = load_reader_settings(tmp_path / "x.toml")
     assert (settings.worker, settings.connection.bootstrap) == (
         "orders",
         "localhost:9092",
@@ -51,7 +51,7 @@ def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) 
     text += 'mechanism = "known_base"\ndomain_file = "none.txt"\nhorizon = 64\ntopic = "shown"\nlater_setting = 3\n'
     text += 'label = "Latency"\nunit = "ms"\nsum = { field = "price", step = "none" }\n'
     (tmp_path / "x.toml").write_text(text + '[events]\ntopic = "e"\n')
-    assert load_dashboard(tmp_path / "x.toml").histograms == (
+    assert load_reader_settings(tmp_path / "x.toml").histograms == (
         HistogramTopic(
             "products", "shown", 64, label="Latency", unit="ms", sum_field="price"
         ),
@@ -134,7 +134,7 @@ def test_the_store_is_the_file_that_is_named_or_its_name_is_refused(
         (tmp_path / "x.toml").write_text(
             f"{LEAST}[dashboard]\nstore = {json.dumps(name)}\n"
         )
-        store = load_dashboard(Path("x.toml")).history.store
+        store = load_reader_settings(Path("x.toml")).history.store
         assert store is not None
         connect(store).close()
     assert sorted(os.listdir(tmp_path)) == sorted([*names, "x.toml"])

@@ -48,14 +48,14 @@ class HistogramTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DashboardSettings:
+class ReaderSettings:
     worker: str
     connection: Connection
     histograms: tuple[HistogramTopic, ...]
     history: HistorySettings = field(default_factory=HistorySettings)
 
 
-def load_dashboard(path: Path) -> DashboardSettings:
+def load_reader_settings(path: Path) -> ReaderSettings:
     return from_file(path, _read)
 
 
@@ -75,7 +75,7 @@ def read_token(path: Path) -> str:
     return token
 
 
-def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
+def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
     for section, needed in (("worker", "its name"), ("kafka", "bootstrap")):
         if not isinstance(document.get(section), dict):
             raise SettingsError(f"[{section}] is missing: the dashboard needs {needed}")
@@ -100,7 +100,7 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
             raise ValueError(
                 f"two histograms have the {unique} {display(twice)}: each needs its own"
             )
-    return DashboardSettings(
+    return ReaderSettings(
         worker=worker,
         connection=Connection(
             kafka.bootstrap,
