@@ -19,7 +19,7 @@ from workers.arrays.compiled import kernel
 from workers.arrays.types import Floats, Longs, Words
 from workers.mechanisms.counters.base import cells_of
 from workers.mechanisms.counters.lifted import LiftedCounter
-from workers.mechanisms.noise import normal, normal_loops
+from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
 
 PER_SD = 8
@@ -35,10 +35,7 @@ def count(words: Words, scale: float, table: Floats, bins: Longs) -> None:
     middle = len(bins) // 2
     for i in range(len(words)):
         for half in range(2):
-            place = (
-                int(np.floor(normal_loops.rough(words[i, half], table) * scale))
-                + middle
-            )
+            place = int(np.floor(normal.rough(words[i, half], table) * scale)) + middle
             bins[min(max(place, 0), len(bins) - 1)] += 1
 
 
@@ -72,7 +69,7 @@ def law(draws: int) -> bool:
     begun = time.perf_counter()
     for cell in range(-(-draws // (2 * CHUNK_ROWS))):
         words = stream.chunk(tags, cells_of([(1, cell)]))
-        normal_loops.raise_small(words, open_rows)
+        normal.raise_small(words, open_rows)
         for factor, bins in zip(factors, found, strict=True):
             # A thousandth suffices to refuse a wrong variance.
             if factor == 1.0 or cell % 1000 == 0:

@@ -31,6 +31,7 @@ from tests import ROOT
 
 #: What commands import when they run.
 MODULES = (
+    "workers.arrays.compiler",
     "workers.agents.worker",
     "workers.commands.audit",
     "workers.commands.budget",

@@ -24,7 +24,7 @@ from bench.throughput.producing import TICK_S, blocks
 from tests.forked import QUIETCOUNT
 from tests.worker.harness import Site, Worker, unk, until
 from workers.agents import contribute
-from workers.agents.newest import PROGRESS
+from workers.agents.progress import PROGRESS
 from workers.kafka.reading import end_of, read_partition
 from workers.pipeline.contributions import decode
 from workers.pipeline.ledger_blocks import unpack

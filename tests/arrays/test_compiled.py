@@ -17,7 +17,7 @@ from numba.core.compiler import Flags
 
 from tests import ROOT
 from tests.arrays.test_imports import python
-from workers.arrays import compiled
+from workers.arrays import compiled, compiler
 from workers.arrays.texts import readonly_contiguous
 from workers.commands.compiling import _fast_compiler
 
@@ -173,29 +173,29 @@ def test_every_kernels_text_names_the_directory(
     monkeypatch: Patch, tmp_path: Path
 ) -> None:
     """numba checks only the outermost function's file; inner loops elsewhere must count too."""
-    for path in Path(compiled.__file__).parent.glob("*.py"):
+    for path in Path(compiler.__file__).parent.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(compiled, "_PACKAGE", tmp_path)
-    before = compiled._cache_name()
-    assert compiled._cache_name() == before
+    monkeypatch.setattr(compiler, "_PACKAGE", tmp_path)
+    before = compiler._cache_name()
+    assert compiler._cache_name() == before
     text = tmp_path / "tallies.py"
     text.write_text(text.read_text().replace("min(", "max(", 1))
-    assert compiled._cache_name() != before
+    assert compiler._cache_name() != before
 
 
 def test_some_other_versions_directories_stay(
     monkeypatch: Patch, tmp_path: Path
 ) -> None:
     """Two interpreters on one checkout must not evict each other's cache at every start."""
-    monkeypatch.setattr(compiled, "_HERE", tmp_path)
+    monkeypatch.setattr(compiler, "_HERE", tmp_path)
     others = [tmp_path / "__pycache__" / f"kernels-{number}" for number in range(10)]
     for number, path in enumerate(others):
         path.mkdir(parents=True)
         os.utime(path, (number, number))
-    own = compiled._cache_directory()
-    assert own is not None and own.name == compiled._cache_name()
+    own = compiler._cache_directory()
+    assert own is not None and own.name == compiler._cache_name()
     os.utime(own, (0, 0))  # the oldest of all, and it stays all the same
-    assert compiled._cache_directory() == own
+    assert compiler._cache_directory() == own
     kept = {path.name for path in own.parent.iterdir()}
     assert kept == {own.name, *(path.name for path in others[3:])}
 
@@ -205,16 +205,16 @@ def test_a_complete_directory_need_not_be_writable(
 ) -> None:
     """In an image root owns the cache, and the worker may not write."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
-    monkeypatch.setattr(compiled, "_DIRECTORY", tmp_path / "kept")
-    found: Any = compiled.KernelCacheLocator.from_function
-    py_func = compiled.all_compiled
+    monkeypatch.setattr(compiler, "_DIRECTORY", tmp_path / "kept")
+    found: Any = compiler.KernelCacheLocator.from_function
+    py_func = compiler.all_compiled
     (tmp_path / "kept").write_text("")  # a file: nothing can be made below it
-    assert found(py_func, compiled.__file__) is None
+    assert found(py_func, compiler.__file__) is None
     (tmp_path / "kept").unlink()
     (tmp_path / "kept").mkdir()
-    compiled.mark_all_compiled()
-    assert compiled.all_compiled()
-    assert found(py_func, compiled.__file__) is not None
+    compiler.mark_all_compiled()
+    assert compiler.all_compiled()
+    assert found(py_func, compiler.__file__) is not None
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["complete"]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.arrays.uncompiled import WAYS
-from workers.arrays import tag_table
+from workers.arrays import tag_index
 from workers.arrays.tag_index import TagIndex
 
 Tag = tuple[int, int]
@@ -32,13 +32,13 @@ def test_a_tag_has_the_row_that_a_dictionary_says(
     counts = np.arange(1, len(tags) + 1)
     for way in WAYS:
         slots = np.zeros(1 << bits, dtype=np.uint32)
-        way(tag_table.enter_rows)(slots, row_tags, 0, entered)
+        way(tag_index.enter_rows)(slots, row_tags, 0, entered)
         rows = np.empty(len(tags), dtype=np.int64)
-        way(tag_table.find_rows)(slots, row_tags, row_tags, rows)
+        way(tag_index.find_rows)(slots, row_tags, row_tags, rows)
         assert rows.tolist() == expected
         totals = np.full(len(tags), 1 << 60)
-        room = np.empty(tag_table.BATCH_TAGS, dtype=np.int64)
-        left = way(tag_table.add_to_rows)(
+        room = np.empty(tag_index.BATCH_TAGS, dtype=np.int64)
+        left = way(tag_index.add_to_rows)(
             slots, row_tags, totals, row_tags, counts, rows, room
         )
         assert left == len(tags) - entered
@@ -51,9 +51,9 @@ def test_a_free_slot_is_named_where_there_is_no_row(way: Any) -> None:
     """It is the first free one from the tag's own slot on, wrapping at the end."""
     slots = np.zeros(8, dtype=np.uint32)
     row_tags = np.array([[7, 1 << 40], [7, 2 << 40]], dtype=np.uint64)
-    row_of = way(tag_table.row_of)
+    row_of = way(tag_index.row_of)
     assert row_of(slots, row_tags, *row_tags[0]) == -1 - 7
-    way(tag_table.enter_rows)(slots, row_tags, 0, 1)
+    way(tag_index.enter_rows)(slots, row_tags, 0, 1)
     assert row_of(slots, row_tags, *row_tags[0]) == 0
     assert row_of(slots, row_tags, *row_tags[1]) == -1 - 0
 

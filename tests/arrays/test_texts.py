@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.arrays.uncompiled import uncompiled
-from workers.arrays import text_columns
-from workers.arrays.text_columns import find_lines
-from workers.arrays.texts import Texts, readonly_contiguous
+from workers.arrays import texts as module
+from workers.arrays.texts import Texts, find_lines, readonly_contiguous
 from workers.arrays.words import (
     digits_at,
     first_marked,
@@ -86,10 +85,10 @@ def test_the_loops_do_the_same_uncompiled() -> None:
     rows = np.array([2, 1, 1, 0])
     ends = np.empty(4, dtype=np.int64)
     text = np.empty(5, dtype=np.uint8)
-    assert uncompiled(text_columns.gather_ends)(column.ends, rows, ends) == 5
-    uncompiled(text_columns.gather_text)(column.text, column.ends, rows, text)
+    assert uncompiled(module.gather_ends)(column.ends, rows, ends) == 5
+    uncompiled(module.gather_text)(column.text, column.ends, rows, text)
     assert text.tobytes() == b"zxyxy" and ends.tolist() == [1, 3, 5, 5]
-    assert uncompiled(text_columns.gather_ends)(column.ends, np.array([3]), ends) == -1
+    assert uncompiled(module.gather_ends)(column.ends, np.array([3]), ends) == -1
 
 
 # Includes bytes that differ from a newline in one bit, or carry into the next byte.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
-from workers.agents import growth, newest, progress, topics, worker
+from workers.agents import growth, progress, topics, worker
 from workers.agents.ceiling_guard import CeilingGuard
 from workers.agents.release import ReleaseShard
 from workers.agents.source_shard import SourceShard
@@ -225,7 +225,7 @@ def _starts(acting: Acting) -> None:
     before(topics, "counted_sources", reach("start: sources to be read"))
     before(worker, "check_states", reach("start: states to be checked"))
     before(progress, "_newest", reach("start: release state to be read"))
-    before(newest, "bounds_of", reach("start: end of state asked"))
+    before(progress, "bounds_of", reach("start: end of state asked"))
     before(worker, "await_coordinator", reach("start: coordinator to be asked"))
     after(worker, "await_coordinator", reach("start: coordinator known"))
     before(ConsumerThread, "on_start", reach("start: consumer to be made"))

@@ -36,8 +36,8 @@ from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise.normal import add_fine
 from workers.mechanisms.noise.normal import table as normal_table
-from workers.mechanisms.noise.normal_loops import add_fine
 from workers.mechanisms.one_shot.algorithms import Cell
 
 Block = tuple[int, int]

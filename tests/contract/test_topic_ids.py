@@ -19,7 +19,7 @@ from tests.agents.monitor.scene import Scene
 from tests.pipeline.pipeline import KEY, unk
 from tests.settings.test_settings import GOOD
 from workers.agents.contribute import ContributeProgress
-from workers.agents.newest import PROGRESS
+from workers.agents.progress import PROGRESS
 from workers.agents.topics import Topics
 from workers.cli import execute
 from workers.kafka import topics as module

@@ -17,7 +17,7 @@ from tests.agents.monitor.scene import Scene
 from tests.events.json_corpus import Row, corpus, read_back, readers, settings
 from tests.events.reading import event_reader
 from workers.agents.contribute import ContributeProgress, ContributeShard
-from workers.agents.newest import PROGRESS
+from workers.agents.progress import PROGRESS
 from workers.events import log
 from workers.events.formats.reader import FramedJson
 from workers.events.json import Json

@@ -22,7 +22,7 @@ from tests.events.reading import rows
 from tests.fuzz.fuzzing import Differs, Target
 from tests.worker.harness import toml
 from workers.agents import contribute, progress, rekey
-from workers.agents.newest import PROGRESS
+from workers.agents.progress import PROGRESS
 from workers.agents.source_shard import SourceShard
 from workers.client.changes import can_subtract, changes
 from workers.client.messages import InvalidSnapshot, Pages, select_items

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.arrays.uncompiled import WAYS
 from tests.events.reading import rows
 from tests.pipeline.pipeline import rows_of
-from workers.arrays.text_columns import unpack_rows
-from workers.arrays.texts import readonly_contiguous
+from workers.arrays.texts import readonly_contiguous, unpack_rows
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import decode, messages

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from tests.pipeline.pipeline import Partition, unk
-from workers.agents import newest as module
 from workers.agents import progress
-from workers.agents.newest import PROGRESS
+from workers.agents import progress as module
+from workers.agents.progress import PROGRESS
 from workers.pipeline.ledger_blocks import split_pages
 from workers.runtime.errors import StateRefused
 

@@ -11,13 +11,14 @@ import orjson
 import pytest
 
 from tests.arrays.uncompiled import WAYS
-from workers.arrays.text_columns import (
+from workers.arrays.texts import (
     NO_RANK,
     TOO_LONG,
+    Texts,
     items_as_numbers,
     numbers_as_json,
+    readonly_contiguous,
 )
-from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Longs
 from workers.mechanisms.accounting import Guarantee
 from workers.mechanisms.config.buckets import Buckets

@@ -9,7 +9,7 @@ import pytest
 
 from tests.agents.monitor.scene import Scene
 from workers.agents.contribute import ContributeProgress, ContributeShard
-from workers.agents.newest import PROGRESS
+from workers.agents.progress import PROGRESS
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.sources import (
     SOURCES,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.privacy.enumeration import KEY, STREAM_KEY, Addresses, Event, parts, replaced
-from workers.arrays.tag_index import Tags
+from workers.arrays.types import Tags
 from workers.mechanisms.order_statistics.engine import MaxNoise, OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
 

@@ -18,8 +18,7 @@ import msgspec
 
 from tests.pipeline.pipeline import rows_of
 from tests.simulation.broker import Attempt, Log, Record
-from workers.agents.newest import PROGRESS
-from workers.agents.progress import read_progress
+from workers.agents.progress import PROGRESS, read_progress
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.contributions import decode
 from workers.pipeline.merge import Merge

@@ -14,7 +14,7 @@ from tests.simulation.connection import Running
 from tests.simulation.loop import current
 from tests.simulation.producer import SimulatedProducer
 from workers.agents.contribute import ContributeShard
-from workers.agents.newest import PROGRESS
+from workers.agents.progress import PROGRESS
 from workers.agents.release import ReleaseShard
 from workers.kafka import shard as shard_module
 from workers.kafka import transaction

@@ -6,7 +6,7 @@ count.
 
 import msgspec
 
-from workers.agents.newest import newest_values
+from workers.agents.progress import newest_values
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, read_spans, reader
 from workers.pipeline.ledger_blocks import decode_stored, read_paged

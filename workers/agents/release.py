@@ -20,8 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from workers.agents.ceiling_guard import CeilingGuard
-from workers.agents.newest import PROGRESS
-from workers.agents.progress import complete_ms, read_progress
+from workers.agents.progress import PROGRESS, complete_ms, read_progress
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment, Shard
 from workers.pipeline.contributions import handing_over

@@ -7,8 +7,7 @@ crash, another call completes the work.
 
 import msgspec
 
-from workers.agents.newest import PROGRESS
-from workers.agents.progress import complete_ms, read_progress, read_states
+from workers.agents.progress import PROGRESS, complete_ms, read_progress, read_states
 from workers.agents.state import group_size
 from workers.kafka.clients import Connection
 from workers.kafka.shard import Assignment, Shard

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from workers.agents.newest import PROGRESS
+from workers.agents.progress import PROGRESS
 from workers.events.reader import Reject
 from workers.kafka.offsets import LogEnd
 from workers.kafka.records import Forwarded, Outgoing, Records

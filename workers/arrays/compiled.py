@@ -1,143 +1,54 @@
-"""Kernel compilation: at the first call, without the GIL, cached on disk where writable.
+"""Kernels: loops that are compiled at their first call, and run without the GIL.
 
 A kernel is plain Python over arrays, and also runs uncompiled. Integers are 64 bits wide and wrap;
 a division by zero raises. Kernels that read bytes from outside check every index: a hostile event
 is a reject, never a wrong memory access.
 
-The cache directory's name hashes the text of all kernels, the versions and the processor; numba
-alone would check only the outermost function's file. A complete cache may be read-only.
+numba is imported when a kernel is first called (`compiler`), so that commands that count nothing
+start without it.
 """
 
-import os
-import shutil
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from hashlib import blake2b
-from pathlib import Path
+from collections.abc import Callable
+from functools import update_wrapper
+from threading import RLock
 from typing import Any, TypeVar, cast
-
-
-@contextmanager
-def _hide_modules(*names: str) -> Iterator[None]:
-    """Make modules that are not loaded appear uninstalled to imports in this context."""
-    modules = cast(dict[str, object], sys.modules)
-    hidden = [name for name in names if name not in modules]
-    modules.update(dict.fromkeys(hidden))  # None makes an import fail
-    try:
-        yield
-    finally:
-        for name in hidden:
-            del modules[name]
-
-
-# At a first call, numba imports SciPy's linear algebra and cffi if installed: 0.25 s, unneeded.
-with _hide_modules("scipy.linalg", "cffi"):
-    import llvmlite.binding
-    import numba
-    import numba.core.typing.cffi_utils
-    import numba.np.arraymath
-    from numba.core.caching import UserProvidedCacheLocator
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_HERE = Path(__file__).parent
-_PACKAGE = _HERE.parent
-# Present in every file that has kernels.
-_IMPORT = b"from workers.arrays.compiled import"
-# Marks a directory with every kernel needed for counting.
-_COMPLETE = "complete"
-# Caches of other versions to keep, 4 MB each; the oldest are removed.
-_OLD_CACHES_MAX = 7
+_MAKING = RLock()
 
 
-def _cache_name() -> str:
-    config = cast(Any, numba.config)
-    processor = (
-        config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
-        config.CPU_FEATURES,
-    )
-    versions = numba.__version__, llvmlite.__version__
-    target = repr((*versions, *processor, sys.version_info[:2]))
-    text = blake2b(target.encode(), digest_size=8)
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        code = path.read_bytes()
-        if _IMPORT in code or path == Path(__file__):
-            text.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + code)
-    return f"kernels-{text.hexdigest()}"
+class Kernel:
+    """A function that is compiled when Python or another kernel first calls it."""
 
+    def __init__(
+        self, function: Callable[..., Any], options: dict[str, bool], is_part: bool
+    ) -> None:
+        update_wrapper(self, function)
+        self._function = function
+        self._options = options
+        self._is_part = is_part
+        self._dispatcher: Any = None
 
-def _cache_directory() -> Path | None:
-    name = _cache_name()
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(
-        os.path.expanduser("~"), ".cache"
-    )
-    places = (_HERE / "__pycache__", Path(home) / "quietcount")
-    for place in places:
-        if (place / name / _COMPLETE).exists():
-            return place / name
-    for place in places:
-        with suppress(OSError):
-            (place / name).mkdir(parents=True, exist_ok=True)
-            if os.access(place / name, os.W_OK):
-                # Other versions of Python or Quietcount may be in use.
-                others = [path for path in place.glob("kernels-*") if path.name != name]
-                others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-                for old in others[_OLD_CACHES_MAX:]:
-                    shutil.rmtree(old, ignore_errors=True)
-                return place / name
-    return None
+    def __call__(self, *arguments: object) -> Any:
+        return self.dispatcher(*arguments)
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what numba asks of a function that a kernel calls, such as `targetoptions`."""
+        return getattr(self.dispatcher, name)
 
-class KernelCacheLocator(UserProvidedCacheLocator):
-    """numba's cache locator, for read-only directories too."""
+    @property
+    def dispatcher(self) -> Any:
+        """The function as numba has it, with a compiled version for each types of arguments."""
+        if self._dispatcher is None:
+            from workers.arrays.compiler import compile_function
 
-    def ensure_cache_path(self) -> None:
-        if not all_compiled():
-            cast(Any, super()).ensure_cache_path()
-
-
-def _forbid_negative_indices() -> None:
-    """Disable negative indices in unchecked kernels, none of which uses them.
-
-    numba's test for them loads the lengths of 40 arrays: a fifth of `project_views`' time.
-    """
-    arrays = cast(Any, numba.np.arrayobj)
-    from_either_end = arrays.fix_integer_index
-
-    def place(context: Any, builder: Any, kind: Any, index: Any, length: Any) -> Any:
-        if context.enable_boundscheck:
-            return from_either_end(context, builder, kind, index, length)
-        return context.cast(
-            builder, index, kind, numba.types.intp if kind.signed else numba.types.uintp
-        )
-
-    arrays.fix_integer_index = place
-
-
-if hasattr(numba.np.arrayobj, "fix_integer_index"):
-    _forbid_negative_indices()
-
-_DIRECTORY = _cache_directory()
-if _DIRECTORY is not None:
-    cast(Any, numba.config).CACHE_DIR = str(_DIRECTORY)
-    cast(
-        Any, numba.config
-    ).CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCacheLocator.__name__}"
-
-
-def can_cache() -> bool:
-    return _DIRECTORY is not None and os.access(_DIRECTORY, os.W_OK)
-
-
-def all_compiled() -> bool:
-    """Return whether every kernel needed for counting is compiled and cached."""
-    return _DIRECTORY is not None and (_DIRECTORY / _COMPLETE).exists()
-
-
-def mark_all_compiled() -> None:
-    if _DIRECTORY is not None and can_cache():
-        (_DIRECTORY / _COMPLETE).touch()
+            with _MAKING:
+                if self._dispatcher is None:
+                    self._dispatcher = compile_function(
+                        self._function, self._options, is_part=self._is_part
+                    )
+        return self._dispatcher
 
 
 def _compiled(
@@ -149,7 +60,7 @@ def _compiled(
 ) -> Callable[[F], F]:
     # The caller of a kernel holds its arguments. Counting references took 10 ns per call within a
     # kernel: 580 of the scanner's 720 ns per event.
-    options: dict[str, Any] = {
+    options = {
         "nogil": True,
         "boundscheck": checked,
         "_nrt": makes_arrays,
@@ -158,44 +69,9 @@ def _compiled(
     }
 
     def decorate(function: F) -> F:
-        kept = options | {"cache": _DIRECTORY is not None, "no_cpython_wrapper": part}
-        made = cast(Any, numba.njit(**kept)(function))
-        save = made._cache.save_overload
-
-        def save_if_possible(*what: object) -> None:
-            # A full disk or a read-only image loses only the cached copy.
-            with suppress(OSError):
-                save(*what)
-
-        made._cache.save_overload = save_if_possible
-        if part:
-            _compile_again_for_python(made, numba.njit(**options)(function))
-        return cast(F, made)
+        return cast(F, Kernel(function, options, part))
 
     return decorate
-
-
-def _compile_again_for_python(part: Any, for_python: Any) -> None:
-    """Compile a part again, uncached, when Python calls it, as tests do.
-
-    A part has no Python entry point, which would take a fifth of the compile time.
-    """
-    numbas_own = part.add_overload
-
-    def add(result: Any) -> None:
-        # numba's method would also register it for Python calls, which could not call it.
-        part.overloads[tuple(result.signature.args)] = result
-
-    def compile_for_python(*arguments: object) -> object:
-        known = len(for_python.overloads)
-        entry = for_python._compile_for_args(*arguments)
-        # Add each result once: numba calls neither of two equal ones.
-        for result in list(for_python.overloads.values())[known:]:
-            numbas_own(result)
-        return entry
-
-    part.add_overload = add
-    part._compile_for_args = compile_for_python
 
 
 # A loop with indices that follow from its arrays' lengths; the first kind makes no arrays.

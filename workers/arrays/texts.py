@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.types import Bytes, Longs
+from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.types import Bytes, Codes, Longs
+from workers.arrays.words import ONES, WORD, first_marked, put_word, word_at
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,8 +92,6 @@ class Texts:
 
     def take(self, rows: NDArray[Any]) -> Texts:
         """Return the texts of `rows` (m,), in that order; raise IndexError for a wrong row."""
-        from workers.arrays.text_columns import gather_ends, gather_text
-
         rows = readonly_contiguous(np.ascontiguousarray(rows, dtype=np.int64))
         ends = np.empty(len(rows), dtype=np.int64)
         size = gather_ends(self.ends, rows, ends)
@@ -113,3 +113,237 @@ def readonly_contiguous(array: NDArray[Any]) -> NDArray[Any]:
 
 
 NO_TEXTS = Texts(np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64))
+
+
+# Of a JSON item after its label: the longest int64, a bracket and a comma.
+ITEM_BYTES = 20 + 2
+# Bits of a number that encodes an item; results where there is no number.
+NUMBER_BITS = 63
+NO_RANK = -1
+TOO_LONG = -2
+# Of the largest int64.
+_DIGITS = 19
+_NEWLINE = 10
+_NEWLINES = np.uint64(_NEWLINE) * ONES
+_LOWER_BITS = np.uint64(0x7F) * ONES
+
+
+@kernel
+def gather_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
+    """Write the ends of the concatenated texts `rows` (m,); return the last, -1 for a bad row."""
+    at = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        if row < 0 or row >= len(ends):
+            return -1
+        at += ends[row] - (ends[row - 1] if row else 0)
+        taken[i] = at
+    return at
+
+
+@kernel
+def gather_text(text: Bytes, ends: Longs, rows: Longs, out: Bytes) -> None:
+    """Concatenate the texts `rows`, which `gather_ends` accepted, eight bytes at a time."""
+    at = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        start = ends[row - 1] if row else 0
+        length = ends[row] - start
+        if length >= WORD:
+            for place in range(0, length - WORD, WORD):
+                put_word(out, at + place, word_at(text, start + place))
+            put_word(out, at + length - WORD, word_at(text, start + length - WORD))
+        else:
+            for place in range(length):
+                out[at + place] = text[start + place]
+        at += length
+
+
+@kernel
+def unpack_rows(
+    lengths: NDArray[np.uint16],
+    packed: Bytes,
+    width: int,
+    rows_of_key: Longs,
+    ends: Longs,
+    counts: Longs,
+    key_of_row: Codes,
+) -> bool:
+    """Write the label end, count and stream key of every row; return False unless all keys have n.
+
+    `lengths` (n,) are bytes per label, `rows_of_key` (k,) rows per stream key; `packed`
+    (n << width,) has little-endian counts of 1, 2, 4 or 8 bytes (width 0 to 3).
+    """
+    n = len(lengths)
+    end = 0
+    for i in range(n):
+        end += lengths[i]
+        ends[i] = end
+    if width == 0:  # nearly always; vectorized
+        for i in range(n):
+            counts[i] = packed[i]
+    else:
+        for i in range(n):
+            count = np.uint64(0)
+            for place in range(1 << width):
+                count |= np.uint64(packed[(i << width) + place]) << np.uint64(8 * place)
+            counts[i] = np.int64(count)
+    rows = 0
+    for key in range(len(rows_of_key)):
+        if rows_of_key[key] < 0 or rows_of_key[key] > n - rows:
+            return False
+        rows += rows_of_key[key]
+    if rows != n:
+        return False
+    row = 0
+    for key in range(len(rows_of_key)):
+        for _ in range(rows_of_key[key]):
+            key_of_row[row] = key
+            row += 1
+    return True
+
+
+@kernel_part
+def bits_of(number: np.uint64) -> int:
+    bits = 0
+    while number:
+        number >>= np.uint64(1)
+        bits += 1
+    return bits
+
+
+@kernel
+def items_as_numbers(
+    rows: Longs,
+    counts: Longs,
+    key_of: Codes,
+    ranks: Longs,
+    lengths: NDArray[np.int16],
+    keys: int,
+    numbers: Longs,
+) -> tuple[int, int, int, int]:
+    """Encode items (n,) as numbers that sort by list, then descending count, then rank.
+
+    `key_of` has the list (< keys) of all rows, `ranks` the ranks, or -1, and `lengths` the text
+    bytes of the known rows. Returns the shift of the list in a number, or NO_RANK if a row has no
+    rank, TOO_LONG if 63 bits do not suffice; rank bits; the largest count; bytes of all texts.
+    """
+    if not len(rows):
+        return 0, 0, 0, 0
+    largest = counts[0]
+    least = counts[0]
+    highest = 0
+    size = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        if row >= len(ranks) or ranks[row] < 0:
+            return NO_RANK, 0, 0, 0
+        largest = max(largest, counts[i])
+        least = min(least, counts[i])
+        highest = max(highest, ranks[row])
+        size += lengths[row]
+    rank_bits = bits_of(np.uint64(highest))
+    # Unsigned, since the difference may have 64 bits.
+    shift = rank_bits + bits_of(np.uint64(largest) - np.uint64(least))
+    if shift + bits_of(np.uint64(keys)) > NUMBER_BITS:
+        return TOO_LONG, 0, 0, 0
+    for i in range(len(rows)):
+        row = rows[i]
+        of_list = np.int64(key_of[row]) << shift
+        of_count = (largest - counts[i]) << rank_bits
+        numbers[i] = of_list | of_count | ranks[row]
+    return shift, rank_bits, largest, size
+
+
+@kernel
+def numbers_as_json(
+    text: Bytes,
+    begins: Longs,
+    lengths: NDArray[np.int16],
+    by_rank: Longs,
+    numbers: Longs,
+    packing: tuple[int, int, int],
+    ends: Longs,
+    out: Bytes,
+) -> None:
+    """Write lists of items as concatenated JSON, such as [["a",3],["b",-1]].
+
+    Copies labels eight bytes at a time and overwrites the excess: 18 ns per item, 45 bytewise.
+
+    Args:
+        text: the part before each row's count, ["a", and `WORD` bytes more.
+        begins, lengths: (rows,), of each row's part of `text`.
+        by_rank: the row of each rank.
+        numbers, packing: from `items_as_numbers`: sorted, and shift, rank bits, largest count.
+        ends: (k,), written: the end of each list in `out`.
+        out: room for 2 bytes per list, ITEM_BYTES and its text per item, and `WORD` bytes more.
+    """
+    (shift, rank_bits, largest) = packing
+    ten = np.uint64(10)
+    of_rank = (np.int64(1) << rank_bits) - 1
+    of_list = (np.int64(1) << shift) - 1
+    at = 0
+    k = 0
+    for i in range(len(ends)):
+        out[at] = 91  # [
+        at += 1
+        first = k
+        while k < len(numbers) and numbers[k] >> shift == i:
+            row = by_rank[numbers[k] & of_rank]
+            count = largest - ((numbers[k] & of_list) >> rank_bits)
+            begin = begins[row]
+            length = lengths[row]
+            for place in range(0, length, WORD):
+                put_word(out, at + place, word_at(text, begin + place))
+            at += length
+            if count < 0:
+                out[at] = 45  # -
+                at += 1
+            left = np.uint64(abs(count))
+            digits = 1
+            power = ten
+            while left >= power and digits < _DIGITS:
+                power *= ten
+                digits += 1
+            for place in range(at + digits - 1, at - 1, -1):
+                out[place] = np.uint8(48 + left % ten)
+                left //= ten
+            at += digits
+            out[at] = 93  # ]
+            out[at + 1] = 44  # ,
+            at += 2
+            k += 1
+        if k > first:
+            at -= 1  # no comma behind the last one
+        out[at] = 93
+        at += 1
+        ends[i] = at
+
+
+@kernel
+def find_lines(data: Bytes, places: Longs) -> int:
+    """Write start and stop of lines to `places` (room, 2), while they fit; return their number."""
+    n = len(data)
+    found = 0
+    start = 0
+    whole = n - n % WORD
+    for at in range(0, whole, WORD):
+        # The highest bit of each byte that is a newline, and of no other.
+        other = word_at(data, at) ^ _NEWLINES
+        marks = ~((other & _LOWER_BITS) + _LOWER_BITS | other | _LOWER_BITS)
+        while marks != 0:
+            stop = at + first_marked(marks)
+            if found < len(places):
+                places[found, 0] = start
+                places[found, 1] = stop
+            found += 1
+            start = stop + 1
+            marks &= marks - np.uint64(1)
+    for at in range(whole, n):
+        if data[at] == _NEWLINE:
+            if found < len(places):
+                places[found, 0] = start
+                places[found, 1] = at
+            found += 1
+            start = at + 1
+    return found

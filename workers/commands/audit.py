@@ -21,8 +21,7 @@ import orjson
 from confluent_kafka import Message
 from msgspec.structs import replace
 
-from workers.agents.newest import PROGRESS
-from workers.agents.progress import read_progress
+from workers.agents.progress import PROGRESS, read_progress
 from workers.agents.topics import check_topics, connection_of
 from workers.commands.compiling import ensure_compiled
 from workers.kafka.reading import await_commits, read_partition

@@ -1,7 +1,7 @@
 """Compile kernels ahead of use: at installation, or when a command first counts on this machine.
 
 numba compiles a kernel for the types of its arguments, so a few made-up events take every path from
-record batches to recovery; the compiled code is cached (`arrays/compiled.py`). `make` and the
+record batches to recovery; the compiled code is cached (`arrays/compiler.py`). `make` and the
 Dockerfile run `python -m workers.commands.compiling`.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays import compiled, number_blocks
+from workers.arrays import compiler, number_blocks
 from workers.arrays.quantiles import quantile
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
@@ -63,7 +63,7 @@ _KEY = NoiseKey(bytes(range(32)))
 
 def ensure_compiled(say: Callable[[str], object] = log) -> None:
     """Compile missing kernels; first say, in one line, why the start takes longer."""
-    if not compiled.all_compiled():
+    if not compiler.all_compiled():
         say("compiling the loops that count, once on this machine: about 20 s")
         compile_kernels()
 
@@ -85,7 +85,7 @@ def compile_kernels() -> float:
         _compile_share()
         _compile_batches()
         _compile_replay()
-    compiled.mark_all_compiled()
+    compiler.mark_all_compiled()
     return time.perf_counter() - begun
 
 
@@ -123,7 +123,7 @@ def _fast_compiler() -> Iterator[None]:
 
 @contextmanager
 def _second_process() -> Iterator[Callable[[], object]]:
-    if not compiled.can_cache() or cores() < 2:
+    if not compiler.can_cache() or cores() < 2:
         yield lambda: None
         return
     command = [sys.executable, "-m", "workers.commands.compiling", _SECOND]

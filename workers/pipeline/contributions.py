@@ -34,7 +34,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from workers.arrays.texts import Texts
+from workers.arrays.texts import Texts, unpack_rows
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions
@@ -91,8 +91,6 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
     def _contributions(self, of_sums: bool) -> Contributions:
         # Imported here because most commands never need numba.
-        from workers.arrays.text_columns import unpack_rows
-
         lengths = np.frombuffer(self.lengths, dtype=_LENGTH)
         packed = np.frombuffer(self.counts, dtype=np.uint8)
         n = len(lengths)

@@ -34,6 +34,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.number_blocks import mark_blocks, pack_blocks
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Codes, Longs
 from workers.mechanisms.ledger import Ledger
@@ -233,8 +234,6 @@ class Loading:
 
 
 def _blocks_of(rows: list[Longs], n: int) -> Longs:
-    from workers.arrays.number_blocks import mark_blocks
-
     rows = [some for some in rows if len(some)]
     blocks = np.zeros(-(-n // BLOCK_ROWS), dtype=np.bool_)
     if len(blocks) == 1:
@@ -293,8 +292,6 @@ def _decode_labels(columns: Ledger, value: bytes) -> bool:
 def _encode_numbers(
     kind: str, blocks: Longs, column: Longs | Codes
 ) -> Iterator[tuple[str, bytes]]:
-    from workers.arrays.number_blocks import pack_blocks
-
     for first in range(0, len(blocks), BLOCKS_AT_ONCE):
         some = blocks[first : first + BLOCKS_AT_ONCE]
         ends = np.empty(len(some), dtype=np.int64)

@@ -67,8 +67,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from workers.arrays import quantiles
+from workers.arrays import texts as kernels
+from workers.arrays.quantiles import EDGE
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bytes, Floats, Longs
+from workers.arrays.words import WORD
 from workers.mechanisms.accounting import Guarantee
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
@@ -126,8 +130,6 @@ class LabelCache:
         self.rank[self._by_rank] = np.arange(len(self._by_rank))
 
     def _write(self, rows: Longs, texts: list[bytes]) -> None:
-        from workers.arrays.words import WORD
-
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         begin = self._end
         self._end = self._end + int(lengths.sum())
@@ -140,9 +142,6 @@ class LabelCache:
         self, columns: Ledger, rows: Longs, counts: Longs, keys: int
     ) -> list[bytes] | None:
         """Return sorted JSON items of `rows` and `counts` (n,) by key; None if packing fails."""
-        from workers.arrays import text_columns as kernels
-        from workers.arrays.words import WORD
-
         rows = readonly_contiguous(rows)
         counts = readonly_contiguous(counts)
         key_of = readonly_contiguous(columns.keys)
@@ -206,9 +205,7 @@ class Numeric(Frozen):
 
     def quantile(self, counts: Floats, sd: float, q: float) -> dict[str, Any]:
         """Return a quantile of the buckets' counts (n + 1,); `sd` is 0 for exact ones."""
-        from workers.arrays import quantiles as kernels
-
-        bucket, at, lowest, low_at, highest, high_at = kernels.quantile(
+        bucket, at, lowest, low_at, highest, high_at = quantiles.quantile(
             readonly_contiguous(counts),
             float(sd),
             float(q),
@@ -216,7 +213,7 @@ class Numeric(Frozen):
             np.empty(len(self.edges)),
         )
         none = {"q": q, "bucket": None, "value": None, "low": None, "high": None}
-        if bucket == kernels.OPEN:
+        if bucket == quantiles.OPEN:
             return none
         low = self._end(lowest, low_at, self.edges[-1])
         high = self._end(highest, high_at, self.edges[0])
@@ -233,8 +230,6 @@ class Numeric(Frozen):
         }
 
     def _end(self, bucket: int, fraction: float, edge: float) -> float | None:
-        from workers.arrays.quantiles import EDGE
-
         return (
             edge
             if bucket == EDGE

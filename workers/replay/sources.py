@@ -16,8 +16,7 @@ from typing import IO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.text_columns import find_lines
-from workers.arrays.texts import readonly_contiguous
+from workers.arrays.texts import find_lines, readonly_contiguous
 from workers.events.reader import Part
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records

@@ -10,7 +10,7 @@ import pytest
 from mpmath import mp
 
 from workers.arrays.types import Floats, Words
-from workers.mechanisms.noise import normal, normal_loops
+from workers.mechanisms.noise import normal
 
 BITS = 200
 
@@ -42,12 +42,12 @@ def some_words(least: int, count: int) -> list[int]:
 
 
 def rough(words: Words, table: Floats) -> Floats:
-    return np.array([normal_loops.rough(word, table) for word in words[0, :, 0]])
+    return np.array([normal.rough(word, table) for word in words[0, :, 0]])
 
 
 def fine(words: Words, table: Floats) -> Floats:
     out = np.zeros(words.shape[1])
-    normal_loops.add_fine(words, np.zeros(1, dtype=np.int64), np.ones(1), table, out)
+    normal.add_fine(words, np.zeros(1, dtype=np.int64), np.ones(1), table, out)
     return out
 
 
@@ -112,7 +112,7 @@ def test_small_words_are_raised_and_listed() -> None:
     words[30] = 2 * normal.ROUGH_LEAST
     before = words.copy()
     found = np.zeros(50, dtype=np.int64)
-    assert normal_loops.raise_small(words, found) == 2
+    assert normal.raise_small(words, found) == 2
     assert found[:2].tolist() == [7, 20]
     others = np.delete(np.arange(50), [7, 20])
     assert (words[others] == before[others]).all()
@@ -163,5 +163,5 @@ def test_compiled_and_plain_code_give_the_same_bits() -> None:
     halves = np.zeros(1, dtype=np.int64)
     ones = np.ones(1)
     with np.errstate(over="ignore"):
-        normal_loops.add_fine.py_func(words, halves, ones, normal.table(), out)  # type: ignore[attr-defined]
+        normal.add_fine.py_func(words, halves, ones, normal.table(), out)  # type: ignore[attr-defined]
     assert (out == fine(words, normal.table())).all()

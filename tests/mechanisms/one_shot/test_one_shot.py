@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.mechanisms.small import KEY, SMALL, STREAM, part, start
-from workers.arrays.tag_index import Tags
+from workers.arrays.types import Tags
 from workers.mechanisms.mechanism import Items, Release, State
 from workers.mechanisms.one_shot import algorithms
 from workers.mechanisms.one_shot.algorithms import (

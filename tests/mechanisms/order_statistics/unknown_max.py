@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.mechanisms.small import KEY, SMALL, part, start
-from workers.arrays.tag_index import Tags
+from workers.arrays.types import Tags
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.order_statistics.engine import (
     MaxNoise,

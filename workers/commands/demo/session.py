@@ -35,7 +35,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 from rich.console import Console
 from rich.live import Live
 
-from workers.arrays.compiled import all_compiled
+from workers.arrays.compiler import all_compiled
 from workers.client.config import ReaderSettings, load_reader_settings
 from workers.commands.demo.exact import EXACT_PATH, Boards, ExactCounts, Row
 from workers.commands.demo.generator import (

@@ -12,7 +12,7 @@ The release at t is count + floor(N(t) + 1/2) of real numbers, so rounding is po
 Gaussian mechanism (docs/decisions/0030-lifted-haar.md, 3). `Counter.draw` computes N in floats:
 with c_v = a_v sqrt(s2_v) / D, n nodes, and z off by at most `normal.FINE_ERROR`, N is off by at
 most sum_v |c_v| (FINE_ERROR + (n + 6) 10 2^-53), with products and sums in any order. A z too large
-for `normal_loops.fine` is computed from two words: p >= 2^-64, so z < 10, and p is known to 2^-128,
+for `normal.fine` is computed from two words: p >= 2^-64, so z < 10, and p is known to 2^-128,
 so z is off by less than 2^-64. Where an integer is as near to N + 1/2, or p < 2^-64,
 `Counter.exact` takes more bits of every number until floor(N + 1/2) is the same at both ends of an
 interval around N. `columns` keep numbers of rows from tick to tick, and give what `draw` does.
@@ -34,6 +34,7 @@ from workers.mechanisms.mechanism import Noise
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
+from workers.mechanisms.noise.normal import add_fine, decide, raise_small
 from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import Frozen, memoized, read_only
 
@@ -187,8 +188,6 @@ class Counter(Frozen):
         return out
 
     def _floats(self, stream: NoiseStream, terms: _Terms, tags: Tags) -> Floats:
-        from workers.mechanisms.noise.normal_loops import add_fine
-
         out = np.zeros(len(tags))
         at_once = CHUNK_ROWS // len(tags)
         for first in range(0, len(terms.cells), at_once):
@@ -200,9 +199,7 @@ class Counter(Frozen):
         return out
 
     def _with_small(self, stream: NoiseStream, terms: _Terms, tag: Tags) -> float:
-        """Return N of one item with words too small for `normal_loops.fine`; NaN if unknown."""
-        from workers.mechanisms.noise.normal_loops import add_fine
-
+        """Return N of one item with words too small for `normal.fine`; NaN if unknown."""
         # `exact` takes 5 ms a node (measured): minutes a tick for a row of sqrt.
         out = np.zeros(1)
         for first in range(0, len(terms.cells), CHUNK_ROWS):
@@ -333,7 +330,7 @@ def fixed_point(
 class Redrawn:
     """The rows that columns leave to `Counter.draw`.
 
-    Undecided ones of a tick, and rows that ever had a word too small for `normal_loops.rough`:
+    Undecided ones of a tick, and rows that ever had a word too small for `normal.rough`:
     about one word in 2^30.
     """
 
@@ -346,8 +343,6 @@ class Redrawn:
 
     def words(self, cells: Words, tags: Tags, row: int) -> Words:
         """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on, none too small."""
-        from workers.mechanisms.noise.normal_loops import raise_small
-
         words = self._stream.chunk(tags, cells)
         if small := raise_small(words, self._found):
             self._small.update((self._found[:small] % len(tags) + row).tolist())
@@ -355,8 +350,6 @@ class Redrawn:
 
     def decide(self, values: normal.Numbers, out: Longs, row: int) -> None:
         """Round the noise of rows from `row` on, at most CHUNK_ROWS, in units of `fixed_point`."""
-        from workers.mechanisms.noise.normal_loops import decide
-
         fixed = self._counter.fixed
         open_rows = decide(values, fixed.point, fixed.error, out, self._found)
         self._undecided += (self._found[:open_rows] + row).tolist()

@@ -21,6 +21,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from workers.arrays.number_blocks import add_by_key
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.budget import Budgeted
@@ -193,8 +194,6 @@ class OnCounters(CounterMechanism):
                 )
                 sums = Noisy(centred + drawn, self._of_sums.sd(t))
             if noise.totals is not None and self._of_totals is not None:
-                from workers.arrays.number_blocks import add_by_key
-
                 values = noise.totals.at(t, state.key_tags)
                 add_by_key(ledger.keys, ledger.counts, values)
                 totals = Noisy(values, self._of_totals.sd(t))

@@ -49,6 +49,7 @@ from workers.mechanisms.counters.base import (
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise.normal import add_rough
 from workers.runtime.frozen import memoized, read_only
 
 LONGEST_HORIZON = 1 << 16
@@ -190,8 +191,6 @@ class SqrtColumns:
         begin: int,
     ) -> None:
         """Draw the nodes of ticks first + 1..last of rows from `begin` on."""
-        from workers.mechanisms.noise.normal_loops import add_rough
-
         if not len(tags):
             return
         scale = math.ldexp(self._counter._sd, self._counter.fixed.point)

@@ -52,6 +52,7 @@ from workers.mechanisms.counters.base import (
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
+from workers.mechanisms.noise.normal import add_rough
 from workers.runtime.frozen import Frozen
 
 UNBOUNDED_RADIX = 5
@@ -188,8 +189,6 @@ class TreeColumns:
         row: int,
     ) -> None:
         """Add blocks first..last-1 of a level to at most CHUNK_ROWS rows from `row` on."""
-        from workers.mechanisms.noise.normal_loops import add_rough
-
         if not len(tags):
             return
         scale = math.ldexp(self._counter._sds[level], self._counter.fixed.point)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from workers.arrays.texts import NO_TEXTS, Texts, readonly_contiguous
 from workers.arrays.types import Bools, Longs, Tags
+from workers.mechanisms.misra_gries.feeding import Counters, feed_rest, feed_rounds
 
 
 class SortedTags:
@@ -256,8 +257,6 @@ def _fed(
     Return the counters in use afterwards, ascending by key: whether the key is of the batch, its
     number there or else the previous one, and the count.
     """
-    from workers.mechanisms.misra_gries.feeding import Counters, feed_rest, feed_rounds
-
     held = len(counts)
     bits = size.bit_length()
     of_tick = (1 << bits) - 1

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.number_blocks import look_up
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Longs, Tags, Words
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
@@ -64,8 +65,6 @@ class InversionTable(Frozen):
 
     def sample(self, words: Words, out: Integers) -> None:
         """Fill `out`, (n,) of `dtype`, with the noise of words (n, 2), the upper halves first."""
-        from workers.arrays.number_blocks import look_up
-
         guide = (self._guide, _GUIDE_SHIFT, self._ambiguous)
         thresholds = (self._high, self._low, self._lowest)
         look_up(*guide, *thresholds, readonly_contiguous(words), out)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import (
@@ -29,12 +28,11 @@ from cryptography.hazmat.primitives.ciphers import (
     modes,
 )
 
+from workers.arrays.blake2b import State, start
+from workers.arrays.number_blocks import xor
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Tags, Words
 from workers.runtime.frozen import Frozen
-
-if TYPE_CHECKING:
-    from workers.arrays.blake2b import State
 
 Cell = tuple[int, int]
 
@@ -93,8 +91,6 @@ class NoiseKey(Frozen):
     def tag_state(self, stream_key: str) -> State:
         """Return the secret state of `tags` before the label, for compiled loops."""
         # Imported here because most commands never need numba.
-        from workers.arrays.blake2b import start
-
         return start(_prefix(stream_key), key=self.__root, person=_TAG, digest_size=16)
 
     def stream(self, mechanism_id: bytes) -> NoiseStream:
@@ -155,8 +151,6 @@ class NoiseStream(Frozen):
 
         At most CHUNK_ROWS words.
         """
-        from workers.arrays.number_blocks import xor
-
         rows = len(cells) * len(tags)
         if rows > CHUNK_ROWS:
             raise ValueError(f"tags = {rows} rows: at most {CHUNK_ROWS}")

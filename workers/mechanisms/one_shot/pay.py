@@ -14,7 +14,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.tag_index import Rows
+from workers.arrays.types import Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.ledger import Parts, rows_by_key

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from workers.arrays.number_blocks import find_shown
 from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.ledger import Parts
@@ -58,8 +59,6 @@ class UnkBase(OnCounters):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        from workers.arrays.number_blocks import find_shown
-
         state.merge(contributions, add_rows=True)
         ledger = state.ledger
         threshold = self.threshold(t)

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
-from workers.arrays.types import Codes, Longs
+from workers.arrays.types import Codes, Longs, Tags
 from workers.events.log_values import AMOUNT_MAX
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, Lane

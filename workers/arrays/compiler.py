@@ -1,0 +1,189 @@
+"""numba, set up for our kernels; imported when one is first called (`compiled`).
+
+The cache directory's name hashes the text of all kernels, the versions and the processor; numba
+alone would check only the outermost function's file. A complete cache may be read-only.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, cast
+
+from workers.arrays.compiled import Kernel
+
+
+@contextmanager
+def _hide_modules(*names: str) -> Iterator[None]:
+    """Make modules that are not loaded appear uninstalled to imports in this context."""
+    modules = cast(dict[str, object], sys.modules)
+    hidden = [name for name in names if name not in modules]
+    modules.update(dict.fromkeys(hidden))  # None makes an import fail
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del modules[name]
+
+
+# At a first call, numba imports SciPy's linear algebra and cffi if installed: 0.25 s, unneeded.
+with _hide_modules("scipy.linalg", "cffi"):
+    import llvmlite.binding
+    import numba
+    import numba.core.typing.cffi_utils
+    import numba.extending
+    import numba.np.arraymath
+    from numba.core.caching import UserProvidedCacheLocator
+
+_HERE = Path(__file__).parent
+_PACKAGE = _HERE.parent
+_SETTING_UP = (Path(__file__), _HERE / "compiled.py")
+# Present in every file that has kernels.
+_IMPORT = b"from workers.arrays.compiled import"
+# Marks a directory with every kernel needed for counting.
+_COMPLETE = "complete"
+# Caches of other versions to keep, 4 MB each; the oldest are removed.
+_OLD_CACHES_MAX = 7
+
+
+def _cache_name() -> str:
+    config = cast(Any, numba.config)
+    processor = (
+        config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
+        config.CPU_FEATURES,
+    )
+    versions = numba.__version__, llvmlite.__version__
+    target = repr((*versions, *processor, sys.version_info[:2]))
+    text = blake2b(target.encode(), digest_size=8)
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        code = path.read_bytes()
+        if _IMPORT in code or path in _SETTING_UP:
+            text.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + code)
+    return f"kernels-{text.hexdigest()}"
+
+
+def _cache_directory() -> Path | None:
+    name = _cache_name()
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(
+        os.path.expanduser("~"), ".cache"
+    )
+    places = (_HERE / "__pycache__", Path(home) / "quietcount")
+    for place in places:
+        if (place / name / _COMPLETE).exists():
+            return place / name
+    for place in places:
+        with suppress(OSError):
+            (place / name).mkdir(parents=True, exist_ok=True)
+            if os.access(place / name, os.W_OK):
+                # Other versions of Python or Quietcount may be in use.
+                others = [path for path in place.glob("kernels-*") if path.name != name]
+                others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+                for old in others[_OLD_CACHES_MAX:]:
+                    shutil.rmtree(old, ignore_errors=True)
+                return place / name
+    return None
+
+
+class KernelCacheLocator(UserProvidedCacheLocator):
+    """numba's cache locator, for read-only directories too."""
+
+    def ensure_cache_path(self) -> None:
+        if not all_compiled():
+            cast(Any, super()).ensure_cache_path()
+
+
+def _forbid_negative_indices() -> None:
+    """Disable negative indices in unchecked kernels, none of which uses them.
+
+    numba's test for them loads the lengths of 40 arrays: a fifth of `project_views`' time.
+    """
+    arrays = cast(Any, numba.np.arrayobj)
+    from_either_end = arrays.fix_integer_index
+
+    def place(context: Any, builder: Any, kind: Any, index: Any, length: Any) -> Any:
+        if context.enable_boundscheck:
+            return from_either_end(context, builder, kind, index, length)
+        return context.cast(
+            builder, index, kind, numba.types.intp if kind.signed else numba.types.uintp
+        )
+
+    arrays.fix_integer_index = place
+
+
+if hasattr(numba.np.arrayobj, "fix_integer_index"):
+    _forbid_negative_indices()
+
+_DIRECTORY = _cache_directory()
+if _DIRECTORY is not None:
+    cast(Any, numba.config).CACHE_DIR = str(_DIRECTORY)
+    cast(
+        Any, numba.config
+    ).CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCacheLocator.__name__}"
+
+
+def _type_of_kernel(kernel: Kernel, _: object) -> Any:
+    """Return what numba takes a kernel for that another one calls."""
+    return numba.types.Dispatcher(kernel.dispatcher)
+
+
+cast(Any, numba.extending.typeof_impl).register(Kernel)(_type_of_kernel)
+
+
+def can_cache() -> bool:
+    return _DIRECTORY is not None and os.access(_DIRECTORY, os.W_OK)
+
+
+def all_compiled() -> bool:
+    """Return whether every kernel needed for counting is compiled and cached."""
+    return _DIRECTORY is not None and (_DIRECTORY / _COMPLETE).exists()
+
+
+def mark_all_compiled() -> None:
+    if _DIRECTORY is not None and can_cache():
+        (_DIRECTORY / _COMPLETE).touch()
+
+
+def compile_function(
+    function: Callable[..., Any], options: dict[str, bool], *, is_part: bool
+) -> Any:
+    """Return numba's dispatcher of a function; only kernels call a part."""
+    made = cast(Any, numba.njit)(
+        **options, cache=_DIRECTORY is not None, no_cpython_wrapper=is_part
+    )(function)
+    save = made._cache.save_overload
+
+    def save_if_possible(*what: object) -> None:
+        # A full disk or a read-only image loses only the cached copy.
+        with suppress(OSError):
+            save(*what)
+
+    made._cache.save_overload = save_if_possible
+    if is_part:
+        _compile_again_for_python(made, cast(Any, numba.njit)(**options)(function))
+    return made
+
+
+def _compile_again_for_python(part: Any, for_python: Any) -> None:
+    """Compile a part again, uncached, when Python calls it, as tests do.
+
+    A part has no Python entry point, which would take a fifth of the compile time.
+    """
+    numbas_own = part.add_overload
+
+    def add(result: Any) -> None:
+        # numba's method would also register it for Python calls, which could not call it.
+        part.overloads[tuple(result.signature.args)] = result
+
+    def compile_for_python(*arguments: object) -> object:
+        known = len(for_python.overloads)
+        entry = for_python._compile_for_args(*arguments)
+        # Add each result once: numba calls neither of two equal ones.
+        for result in list(for_python.overloads.values())[known:]:
+            numbas_own(result)
+        return entry
+
+    part.add_overload = add
+    part._compile_for_args = compile_for_python
