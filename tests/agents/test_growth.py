@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from workers.agents import growth
+from workers.agents import counted, growth
 from workers.agents.growth import Growth, OwnerGrowth
 from workers.kafka.clients import Connection
 from workers.mechanisms.config.ticks import TickGrid
-from workers.pipeline.sources import (
+from workers.pipeline.growth.owners import Owners
+from workers.pipeline.growth.sources import (
     VERSION,
     Joined,
-    Owners,
     SourceProgress,
     Sources,
     SourceTopic,
@@ -30,7 +30,8 @@ class Scene:
         self.joined: tuple[Joined, ...] = ()
         self.known = Owners(2)
         self.denied = False
-        monkeypatch.setattr(growth, "_progress", self._progress)
+        for module in (growth, counted):
+            monkeypatch.setattr(module, "stored_progress", self._progress)
         monkeypatch.setattr(growth, "add_partitions", self._add)
         self.growth = Growth(
             Connection("unused:9092"),

@@ -36,7 +36,7 @@ from workers.kafka.records import Outgoing, Records
 from workers.kafka.shard import Shard
 from workers.kafka.topics import ExistingTopic
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.sources import Place, SourceTopic
+from workers.pipeline.growth.sources import Place, SourceTopic
 from workers.replay.offline import replay
 from workers.replay.sources import open_source
 from workers.runtime.errors import SettingsError

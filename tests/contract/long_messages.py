@@ -32,12 +32,12 @@ from workers.mechanisms.running.meta import MetaState
 from workers.mechanisms.running.sparse_gumb import SparseState
 from workers.pipeline import ledger_blocks
 from workers.pipeline.contributions import handing_over, messages
-from workers.pipeline.histogram import HandedOver, HistogramProgress
+from workers.pipeline.growth.owners import GROWN_MAX, HandedOver, Owners
+from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.ledger_blocks import split_pages
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.rejected import read_reject, rejected
 from workers.pipeline.snapshots import LabelCache, Means, ReleasedTick, snapshots
-from workers.pipeline.sources import GROWN_MAX, Owners
 from workers.pipeline.users import Batch, Users
 from workers.runtime.sizes import MESSAGE_BYTES
 

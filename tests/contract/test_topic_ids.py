@@ -27,8 +27,8 @@ from workers.kafka.clients import Connection
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import ZERO_ID, ExistingTopic, describe
 from workers.mechanisms.registry import build
+from workers.pipeline.growth.sources import VERSION, Place, SourceTopic
 from workers.pipeline.histogram import Histogram
-from workers.pipeline.sources import VERSION, Place, SourceTopic
 from workers.runtime.errors import SettingsError, StateRefused
 
 ZERO = Uuid(0, 0)

@@ -33,10 +33,11 @@ from workers.dashboard.hub import Filter, Hub, catalog, joint_guarantee
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline import contributions, ledger_blocks, sources, users
+from workers.pipeline import contributions, ledger_blocks, users
+from workers.pipeline.growth import sources
+from workers.pipeline.growth.sources import Place, Sources, SourceTopic
 from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.rekey_markers import Origins
-from workers.pipeline.sources import Place, Sources, SourceTopic
 from workers.runtime.errors import SettingsError, StateRefused
 from workers.settings.settings import load
 

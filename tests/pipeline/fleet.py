@@ -6,8 +6,8 @@ from typing import Any
 from tests.pipeline.pipeline import Event, Partition, contribute, unk
 from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.pipeline.contributions import decode
+from workers.pipeline.growth.owners import Owners
 from workers.pipeline.snapshots import Snapshot
-from workers.pipeline.sources import Owners
 
 KEYS = [f"k{i}" for i in range(6)]
 #: Epochs of 40 ms both.

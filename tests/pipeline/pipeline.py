@@ -15,11 +15,12 @@ from workers.mechanisms.config.histogram import HistogramConfig, Lane, UnkBaseCo
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 from workers.pipeline.contributions import Message, Section, handing_over
+from workers.pipeline.growth.epochs import next_epoch
+from workers.pipeline.growth.owners import Owners
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.pipeline.snapshots import Snapshot
-from workers.pipeline.sources import Owners, next_epoch
 
 KEY = NoiseKey(bytes(range(32)))
 

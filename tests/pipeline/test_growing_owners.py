@@ -15,8 +15,7 @@ from tests.pipeline.pipeline import KEY, Event, Partition, contribute, exact, un
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.registry import build
 from workers.pipeline.contributions import Message, decode, handing_over
-from workers.pipeline.histogram import HandedOver, owner_of, part_owner
-from workers.pipeline.sources import Owners
+from workers.pipeline.growth.owners import HandedOver, Owners, owner_of, part_owner
 from workers.runtime.errors import StateRefused
 
 VISIT = st.tuples(

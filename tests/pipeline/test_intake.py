@@ -20,7 +20,7 @@ from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import tallies
 from workers.pipeline.contributions import Section
-from workers.pipeline.histogram import owner_of
+from workers.pipeline.growth.owners import owner_of
 from workers.pipeline.intake import Intake
 from workers.pipeline.tallies import Tally
 

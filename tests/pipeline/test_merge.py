@@ -26,7 +26,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 from workers.pipeline import merge
 from workers.pipeline.contributions import decode
-from workers.pipeline.histogram import owner_of
+from workers.pipeline.growth.owners import owner_of
 from workers.runtime.errors import StateRefused
 
 pytestmark = pytest.mark.slow

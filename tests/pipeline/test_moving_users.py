@@ -13,8 +13,9 @@ from tests.pipeline.pipeline import KEY, Partition, contents, unk
 from workers.kafka.placement import Placement, partitions_of
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.contributions import Message, messages
+from workers.pipeline.growth.epochs import epochs_of_users, next_epoch
+from workers.pipeline.growth.owners import Owners
 from workers.pipeline.intake import Intake
-from workers.pipeline.sources import Owners, epochs_of_users, next_epoch
 from workers.runtime.errors import StateRefused
 
 LANES = st.builds(

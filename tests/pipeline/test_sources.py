@@ -11,7 +11,7 @@ from tests.agents.monitor.scene import Scene
 from workers.agents.contribute import ContributeProgress, ContributeShard
 from workers.agents.progress import PROGRESS
 from workers.mechanisms.config.histogram import Lane
-from workers.pipeline.sources import (
+from workers.pipeline.growth.sources import (
     SOURCES,
     VERSION,
     Joined,

@@ -14,7 +14,7 @@ from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig
 from workers.mechanisms.one_shot import config as one_shot
 from workers.mechanisms.registry import PER_ITEM, build
 from workers.pipeline import histogram as histograms
-from workers.pipeline.histogram import parts_of
+from workers.pipeline.growth.owners import parts_of
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.pipeline.snapshots import Snapshot
 from workers.privacy.ceiling import charges_of, merge

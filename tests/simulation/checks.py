@@ -21,8 +21,9 @@ from tests.simulation.broker import Attempt, Log, Record
 from workers.agents.progress import PROGRESS, read_progress
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.contributions import decode
+from workers.pipeline.growth.owners import Owners
+from workers.pipeline.growth.sources import Joined, SourceProgress
 from workers.pipeline.merge import Merge
-from workers.pipeline.sources import Joined, Owners, SourceProgress
 
 
 class Violation(Exception):

@@ -20,10 +20,10 @@ from workers.kafka import shard as shard_module
 from workers.kafka import transaction
 from workers.kafka.records import Outgoing
 from workers.kafka.shard import Shard
+from workers.pipeline.growth.sources import Sources
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge
-from workers.pipeline.sources import Sources
 
 Planting = Callable[[], Iterator[object]]
 

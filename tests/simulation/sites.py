@@ -11,7 +11,8 @@ from workers.agents.topics import Topics, first_state_topic
 from workers.agents.worker import Factory
 from workers.kafka.topics import ExistingTopic, plan_topics
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.sources import Owners, Sources
+from workers.pipeline.growth.owners import Owners
+from workers.pipeline.growth.sources import Sources
 from workers.runtime.metrics import Metrics
 from workers.settings.settings import Settings, settings_of
 

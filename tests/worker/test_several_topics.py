@@ -10,7 +10,7 @@ from workers.agents import topics as module
 from workers.agents.topics import check_topics, watch_topics
 from workers.cli import execute
 from workers.kafka.topics import partition_counts
-from workers.pipeline.sources import SOURCES as SET
+from workers.pipeline.growth.sources import SOURCES as SET
 from workers.runtime.metrics import Metrics
 
 pytestmark = pytest.mark.waits

@@ -20,7 +20,8 @@ from workers.kafka.shard import Assignment
 from workers.kafka.store import Changelog, Store
 from workers.pipeline import users
 from workers.pipeline.contributions import decode
-from workers.pipeline.sources import Owners, Sources, SourceTopic
+from workers.pipeline.growth.owners import Owners
+from workers.pipeline.growth.sources import Sources, SourceTopic
 from workers.settings.settings import EventsSettings
 
 pytestmark = pytest.mark.waits

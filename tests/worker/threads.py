@@ -13,7 +13,7 @@ from typing import Any
 from tests import ROOT
 from tests.worker.harness import HORIZON, Site, now_ms, sale, until
 from workers.mechanisms.registry import MECHANISMS
-from workers.pipeline.histogram import owner_of
+from workers.pipeline.growth.owners import owner_of
 
 OWNERS = 8
 EXAMPLES = ROOT / "examples" / "mechanisms"

@@ -23,18 +23,16 @@ from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.intake import Intake
-from workers.pipeline.rekey_markers import Origin, Origins, restore_originals
-from workers.pipeline.sources import (
-    NOTICE_MS,
+from workers.pipeline.growth.epochs import NOTICE_MS, epochs_of_users, next_epoch
+from workers.pipeline.growth.owners import Owners
+from workers.pipeline.growth.sources import (
     VERSION,
-    Owners,
     Place,
     SourceProgress,
-    epochs_of_users,
-    next_epoch,
     refuse_other_count,
 )
+from workers.pipeline.intake import Intake
+from workers.pipeline.rekey_markers import Origin, Origins, restore_originals
 from workers.pipeline.watermark import behind_rejects
 from workers.runtime.errors import SourcesGrown, StateRefused
 from workers.runtime.gil_lock import GilLock

@@ -9,10 +9,9 @@ import msgspec
 from workers.agents.progress import newest_values
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, read_spans, reader
-from workers.pipeline.ledger_blocks import decode_stored, read_paged
-from workers.pipeline.sources import (
+from workers.pipeline.growth.owners import Owners
+from workers.pipeline.growth.sources import (
     SOURCES,
-    Owners,
     SourceProgress,
     Sources,
     SourceTopic,
@@ -20,6 +19,7 @@ from workers.pipeline.sources import (
     refuse_other_count,
     refuse_other_set,
 )
+from workers.pipeline.ledger_blocks import decode_stored, read_paged
 
 _DECODER = msgspec.json.Decoder(SourceProgress)
 

@@ -15,12 +15,9 @@ from workers.agents.counted import counted_owners, stored_progress
 from workers.kafka.clients import Connection
 from workers.kafka.topics import add_partitions
 from workers.mechanisms.config.ticks import TickGrid
-from workers.pipeline.sources import (
-    Owners,
-    Sources,
-    SourceTopic,
-    next_epoch,
-)
+from workers.pipeline.growth.epochs import next_epoch
+from workers.pipeline.growth.owners import Owners
+from workers.pipeline.growth.sources import Sources, SourceTopic
 from workers.runtime.errors import SettingsError
 
 logger = logging.getLogger(__name__)

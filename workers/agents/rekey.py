@@ -34,8 +34,7 @@ from workers.kafka.records import (
     headers_at,
 )
 from workers.kafka.shard import Assignment
-from workers.pipeline.rekey_markers import HEADER, Mark, encode_header
-from workers.pipeline.sources import (
+from workers.pipeline.growth.sources import (
     VERSION,
     Place,
     SourceProgress,
@@ -43,6 +42,7 @@ from workers.pipeline.sources import (
     refuse_other_count,
     refuse_other_topic,
 )
+from workers.pipeline.rekey_markers import HEADER, Mark, encode_header
 from workers.pipeline.watermark import Watermark
 from workers.runtime.metrics import REKEY
 from workers.runtime.sizes import MESSAGE_BYTES

@@ -24,7 +24,8 @@ from workers.agents.progress import PROGRESS, complete_ms, read_progress
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment, Shard
 from workers.pipeline.contributions import handing_over
-from workers.pipeline.histogram import HandedOver, Histogram
+from workers.pipeline.growth.owners import HandedOver
+from workers.pipeline.histogram import Histogram
 from workers.pipeline.ledger_blocks import read_paged, split_pages
 from workers.pipeline.merge import Merge, Released, ReleaseProgress
 from workers.pipeline.watermark import commit_gap_s, is_behind

@@ -20,9 +20,7 @@ from workers.kafka.offsets import LogEnd
 from workers.kafka.records import Forwarded, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard
 from workers.mechanisms.config.histogram import Lane
-from workers.pipeline.ledger_blocks import decode_stored, read_paged, split_pages
-from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
-from workers.pipeline.sources import (
+from workers.pipeline.growth.sources import (
     SOURCES,
     VERSION,
     Place,
@@ -34,6 +32,8 @@ from workers.pipeline.sources import (
     refuse_other_set,
     refuse_other_topic,
 )
+from workers.pipeline.ledger_blocks import decode_stored, read_paged, split_pages
+from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
 from workers.pipeline.watermark import Watermark
 from workers.runtime.errors import SourcesGrown, StateRefused
 from workers.runtime.logs import REPEAT_S, json_fields

@@ -27,7 +27,9 @@ from workers.kafka.topics import (
     partition_counts,
 )
 from workers.kafka.unavailable import UsedTopics
-from workers.pipeline.sources import Owners, Sources, SourceTopic, next_epoch
+from workers.pipeline.growth.epochs import next_epoch
+from workers.pipeline.growth.owners import Owners
+from workers.pipeline.growth.sources import Sources, SourceTopic
 from workers.runtime.errors import QuietcountError, SettingsError
 from workers.runtime.errors import describe as describe_error
 from workers.runtime.metrics import Metrics

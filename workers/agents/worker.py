@@ -66,15 +66,10 @@ from workers.pipeline.factory import (
     reader_of,
     sums,
 )
+from workers.pipeline.growth.epochs import epochs_of_users, next_epoch
+from workers.pipeline.growth.sources import Place, Sources, SourceTopic
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
-from workers.pipeline.sources import (
-    Place,
-    Sources,
-    SourceTopic,
-    epochs_of_users,
-    next_epoch,
-)
 from workers.privacy.ceiling import Ceiling, check_ceiling
 from workers.privacy.total import warnings_of
 from workers.runtime.errors import KafkaAway, SettingsError

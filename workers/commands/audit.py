@@ -29,7 +29,8 @@ from workers.kafka.store import Changelog, Store
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import decode
 from workers.pipeline.factory import histograms, mechanisms
-from workers.pipeline.histogram import HandedOver, Histogram, owner_of
+from workers.pipeline.growth.owners import HandedOver, owner_of
+from workers.pipeline.histogram import Histogram
 from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.merge import Merge
 from workers.pipeline.snapshots import Snapshot

@@ -1,7 +1,8 @@
 """Both stages without Kafka; worker, replay, audit and check share this code.
 
 Imports `events`, `kafka` (records and readers), `mechanisms` and below. Start with `intake`
-(stage 1) and `merge` (stage 2). The ten forms of an event, from a fetch to a snapshot:
+(stage 1) and `merge` (stage 2); `growth` has what changes with the number of partitions. The ten
+forms of an event, from a fetch to a snapshot:
 
     1  fetched record batches   bytes, as the broker sent them             kafka.transport
     2  Records                  places of n values and keys in one buffer  kafka.decoding

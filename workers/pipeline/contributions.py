@@ -38,9 +38,14 @@ from workers.arrays.texts import Texts, unpack_rows
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions
-from workers.pipeline.histogram import HandedOver, parts_of
+from workers.pipeline.growth.owners import (
+    GROWN_MAX,
+    PARTITIONS_MAX,
+    HandedOver,
+    Owners,
+    parts_of,
+)
 from workers.pipeline.ledger_blocks import UNDECODABLE, pack
-from workers.pipeline.sources import GROWN_MAX, PARTITIONS_MAX, Owners
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 

@@ -5,14 +5,13 @@ Under `<name>/<generation>/` it stores the stream keys in the order met (`ledger
 """
 
 import re
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 import numpy as np
 
-from workers.arrays.types import Codes, Longs, Tags
+from workers.arrays.types import Codes, Longs
 from workers.kafka.topics import lacks_ids, refuse_without_ids
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id, series_id
@@ -20,6 +19,7 @@ from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
+from workers.pipeline.growth.owners import HandedOver, owner_of, part_owner, parts_of
 from workers.pipeline.snapshots import (
     LabelCache,
     Means,
@@ -73,23 +73,6 @@ class HistogramProgress(msgspec.Struct, kw_only=True):
     begin: int | msgspec.UnsetType = msgspec.UNSET
 
 
-class HandedOver(msgspec.Struct, frozen=True, array_like=True):
-    """Stream keys of a (histogram, generation) that move to another owner, before a global tick.
-
-    Each with the tick from which it has been served. Sensitive.
-    """
-
-    histogram: str
-    generation: int
-    tick: int
-    keys: list[tuple[str, int]]
-
-    def __repr__(self) -> str:
-        return (
-            f"HandedOver({self.histogram!r}, tick {self.tick}, {len(self.keys)} keys)"
-        )
-
-
 def removal_refusals(
     stored: Mapping[str, HistogramProgress], names: Collection[str]
 ) -> Iterator[str]:
@@ -131,29 +114,6 @@ def abbreviate(value: object) -> str:
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         text = value  # a number stored as text, so that no digit is lost
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def owner_of(key: str, owners: int) -> int:
-    """Return the owner partition of a stream key. Part of the stored format: never change it."""
-    return zlib.crc32(key.encode()) % owners
-
-
-def part_owner(owner: int, part: int, owners: int) -> int:
-    """Return the owner partition of a part, from 0, of a stream key whose first one is `owner`.
-
-    So an owner has at most one part of a key. Also part of the stored format.
-    """
-    return (owner + part) % owners
-
-
-def parts_of(tags: Tags, split: int) -> Codes:
-    """Return the part, from 0, of each item of `tags` (n, 2). Also part of the stored format.
-
-    The tag is a hash with a secret key, so nobody can load one part with chosen labels. These bits
-    of it do not decide where it lies in an owner's `TagIndex`.
-    """
-    low = tags[:, 1] & np.uint64((1 << 32) - 1)
-    return (low * np.uint64(split) >> np.uint64(32)).astype(np.int32)
 
 
 # Replaces a label in the tag of a whole stream key: not UTF-8, so no label equals it.

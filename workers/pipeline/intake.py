@@ -26,7 +26,7 @@ from workers.events.columns import (
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
-from workers.pipeline.sources import Owners
+from workers.pipeline.growth.owners import Owners
 from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
 from workers.pipeline.users import Batch, StoredPairs, Users
 from workers.pipeline.watermark import Watermark, late_events

@@ -24,14 +24,10 @@ from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import OWNER, Message, Section, decode
-from workers.pipeline.histogram import (
-    HandedOver,
-    Histogram,
-    HistogramProgress,
-    removal_refusals,
-)
+from workers.pipeline.growth.owners import Grown, HandedOver, HandOvers, Owners
+from workers.pipeline.growth.sources import refuse_other_count
+from workers.pipeline.histogram import Histogram, HistogramProgress, removal_refusals
 from workers.pipeline.snapshots import Snapshot
-from workers.pipeline.sources import Grown, Owners, refuse_other_count
 from workers.runtime.errors import CopyFailed, StateRefused
 from workers.runtime.gil_lock import GilLock
 from workers.runtime.sizes import Change
@@ -203,17 +199,6 @@ class Released:
     beginning: Sequence[Histogram] = ()
 
 
-@dataclass(slots=True)
-class Handed:
-    """What has been read of a hand-over; `keys` are those of its pages up to `page`."""
-
-    offset: int
-    page: int
-    tick: int
-    keys: list[tuple[str, int]]
-    whole: bool
-
-
 class Merge:
     """Histograms of one owner partition, fed with its messages."""
 
@@ -247,8 +232,7 @@ class Merge:
         self._position = self._read_to = 0
         self._moves: list[tuple[int, int]] = []
         self.grown: Grown = ()
-        # What was handed over, by name and generation, until a histogram has begun with it.
-        self._handed: dict[tuple[str, int], Handed] = {}
+        self._handed = HandOvers()
         self._retired: list[tuple[str, HistogramProgress]] = []
         self._deletions: list[Change] = []
         # The last tick up to which empty ones have been told.
@@ -269,7 +253,12 @@ class Merge:
                 "of this name the same key file"
             )
         if message.source == OWNER:
-            self._take_handed(message, offset)
+            if message.handed is None:
+                raise StateRefused(
+                    f"contributions offset {offset}: an owner sent nothing"
+                )
+            if message.handed.generation > self._begun(message.handed.histogram):
+                self._handed.take(message.handed, message.page, message.pages, offset)
             return
         told = Owners(self.owners) if message.owners is None else message.owners
         if message.source == 0 and len(told.grown) > len(self.grown):
@@ -313,41 +302,16 @@ class Merge:
                 histogram.grow(number, at_ms)
         self.grown = grown
 
-    def _take_handed(self, message: Message, offset: int) -> None:
-        handed = message.handed
-        if handed is None:
-            raise StateRefused(f"contributions offset {offset}: an owner sent nothing")
-        name = handed.histogram, handed.generation
-        if handed.generation <= self._begun(handed.histogram):
-            return
-        known = self._handed.get(name)
-        if known is None:
-            self._handed[name] = known = Handed(offset, 0, handed.tick, [], whole=False)
-        if message.page != known.page + 1 or handed.tick != known.tick:
-            raise StateRefused(
-                f"contributions offset {offset}: page {message.page} of what was handed over for histogram "
-                f"{handed.histogram!r} follows page {known.page}"
-            )
-        known.page += 1
-        known.keys += handed.keys
-        known.whole = message.page == message.pages
-
     def _take_over(self) -> None:
-        """Begin histograms with what was handed over; forget what none will begin with."""
+        """Begin histograms with the keys handed over to them."""
         for histogram in self.histograms:
-            at = histogram.name, histogram.life.generation
-            if (
-                histogram.next is None
-                and (known := self._handed.get(at))
-                and known.whole
-            ):
-                histogram.take_over(HandedOver(*at, known.tick, known.keys))
+            if histogram.next is None:
+                handed = self._handed.whole(histogram.name, histogram.life.generation)
+                if handed is not None:
+                    histogram.take_over(handed)
         for lane, users in self._lanes.items():
             self._drop_early(lane, users)
-        # A generation that these settings do not know yet is for a worker with newer ones.
-        self._handed = {
-            at: kept for at, kept in self._handed.items() if at[1] > self._begun(at[0])
-        }
+        self._handed.drop(self._begun)
 
     def _begun(self, name: str) -> int:
         """Return the newest generation of a histogram that has begun or ended; 0 if none has."""
@@ -563,8 +527,7 @@ class Merge:
             version=VERSION,
             offset=min(
                 self.waiting.first_offset(self._position),
-                *(each.offset for each in self._handed.values()),
-                self._position,
+                self._handed.first_offset(self._position),
             ),
             position=self._position,
             owners=self.owners,

@@ -25,8 +25,8 @@ from workers.arrays.types import Longs
 from workers.events.reader import Reject
 from workers.events.user_reader import HAS_KEY, NO_TIME, parse_markers
 from workers.kafka.records import Records
+from workers.pipeline.growth.owners import PARTITIONS_MAX
 from workers.pipeline.ledger_blocks import UNDECODABLE
-from workers.pipeline.sources import PARTITIONS_MAX
 from workers.runtime.errors import StateRefused
 
 HEADER = "quietcount"

@@ -20,8 +20,7 @@ from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import with_capacity
 from workers.pipeline.contributions import Rows
-from workers.pipeline.histogram import owner_of, part_owner
-from workers.pipeline.sources import Owners
+from workers.pipeline.growth.owners import Owners, owner_of, part_owner
 from workers.runtime.frozen import read_only
 
 # Row limit of a group of tallies: a new pair is digested once for all of them.

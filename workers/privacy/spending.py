@@ -33,9 +33,9 @@ from msgspec import structs
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.identity import series_id
-from workers.pipeline.histogram import HistogramProgress, owner_of
+from workers.pipeline.growth.owners import Owners, owner_of
+from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.merge import ReleaseProgress
-from workers.pipeline.sources import Owners
 from workers.privacy.ceiling import (
     Ceiling,
     FullestWindow,

@@ -29,7 +29,8 @@ from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import factory
 from workers.pipeline.contributions import Message
-from workers.pipeline.histogram import Histogram, parts_of
+from workers.pipeline.growth.owners import parts_of
+from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, Released
 from workers.pipeline.snapshots import ReleasedTick, Snapshot

@@ -30,8 +30,8 @@ from workers.kafka.records import Records
 from workers.kafka.topic_reader import Bounds, TopicReader, open_reader
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.pipeline.factory import reader_of, source_reader_of
+from workers.pipeline.growth.sources import Place, Sources
 from workers.pipeline.rekey_markers import Origins, restore_originals
-from workers.pipeline.sources import Place, Sources
 from workers.pipeline.watermark import Watermark, behind_rejects
 from workers.replay.source import EventBatch, Source
 from workers.runtime.errors import SettingsError

@@ -12,9 +12,10 @@ from workers.kafka.handover import Handover
 from workers.kafka.offsets import Lag, ReadPosition
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import histograms, lanes, mechanisms, names_by_lane
+from workers.pipeline.growth.owners import Owners
+from workers.pipeline.growth.sources import Sources, SourceTopic
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
-from workers.pipeline.sources import Owners, Sources, SourceTopic
 from workers.settings.settings import Settings, load
 
 SETTINGS = """\

@@ -16,7 +16,7 @@ from workers.commands.check.examine import Findings, examine
 from workers.commands.check.sample import Part, Sample, of_file, shares
 from workers.kafka.records import Records
 from workers.mechanisms.registry import build
-from workers.pipeline.sources import Place, SourceTopic
+from workers.pipeline.growth.sources import Place, SourceTopic
 from workers.settings.settings import Settings, load
 
 Capture = pytest.CaptureFixture[str]

@@ -23,7 +23,8 @@ from workers.commands.budget import show, show_all
 from workers.mechanisms.accounting import Guarantee, epsilon_of, gaussian_delta
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.pipeline.histogram import Histogram, HistogramProgress, owner_of
+from workers.pipeline.growth.owners import owner_of
+from workers.pipeline.histogram import Histogram, HistogramProgress
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.privacy import spending
 from workers.privacy.ceiling import charges_of, merge

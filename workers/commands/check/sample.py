@@ -12,7 +12,7 @@ from workers.kafka.reading import Partition
 from workers.kafka.records import Records
 from workers.kafka.topic_reader import open_reader
 from workers.mechanisms.config.views import Shape
-from workers.pipeline.sources import Place, SourceTopic
+from workers.pipeline.growth.sources import Place, SourceTopic
 from workers.replay.source import shape_of_files
 from workers.replay.sources import JsonLines, first_rows, is_parquet, open_source
 from workers.settings.settings import Settings

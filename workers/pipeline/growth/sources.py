@@ -7,23 +7,17 @@ partition 0 commits that in its progress, and tells every owner in the same tran
 nobody reads them (decisions/0031).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
-from math import gcd
-from typing import Annotated
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from workers.kafka.topics import ZERO_ID, refuse_without_ids
-from workers.mechanisms.config.histogram import Lane
-from workers.mechanisms.config.ticks import TickGrid
+from workers.pipeline.growth.owners import Owners
 from workers.pipeline.ledger_blocks import decode_stored
 from workers.runtime.errors import StateRefused
 
 #: Key of the first set in stage 1's state.
 SOURCES = b"sources"
-#: More than any cluster has; what is read back must not take all memory.
-PARTITIONS_MAX = 1_000_000
 _NEW_NAME = "a new worker name (a new stream, charged again)"
 
 
@@ -147,52 +141,6 @@ class Sources(msgspec.Struct, frozen=True):
         return msgspec.json.encode(StoredSources(topics=self.first))
 
 
-#: Every growth of the owners at least doubles their number.
-GROWN_MAX = PARTITIONS_MAX.bit_length()
-_Number = Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
-#: (number, ms): in ticks that end after that time, there are so many owner partitions.
-Grown = Annotated[tuple[tuple[_Number, int], ...], msgspec.Meta(max_length=GROWN_MAX)]
-
-
-class Owners(msgspec.Struct, frozen=True, array_like=True):
-    """How many owner partitions there are: `first` in the beginning, and how they have grown.
-
-    Every number is a multiple of the one before, so what an owner gets came from one other.
-    """
-
-    first: _Number
-    grown: Grown = ()
-
-    def __post_init__(self) -> None:
-        if any(later <= at for (_, at), (_, later) in pairwise(self.grown)) or any(
-            number <= before or number % before
-            for before, number in pairwise(self.numbers)
-        ):
-            raise ValueError(
-                f"owners = {self.numbers}: each a multiple of the one before, and later"
-            )
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        return self.first, *(number for number, _ in self.grown)
-
-    @property
-    def number(self) -> int:
-        """The newest number, which may not hold yet."""
-        return self.numbers[-1]
-
-    def before(self, owner: int) -> int:
-        """Return how many there were when an owner that was none at first began."""
-        return max(number for number in self.numbers if number <= owner)
-
-    def at(self, end_ms: int) -> int:
-        """Return how many there are in a tick that ends then."""
-        return max(
-            [number for number, from_ms in self.grown if end_ms > from_ms],
-            default=self.first,
-        )
-
-
 class StoredSources(msgspec.Struct, frozen=True):
     """The first set in stage 1's state; a JSON object, as paging requires."""
 
@@ -222,42 +170,6 @@ class SourceProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
     joined: tuple[Joined, ...] = ()
     owners: Owners | None = None
     state_id: str | None = None
-
-
-#: Before users or stream keys move, every worker has this long to notice.
-NOTICE_MS = 60_000
-
-
-def epochs_of_users(lanes: Iterable[Lane]) -> list[TickGrid]:
-    """Return the epochs in which users are bounded."""
-    return [
-        TickGrid(tick_ms=lane.tick_ms, start_ms=lane.start_ms, horizon=lane.horizon)
-        for lane in lanes
-        if lane.max_items_per_user is not None
-    ]
-
-
-def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
-    """Return the first time after `after_ms` at which epochs of all grids begin; None: never."""
-    at = after_ms + 1
-    step = 1
-    for grid in grids:
-        if grid.horizon is None:
-            return None
-        epoch_ms = grid.horizon * grid.tick_ms
-        common = gcd(step, epoch_ms)
-        behind = (grid.start_ms - at) % epoch_ms
-        if behind % common:
-            return None
-        # `at` moves in steps, which keeps the epochs of earlier grids.
-        at += step * (
-            behind
-            // common
-            * pow(step // common, -1, epoch_ms // common)
-            % (epoch_ms // common)
-        )
-        step = step // common * epoch_ms
-    return at
 
 
 def decode_sources(value: bytes) -> tuple[SourceTopic, ...]:

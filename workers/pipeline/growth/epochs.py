@@ -1,0 +1,42 @@
+"""When growth takes effect: where epochs begin, and not before every worker can know of it."""
+
+from collections.abc import Iterable
+from math import gcd
+
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.config.ticks import TickGrid
+
+#: Before users or stream keys move, every worker has this long to notice.
+NOTICE_MS = 60_000
+
+
+def epochs_of_users(lanes: Iterable[Lane]) -> list[TickGrid]:
+    """Return the epochs in which users are bounded."""
+    return [
+        TickGrid(tick_ms=lane.tick_ms, start_ms=lane.start_ms, horizon=lane.horizon)
+        for lane in lanes
+        if lane.max_items_per_user is not None
+    ]
+
+
+def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
+    """Return the first time after `after_ms` at which epochs of all grids begin; None: never."""
+    at = after_ms + 1
+    step = 1
+    for grid in grids:
+        if grid.horizon is None:
+            return None
+        epoch_ms = grid.horizon * grid.tick_ms
+        common = gcd(step, epoch_ms)
+        behind = (grid.start_ms - at) % epoch_ms
+        if behind % common:
+            return None
+        # `at` moves in steps, which keeps the epochs of earlier grids.
+        at += step * (
+            behind
+            // common
+            * pow(step // common, -1, epoch_ms // common)
+            % (epoch_ms // common)
+        )
+        step = step // common * epoch_ms
+    return at
