@@ -23,9 +23,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-com
 COMPILE := .venv-lock/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--custom-compile-command "make lock" pyproject.toml
 
-# Two processes more than there are cores run the tests (in `make quick` none more), and at most four. With
-# --pdb in ARGS there is one. Every program that a test starts would compile all that it imports, were
-# there no place for the result: starting a worker takes twice the time then.
+# At most four processes run the tests; with --pdb in ARGS, one. Keep a bytecode cache: without it every
+# started program recompiles its imports, and starting a worker takes twice as long.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/pycache \
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope --max-worker-restart 3
 

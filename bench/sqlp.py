@@ -6,8 +6,8 @@ Source: Zhang, Doroshenko, Kairouz, Steinke, Thakurta, Ma, Cohen, Apte, Spacek, 
     keys     how many are in the last histogram
     norms    of (last histogram - exact counts) over all keys, 0 for those not in it; exact counts are of all records, before any bound
 
-What is the same and what is not is in docs/performance.md. The records are made from a fixed seed (`users_table.write`); noise comes
-from a key made anew each time, so figures differ a little from run to run.
+What is the same and what is not is in docs/performance.md. The records are made from a fixed seed (`users_table.write`); each run
+makes a new key, and so new noise: figures differ a little from run to run.
 """
 
 import resource

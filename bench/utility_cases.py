@@ -41,7 +41,7 @@ class Case:
         config: settings.
         stream: from a seed, the counts of each tick.
         data: what the input keeps to.
-        times: so many times the usual number of seeds.
+        times: the number of seeds, as a multiple of the usual one.
     """
 
     name: str
@@ -67,12 +67,12 @@ def config(mechanism: str, **values: Any) -> HistogramConfig:
 
 
 def labels(number: int) -> tuple[str, ...]:
-    """A domain of so many labels."""
+    """Return a domain of `number` labels."""
     return tuple(f"p{i:04}" for i in range(number))
 
 
 def zipf(ticks: int, number: int, events: int, power: float = 1.0) -> Stream:
-    """So many events a tick, one item each, the i-th label with a weight of i^-power."""
+    """Yield `events` events a tick with one item each; label i has a weight of i^-power."""
 
     def stream(seed: int) -> Iterator[Counts]:
         rng = np.random.default_rng(seed)
@@ -85,7 +85,7 @@ def zipf(ticks: int, number: int, events: int, power: float = 1.0) -> Stream:
 
 
 def spread(ticks: int, number: int, most: int) -> Stream:
-    """Each tick all labels, with counts from 1 to `most` at equal distances, dealt out anew."""
+    """Yield all labels at each tick, with evenly spaced counts from 1 to `most`, shuffled."""
 
     def stream(seed: int) -> Iterator[Counts]:
         rng = np.random.default_rng(seed)

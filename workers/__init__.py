@@ -1,9 +1,10 @@
 """Quietcount: differentially private histograms of Kafka topics that stay up to date.
 
-Twelve rooms; each imports only itself and those below it (`tests/test_imports.py`):
+Each room imports only itself and those below it (`tests/test_imports.py`):
 
     commands                          what `quietcount` prints and asks
-    dashboard, replay, agents         the page; past events offline; the worker on Kafka
+    dashboard, client                 the page; reading snapshots from Python
+    replay, agents                    past events offline; the worker on Kafka
     privacy                           plan, ceiling, budget: what is promised and spent
     pipeline                          both stages without Kafka
     events, kafka                     records to columns; consumers, shards, transactions

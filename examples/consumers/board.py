@@ -84,7 +84,7 @@ def span_of(milliseconds: int) -> str:
 
 
 def heading(snapshot: Snapshot, step: Step, before: Snapshot | None) -> str:
-    """What is to be said of a snapshot that is not simply the next one; empty where it is."""
+    """Return remarks about a snapshot that does not simply follow the last one; empty if it does."""
     lines = (
         []
         if step in (Step.FIRST, Step.NEXT)

@@ -3,9 +3,9 @@
 A record is one page of a snapshot; docs/snapshot.schema.json says what stands in it. Four things are easily got wrong:
 
 - Pages and parts: a large snapshot comes in several records. Half of one is not a histogram.
-- Series: the `id` names histogram, parameters and epoch. With another id counts begin anew; never subtract across.
-- Changes: two snapshots share noise, which cancels. Where the settings name `windows`, a snapshot says how far off a change is: `Changes`.
-- Repetition: who reads a record twice finds the same bytes. Anything else is no snapshot to rely on.
+- Series: the `id` names histogram, parameters and epoch. Under another id counts begin again at zero: never subtract across ids.
+- Changes: two snapshots share noise, which cancels. If the settings name `windows`, a snapshot states the error of a change: `Changes`.
+- Repetition: a record read twice has the same bytes. If not, do not trust it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Window:
 
     Attributes:
         ms: the window, as the settings name it.
-        ticks: what it covers: the change is that since so many ticks before; at tick 0, the epoch's start, every count was 0.
+        ticks: how many ticks it covers, back to at most tick 0, the start of the epoch, where every count was 0.
         sd: standard deviation of the change of one count.
         sum_sd: that of one sum, where there are sums.
         all_items_sd: that of the count of all items, where there is one.

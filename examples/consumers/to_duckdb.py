@@ -9,8 +9,8 @@ Both change in one transaction of DuckDB, so a stop or a crash anywhere loses no
 must be the same bytes, and is then left out; one that differs is refused: somebody published two truths about one tick, and nobody should
 build on either. DuckDB lets one process write to a file.
 
-Parquet files are `<histogram>/<id>/<first tick>.parquet` with a hundred ticks each, written anew from the database once something came in
-that belongs there, and put in place by renaming: a reader finds a whole file or none.
+Parquet files are `<histogram>/<id>/<first tick>.parquet` with a hundred ticks each. New ticks rewrite their
+file from the database and put it in place by renaming: a reader finds a whole file or none.
 """
 
 from __future__ import annotations

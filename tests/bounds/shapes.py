@@ -48,7 +48,7 @@ def _nested(opening: bytes, closing: bytes) -> Atom:
     return made
 
 
-#: JSON values of about so many bytes.
+#: Make a JSON value of about a given number of bytes.
 ATOMS: Mapping[str, Atom] = MappingProxyType(
     {
         "word": lambda size, rng: b'"item%d"' % rng.randrange(1_000),

@@ -1,4 +1,4 @@
-"""Statistics that mechanisms add noise to, from the papers (`mechanisms.md` 2 to 6)."""
+"""Statistics that mechanisms add noise to, as the papers define them."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Broken records get their reason, and no valid neighbour is lost (interfaces.md, Events)."""
+"""Broken records get their reason, and no valid neighbour is lost."""
 
 import sys
 from collections.abc import Iterator

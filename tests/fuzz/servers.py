@@ -27,9 +27,9 @@ from workers.runtime.serving import ServerThread, listen, open_listener
 TOKEN = "correct-horse-battery"
 #: An unfinished request, or a stream of events, is left after so long.
 QUIET_S = 0.1
-#: A server that does not answer for so long is stuck.
+#: A server that does not answer for this long is stuck.
 STUCK_S = 30.0
-#: Whether it still answers is asked after an input that it did not, and after so many others.
+#: Check that the server still answers after an unanswered input, and after this many others.
 ASKED_EVERY = 20
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 _END = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

@@ -93,7 +93,7 @@ def test_no_order_gives_a_smaller_epsilon(rho: float, delta: float, order: int) 
 
 
 def test_epsilon_at_one_and_a_millionth_beats_the_papers_conversion_as_stated() -> None:
-    """mechanisms.md: at epsilon 1, delta 1e-6 the noise is 0.85 of the papers' conversion."""
+    """At epsilon 1, delta 1e-6 the noise is 0.85 of the papers' conversion."""
     paper_rho = (math.sqrt(math.log(1e6) + 1) - math.sqrt(math.log(1e6))) ** 2
     assert paper_epsilon(paper_rho, 1e-6) == pytest.approx(1, rel=1e-8)
     assert math.sqrt(paper_rho / rho_of(1, 1e-6)) == pytest.approx(0.85, abs=0.01)

@@ -52,7 +52,7 @@ def is_held_up(worker: Worker) -> bool:
 def test_a_worker_goes_on_whatever_brokers_are_away(
     brokers: Brokers, tmp_path: Path
 ) -> None:
-    """Each restarted in turn, one frozen for good, two of three killed: every event counts once."""
+    """Restart each in turn, freeze one forever, kill two of three: every event counts once."""
     counted = Counted(brokers, tmp_path)
     site = counted.site
     at = counted.send("before", 500)

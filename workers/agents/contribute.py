@@ -170,7 +170,7 @@ class ContributeShard(SourceShard):
             )
 
     def grow_owners(self, number: int) -> None:
-        """Let there be more owners after a while, if this is source partition 0. Thread-safe."""
+        """Ask source partition 0 to announce more owners; others ignore it. Thread-safe."""
         if self.partition == 0:
             self._wanted_owners = number
 

@@ -8,7 +8,7 @@ A new generation has other bytes, so it must not publish a tick that an older ow
 transaction may have been aborted after readers of uncommitted records saw it. The older owner,
 fenced before the state is read, only worked on ticks completed by the topic's contents at that
 time. So a new generation begins after every tick complete at take-over, released or not.
-A histogram's first epoch is recorded before its first tick, so that this is known of every one.
+A histogram's first epoch is recorded before its first tick, so every later generation can see it.
 """
 
 import logging
@@ -180,7 +180,7 @@ class ReleaseShard(Shard):
             self.merge.reserving = self._unrecorded()
             return
         epochs = _next_epochs(histograms)
-        # Checked first, so that nothing is charged in vain.
+        # Checked first, so that a refused epoch is not charged.
         self._guard.check(self.merge.progress(), epochs)
         for histogram in histograms:
             histogram.reserve()

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 INTERVAL_S = 5.0
 _ANSWER_S = 3.0
 _AGAIN_S = 1.0
-#: A topic that is missing in so many looks is gone.
+#: A topic is gone once this many listings in a row lack it.
 MISSING_LOOKS = 3
 FIXED = "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
 
@@ -263,7 +263,7 @@ def check_events(
     except KafkaException as error:
         if forbidden(error) is None:
             raise
-        # Whoever may only read the events takes all their partitions as they are.
+        # With only the right to read events, take all their partitions as they are.
         return found.sources
 
 

@@ -372,7 +372,7 @@ def application(
         found |= further or {}
         if not unread:
             return json_of(found)
-        # With what is known so far: the page shows it, and how Kafka stands.
+        # Also send what is known so far: the page shows it beside the state of Kafka.
         error = f"{', '.join(unread)}: not read yet: {hub.why_unread(unread[0])}"
         return json_of({"error": error} | found, 503, RETRY_AFTER)
 
@@ -760,7 +760,7 @@ async def _answer(
         raise BadQuery(
             f"format = {wanted[:NAME_CHARS]!r}: must be json, csv or parquet"
         )
-    # Asked before the query: what is read during it may be missing in the answer.
+    # Taken before the query: the answer may lack what is read while it runs.
     reading = store.reading
     hub = request.app[HUB]
     stream = asked.stream

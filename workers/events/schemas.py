@@ -206,7 +206,7 @@ class Registry:
         now = time.monotonic()
         while self._unknown and next(iter(self._unknown.values())) <= now:
             self._unknown.popitem(last=False)
-        # So many unknown ids are made up; requesting them all would take all day.
+        # This many unknown ids must be made up; requesting them all would take all day.
         return schema_id in self._unknown or len(self._unknown) >= _REMEMBERED
 
     def _ask(self, schema_id: int, request: _Request) -> None:

@@ -187,8 +187,8 @@ def _answers(connection: Connection, topics: UsedTopics) -> bool:
 def passes(error: BaseException) -> bool:
     """Return whether a start should wait: also for partitions that a client does not know.
 
-    A client whose broker ended says so of topics that were just listed. Of one that is gone, the
-    next look at the topics raises SettingsError.
+    A client whose broker has ended says that it does not know topics that were just listed. If a
+    topic really is gone, the next listing raises SettingsError.
     """
     return unreachable(error) or verdict_of(error) is Verdict.MISSING
 

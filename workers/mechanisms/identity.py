@@ -1,4 +1,4 @@
-"""The mechanism id: a hash of every public parameter that changes a noise value (mechanisms.md 1).
+"""The mechanism id: a hash of every public parameter that changes a noise value.
 
 Noise is derived from it, so two configurations, epochs, generations, streams or first ticks never
 share noise. The broker's ids of the contributions and release-state topics identify the stream: a

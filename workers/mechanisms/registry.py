@@ -64,7 +64,7 @@ PER_ITEM = (
 
 
 def protects_users(config: HistogramConfig) -> bool:
-    """Return whether the analysis covers a user with items in different ticks (mechanisms.md 7).
+    """Return whether the analysis covers a user with items in different ticks.
 
     It does if the cost is a sum over the items touched: a user with m items in an epoch, each
     counted at most Dinf times, costs the same as one event with m items of Dinf, and discovery is

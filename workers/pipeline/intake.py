@@ -217,7 +217,7 @@ class Intake(Watermark):
         If a tick has closed, or partitions are `joining`, every owner gets a message, which carries
         the watermark, how many `sources` there are, `users_from` when users are placed on the last
         of them, and how the `owners` have grown; else only owners with contributions do.
-        `sequences` are by owner; without `owners`, there have always been so many.
+        `sequences` are by owner; without `owners`, their number has never changed.
         """
         owners = Owners(len(sequences)) if owners is None else owners
         shares = self._builder.build(self._tallies.take(), owners)

@@ -59,7 +59,7 @@ def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
 
 
 def late_events(times: Longs, effective: Longs, lane: Lane) -> Longs:
-    """Return the events (k,) whose tick was closed when they came, so that a later one has them.
+    """Return the events (k,) that arrived after their tick had closed and count in a later one.
 
     `times` and `effective` (n,) are as in `Watermark.advance_by`. An event before the lane's start
     counts in no tick.

@@ -1,6 +1,6 @@
 """What the snapshots of a histogram publish, field by field, in words for the page to be signed.
 
-Whoever answers for a promise must see all that leaves the worker under exactly these settings. A
+The person who signs must see everything that leaves the worker under exactly these settings. A
 test compares the fields with those of real snapshots.
 """
 

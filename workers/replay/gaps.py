@@ -1,4 +1,4 @@
-"""Find long times without events: every tick in them is published all the same.
+"""Find long times without events, in which every tick is still published.
 
 Usually one wrong date causes them: a single event of 2002 before those of this year makes as many
 empty snapshots as there are ticks between them.

@@ -100,7 +100,7 @@ def read_file(
 
 
 def check_client_file(name: str, value: str) -> None:
-    """Refuse a file of [kafka.client] that a library would read for ever; it may be missing."""
+    """Refuse a file of [kafka.client] that a library would read endlessly; it may be missing."""
     try:
         status = os.stat(value)
     except (OSError, ValueError):

@@ -130,7 +130,7 @@ def test_a_fault_in_the_mechanism_is_noticed(
     ("horizon", "worst", "root_mean_square"),
     [(2**10, 3.55, 3.35), (2**16, 5.05, 4.80), (2**20, 6.05, 5.75)],
 )
-def test_error_is_that_of_the_design(
+def test_error_per_unit_of_mu_is_that_stated(
     horizon: int, worst: float, root_mean_square: float
 ) -> None:
     """sd * mu, at the worst tick and over all ticks; a tenth less would be a defect as well."""

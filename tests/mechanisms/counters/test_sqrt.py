@@ -63,7 +63,7 @@ def test_the_factors_are_the_rounded_square_root_of_the_prefix_sums(
     ("horizon", "worst", "root_mean_square"),
     [(2**10, 3.273, 3.110), (2**16, 4.596, 4.434)],
 )
-def test_error_is_that_of_the_design(
+def test_error_per_unit_of_mu_is_that_stated(
     horizon: int, worst: float, root_mean_square: float
 ) -> None:
     counter = SqrtCounter(horizon, 0.005)

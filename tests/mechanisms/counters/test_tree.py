@@ -86,10 +86,10 @@ def test_digits_are_exact_at_powers_of_the_base(radix: int, power: int) -> None:
         (2**20, 2, 20.49, 14.49),
     ],
 )
-def test_error_is_that_of_the_design(
+def test_error_is_that_of_digit_sums(
     horizon: int, radix: int | None, worst: float, root_mean_square: float
 ) -> None:
-    """The table of mechanisms.md, noise per unit of mu; digit sums computed here for every tick."""
+    """Worst and root-mean-square noise per unit of mu; digit sums computed here for every tick."""
     counter = TreeCounter(horizon, 0.005, radix)
     ticks = np.arange(1, horizon + 1)
     sums = np.zeros(horizon, dtype=np.int64)

@@ -58,8 +58,8 @@ def test_it_is_the_printed_algorithm(
 
 @pytest.mark.parametrize("kind", unknown_max.KINDS)
 def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public(kind: str) -> None:
-    """mechanisms.md 5, each once: (e1 + 2 e2)^2 / 8 per test, D Dinf^2 / (2 s_D^2), D Dinf^2 rho_H
-    and k Dinf^2 / (2 s_U^2); from published scales.
+    """Each part once: (e1 + 2 e2)^2 / 8 per test, D Dinf^2 / (2 s_D^2), D Dinf^2 rho_H and
+    k Dinf^2 / (2 s_U^2); from published scales.
     """
     mechanism = make(kind, 5, epsilon=1.5, max_items=2, max_count=3)
     public = mechanism.public()

@@ -89,10 +89,10 @@ def test_the_bound_on_the_normal_tail_is_one() -> None:
 
 
 @pytest.mark.parametrize(("horizon", "expected"), [(2**10, 24.2), (2**16, 37.0)])
-def test_the_constant_threshold_is_that_of_the_design_and_below_the_largest_of_the_ticks_own(
+def test_the_constant_threshold_is_as_computed_by_hand_and_below_the_largest_of_the_ticks_own(
     horizon: int, expected: float
 ) -> None:
-    """mechanisms.md 3, (threshold - 1) mu at delta / D0 = 1e-9; equal shares pay about 3 % more."""
+    """(threshold - 1) mu at delta / D0 = 1e-9; equal shares pay about 3 % more."""
     counter = make_counter("lifted", horizon, 0.005)
     constant = ConstantDiscovery(counter, 1, 1, 1e-9)
     per_tick = Discovery(counter, 1, 1, 1e-9)

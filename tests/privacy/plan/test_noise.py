@@ -67,7 +67,7 @@ def test_worst_tick_and_mean_are_those_of_a_full_scan(
     assert found.mean(horizon) == pytest.approx(variances.mean(), rel=1e-9)
 
 
-def test_worst_noise_of_long_horizons_is_that_of_the_design() -> None:
+def test_worst_noise_of_long_horizons_is_that_stated() -> None:
     """Worst sd times sqrt(2 rho), as docs/mechanisms.md states it for an endless epoch."""
     expected = {"lifted": (5.52, 7.88, 9.5, 13.68), "tree": (11.9, 18.3, 21.8, 32.0)}
     for kind, figures in expected.items():

@@ -239,8 +239,7 @@ class RejectReason:
 
     `example` is the first of them, exact; `absent` the named field if none has it; `empty` how many
     `missing = "empty"` would accept, as events without items; `fault` where the example stops being
-    JSON; `keys` what is said of undeclared
-    stream keys.
+    JSON; `keys` the lines about undeclared stream keys.
     """
 
     reason: str

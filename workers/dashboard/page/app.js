@@ -83,7 +83,7 @@ const keys = () => catalogue.histograms.find((one) => one.histogram === view.his
 // While the history is being read the last ticks are shown, and how far it is; then it is asked, for keys that there are.
 const hasHistory = () => ["live", "waiting"].includes(catalogue.history?.state) && (Boolean(followed?.newest) || keys().includes(view.key));
 hooks.hasHistory = hasHistory;
-// Whether there may be snapshots of a stream: not where all keys are read, and it is none of them.
+// Whether a stream may have snapshots: not if all keys have been read and it is not among them.
 const mayExist = (histogram, key) => catalogue.state.kafka !== "live" || (catalogue.histograms.find((one) => one.histogram === histogram)?.keys ?? []).includes(key);
 hooks.mayExist = mayExist;
 const changes = new Changes({ onChange: later, onNoToken: showLogin });
@@ -124,7 +124,7 @@ function loadSoon() {
   soon = setTimeout(loadCatalogue, SOON_MS);
 }
 
-// Chooses what the address does not name, and follows what is chosen. What it names is never replaced: it is said not to be there.
+// Choose what the address leaves open, and follow the choice. A named thing that does not exist is reported, never replaced.
 function settle(again) {
   const { histograms } = catalogue;
   const entry = view.histogram === null ? (histograms.find((one) => one.keys.length) ?? histograms[0]) : histograms.find((one) => one.histogram === view.histogram);
@@ -248,7 +248,7 @@ async function loadBefore(at) {
   later();
 }
 
-// The newest snapshot; in the demo the newest whose exact counts are here too, so that they appear together.
+// The newest snapshot; in the demo, the newest one with exact counts, so that both appear together.
 let drawn = null;
 let onScreen = null;
 
@@ -270,7 +270,7 @@ function later() {
   });
 }
 
-// Whether there is a history, and how much of it is read, is told by three: the catalogue, the stream, and a first snapshot.
+// The catalogue, the stream and a first snapshot each tell whether there is a history and how much of it has been read.
 function askAgain() {
   const found = JSON.stringify([hasHistory(), catalogue.history?.state, catalogue.history?.read]);
   if (found === historyAsked) return;
@@ -317,7 +317,7 @@ function draw() {
     byId("period").textContent = "";
     periods.draw(null, paused);
     board.clear(text);
-    // What is missing is said above; below it is nothing that could be taken for a result.
+    // The line above says what is missing; hide whatever could be mistaken for a result.
     byId("scroller").hidden = !text;
     byId("guarantee").parentElement.hidden = !text;
     byId("history").hidden = true;

@@ -11,7 +11,7 @@ const minute = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-
 const date = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 const month = new Intl.DateTimeFormat(undefined, { month: "short", year: "numeric" });
 
-// [{at, text}] from a time to another, at most so many; days, and parts of them, begin at midnight where the reader is.
+// At most `most` marks [{at, text}] between two times; days and their parts begin at the reader's midnight.
 export function marks(from, to, most) {
   const fits = (ms) => (to - from) / ms <= most + 0.5;
   const found = [];

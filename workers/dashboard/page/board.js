@@ -1,4 +1,4 @@
-// The board: one row an item, largest first, of which only those in sight are in the document.
+// The board: one row an item, largest first; only visible rows are in the document.
 
 import { byId, set } from "./dom.js";
 import { TIMES, ends, least, places } from "./noise.js";

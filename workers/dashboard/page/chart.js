@@ -9,7 +9,7 @@ const RIGHT = 14;
 // A band that would be thinner than the line is drawn so much wider than it, to each side: it is there at every zoom.
 const BAND_PX = 4;
 const DRAG_PX = 8;
-// Intervals that would be narrower are drawn as a line: of many dots nobody sees which belong together.
+// Narrower intervals are drawn as a line: among many dots one cannot see which belong together.
 const NARROW_PX = 4;
 // What is written over an interval may be so much wider than it.
 const RATE_PX = 6;

@@ -11,7 +11,7 @@ export function element(name, text, kind) {
   return made;
 }
 
-// A name from outside, whose direction of writing does not reach into what is around it.
+// A name from outside, isolated so that its writing direction does not affect the text around it.
 export function named(text, name = "bdi") {
   const made = element(name, text);
   made.dir = "auto";

@@ -28,7 +28,7 @@ export class Exact {
     return this.ticks.get(end) ?? null;
   }
 
-  // What stands beside a snapshot: its exact counts, of a window those that came in it; none while they are not known.
+  // The exact counts of a snapshot, or of a window those that came in it; none until they are known.
   counts({ end, change }) {
     const now = this.at(end)?.counts;
     const then = !change || change.tick === 0 ? new Map() : this.at(change.from)?.counts;

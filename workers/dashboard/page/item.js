@@ -294,7 +294,7 @@ export class Item {
     if (!found || snapshot.items.length < 2) return "";
     const { change, all_items: all } = snapshot;
     const said = (part, whole) => (part === null ? "" : `${shareWords(part, whole)}.`);
-    // Of a newly shown item nobody knows how much came in the window.
+    // How much of a newly shown item came in the window is unknown.
     if (change?.new.includes(item)) return "";
     if (all) return said(shareOfAll(found[1], snapshot.sd, all), `all items, shown or not${change ? ", in the window" : ""}`);
     if (change?.new.length && change.threshold === null) return "";
@@ -355,7 +355,7 @@ export class Item {
   }
 }
 
-// A line of the epoch before with the very tick that stands beside the one that is shown, which the steps need not have.
+// The line of the previous epoch, with the tick that corresponds to the shown one even if no step falls on it.
 function withPoint(points, one, shift) {
   if (one === null) return points;
   const moved = { ...one, end: one.end + shift, start: one.start + shift, was: one.end };

@@ -5,7 +5,7 @@ import { Events, NoToken, ask, asked } from "./net.js";
 import { Moves, mostHidden } from "./noise.js";
 import { isTick } from "./view.js";
 
-// The largest items that are asked for: more than anybody reads, few enough to be quick.
+// How many of the largest items to request: more than anybody reads, few enough to be quick.
 const TOP = 1000;
 // As many as the server holds in memory.
 const HELD = 120;
@@ -81,7 +81,7 @@ export class Followed {
     this.hooks.onChange();
   }
 
-  // What came while the server was reading is in its history, of which it sent the end only.
+  // Snapshots that came while the server was reading are in its history; it sent only the end of it.
   stand(state) {
     if (state.kafka === "live" && this.kafka !== null && this.kafka !== "live") this.again();
     this.kafka = state.kafka;
@@ -151,7 +151,7 @@ export class Followed {
   }
 }
 
-// What is followed of a histogram of numbers: a bucket by its label, none of which begins like this, or a quantile.
+// An item of a histogram of numbers is a bucket, by its label, or a quantile; no label begins like this.
 export const quantileItem = (q) => `q:${q}`;
 export const isQuantile = (item) => item.startsWith("q:");
 

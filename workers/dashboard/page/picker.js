@@ -3,7 +3,7 @@
 import { byId, element } from "./dom.js";
 import { NOTHING, oneLine } from "./words.js";
 
-// So many keys can be found by looking.
+// Up to this many keys need no search box.
 const FEW = 12;
 const LISTED = 50;
 

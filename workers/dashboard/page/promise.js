@@ -23,7 +23,7 @@ export function grade(epsilon, delta) {
   return "sound";
 }
 
-// Whether a promise is one of which more than its figures may be said.
+// Whether a promise is strong enough to be described in words beside its figures.
 export const isSound = (epsilon, delta) => grade(epsilon, delta) === "sound";
 
 // What somebody who sees everything can tell: the end of a sentence about them.
@@ -76,7 +76,7 @@ export function timesRight(epsilon, delta) {
   return left === 100 * units ? null : trimmed(`${Math.floor(left / units)}.${`${left % units}`.padStart(places, "0")}`);
 }
 
-// A number above 0, rounded up to so many digits.
+// A number above 0, rounded up to `count` significant digits.
 export function upTo(value, count = 3) {
   const [digits, exponent] = digitsOf(value, count, "up");
   const rounded = Number(`${digits}e${exponent}`);

@@ -5,7 +5,7 @@ import { isRunning } from "./words.js";
 
 const HOUR_MS = 3600e3;
 
-// name: [what it is called, ms]; the epoch has the length that it has, and "all" is all that is kept.
+// name: [title, ms]; null where the length varies: that of the epoch, or of everything that is kept ("all").
 export const RANGES = new Map(Object.entries({
   hour: ["Last hour", HOUR_MS],
   epoch: ["Since it began", null],

@@ -1,4 +1,4 @@
-// How the page stands: whether it is fed, how old what it shows is; in the header, as the tab's picture and in its title.
+// The state of the page: whether data arrives, and how old it is; in the header, the tab's icon and its title.
 
 import { byId, set } from "./dom.js";
 import { KAFKA, oneLine, span } from "./words.js";

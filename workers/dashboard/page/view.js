@@ -39,7 +39,7 @@ export class View {
   }
 }
 
-// A tick, a time in ms, or one as people write it; what is none of these stays, so that it can be said.
+// A tick, a time in ms, or a time as people write it; anything else is kept, so that it can be reported.
 function place(text) {
   if (/^\d+$/.test(text)) return Number(text);
   const time = Date.parse(text);

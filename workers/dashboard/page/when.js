@@ -74,7 +74,7 @@ export function epochName(begin, end, now) {
   return fromTo(begin, end, now);
 }
 
-// A day is said once where both ends are of it.
+// Names the day once if both ends are on it.
 export function fromTo(begin, end, now, about = false) {
   const from = sameDay(begin, end) ? clockOf(begin) : moment(begin, now);
   return `${from} to ${about ? "about " : ""}${moment(end, now)}`;

@@ -70,7 +70,7 @@ export function bucketWords(index, edges) {
 // What a chart writes where its values are numbers that were counted.
 export const measured = (value) => digits.format(value).replace("-", "−");
 
-// A number and its interval, of which an end may be open (null), with as many places as the interval lets stand.
+// A number and its interval, with as many decimals as the interval justifies; an open end is null.
 export function spread(value, low, high) {
   const width = low !== null && high !== null && high > low ? high - low : null;
   const places = width === null ? null : Math.min(20, Math.max(0, 1 - Math.floor(Math.log10(width))));
@@ -136,7 +136,7 @@ export function thresholdIsCount(mechanism) {
 // Whether what is shown once stays until the epoch ends: then whatever is shown for the first time is new, beyond all noise.
 export const thresholdStays = (mechanism) => (MECHANISMS.get(mechanism) ?? [])[2] === ONCE;
 
-// The places that an item may have without noise: [first, last], the last null where nobody can say.
+// The ranks that an item may have without noise: [first, last], the last one null if unknown.
 export const placesWords = ([first, last]) => (last === null ? `${first}+` : first === last ? `${first}` : `${first}–${last}`);
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -180,7 +180,7 @@ export function span(ms) {
   return "";
 }
 
-// A label in one line: control characters become visible, and so does one of which nothing would be seen; everything else stays.
+// A label in one line: control characters and an invisible label are made visible; everything else stays.
 export function oneLine(label) {
   const line = label.replace(/[\u0000-\u001f\u007f]/g, (c) => (c === "\u007f" ? "\u2421" : String.fromCharCode(0x2400 + c.charCodeAt(0))));
   if (!line || SEEN.test(line)) return line;

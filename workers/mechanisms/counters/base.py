@@ -46,8 +46,8 @@ _FURTHER = 1 << 48
 _LEAST_POINT = 15
 _MOST_POINT = 24
 _WIDE_POINT = 20
-# Of the sd 2^24: beyond it most rows would be drawn anew, and what rows keep, with absolute
-# coefficients below 2^12 in sum, still fits 64 bits.
+# The sd is at most 2^24: beyond it most rows would be drawn a second time. A row's sums, whose
+# absolute coefficients add up to less than 2^12, still fit 64 bits.
 _LARGEST_VARIANCE = 1 << 48
 # Of `Counter._with_small`: digits of a number, a bound on it, a word with no part in the sum.
 _SMALL_DIGITS = 20

@@ -267,7 +267,7 @@ def rest_of_round(
         rest = np.int64(items[word])
         if word == begun >> 5:
             rest &= -(1 << (begun & 31))
-        # Usually nothing else is to be done: 1.8 of 10.7 ms less than by the loop.
+        # The usual case: takes 1.8 of 10.7 ms less than the loop.
         if rest & held[word] == 0:
             n = ones_in(rest)
             if misses + n <= early:

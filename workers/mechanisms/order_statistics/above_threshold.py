@@ -13,9 +13,8 @@ length e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau u
 hold for noise on x >= 0 (`one_sided`) as on all integers. As the papers count (any neighbours,
 two-sided): e1 + 2 e2, pure.
 
-Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2; mechanisms.md 5 for the
-bounded range; a loss in an interval of length e is e^2/8-zCDP (Cesar and Rogers, "Bounding,
-Concentrating, and Truncating").
+Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2. A loss in an
+interval of length e is e^2/8-zCDP (Cesar and Rogers, "Bounding, Concentrating, and Truncating").
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ another mechanism, which nobody has analysed. An item's noise is that of a count
 cost is computed in `counters.counter.OnCounters`.
 
 Source: paper 000 Alg. 2 (KnownBase), Alg. 3 and App. F (UnkBase, sticky), 004 Thm 11; UnkBase's
-threshold per tick comes from the actual standard deviation at that tick (mechanisms.md 3), not a
-worst case.
+threshold per tick comes from the actual standard deviation at that tick, not a worst case.
 """
 
 from collections.abc import Mapping

@@ -23,8 +23,7 @@ normal tail bounded by Q(z) <= phi(z) 4 / (3 z + sqrt(z^2 + 8)) for z > 0 (Sampf
 0.2 % of it for z > 4. Ticks of nearly equal s_t^2 (0.1 %) form a group with the largest of them, at
 the same computing cost for any horizon.
 
-Source: Cardoso, Rogers (000), Algorithm 3 (the union bound over ticks allows any public schedule);
-mechanisms.md 3.
+Source: Cardoso, Rogers (000), Algorithm 3 (the union bound over ticks allows any public schedule).
 """
 
 import math

@@ -24,7 +24,7 @@ PARTITIONS_MAX = 1_000_000
 #: Every growth of the owners at least doubles their number.
 GROWN_MAX = PARTITIONS_MAX.bit_length()
 _Number = Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
-#: (number, ms): in ticks that end after that time, there are so many owner partitions.
+#: (number, ms): the number of owner partitions in ticks that end after this time.
 Grown = Annotated[tuple[tuple[_Number, int], ...], msgspec.Meta(max_length=GROWN_MAX)]
 
 

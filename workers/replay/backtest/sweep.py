@@ -203,7 +203,7 @@ def _serve(
         return  # the parent is gone
     except QuietcountError as error:
         answer = error
-    except Exception as error:  # noqa: BLE001 (the last place: it is told where it is shown)
+    except Exception as error:  # noqa: BLE001 (a process boundary: the caller reports it)
         answer = RuntimeError(f"{type(error).__name__}: {error}")
     with contextlib.suppress(OSError):  # the parent is gone
         connection.send(answer)
