@@ -96,7 +96,7 @@ def changes(
         rows.append((label, count - (before or 0), count))
     rows.sort(key=lambda row: (-row[1], row[0]))
     left_out = ("windows", "quantiles", "all_items", "sums", "sum")
-    found = {name: newer[name] for name in newer if name not in left_out} | _of_all(
+    fields = {name: newer[name] for name in newer if name not in left_out} | _of_all(
         newer, older
     )
     of_sums = _of_sums(newer, older)
@@ -104,22 +104,22 @@ def changes(
         with suppress(
             KeyError, TypeError, ValueError
         ):  # as another program may have written them
-            quantiles = [one["q"] for one in newer["quantiles"]]
+            quantiles = [quantile["q"] for quantile in newer["quantiles"]]
             numeric = Numeric(Buckets(tuple(newer["edges"])), quantiles)
-            found["quantiles"] = numeric.fields([row[:2] for row in rows], sd)[
+            fields["quantiles"] = numeric.fields([row[:2] for row in rows], sd)[
                 "quantiles"
             ]
-    found["total_items"] = len(rows)
+    fields["total_items"] = len(rows)
     if items is not None:
         rows = [row for row in rows if row[0] in items][:top]
     elif "edges" not in newer:
         rows = rows[:top]
-    found |= {"items": [row[:2] for row in rows], "counts": [row[2] for row in rows]}
+    fields |= {"items": [row[:2] for row in rows], "counts": [row[2] for row in rows]}
     if of_sums is not None:
         listed, about = of_sums
-        found |= {"sums": [listed[row[0]] for row in rows], "sum": about}
-    found |= {"sd": sd, "threshold": None}
-    found["change"] = {
+        fields |= {"sums": [listed[row[0]] for row in rows], "sum": about}
+    fields |= {"sd": sd, "threshold": None}
+    fields["change"] = {
         "from": begin_ms,
         "tick": 0 if older is None else older["tick"],
         "exact": exact,
@@ -128,7 +128,7 @@ def changes(
         "sd_from": 0.0 if older is None else older["sd"],
         "sd_to": newer["sd"],
     }
-    return found
+    return fields
 
 
 def _windows(snapshot: Fields) -> list[Window]:
@@ -140,21 +140,25 @@ def _windows(snapshot: Fields) -> list[Window]:
 
 def _of_all(newer: Fields, older: Fields | None) -> dict[str, Any]:
     """Return the change of the count of all items, if there is one at both ends."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     with suppress(KeyError, msgspec.ValidationError):  # as above
-        now = msgspec.convert(newer["all_items"], Total)
-        then = Total(0, 0.0)
+        total = msgspec.convert(newer["all_items"], Total)
+        older_total = Total(0, 0.0)
         sd = None
         if older is not None:
-            then = msgspec.convert(older["all_items"], Total)
+            older_total = msgspec.convert(older["all_items"], Total)
             ticks = newer["tick"] - older["tick"]
             sd = next(
-                (one.all_items_sd for one in _windows(newer) if one.ticks == ticks),
+                (
+                    window.all_items_sd
+                    for window in _windows(newer)
+                    if window.ticks == ticks
+                ),
                 None,
             )
-        sd = round(now.sd + then.sd, SD_DIGITS) if sd is None else sd
-        found["all_items"] = {"count": now.count - then.count, "sd": sd}
-    return found
+        sd = round(total.sd + older_total.sd, SD_DIGITS) if sd is None else sd
+        fields["all_items"] = {"count": total.count - older_total.count, "sd": sd}
+    return fields
 
 
 def _of_sums(newer: Fields, older: Fields | None) -> tuple[Fields, Fields] | None:
@@ -162,29 +166,35 @@ def _of_sums(newer: Fields, older: Fields | None) -> tuple[Fields, Fields] | Non
     with suppress(
         KeyError, ValueError, OverflowError, msgspec.ValidationError
     ):  # as above
-        now = msgspec.convert(newer, Sums)
-        found: dict[str, Any] = dict(zip(dict(now.items), now.sums, strict=True))
+        newer_sums = msgspec.convert(newer, Sums)
+        counts_now = dict(newer_sums.items)
+        sums_now: dict[str, Any] = dict(zip(counts_now, newer_sums.sums, strict=True))
         if older is None:
-            return found, newer["sum"]
-        then = msgspec.convert(older, Sums)
-        was = dict(zip(dict(then.items), then.sums, strict=True))
+            return sums_now, newer["sum"]
+        older_sums = msgspec.convert(older, Sums)
+        counts_before = dict(older_sums.items)
+        sums_before = dict(zip(counts_before, older_sums.sums, strict=True))
         means = Means(
             parse_sum({"field": "sum"} | {end: newer["sum"][end] for end in _RANGE})
         )
-        errors = [(one.sd, one.sum.sd) for one in (then, now)]
+        errors = [
+            (older_sums.sd, older_sums.sum.sd),
+            (newer_sums.sd, newer_sums.sum.sd),
+        ]
         ticks = newer["tick"] - older["tick"]
         for window in _windows(newer):
             if window.ticks == ticks and window.sum_sd is not None:
                 errors = [(window.sd, window.sum_sd)]
-        both = [label for label in found if label in was]
-        counts = _array(dict(now.items), both) - _array(dict(then.items), both)
+        both = [label for label in sums_now if label in sums_before]
+        counts = _array(counts_now, both) - _array(counts_before, both)
         sums = np.array(
-            [found[label][0] - was[label][0] for label in both], dtype=np.float64
+            [sums_now[label][0] - sums_before[label][0] for label in both],
+            dtype=np.float64,
         )
-        found = dict.fromkeys(found, means.unknown)
-        found |= zip(both, means.changed_rows(counts, sums, errors), strict=True)
+        changed: dict[str, Any] = dict.fromkeys(sums_now, means.unknown)
+        changed |= zip(both, means.changed_rows(counts, sums, errors), strict=True)
         sd = rounded_sum_sd(sum(of_sum for _, of_sum in errors))
-        return found, newer["sum"] | {"sd": sd}
+        return changed, newer["sum"] | {"sd": sd}
     return None
 
 

@@ -85,17 +85,17 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
     kafka = kafka_of(given, base)
     histograms = document.get("histogram")
     if not isinstance(histograms, list) or not all(
-        isinstance(one, dict) for one in histograms
+        isinstance(section, dict) for section in histograms
     ):
         raise ValueError(
             "histogram is missing: one or more sections, each begun by [[histogram]]"
         )
-    found = [
-        _histogram(one, f"histogram {i}: ", worker)
-        for i, one in enumerate(histograms, 1)
+    topics = [
+        _histogram(section, f"histogram {i}: ", worker)
+        for i, section in enumerate(histograms, 1)
     ]
     for unique in ("name", "topic"):
-        values = [getattr(one, unique) for one in found]
+        values = [getattr(topic, unique) for topic in topics]
         if twice := next((value for value in values if values.count(value) > 1), None):
             raise ValueError(
                 f"two histograms have the {unique} {display(twice)}: each needs its own"
@@ -108,32 +108,36 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
             token_file=kafka.token_file,
             token_command=kafka.token_command,
         ),
-        histograms=tuple(found),
+        histograms=tuple(topics),
         history=history_of(document.get("dashboard", {}), base),
     )
 
 
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:
     name = _value(HistogramConfig, "name", values, where)
-    given = "topic" in values
-    topic = (
-        _value(HistogramConfig, "topic", values, where) if given else f"{worker}.{name}"
-    )
-    counted = {known: values[known] for known in ("tick", "horizon") if known in values}
+    topic = f"{worker}.{name}"
+    if "topic" in values:
+        topic = _value(HistogramConfig, "topic", values, where)
+    counted = {name: values[name] for name in ("tick", "horizon") if name in values}
     with suppress(ValueError):  # the worker reports errors
         count_ticks(counted, where)
     horizon = counted.get("horizon")
-    known = isinstance(horizon, int) and not isinstance(horizon, bool) and horizon > 0
+    if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon <= 0:
+        horizon = None
     words = {
-        given: _value(HistogramConfig, given, values, where)
-        for given in ("label", "unit")
-        if given in values
+        word: _value(HistogramConfig, word, values, where)
+        for word in ("label", "unit")
+        if word in values
     }
-    of = values.get("sum")
-    field = of.get("field") if isinstance(of, dict) else None
-    words |= {"sum_field": field} if isinstance(field, str) else {}
+    sum_section = values.get("sum")
+    field = sum_section.get("field") if isinstance(sum_section, dict) else None
     return HistogramTopic(
-        name=name, topic=topic, horizon=horizon if known else None, **words
+        name=name,
+        topic=topic,
+        horizon=horizon,
+        label=words.get("label"),
+        unit=words.get("unit"),
+        sum_field=field if isinstance(field, str) else None,
     )
 
 

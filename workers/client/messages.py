@@ -168,9 +168,9 @@ class Pages:
             raise InvalidSnapshot(
                 "a record that is no snapshot: a page that lists nothing"
             )
-        place = _Place(stream, frame.id, frame.tick)
-        tick = self._waiting.setdefault(place, _Tick(offset, frame.end, frame.parts))
-        self._of.setdefault(stream, {})[place] = tick
+        tick_id = _Place(stream, frame.id, frame.tick)
+        tick = self._waiting.setdefault(tick_id, _Tick(offset, frame.end, frame.parts))
+        self._of.setdefault(stream, {})[tick_id] = tick
         pages = tick.parts.setdefault(frame.part, {})
         if frame.page not in pages:
             tick.size += len(page) + RECORD_BYTES
@@ -180,10 +180,10 @@ class Pages:
             tick.whole.add(frame.part)
         if len(tick.whole) < frame.parts:
             if tick.end < self._newest.get(stream, 0):
-                self._outdated[place] = tick
+                self._outdated[tick_id] = tick
             self._limit()
             return None
-        self._remove(place)
+        self._remove(tick_id)
         self._complete(stream, tick.end)
         return _snapshot(frame, _joined(tick))
 

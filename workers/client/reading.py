@@ -307,20 +307,22 @@ class Topics:
                 where: max(low, high - size)
                 for where, (low, high) in self.bounds.items()
             }
-            found: dict[Partition, list[Snapshot]] = {where: [] for where in starts}
-            for where, one in self.snapshots(dict(starts), Assembly(self.histogram_of)):
-                found[where].append(one)
+            tails: dict[Partition, list[Snapshot]] = {where: [] for where in starts}
+            for where, snapshot in self.snapshots(
+                dict(starts), Assembly(self.histogram_of)
+            ):
+                tails[where].append(snapshot)
             # The first of a tail may be the rest of a tick, or of a snapshot's pages.
             if all(
                 starts[where] == self.bounds[where][0]
-                or len({one.end for one in many}) > 2
-                for where, many in found.items()
+                or len({snapshot.end for snapshot in many}) > 2
+                for where, many in tails.items()
             ):
                 break
             size *= 10
-        for many in found.values():
-            last = max((one.end for one in many), default=0)
-            yield from (one for one in many if one.end == last)
+        for many in tails.values():
+            last = max((snapshot.end for snapshot in many), default=0)
+            yield from (snapshot for snapshot in many if snapshot.end == last)
 
     def snapshots(
         self, positions: dict[Partition, int], assembly: Assembly

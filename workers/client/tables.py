@@ -19,9 +19,9 @@ def table(found: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
     """
     many = list(found)
     # A snapshot without items has one row.
-    shown = [one.items or (Item("", 0),) for one in many]
+    shown = [snapshot.items or (Item("", 0),) for snapshot in many]
     rows = np.array([len(items) for items in shown], np.int64)
-    hidden = np.repeat([not one.items for one in many], rows).astype(bool)
+    hidden = np.repeat([not snapshot.items for snapshot in many], rows).astype(bool)
     items = list(chain.from_iterable(shown))
     labels = object_column([label for label, _ in items])
     labels[hidden] = None
@@ -32,8 +32,8 @@ def table(found: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
     columns |= {"item": labels, "count": np.ma.masked_array(counts, hidden)}
     unsummed = [_NO_SUM]
     sums = chain.from_iterable(
-        one.sums or unsummed * len(items)
-        for one, items in zip(many, shown, strict=True)
+        snapshot.sums or unsummed * len(items)
+        for snapshot, items in zip(many, shown, strict=True)
     )
     for name, column in zip(
         _SUMS, np.array(list(sums), np.float64).reshape(-1, 4).T, strict=True

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 import orjson
@@ -190,32 +190,40 @@ class Auditor:
                 )
 
     def _match_handed(
-        self, histogram: Histogram, owner: int, wanted: HandedOver
+        self, histogram: Histogram, owner: int, expected: HandedOver
     ) -> None:
-        found = self._handed[owner].pop((wanted.histogram, wanted.generation), None)
+        handed = self._handed[owner].pop(
+            (expected.histogram, expected.generation), None
+        )
         if (
-            found is None
-            or found.tick != wanted.tick
-            or dict(found.keys) != dict(wanted.keys)
+            handed is None
+            or handed.tick != expected.tick
+            or dict(handed.keys) != dict(expected.keys)
         ):
-            raise _wrongly_handed(wanted.histogram, owner)
+            raise _wrongly_handed(expected.histogram, owner)
         number = next(number for number in self._owners.numbers if number > owner)
-        for key, _ in wanted.keys:
-            place = wanted.histogram, key, (owner - owner_of(key, number)) % number + 1
-            self._next.setdefault(place, histogram.grid.start(wanted.tick))
+        for key, _ in expected.keys:
+            series = (
+                expected.histogram,
+                key,
+                (owner - owner_of(key, number)) % number + 1,
+            )
+            self._next.setdefault(series, histogram.grid.start(expected.tick))
 
     def _merge(self, owner: int) -> Merge:
         settings = self._settings
         stream = self._topics.stream(
             settings.contributions_topic, settings.release_state_topic
         )
-        of: Any = {
-            "key": self._key,
-            "stream": stream,
-            "owner": owner,
-            "owners": self._owners.first,
-        }
-        fresh = histograms(RecomputedHistogram, settings, self._built, **of)
+        fresh = histograms(
+            RecomputedHistogram,
+            settings,
+            self._built,
+            key=self._key,
+            stream=stream,
+            owner=owner,
+            owners=self._owners.first,
+        )
         return Merge(
             fresh,
             key=self._key,

@@ -96,7 +96,9 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
         missing = f"topic {topic} does not exist on this cluster"
         say.line(f"{worker}: {missing}: this worker has never run here.")
     elif not any(
-        one.epochs_begun for each in budget.histograms for one in each.generations
+        generation.epochs_begun
+        for histogram in budget.histograms
+        for generation in histogram.generations
     ):
         say.line(f"{worker}: nothing has been published yet, so nothing is spent.")
     else:
@@ -106,15 +108,15 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
             say.line()
             known = "" if wanted is not None else " (not in the settings)"
             say.line(f"{histogram.name}{known}", style="bold")
-            for one in histogram.generations:
-                _generation(one, wanted, say)
+            for generation in histogram.generations:
+                _generation(generation, wanted, say)
         say.line()
         say.line(f"all together, for one {budget.unit}", style="bold")
-        unlike = [
-            f"{one.histogram} generation {one.generation}"
-            for one in budget.not_in_total
+        others = [
+            f"{unlike.histogram} generation {unlike.generation}"
+            for unlike in budget.not_in_total
         ]
-        _total(budget.total, unlike, budget.unit, say)
+        _total(budget.total, others, budget.unit, say)
         if budget.person:
             say.line()
             say.line("what one person loses", style="bold")
@@ -127,58 +129,62 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
         say.line(f"- {sentence}", 2)
 
 
-def _generation(one: spending.Generation, wanted: int | None, say: Printer) -> None:
-    status: str = one.status
+def _generation(
+    generation: spending.Generation, in_settings: int | None, say: Printer
+) -> None:
+    status: str = generation.status
     if status == "left out":
-        status = f"ends when the worker starts with these settings, which have generation {wanted}"
-        if wanted is None:
+        status = f"ends when the worker starts with these settings, which have generation {in_settings}"
+        if in_settings is None:
             status = "not in the settings: no worker starts until it is put back, or ended by `quietcount retire`"
     say.line(
-        f"generation {one.generation}: {one.mechanism}, {status}; topic {one.topic}", 2
+        f"generation {generation.generation}: {generation.mechanism}, {status}; topic {generation.topic}",
+        2,
     )
-    price = f"epsilon {one.epsilon!r}, delta {one.delta!r}, rho {one.rho!r}"
-    if not one.epochs_begun or one.charged is None:
-        cost = f"An epoch costs one {one.unit}: {price}"
+    price = f"epsilon {generation.epsilon!r}, delta {generation.delta!r}, rho {generation.rho!r}"
+    if not generation.epochs_begun or generation.charged is None:
+        cost = f"An epoch costs one {generation.unit}: {price}"
         say.line(f"no tick published, so nothing is spent. {cost}", 4)
         return
     length = (
-        f"{one.horizon:,} ticks of {format_duration(one.tick_ms)}"
-        if one.horizon
+        f"{generation.horizon:,} ticks of {format_duration(generation.tick_ms)}"
+        if generation.horizon
         else "no end"
     )
     say.line(
-        f"an epoch ({length}) costs one {one.unit}, in full from its first tick: {price}",
+        f"an epoch ({length}) costs one {generation.unit}, in full from its first tick: {price}",
         4,
     )
     headings = ("epoch", "ticks published", "of", "mechanism id")
-    say.table(headings, list(_rows(one)), left=(3,), indent=4)
-    begun = f"{plural(one.epochs_begun, 'epoch')} begun, {one.ticks:,} ticks published"
+    say.table(headings, list(_rows(generation)), left=(3,), indent=4)
+    begun = f"{plural(generation.epochs_begun, 'epoch')} begun, {generation.ticks:,} ticks published"
     say.line(
-        f"{begun}, from {_time(one.published_from)} to {_time(one.published_to)}", 4
+        f"{begun}, from {_time(generation.published_from)} to {_time(generation.published_to)}",
+        4,
     )
-    if one.unit == "event":
+    if generation.unit == "event":
         say.line("charged to one event: one epoch, since it falls in one", 4)
     else:
-        charged = f"charged to one {one.unit}, who may be in all of them"
-        say.line(f"{charged}: {_figures(one.charged)}", 4)
-    if one.mechanism == "pay_what_you_get":
+        charged = f"charged to one {generation.unit}, who may be in all of them"
+        say.line(f"{charged}: {_figures(generation.charged)}", 4)
+    if generation.mechanism == "pay_what_you_get":
         say.line(
             "labels and queries left unused in an epoch are charged all the same", 4
         )
 
 
-def _rows(one: spending.Generation) -> Iterator[Sequence[str]]:
-    horizon = "" if one.horizon is None else f"{one.horizon:,}"
+def _rows(generation: spending.Generation) -> Iterator[Sequence[str]]:
+    horizon = "" if generation.horizon is None else f"{generation.horizon:,}"
     rows = []
-    for epoch in one.epochs:
+    for epoch in generation.epochs:
         more = f" and {len(epoch.ids) - 1} more" if len(epoch.ids) > 1 else ""
         ticks = f"{epoch.first_tick:,} to {epoch.last_tick:,}"
         mechanism = f"{epoch.ids[0]}{more}" if epoch.ids else ""
         rows.append((f"{epoch.epoch:,}", ticks, horizon, mechanism))
-    if one.epochs_begun <= OLDEST + NEWEST:
+    if generation.epochs_begun <= OLDEST + NEWEST:
         yield from rows
         return
-    if len(rows) == one.epochs_begun:
+    if len(rows) == generation.epochs_begun:
         yield from rows[:OLDEST]
     yield ("...", "", "", "")
     yield from rows[-NEWEST:]

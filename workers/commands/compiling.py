@@ -99,7 +99,7 @@ def _fast_compiler() -> Iterator[None]:
     from numba.core.targetconfig import TargetConfig
 
     config = cast(Any, TargetConfig)
-    own = config.values
+    original = config.values
     defaults = dict[object, dict[str, object]]()
 
     def values(flags: Any) -> object:
@@ -116,7 +116,7 @@ def _fast_compiler() -> Iterator[None]:
     try:
         yield
     finally:
-        config.values = own
+        config.values = original
         if on:
             gc.enable()
 
@@ -127,12 +127,16 @@ def _second_process() -> Iterator[Callable[[], object]]:
         yield lambda: None
         return
     command = [sys.executable, "-m", "workers.commands.compiling", _SECOND]
-    quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    with subprocess.Popen(command, **quiet) as other:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as second:
         try:
-            yield other.wait
+            yield second.wait
         finally:
-            other.kill()
+            second.kill()
 
 
 def _compile_share() -> None:
@@ -191,7 +195,7 @@ def _events() -> list[bytes]:
 
 
 def _compile_noise() -> None:
-    one = np.zeros(1, dtype=np.int64)
+    row = np.zeros(1, dtype=np.int64)
     words = np.zeros((1, 2), dtype=np.uint64)
     fixed_words = readonly_contiguous(words)
     first = readonly_contiguous(words[0])
@@ -205,9 +209,9 @@ def _compile_noise() -> None:
         number_blocks.look_up(*table, first, first, 0, fixed_words, noise)
     for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
         number_blocks.find_shown(
-            one, one, sums, 0, True, one.copy(), one.copy(), one.copy()
+            row, row, sums, 0, True, row.copy(), row.copy(), row.copy()
         )
-    number_blocks.mark_blocks(readonly_contiguous(one), 10, np.zeros(1, dtype=np.bool_))
+    number_blocks.mark_blocks(readonly_contiguous(row), 10, np.zeros(1, dtype=np.bool_))
     stream = NoiseKey(bytes(ROOT_BYTES)).stream(bytes(MECHANISM_ID_BYTES))
     for kind in ("lifted", "tree"):
         for rho_item in (1.0, 1e-8):  # state of 32 and of 64 bits

@@ -45,7 +45,7 @@ def explanations(message: str, guide: str) -> list[Explanation]:
     """Return the rows of the guide's tables with the most words of a message: usually one."""
     text = " ".join(message.split())
     most = 0
-    found: list[Explanation] = []
+    best: list[Explanation] = []
     for heading in TABLES:
         for row in rows(heading, guide):
             cause = row[1] if len(row) > 2 else "such a record is a reject"
@@ -55,9 +55,9 @@ def explanations(message: str, guide: str) -> list[Explanation]:
                     continue
                 if length > most:
                     most = length
-                    found = []
-                found.append(Explanation(pattern, cause, row[-1]))
-    return found
+                    best = []
+                best.append(Explanation(pattern, cause, row[-1]))
+    return best
 
 
 def rows(heading: str, guide: str) -> list[list[str]]:

@@ -89,13 +89,13 @@ def resent_offsets(connection: Connection, topic: str, partition: int) -> set[in
 
 
 def _wanted(
-    connection: Connection, settings: Settings, partition: int, wanted: Wanted
+    connection: Connection, settings: Settings, partition: int, matches: Wanted
 ) -> Iterator[tuple[Message, Rejected, bool]]:
     """Yield a partition's rejects with a wanted reason, and whether each was resent."""
     sent = resent_offsets(connection, settings.rejects_topic, partition)
     for message in read_partition(connection, settings.rejects_topic, partition):
         reject = read_reject(_headers(message), message.key(), message.value())
-        if reject is not None and wanted(reject.reason):
+        if reject is not None and matches(reject.reason):
             yield message, reject, message.offset() in sent
 
 
@@ -157,7 +157,7 @@ class _CommandOwner:
 
 
 def retry_rejects(
-    settings: Settings, connection: Connection, wanted: Wanted
+    settings: Settings, connection: Connection, matches: Wanted
 ) -> RetryCounts:
     """Resend `wanted` rejects accepted now; raise Fenced if another run began (sent ones stay)."""
     acceptable = _AcceptanceFilter(settings, connection)
@@ -170,7 +170,7 @@ def retry_rejects(
     transactions.take_over()
     try:
         for partition in range(partitions):
-            for some in _chunks(settings, connection, partition, wanted):
+            for some in _chunks(settings, connection, partition, matches):
                 good = acceptable.select(some, outcome)
                 if good:
                     offsets = [offset for offset, _ in good]
@@ -201,7 +201,7 @@ def resent_record(reject: Rejected) -> Outgoing:
 
 
 def _chunks(
-    settings: Settings, connection: Connection, partition: int, wanted: Wanted
+    settings: Settings, connection: Connection, partition: int, matches: Wanted
 ) -> Iterator[list[Placed]]:
     """Yield a partition's wanted rejects that were not resent, in chunks of one transaction."""
     try:
@@ -215,7 +215,7 @@ def _chunks(
         ) from None
     chunk: list[Placed] = []
     nbytes = 0
-    for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
+    for message, reject, was_sent in _wanted(connection, settings, partition, matches):
         if was_sent:
             continue
         chunk.append((message.offset() or 0, reject))
@@ -341,20 +341,21 @@ def list_rejects(
     say.line(
         f"topic {settings.rejects_topic}: {plural(number, 'reject')}", style="bold"
     )
-    for text, one in sorted(counts.items(), key=lambda reason: -reason[1].number):
-        say.line(f"{text}: {one.number:,}", 2)
-        topics = ", ".join(sorted(one.topics))
+    for text, counted in sorted(counts.items(), key=lambda reason: -reason[1].number):
+        say.line(f"{text}: {counted.number:,}", 2)
+        topics = ", ".join(sorted(counted.topics))
         say.line(
-            f"{iso_time(one.first_ms)} to {iso_time(one.last_ms)}, from {topics}", 6
+            f"{iso_time(counted.first_ms)} to {iso_time(counted.last_ms)}, from {topics}",
+            6,
         )
         if text == NOT_DECLARED:
             for line in undeclared.lines():
                 say.line(line, 6)
-        if one.sent:
-            say.line(f"{one.sent:,} sent back", 6)
-        if one.cut:
+        if counted.sent:
+            say.line(f"{counted.sent:,} sent back", 6)
+        if counted.cut:
             say.line(
-                f"{one.cut:,} not whole, as the record was too long: cannot be sent back",
+                f"{counted.cut:,} not whole, as the record was too long: cannot be sent back",
                 6,
             )
     if show is not None:

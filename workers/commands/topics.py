@@ -33,13 +33,17 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     """
     check_ceiling(settings)
     connection = connection_of(settings)
-    found = inspect_topics(settings, connection)
-    if create and not events_topic and not found.existing.keys() >= set(found.events):
-        found = inspect_topics(
+    cluster = inspect_topics(settings, connection)
+    if (
+        create
+        and not events_topic
+        and not cluster.existing.keys() >= set(cluster.events)
+    ):
+        cluster = inspect_topics(
             settings, connection, topics.default_partitions(connection)
         )
-    plan = found.plan
-    existing = found.existing
+    plan = cluster.plan
+    existing = cluster.existing
     for topic in topics.missing(plan, existing) if events_topic else ():
         if topic.purpose == topics.EVENTS:
             number = plural(topic.partitions, "partition")
@@ -52,10 +56,12 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
             **existing,
             topic.name: replace(existing[topic.name], partitions=topic.partitions),
         }
-    wanted = [topic for topic in plan if events_topic or topic.purpose != topics.EVENTS]
-    created = topics.create_missing(connection, wanted, existing) if create else []
+    planned = [
+        topic for topic in plan if events_topic or topic.purpose != topics.EVENTS
+    ]
+    created = topics.create_missing(connection, planned, existing) if create else []
     # Others created some meanwhile.
-    if create and len(created) < len(topics.missing(wanted, existing)):
+    if create and len(created) < len(topics.missing(planned, existing)):
         existing = inspect_topics(settings, connection).existing
     absent = [
         topic for topic in topics.missing(plan, existing) if topic.name not in created
@@ -63,7 +69,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
     _print(plan, existing, created, may_be_public=outputs)
     wrong = topics.find_problems(plan, existing)
-    for name in found.others:
+    for name in cluster.others:
         log(f"{name} matches events.topic too, but is not counted: {FIXED}")
     for problem in (*wrong, *topics.cautions(plan, existing)):
         log(problem)

@@ -324,8 +324,8 @@ def application(
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
     app[CHANGES] = {}
-    known = [histogram for histogram, _ in histograms]
-    app[KNOWN] = frozenset(known)
+    names = [histogram for histogram, _ in histograms]
+    app[KNOWN] = frozenset(names)
     app.on_response_prepare.append(headers_for(host, token))
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))
@@ -354,27 +354,32 @@ def application(
         hub.close()
 
     async def list_histograms(request: web.Request) -> web.Response:
-        for given in request.query:
+        for parameter in request.query:
             return refusal(
-                400, f"{given[:NAME_CHARS]}: unknown; this address takes no parameters"
+                400,
+                f"{parameter[:NAME_CHARS]}: unknown; this address takes no parameters",
             )
-        await wait_until_read(hub, known)
-        unread = [one for one in known if one in hub.unread and one not in hub.missing]
+        await wait_until_read(hub, names)
+        unread = [
+            histogram
+            for histogram in names
+            if histogram in hub.unread and histogram not in hub.missing
+        ]
         listed = catalog(hub.history, histograms, words or {}, hub.missing)
-        found = {
+        listing = {
             "worker": name,
             "now": now_ms(),
             "state": hub.state,
             "histograms": listed,
         }
-        found["together"] = joint_guarantee(hub.history, histograms)
-        found |= {} if store is None else {"history": dict(store.state)}
-        found |= further or {}
+        listing["together"] = joint_guarantee(hub.history, histograms)
+        listing |= {} if store is None else {"history": dict(store.state)}
+        listing |= further or {}
         if not unread:
-            return json_of(found)
+            return json_of(listing)
         # Also send what is known so far: the page shows it beside the state of Kafka.
         error = f"{', '.join(unread)}: not read yet: {hub.why_unread(unread[0])}"
-        return json_of({"error": error} | found, 503, RETRY_AFTER)
+        return json_of({"error": error} | listing, 503, RETRY_AFTER)
 
     served = {
         "/api/histograms": list_histograms,
@@ -415,12 +420,12 @@ def _serve(page: Page) -> Handler:
         if any(tag.value == page.tag for tag in request.if_none_match or ()):
             response = web.Response(status=304, headers=headers)
         else:
-            about: Any = {
-                "content_type": page.kind,
-                "charset": "utf-8",
-                "headers": headers,
-            }
-            response = web.Response(body=page.body, **about)
+            response = web.Response(
+                body=page.body,
+                content_type=page.kind,
+                charset="utf-8",
+                headers=headers,
+            )
             response.enable_compression()
         response.etag = page.tag
         return response
@@ -524,8 +529,14 @@ async def _over_time(request: web.Request) -> web.StreamResponse:
     refuse_unknown(query, HISTORY_PARAMS | {"step"})
     limit = optional_int(query, "limit", 1, ENTRIES_MAX) or 1_000
     step = duration_param(query, "step") if "step" in query else None
-    asked = HistoryQuery(**_common(request), step=step, limit=limit)
-    return await _answer(request, asked)
+    history_query = HistoryQuery(
+        stream=_known_stream(request),
+        range=_range(query),
+        items=items_of(query),
+        step=step,
+        limit=limit,
+    )
+    return await _answer(request, history_query)
 
 
 async def _by_epoch(request: web.Request) -> web.StreamResponse:
@@ -533,9 +544,15 @@ async def _by_epoch(request: web.Request) -> web.StreamResponse:
     refuse_unknown(query, HISTORY_PARAMS | {"top"})
     limit = optional_int(query, "limit", 1, EPOCHS_MAX)
     top = optional_int(query, "top", 1, 2**31)
-    common = _common(request)
-    top = 100 if top is None and not common["items"] else top
-    return await _answer(request, EpochsQuery(**common, top=top, limit=limit or 100))
+    stream = _known_stream(request)
+    span = _range(query)
+    items = items_of(query)
+    if top is None and not items:
+        top = 100
+    epochs_query = EpochsQuery(
+        stream=stream, range=span, items=items, top=top, limit=limit or 100
+    )
+    return await _answer(request, epochs_query)
 
 
 async def tick(query: MultiMapping[str], hub: Hub, store: Store | None) -> web.Response:
@@ -554,14 +571,14 @@ async def _shared(request: web.Request) -> web.Response:
 
     The viewers of a stream do: the page names the tick that it shows.
     """
-    kept = request.app[CHANGES]
-    asked = tuple(request.query.items())
+    cache = request.app[CHANGES]
+    query = tuple(request.query.items())
     store = request.app.get(STORE)
-    if (task := kept.get(asked)) is None:
+    if (task := cache.get(query)) is None:
         made = changed(request.query, request.app[HUB], store)
-        task = kept[asked] = asyncio.ensure_future(made)
-        while len(kept) > CHANGES_KEPT:
-            del kept[next(iter(kept))]
+        task = cache[query] = asyncio.ensure_future(made)
+        while len(cache) > CHANGES_KEPT:
+            del cache[next(iter(cache))]
     keep = False
     try:
         body, status = await asyncio.shield(task)
@@ -573,8 +590,8 @@ async def _shared(request: web.Request) -> web.Response:
         )
         keep = final and len(body) <= CHANGES_BYTES
     finally:
-        if not keep and kept.get(asked) is task:
-            del kept[asked]
+        if not keep and cache.get(query) is task:
+            del cache[query]
     return answer(body, status)
 
 
@@ -589,8 +606,8 @@ async def changed(
     items = frozenset(items_of(query)) or None
     top = optional_int(query, "top", 1, 2**31)
     if "at" in query or "tick" in query:
-        asked = replace(_tick_query(query), items=(), top=None)
-        line, nearest = await _find(asked, hub, store)
+        at_end = replace(_tick_query(query), items=(), top=None)
+        line, nearest = await _find(at_end, hub, store)
     else:
         await require_read(hub, stream.histogram)
         newest = hub.history.newest(stream)
@@ -612,14 +629,16 @@ async def changed(
     window = duration_param(query, "window") if since is None else newer["end"] - since
     older = None
     begin_ms = newer["end"] - newer["tick"] * width
-    if (place := newer["tick"] - ticks_of(newer, window)) > 0:
-        asked = TickQuery(
-            stream=stream, epoch=newer["epoch"], tick=place, id=newer["id"]
+    first_tick = newer["tick"] - ticks_of(newer, window)
+    if first_tick > 0:
+        at_beginning = TickQuery(
+            stream=stream, epoch=newer["epoch"], tick=first_tick, id=newer["id"]
         )
-        line, nearest = await _find(asked, hub, store)
+        line, nearest = await _find(at_beginning, hub, store)
         if line is None and (before := nearest["before"]) is not None:
             # What is kept before it begins a longer window.
-            line, _ = await _find(replace(asked, tick=before["tick"]), hub, store)
+            earlier = replace(at_beginning, tick=before["tick"])
+            line, _ = await _find(earlier, hub, store)
         if line is not None:
             older = await asyncio.to_thread(orjson.loads, line)
             begin_ms = older["end"]
@@ -678,35 +697,36 @@ _COMES_LATER = "the history does not have this new key yet"
 
 
 async def _find(
-    asked: TickQuery, hub: Hub, store: Store | None
+    query: TickQuery, hub: Hub, store: Store | None
 ) -> tuple[bytes | None, dict[str, Any]]:
     """Return a tick as JSON, or None and its nearest neighbours; `NotYet` if it may be unread."""
-    held = hub.history.page(asked.stream, None, hub.history.ticks)[0]
+    in_memory = hub.history.page(query.stream, None, hub.history.ticks)[0]
     found = next(
-        (snapshot for snapshot in reversed(held) if _matches(snapshot, asked)), None
+        (snapshot for snapshot in reversed(in_memory) if _matches(snapshot, query)),
+        None,
     )
     if found is not None:
-        line = select_items(found, items=frozenset(asked.items) or None, top=asked.top)
+        line = select_items(found, items=frozenset(query.items) or None, top=query.top)
         return with_end_time(line, found.end), {}
     snapshot = None
-    nearest = _nearest(held, asked)
+    nearest = _nearest(in_memory, query)
     if store is None:
-        why = hub.why_unread(asked.stream.histogram)
+        why = hub.why_unread(query.stream.histogram)
         if why is not None:
-            raise NotYet(f"{asked.stream.histogram} is not read yet: {why}", nearest)
-        if not held:
-            raise no_such_key(asked.stream)
+            raise NotYet(f"{query.stream.histogram} is not read yet: {why}", nearest)
+        if not in_memory:
+            raise no_such_key(query.stream)
         return None, nearest
-    unread = history_unread(asked.stream, hub, store)
+    unread = history_unread(query.stream, hub, store)
     try:
         snapshot, nearest = await ask_history(
-            hub, store, asked.stream, lambda cursor: one_tick(cursor, asked)
+            hub, store, query.stream, lambda cursor: one_tick(cursor, query)
         )
     except QueryFailed as error:
         raise NotYet(str(error), nearest) from None
     except NotStored:
-        if unread is None and not held:
-            raise no_such_key(asked.stream) from None
+        if unread is None and not in_memory:
+            raise no_such_key(query.stream) from None
     if snapshot is not None:
         return with_end_time(orjson.dumps(snapshot), snapshot["end"]), {}
     if unread is not None:
@@ -743,53 +763,55 @@ def _not_stored(hub: Hub, stream: Stream, unread: str | None) -> Exception:
 
 
 async def _answer(
-    request: web.Request, asked: HistoryQuery | EpochsQuery
+    request: web.Request, query: HistoryQuery | EpochsQuery
 ) -> web.StreamResponse:
     store = request.app[STORE]
-    wanted = param(request.query, "format") if "format" in request.query else "json"
+    file_type = param(request.query, "format") if "format" in request.query else "json"
 
     def as_json(cursor: Any) -> bytes:
-        if isinstance(asked, HistoryQuery):
-            return history(cursor, asked, reading)
-        return epochs(cursor, asked, reading)
+        if isinstance(query, HistoryQuery):
+            return history(cursor, query, reading)
+        return epochs(cursor, query, reading)
 
     def as_file(cursor: Any) -> BinaryIO:
-        return history_file(cursor, asked, reading, cast(Format, wanted), store.path)
+        return history_file(cursor, query, reading, cast(Format, file_type), store.path)
 
-    if wanted not in ("json", *FILE_TYPES):
+    if file_type not in ("json", *FILE_TYPES):
         raise BadQuery(
-            f"format = {wanted[:NAME_CHARS]!r}: must be json, csv or parquet"
+            f"format = {file_type[:NAME_CHARS]!r}: must be json, csv or parquet"
         )
     # Taken before the query: the answer may lack what is read while it runs.
     reading = store.reading
     hub = request.app[HUB]
-    stream = asked.stream
+    stream = query.stream
     unread = history_unread(stream, hub, store)
     try:
-        if wanted == "json":
+        if file_type == "json":
             return answer(await ask_history(hub, store, stream, as_json))
         await ask_history(hub, store, stream, lambda cursor: locate(cursor, stream))
         async with store.make_file(as_file) as file:
-            return await _send_file(request, file, _file_name(asked, wanted), wanted)
+            return await _send_file(
+                request, file, _file_name(query, file_type), file_type
+            )
     except NotReadYet:
         raise NotYet(unread or READING) from None
     except NotStored:
         raise _not_stored(hub, stream, unread) from None
 
 
-def _file_name(asked: HistoryQuery | EpochsQuery, wanted: str) -> str:
+def _file_name(query: HistoryQuery | EpochsQuery, file_type: str) -> str:
     """Return a name that says histogram, key and range, of characters that any system takes."""
-    since, until = asked.range
+    since, until = query.range
     ends = (
         "begin" if since is None else iso(since),
         "now" if until is None else iso(until),
     )
-    which = ["epochs"] if isinstance(asked, EpochsQuery) else []
+    which = ["epochs"] if isinstance(query, EpochsQuery) else []
     parts = [
         re.sub(r"[^A-Za-z0-9._-]", "", part.replace(".000Z", "Z"))[:80]
-        for part in (*asked.stream, *which, *ends)
+        for part in (*query.stream, *which, *ends)
     ]
-    return f"{'_'.join(parts)}.{wanted}"
+    return f"{'_'.join(parts)}.{file_type}"
 
 
 async def _send_file(
@@ -818,35 +840,42 @@ async def _send_file(
     return response
 
 
-def _common(request: web.Request) -> dict[str, Any]:
-    query = request.query
+def _known_stream(request: web.Request) -> Stream:
     stream = stream_of(request.query)
     refuse_histogram(stream.histogram, request.app[KNOWN])
+    return stream
+
+
+def _range(query: MultiMapping[str]) -> Range:
     since = time_param(query, "from")
     until = time_param(query, "to")
     if since is not None and until is not None and since >= until:
         raise BadQuery("to: larger than from")
-    return {"stream": stream, "range": Range(since, until), "items": items_of(query)}
+    return Range(since, until)
 
 
-def _matches(snapshot: SeenSnapshot, asked: TickQuery) -> bool:
-    if asked.id is not None and snapshot.id != asked.id:
+def _matches(snapshot: SeenSnapshot, query: TickQuery) -> bool:
+    if query.id is not None and snapshot.id != query.id:
         return False
-    if asked.at is not None:
-        return snapshot.start < asked.at <= snapshot.end
-    return (snapshot.epoch, snapshot.tick) == (asked.epoch, asked.tick)
+    if query.at is not None:
+        return snapshot.start < query.at <= snapshot.end
+    return (snapshot.epoch, snapshot.tick) == (query.epoch, query.tick)
 
 
-def _nearest(held: list[SeenSnapshot], asked: TickQuery) -> dict[str, object]:
+def _nearest(in_memory: list[SeenSnapshot], query: TickQuery) -> dict[str, object]:
     def place(snapshot: SeenSnapshot) -> tuple[int, ...]:
         return (
-            (snapshot.end,) if asked.at is not None else (snapshot.epoch, snapshot.tick)
+            (snapshot.end,) if query.at is not None else (snapshot.epoch, snapshot.tick)
         )
 
-    at = (asked.at,) if asked.at is not None else (asked.epoch or 0, asked.tick or 0)
-    able = [one for one in held if asked.id in (None, one.id)]
-    before = max((one for one in able if place(one) < at), key=place, default=None)
-    after = min((one for one in able if place(one) > at), key=place, default=None)
+    at = (query.at,) if query.at is not None else (query.epoch or 0, query.tick or 0)
+    able = [snapshot for snapshot in in_memory if query.id in (None, snapshot.id)]
+    before = max(
+        (snapshot for snapshot in able if place(snapshot) < at), key=place, default=None
+    )
+    after = min(
+        (snapshot for snapshot in able if place(snapshot) > at), key=place, default=None
+    )
     return {"before": _named(before), "after": _named(after)}
 
 

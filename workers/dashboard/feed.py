@@ -81,10 +81,14 @@ class Feed:
         hub.unread = frozenset(topics.values())
 
     async def run(self) -> None:
-        options = {"enable.partition.eof": True, "auto.offset.reset": "earliest"}
-        fetching = {"fetch.wait.max.ms": 100, "queued.max.messages.kbytes": 32_768}
         consumer = await self._consumer(
-            **options, **fetching, error_cb=self._record_error
+            {
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+                "queued.max.messages.kbytes": 32_768,
+                "error_cb": self._record_error,
+            }
         )
         try:
             await self._follow(consumer)
@@ -93,7 +97,7 @@ class Feed:
             await asyncio.shield(self._call(consumer.close))
             self._thread.shutdown(wait=False)
 
-    async def _consumer(self, **options: Any) -> Consumer:
+    async def _consumer(self, options: Mapping[str, Any]) -> Consumer:
         """Create the consumer; with OAUTHBEARER that waits for a token."""
         while True:
             try:
@@ -157,19 +161,19 @@ class Feed:
             )
 
     def _read(self, consumer: Consumer) -> tuple[list[SeenSnapshot], KafkaError | None]:
-        found = []
+        snapshots = []
         failed = None
         for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
             error = message.error()
             if error is None:
                 snapshot = self._decode(message)
                 if snapshot is not None:
-                    found.append(snapshot)
+                    snapshots.append(snapshot)
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._unread.discard(place_of(message))
             else:
                 failed = error
-        return found, failed
+        return snapshots, failed
 
     def _decode(self, message: Message) -> SeenSnapshot | None:
         topic, partition = place_of(message)
@@ -184,29 +188,32 @@ class Feed:
                 )
             return None
 
-    def _start_offsets(self, places: list[Place]) -> dict[Place, int]:
+    def _start_offsets(self, partitions: list[Place]) -> dict[Place, int]:
         """Return the offset at which the last ticks of each partition begin."""
         options = {"enable.partition.eof": True, "error_cb": self._record_error}
         with closing(self._connection.consumer(**options)) as with_end:
             bounds = {
-                place: with_end.get_watermark_offsets(
-                    TopicPartition(*place), timeout=ANSWER_S
+                partition: with_end.get_watermark_offsets(
+                    TopicPartition(*partition), timeout=ANSWER_S
                 )
-                for place in places
+                for partition in partitions
             }
             since = self._start_times(with_end, bounds)
-            wanted = [
-                TopicPartition(*place, time_ms) for place, time_ms in since.items()
+            times = [
+                TopicPartition(*partition, time_ms)
+                for partition, time_ms in since.items()
             ]
             answers = (
-                with_end.offsets_for_times(wanted, timeout=ANSWER_S) if wanted else []
+                with_end.offsets_for_times(times, timeout=ANSWER_S) if times else []
             )
-        found = {(one.topic, one.partition): one.offset for one in answers}
+        offsets = {
+            (answer.topic, answer.partition): answer.offset for answer in answers
+        }
         starts = {}
-        for place, (low, high) in bounds.items():
+        for partition, (low, high) in bounds.items():
             # The embedded cluster cannot look up a time and returns the end.
-            offset = found.get(place, -1)
-            starts[place] = max(
+            offset = offsets.get(partition, -1)
+            starts[partition] = max(
                 offset if offset < high else low, high - HISTORY_RECORDS, low
             )
         return starts
@@ -216,30 +223,34 @@ class Feed:
     ) -> dict[Place, int]:
         """Return each partition's history start time, estimated from its last records."""
         since: dict[Place, int] = {}
-        open_ends = {place for place, (low, high) in bounds.items() if low < high}
+        open_ends = {
+            partition for partition, (low, high) in bounds.items() if low < high
+        }
         if not open_ends:
             return since
         tails = {
-            place: max(low, high - TAIL_RECORDS)
-            for place, (low, high) in bounds.items()
+            partition: max(low, high - TAIL_RECORDS)
+            for partition, (low, high) in bounds.items()
         }
-        consumer.assign([TopicPartition(*place, tails[place]) for place in open_ends])
+        consumer.assign(
+            [TopicPartition(*partition, tails[partition]) for partition in open_ends]
+        )
         deadline = time.monotonic() + TAIL_S
         while open_ends and time.monotonic() < deadline and not self._halted:
             for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
-                place = place_of(message)
+                partition = place_of(message)
                 error = message.error()
                 if error is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
-                        open_ends.discard(place)
+                        open_ends.discard(partition)
                     elif error.fatal() or _refuses(error):
                         raise KafkaException(error)
                     continue
                 with suppress(InvalidSnapshot):
-                    frame = decode(self._topics[place[0]], message.value() or b"")
+                    frame = decode(self._topics[partition[0]], message.value() or b"")
                     # Use the record's timestamp: the broker may be configured to set it.
                     ends = message.timestamp()[1] - TICKS * (frame.end - frame.start)
-                    since[place] = max(since.get(place, 0), ends, 0)
+                    since[partition] = max(since.get(partition, 0), ends, 0)
         consumer.unassign()
         return since
 

@@ -40,19 +40,19 @@ class History:
     def add(self, snapshot: SeenSnapshot) -> bool:
         """Store a snapshot unless it is known, evicting old ones; return whether it was new."""
         stream = snapshot.stream
-        kept = self._of.setdefault(stream, deque())
-        if kept and snapshot.end <= kept[-1].end:
-            if snapshot.id == kept[-1].id:
+        snapshots = self._of.setdefault(stream, deque())
+        if snapshots and snapshot.end <= snapshots[-1].end:
+            if snapshot.id == snapshots[-1].id:
                 return False
             # Another series that goes back in time: the topic was restarted.
-            while kept and kept[-1].end >= snapshot.end:
-                self._forget(stream, kept.pop())
+            while snapshots and snapshots[-1].end >= snapshot.end:
+                self._forget(stream, snapshots.pop())
         self.number += 1
-        kept.append(msgspec.structs.replace(snapshot, number=self.number))
+        snapshots.append(msgspec.structs.replace(snapshot, number=self.number))
         self._bytes[stream] += len(snapshot.json)
         self.bytes += len(snapshot.json)
-        if len(kept) > self.ticks:
-            self._forget(stream, kept.popleft())
+        if len(snapshots) > self.ticks:
+            self._forget(stream, snapshots.popleft())
         if self.bytes > self._max_bytes:
             self._shrink()
         return True
@@ -284,7 +284,7 @@ WORDS = ("label", "unit", "sum_field")
 
 def catalog(
     history: History,
-    known: Collection[tuple[str, int | None]],
+    histograms: Collection[tuple[str, int | None]],
     words: Mapping[str, Mapping[str, str | None]],
     missing: Collection[str] = (),
 ) -> list[dict[str, object]]:
@@ -293,14 +293,14 @@ def catalog(
     `words` are the label and unit of a histogram's numbers, and the field that is added up. The
     keys of `missing` histograms, whose topic is not there, are None.
     """
-    keys: dict[str, list[str]] = {name: [] for name, _ in known}
+    keys: dict[str, list[str]] = {name: [] for name, _ in histograms}
     for stream in history.streams():
         keys.setdefault(stream.histogram, []).append(stream.key)
     newest = history.newest_of_histograms()
     found = []
-    for name, horizon in known:
-        known_keys = None if name in missing else sorted(keys[name])
-        about: dict[str, object] = {"histogram": name, "keys": known_keys}
+    for name, horizon in histograms:
+        declared_keys = None if name in missing else sorted(keys[name])
+        about: dict[str, object] = {"histogram": name, "keys": declared_keys}
         about |= {"horizon": horizon, **dict.fromkeys(WORDS), **words.get(name, {})}
         for field in ("mechanism", "id", "epoch", "tick", "end", "guarantee"):
             about[field] = getattr(newest.get(name), field, None)

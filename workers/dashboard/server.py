@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
@@ -57,17 +56,18 @@ class Dashboard:
             settings.connection, topics, path=keep.store, keep_ms=keep_ms
         )
         words = {
-            one.name: {word: getattr(one, word) for word in WORDS}
-            for one in settings.histograms
-        }
-        access: Any = {
-            "host": host,
-            "token": token,
-            "further": further,
-            "store": self.store,
+            histogram.name: {word: getattr(histogram, word) for word in WORDS}
+            for histogram in settings.histograms
         }
         self._app = application(
-            self.hub, histograms, name=settings.worker, words=words, **access
+            self.hub,
+            histograms,
+            name=settings.worker,
+            host=host,
+            token=token,
+            further=further,
+            store=self.store,
+            words=words,
         )
         self._app.add_routes(routes)
         self._feed = Feed(settings.connection, topics, self.hub)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -181,8 +181,9 @@ def fresh_histograms(
 ) -> list[ReplayHistogram]:
     """Return histograms before their first tick, with `built` mechanisms (None: of `settings`)."""
     built = factory.mechanisms(settings) if built is None else built
-    of: Any = {"key": key, "stream": stream, "owner": 0, "owners": 1}
-    return factory.histograms(ReplayHistogram, settings, built, **of)
+    return factory.histograms(
+        ReplayHistogram, settings, built, key=key, stream=stream, owner=0, owners=1
+    )
 
 
 #: Takes every snapshot, ordered by tick, then histogram; None: none is made.
@@ -208,8 +209,8 @@ class Offline:
         source: Source,
         *,
         write: Write = None,
-        may_stop: Callable[[], object] = lambda: None,
-        after_tick: Callable[[Summary], object] = lambda summary: None,
+        may_stop: Callable[[], object] | None = None,
+        after_tick: Callable[[Summary], object] | None = None,
         merge: Merging | None = None,
     ) -> None:
         """Take fresh histograms of any settings with the `[events]` of `settings`.
@@ -224,8 +225,8 @@ class Offline:
         self._source = source
         self._until = source.until_ms
         self._write = write
-        self._may_stop = may_stop
-        self._after_tick = partial(after_tick, self.summary)
+        self._may_stop = may_stop or (lambda: None)
+        self._after_tick = partial(after_tick or (lambda summary: None), self.summary)
         of_all = (lane for one in histograms for lane in (one.lane, one.sum_lane))
         lanes = list(dict.fromkeys(lane for lane in of_all if lane is not None))
         number = source.partitions
@@ -291,13 +292,15 @@ class Offline:
         if not force and not intake.has_closed_tick():
             return False
         if self._until is not None and intake.watermark is not None:
-            intake.watermark = min(
-                intake.watermark, self._until
-            )  # its source stops there
-        sequences = self._sequences[partition]
-        position = self.summary.position
-        of: Any = {"source": partition, "sequences": sequences, "offset": position}
-        for _, message in intake.commit(**of, max_bytes=None):  # nothing is sent
+            # Its source stops there.
+            intake.watermark = min(intake.watermark, self._until)
+        messages = intake.commit(
+            source=partition,
+            sequences=self._sequences[partition],
+            offset=self.summary.position,
+            max_bytes=None,  # nothing is sent
+        )
+        for _, message in messages:
             self._merge.take(message, self._offset)
             self._offset += 1
         self._merge.reached(self._offset)
@@ -347,11 +350,16 @@ def replay(
     """
     histograms = histograms or fresh_histograms(settings, key)
     with Interrupts() as interrupts, infrequent_gc():
-        hook: Any = (
-            {"after_tick": after_tick} if after_tick else {"may_stop": interrupts.check}
-        )
         offline = Offline(
-            settings, key, histograms, source, write=write, merge=merge, **hook
+            settings,
+            key,
+            histograms,
+            source,
+            write=write,
+            # With `after_tick` only that may stop.
+            may_stop=interrupts.check if after_tick is None else None,
+            after_tick=after_tick,
+            merge=merge,
         )
         summary = offline.summary
         try:

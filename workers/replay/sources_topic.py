@@ -67,10 +67,9 @@ class TopicSource(Source):
         several = len(sources.topics) > 1
         self.name = f"topics {sources}" if several else f"topic {sources}"
         if since_ms is not None or until_ms is not None:
-            since, until = (
-                None if at is None else when(at) for at in (since_ms, until_ms)
-            )
-            self.name += f" from {since or 'its beginning'} to {until or 'its end'}"
+            since = "its beginning" if since_ms is None else when(since_ms)
+            until = "its end" if until_ms is None else when(until_ms)
+            self.name += f" from {since} to {until}"
         self.until_ms = until_ms
         self._since = since_ms
         self._topic_reader = topic_reader
@@ -78,9 +77,10 @@ class TopicSource(Source):
         self._grace_ms = events.grace_ms
         self._user_is_key = events.user == RECORD_KEY
         self.partitions = len(sources)
-        self.begins = [one.watermark for one in sources]
+        self.begins = [place.watermark for place in sources]
         self.places = [
-            str(one) if several else f"partition {one.partition}" for one in sources
+            str(place) if several else f"partition {place.partition}"
+            for place in sources
         ]
         reader = reader_of(settings)
         formats = RecordFormats(settings, reader)
@@ -91,29 +91,40 @@ class TopicSource(Source):
         self._bounds = topic_reader.bounds(place.log for place in sources)
         starts = _starts(topic_reader, self._bounds, earliest)
         self._parts: dict[Partition, _Partition] = {}
-        for place in sources:
-            start = starts[place.log]
-            end = self._bounds[place.log].stable
-            of = place.partition, sources.placements, formats.make()
-            source = source_reader_of(settings, reader, *of)
+        for partition in sources:
+            source = source_reader_of(
+                settings,
+                reader,
+                partition.partition,
+                sources.placements,
+                formats.make(),
+            )
             watermark = Watermark(
                 (), events.grace_ms, settings.max_behind_ms, sources.moves
             )
-            watermark.resume(place.watermark)
-            origins = Origins(None) if settings.privacy.rekey else None
-            part = _Partition(
-                place, source, watermark, origins, start, end, position=start
+            watermark.resume(partition.watermark)
+            start = starts[partition.log]
+            self._parts[partition.log] = _Partition(
+                partition,
+                source,
+                watermark,
+                Origins(None) if settings.privacy.rekey else None,
+                start,
+                self._bounds[partition.log].stable,
+                position=start,
             )
-            self._parts[place.log] = part
-        parts = self._parts.items()
-        self._open = {log: (of.start, of.end) for log, of in parts if of.start < of.end}
+        self._open = {
+            log: (part.start, part.end)
+            for log, part in self._parts.items()
+            if part.start < part.end
+        }
         self.total = sum(part.end - part.start for part in self._parts.values())
 
     def batches(self) -> Iterator[EventBatch]:
         for taken in self._topic_reader.read(self._open, self._longest):
             part = self._parts[taken.where]
             if len(taken.records):
-                yield from self._batches(part, taken.records, whole=taken.ended)
+                yield from self._batches(part, taken.records, last=taken.ended)
             elif taken.ended:
                 self._end(part)
 
@@ -128,24 +139,24 @@ class TopicSource(Source):
         )
 
     def _batches(
-        self, part: _Partition, records: Records, *, whole: bool
+        self, part: _Partition, records: Records, *, last: bool
     ) -> Iterator[EventBatch]:
-        """Yield records of a partition; `whole`: they are its last."""
+        """Yield records of a partition; `last`: they are its last."""
         marks: Longs | None = None
         if part.origins is not None:
             records, marks = restore_originals(records, user_is_key=self._user_is_key)
         start = 0
-        for found, rejected, stop in part.reader.read(records, self._latest_ms):
-            came_late = None if marks is None else marks[found.index]
+        for events, rejected, stop in part.reader.read(records, self._latest_ms):
+            came_late = None if marks is None else marks[events.index]
             if part.origins is not None:
                 rejected = part.origins.take(
                     records, range(start, stop), rejected, part.place
                 )
             part.position = int(records.offsets[stop - 1]) + 1
             start = stop
-            ends = whole and stop == len(records)
+            ends = last and stop == len(records)
             yield self._batch(
-                part, found, records.offsets, rejected, came_late, ends=ends
+                part, events, records.offsets, rejected, came_late, ends=ends
             )
             if part.position == part.end:
                 return
@@ -153,7 +164,7 @@ class TopicSource(Source):
     def _batch(
         self,
         part: _Partition,
-        found: Events,
+        events: Events,
         offsets: Longs,
         rejected: Sequence[Reject],
         came_late: Longs | None,
@@ -161,52 +172,51 @@ class TopicSource(Source):
         ends: bool,
     ) -> EventBatch:
         def select(rows: Longs) -> None:
-            nonlocal found, came_late
-            found = found.select(rows)
+            nonlocal events, came_late
+            events = events.select(rows)
             came_late = None if came_late is None else came_late[rows]
 
-        number = len(found)
+        number = len(events)
         if self._since is not None:
-            select(np.flatnonzero(found.times >= self._since))
-        early = number - len(found)
+            select(np.flatnonzero(events.times >= self._since))
+        early = number - len(events)
         mark = part.watermark
         if came_late is not None and part.origins is not None:
-            effective = np.maximum(found.times, came_late)
+            effective = np.maximum(events.times, came_late)
             if mark.watermark is not None:
                 effective = np.maximum(effective, mark.watermark)
             mark.watermark = part.origins.watermark
-        elif len(found):
+        elif len(events):
             if self.until_ms is not None:
-                passing = found.times >= self.until_ms + self._grace_ms
+                passing = events.times >= self.until_ms + self._grace_ms
                 if mark.watermark is None:
-                    passing[0] = (
-                        found.times[0] >= self.until_ms
-                    )  # the watermark begins there
+                    # The watermark begins there.
+                    passing[0] = events.times[0] >= self.until_ms
                 if passing.any():
                     select(np.arange(np.argmax(passing) + 1))
-            effective = mark.advance_by(found.times, None)
+            effective = mark.advance_by(events.times, None)
         else:
-            effective = found.times
+            effective = events.times
         rejects = [*rejected]
-        behind = mark.too_far_behind(found.times, effective)
+        behind = mark.too_far_behind(events.times, effective)
         if behind.any():
-            rejects += behind_rejects(found, np.flatnonzero(behind))
-            rejects.sort(key=lambda each: each.index)
+            rejects += behind_rejects(events, np.flatnonzero(behind))
+            rejects.sort(key=lambda reject: reject.index)
             select(np.flatnonzero(~behind))
             effective = effective[~behind]
         beyond = 0
         until = self.until_ms
         if until is not None:
-            beyond = int((found.times >= until).sum())
+            beyond = int((events.times >= until).sum())
             ends = ends or (mark.watermark is not None and mark.watermark >= until)
         if ends:
             self._end(part)  # nothing further can count
         return EventBatch(
             part.place.number,
-            found,
-            [(int(offsets[each.index]), each.reason) for each in rejects],
-            sum(each.position - each.start for each in self._parts.values()),
-            late=int((found.times < effective).sum()),
+            events,
+            [(int(offsets[reject.index]), reject.reason) for reject in rejects],
+            sum(part.position - part.start for part in self._parts.values()),
+            late=int((events.times < effective).sum()),
             outside=early,
             beyond=beyond,
             came_late=came_late,

@@ -153,9 +153,9 @@ class Waits:
         """Log once that the worker is held up, and once that this is over."""
         found = self._all()
         transactions = [one for one in found if one[0] == TRANSACTIONS]
-        others = [one for one in found if one[0] != TRANSACTIONS]
+        waits = [one for one in found if one[0] != TRANSACTIONS]
         self._say_transactions(transactions)
-        seconds = self._longest_s(others)
+        seconds = self._longest_s(waits)
         now_s = self._now_s()
         # Partitions are looked at every few seconds, and explain the rest.
         explained = self.has(PARTITIONS) or seconds >= 2 * HELD_UP_S
@@ -163,10 +163,10 @@ class Waits:
             self._said_s = now_s - seconds
             logger.warning(
                 "held up: %s. Waiting for it; nothing is lost",
-                _listed(self._named(others), "; "),
+                _listed(self._named(waits), "; "),
                 extra=json_fields(event="held_up"),
             )
-        elif self._said_s is not None and not others:
+        elif self._said_s is not None and not waits:
             took_s = now_s - self._said_s
             self._said_s = None
             logger.warning(

@@ -262,17 +262,19 @@ def _client(
 
 def read_secret(source: Mapping[str, object], name: str, base: Path) -> str:
     """Return the secret behind `{file: ...}` or `{env: ...}`; SettingsError if it is unusable."""
-    [(kind, place)] = source.items()
-    if not isinstance(place, str) or not place:
-        raise SettingsError(f"{name}.{kind} = {display(place)}: a name in quotes")
+    [(kind, location)] = source.items()
+    if not isinstance(location, str) or not location:
+        raise SettingsError(f"{name}.{kind} = {display(location)}: a name in quotes")
     if kind == "env":
-        text = os.environ.get(place, "")
+        text = os.environ.get(location, "")
         if not text:
-            raise SettingsError(f"{name}: the environment variable {place} is not set")
+            raise SettingsError(
+                f"{name}: the environment variable {location} is not set"
+            )
         return text
     try:
         text = (
-            read_file(base / place, SECRET_BYTES_MAX)
+            read_file(base / location, SECRET_BYTES_MAX)
             .decode()
             .removesuffix("\n")
             .removesuffix("\r")
@@ -280,7 +282,9 @@ def read_secret(source: Mapping[str, object], name: str, base: Path) -> str:
     except SettingsError as error:
         raise SettingsError(f"{name}: {error}") from None
     except UnicodeDecodeError:
-        raise SettingsError(f"{name}: {base / place}: the file is not UTF-8") from None
+        raise SettingsError(
+            f"{name}: {base / location}: the file is not UTF-8"
+        ) from None
     if not text:
-        raise SettingsError(f"{name}: {base / place}: the file is empty")
+        raise SettingsError(f"{name}: {base / location}: the file is empty")
     return text

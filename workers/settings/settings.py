@@ -684,7 +684,7 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
     events = _section(EventsSettings, document["events"], "events.")
     histograms = document.get("histogram", [])
     if not isinstance(histograms, list) or not all(
-        isinstance(one, dict) for one in histograms
+        isinstance(section, dict) for section in histograms
     ):
         raise ValueError(
             "histogram: must be one or more sections, each headed [[histogram]] in double brackets"
@@ -698,8 +698,8 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         privacy=_section(PrivacySettings, document.get("privacy", {}), "privacy."),
         schema_registry=registry_of(document.get("schema_registry"), base),
         histograms=tuple(
-            _histogram(one, position, events, base)
-            for position, one in enumerate(histograms, 1)
+            _histogram(section, position, events, base)
+            for position, section in enumerate(histograms, 1)
         ),
     )
 

@@ -47,45 +47,49 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
 
 
 def show(
-    found: examine.Findings, sample: Sample, settings: Settings, console: Console
+    findings: examine.Findings, sample: Sample, settings: Settings, console: Console
 ) -> None:
     say = Printer(console)
     say.line(
-        f"{sample.name}: {found.records:,}. Exact: for the operator only.", style="bold"
+        f"{sample.name}: {findings.records:,}. Exact: for the operator only.",
+        style="bold",
     )
     if sample.stopped:
         say.line("the time limit was reached before the requested number was read", 2)
     for note in sample.notes:
         say.line(f"! {note}", 2)
     rows = [
-        (name, f"{n:,}", percent(n, found.records), why if n else "")
+        (name, f"{n:,}", percent(n, findings.records), why if n else "")
         for name, n, why in (
-            ("accepted", found.accepted, ""),
-            ("skipped", found.skipped, "no histogram's where matches"),
+            ("accepted", findings.accepted, ""),
+            ("skipped", findings.skipped, "no histogram's where matches"),
             (
                 "rejected",
-                found.rejected,
+                findings.rejected,
                 f"as the worker would, into {settings.rejects_topic}",
             ),
         )
     ]
     say.table(("", "", "", ""), rows, left=(0, 3))
-    if found.first_ms is not None and found.last_ms is not None:
+    if findings.first_ms is not None and findings.last_ms is not None:
         say.line(
-            f"events from {iso_time(found.first_ms)} to {iso_time(found.last_ms)}", 2
+            f"events from {iso_time(findings.first_ms)} to {iso_time(findings.last_ms)}",
+            2,
         )
-    if found.time_hint:
-        say.line(f"! {found.time_hint}", 2)
-    if found.why:
+    if findings.time_hint:
+        say.line(f"! {findings.time_hint}", 2)
+    if findings.why:
         say.line()
         say.line("Why records are rejected, with an example of each", style="bold")
-        for why in found.why[:REASONS_SHOWN]:
-            _why(why, found.records, say)
-        if len(found.why) > REASONS_SHOWN:
-            say.line(f"and {plural(len(found.why) - REASONS_SHOWN, 'more reason')}", 2)
-    for one in found.histograms:
+        for why in findings.why[:REASONS_SHOWN]:
+            _why(why, findings.records, say)
+        if len(findings.why) > REASONS_SHOWN:
+            say.line(
+                f"and {plural(len(findings.why) - REASONS_SHOWN, 'more reason')}", 2
+            )
+    for histogram in findings.histograms:
         say.line()
-        _histogram(one, found, say)
+        _histogram(histogram, findings, say)
 
 
 def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
@@ -113,65 +117,71 @@ def _near(absent: examine.Nearest, who: str = "no record") -> str:
 
 
 def _histogram(
-    one: examine.HistogramFindings, found: examine.Findings, say: Printer
+    histogram: examine.HistogramFindings, findings: examine.Findings, say: Printer
 ) -> None:
-    config = one.config
-    seen = one.looked_at
+    config = histogram.config
+    seen = histogram.looked_at
     ticks = f"ticks of {format_duration(config.tick_ms)}"
     say.line(f"{config.name}: {config.mechanism}, {ticks}", style="bold")
-    events = f"{seen:,} of {plural(found.accepted, 'event')} ({percent(seen, found.accepted)})"
+    events = f"{seen:,} of {plural(findings.accepted, 'event')} ({percent(seen, findings.accepted)})"
     matched = "" if config.where_ is None else ", those that its where matches"
     say.line(f"looks at {events}{matched}", 2)
-    for absent in one.absent:
+    for absent in histogram.absent:
         say.line(f"! {_near(absent)}", 2)
     if not seen:
         return
     say.line(
-        f"{plural(one.keys, 'stream key')}: {_declared(one)}; {plural(one.labels, 'item')}",
+        f"{plural(histogram.keys, 'stream key')}: {_declared(histogram)}; {plural(histogram.labels, 'item')}",
         2,
     )
-    if one.quoted_keys:
-        keys = ", ".join(map(shown_key, one.quoted_keys))
+    if histogram.quoted_keys:
+        keys = ", ".join(map(shown_key, histogram.quoted_keys))
         say.line(f"! {QUOTES}: {keys}", 2)
-    if one.early:
+    if histogram.early:
         before = f"dated before its start {iso_time(config.start_ms)}: not counted"
-        say.line(f"! {plural(one.early, 'event')} of these {before}", 2)
-    if one.late:
-        these = f"{plural(one.late, 'event')} of these ({percent(one.late, seen)})"
+        say.line(f"! {plural(histogram.early, 'event')} of these {before}", 2)
+    if histogram.late:
+        these = f"{plural(histogram.late, 'event')} of these ({percent(histogram.late, seen)})"
         say.line(
             f"! {these} come after their tick has closed, and count in a later one", 2
         )
-    if not found.time_hint:
-        number = one.served if one.config.keys == "public" else len(one.config.keys)
-        for remark in islice(gap_remarks(found.gaps, one.config, number), GAPS_SHOWN):
+    if not findings.time_hint:
+        number = (
+            histogram.served
+            if histogram.config.keys == "public"
+            else len(histogram.config.keys)
+        )
+        for remark in islice(
+            gap_remarks(findings.gaps, histogram.config, number), GAPS_SHOWN
+        ):
             say.line(f"! {remark}", 2)
-    if one.without_items:
-        empty = one.without_items
+    if histogram.without_items:
+        empty = histogram.without_items
         these = f"{plural(empty, 'event')} of these ({percent(empty, seen)})"
         say.line(f"! {these} accepted without any item: they count nothing", 2)
-    spread = _spread(one.items, f"max_items = {config.max_items}", seen, "event")
+    spread = _spread(histogram.items, f"max_items = {config.max_items}", seen, "event")
     say.line(f"items an event: {spread}", 2)
     rows = "counts of an item in an event"
     bound = f"max_count = {config.max_count}"
-    if one.of_users is not None:
-        _users(one.of_users, config, say)
-    elif one.amounts.most > 1:
-        say.line(f"{rows}: {_spread(one.amounts, bound, None, 'count')}", 2)
+    if histogram.of_users is not None:
+        _users(histogram.of_users, config, say)
+    elif histogram.amounts.most > 1:
+        say.line(f"{rows}: {_spread(histogram.amounts, bound, None, 'count')}", 2)
     elif config.max_count > 1:
         say.line(f"{rows}: 1; max_count = {config.max_count:,} only adds noise", 2)
-    if one.numbers is not None and config.sum is not None:
-        _numbers(one.numbers, config.sum, say)
-    if found.time_hint:
+    if histogram.numbers is not None and config.sum is not None:
+        _numbers(histogram.numbers, config.sum, say)
+    if findings.time_hint:
         say.line(
             "no estimate of its ticks: the times are not in this century (above)", 2
         )
-    elif one.expected is None:
+    elif histogram.expected is None:
         say.line(
             "no estimate of its ticks: all events have the same time, or none counts", 2
         )
     else:
-        _expected(one.expected, one, say)
-        if found.times_of_records:
+        _expected(histogram.expected, histogram, say)
+        if findings.times_of_records:
             say.line(
                 "by the records' own times: too many events if the topic was filled at once",
                 4,
@@ -224,7 +234,7 @@ def _spread(
 
 
 def _expected(
-    expected: examine.Expected, one: examine.HistogramFindings, say: Printer
+    expected: examine.Expected, histogram: examine.HistogramFindings, say: Printer
 ) -> None:
     say.line("estimate, if events continue like this:", 2)
     if expected.declared is not None:
@@ -239,26 +249,26 @@ def _expected(
         worse = expected.sd_worst > expected.sd_first * 1.005
         worst = f", {expected.sd_worst:.3g} at worst" if worse else ""
         say.line(f"noise of sd {expected.sd_first:.3g} after the first tick{worst}", 4)
-    if one.of_users is not None:
+    if histogram.of_users is not None:
         unknown = "a sample does not show how often the same users come back"
         say.line(f"these are events before users are bounded: {unknown}", 4)
-    span = _span(expected.last * one.config.tick_ms)
-    max_count = one.config.max_count
+    span = _span(expected.last * histogram.config.tick_ms)
+    max_count = histogram.config.max_count
     for passing in expected.passing:
-        at = f"after tick {passing.tick:,}"
-        if one.of_users is not None:
+        after = f"after tick {passing.tick:,}"
+        if histogram.of_users is not None:
             users = -(-(passing.threshold + 1) // max_count)
             shown = (
                 f"an item is shown from about {users:,} different users on, at least "
                 f"(in an epoch each counts at most {max_count} times, by max_count)"
             )
-            say.line(f"{at}: threshold {passing.threshold:,}: {shown}", 4)
+            say.line(f"{after}: threshold {passing.threshold:,}: {shown}", 4)
             continue
         if passing.tick == expected.last:
-            at += f" ({span})"
+            after += f" ({span})"
         shown = f"{passing.shown:,} of {expected.items:,} pairs of stream key and item"
         passed = f"passed by {shown} ({percent(passing.shown, expected.items)})"
-        say.line(f"{at}: threshold {passing.threshold:,}, {passed}", 4)
+        say.line(f"{after}: threshold {passing.threshold:,}, {passed}", 4)
 
 
 def _span(milliseconds: int) -> str:

@@ -350,7 +350,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     )
     strict = Projection(sample.shape)
     lenient = Projection(replace(sample.shape, empty=True))
-    wanted = wanted_paths(sample.shape)
+    paths = wanted_paths(sample.shape)
     reasons: dict[str, RejectReason] = {}
     undeclared = UndeclaredKeys(settings, sample.shape)
     accepted_events: list[list[Events]] = []
@@ -375,16 +375,16 @@ def examine(settings: Settings, sample: Sample) -> Findings:
             lanes(settings), settings.events.grace_ms, settings.max_behind_ms
         )
         accepted_events.append([])
-        for found, rejects in _read(source, part, latest):
-            if len(found):
-                effective = clock.advance_by(found.times, None)
-                behind = clock.too_far_behind(found.times, effective)
+        for counted, rejects in _read(source, part, latest):
+            if len(counted):
+                effective = clock.advance_by(counted.times, None)
+                behind = clock.too_far_behind(counted.times, effective)
                 if sample.live and behind.any():
-                    rejects += behind_rejects(found, np.flatnonzero(behind))
-                    found = found.select(np.flatnonzero(~behind))
+                    rejects += behind_rejects(counted, np.flatnonzero(behind))
+                    counted = counted.select(np.flatnonzero(~behind))
                     effective = effective[~behind]
                 for config in settings.histograms:
-                    late[config.name] += _late(config, found, effective)
+                    late[config.name] += _late(config, counted, effective)
             for reject in rejects:
                 why = reasons.setdefault(
                     reject.reason, RejectReason(reason=reject.reason)
@@ -403,15 +403,15 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                     undeclared.add(key, record)
                 if why.number == 1:
                     why.example = _example(part, reject.index, record)
-                    why.hint = _hint(sample.shape, wanted, part, reject, record)
+                    why.hint = _hint(sample.shape, paths, part, reject, record)
                     if reject.reason == NOT_JSON and part.objects is None:
                         why.fault = fault_of(settings, part.records.value(reject.index))
-            accepted_events[-1].append(found)
-    absent = {path: fields.nearest(path) for path in wanted if not fields.has(path)}
+            accepted_events[-1].append(counted)
+    absent = {path: fields.nearest(path) for path in paths if not fields.has(path)}
     for why in reasons.values():
         named = (
             path
-            for path in wanted
+            for path in paths
             if _quotes(why.reason, path) and not why.fields.has(path)
         )
         why.absent = next(map(why.fields.nearest, named), None)
@@ -633,7 +633,7 @@ def _findings(
         if config.keys == "public"
         else len(sums.keys.intersection(config.keys))
     )
-    own = wanted_paths(
+    paths = wanted_paths(
         Shape({lane.view: settings.shape.views[lane.view] for lane in config.lanes})
     )
     unit = settings.privacy.unit
@@ -656,7 +656,7 @@ def _findings(
         amounts=_spread(_concatenated(sums.amounts), config.max_count),
         numbers=_clamped(config, numbers),
         of_users=_user_contributions(sums, config) if unit == "user" else None,
-        absent=tuple(absent[path] for path in own if path in absent),
+        absent=tuple(absent[path] for path in paths if path in absent),
         expected=estimate,
     )
 

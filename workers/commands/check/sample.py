@@ -75,24 +75,32 @@ def of_topics(
     longest = settings.events.max_bytes
     with open_reader(connection, say) as topic_reader:
         bounds = topic_reader.bounds(sources)
-        total = sum(of.stable - of.low for of in bounds.values())
+        total = sum(
+            log_bounds.stable - log_bounds.low for log_bounds in bounds.values()
+        )
         wide = number
         while True:
             newest = shares(
-                {log: of.stable - of.low for log, of in bounds.items()}, wide
+                {
+                    log: log_bounds.stable - log_bounds.low
+                    for log, log_bounds in bounds.items()
+                },
+                wide,
             )
             ends = {log: bounds[log].stable for log in newest}
             spans = {log: (ends[log] - n, ends[log]) for log, n in newest.items() if n}
-            found, cut = read_sample(
+            records_of, cut = read_sample(
                 topic_reader, spans, deadline, BYTES_MAX, longest=longest
             )
-            enough = cut or sum(map(len, found.values())) >= number
+            enough = cut or sum(map(len, records_of.values())) >= number
             if enough or time.monotonic() > deadline or wide >= total:
                 break
             wide *= WIDER
         notes = topic_reader.open_transactions(bounds)
-        kept = shares({log: len(records) for log, records in found.items()}, number)
-        firsts = {log: found[log][-n].offset for log, n in kept.items() if n}
+        numbers = shares(
+            {log: len(records) for log, records in records_of.items()}, number
+        )
+        firsts = {log: records_of[log][-n].offset for log, n in numbers.items() if n}
         openings = {
             log: (bounds[log].low, min(first, bounds[log].low + WIDER * OLDEST))
             for log, first in firsts.items()
@@ -112,9 +120,10 @@ def of_topics(
         for log, records in begun.items()
         if records
     ]
-    sampled = ((log, source) for log, source in sources.items() if kept.get(log))
+    sampled = ((log, source) for log, source in sources.items() if numbers.get(log))
     parts = [
-        Part(source, _columns(found[log][-kept[log] :])) for log, source in sampled
+        Part(source, _columns(records_of[log][-numbers[log] :]))
+        for log, source in sampled
     ]
     names = dict.fromkeys(source.topic.name for source in sources.values())
     name = f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}"
@@ -127,7 +136,10 @@ def of_topics(
         stopped=stopped,
         notes=notes,
         oldest=oldest,
-        bounds={log: (of.low, of.stable) for log, of in bounds.items()},
+        bounds={
+            log: (log_bounds.low, log_bounds.stable)
+            for log, log_bounds in bounds.items()
+        },
     )
 
 

@@ -141,17 +141,19 @@ class Boards:
 
     def receive(self, snapshot: dict[str, Any]) -> Board | None:
         """Return the new board; None while pages are missing, and for a tick already seen."""
-        at = (snapshot["histogram"], snapshot["key"])
-        running = self._running[at]
+        stream = (snapshot["histogram"], snapshot["key"])
+        running = self._running[stream]
         number = self._exact.grid.tick_at(snapshot["start"])
         if number < running.next:
             return None
-        pages = self._pages.setdefault(at, [])
+        pages = self._pages.setdefault(stream, [])
         pages += [(label, count) for label, count in snapshot["items"]]
         if snapshot["page"] < snapshot["pages"]:
             return None
         exact = running.advance(number)
-        rows = [Row(label, count, exact[label]) for label, count in self._pages.pop(at)]
+        rows = [
+            Row(label, count, exact[label]) for label, count in self._pages.pop(stream)
+        ]
         board = Board(
             tick=snapshot["tick"],
             end_ms=snapshot["end"],
@@ -160,11 +162,11 @@ class Boards:
             rows=rows,
             hidden=len(exact.keys() - {row.label for row in rows}),
         )
-        self.newest[at] = board
+        self.newest[stream] = board
         with self._lock:
-            self._last.setdefault(at, deque(maxlen=TICKS)).append(board)
+            self._last.setdefault(stream, deque(maxlen=TICKS)).append(board)
         self.snapshots += 1
-        self.errors[at[0]].add(rows, board.sd)
+        self.errors[stream[0]].add(rows, board.sd)
         self._exact.forget(self.ticks + 1)
         return board
 

@@ -15,7 +15,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -217,11 +217,14 @@ class Generator(threading.Thread):
             "carrier": flight.carrier,
         }
         value = json.dumps(event | {"departure": flight.time}).encode()
-        place: Any = {"partition": self.sent % self._partitions, "timestamp": clock_ms}
         while True:
             try:
                 self._producer.produce(
-                    self._topic, value, on_delivery=self._on_delivery, **place
+                    self._topic,
+                    value,
+                    partition=self.sent % self._partitions,
+                    timestamp=clock_ms,
+                    on_delivery=self._on_delivery,
                 )
                 break
             except BufferError:

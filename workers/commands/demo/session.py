@@ -133,12 +133,13 @@ class Child:
         if embedded is not None:
             command += ["--embedded", embedded]
         with self._log.open("wb") as log:
-            streams: Any = {
-                "stdin": subprocess.DEVNULL,
-                "stdout": log,
-                "stderr": subprocess.STDOUT,
-            }
-            self._process = subprocess.Popen(command, **streams, start_new_session=True)
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     @property
     def exit_code(self) -> int | None:
@@ -370,12 +371,12 @@ class Session:
             self._print(f"{flights}; the first private histogram takes some seconds.")
             yield None
             return
-        drawn: Any = {
-            "screen": True,
-            "auto_refresh": False,
-            "vertical_overflow": "crop",
-        }
-        with Live(console=self._console, **drawn) as live:
+        with Live(
+            console=self._console,
+            screen=True,
+            auto_refresh=False,
+            vertical_overflow="crop",
+        ) as live:
             yield live
 
     def _receive(self, consumer: Consumer) -> int:
@@ -389,13 +390,13 @@ class Session:
         return self._boards.snapshots - before
 
     def _scene(self, stop: Stop) -> Scene:
-        now = time.monotonic()
+        now_s = time.monotonic()
         sent = self._generator.sent
-        self._samples.append((now, sent))
-        while len(self._samples) > 2 and now - self._samples[0][0] > SPEED_OVER_S:
+        self._samples.append((now_s, sent))
+        while len(self._samples) > 2 and now_s - self._samples[0][0] > SPEED_OVER_S:
             self._samples.popleft()
         (before, first) = self._samples[0]
-        seconds = now - self._samples[0][0]
+        seconds = now_s - self._samples[0][0]
         return Scene(
             boards=self._boards.newest,
             discovered=self._names[0],
@@ -404,7 +405,7 @@ class Session:
             horizon=HORIZON,
             simulated=self._generator.simulated,
             sent=sent,
-            speed=(sent - first) / seconds if now > before else 0.0,
+            speed=(sent - first) / seconds if now_s > before else 0.0,
             year=self._generator.years,
             elapsed_s=stop.elapsed_s,
             now_ms=time.time_ns() // 1_000_000,

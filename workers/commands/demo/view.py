@@ -8,7 +8,6 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -94,16 +93,16 @@ def render(scene: Scene, console: Console) -> RenderableType:
 
 
 def picture(scene: Scene, path: Path) -> None:
-    """Write the view as an SVG file; made docs/demo.svg."""
+    """Write the view as an SVG file; docs/demo.svg was made by it."""
     width, height = PICTURE_SIZE
-    drawn: Any = {
-        "width": width,
-        "height": height,
-        "force_terminal": True,
-        "legacy_windows": False,
-    }
     console = Console(
-        file=io.StringIO(), record=True, color_system="truecolor", **drawn
+        file=io.StringIO(),
+        record=True,
+        color_system="truecolor",
+        width=width,
+        height=height,
+        force_terminal=True,
+        legacy_windows=False,
     )
     console.print(render(scene, console))
     svg = console.export_svg(
@@ -209,8 +208,15 @@ def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
 def _panel(
     body: Table, height: int, title: Text, subtitle: Text | None = None
 ) -> Panel:
-    look: Any = {"padding": (0, 1), "box": box.ROUNDED, "border_style": QUIET}
-    return Panel(body, title=title, subtitle=subtitle, height=height, **look)
+    return Panel(
+        body,
+        title=title,
+        subtitle=subtitle,
+        height=height,
+        padding=(0, 1),
+        box=box.ROUNDED,
+        border_style=QUIET,
+    )
 
 
 def _small_table(scene: Scene, width: int) -> Panel:

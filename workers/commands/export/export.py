@@ -107,21 +107,21 @@ class _Run:
             if topic not in self._topics.existing:
                 continue
             places = [
-                (at, *self._topics.bounds[topic, part])
-                for part, at in progress.next.items()
+                (offset, *self._topics.bounds[topic, part])
+                for part, offset in progress.next.items()
             ]
             same = self._topics.existing[topic].topic_id == progress.topic_id
-            if not same or any(at > high for at, _, high in places):
+            if not same or any(offset > high for offset, _, high in places):
                 raise SettingsError(
                     f"{topic}: not the topic that was exported before; export this one to another --output"
                 )
-            for at, low, _ in places:
-                if at < low:
+            for offset, low, _ in places:
+                if offset < low:
                     raise SettingsError(
-                        f"{topic}: retention removed the records from offset {at} to {low - 1} of a partition "
+                        f"{topic}: retention removed the records from offset {offset} to {low - 1} of a partition "
                         "before they were exported; export what is left to another --output"
                     )
-            starts |= {(topic, part): at for part, at in progress.next.items()}
+            starts |= {(topic, part): offset for part, offset in progress.next.items()}
         return starts
 
     def read(self) -> None:
@@ -134,12 +134,14 @@ class _Run:
         self._commit()
 
     def _commit(self) -> None:
-        found, positions = self._cut.take()
+        snapshots, positions = self._cut.take()
         lost = [tick for tick in self._cut.lost if self._between.contains(tick.end)]
         if positions == self._positions and self._before:
             return
-        wanted = [one for one in found if self._between.contains(one.end)]
-        rows = table(wanted)
+        selected = [
+            snapshot for snapshot in snapshots if self._between.contains(snapshot.end)
+        ]
+        rows = table(selected)
         topics = dict(self._before)
         for name, topic in self._topics.existing.items():
             next_of = {
@@ -150,10 +152,10 @@ class _Run:
         self._positions = positions
         self._before = topics
         self._rows += len(rows)
-        self._snapshots += len(wanted)
+        self._snapshots += len(selected)
         self._lost += len(lost)
         _say_lost(lost)
-        ends = [*self._ends, *(one.end for one in wanted)]
+        ends = [*self._ends, *(snapshot.end for snapshot in selected)]
         self._ends = [min(ends), max(ends)] if ends else []
 
     @property
@@ -253,19 +255,16 @@ class Cut:
         while waiting:
             for where, offset in chain.from_iterable(waiting):
                 cut[where] = min(cut[where], offset)
-            late = [
-                one
-                for one in before
-                if any(at >= cut[where] for where, at in one.records)
-            ]
-            before = [
-                one
-                for one in before
-                if all(at < cut[where] for where, at in one.records)
-            ]
-            self._finished += late
-            waiting = [one.records for one in late]
-        self.rows = sum(_rows(one.snapshot) for one in self._finished)
+            early: list[_Finished] = []
+            waiting = []
+            for finished in before:
+                if all(offset < cut[where] for where, offset in finished.records):
+                    early.append(finished)
+                else:
+                    self._finished.append(finished)
+                    waiting.append(finished.records)
+            before = early
+        self.rows = sum(_rows(finished.snapshot) for finished in self._finished)
         found: list[Snapshot] = []
         self.lost = []
         for snapshot, records in before:

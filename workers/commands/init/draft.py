@@ -249,7 +249,10 @@ class SampleGuesses:
         if range_ is not None and self.items.range is not None:
             self.items = replace(self.items, range=range_)
         keys = self.keys
-        key = next((one for one in keys if one.fits and name_keys != "none"), None)
+        key = next(
+            (candidate for candidate in keys if candidate.fits and name_keys != "none"),
+            None,
+        )
         users = self.users(key)
         user = users[0] if users and protect_users else None
         if protect_users and user is None:
@@ -259,8 +262,10 @@ class SampleGuesses:
         lenient = self._events(self._shape(key, user, empty=True))
         empty = 1 - len(strict) / len(lenient) if lenient else 0.0
         events = lenient if empty else strict
-        views = ((place, event.time, event.views[0]) for place, event in events)
-        seen = [(place, at, view) for place, at, view in views if view is not None]
+        views = ((index, event.time, event.views[0]) for index, event in events)
+        seen = [
+            (index, time_ms, view) for index, time_ms, view in views if view is not None
+        ]
         if not any(view.labels for _, _, view in seen):
             raise CannotGuess(
                 "no sampled record would be an event with anything to count"
@@ -275,19 +280,19 @@ class SampleGuesses:
         )
         max_count = min(_round_up(_quantile(counts, _MOST_ITEMS)), most)
         pairs: Counter[tuple[str, str]] = Counter()
-        for place, _, view in seen:
+        for index, _, view in seen:
             name = view.key
             if key is not None and key.setting == RECORD_KEY:
-                name = _text_key(self._sample.records[place].key) or ""
+                name = _text_key(self._sample.records[index].key) or ""
             for item, count in list(_amounts(view).items())[:max_items]:
                 pairs[name, item] += min(count, max_count)
         few_items = fmean(number <= max_items for number in per_event)
         few_counts = fmean(count <= max_count for count in counts)
         if self.time is None:
-            times = [self._sample.records[place].time_ms for place, _, _ in seen]
+            times = [self._sample.records[index].time_ms for index, _, _ in seen]
             by_place = dict(enumerate(self._logged))
         else:
-            times = [at for _, at, _ in seen]
+            times = [time_ms for _, time_ms, _ in seen]
             by_place = self.time.times
         return Draft(
             sample=self._sample,
@@ -301,7 +306,7 @@ class SampleGuesses:
             grace=grace_of(by_place, self._partitions),
             range_given=range_ is not None,
             key=key,
-            other_keys=[one for one in keys if one is not key],
+            other_keys=[candidate for candidate in keys if candidate is not key],
             keys=name_keys if key is not None else "none",
             user=user,
             users=users,
@@ -313,7 +318,7 @@ class SampleGuesses:
             max_count=max_count,
             within=(few_items, few_counts),
             times=times,
-            rate=self._rate([place for place, _, _ in seen], times),
+            rate=self._rate([index for index, _, _ in seen], times),
             personal=[field for field in self.all_fields if field.who is not None],
             quoted_keys=self.quoted_keys,
         )
@@ -344,19 +349,19 @@ class SampleGuesses:
     def _events(self, shape: Shape) -> list[tuple[int, Event]]:
         """Return the events among all decoded records, with their places in the sample."""
         projection = Projection(shape)
-        found = []
-        for place, one in self._decoded.objects.items():
-            event = projection.event(one)
+        events = []
+        for index, record in self._decoded.objects.items():
+            event = projection.event(record)
             if isinstance(event, str):
                 continue
-            at = (
-                self._sample.records[place].time_ms
+            time_ms = (
+                self._sample.records[index].time_ms
                 if shape.time is None
                 else event.time
             )
-            if not any(event.views) or OLDEST_MS <= at <= self._latest_ms:
-                found.append((place, event))
-        return found
+            if not any(event.views) or OLDEST_MS <= time_ms <= self._latest_ms:
+                events.append((index, event))
+        return events
 
 
 def views_of(

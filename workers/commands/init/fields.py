@@ -284,33 +284,33 @@ class _Survey:
         self, where: Steps, form: Form, values: Sequence[tuple[Kind, object]]
     ) -> None:
         path = self._path(where)
-        found = self._fields.get((where, form))
-        if found is None:
+        field = self._fields.get((where, form))
+        if field is None:
             if path is None or len(self._fields) >= FIELDS_MAX:
                 return
-            found = Field(path=path, form=form, total=len(self._records))
-            self._fields[where, form] = found
-        if id(found) not in self._met:
-            self._met.add(id(found))
-            found.records += 1
+            field = Field(path=path, form=form, total=len(self._records))
+            self._fields[where, form] = field
+        if id(field) not in self._met:
+            self._met.add(id(field))
+            field.records += 1
         for kind, value in values:
             if kind in (Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN):
                 text = field_label(value)
                 if text is None:
-                    found.kinds[Kind.OTHER] += 1
+                    field.kinds[Kind.OTHER] += 1
                     continue
-                found.values[text] += 1
+                field.values[text] += 1
                 if form is not Form.ONE:
-                    some = found.elements.setdefault(self._place, [])
+                    some = field.elements.setdefault(self._place, [])
                     if len(some) < _COMPARED_MAX:
                         some.append(text)
-            found.kinds[kind] += 1
+            field.kinds[kind] += 1
             if kind in (Kind.WHOLE, Kind.NUMBER) and isinstance(
                 value, int | float | Decimal
             ):
-                found.numbers.append(_float(value))
+                field.numbers.append(_float(value))
             if form is Form.ONE:
-                found.column[self._place] = value
+                field.column[self._place] = value
 
     def _path(self, where: Steps) -> Path | None:
         if where not in self._paths:
@@ -376,7 +376,7 @@ def guess_condition(
 ) -> ConditionGuess | None:
     """Return the condition that separates records with items (`having`) from the others, if any."""
     having = set(having)
-    found = []
+    guesses = []
     for field in fields:
         if not (field.everywhere and field.labels) or field.who is not None:
             continue
@@ -394,10 +394,10 @@ def guess_condition(
         )
         others = len(shares) - len(wanted)
         if decided and wanted and others:
-            found.append(ConditionGuess(field=field, values=wanted, others=others))
+            guesses.append(ConditionGuess(field=field, values=wanted, others=others))
 
     def order(where: ConditionGuess) -> tuple[bool, int, str]:
         path = where.field.path
         return not where.field.name_has(names.TYPE), len(path.steps), str(path)
 
-    return min(found, key=order, default=None)
+    return min(guesses, key=order, default=None)

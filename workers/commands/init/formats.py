@@ -57,8 +57,8 @@ def decode_sample(
             "name it with --schema-registry URL"
         )
     by_schema = SchemaDecoder(access) if framed and access is not None else None
-    found: dict[str, dict[int, object]] = defaultdict(dict)
-    for place, value in enumerate(values):
+    objects_of: dict[str, dict[int, object]] = defaultdict(dict)
+    for index, value in enumerate(values):
         if value is None or len(value) > VALUE_BYTES_MAX:
             continue
         try:
@@ -70,9 +70,9 @@ def decode_sample(
         except ValueError:
             continue
         if isinstance(record, dict):
-            found[name][place] = record
+            objects_of[name][index] = record
     name, objects = max(
-        found.items(), key=lambda one: len(one[1]), default=("json", {})
+        objects_of.items(), key=lambda one: len(one[1]), default=("json", {})
     )
     if len(objects) < _MOST * number or not objects:
         described = f"records that a schema of the registry describes ({name})"

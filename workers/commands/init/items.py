@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
 
 from aiokafka.partitioner import murmur2
 
@@ -204,7 +203,7 @@ def keys_of(
 
     `record_keys` is None for a record without a text key; `record_key` has them as a field.
     """
-    found = []
+    candidates = []
     for field in fields:
         few = _is_few(field.distinct, field.number_of_values)
         if not (field.everywhere and field.labels and few) or field.who is not None:
@@ -220,7 +219,15 @@ def keys_of(
             - field.distinct / 5
             - len(field.path.steps)
         )
-        found.append(_candidate(field, score, fits=named))
+        candidates.append(
+            Candidate(
+                setting=str(field.path),
+                reason=_values_there(field.distinct, field.share),
+                values=field.values,
+                score=score,
+                fits=named,
+            )
+        )
     values = Counter(key for key in record_keys if key is not None)
     there = values.total() / len(record_keys)
     few = _is_few(len(values), values.total())
@@ -234,10 +241,10 @@ def keys_of(
         values_there = _values_there(len(values), there)
         reason = f"the record key: {values_there}"
         score = 15.0 - len(values) / 5
-        found.append(
+        candidates.append(
             Candidate(setting=RECORD_KEY, reason=reason, values=values, score=score)
         )
-    return sorted(found, key=lambda named: (-named.score, named.setting))
+    return sorted(candidates, key=lambda named: (-named.score, named.setting))
 
 
 def users_of(
@@ -251,7 +258,7 @@ def users_of(
     `record_keys` is None for a record without a text key; `n` is the topic's number of partitions.
     """
     same = {str(field.path) for field in _same_as_key(fields, record_keys)}
-    found = []
+    candidates = []
     for field in fields:
         who = field.who
         is_key = str(field.path) in same
@@ -265,8 +272,8 @@ def users_of(
         unique = field.distinct > _UNIQUE * field.number_of_values
         if who is None and (unique or field.name_has(names.KEY, names.ITEM)):
             continue  # records are often keyed by their subject, which is not a user
-        values = ((place, field_label(value)) for place, value in field.column.items())
-        users = {place: user for place, user in values if user is not None}
+        values = ((index, field_label(value)) for index, value in field.column.items())
+        users = {index: user for index, user in values if user is not None}
         partitioner = _partitioner(users, partitions, n)
         score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (
             partitioner is not None
@@ -278,8 +285,17 @@ def users_of(
             len(field.path.steps) / 10 + len(names.words(field.path.steps[-1])) / 20
         )
         beside = ", the same as the record key" if is_key else ""
-        found.append(_candidate(field, score, beside, partitioner=partitioner, who=who))
-    keys = {place: key for place, key in enumerate(record_keys) if key is not None}
+        candidates.append(
+            Candidate(
+                setting=str(field.path),
+                reason=_values_there(field.distinct, field.share) + beside,
+                values=field.values,
+                score=score,
+                partitioner=partitioner,
+                who=who,
+            )
+        )
+    keys = {index: key for index, key in enumerate(record_keys) if key is not None}
     counts = Counter(keys.values())
     partitioner = _partitioner(keys, partitions, n)
     repeated = USERS_MIN <= len(counts) <= _UNIQUE * len(keys)
@@ -294,8 +310,10 @@ def users_of(
             score=1.0,
             partitioner=partitioner,
         )
-        found.append(key)
-    return sorted(found, key=lambda candidate: (-candidate.score, candidate.setting))
+        candidates.append(key)
+    return sorted(
+        candidates, key=lambda candidate: (-candidate.score, candidate.setting)
+    )
 
 
 def _is_few(distinct: int, number: int) -> bool:
@@ -304,14 +322,6 @@ def _is_few(distinct: int, number: int) -> bool:
 
 def _values_there(distinct: int, there: float) -> str:
     return f"{plural(distinct, 'different value')}, in {percent(there)} of the events"
-
-
-def _candidate(field: Field, score: float, beside: str = "", **more: Any) -> Candidate:
-    reason = _values_there(field.distinct, field.share) + beside
-    path = str(field.path)
-    return Candidate(
-        setting=path, reason=reason, values=field.values, score=score, **more
-    )
 
 
 def _same_as_key(

@@ -190,22 +190,22 @@ def _kind_by_noun(path: Path) -> UserKind | None:
             if word in _IDENTIFIES or word.isdecimal():
                 identified_by.add(word)
                 continue
-            found = _noun(word)
-            if found is None and not identified_by.isdisjoint(ID):
-                found = _entity(_WITH_ID, word)
-            if found is None and word in _AROUND:
+            kind = _noun(word)
+            if kind is None and not identified_by.isdisjoint(ID):
+                kind = _entity(_WITH_ID, word)
+            if kind is None and word in _AROUND:
                 continue
             # `event_name` and `transaction_name` name a type.
-            if found is UserKind.EVENT and not identified_by - {"name"}:
+            if kind is UserKind.EVENT and not identified_by - {"name"}:
                 return None
             # A session's number counts the sessions of one user.
             if (
-                found is UserKind.SESSION
+                kind is UserKind.SESSION
                 and identified_by
                 and identified_by <= _PLACE_IN_ORDER
             ):
                 return UserKind.TRAIT
-            return None if found is UserKind.TRAIT and not identified_by else found
+            return None if kind is UserKind.TRAIT and not identified_by else kind
     return None if identified_by.isdisjoint(ID) else UserKind.EVENT
 
 

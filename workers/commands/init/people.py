@@ -221,24 +221,24 @@ def _determines(groups: Mapping[str, Counter[str]]) -> float | None:
 
 def _contains(values: Values, users: Values) -> bool:
     """Return whether many values contain the user of their event, as a word, beyond chance."""
-    places = [place for place in values if place in users]
-    places = places[:: max(len(places) // _SEARCHED_MAX, 1)]
-    if len(places) < USERS_MIN:
+    indices = [index for index in values if index in users]
+    indices = indices[:: max(len(indices) // _SEARCHED_MAX, 1)]
+    if len(indices) < USERS_MIN:
         return False
-    half = len(places) // 2
-    links = own = others = 0
-    for number, place in enumerate(places):
-        other = places[number - half]
-        user = next(iter(users[place]), "")
-        other_user = next(iter(users[other]), "")
+    half = len(indices) // 2
+    links = with_own = with_other = 0
+    for number, index in enumerate(indices):
+        other_index = indices[number - half]
+        user = next(iter(users[index]), "")
+        other_user = next(iter(users[other_index]), "")
         if len(user) < _USER_CHARACTERS or len(other_user) < _USER_CHARACTERS:
             continue
-        for value in islice(values[place], 1):
+        for value in islice(values[index], 1):
             links += _LINK.match(value) is not None
-            own += _has_word(value, user)
-            others += user != other_user and _has_word(value, other_user)
-    least = _IN_LINKS if 2 * links > len(places) else _IN_TEXTS
-    return own - others >= least * len(places)
+            with_own += _has_word(value, user)
+            with_other += user != other_user and _has_word(value, other_user)
+    least = _IN_LINKS if 2 * links > len(indices) else _IN_TEXTS
+    return with_own - with_other >= least * len(indices)
 
 
 def _has_word(text: str, word: str) -> bool:

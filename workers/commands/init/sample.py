@@ -56,25 +56,25 @@ def read_sample(
     left = dict(spans)
     share = bytes_max // max(len(spans), 1)
     cut = False
-    found = {where: deque[Record]() for where in spans}
+    sampled = {log: deque[Record]() for log in spans}
     sizes = Counter[Partition]()
-    for where, records, _, _ in topic_reader.read(left, longest, deadline):
-        kept = found[where]
-        for record in _records_of(where[1], records):
-            if oldest and (len(kept) >= limit or sizes[where] > share):
-                cut = cut or len(kept) < limit
-                left.pop(where, None)
+    for log, records, _, _ in topic_reader.read(left, longest, deadline):
+        of_log = sampled[log]
+        for record in _records_of(log[1], records):
+            if oldest and (len(of_log) >= limit or sizes[log] > share):
+                cut = cut or len(of_log) < limit
+                left.pop(log, None)
                 break
-            kept.append(record)
-            sizes[where] += record.nbytes
+            of_log.append(record)
+            sizes[log] += record.nbytes
             while (
                 not oldest
-                and len(kept) > 1
-                and (len(kept) > limit or sizes[where] > share)
+                and len(of_log) > 1
+                and (len(of_log) > limit or sizes[log] > share)
             ):
-                cut = cut or len(kept) <= limit
-                sizes[where] -= kept.popleft().nbytes
-    return {where: list(kept) for where, kept in found.items()}, cut
+                cut = cut or len(of_log) <= limit
+                sizes[log] -= of_log.popleft().nbytes
+    return {log: list(of_log) for log, of_log in sampled.items()}, cut
 
 
 def _records_of(partition: int, records: Records) -> Iterator[Record]:
@@ -123,19 +123,24 @@ def sample_of(
     logs = [
         (topic, partition) for partition in sorted(metadata.topics[topic].partitions)
     ]
-    found: dict[tuple[int, int], Record] = {}
+    sampled: dict[tuple[int, int], Record] = {}
     with open_reader(connection, say) as topic_reader:
         bounds = topic_reader.bounds(logs)
-        filled = {log: of for log, of in bounds.items() if of.low < of.stable}
+        filled = {
+            log: log_bounds
+            for log, log_bounds in bounds.items()
+            if log_bounds.low < log_bounds.stable
+        }
         # Half of the sample at each end, in equal shares of all partitions.
         limit = -(-number // (2 * max(len(filled), 1)))
         wide = WIDER * limit
         newest = {
-            log: (max(of.low, of.stable - wide), of.stable)
-            for log, of in filled.items()
+            log: (max(log_bounds.low, log_bounds.stable - wide), log_bounds.stable)
+            for log, log_bounds in filled.items()
         }
         oldest = {
-            log: (of.low, min(of.stable, of.low + wide)) for log, of in filled.items()
+            log: (log_bounds.low, min(log_bounds.stable, log_bounds.low + wide))
+            for log, log_bounds in filled.items()
         }
         cut = False
         for spans in (newest, oldest):
@@ -149,22 +154,23 @@ def sample_of(
             )
             cut = cut or some_cut
             for records in read.values():
-                found |= {
+                sampled |= {
                     (record.partition, record.offset): record for record in records
                 }
         notes = topic_reader.open_transactions(bounds)
     stopped = cut or time.monotonic() > deadline
-    if stopped and not found:
+    if stopped and not sampled:
         late = f"no record could be read within {PATIENCE_S:g} s"
         raise SettingsError(f"--topic {topic}: {late}; try again")
     return Sample(
-        records=[found[place] for place in sorted(found)],
+        records=[sampled[place] for place in sorted(sampled)],
         partitions=len(logs),
-        total=sum(of.stable - of.low for of in bounds.values()),
+        total=sum(log_bounds.stable - log_bounds.low for log_bounds in bounds.values()),
         topics=topics,
         stopped=stopped,
         notes=notes,
         bounds={
-            partition: (of.low, of.stable) for (_, partition), of in bounds.items()
+            partition: (log_bounds.low, log_bounds.stable)
+            for (_, partition), log_bounds in bounds.items()
         },
     )

@@ -66,11 +66,11 @@ def _time(
         return None
     latest = now_ms + MAX_AHEAD_MS
     for unit in ("iso", *_UNITS) if field.text else _UNITS:
-        read = ((place, time_ms(value, unit)) for place, value in field.column.items())
+        read = ((index, time_ms(value, unit)) for index, value in field.column.items())
         times = {
-            place: at
-            for place, at in read
-            if at is not None and OLDEST_MS <= at <= latest
+            index: read_ms
+            for index, read_ms in read
+            if read_ms is not None and OLDEST_MS <= read_ms <= latest
         }
         if len(times) >= NEARLY_ALL * len(field.column):
             break
@@ -80,7 +80,7 @@ def _time(
     named = field.name_has(names.TIME)
     if not named and unit != "iso" and ascending < _ASCENDING:
         return None  # a number that happens to be in that range
-    apart = sorted(abs(at - logged[place]) for place, at in times.items())
+    apart = sorted(abs(read_ms - logged[index]) for index, read_ms in times.items())
     score = 3.0 * named - 4.0 * field.name_has(names.OTHER_TIME) + 2.0 * (unit == "iso")
     score += 2.0 * (ascending >= _ASCENDING) - 0.1 * len(field.path.steps)
     score += apart[len(apart) // 2] <= _NEAR_MS

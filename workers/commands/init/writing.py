@@ -72,23 +72,23 @@ def settings_text(
 
 
 def _head(
-    lines: _SettingsLines, draft: Draft, topic: str, output: Path, now: datetime
+    lines: _SettingsLines, draft: Draft, topic: str, output: Path, today: datetime
 ) -> None:
     sample = draft.sample
     number = len(draft.sample.records)
     key_file = output.with_suffix(".key")
-    found = ""
+    summary = ""
     them = "them"
     if draft.decoded < number:
-        found = f"{percent(draft.decoded / number)} of them hold an object, and "
+        summary = f"{percent(draft.decoded / number)} of them hold an object, and "
         them = "these"
-    found += f"with these settings {percent(draft.accepted / draft.decoded)} of {them} are events"
+    summary += f"with these settings {percent(draft.accepted / draft.decoded)} of {them} are events"
     if draft.skipped:
-        found += f", {percent(draft.skipped / draft.decoded)} are skipped by where"
+        summary += f", {percent(draft.skipped / draft.decoded)} are skipped by where"
     lines.note(
         f'Settings for the topic "{topic}", guessed by `quietcount init` '
-        f"on {now:%Y-%m-%d} from {number:,} of its "
-        f"{plural(sample.total, 'record')}: {found}. Every line says what was found. "
+        f"on {today:%Y-%m-%d} from {number:,} of its "
+        f"{plural(sample.total, 'record')}: {summary}. Every line says what was found. "
         f"{CHOOSE} marks what only you can decide; look at the other guesses too."
     )
     lines.note("")
@@ -113,10 +113,12 @@ def _head(
         data.append(f"{values} of the field {draft.where.field.path} (where)")
     if draft.items.range is not None and not draft.range_given:
         data.append("round numbers around those of the sample (buckets)")
-    held = f"From the values of events it holds {' and '.join(data)}." if data else ""
+    taken_over = (
+        f"From the values of events it holds {' and '.join(data)}." if data else ""
+    )
     lines.note(
         "The figures in the comments are exact, and come from the sample: this file is for the "
-        f"operator. {held or 'It holds no value of any event.'}"
+        f"operator. {taken_over or 'It holds no value of any event.'}"
     )
 
 
@@ -172,23 +174,23 @@ def _personal(lines: _SettingsLines, draft: Draft) -> None:
 
 def _key(lines: _SettingsLines, draft: Draft) -> None:
     key = draft.key
-    others = draft.other_keys
+    candidates = draft.other_keys
     if key is None:
         reason = "no other field of nearly every event has few values that could have one each"
-        if any(other.fits for other in others):
+        if any(candidate.fits for candidate in candidates):
             reason = "no option allows publishing names of stream keys"
-        elif others:
+        elif candidates:
             reason = (
                 "no field is named like a shop or a region, which could have one each"
             )
         why = f"one histogram for all events: {reason}"
         lines.text("key", ALL_KEYS, why)
-        for other in others[:_OTHERS]:
+        for candidate in candidates[:_OTHERS]:
             setting = (
-                f"key = {toml(other.setting)}, and keys below: a histogram for each"
+                f"key = {toml(candidate.setting)}, and keys below: a histogram for each"
             )
             lines.note(
-                f"{CHOOSE}: or {setting}; {other.reason}{_quotes(draft, other.setting)}"
+                f"{CHOOSE}: or {setting}; {candidate.reason}{_quotes(draft, candidate.setting)}"
             )
         return
     named = "their names" if draft.keys == "public" else "those in keys below"
@@ -198,7 +200,7 @@ def _key(lines: _SettingsLines, draft: Draft) -> None:
         f"a histogram for each; {named} are published: {key.reason}{_quotes(draft, key.setting)}",
     )
     all_events = f"{ALL_KEYS} (one histogram for all)"
-    lines.others("key", [*(other.setting for other in others), all_events])
+    lines.others("key", [*(candidate.setting for candidate in candidates), all_events])
 
 
 def _quotes(draft: Draft, setting: str) -> str:

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from confluent_kafka import (
     KafkaError,
@@ -55,14 +56,15 @@ class Follower:
         self._connection = connection
         self._topics = topics
         self._writer = writer
-        options = {"enable.partition.eof": True, "auto.offset.reset": "error"}
-        # The feed reports Kafka's state.
-        silent = {
+        options: dict[str, Any] = {
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "queued.max.messages.kbytes": 16_384,
+            # The feed reports Kafka's state.
             "error_cb": lambda _: None,
             "logger": logging.getLogger("librdkafka.unheard"),
         }
-        options |= {"queued.max.messages.kbytes": 16_384}
-        self._consumer = connection.consumer(**options, **silent)
+        self._consumer = connection.consumer(**options)
         self._partitions: dict[Place, _Partition] = {}
         self._unread: set[Place] = set()
         self._topics_at = 0.0
@@ -95,11 +97,11 @@ class Follower:
         size = 0
         failed: KafkaError | None = None
         for message in messages:
-            place = place_of(message)
+            partition = place_of(message)
             error = message.error()
             if error is None:
-                arrived = self._receive(place, message)
-                moved.add(place)
+                arrived = self._receive(partition, message)
+                moved.add(partition)
                 if arrived is not None:
                     piece.append(arrived)
                     size += len(arrived.snapshot.json)
@@ -109,71 +111,83 @@ class Follower:
                         piece = []
                         size = 0
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._unread.discard(place)
+                self._unread.discard(partition)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                self._restart(place)
-                moved.discard(place)
+                self._restart(partition)
+                moved.discard(partition)
             else:
                 failed = error
         if piece or moved:
             self._writer.write(
-                piece, {place: self._partitions[place].position for place in moved}
+                piece,
+                {
+                    partition: self._partitions[partition].position
+                    for partition in moved
+                },
             )
         if failed is not None:
             raise KafkaException(failed)
 
-    def _receive(self, place: Place, message: Message) -> Arrival | None:
-        one = self._partitions[place]
+    def _receive(self, partition: Place, message: Message) -> Arrival | None:
+        reading = self._partitions[partition]
         offset = message.offset() or 0
-        one.next = offset + 1
+        reading.next = offset + 1
         snapshot = None
         try:
-            snapshot = one.pages.receive(
-                self._topics[place[0]], message.value(), offset
+            snapshot = reading.pages.receive(
+                self._topics[partition[0]], message.value(), offset
             )
         except InvalidSnapshot as error:
-            if place in self._unread:  # the feed reports later ones
+            if partition in self._unread:  # the feed reports later ones
                 logger.info(
-                    "%s[%d] offset %d: %s; not in the history", *place, offset, error
+                    "%s[%d] offset %d: %s; not in the history",
+                    *partition,
+                    offset,
+                    error,
                 )
-        one.pages.forget_before(offset - RECORDS_WITHIN)
-        return None if snapshot is None else Arrival(place[1], snapshot)
+        reading.pages.forget_before(offset - RECORDS_WITHIN)
+        return None if snapshot is None else Arrival(partition[1], snapshot)
 
     def _assign(self) -> None:
-        found = partitions_of(self._consumer, self._topics)
-        new = [place for place in found if place not in self._partitions]
+        existing = partitions_of(self._consumer, self._topics)
+        new = [partition for partition in existing if partition not in self._partitions]
         if not new:
             return
         ids: dict[str, str] = {}
         if self._connection.embedded is None:
             with self._connection.quiet_admin([]) as admin:
                 names = TopicCollection(sorted({topic for topic, _ in new}))
-                asked = admin.describe_topics(names, request_timeout=ANSWER_S)
+                answers = admin.describe_topics(names, request_timeout=ANSWER_S)
                 ids = {
                     topic: str(future.result().topic_id)
-                    for topic, future in asked.items()
+                    for topic, future in answers.items()
                 }
         stored = self._writer.positions()
         begun = {
-            place: self._begin(place, ids.get(place[0]), stored.get(place))
-            for place in new
+            partition: self._begin(
+                partition, ids.get(partition[0]), stored.get(partition)
+            )
+            for partition in new
         }
         self._unread.update(begun)
         self._partitions.update(begun)
-        starts = [TopicPartition(*place, one.next) for place, one in begun.items()]
+        starts = [
+            TopicPartition(*partition, reading.next)
+            for partition, reading in begun.items()
+        ]
         self._consumer.incremental_assign(starts)
 
     def _begin(
-        self, place: Place, topic_id: str | None, stored: Position | None
+        self, partition: Place, topic_id: str | None, stored: Position | None
     ) -> _Partition:
         low, high = self._consumer.get_watermark_offsets(
-            TopicPartition(*place), timeout=ANSWER_S
+            TopicPartition(*partition), timeout=ANSWER_S
         )
         start = low if stored is None else stored.next
-        name = f"{place[0]}[{place[1]}]"
+        name = f"{partition[0]}[{partition[1]}]"
         if stored is not None:
-            known = topic_id is not None and stored.topic_id is not None
-            if start > high or (known and topic_id != stored.topic_id):
+            has_ids = topic_id is not None and stored.topic_id is not None
+            if start > high or (has_ids and topic_id != stored.topic_id):
                 logger.warning(
                     "history: %s is not the topic that was read before; reading it from the beginning",
                     name,
@@ -182,7 +196,7 @@ class Follower:
                 stored = None
         if start < low or (stored is None and low > 0):
             start = low
-            self._writer.note_gap(self._topics[place[0]], place[1])
+            self._writer.note_gap(self._topics[partition[0]], partition[1])
             logger.warning(
                 "history: records of %s were removed before they were read; answers are marked incomplete",
                 name,

@@ -151,14 +151,14 @@ def locate(cursor: Database, stream: Stream) -> StoredRange:
 def is_complete(
     cursor: Database,
     where: StoredRange,
-    asked: HistoryQuery | EpochsQuery,
+    query: HistoryQuery | EpochsQuery,
     reading: float | None,
 ) -> bool:
     """Return whether all ticks of a range were read; a stream's ticks arrive in order."""
-    end = asked.range.until
+    end = query.range.until
     if reading is not None and (end is None or end > where.last_ms):
         return False
-    return not _lost(_gaps(cursor, asked.stream, where), asked.range)
+    return not _lost(_gaps(cursor, query.stream, where), query.range)
 
 
 def _refuse_unread(ticks: int, reading: float | None, complete: bool) -> None:
@@ -173,8 +173,8 @@ def _gaps(
     return cursor.execute(gaps, [stream.histogram, where.part]).fetchall()
 
 
-def _lost(gaps: Iterable[tuple[Any, ...]], asked: Range) -> bool:
-    begin, end = asked
+def _lost(gaps: Iterable[tuple[Any, ...]], span: Range) -> bool:
+    begin, end = span
     return any(
         (until is None or begin is None or begin < until)
         and (after is None or end is None or end > after)
@@ -217,9 +217,9 @@ def item_numbers(cursor: Database, labels: Iterable[str]) -> dict[str, int]:
 
 def series_of(cursor: Database, numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
     names = ("id", "epoch", "mechanism", "guarantee", "edges")
-    query = f"select series, {', '.join(names)} from series where series in (select unnest(?::integer[]))"
+    sql = f"select series, {', '.join(names)} from series where series in (select unnest(?::integer[]))"
     found = {}
-    for series, *values in cursor.execute(query, [sorted(set(numbers))]).fetchall():
+    for series, *values in cursor.execute(sql, [sorted(set(numbers))]).fetchall():
         found[series] = fields = dict(zip(names, values, strict=True))
         for name in ("guarantee", "edges"):
             fields[name] = orjson.loads(fields[name] or "null")
@@ -255,7 +255,7 @@ _NUMBERS = itertools.count()
 
 def history_file(
     cursor: Database,
-    asked: HistoryQuery | EpochsQuery,
+    query: HistoryQuery | EpochsQuery,
     reading: float | None,
     format: Format,
     path: Path,
@@ -264,17 +264,17 @@ def history_file(
 
     Raises `NotStored`, `NotReadYet`, `AnswerTooLarge` (more than `ROWS_MAX` rows) or duckdb.Error.
     """
-    where = locate(cursor, asked.stream)
-    complete = is_complete(cursor, where, asked, reading)
-    if isinstance(asked, HistoryQuery):
-        heads = selected(where, asked)
-        counts = where.stepped("counts", asked.range.since or 0, asked.step)
+    where = locate(cursor, query.stream)
+    complete = is_complete(cursor, where, query, reading)
+    if isinstance(query, HistoryQuery):
+        heads = selected(where, query)
+        counts = where.stepped("counts", query.range.since or 0, query.step)
     else:
-        heads = _last_of_epochs(where, asked)
+        heads = _last_of_epochs(where, query)
         counts = where.last("counts")
     cursor.execute(f"create or replace temp table heads as {heads}")
     rows = (
-        "greatest(coalesce(shown, 0), 1)" if not asked.items else str(len(asked.items))
+        "greatest(coalesce(shown, 0), 1)" if not query.items else str(len(query.items))
     )
     totals = (
         f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads"
@@ -287,9 +287,9 @@ def history_file(
         )
     narrow = "false" if low is None else f"place between {low} and {high}"
     of_tick = f"(select place, item, n from {counts} where {narrow})"
-    if asked.items:
-        numbers = item_numbers(cursor, asked.items)
-        wanted = list(dict.fromkeys(asked.items))
+    if query.items:
+        numbers = item_numbers(cursor, query.items)
+        wanted = list(dict.fromkeys(query.items))
         items = np.array([numbers.get(label, -1) for label in wanted], np.int32)
         columns = {
             "nr": np.arange(len(wanted)),
@@ -306,7 +306,7 @@ def history_file(
         order = "n desc, label"
     written = path.with_name(f"{path.name}.file-{os.getpid()}-{next(_NUMBERS)}")
     named = {
-        name: object_column([value]) for name, value in asked.stream._asdict().items()
+        name: object_column([value]) for name, value in query.stream._asdict().items()
     }
     cursor.register("stream_name", named)
     try:
@@ -393,43 +393,43 @@ def _heads(cursor: Database, rows: str, values: Sequence[object] = ()) -> list[_
     return [_Head(*row) for row in found]
 
 
-def history(cursor: Database, asked: HistoryQuery, reading: float | None) -> bytes:
+def history(cursor: Database, query: HistoryQuery, reading: float | None) -> bytes:
     """Answer /api/history.
 
     Raises `NotStored`, `NotReadYet`, or `AnswerTooLarge` above `COUNTS_MAX` counts.
     """
-    where = locate(cursor, asked.stream)
+    where = locate(cursor, query.stream)
     heads = _heads(
         cursor,
-        f"({selected(where, asked)}) order by end_ms, place limit {asked.limit + 1}",
+        f"({selected(where, query)}) order by end_ms, place limit {query.limit + 1}",
     )
-    more = len(heads) > asked.limit
-    heads = heads[: asked.limit]
-    complete = is_complete(cursor, where, asked, reading)
+    more = len(heads) > query.limit
+    heads = heads[: query.limit]
+    complete = is_complete(cursor, where, query, reading)
     _refuse_unread(len(heads), reading, complete)
-    if len(heads) * len(asked.items) > COUNTS_MAX:
+    if len(heads) * len(query.items) > COUNTS_MAX:
         raise AnswerTooLarge(
-            f"{len(heads):,} entries of {len(asked.items)} items: at most {COUNTS_MAX:,} counts; take a longer step"
+            f"{len(heads):,} entries of {len(query.items)} items: at most {COUNTS_MAX:,} counts; take a longer step"
         )
     counts = (
-        _matrix(cursor, where, heads, asked) if asked.items else [None] * len(heads)
+        _matrix(cursor, where, heads, query) if query.items else [None] * len(heads)
     )
     series = series_of(cursor, (head.series for head in heads))
     entries = [
-        _entry(head, series[head.series], asked.items, row)
+        _entry(head, series[head.series], query.items, row)
         for head, row in zip(heads, counts, strict=True)
     ]
     return orjson.dumps(
         {
-            **asked.stream._asdict(),
-            "from": asked.range.since,
-            "to": asked.range.until,
-            "step": asked.step,
-            "items": list(asked.items),
+            **query.stream._asdict(),
+            "from": query.range.since,
+            "to": query.range.until,
+            "step": query.step,
+            "items": list(query.items),
             "complete": complete,
             "reading": reading,
             "more": more,
-            "next": _next(heads[-1].end_ms, asked) if more else None,
+            "next": _next(heads[-1].end_ms, query) if more else None,
             "kept": where.kept,
             "series": list(series.values()),
             "entries": entries,
@@ -437,53 +437,53 @@ def history(cursor: Database, asked: HistoryQuery, reading: float | None) -> byt
     )
 
 
-def epochs(cursor: Database, asked: EpochsQuery, reading: float | None) -> bytes:
+def epochs(cursor: Database, query: EpochsQuery, reading: float | None) -> bytes:
     """Return the answer to /api/epochs; raises as `history`."""
-    where = locate(cursor, asked.stream)
-    rows = f"({_last_of_epochs(where, asked)}) order by end_ms desc, place desc limit {asked.limit + 1}"
+    where = locate(cursor, query.stream)
+    rows = f"({_last_of_epochs(where, query)}) order by end_ms desc, place desc limit {query.limit + 1}"
     heads = _heads(cursor, rows)
-    more = len(heads) > asked.limit
-    heads = heads[: asked.limit][::-1]
-    found = _snapshots(cursor, where.last("counts"), heads, asked)
+    more = len(heads) > query.limit
+    heads = heads[: query.limit][::-1]
+    found = _snapshots(cursor, where.last("counts"), heads, query)
     began = beginnings(
-        cursor, asked.stream, where, {snapshot["id"] for snapshot in found}
+        cursor, query.stream, where, {snapshot["id"] for snapshot in found}
     )
     for head, snapshot in zip(heads, found, strict=True):
         snapshot |= {"total": head.total, "final": head.place != where.newest}
         snapshot |= {"began": began.get(snapshot["id"]), "end_time": iso(head.end_ms)}
-    complete = is_complete(cursor, where, asked, reading)
+    complete = is_complete(cursor, where, query, reading)
     _refuse_unread(len(found), reading, complete)
     about = {"complete": complete, "reading": reading, "kept": where.kept, "more": more}
     return orjson.dumps({"epochs": found} | about)
 
 
 def one_tick(
-    cursor: Database, asked: TickQuery
+    cursor: Database, query: TickQuery
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Return the snapshot of a tick, or None and its nearest neighbours; raises as `history`."""
-    where = locate(cursor, asked.stream)
+    where = locate(cursor, query.stream)
     of_id = (
         "series in (select series from series where id = ?)"
-        if asked.id is not None
+        if query.id is not None
         else "true"
     )
-    values = [asked.id] if asked.id is not None else []
+    values = [query.id] if query.id is not None else []
     heads = where.every("heads")
-    if asked.at is not None:
-        is_it = f"start_ms < {asked.at} and end_ms >= {asked.at}"
+    if query.at is not None:
+        is_it = f"start_ms < {query.at} and end_ms >= {query.at}"
         order = "end_ms {0}"
-        beyond = f"end_ms {{0}} {asked.at}"
+        beyond = f"end_ms {{0}} {query.at}"
     else:
         # Stream order: epochs by number, then ticks within them.
-        is_it = f"epoch = {asked.epoch} and tick = {asked.tick}"
+        is_it = f"epoch = {query.epoch} and tick = {query.tick}"
         order = "epoch {0}, tick {0}"
-        beyond = f"(epoch {{0}} {asked.epoch} or epoch = {asked.epoch} and tick {{0}} {asked.tick})"
+        beyond = f"(epoch {{0}} {query.epoch} or epoch = {query.epoch} and tick {{0}} {query.tick})"
         heads = f"(select heads.*, series.epoch from {heads} heads join series using (series))"
     found = _heads(
         cursor, f"{heads} where {is_it} and {of_id} order by place desc limit 1", values
     )
     if found:
-        return _snapshots(cursor, where.every("counts"), found, asked)[0], {}
+        return _snapshots(cursor, where.every("counts"), found, query)[0], {}
     nearest: dict[str, Any] = {}
     for name, sign, way in (("before", "<", "desc"), ("after", ">", "asc")):
         rows = f"{heads} where {beyond.format(sign)} and {of_id} order by {order.format(way)}, place {way} limit 1"
@@ -495,19 +495,19 @@ def one_tick(
     return None, nearest
 
 
-def selected(where: StoredRange, asked: HistoryQuery) -> str:
+def selected(where: StoredRange, query: HistoryQuery) -> str:
     """Return the heads of a query's ticks as SQL; with a step, the last tick of every step."""
-    origin = asked.range.since or 0
-    heads = f"select * from {where.stepped('heads', origin, asked.step)} where {asked.range.where}"
-    if asked.step is None:
+    origin = query.range.since or 0
+    heads = f"select * from {where.stepped('heads', origin, query.step)} where {query.range.where}"
+    if query.step is None:
         return heads
-    last = f"select max(place) as place from ({heads}) group by (end_ms - 1 - {origin}) // {asked.step}"
+    last = f"select max(place) as place from ({heads}) group by (end_ms - 1 - {origin}) // {query.step}"
     return f"select * from ({heads}) semi join ({last}) using (place)"
 
 
-def _last_of_epochs(where: StoredRange, asked: EpochsQuery) -> str:
+def _last_of_epochs(where: StoredRange, query: EpochsQuery) -> str:
     newest = f"select *, max(place) over (partition by series) as newest from {where.last('heads')}"
-    return f"select * exclude newest from ({newest}) where place = newest and {asked.range.where}"
+    return f"select * exclude newest from ({newest}) where place = newest and {query.range.where}"
 
 
 def _entry(
@@ -532,22 +532,22 @@ def _entry(
 
 
 def _matrix(
-    cursor: Database, where: StoredRange, heads: Sequence[_Head], asked: HistoryQuery
+    cursor: Database, where: StoredRange, heads: Sequence[_Head], query: HistoryQuery
 ) -> list[list[int | None]]:
     """Return counts, a row per head and a column per item; None if the item is not shown."""
-    numbers = item_numbers(cursor, asked.items)
-    matrix: list[list[int | None]] = [[None] * len(asked.items) for _ in heads]
+    numbers = item_numbers(cursor, query.items)
+    matrix: list[list[int | None]] = [[None] * len(query.items) for _ in heads]
     if not numbers or not heads:
         return matrix
     places = [head.place for head in heads]
     narrow = chosen(cursor, places)
     rows = cursor.execute(
-        f"select place, item, n from {where.stepped('counts', asked.range.since or 0, asked.step)} "
+        f"select place, item, n from {where.stepped('counts', query.range.since or 0, query.step)} "
         f"semi join chosen using (place) where {narrow} and item in ({', '.join(map(str, numbers.values()))})"
     ).fetchnumpy()
     row_of = {place: row for row, place in enumerate(places)}
     columns: dict[int, list[int]] = {}
-    for column, label in enumerate(asked.items):
+    for column, label in enumerate(query.items):
         if label in numbers:
             columns.setdefault(numbers[label], []).append(column)
     of_rows = (rows[name].tolist() for name in ("place", "item", "n"))
@@ -561,27 +561,27 @@ def _snapshots(
     cursor: Database,
     counts: str,
     heads: Sequence[_Head],
-    asked: EpochsQuery | TickQuery,
+    query: EpochsQuery | TickQuery,
 ) -> list[dict[str, Any]]:
     """Return snapshots as in the topic, with `total_items` if items may have been cut."""
     series = series_of(cursor, (head.series for head in heads))
-    cut = asked.top is not None or bool(asked.items)
+    cut = query.top is not None or bool(query.items)
     narrow = chosen(cursor, [head.place for head in heads])
     picked = "true"
-    if asked.items:
-        numbers = item_numbers(cursor, asked.items).values()
+    if query.items:
+        numbers = item_numbers(cursor, query.items).values()
         picked = f"item in ({', '.join(map(str, numbers)) or 'null'})"
     # Keep all buckets of numbers.
     whole = [
         head.place
         for head in heads
-        if not asked.items and "edges" in series[head.series]
+        if not query.items and "edges" in series[head.series]
     ]
     cursor.register("whole", {"place": np.array(whole, np.int64)})
     best = ""
-    if asked.top is not None:
+    if query.top is not None:
         rank = "row_number() over (partition by place order by n desc, label)"
-        best = f"qualify {rank} <= {asked.top} or place in (select place from whole)"
+        best = f"qualify {rank} <= {query.top} or place in (select place from whole)"
     rows = cursor.execute(
         f"select place, label, n from {counts} semi join chosen using (place) join labels using (item) "
         f"where {narrow} and {picked} {best} order by place, n desc, label limit {COUNTS_MAX + 1}"
@@ -594,7 +594,7 @@ def _snapshots(
     for place, label, count in rows:
         items[place].append((label, count))
     return [
-        _snapshot(asked.stream, head, series[head.series], items[head.place], cut)
+        _snapshot(query.stream, head, series[head.series], items[head.place], cut)
         for head in heads
     ]
 
@@ -628,9 +628,9 @@ def _snapshot(
     return fields
 
 
-def _next(end_ms: int, asked: HistoryQuery) -> int:
+def _next(end_ms: int, query: HistoryQuery) -> int:
     """Return the `from` of the next page: with a step, the end of the step."""
-    if asked.step is None:
+    if query.step is None:
         return end_ms
-    origin = asked.range.since or 0
-    return origin + -((origin - end_ms) // asked.step) * asked.step
+    origin = query.range.since or 0
+    return origin + -((origin - end_ms) // query.step) * query.step

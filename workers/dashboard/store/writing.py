@@ -309,23 +309,23 @@ class Writer:
             return
         self._ticks[series] = snapshot.tick
         self._place += 1
-        place = self._place
+        number = self._place
         quarter = _quarter(snapshot.end)
         before = self._newest.get(stream)
         if before is not None and (before.series, before.quarter) != (series, quarter):
             rows.overtaken["quarters"].append(before.place)
             if before.series != series:
                 rows.overtaken["epochs"].append(before.place)
-        self._newest[stream] = _Newest(place, series, quarter)
+        self._newest[stream] = _Newest(number, series, quarter)
         histogram = snapshot.histogram
         end = snapshot.end
         self.ends[histogram] = max(self.ends.get(histogram, end), end)
         # Removed records may have the newest tick that was read, for other keys: up to its end.
         rows.opened.setdefault((histogram, arrived.part), end)
         if parsed.labels:
-            rows.counts.append((place, stream, parsed.labels, parsed.counts))
+            rows.counts.append((number, stream, parsed.labels, parsed.counts))
         times = snapshot.tick, snapshot.start, end
-        rows.heads.append((place, stream, series, *times, *parsed.head, parsed.rest))
+        rows.heads.append((number, stream, series, *times, *parsed.head, parsed.rest))
 
     def _stream(self, rows: _Rows, arrived: Arrival) -> int:
         snapshot = arrived.snapshot

@@ -210,26 +210,27 @@ class _Variants(NamedTuple):
         self, choice: Sequence[Value]
     ) -> tuple[dict[str, Any], dict[str, str | None]]:
         """Return the section with these values, and the values that its mechanism supports."""
-        wanted = dict(zip(self.chosen, choice, strict=True))
+        varied = dict(zip(self.chosen, choice, strict=True))
         values = dict(self.section)
-        for name, (_, value) in wanted.items():
-            for other in (
-                other for of in ONE_OF if name in of for other in of - wanted.keys()
-            ):
-                values.pop(other, None)
+        for name, (_, value) in varied.items():
+            for alternatives in ONE_OF:
+                if name in alternatives:
+                    for alternative in alternatives - varied.keys():
+                        values.pop(alternative, None)
             values[name] = value
-        known = set(values)
+        supported = set(values)
         mechanism = str(values.get("mechanism"))
-        if "mechanism" in wanted and mechanism in MECHANISMS:
-            known = known_settings(mechanism)
+        if "mechanism" in varied and mechanism in MECHANISMS:
+            supported = known_settings(mechanism)
         decides, domains = NEEDS_DOMAIN.get(mechanism, ("", ()))
-        varied = not wanted.keys().isdisjoint(("mechanism", decides))
-        if domains and varied and values.get(decides) not in domains:
-            known -= {"domain", "domain_file", "buckets", "quantiles"}
+        may_differ = not varied.keys().isdisjoint(("mechanism", decides))
+        if domains and may_differ and values.get(decides) not in domains:
+            supported -= {"domain", "domain_file", "buckets", "quantiles"}
         texts = {
-            name: one.text if name in known else None for name, one in wanted.items()
+            name: value.text if name in supported else None
+            for name, value in varied.items()
         }
-        values = {name: value for name, value in values.items() if name in known}
+        values = {name: value for name, value in values.items() if name in supported}
         return values, {f"{self.name}.{name}": text for name, text in texts.items()}
 
     def _check(
@@ -270,7 +271,7 @@ def known_settings(mechanism: str) -> set[str]:
 
 def settings_text(config: HistogramConfig) -> str:
     """Return a histogram's settings as JSON; a long domain is replaced by its number of labels."""
-    found: dict[str, object] = {"mechanism": config.mechanism}
+    texts: dict[str, object] = {"mechanism": config.mechanism}
     for rule in rules(type(config)):
         value = getattr(config, rule.attribute)
         in_buckets = config.buckets is not None
@@ -280,22 +281,23 @@ def settings_text(config: HistogramConfig) -> str:
             continue
         if rule.name == "domain" and in_buckets:
             if config.shows_all:
-                found["quantiles"] = config.shown_quantiles
+                texts["quantiles"] = config.shown_quantiles
         elif rule.name == "domain" and len(value) > DOMAIN_SHOWN:
-            found["domain_labels"] = len(value)
+            texts["domain_labels"] = len(value)
         elif rule.name == "sum":
-            given = {
-                of.encode_name: getattr(value, of.name) for of in structs.fields(value)
+            fields = {
+                field.encode_name: getattr(value, field.name)
+                for field in structs.fields(value)
             }
-            found["sum"] = {
-                name: float(one) if isinstance(one, Decimal) else one
-                for name, one in given.items()
+            texts["sum"] = {
+                name: float(number) if isinstance(number, Decimal) else number
+                for name, number in fields.items()
             }
         elif rule.name == "buckets":
-            found["buckets"] = value.edges
+            texts["buckets"] = value.edges
         else:
-            found[rule.name] = format_duration(value) if rule.duration else value
-    return msgspec.json.encode(found).decode()
+            texts[rule.name] = format_duration(value) if rule.duration else value
+    return msgspec.json.encode(texts).decode()
 
 
 def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]:

@@ -134,7 +134,7 @@ def _coverage(error: Longs, sd: float) -> float:
 
 
 def fill_sums(
-    row: Floats, shown: ReleasedTick, here: Rows, counts: Longs, sums: Longs
+    row: Floats, shown: ReleasedTick, indices: Rows, counts: Longs, sums: Longs
 ) -> None:
     """Fill in the errors of published sums and means of the places `here` of a release.
 
@@ -145,11 +145,11 @@ def fill_sums(
     if means is None or not isinstance(release, Release) or release.sums is None:
         return
     # A mean of nothing is none.
-    here, counts, sums = (column[counts > 0] for column in (here, counts, sums))
-    if not len(here):
+    indices, counts, sums = (column[counts > 0] for column in (indices, counts, sums))
+    if not len(indices):
         return
-    published = release.counts[here]
-    centred = release.sums.values[here]
+    published = release.counts[indices]
+    centred = release.sums.values[indices]
     sds = release.sds
     off = means.sums(published, centred) - means.sums(
         counts, 2 * sums - means.steps * counts
@@ -159,8 +159,8 @@ def fill_sums(
     mean, low, high = means.intervals(published, centred, *sds)
     exact = means.means(counts, sums)
     row[PLACE["mean_coverage"]] = ((low <= exact) & (exact <= high)).mean()
-    if (known := ~np.isnan(mean)).any():
-        row[PLACE["mean_error_mean"]] = np.abs(mean - exact)[known].mean()
+    if (defined := ~np.isnan(mean)).any():
+        row[PLACE["mean_error_mean"]] = np.abs(mean - exact)[defined].mean()
 
 
 def over_all(metric: str, values: Floats, weight: Floats | None) -> float:
@@ -417,8 +417,8 @@ class Watch:
         ticks = np.array(sorted(self._rows), dtype=np.int64)
         most = max(map(len, self._rows.values()), default=1)
         measured = np.full((most, len(ticks), self._width), np.nan)
-        for at, tick in enumerate(ticks.tolist()):
-            measured[: len(self._rows[tick]), at] = self._rows[tick]
+        for position, tick in enumerate(ticks.tolist()):
+            measured[: len(self._rows[tick]), position] = self._rows[tick]
         for key, table in zip(
             ["", *self.view.names[: most - 1]], measured, strict=True
         ):
@@ -435,11 +435,11 @@ class Watch:
                     yield self._series(
                         key, metric, [0, *ticks[defined]], [whole, *values[defined]]
                     )
-            for at, column in enumerate(table.T[len(METRICS) :]):
+            for position, column in enumerate(table.T[len(METRICS) :]):
                 values = column[~np.isnan(column)]
                 if len(values):
-                    metric = RANKED[at // self.view.top]
-                    rank = at % self.view.top + 1
+                    metric = RANKED[position // self.view.top]
+                    rank = position % self.view.top + 1
                     yield self._series(key, metric, [0], [values.mean()], rank=rank)
         yield self._series("", "measured", [0], [len(ticks)])
         for metric, size, value in self._delays.metrics():
@@ -544,25 +544,25 @@ class QueryWatch(Watch):
         allowed = fields["error"]
         for answer, right, wide in zip(_answers(fields), exact, unbounded, strict=True):
             query = str(answer["query"])
-            given: tuple[Any, Any, Any] = (
+            answers: tuple[Any, Any, Any] = (
                 answer["value"],
                 right["value"],
                 wide["value"],
             )
             if query == "histogram":
                 for (label, published), (_, own), (_, without) in zip(
-                    *given, strict=True
+                    *answers, strict=True
                 ):
                     yield Pair(label, 0, published, own, without, allowed)
             elif query.startswith("top_k:"):
                 for rank, (published, own, without) in enumerate(
-                    zip(*given, strict=True), start=1
+                    zip(*answers, strict=True), start=1
                 ):
                     yield Pair(
                         f"{query} {rank}", rank, published, own, without, allowed
                     )
             elif isinstance(answer["value"], int):
-                yield Pair(query, 0, *given, allowed)
+                yield Pair(query, 0, *answers, allowed)
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         """Yield the answers, exact and published, in the order of the queries."""

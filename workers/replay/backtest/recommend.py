@@ -42,9 +42,9 @@ class Recommendation:
 
 def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
     """Recommend one of a histogram's outcomes, all of the same events."""
-    metric = RECALL if any(RECALL in one.metrics for one in outcomes) else ERROR
-    rated = [one for one in outcomes if metric in one.metrics]
-    scores = {one.number: one.metrics[metric].mean for one in rated}
+    metric = RECALL if any(RECALL in outcome.metrics for outcome in outcomes) else ERROR
+    rated = [outcome for outcome in outcomes if metric in outcome.metrics]
+    scores = {outcome.number: outcome.metrics[metric].mean for outcome in rated}
     if not rated:
         nothing = "Nothing was measured that could be compared: was there any event?"
         return Recommendation(metric, {}, (), None, (nothing,))
@@ -52,12 +52,21 @@ def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
         run: score if metric == RECALL else -score for run, score in scores.items()
     }
     best = max(
-        rated, key=lambda one: (worth[one.number], -one.row.epsilon, -one.number)
+        rated,
+        key=lambda outcome: (
+            worth[outcome.number],
+            -outcome.row.epsilon,
+            -outcome.number,
+        ),
     )
-    by_epsilon = sorted(rated, key=lambda one: (one.row.epsilon, one.number))
-    points = [(-one.row.epsilon, worth[one.number]) for one in by_epsilon]
+    by_epsilon = sorted(
+        rated, key=lambda outcome: (outcome.row.epsilon, outcome.number)
+    )
+    points = [(-outcome.row.epsilon, worth[outcome.number]) for outcome in by_epsilon]
     pairs = zip(by_epsilon, points, strict=True)
-    front = tuple(one.number for one, point in pairs if not _dominated(point, points))
+    front = tuple(
+        outcome.number for outcome, point in pairs if not _dominated(point, points)
+    )
     if metric == RECALL and scores[best.number] < USEFUL_RECALL:
         return Recommendation(
             metric, scores, front, None, (*_no_choice(best), *_epochs(outcomes))
@@ -66,9 +75,14 @@ def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
         RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
     )
     least = worth[best.number] - given_up - 1e-12
-    near = [one for one in rated if worth[one.number] >= least]
+    near = [outcome for outcome in rated if worth[outcome.number] >= least]
     chosen = min(
-        near, key=lambda one: (one.row.epsilon, one.row.delta, *_tie_break(one, metric))
+        near,
+        key=lambda outcome: (
+            outcome.row.epsilon,
+            outcome.row.delta,
+            *_tie_break(outcome, metric),
+        ),
     )
     words = [
         _why(chosen, best, metric, outcomes),
@@ -125,18 +139,23 @@ def _trade_offs(
     chosen: Outcome, rated: Sequence[Outcome], worth: Mapping[int, float], metric: str
 ) -> Iterator[str]:
     """Describe the error, the best run with a smaller epsilon, and the share cut off by bounds."""
-    off = [one for one in rated if ERROR in one.metrics]
+    off = [outcome for outcome in rated if ERROR in outcome.metrics]
     if metric == RECALL and chosen in off:
-        closest = min(off, key=lambda one: (_mean(one, ERROR), one.number))
+        closest = min(off, key=lambda outcome: (_mean(outcome, ERROR), outcome.number))
         text = f"Its published counts are off by {_number(_mean(chosen, ERROR))} in the mean"
         if closest is not chosen:
             least = f"{_number(_mean(closest, ERROR))}, of {_name(closest)}"
             text += f"; the smallest such error is {least} at epsilon {closest.row.epsilon:g}"
         yield text + "."
-    cheaper = [one for one in rated if one.row.epsilon < chosen.row.epsilon]
+    cheaper = [outcome for outcome in rated if outcome.row.epsilon < chosen.row.epsilon]
     if cheaper:
         best = min(
-            cheaper, key=lambda one: (-worth[one.number], one.row.epsilon, one.number)
+            cheaper,
+            key=lambda outcome: (
+                -worth[outcome.number],
+                outcome.row.epsilon,
+                outcome.number,
+            ),
         )
         figures = _figures(best, metric)
         yield f"With a smaller epsilon the best is {_name(best)}: {figures}."

@@ -98,7 +98,7 @@ def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
         seeds[row["run"]].append(RunRow(varied=varied, **row))
         for name, value in varied.items():
             choices[name].add(value)
-    found: dict[str, list[Outcome]] = {}
+    outcomes: dict[str, list[Outcome]] = {}
     for number, runs in sorted(seeds.items()):
         first = runs[0]
         prefix = f"{runs[0].histogram}."
@@ -108,10 +108,10 @@ def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
             for name, value in first.varied.items()
             if len(choices[name]) > 2 and name.startswith(prefix)
         }
-        metrics = {metric: Spread.of(each) for metric, each in values[number].items()}
+        metrics = {metric: Spread.of(seen) for metric, seen in values[number].items()}
         outcome = Outcome(row=first, varied=varied, seeds=len(runs), metrics=metrics)
-        found.setdefault(first.histogram, []).append(outcome)
-    return found
+        outcomes.setdefault(first.histogram, []).append(outcome)
+    return outcomes
 
 
 VERSION = 1
@@ -313,15 +313,15 @@ def read(directory: Path) -> Tables:
             "results need pyarrow: install quietcount[replay]"
         ) from error
     try:
-        found = msgspec.json.decode((directory / REJECTS).read_bytes(), type=Input)
-        if found.version != VERSION:
+        about = msgspec.json.decode((directory / REJECTS).read_bytes(), type=Input)
+        if about.version != VERSION:
             raise SettingsError(
-                f"{directory}: results of version {found.version}; this program reads {VERSION}"
+                f"{directory}: results of version {about.version}; this program reads {VERSION}"
             )
         runs, results, boards = (
-            pq.read_table(directory / one) for one in (RUNS, RESULTS, BOARDS)
+            pq.read_table(directory / file) for file in (RUNS, RESULTS, BOARDS)
         )
     except (OSError, msgspec.DecodeError, pa.ArrowInvalid) as error:
         why = str(error).splitlines()[0]
         raise SettingsError(f"{directory}: not a results directory: {why}") from error
-    return Tables(runs, results, boards, found)
+    return Tables(runs, results, boards, about)

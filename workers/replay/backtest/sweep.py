@@ -139,13 +139,19 @@ class Pool:
         self, settings: Settings, source: Source, write: Write, progress: Progress
     ) -> Summary:
         """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
-        own: Any = {"histograms": self.histograms, "merge": self}
         with Interrupts() as interrupts:
-            with (
-                interrupts.deferred()
-            ):  # part of a message would be read as the start of the next
+            # Part of a message would be read as the start of the next.
+            with interrupts.deferred():
                 self._send("begin", source.partitions)
-            return replay(settings, self._key, source, None, progress, **own)
+            return replay(
+                settings,
+                self._key,
+                source,
+                None,
+                progress,
+                histograms=self.histograms,
+                merge=self,
+            )
 
     def results(
         self, summary: Summary, word: str, left_out: Sequence[str] = ()
@@ -364,8 +370,15 @@ class Backtest:
                 if all(group.whole for group in self._groups.values()):
                     interrupts.check()
 
-            own: Any = {"histograms": self.histograms, "after_tick": after_tick}
-            return replay(settings, self._key, source, write, progress, **own)
+            return replay(
+                settings,
+                self._key,
+                source,
+                write,
+                progress,
+                histograms=self.histograms,
+                after_tick=after_tick,
+            )
 
     def watches(self) -> Iterator[Watch]:
         found = [watch for group in self._groups.values() for watch in group.watches]
@@ -401,13 +414,13 @@ def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> 
     )
 
 
-def row_of(one: Watch, summary: Summary) -> RunRow:
-    combination = one.run.combination
-    promise = one.run.combination.mechanism.guarantee
+def row_of(watch: Watch, summary: Summary) -> RunRow:
+    combination = watch.run.combination
+    promise = watch.run.combination.mechanism.guarantee
     return RunRow(
         run=combination.run,
-        seed=one.run.seed,
-        histogram=one.histogram.name,
+        seed=watch.run.seed,
+        histogram=watch.histogram.name,
         mechanism=combination.config.mechanism,
         varied=combination.varied,
         settings=settings_text(combination.config),
@@ -416,9 +429,9 @@ def row_of(one: Watch, summary: Summary) -> RunRow:
         delta=promise.delta,
         unit=promise.unit,
         tick_ms=combination.config.tick_ms,
-        first_tick=one.first_tick,
-        ticks=one.ticks,
-        epochs=one.histogram.life.epochs,
+        first_tick=watch.first_tick,
+        ticks=watch.ticks,
+        epochs=watch.histogram.life.epochs,
         events=summary.events,
         complete=not summary.partial,
     )

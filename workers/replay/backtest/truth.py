@@ -56,18 +56,18 @@ class TruthState(State):
         n = self.ledger.n
         self.level = with_capacity(self.level, n)
         self.reached = with_capacity(self.reached, n)
-        now = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(
+        levels = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(
             np.int8
         )
-        risen = now > self.level[rows]
+        risen = levels > self.level[rows]
         rows = rows[risen]
-        now = now[risen]
+        levels = levels[risen]
         if not len(rows):
             return
-        before = self.level[rows]
-        for size in range(int(before.min()), int(now.max())):
-            self.reached[rows[(before <= size) & (size < now)], size] = t
-        self.level[rows] = now
+        old_levels = self.level[rows]
+        for size in range(int(old_levels.min()), int(levels.max())):
+            self.reached[rows[(old_levels <= size) & (size < levels)], size] = t
+        self.level[rows] = levels
 
 
 class Exact(Mechanism, shared=False):
@@ -203,16 +203,18 @@ def truth_of(
 ) -> Truth:
     """Return the exact counts for `config`, bounded by `lane`; `key` only names the rows."""
     exact = Exact(domain, per_tick=isinstance(config, OneShotConfig), sizes=sizes)
-    about: Any = {
-        "worker": "",
-        "topic": "",
-        "stream": "truth",
-        "events": {},
-        "owner": (0, 1),
-    }
     # Exact counts have no noise for windows to describe.
     plain = msgspec.structs.replace(config, windows=(), sum=None)
-    truth = Truth(plain, exact, key=key, **about)
+    truth = Truth(
+        plain,
+        exact,
+        key=key,
+        worker="",
+        topic="",
+        stream="truth",
+        events={},
+        owner=(0, 1),
+    )
     truth.lane = lane
     truth.sum_lane = None
     truth.written = False

@@ -173,7 +173,7 @@ def pareto_front(data: Measured, advice: Recommendation) -> Chart | None:
             cell.step(
                 *np.array(best).T, where="post", zorder=1, **line, label="Pareto front"
             )
-        at: dict[int, tuple[float, float]] = {}
+        point_of: dict[int, tuple[float, float]] = {}
         for place, mechanism in enumerate(mechanisms):
             beside = _beside(place, len(mechanisms))
             mine = [run for run in runs if run.row.mechanism == mechanism]
@@ -181,20 +181,20 @@ def pareto_front(data: Measured, advice: Recommendation) -> Chart | None:
                 run.number: (run.row.epsilon * beside, scores[run.number])
                 for run in mine
             }
-            at |= points
+            point_of |= points
             style = style_of(place, linestyle="none", markersize=7)
             cell.plot(*zip(*points.values(), strict=True), label=mechanism, **style)
         _epsilon_axis(cell, runs)
         if recommended is not None:
             ring = style_of(0, color="none", linestyle="none", markersize=15)
             ring |= {"markeredgecolor": charts.INK, "markeredgewidth": 1.4}
-            x, y = at[recommended]
+            x, y = point_of[recommended]
             cell.plot(x, y, **ring, label=f"recommended: run {recommended}")
         # Runs at the same point share a text.
         named: dict[tuple[tuple[float, float], bool], list[int]] = defaultdict(list)
         for number in (run.number for run in runs):
             if number in front or number == recommended:
-                named[at[number], number in front].append(number)
+                named[point_of[number], number in front].append(number)
         for (point, of_front), numbers in named.items():
             several = f"{numbers[0]} and {len(numbers) - 1} more"
             text = several if len(numbers) > 2 else ", ".join(map(str, numbers))
@@ -404,21 +404,21 @@ def board(data: Measured, run: Outcome, ticks: Boards, kind: str, title: str) ->
 def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
     exact = np.array([row.exact or 0 for row in rows])
     cell.barh(range(len(rows)), exact, height=0.62, color="#C9CDD2", label=EXACT)
-    y = [place for place, row in enumerate(rows) if row.released is not None]
+    y = [number for number, row in enumerate(rows) if row.released is not None]
     if y:
         x, sd = np.array(
-            [(rows[at].released, rows[at].sd or 0) for at in y], dtype=float
+            [(rows[number].released, rows[number].sd or 0) for number in y], dtype=float
         ).T
         wide = NORMAL_95 * sd
         style = style_of(0, linestyle="none", markersize=4, elinewidth=1.1, capsize=2.5)
         cell.errorbar(x, y, xerr=wide if wide.any() else None, label=PUBLISHED, **style)
     named = [
-        place for place, row in enumerate(rows) if row.shown and row.released is None
+        number for number, row in enumerate(rows) if row.shown and row.released is None
     ]
     if named:
         style = style_of(2, linestyle="none", markersize=6)
         cell.plot(exact[named], named, label=NAMED, **style)
-    hidden = [place for place, row in enumerate(rows) if not row.shown]
+    hidden = [number for number, row in enumerate(rows) if not row.shown]
     if hidden:
         style = {
             "color": charts.WARNING,
@@ -458,19 +458,19 @@ def numbers_board(
 
 def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> None:
     """Draw one tick: bucket k from k - 1 to k, so that edge k is at k."""
-    one = buckets_of(numeric, rows)
+    buckets = buckets_of(numeric, rows)
     n = len(numeric.edges)
     middle = np.arange(n + 1) - 0.5
     bars: Any = {"width": 0.94, "color": "#C9CDD2"}
-    cell.bar(middle[1:-1], one.exact[1:-1], label=EXACT, **bars)
+    cell.bar(middle[1:-1], buckets.exact[1:-1], label=EXACT, **bars)
     bars |= {"hatch": "///", "edgecolor": "white", "label": OPEN}
-    cell.bar(middle[[0, -1]], one.exact[[0, -1]], **bars)
+    cell.bar(middle[[0, -1]], buckets.exact[[0, -1]], **bars)
     few = n < 60
     style = style_of(0, linestyle="none", markersize=4 if few else 1.5, label=PUBLISHED)
     style |= {"elinewidth": 1.1 if few else 0.4, "capsize": 2.5 if few else 0}
-    cell.errorbar(middle, one.published, yerr=NORMAL_95 * one.sd, **style)
+    cell.errorbar(middle, buckets.published, yerr=NORMAL_95 * buckets.sd, **style)
     for q in numeric.quantiles:
-        found, truth = one.quantiles(numeric, q)
+        found, truth = buckets.quantiles(numeric, q)
         if truth["value"] is not None:
             line = stroke(charts.INK, 1.3, 4, 2)
             cell.axvline(_place(numeric, truth["value"]), label=EXACT_QUANTILE, **line)

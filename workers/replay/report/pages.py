@@ -17,7 +17,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -47,11 +47,13 @@ def spans_of_run(run: Outcome) -> tuple[Span, ...]:
     """Return one person's privacy loss from a run's histogram alone."""
     row = run.row
     settings = run.settings
-    of: Any = {"rho": row.rho, "epsilon": row.epsilon, "delta": row.delta}
     if settings.get("accounting") == "pure" or settings.get("release") == "pure":
-        cost = PrivacyCost(**of, failures=((NUMERICAL, row.delta),), pure=True)
+        failures = ((NUMERICAL, row.delta),)
+        cost = PrivacyCost(
+            row.rho, row.epsilon, row.delta, failures=failures, pure=True
+        )
     else:
-        cost = stated_cost(row.mechanism, **of)
+        cost = stated_cost(row.mechanism, row.rho, row.epsilon, row.delta)
     return spans_of([Charge(cost, run.epoch_ms)])
 
 

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -43,12 +42,19 @@ ASIDE = 0.13
 
 def write_plan_report(directory: Path, plan: Plan) -> None:
     sections = [
-        (of, list(_facts(of)), charts.draw_each(drawings(of))) for of in plan.histograms
+        (histogram, list(_facts(histogram)), charts.draw_each(drawings(histogram)))
+        for histogram in plan.histograms
     ]
     printed = io.StringIO()
     total = plan.total
-    plain: Any = {"highlight": False, "color_system": None, "legacy_windows": False}
-    show(plan, Console(file=printed, width=WIDTH, **plain))
+    console = Console(
+        file=printed,
+        width=WIDTH,
+        highlight=False,
+        color_system=None,
+        legacy_windows=False,
+    )
+    show(plan, console)
     epsilon = None if total.delta >= 1 else total.epsilon
     warnings = [
         f"{one.name}: {text}" for one in plan.histograms for text in one.warnings
@@ -75,24 +81,32 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
     write_atomically(directory / PAGE, body)
 
 
-def _facts(one: HistogramPlan) -> Iterator[tuple[str, str]]:
-    promise = one.guarantee
-    noise = one.noise
-    found = one.thresholds
-    horizon = "without an end" if one.horizon is None else f"{one.horizon:,} ticks"
+def _facts(histogram: HistogramPlan) -> Iterator[tuple[str, str]]:
+    promise = histogram.guarantee
+    noise = histogram.noise
+    thresholds = histogram.thresholds
+    horizon = (
+        "without an end"
+        if histogram.horizon is None
+        else f"{histogram.horizon:,} ticks"
+    )
     budget = (
         f"epsilon {promise.epsilon:.6g}, delta {promise.delta:g}, rho {promise.rho:.6g}"
     )
     worst = f"{noise.worst_sd:,.4g} at the worst tick, {noise.worst_tick:,}"
     yield (
         "mechanism",
-        one.mechanism + (f", counter {one.counter}" if one.counter else ""),
+        histogram.mechanism
+        + (f", counter {histogram.counter}" if histogram.counter else ""),
     )
-    yield "epoch", f"{horizon} of {format_duration(one.tick_ms)}"
+    yield "epoch", f"{horizon} of {format_duration(histogram.tick_ms)}"
     yield f"for one {promise.unit}", budget
     yield "sd of the noise", f"{noise.rms_sd:,.4g} (root mean square), {worst}"
-    if found is not None:
-        yield "threshold", f"{found.least:,.0f} to {found.most:,.0f}: {found.meaning}"
+    if thresholds is not None:
+        yield (
+            "threshold",
+            f"{thresholds.least:,.0f} to {thresholds.most:,.0f}: {thresholds.meaning}",
+        )
 
 
 def drawings(one: HistogramPlan) -> Iterator[Drawing]:
@@ -102,11 +116,11 @@ def drawings(one: HistogramPlan) -> Iterator[Drawing]:
     yield "mechanisms at this budget", partial(_mechanisms, one)
 
 
-def _noise_over_ticks(one: HistogramPlan) -> Chart:
+def _noise_over_ticks(histogram: HistogramPlan) -> Chart:
     """Draw the standard deviation over the ticks, and the threshold below it if there is one."""
     bars = [
         (tick.tick, tick.threshold)
-        for tick in one.noise.ticks
+        for tick in histogram.noise.ticks
         if tick.threshold is not None
     ]
     with canvas(2 if bars else 1, 1, 5.9 if bars else 3.8, sharex="all") as (
@@ -115,7 +129,7 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
     ):
         cell = axes[0, 0]
         last = axes[-1, 0]
-        runs = one.noise.curve
+        runs = histogram.noise.curve
         edges = np.array([run.first for run in runs] + [runs[-1].last + 1], dtype=float)
         least, most = (
             np.array([getattr(run, name) for run in runs]) for name in ("least", "most")
@@ -135,8 +149,12 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
             most, edges, baseline=None, **stroke(charts.COLORS[0], 1.6), label=name
         )
         thin = stroke(charts.INK, 1.1, 5, 2)
-        cell.axhline(one.noise.rms_sd, label="root mean square of all ticks", **thin)
-        cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * one.noise.worst_sd))
+        cell.axhline(
+            histogram.noise.rms_sd, label="root mean square of all ticks", **thin
+        )
+        cell.set(
+            ylabel="sd of the noise (counts)", ylim=(0, 1.08 * histogram.noise.worst_sd)
+        )
         charts.counts_axis(cell.yaxis)
         if bars:
             style = style_of(1, linestyle="none", label="threshold, at chosen ticks")
@@ -145,13 +163,13 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
                 ylabel="count that a new item\nmust have, with noise", ylim=(0, None)
             )
             charts.counts_axis(last.yaxis)
-        last.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
+        last.set_xlabel(f"tick of {format_duration(histogram.tick_ms)} in an epoch")
         charts.counts_axis(last.xaxis, 8)
         charts.legend_below(figure, [cell, last], 2, spacing=None)
         caption = (
             "What every snapshot will state as its error: 19 of 20 published counts lie within "
             "twice this (1.96 times) of the exact one. "
-            f"Ticks 1 to {one.noise.ticks_looked_at:,}; the noise on {one.noise.on}."
+            f"Ticks 1 to {histogram.noise.ticks_looked_at:,}; the noise on {histogram.noise.on}."
         )
         if bars:
             caption += (
@@ -159,7 +177,7 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
                 "stays to the end of the epoch."
             )
         title = "noise over the ticks" + (", and threshold" if bars else "")
-        return charts.finish(figure, one.name, "noise", title, caption, NO_DATA)
+        return charts.finish(figure, histogram.name, "noise", title, caption, NO_DATA)
 
 
 def _counters(one: HistogramPlan) -> Chart | None:
@@ -175,12 +193,12 @@ def _counters(one: HistogramPlan) -> Chart | None:
     return _compared(one, rows, names, "counters", caption)
 
 
-def _ends(one: HistogramPlan) -> Chart | None:
+def _ends(histogram: HistogramPlan) -> Chart | None:
     drawn = [
         row.chosen or row.recommended or row.end_share in DRAWN_SHARES
-        for row in one.ends
+        for row in histogram.ends
     ]
-    rows = list(itertools.compress(one.ends, drawn))
+    rows = list(itertools.compress(histogram.ends, drawn))
     if len(rows) < 2:
         return None
     with canvas(1, 1, 3.8) as (figure, [[cell]]):
@@ -200,7 +218,7 @@ def _ends(one: HistogramPlan) -> Chart | None:
         highest = max(row.worst_sd for row in rows)
         cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * highest))
         charts.counts_axis(cell.yaxis)
-        cell.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
+        cell.set_xlabel(f"tick of {format_duration(histogram.tick_ms)} in an epoch")
         charts.counts_axis(cell.xaxis, 8)
         charts.legend_below(figure, [cell], 3)
         caption = (
@@ -209,13 +227,13 @@ def _ends(one: HistogramPlan) -> Chart | None:
             "the last counts of an epoch are those that are kept."
         )
         return charts.finish(
-            figure, one.name, "end", "the end of an epoch", caption, NO_DATA
+            figure, histogram.name, "end", "the end of an epoch", caption, NO_DATA
         )
 
 
-def _mechanisms(one: HistogramPlan) -> Chart | None:
+def _mechanisms(histogram: HistogramPlan) -> Chart | None:
     names = []
-    for row in one.mechanisms:
+    for row in histogram.mechanisms:
         assumed = (
             f"{name}={value}" for name, value in row.assumed.items() if name != "domain"
         )
@@ -225,11 +243,11 @@ def _mechanisms(one: HistogramPlan) -> Chart | None:
         "answers and assumes is in the text below. Hollow: not possible with these settings. "
         "Thresholds of different mechanisms do not mean the same."
     )
-    return _compared(one, one.mechanisms, names, "mechanisms", caption)
+    return _compared(histogram, histogram.mechanisms, names, "mechanisms", caption)
 
 
 def _compared(
-    one: HistogramPlan,
+    histogram: HistogramPlan,
     rows: Sequence[Alternative] | Sequence[CounterChoice],
     names: Sequence[str],
     kind: str,
@@ -241,28 +259,32 @@ def _compared(
     if kind == "counters" and all(row.worst_sd is None for row in rows):
         figures.append(("error in segment 1", 1, "error"))
     series: list[tuple[str, int, list[float | None]]] = [
-        (label, place, [getattr(row, name, None) for row in rows])
-        for label, place, name in figures
+        (label, style_number, [getattr(row, name, None) for row in rows])
+        for label, style_number, name in figures
     ]
-    values = [value for _, _, of in series for value in of if value]
-    shown = [at for at in range(len(rows)) if any(of[at] for _, _, of in series)]
+    values = [value for _, _, column in series for value in column if value]
+    shown = [
+        index
+        for index in range(len(rows))
+        if any(column[index] for _, _, column in series)
+    ]
     if len(shown) < 2:
         return None
     with canvas(1, 1, 1.5 + 0.27 * max(len(shown), 3)) as (figure, [[cell]]):
-        for label, place, of in series:
-            filled = style_of(place, linestyle="none", markersize=7)
+        for label, style_number, column in series:
+            filled = style_of(style_number, linestyle="none", markersize=7)
             edge = {"markeredgecolor": filled["color"], "markeredgewidth": 1.2}
             hollow = filled | {"markerfacecolor": "white"} | edge
             for possible, style in ((True, filled | {"label": label}), (False, hollow)):
                 part = [
-                    (value, y + ASIDE * (place - 1))
-                    for y, at in enumerate(shown)
-                    if (value := of[at]) and rows[at].possible == possible
+                    (value, y + ASIDE * (style_number - 1))
+                    for y, index in enumerate(shown)
+                    if (value := column[index]) and rows[index].possible == possible
                 ]
                 if part:
                     cell.plot(*zip(*part, strict=True), **style)
-        used = [" (in use)" if rows[at].chosen else "" for at in shown]
-        drawn = [drawable(names[at], NAME_LETTERS) for at in shown]
+        used = [" (in use)" if rows[index].chosen else "" for index in shown]
+        drawn = [drawable(names[index], NAME_LETTERS) for index in shown]
         charts.rows_axis(
             cell, [name + use for name, use in zip(drawn, used, strict=True)]
         )
@@ -275,5 +297,5 @@ def _compared(
             cell.set_xlim(0, 1.05 * max(values))
         charts.legend_below(figure, [cell], 4)
         return charts.finish(
-            figure, one.name, kind, f"{kind} at this budget", caption, NO_DATA
+            figure, histogram.name, kind, f"{kind} at this budget", caption, NO_DATA
         )

@@ -38,10 +38,9 @@ def write_promise(
     epsilon = None if total.delta >= 1 else total.epsilon
     before = None
     if since is not None:
-        found = changes(since, settings)
         rows = [
-            [one.setting, _shown(one.before), _shown(one.after), one.alters]
-            for one in found
+            [change.setting, _shown(change.before), _shown(change.after), change.alters]
+            for change in changes(since, settings)
         ]
         before = Table(
             ("setting", "before", "now", "what that alters"), rows, words=range(4)
@@ -64,7 +63,7 @@ def write_promise(
         histograms=_histograms(settings, plan),
         published=list(_published(settings, plan)),
         seen=list(_seen(settings)),
-        public_keys=any(one.keys is None for one in plan.histograms),
+        public_keys=any(histogram.keys is None for histogram in plan.histograms),
         fingerprint=fingerprint(settings),
         earlier=None if since is None else fingerprint(since),
         changes=before,
@@ -85,19 +84,19 @@ def _histograms(settings: Settings, plan: Plan) -> Table:
         "delta",
     )
     rows = []
-    for config, one in zip(settings.histograms, plan.histograms, strict=True):
+    for config, planned in zip(settings.histograms, plan.histograms, strict=True):
         items = config.max_items_per_user or config.max_items
         times = "once" if config.max_count == 1 else f"{config.max_count:,} times"
         rows.append(
             [
-                f"{one.name}, generation {config.generation}",
+                f"{planned.name}, generation {config.generation}",
                 str(view_of(settings.events, config).items),
                 _keys(config, config.key or settings.events.key),
-                one.mechanism,
-                _epoch(one),
+                planned.mechanism,
+                _epoch(planned),
                 f"{plural(items, 'item')}, each {times}",
-                f"{one.guarantee.epsilon:.6g}",
-                f"{one.guarantee.delta:g}",
+                f"{planned.guarantee.epsilon:.6g}",
+                f"{planned.guarantee.delta:g}",
             ]
         )
     return Table(headings, rows, words=range(6))

@@ -29,10 +29,10 @@ KEYS = 3
 def write_report(directory: Path) -> list[str]:
     """Write or replace the report of a results directory; return a line per missing chart."""
     tables = results.read(directory)
-    found = tables.input
+    source = tables.input
     histograms = runs.measured(tables)
     sections = [_section(data, recommend(data.runs)) for data in histograms]
-    rejects = sorted(found.counts.items(), key=lambda one: (-one[1], one[0]))
+    rejects = sorted(source.counts.items(), key=lambda pair: (-pair[1], pair[0]))
     reasons = [(reason, f"{times:,}") for reason, times in rejects]
     body = pages.page(
         "backtest.html",
@@ -40,21 +40,24 @@ def write_report(directory: Path) -> list[str]:
         title="Backtest of " + ", ".join(data.name for data in histograms),
         contains=EXACT_DATA,
         exact=True,
-        lead=_lead(found, [run for data in histograms for run in data.runs]),
+        lead=_lead(source, [run for data in histograms for run in data.runs]),
         sections=sections,
         keys=KEYS,
-        input=found,
-        read=list(_read(found)),
-        reasons=Table(("reason", f"{found.word}s"), reasons),
-        rejects=_rejects(found.word, found.first[:REJECTS_LISTED]),
-        rejected=sum(found.counts.values()),
+        input=source,
+        read=list(_read(source)),
+        reasons=Table(("reason", f"{source.word}s"), reasons),
+        rejects=_rejects(source.word, source.first[:REJECTS_LISTED]),
+        rejected=sum(source.counts.values()),
     )
     write_charts(
-        directory / PLOTS, [chart for one in sections for chart in one["drawn"].charts]
+        directory / PLOTS,
+        [chart for section in sections for chart in section["drawn"].charts],
     )
     write_atomically(directory / PAGE, body)
     return [
-        f"{one['of'].name}: {line}" for one in sections for line in one["drawn"].missing
+        f"{section['of'].name}: {line}"
+        for section in sections
+        for line in section["drawn"].missing
     ]
 
 
