@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from click import option
@@ -716,15 +716,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Imports stay, and the rest goes with the process: nothing to collect (saves 0.4 s).
     gc.set_threshold(50_000, 20, 100)
     code = execute(arguments)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(ValueError):  # it is closed
+            try:
+                stream.flush()
+            except (
+                OSError
+            ):  # the reader is gone: Python would exit with 120 for what is left
+                _discard(stream)
     if "_duckdb" in sys.modules:
         # End now: DuckDB would list on stderr as leaks what Python leaves to its end.
-        logging.shutdown()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # the reader of our output is gone
-                stream.flush()
         os._exit(code)
     gc.freeze()
     sys.exit(code)
+
+
+def _discard(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:
@@ -745,8 +754,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except BrokenPipeError:
-        # Without this, Python reports another error when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (the last place: everything becomes an exit code)
         return explain(

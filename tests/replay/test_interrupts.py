@@ -216,11 +216,13 @@ def test_the_work_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None
         "-c",
         str(tmp_path / "settings.toml"),
     ]
+    # Python keeps what it could not write, and exits with 120 for it, unless this is set.
+    buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     reading, writing = os.pipe()
     os.close(reading)
     command += ["--input", str(tmp_path / "in.jsonl"), "--snapshots", str(out)]
     done = subprocess.run(
-        command, cwd=ROOT, stdout=writing, stderr=writing, check=False
+        command, cwd=ROOT, stdout=writing, stderr=writing, check=False, env=buffered
     )
     os.close(writing)
     assert done.returncode == 0 and len(out.read_bytes().splitlines()) > 10

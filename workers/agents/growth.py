@@ -18,7 +18,7 @@ from workers.mechanisms.config.ticks import TickGrid
 from workers.pipeline.growth.epochs import next_epoch
 from workers.pipeline.growth.owners import Owners
 from workers.pipeline.growth.sources import Sources, SourceTopic
-from workers.runtime.errors import SettingsError
+from workers.runtime.errors import KafkaAway, SettingsError
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class _Noticing:
     def _add(self, topic: str, partitions: int, why: tuple[object, ...]) -> None:
         try:
             add_partitions(self._connection, topic, partitions)
-        except SettingsError as error:
+        except (SettingsError, KafkaAway) as error:
             self._say("%s, but only %d %s are counted: %s", *why, error)
 
 

@@ -60,7 +60,7 @@ def await_coordinator(connection: Connection, group: str) -> None:
     """Wait until a group can be joined, so that Faust's consumer logs no harmless errors."""
     try:
         group_size(connection, group)
-    except (SettingsError, KafkaException) as error:
+    except (QuietcountError, KafkaException) as error:
         # The consumer meets the same error and reports it.
         logger.debug("the coordinator of %s did not answer: %s", group, describe(error))
 

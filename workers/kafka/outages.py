@@ -28,7 +28,7 @@ from workers.kafka.reading import Callback
 from workers.kafka.unavailable import NO_ANSWER, UsedTopics, unavailable
 from workers.kafka.verdicts import Verdict, verdict_of
 from workers.runtime.availability import PARTITIONS, Outage, Waits
-from workers.runtime.errors import SettingsError
+from workers.runtime.errors import KafkaAway, SettingsError
 
 #: Prefixes of dropped lines, by logger; aiokafka's are about one failed request that is retried.
 _AIOKAFKA = (
@@ -211,7 +211,7 @@ def wait_for(
         began_s = time.monotonic()
         try:
             answer = ask()
-        except (SettingsError, KafkaException) as error:
+        except (SettingsError, KafkaAway, KafkaException) as error:
             if passes(error):
                 seen = True
                 refused_s = None

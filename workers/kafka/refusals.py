@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from workers.kafka.clients import Connection
 from workers.kafka.topics import COMPACT, ExistingTopic, describe, gone, policies
 from workers.kafka.verdicts import Verdict, verdict_of_code
-from workers.runtime.errors import SettingsError
+from workers.runtime.errors import KafkaAway, SettingsError
 from workers.runtime.sizes import BATCH_BYTES
 
 _TOO_LARGE = (
@@ -36,7 +36,7 @@ def refusal_of(connection: Connection, topic: str, error: KafkaError) -> Setting
     said = " ".join(error.str().split())
     try:
         here = describe(connection, [topic]).get(topic)
-    except (SettingsError, KafkaException):
+    except (SettingsError, KafkaAway, KafkaException):
         here = ExistingTopic(topic, 0)  # what it has is not known
     if here is None:
         return gone(topic)

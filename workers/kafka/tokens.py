@@ -214,7 +214,7 @@ class FaustTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         loop = asyncio.get_running_loop()
         try:
             return (await loop.run_in_executor(None, self._tokens.get)).value
-        except SettingsError as error:
+        except (KafkaAway, SettingsError) as error:
             raise KafkaConnectionError(str(error)) from None
 
     def extensions(self) -> dict[str, str]:
@@ -275,7 +275,7 @@ class Endpoint:
         with _Deadline(_TIMEOUT_S) as deadline:
             try:
                 answer = self._answer(request, deadline)
-            except SettingsError:
+            except (KafkaAway, SettingsError):
                 if not deadline.passed:
                     raise
                 raise KafkaAway(late) from None

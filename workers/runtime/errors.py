@@ -15,7 +15,7 @@ class SettingsError(QuietcountError):
     """An unusable setting, file or topic (exit 2)."""
 
 
-class KafkaAway(SettingsError):
+class KafkaAway(QuietcountError):
     """No broker answers: callers that can wait do, all others end (exit 2)."""
 
 
