@@ -19,9 +19,9 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from workers.arrays.types import Floats
-from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.base import UnkBaseConfig
 
 AGES = (0, 1, 2, 5, 10, 20, 50)
 NORMAL_95 = 1.96

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.arrays.texts import Texts
-from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.running.base import UnkBase
+from workers.mechanisms.running.base import UnkBase, UnkBaseConfig
 
 KEYS = 10
 

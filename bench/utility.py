@@ -8,10 +8,9 @@ with a probability below 1e-4. Where a bound is close to exact, and an epoch qui
 import math
 from dataclasses import dataclass
 
+from bench.printed import Promise, error_bounds
 from bench.utility_cases import Case, cases
 from bench.utility_run import measure
-from workers.privacy.plan.model import Bound
-from workers.privacy.theorems import error_bounds
 
 FALSE_ALARM = 1e-4
 
@@ -27,7 +26,7 @@ class Row:
     """
 
     case: Case
-    promise: Bound
+    promise: Promise
     errors: tuple[float, ...]
 
     @property

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from bench.utility_run import Counts
+from workers.mechanisms.about import Data
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS
-from workers.privacy.theorems import Data
 
 Stream = Callable[[int], Iterator[Counts]]
 # One tick is all of a release, and the bounds on counts are exact quantiles: how often they are

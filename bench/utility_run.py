@@ -1,4 +1,4 @@
-"""Runs one mechanism over one stream, without Kafka, and measures the errors that `workers.privacy.theorems` promises."""
+"""Runs one mechanism over one stream, without Kafka, and measures the errors that `Mechanism.bounds` promises."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,20 +7,19 @@ from typing import Any
 import numpy as np
 
 from workers.arrays.texts import Texts
-from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers, Items, Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.algorithms import LIMITED
-from workers.mechanisms.one_shot.config import (
-    MetaConfig,
-    OneShotConfig,
-    PayWhatYouGetConfig,
-)
+from workers.mechanisms.one_shot.one_shot import OneShotConfig
+from workers.mechanisms.one_shot.pay import PayWhatYouGetConfig
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.base import UnkBaseConfig
+from workers.mechanisms.running.meta import MetaConfig
 from workers.mechanisms.running.sparse_gumb import SparseGumbConfig, SparseState
 
 Counts = Mapping[bytes, int]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.settings.test_settings import changed, loaded, refusal
-from workers.mechanisms.config.histogram import KnownBaseConfig
+from workers.mechanisms.running.base import KnownBaseConfig
 from workers.runtime.errors import SettingsError
 from workers.settings.files import client_values, read_domain, read_file, read_key
 from workers.settings.settings import load, registry_values

@@ -20,8 +20,8 @@ from tests import ROOT
 from tests.admin import admin_of
 from workers.kafka.clients import Connection
 from workers.mechanisms.config.checked import Checked, rules
-from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
 from workers.replay.offline import replay
 from workers.replay.sources import JsonLines
 from workers.settings import settings as sections

@@ -16,11 +16,12 @@ from bench.plots.style import (
     plain,
     save,
 )
+from bench.printed import error_bounds
 from bench.utility_cases import config, labels
 from bench.utility_run import Run
+from workers.mechanisms.about import Data
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.privacy.theorems import Data, error_bounds
 
 COLUMNS = 8
 SEEDS = 3

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from bench.sqlp import CANDIDATES, C, _last, settings
-from workers.mechanisms.config.histogram import UnkBaseConfig
+from workers.mechanisms.running.base import UnkBaseConfig
 
 
 def snapshot(tick: int, items: list[list[object]], **pages: int) -> bytes:

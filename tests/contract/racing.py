@@ -69,7 +69,7 @@ def stream_of(seed: int) -> Sequence[Tick]:
 def modules() -> Sequence[ModuleType]:
     """Return all modules that run in a worker's threads: the product without its other commands."""
     others = ["cli", "commands", "dashboard", "replay"]
-    others += [f"privacy.{name}" for name in ("plan", "spending", "theorems")]
+    others += [f"privacy.{name}" for name in ("plan", "spending")]
     apart = tuple(f"workers.{name}" for name in others)
     names = [info.name for info in pkgutil.walk_packages(workers.__path__, "workers.")]
     return tuple(import_module(name) for name in names if not name.startswith(apart))

@@ -25,18 +25,16 @@ from tests.contract.stage import worst
 from tests.contract.variants import MAXIMA, TICKS, VARIANTS, Variant, built, named
 from tests.mechanisms.small import SMALL
 from workers.arrays.types import Floats, Longs
-from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.one_shot.algorithms import LIMITED
-from workers.mechanisms.one_shot.config import PositiveGaussConfig
-from workers.mechanisms.one_shot.one_shot import OneShot
+from workers.mechanisms.one_shot.one_shot import OneShot, PositiveGaussConfig
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
 from workers.mechanisms.registry import build
-from workers.mechanisms.running.base import UnkBase
+from workers.mechanisms.running.base import KnownBaseConfig, UnkBase
 from workers.mechanisms.running.meta import Meta
 
 pytestmark = pytest.mark.slow

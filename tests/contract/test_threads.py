@@ -280,19 +280,20 @@ def test_a_mechanism_that_is_not_frozen_is_not_built() -> None:
     """`build` refuses unsafe mechanisms, so their authors need not think of threads."""
     variant = VARIANTS[0]
 
-    def unfrozen(*_: Any) -> Any:
-        class Loose:
-            kind = "loose"
+    class Loose:
+        kind = "loose"
 
-        return Loose()
+        @classmethod
+        def make(cls, *_: Any) -> Any:
+            return cls()
 
     from workers.mechanisms import registry
 
-    built_by = MappingProxyType(
-        {**registry._BUILDERS, type(variant.build().config): unfrozen}
+    made_from: Any = MappingProxyType(
+        {**registry._MADE_FROM, type(variant.build().config): Loose}
     )
     with (
-        patch.object(registry, "_BUILDERS", built_by),
+        patch.object(registry, "_MADE_FROM", made_from),
         pytest.raises(TypeError, match="a Loose can change"),
     ):
         variant.build()

@@ -13,8 +13,8 @@ from tests.dashboard.feeding import embedded, recent
 from tests.privacy.plan.test_noise import config
 from tests.privacy.plan.test_words import GRID, WHETHER
 from workers.mechanisms.accounting import rho_of
-from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.base import UnkBaseConfig
 from workers.privacy.phrasing import grade, measures, up_to, verdict
 from workers.privacy.total import charge_of, loss_table, total_of
 

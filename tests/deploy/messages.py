@@ -42,7 +42,6 @@ INTERNAL = {
     "workers/mechanisms/noise/selection.py",
     "workers/mechanisms/misra_gries/sketch.py",
     "workers/privacy/total.py",
-    "workers/privacy/theorems.py",
     "workers/replay/backtest/measure.py",
     "workers/kafka/store.py",
 }

@@ -20,6 +20,7 @@ from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
 from workers.pipeline.factory import mechanisms
+from workers.privacy.model import HistogramPlan
 from workers.privacy.phrasing import (
     EPSILON_VOID,
     EPSILON_WARNED,
@@ -28,8 +29,6 @@ from workers.privacy.phrasing import (
     up_to,
 )
 from workers.privacy.plan.make import plan_of
-from workers.privacy.plan.model import HistogramPlan
-from workers.privacy.plan.noise import curve_of
 from workers.privacy.total import charge_of, epsilon_at, spans_of
 from workers.settings.settings import load
 
@@ -186,7 +185,7 @@ def _pair(errors: counters.Errors) -> str:
 
 def _endless(kind: str) -> str:
     """Return the worst noise of a counter without an end up to three ticks."""
-    curve = curve_of(make_counter(kind, None, counters.RHO_ITEM).public())
+    curve = make_counter(kind, None, counters.RHO_ITEM).curve()
     worst = [
         curve.variance(curve.noisiest(1 << level)[:1])[0] for level in (10, 16, 20)
     ]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.mechanisms.small import SMALL
-from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.base import UnkBaseConfig
 
 KEY = NoiseKey(b"i" * 32)
 ROWS = 20_000

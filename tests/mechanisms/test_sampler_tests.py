@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.mechanisms.small import SMALL
-from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
-from workers.mechanisms.running.base import UnkBase
+from workers.mechanisms.running.base import UnkBase, UnkBaseConfig
 
 Law = dict[int, int]
 # Masses are whole numbers over 2^300: far finer than 2^-128, and fast to multiply.

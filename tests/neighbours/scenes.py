@@ -19,12 +19,14 @@ from workers.agents.topics import Topics
 from workers.agents.worker import Factory
 from workers.kafka.clients import Connection
 from workers.kafka.topics import ExistingTopic
+from workers.mechanisms.config.histogram import names_of
 from workers.mechanisms.config.sums import Sum
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.registry import PER_ITEM
 from workers.privacy.ceiling import check_ceiling
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings, load
+
+PER_ITEM = tuple(names_of(lambda about: about.per_item))
 
 KEY = NoiseKey(b"n" * 32)
 NAME = "near"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.pipeline.pipeline import Event, Partition, contribute, unk
-from workers.mechanisms.config.histogram import UnkBaseConfig
+from workers.mechanisms.running.base import UnkBaseConfig
 from workers.pipeline.contributions import decode
 from workers.pipeline.growth.owners import Owners
 from workers.pipeline.snapshots import Snapshot

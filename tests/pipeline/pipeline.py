@@ -11,9 +11,10 @@ import msgspec
 
 from tests.bounding import Items, bound
 from tests.events.reading import columns, reader
-from workers.mechanisms.config.histogram import HistogramConfig, Lane, UnkBaseConfig
+from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.base import UnkBaseConfig
 from workers.pipeline.contributions import Message, Section, handing_over
 from workers.pipeline.growth.epochs import next_epoch
 from workers.pipeline.growth.owners import Owners

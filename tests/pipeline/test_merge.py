@@ -20,10 +20,11 @@ from tests.pipeline.pipeline import (
     histogram_of,
     unk,
 )
-from workers.mechanisms.config.histogram import EPOCH, KnownBaseConfig
+from workers.mechanisms.config.histogram import EPOCH
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.base import KnownBaseConfig
 from workers.pipeline import merge
 from workers.pipeline.contributions import decode
 from workers.pipeline.growth.owners import owner_of

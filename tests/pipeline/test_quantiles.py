@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from workers.arrays.types import Floats
 from workers.mechanisms.config.buckets import Buckets, parse_buckets
-from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.base import KnownBaseConfig
 from workers.pipeline.snapshots import NORMAL_95, Numeric
 from workers.runtime.sizes import VALUE_BYTES
 

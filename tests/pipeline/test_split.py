@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tests.pipeline.pipeline import KEY, Event, Partition, contribute, histogram_of, unk
-from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig
-from workers.mechanisms.one_shot import config as one_shot
-from workers.mechanisms.registry import PER_ITEM, build
+from workers.mechanisms.config.histogram import HistogramConfig, names_of
+from workers.mechanisms.one_shot import one_shot
+from workers.mechanisms.registry import build
+from workers.mechanisms.running.base import KnownBaseConfig
 from workers.pipeline import histogram as histograms
 from workers.pipeline.growth.owners import parts_of
 from workers.pipeline.merge import Merge, ReleaseProgress
@@ -20,6 +21,8 @@ from workers.pipeline.snapshots import Snapshot
 from workers.privacy.ceiling import charges_of, merge
 from workers.replay.offline import ReplayHistogram
 from workers.runtime.errors import StateRefused
+
+PER_ITEM = tuple(names_of(lambda about: about.per_item))
 
 OWNERS = 4
 LABELS = [f"item {i}" for i in range(40)]

@@ -23,14 +23,17 @@ from workers.events.source_reader import SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
 from workers.kafka.store import Changelog, Store
-from workers.mechanisms.config.histogram import KnownBaseConfig, Lane, UnkBaseConfig
+from workers.mechanisms.config.histogram import Lane, names_of
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.registry import MECHANISMS, PER_ITEM, build, protects_users
+from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
 from workers.pipeline import users as module
 from workers.pipeline.intake import Intake
 from workers.pipeline.users import Batch, Users
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import EventsSettings
+
+PER_ITEM = tuple(names_of(lambda about: about.per_item))
 
 KEY = NoiseKey(bytes(32))
 LANE = Lane(10, 0, 3, 1, 2, 4)
@@ -310,4 +313,4 @@ def test_mechanisms_whose_cost_is_not_a_sum_over_items_do_not_protect_users() ->
         "positive_gauss",
         "positive_laplace",
     }
-    assert all(protects_users(config) for config in configs())
+    assert all(config.protects_users for config in configs())

@@ -9,7 +9,7 @@ import pytest
 
 from tests.events.shapes_corpus import document
 from workers.mechanisms.config.buckets import Buckets
-from workers.mechanisms.config.histogram import END_MECHANISMS, SUMMING, HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -137,8 +137,8 @@ def fields() -> list[tuple[str, str]]:
                 "counter": name in (*TREE_ALONE, *COUNTERLESS),
                 "radix": name in COUNTERLESS and name not in TREE_ALONE,
                 # It has no last tick, or no counter over the ticks.
-                "end_share": name not in END_MECHANISMS,
-                "sum": name not in SUMMING,
+                "end_share": not kind.about.ends,
+                "sum": not kind.about.sums,
                 "total_share": name != "unk_base",
                 "windows": not config(name).subtracts,
             }

@@ -6,11 +6,14 @@ import msgspec
 import pytest
 
 from tests.settings.test_settings import GOOD, assert_refused, changed, loaded, refusal
-from workers.mechanisms.config.histogram import KnownBaseConfig
-from workers.mechanisms.registry import MECHANISMS, PER_ITEM, build
+from workers.mechanisms.config.histogram import names_of
+from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.running.base import KnownBaseConfig
 from workers.pipeline.factory import mechanisms
 from workers.replay.backtest.grid import make_grid, settings_text
 from workers.runtime.errors import SettingsError
+
+PER_ITEM = tuple(names_of(lambda about: about.per_item))
 
 
 def with_buckets(buckets: str) -> str:

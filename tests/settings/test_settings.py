@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from workers.agents.topics import matching
-from workers.mechanisms.config.histogram import KnownBaseConfig, Lane, UnkBaseConfig
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings, TopicNames, load
 

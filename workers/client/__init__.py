@@ -13,7 +13,7 @@ joins no group, and needs only the right to read the histogram topics.
 Imports `pipeline`, `kafka` and `settings`. Start with `reading`; `tables` makes rows for DuckDB,
 DataFrames and files. `messages` joins pages and parts to snapshots, `changes` subtracts them,
 `config` reads what a reader needs of the settings file: the dashboard and `quietcount export` share
-these.
+these. `schema` has the JSON Schema of snapshots.
 """
 
 from workers.client.messages import Stream
@@ -26,6 +26,7 @@ from workers.client.reading import (
     latest,
     snapshots,
 )
+from workers.client.schema import snapshot_schema
 from workers.client.tables import table
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Sum",
     "Window",
     "latest",
+    "snapshot_schema",
     "snapshots",
     "table",
 ]

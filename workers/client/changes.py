@@ -21,8 +21,8 @@ from workers.arrays.types import Floats
 from workers.client.messages import Number, SumRange, SumRow
 from workers.mechanisms.accounting import NotNegative
 from workers.mechanisms.config.buckets import Buckets
-from workers.mechanisms.config.histogram import SUBTRACTING
 from workers.mechanisms.config.sums import parse_sum
+from workers.mechanisms.registry import about
 from workers.pipeline.snapshots import SD_DIGITS, Means, Numeric, rounded_sum_sd
 from workers.runtime.frozen import ready
 
@@ -58,7 +58,8 @@ ready(Window, Total, Sums)
 
 def can_subtract(snapshot: Fields) -> bool:
     """Return whether counts of this mechanism differ from the truth by noise only."""
-    known = "windows" in snapshot or snapshot["mechanism"] in SUBTRACTING
+    mechanism = about(snapshot["mechanism"])
+    known = "windows" in snapshot or (mechanism is not None and mechanism.subtracts)
     return known and snapshot.get("items") is not None
 
 

@@ -1,6 +1,7 @@
 """Routes of the dashboard, described in docs/api.md.
 
 GET /                      the page
+GET /snapshot.schema.json  the JSON Schema of snapshots
 GET /api/histograms        list of histograms
 GET /api/snapshots         latest snapshots of one stream
 GET /api/stream            new snapshots, as server-sent events
@@ -36,6 +37,7 @@ from prometheus_client.exposition import choose_encoder
 
 from workers.client.changes import can_subtract, changes, ticks_of
 from workers.client.messages import SeenSnapshot, Stream, select_items
+from workers.client.schema import snapshot_schema
 from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
 from workers.dashboard.hub import (
     READING,
@@ -68,6 +70,7 @@ from workers.dashboard.store.queries import (
 from workers.dashboard.store.store import Query, QueryFailed, Store
 from workers.mechanisms.config.histogram import EPOCH
 from workers.mechanisms.config.views import ALL_KEYS
+from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.metrics import WithWorkerLabel, register_outages
 from workers.settings.durations import parse_duration
 from workers.settings.settings import ALL_STREAM_KEY
@@ -327,6 +330,8 @@ def application(
     names = [histogram for histogram, _ in histograms]
     app[KNOWN] = frozenset(names)
     app.on_response_prepare.append(headers_for(host, token))
+    schema = _page(orjson.dumps(snapshot_schema()), "application/schema+json")
+    app.router.add_get("/snapshot.schema.json", _serve(schema))
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))
 
@@ -410,8 +415,23 @@ def pages() -> dict[str, Page]:
         if kind is not None:
             body = file.read_bytes()
             path = "" if file.name == "index.html" else f"page/{file.name}"
-            found[path] = Page(body, kind, hashlib.sha256(body).hexdigest()[:16])
+            found[path] = _page(body, kind)
+    found["page/mechanisms.js"] = _page(_mechanisms_module(), PAGE_TYPES["js"])
     return found
+
+
+def _page(body: bytes, kind: str) -> Page:
+    return Page(body, kind, hashlib.sha256(body).hexdigest()[:16])
+
+
+def _mechanisms_module() -> bytes:
+    """Return what the page has to know of every mechanism, as a JavaScript module."""
+    names = ("family", "page", "rule", "subtracts", "shows_all")
+    declared = {
+        mechanism: {name: getattr(config.about, name) for name in names}
+        for mechanism, config in MECHANISMS.items()
+    }
+    return b"export const MECHANISMS = " + orjson.dumps(declared) + b";\n"
 
 
 def _serve(page: Page) -> Handler:

@@ -9,7 +9,6 @@ statistics, whose accounting may be pure, have their own split in `order_statist
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 from workers.mechanisms.accounting import (
     PrivacyCost,
@@ -55,11 +54,10 @@ class Budgeted(Mechanism):
     Constructors calibrate the noise to `_budget` and end with `_set_cost`.
     """
 
-    gaussian: ClassVar[bool] = False  # of its `PrivacyCost`
-
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
         super().__init__(config, unit)
-        self._budget = split(config, discovers=discovers, gaussian=self.gaussian)
+        gaussian = config.about.gaussian
+        self._budget = split(config, discovers=discovers, gaussian=gaussian)
 
     @property
     def delta_discovery(self) -> float:

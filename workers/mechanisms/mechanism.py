@@ -7,18 +7,20 @@ stored one. Cost and published error follow from the configuration alone.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
 from workers.arrays.types import Codes, Longs, Tags
+from workers.mechanisms.about import About, Bound, Data, Figure, RowBytes, SketchBytes
 from workers.mechanisms.accounting import Guarantee, PrivacyCost
 from workers.mechanisms.config.buckets import short
 from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.curves import Curve, DigitCurve, TableCurve
 from workers.mechanisms.ledger import Ledger, Parts
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.errors import HorizonExceeded, StateRefused
@@ -117,8 +119,13 @@ class Differences(Protocol):
 
 
 class Mechanism(Frozen):
-    """Base class of mechanisms; a constructor sets `_cost`, and `_threshold` if it is constant."""
+    """Base class of mechanisms; a constructor sets `_cost`, and `_threshold` if it is constant.
 
+    `configs` are the configurations that it is made from. `bounds` and what follows it describe the
+    mechanism for plans and reports; nothing there changes a release, so floats suffice.
+    """
+
+    configs: ClassVar[tuple[type[HistogramConfig], ...]] = ()
     kind: str
     law = "gaussian"  # or "laplace"; "logistic": selects top-k items; "sum": from noisy sums
     config: HistogramConfig
@@ -130,6 +137,14 @@ class Mechanism(Frozen):
         self.config = config
         self._unit = unit
         self._domain = tuple(label.encode() for label in config.declared)
+
+    @classmethod
+    def make(cls, config: HistogramConfig, unit: str) -> "Mechanism":
+        return cls(config, unit)
+
+    @property
+    def about(self) -> About:
+        return self.config.about
 
     @property
     def guarantee(self) -> Guarantee:
@@ -209,6 +224,64 @@ class Mechanism(Frozen):
         return min(
             self.config.max_count, self.config.horizon_ticks or self.config.max_count
         )
+
+    @property
+    def delta_discovery(self) -> float:
+        return dict(self._cost.failures).get("discovery", 0.0)
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Return the accuracy bounds that are proved, the main one first."""
+        raise NotImplementedError
+
+    def curve(self, last: int) -> Curve:
+        """Return the variance of published figures by tick, up to `last`."""
+        return TableCurve(np.array([self.sd(1) ** 2]))
+
+    def sum_curve(self) -> Curve | None:
+        """Return the variance of `Release.sums`, if it has any."""
+        return None
+
+    def total_curve(self) -> Curve | None:
+        """Return the variance of `Release.totals`, if it has any."""
+        return None
+
+    def other_counter(self, kind: str, radix: int | None) -> tuple[Curve, int] | None:
+        """Return curve and bytes a row with another counter at the same cost; None without one."""
+        return None
+
+    def blocks(self) -> DigitCurve | None:
+        """Return the curve if counts are sums of blocks of ticks, each with its own threshold."""
+        return None
+
+    def most_shown(self) -> int | None:
+        """Return the most items that a tick shows; None: any number."""
+        return len(self._domain) or None
+
+    def first_error(self) -> float | None:
+        """Return the error of answers while values are small, if that is what is promised."""
+        return None
+
+    def segments_up_to(self, most: int) -> Iterator[tuple[int, int, float]]:
+        """Yield up to `most` ranges of values: (number, largest value, error of answers)."""
+        return iter(())
+
+    def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        """Yield further figures; `last` is the last tick looked at, `worst` the noisiest."""
+        return iter(())
+
+    def hints(self) -> Iterator[str]:
+        """Yield sentences about these settings, as advice."""
+        return iter(())
+
+    def row_bytes(self) -> RowBytes:
+        return RowBytes()
+
+    def sketch_bytes(self, label: int) -> SketchBytes | None:
+        """Return the memory of a mechanism without rows, for labels of `label` bytes."""
+        return None
+
+    def _ticks(self, data: Data) -> int:
+        return self.config.horizon_ticks or data.ticks
 
     def _check(self, t: int) -> None:
         horizon = self.config.horizon_ticks

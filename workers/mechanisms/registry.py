@@ -1,82 +1,53 @@
-"""Every mechanism by its name in the settings: its configuration class and its builder."""
+"""Every mechanism by its name in the settings.
 
-from collections.abc import Callable, Mapping
+A mechanism is declared in its own module: its configuration has `about`, and its class lists the
+configurations that it is made from. Whoever adds one adds its module here.
+"""
+
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from msgspec import structs
 
-from workers.mechanisms.config.histogram import (
-    HistogramConfig,
-    KnownBaseConfig,
-    UnkBaseConfig,
-)
+from workers.mechanisms.about import About
+from workers.mechanisms.config.histogram import HistogramConfig, declared
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.misra_gries.misra_gries import (
-    MisraGriesConfig,
-    make_misra_gries,
-)
-from workers.mechanisms.one_shot import config as one_shot
-from workers.mechanisms.one_shot.one_shot import OneShot
-from workers.mechanisms.one_shot.pay import PayWhatYouGet
-from workers.mechanisms.order_statistics import mechanisms as order
-from workers.mechanisms.running.base import KnownBase, UnkBase
-from workers.mechanisms.running.meta import Meta
-from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
+from workers.mechanisms.misra_gries import misra_gries as _misra_gries
+from workers.mechanisms.one_shot import one_shot as _one_shot
+from workers.mechanisms.one_shot import pay as _pay
+from workers.mechanisms.order_statistics import mechanisms as _order_statistics
+from workers.mechanisms.running import base as _base
+from workers.mechanisms.running import meta as _meta
+from workers.mechanisms.running import sparse_gumb as _sparse_gumb
 from workers.runtime.frozen import check_frozen
 
-_BUILDERS: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = (
-    MappingProxyType(
-        {
-            KnownBaseConfig: KnownBase,
-            UnkBaseConfig: UnkBase,
-            one_shot.MetaConfig: Meta,
-            SparseGumbConfig: SparseGumb,
-            order.BoundedMaxConfig: order.BoundedMax,
-            order.DoublingConfig: order.Doubling,
-            order.TwoLevelConfig: order.TwoLevel,
-            order.TwoLevelKConfig: order.TwoLevel,
-            MisraGriesConfig: make_misra_gries,
-            one_shot.KnownGaussConfig: OneShot,
-            one_shot.KnownGumbelConfig: OneShot,
-            one_shot.UnkGaussConfig: OneShot,
-            one_shot.LimitDomConfig: OneShot,
-            one_shot.LimitDomLaplaceConfig: OneShot,
-            one_shot.PositiveLaplaceConfig: OneShot,
-            one_shot.PositiveGaussConfig: OneShot,
-            one_shot.PayWhatYouGetConfig: PayWhatYouGet,
-        }
-    )
+_MODULES = (
+    _base,
+    _sparse_gumb,
+    _misra_gries,
+    _meta,
+    _one_shot,
+    _pay,
+    _order_statistics,
 )
 
-MECHANISMS: Mapping[str, type[HistogramConfig]] = MappingProxyType(
-    {str(kind.__struct_config__.tag): kind for kind in _BUILDERS}
-)
+MECHANISMS: Mapping[str, type[HistogramConfig]] = MappingProxyType(declared())
 
-# Mechanisms whose cost is a sum over the items touched.
-PER_ITEM = (
-    "known_base",
-    "unk_base",
-    "known_gauss",
-    "positive_gauss",
-    "positive_laplace",
+_MADE_FROM: Mapping[type[HistogramConfig], type[Mechanism]] = MappingProxyType(
+    {
+        config: kind
+        for module in _MODULES
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Mechanism)
+        for config in vars(kind).get("configs", ())
+    }
 )
 
 
-def protects_users(config: HistogramConfig) -> bool:
-    """Return whether the analysis covers a user with items in different ticks.
-
-    It does if the cost is a sum over the items touched: a user with m items in an epoch, each
-    counted at most Dinf times, costs the same as one event with m items of Dinf, and discovery is
-    charged for every tick that may hold part of an item (`ticks_of_item`). It does not if an event
-    is charged once per release (top-k picks, shared thresholds): the user enters up to m releases.
-    """
-    algorithm = (
-        config.algorithm
-        if isinstance(config, one_shot.MetaConfig)
-        else config.mechanism
-    )
-    return algorithm in PER_ITEM
+def about(mechanism: str) -> About | None:
+    """Return what a mechanism of this name is; None if this version does not know it."""
+    config = MECHANISMS.get(mechanism)
+    return None if config is None else config.about
 
 
 def event_level(config: HistogramConfig, unit: str) -> HistogramConfig:
@@ -88,6 +59,6 @@ def event_level(config: HistogramConfig, unit: str) -> HistogramConfig:
 
 def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
     """Build the frozen, thread-safe mechanism; `ValueError` names an unaffordable setting."""
-    mechanism = _BUILDERS[type(config)](event_level(config, unit), unit)
+    mechanism = _MADE_FROM[type(config)].make(event_level(config, unit), unit)
     check_frozen(mechanism, mechanism.kind)
     return mechanism

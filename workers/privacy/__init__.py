@@ -2,5 +2,6 @@
 
 Imports `pipeline` (what was released), `mechanisms` and `settings`; no Kafka. Only `total` composes
 costs of several histograms and epochs. `plan` computes the guarantee of settings before a run,
-`spending` that of published results; `ceiling` limits every period; `theorems` has error bounds.
+`spending` that of published results; `ceiling` limits every period; `model` has the
+records that `plan` and `total` make.
 """

@@ -25,7 +25,7 @@ from workers.privacy.ceiling import (
     grid_of,
     merge,
 )
-from workers.privacy.plan.model import Record
+from workers.privacy.model import Record
 from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.privacy.plan.model import HistogramPlan
-from workers.privacy.plan.noise import KINDS
+from workers.privacy.model import HistogramPlan
 from workers.settings.durations import format_duration
 
 _ANSWER_FIELDS = ("query", "value", "since", "error", "answers")
@@ -84,19 +83,19 @@ def _keys(plan: HistogramPlan) -> str:
 
 
 def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]:
-    kind = KINDS[config.mechanism]
-    if kind.family == "statistic":
+    about = config.about
+    if about.family == "statistic":
         said = "the queries of the settings, their answers, since when, and their error"
-        yield Published(_ANSWER_FIELDS, f"{kind.answers}: {said}")
+        yield Published(_ANSWER_FIELDS, f"{about.answers}: {said}")
         return
-    if kind.family == "labels":
+    if about.family == "labels":
         said = "whether it asked, and what is left of the budget of labels and queries"
-        yield Published(("query", *_LABEL_FIELDS), f"{kind.answers}; {said}")
+        yield Published(("query", *_LABEL_FIELDS), f"{about.answers}; {said}")
         return
     labels = "labels as they occur in events"
     if plan.domain is not None:
         labels = f"{plan.domain:,} declared labels"
-    yield Published(("items",), f"{kind.answers}: noisy counts and labels ({labels})")
+    yield Published(("items",), f"{about.answers}: noisy counts and labels ({labels})")
 
 
 def _deviation(plan: HistogramPlan) -> str:

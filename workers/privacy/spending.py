@@ -45,8 +45,8 @@ from workers.privacy.ceiling import (
     merge,
     parts_of,
 )
+from workers.privacy.model import Record, Share, Span
 from workers.privacy.outlook import Outlook, outlook_of
-from workers.privacy.plan.model import Record, Share, Span
 from workers.privacy.total import (
     EVER,
     Charge,

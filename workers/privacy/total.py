@@ -46,13 +46,13 @@ from workers.mechanisms.accounting import (
     delta_of,
     epsilon_of,
     float_up,
-    paper_epsilon,
 )
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.registry import MECHANISMS
+from workers.privacy.model import Loss, Record, Share, Span, Total
 from workers.privacy.phrasing import cautions, is_void, up_to
-from workers.privacy.plan.model import Loss, Record, Share, Span, Total
 from workers.runtime.frozen import memoized
 
 
@@ -144,13 +144,6 @@ NUMERICAL = "numerical"
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
 _LARGEST_EXPONENT = 700.0
-_GAUSSIAN = frozenset(
-    {"known_base", "unk_base"}
-)  # the mechanisms with `Budgeted.gaussian`
-# Epsilon may be pure and delta sampling error only; a snapshot does not state which.
-_MAY_BE_PURE = frozenset(
-    {"bounded_max", "doubling", "two_level", "two_level_k", "misra_gries"}
-)
 
 
 def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None, float]:
@@ -209,12 +202,14 @@ def stated_cost(
     """
     if delta <= 0:
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
-    gaussian = mechanism in _GAUSSIAN
+    config = MECHANISMS.get(mechanism)
+    gaussian = config is not None and config.about.gaussian
     conversion = delta_of(rho, epsilon, gaussian=gaussian) * (1 - 1e-8)
     if gaussian:
         rest = float_up(max(Fraction(delta) - Fraction(conversion), Fraction(0)))
         # All of a known domain's delta converts rho.
-        own = (("discovery", rest),) if mechanism == "unk_base" else ()
+        known = config is not None and config.lists_labels({})
+        own = () if known else (("discovery", rest),)
         return PrivacyCost(rho, epsilon, delta, failures=own, gaussian=True)
     numerical = delta * NUMERICAL_SHARE
     if conversion >= delta - numerical:
@@ -223,7 +218,9 @@ def stated_cost(
         )
     rest = float_up(Fraction(delta) - Fraction(conversion))
     halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
-    samplers = rest if mechanism in _MAY_BE_PURE and not halved else numerical
+    # Epsilon may be pure and delta sampling error only; a snapshot does not state which.
+    may_be_pure = config is not None and config.about.may_be_pure
+    samplers = rest if may_be_pure and not halved else numerical
     failures = ((NUMERICAL, samplers), ("discovery", max(rest - numerical, 0.0)))
     return PrivacyCost(rho, epsilon, delta, failures=failures)
 
@@ -466,10 +463,6 @@ def total_of(charges: Sequence[Charge]) -> Total:
         names = {frozenset(range(len(charges))): None}
     groups = [[charges[i] for i in sorted(serving)] for serving in names]
     worst, found = worst_group([[charge.cost for charge in group] for group in groups])
-    left = float(
-        Fraction(found.delta) - sum(Fraction(share.delta) for share in found.deltas)
-    )
-    convertible = found.epsilon is not None and left > 0
     # A delta of 1 promises nothing; the sum of the epsilons holds even then.
     epsilon = found.epsilon_of_the_sum if found.epsilon is None else found.epsilon
     person = spans_of(*groups)
@@ -479,7 +472,6 @@ def total_of(charges: Sequence[Charge]) -> Total:
         unit=unit,
         histograms=tuple(one.histogram for one in groups[worst]),
         key=list(names.values())[worst],
-        epsilon_printed=paper_epsilon(found.rho, left) if convertible else None,
         warnings=tuple(cautions(once.epsilon, once.delta, unit)),
         person=person,
     )

@@ -26,11 +26,12 @@ from workers.mechanisms.config.histogram import (
     Conditions,
     Duration,
     HistogramConfig,
+    names_of,
 )
 from workers.mechanisms.config.histogram import FieldPath as Field
 from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Shape, View, parse
-from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
+from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.errors import SettingsError
 from workers.settings import durations
 from workers.settings.durations import format_duration, parse_duration
@@ -603,13 +604,17 @@ def rekey_topics(worker: str) -> tuple[str, str]:
     return f"{worker}.by-user", f"{worker}.rekey-state"
 
 
+def _per_item() -> list[str]:
+    return names_of(lambda about: about.per_item)
+
+
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
     given = histogram.max_items_per_user
     if of_users and given is None:
         yield f'{histogram.where()}max_items_per_user is missing: privacy.unit = "user" needs it'
-    elif of_users and not protects_users(histogram):
+    elif of_users and not histogram.protects_users:
         yield (
-            f'{histogram.where()}mechanism = "{histogram.mechanism}": privacy.unit = "user" needs {", ".join(PER_ITEM)}, '
+            f'{histogram.where()}mechanism = "{histogram.mechanism}": privacy.unit = "user" needs {", ".join(_per_item())}, '
             "or meta with one of the last three as its algorithm"
         )
     elif not of_users and given is not None:
@@ -622,8 +627,8 @@ def split_complaints(histogram: HistogramConfig, owners: int | None) -> Iterator
     if split == 1:
         return
     given = f"{histogram.where()}split = {split}"
-    if histogram.mechanism not in PER_ITEM:
-        yield f"{given}: needs a mechanism that treats items one by one: {', '.join(PER_ITEM)}"
+    if not histogram.about.per_item:
+        yield f"{given}: needs a mechanism that treats items one by one: {', '.join(_per_item())}"
     if histogram.buckets is not None:
         yield f"{given}: not with buckets"
     if owners is not None and split > owners:

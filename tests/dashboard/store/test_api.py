@@ -31,6 +31,7 @@ from tests.dashboard.store.making import (
 from tests.dashboard.store.making import store as store_all
 from tests.dashboard.test_hub import on_a_loop
 from workers.client.changes import changes
+from workers.client.schema import snapshot_schema
 from workers.dashboard import api
 from workers.dashboard.api import application
 from workers.dashboard.hub import Hub
@@ -45,9 +46,7 @@ HOUR = 3_600_000
 STREAM = "histogram=products&key=s1"
 FILE = f"/api/history?{STREAM}&format=csv"
 SCHEMA = json.loads((ROOT / "docs" / "history.schema.json").read_text())
-SNAPSHOT = Draft202012Validator(
-    json.loads((ROOT / "docs" / "snapshot.schema.json").read_text())
-)
+SNAPSHOT = Draft202012Validator(snapshot_schema())
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ from tests.mechanisms.misra_gries.test_misra_gries import Tick, part, released, 
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
 from tests.mechanisms.small import Silent
 from workers.mechanisms.misra_gries.misra_gries import (
+    MisraGries,
     MisraGriesConfig,
     PureMisraGries,
-    make_misra_gries,
 )
 from workers.runtime.errors import StateRefused
 
@@ -181,8 +181,8 @@ def test_settings_that_do_not_fit_are_refused(
 def test_noise_that_no_table_holds_and_a_delta_below_the_samplers_are_refused() -> None:
     message = r'release = "pure": .* = 29,997: at most 16,384, with a smaller size'
     with pytest.raises(ValueError, match=message):
-        make_misra_gries(config(size=5_000, epsilon=1.0))
+        MisraGries.make(config(size=5_000, epsilon=1.0), "event")
     with pytest.raises(ValueError, match="below what the integer samplers can promise"):
-        make_misra_gries(config(delta=1e-50))
-    assert type(make_misra_gries(config())) is PureMisraGries
-    assert type(make_misra_gries(common.config())) is not PureMisraGries
+        MisraGries.make(config(delta=1e-50), "event")
+    assert type(MisraGries.make(config(), "event")) is PureMisraGries
+    assert type(MisraGries.make(common.config(), "event")) is not PureMisraGries

@@ -11,8 +11,7 @@ import pytest
 from tests.mechanisms.one_shot.test_one_shot import COMMON
 from tests.mechanisms.small import STREAM, counted, start
 from workers.mechanisms.mechanism import Answers
-from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
-from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet
+from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet, PayWhatYouGetConfig
 from workers.runtime.errors import BudgetExhausted, HorizonExceeded, StateRefused
 
 

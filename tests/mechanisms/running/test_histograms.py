@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 
 from tests.mechanisms.small import KEY, SMALL, Silent, counted, labelled
 from workers.arrays.types import Longs, Tags
-from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Mechanism, State
-from workers.mechanisms.running.base import KnownBase, UnkBase
+from workers.mechanisms.running.base import (
+    KnownBase,
+    KnownBaseConfig,
+    UnkBase,
+    UnkBaseConfig,
+)
 
 
 def unk(**changes: object) -> UnkBase:

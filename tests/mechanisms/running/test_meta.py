@@ -17,8 +17,7 @@ from workers.mechanisms.one_shot.algorithms import (
     Name,
     OneShotNoise,
 )
-from workers.mechanisms.one_shot.config import MetaConfig
-from workers.mechanisms.running.meta import BLOCK_ROWS, Meta, MetaState
+from workers.mechanisms.running.meta import BLOCK_ROWS, Meta, MetaConfig, MetaState
 from workers.runtime.errors import HorizonExceeded, StateRefused
 
 NAMES = get_args(Name)

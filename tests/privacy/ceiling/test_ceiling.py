@@ -19,7 +19,8 @@ from tests.privacy.spending.test_spent import life, settings, state
 from workers.agents.ceiling_guard import topics_overlap
 from workers.cli import execute
 from workers.mechanisms.accounting import PrivacyCost
-from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.running.base import UnkBaseConfig
 from workers.privacy.ceiling import (
     Ceiling,
     charges_of,

@@ -27,8 +27,8 @@ from tests.worker.harness import Bare, Site, until
 from workers.agents.ceiling_guard import CeilingGuard
 from workers.cli import execute
 from workers.kafka.reading import read_partition
-from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.base import UnkBaseConfig
 from workers.privacy.ceiling import check_ceiling
 from workers.privacy.total import charge_of, epsilon_at
 from workers.runtime.errors import CeilingReached, Fenced

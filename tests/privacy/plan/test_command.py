@@ -12,8 +12,8 @@ from tests import ROOT
 from tests.numbers import number_in
 from workers.cli import execute
 from workers.events.reader import EARLIEST_MS
-from workers.privacy.plan import model
-from workers.privacy.plan.model import Bucket, Plan, Record
+from workers.privacy import model
+from workers.privacy.model import Bucket, Plan, Record
 from workers.privacy.plan.text import ROWS, band
 from workers.settings.settings import Settings, load
 

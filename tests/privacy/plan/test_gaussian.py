@@ -18,16 +18,17 @@ from workers.mechanisms.accounting import (
     gaussian_rho,
     rho_of,
 )
-from workers.mechanisms.config.histogram import (
-    HistogramConfig,
-    KnownBaseConfig,
-    UnkBaseConfig,
-)
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.running.base import KnownBase, UnkBase
-from workers.privacy import ceiling, total
-from workers.privacy.plan.model import Span
+from workers.mechanisms.running.base import (
+    KnownBase,
+    KnownBaseConfig,
+    UnkBase,
+    UnkBaseConfig,
+)
+from workers.privacy import ceiling
+from workers.privacy.model import Span
 from workers.privacy.total import (
     DAY_MS,
     EVENTS,
@@ -232,21 +233,18 @@ def test_people_with_gaussian_and_other_keys_lose_no_more_than_the_table_says() 
 def test_mechanisms_named_as_gaussian_are_those_that_are() -> None:
     """A snapshot names only its mechanism; a wrong name would understate its failures."""
     for name, kind in MECHANISMS.items():
-        if name in ("known_base", "unk_base"):
-            own = KNOWN if kind is KnownBaseConfig else UNK
-            assert build(own).cost().gaussian is (name in total._GAUSSIAN)
-        else:
-            assert name not in total._GAUSSIAN
+        assert kind.about.gaussian is (name in ("known_base", "unk_base"))
+    for own in (KNOWN, UNK):
+        assert build(own).cost().gaussian is own.about.gaussian
 
 
 @pytest.mark.parametrize(
     "own", [KNOWN, UNK, structs.replace(UNK, epsilon=None, rho=0.01)]
 )
 def test_what_a_gaussian_snapshot_says_is_enough_for_the_page(
-    own: HistogramConfig, monkeypatch: pytest.MonkeyPatch
+    own: HistogramConfig,
 ) -> None:
     cost = built(own).cost()
-    monkeypatch.setattr(total, "_GAUSSIAN", frozenset({own.mechanism}))
     seen = stated_cost(own.mechanism, cost.rho, cost.epsilon, cost.delta)
     assert seen.gaussian
     failures, least = (sum(part for _, part in one.failures) for one in (seen, cost))

@@ -8,21 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from workers.mechanisms.config.histogram import (
-    HistogramConfig,
-    KnownBaseConfig,
-    UnkBaseConfig,
-)
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.counters.lifted_variance import LiftedVariance
+from workers.mechanisms.counters.lifted_variance import LiftedCurve, LiftedVariance
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.one_shot.config import PositiveLaplaceConfig
+from workers.mechanisms.one_shot.one_shot import PositiveLaplaceConfig
 from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
 from workers.privacy.plan.noise import (
-    LiftedCurve,
-    curve,
-    curve_of,
     half_width_95,
     mean_absolute_error,
     mean_over_ticks,
@@ -55,7 +49,7 @@ def test_worst_tick_and_mean_are_those_of_a_full_scan(
 ) -> None:
     """A horizon of 2^30 cannot be scanned; the shortcut must match a full scan."""
     counter = make_counter(kind, horizon, 0.01, end_share=end_share)
-    found = curve_of(counter.public())
+    found = counter.curve()
     ticks = np.arange(1, horizon + 1)
     variances = found.variance(ticks)
     for t in {1, horizon, horizon // 2 + 1, horizon // 3 + 1}:
@@ -71,7 +65,7 @@ def test_worst_noise_of_long_horizons_is_that_stated() -> None:
     """Worst sd times sqrt(2 rho), as docs/mechanisms.md states it for an endless epoch."""
     expected = {"lifted": (5.52, 7.88, 9.5, 13.68), "tree": (11.9, 18.3, 21.8, 32.0)}
     for kind, figures in expected.items():
-        found = curve_of(make_counter(kind, None, 0.5).public())
+        found = make_counter(kind, None, 0.5).curve()
         for exponent, figure in zip((10, 16, 20, 30), figures, strict=True):
             worst = found.variance(found.noisiest(1 << exponent)[:1])[0]
             assert math.sqrt(worst) == pytest.approx(figure, abs=0.1)
@@ -90,7 +84,7 @@ def test_a_curve_of_other_variances_has_another_worst_tick() -> None:
 def test_the_curve_of_the_sqrt_counter_is_that_of_its_own_ticks(horizon: int) -> None:
     """The curve is a closed form: it sums the squares of the square root's coefficients."""
     counter = make_counter("sqrt", horizon, 0.001)
-    found = curve_of(counter.public())
+    found = counter.curve()
     for t in {1, horizon // 2 + 1, horizon}:
         sd = math.sqrt(found.variance(np.array([t]))[0])
         assert sd == pytest.approx(counter.sd(t), rel=1e-9)
@@ -219,7 +213,7 @@ def test_blocks_have_the_noise_of_their_digits(changes: dict[str, object]) -> No
     own = config(MECHANISMS["misra_gries"], size=10, radix=4, horizon=100, **changes)
     mechanism = build(own)
     ticks = np.arange(1, 101)
-    variances = curve(mechanism, 100).variance(ticks)
+    variances = mechanism.curve(100).variance(ticks)
     assert np.allclose(np.sqrt(variances), [mechanism.sd(t) for t in range(1, 101)])
     found = noise_of(mechanism, own)
     assert Fraction(found.worst_sd) == max(

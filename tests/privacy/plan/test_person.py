@@ -12,13 +12,10 @@ from tests.privacy.plan.test_figures import planned
 from tests.privacy.plan.test_figures import said as plan_as_text
 from tests.privacy.plan.test_noise import config
 from workers.mechanisms.accounting import PrivacyCost, delta_of, rho_of
-from workers.mechanisms.config.histogram import (
-    HistogramConfig,
-    KnownBaseConfig,
-    UnkBaseConfig,
-)
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
 from workers.privacy.total import (
     DAY_MS,
     EVENTS,

@@ -8,20 +8,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from bench.printed import Promise, error_bounds, paper_rho
 from bench.utility import rows_of, tail
 from bench.utility_cases import Case, cases, config, labels
 from tests.privacy.test_identity_of_fields import OWN
+from workers.mechanisms.about import Data
 from workers.mechanisms.accounting import paper_epsilon
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.counter import CounterMechanism, make_counter
+from workers.mechanisms.curves import DigitCurve
+from workers.mechanisms.mechanism import expect_type
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.privacy.plan.model import Bound
-from workers.privacy.theorems import (
-    Data,
-    error_bounds,
-    most_blocks,
-    paper_rho,
-    worst_variance,
-)
 
 SHORT = cases(128)
 # A union over many noises, or several bounds in a row, leaves more slack between promise and
@@ -30,7 +26,7 @@ LOOSE = ("meta", "misra_gries", "sparse_gumb", "bounded_max", "two_level")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def paper(promise: Bound) -> float:
+def paper(promise: Promise) -> float:
     assert promise.printed is not None
     return promise.printed
 
@@ -120,7 +116,9 @@ def test_the_worst_variance_is_that_of_the_noisiest_tick(
     ticks = 1_500 if horizon == "unbounded" else horizon
     counter = make_counter(kind, None if horizon == "unbounded" else horizon, 0.05)
     variances = [float(counter.variance(t)) for t in range(1, ticks + 1)]
-    assert worst_variance(build(made), ticks) == pytest.approx(max(variances), rel=1e-3)
+    mechanism = expect_type(CounterMechanism, build(made))
+    worst = mechanism.worst_variance(ticks)
+    assert worst == pytest.approx(max(variances), rel=1e-3)
 
 
 def test_most_blocks_is_the_largest_sum_of_digits() -> None:
@@ -133,7 +131,7 @@ def test_most_blocks_is_the_largest_sum_of_digits() -> None:
                 rest, digit = divmod(rest, radix)
                 digits += digit
             worst = max(worst, digits)
-            assert most_blocks(t, radix) == worst
+            assert DigitCurve(radix, []).used_blocks(t) == worst
 
 
 def test_printed_counts_are_theorem_2_with_a_union_bound() -> None:

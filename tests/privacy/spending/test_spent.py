@@ -28,7 +28,7 @@ from workers.pipeline.histogram import Histogram, HistogramProgress
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.privacy import spending
 from workers.privacy.ceiling import charges_of, merge
-from workers.privacy.plan.model import Record
+from workers.privacy.model import Record
 from workers.privacy.spending import AllBudgets, Budget, budget_of, entries_of
 from workers.settings.settings import (
     EventsSettings,

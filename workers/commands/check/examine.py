@@ -39,7 +39,6 @@ from workers.events.times import PLAUSIBLE_MS, time_ms
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.views import CHARACTERS_MAX, UNITS, Path, Shape, parse
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.pipeline.factory import lanes, reader_of, source_reader_of
 from workers.pipeline.watermark import Watermark, behind_rejects, late_events
 from workers.privacy.ceiling import mechanism_of
@@ -171,8 +170,8 @@ def expected(
         a_tick = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
         declared = sum(a_tick.values()) / total if total else 0.0
     last = noise.last_tick(config)
-    first = noise.discovery_step(config) or 1
-    sd_worst, _ = noise.worst_and_rms(noise.curve(mechanism, last), last)
+    first = config.discovery_step or 1
+    sd_worst, _ = mechanism.curve(last).worst_and_rms(last)
     # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({min(first, last), last // first * first or last})
     decided = [tick for tick in ticks if mechanism.threshold(tick) is not None]
@@ -198,11 +197,10 @@ def _threshold_estimate(
     a_tick: Mapping[Pair, float],
     tick: int,
 ) -> ThresholdEstimate:
-    kind = noise.KINDS[mechanism.kind]
     threshold = mechanism.threshold(tick) or 0
     # Number of ticks whose counts one decision uses.
-    ticks = 1 if kind.family == "tick" else tick
-    if (blocks := noise.blocks_of(mechanism)) is not None:
+    ticks = 1 if mechanism.about.family == "tick" else tick
+    if (blocks := mechanism.blocks()) is not None:
         sizes = (blocks.radix**level for level in range(blocks.levels))
         ticks = max(size for size in sizes if size <= tick)
     counts = {pair: count * ticks for pair, count in a_tick.items()}
@@ -214,7 +212,7 @@ def _threshold_estimate(
 
 def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, float]:
     """Return each item's base for its threshold: 0, or with `kbar` the key's (kbar+1)-th count."""
-    kbar = config.parameters().kbar if isinstance(config, OneShotConfig) else 0
+    kbar = config.candidates
     by_key: dict[str, list[float]] = defaultdict(lambda: [0.0])
     for (key, _), count in counts.items():
         by_key[key].append(count)

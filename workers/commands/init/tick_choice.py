@@ -8,13 +8,9 @@ from typing import NamedTuple
 
 from workers.commands.init.draft import ITEMS_PER_USER, Draft
 from workers.commands.init.fields import about
-from workers.mechanisms.config.histogram import (
-    HistogramConfig,
-    KnownBaseConfig,
-    UnkBaseConfig,
-)
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.privacy.plan.noise import curve, worst_and_rms
+from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
 from workers.settings.settings import ALL_STREAM_KEY, DAY_MS
 
 EPSILON = 1.0
@@ -51,7 +47,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         horizon = epoch_ms // tick_ms
         config = config_of(draft, tick_ms, horizon)
         mechanism = build(config, "event" if draft.user is None else "user")
-        sd, _ = worst_and_rms(curve(mechanism, horizon), horizon)
+        sd, _ = mechanism.curve(horizon).worst_and_rms(horizon)
         enough = commonest * tick_ms / 1000 >= _ABOVE_NOISE * sd
         if enough and now_ms - min(draft.times) <= _TICKS_BEHIND * tick_ms:
             break

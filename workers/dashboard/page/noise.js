@@ -1,11 +1,10 @@
 // What noise explains, and what it does not: nothing is marked as news that lies within two standard deviations of a difference.
 
-import { thresholdIsCount, thresholdStays } from "./words.js";
+import { subtracts, thresholdIsCount, thresholdStays } from "./words.js";
 
 export const TIMES = 2;
-// Whose counts differ from the truth by noise alone; so do those of any snapshot with windows.
-const SUBTRACTING = ["known_base", "unk_base", "sparse_gumb"];
-export const canSubtract = (snapshot) => Boolean(snapshot.items && (snapshot.windows || SUBTRACTING.includes(snapshot.mechanism)));
+// Counts of any snapshot with windows differ from the truth by noise alone.
+export const canSubtract = (snapshot) => Boolean(snapshot.items && (snapshot.windows || subtracts(snapshot.mechanism)));
 
 // The least difference of two counts of one snapshot that noise does not explain: their noise is independent.
 const margin = (sd) => TIMES * Math.SQRT2 * sd;

@@ -1,47 +1,33 @@
 // What things are called and how numbers are written. What a promise is worth, in words, is in promise.js; all else is here.
 
+import { MECHANISMS } from "./mechanisms.js";
 import { grade, isSound, measures, upTo, verdict } from "./promise.js";
 
 const RUNNING = "Running counts since this epoch began, at the end of each tick.";
 const IN_WINDOW = "What was counted in a window of time: the counts at its end less those at its beginning.";
 const NAMED = (names) => `Of the last ${names} the error is published, and smaller; of any other time it is an upper bound.`;
 const OF_TICK = "Counts of this one tick alone.";
-const UNKNOWN = "An item is shown once its count, with noise, is beyond a limit.";
-const DECLARED = "Every item of a list that was declared beforehand is shown.";
 const ONCE = (n) => `Below ${n} nothing new is shown. Once shown, an item stays until the epoch ends.`;
 const EACH = (n) => `Below ${n} nothing is shown.`;
 const BLOCK = (n) => `Counts are sums over blocks of ticks; in each block nothing below ${n} is shown.`;
 const BAR = (n) => `Shown is what lies clearly above the rest: by more than about ${n}.`;
 
-// name: [what is counted, which items, what the threshold means]
-const MECHANISMS = new Map(Object.entries({
-  known_base: [RUNNING, DECLARED, null],
-  unk_base: [RUNNING, UNKNOWN, ONCE],
-  misra_gries: [RUNNING, "Only frequent items are kept.", BLOCK],
-  sparse_gumb: [RUNNING, "The largest items of a declared list; which ones is chosen again now and then.", null],
-  meta: [RUNNING, "", BLOCK],
-  known_gauss: [OF_TICK, DECLARED, null],
-  known_gumbel: [OF_TICK, "The largest items of a declared list.", null],
-  positive_gauss: [OF_TICK, UNKNOWN, EACH],
-  positive_laplace: [OF_TICK, UNKNOWN, EACH],
-  unk_gauss: [OF_TICK, "The largest items only.", BAR],
-  limit_dom_laplace: [OF_TICK, "The largest items only.", BAR],
-  limit_dom: [OF_TICK, "The largest items only.", null],
-  pay_what_you_get: ["The largest items so far, asked for now and then, without their counts.", "", null],
-  bounded_max: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
-  doubling: ["The order of magnitude of the running counts. An answer changes only when the counts have grown enough.", "", null],
-  two_level: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
-  two_level_k: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
-}));
+// What each mechanism declares of itself: family, page, rule, subtracts, shows_all.
+const DECLARED = new Map(Object.entries(MECHANISMS));
+const COUNTS = { running: RUNNING, tick: OF_TICK };
+const RULES = { once: ONCE, each: EACH, block: BLOCK, bar: BAR };
+const ruleOf = (mechanism) => DECLARED.get(mechanism)?.rule ?? null;
 
 // edges: those of a histogram of numbers, or null; windowed: what was counted in a window is shown; windows: those of a snapshot.
 export function about(mechanism, edges, windowed, windows) {
-  const [counts, which] = MECHANISMS.get(mechanism) ?? ["Counts with noise.", ""];
+  const is = DECLARED.get(mechanism) ?? { page: "Counts with noise." };
+  const counts = COUNTS[is.family] ?? is.page;
+  const which = is.family in COUNTS ? is.page : "";
   const what = windowed ? [IN_WINDOW, windows?.length ? NAMED(windows.map(({ ms }) => timeOf(ms)).join(" or ")) : ""].join(" ").trim() : counts;
   if (edges === null) return `${what} ${which}`.trim();
   const widths = edges.slice(1).map((one, i) => one - edges[i]);
   const uneven = Math.max(...widths) > 1.01 * Math.min(...widths);
-  return [what, BUCKETS.all, uneven ? BUCKETS.uneven : "", which === DECLARED || !which ? "" : BUCKETS.some].join(" ").trim();
+  return [what, BUCKETS.all, uneven ? BUCKETS.uneven : "", is.shows_all || !which ? "" : BUCKETS.some].join(" ").trim();
 }
 
 export const BUCKETS = {
@@ -96,7 +82,7 @@ export function quantileWords({ q, bucket, value, low, high }, edges, unit) {
 
 export function threshold(snapshot) {
   if (snapshot.threshold === null || !snapshot.items) return null;
-  const say = (MECHANISMS.get(snapshot.mechanism) ?? [])[2] ?? EACH;
+  const say = RULES[ruleOf(snapshot.mechanism)] ?? EACH;
   return say(count(Math.ceil(snapshot.threshold)));
 }
 
@@ -104,11 +90,11 @@ export function threshold(snapshot) {
 // Over an unknown domain an item is shown when its noise was high; below the bar lies, at any of T ticks, a true count that is
 // sqrt(2 ln(40 T)) sd less, 1 time in 40 (docs/guarantee.md, "Error bars"). ticks: of the epoch, or null where it has no end.
 export function errorBar({ mechanism, sd, tick }, ticks) {
-  if (["misra_gries", "meta"].includes(mechanism)) return "error bar: noise is hardly ever larger; counts may also be too low, small ones above all";
+  if (ruleOf(mechanism) === "block") return "error bar: noise is hardly ever larger; counts may also be too low, small ones above all";
   const usual = "error bar: the true count lies in it about 19 times out of 20";
-  const shown = (MECHANISMS.get(mechanism) ?? [])[2] ?? null;
-  if (shown === null || sd === null) return usual;
-  if (shown !== ONCE) return `${usual}; less often near the threshold, as items are shown when their noise was high`;
+  const rule = ruleOf(mechanism);
+  if (rule === null || sd === null) return usual;
+  if (rule !== "once") return `${usual}; less often near the threshold, as items are shown when their noise was high`;
   const below = Math.ceil(Math.sqrt(2 * Math.log(40 * (ticks ?? tick))) * sd);
   return `${usual}; less often for a new item, as it is shown when its noise was high: allow for ${count(below)} less`;
 }
@@ -121,20 +107,19 @@ export function windowBar({ exact, threshold }) {
 
 // The same of the band about a line, in short.
 export function band({ mechanism }) {
-  if (["misra_gries", "meta"].includes(mechanism)) return "noise is hardly ever larger than the band; counts may also be too low";
-  const shown = (MECHANISMS.get(mechanism) ?? [])[2] ?? null;
-  const seldom = shown === null ? "" : shown === ONCE ? ", less often while it is new" : ", less often near the threshold";
+  if (ruleOf(mechanism) === "block") return "noise is hardly ever larger than the band; counts may also be too low";
+  const rule = ruleOf(mechanism);
+  const seldom = rule === null ? "" : rule === "once" ? ", less often while it is new" : ", less often near the threshold";
   return `the true count lies in the band about 19 times out of 20${seldom}`;
 }
 
 // Whether the threshold is a count, so that it can be drawn among the bars.
 export function thresholdIsCount(mechanism) {
-  const say = (MECHANISMS.get(mechanism) ?? [])[2];
-  return say === ONCE || say === EACH;
+  return ["once", "each"].includes(ruleOf(mechanism));
 }
 
 // Whether what is shown once stays until the epoch ends: then whatever is shown for the first time is new, beyond all noise.
-export const thresholdStays = (mechanism) => (MECHANISMS.get(mechanism) ?? [])[2] === ONCE;
+export const thresholdStays = (mechanism) => ruleOf(mechanism) === "once";
 
 // The ranks that an item may have without noise: [first, last], the last one null if unknown.
 export const placesWords = ([first, last]) => (last === null ? `${first}+` : first === last ? `${first}` : `${first}–${last}`);
@@ -265,8 +250,11 @@ export function nothingShown(snapshot, began) {
   return words.join(" ");
 }
 
+// Whether a mechanism's counts differ from the truth by noise alone.
+export const subtracts = (mechanism) => DECLARED.get(mechanism)?.subtracts ?? false;
+
 // Whether a mechanism counts from the beginning of an epoch, and not each tick alone.
-export const isRunning = (mechanism) => (MECHANISMS.get(mechanism) ?? [RUNNING])[0] !== OF_TICK;
+export const isRunning = (mechanism) => DECLARED.get(mechanism)?.family !== "tick";
 
 // The end of "in the last ...".
 export const timeOf = (ms) => (ms === 3600e3 ? "hour" : ms === 86400e3 ? "day" : span(ms));

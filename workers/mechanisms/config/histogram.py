@@ -1,19 +1,21 @@
 """The public, frozen configuration of a histogram: what is counted, when, and at what privacy cost.
 
 Every field states its type, range and allowed values, and every instance is validated on creation.
-Nothing learned from data enters here.
+Nothing learned from data enters here. A mechanism's own configuration is a subclass in its module,
+and declares what the mechanism is as `about`.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
+from workers.mechanisms.about import About
 from workers.mechanisms.config.buckets import ALLOWED as BUCKETS_ALLOWED
 from workers.mechanisms.config.buckets import QUANTILES_MAX, Buckets
 from workers.mechanisms.config.checked import Checked, display, whole
@@ -31,25 +33,14 @@ from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LABEL_BYTES_MAX = 1024
-# Solving a constant threshold takes 1.1 s at this horizon (measured).
-CONSTANT_HORIZON_MAX = 1 << 20
 # The sqrt counter keeps 8 bytes an item and tick.
 SQRT_HORIZON_MAX = 1 << 16
-# Without running counts or without a counter: counter settings would have no effect.
-COUNTERLESS = (
-    *("doubling", "known_gauss", "known_gumbel", "limit_dom", "limit_dom_laplace"),
-    *("pay_what_you_get", "positive_gauss", "positive_laplace", "unk_gauss"),
-)
-SQRT_MECHANISMS = ("known_base", "sparse_gumb")
-# The epoch's last tick is their counter's last.
-END_MECHANISMS = ("known_base", "unk_base", "sparse_gumb")
-# They show every label at every tick with Gaussian noise, so quantiles are possible.
-SHOWING_ALL = ("known_base", "known_gauss")
-# Their running counts differ from the truth only by noise; others omit what is below thresholds.
-SUBTRACTING = ("known_base", "unk_base", "sparse_gumb")
-# They have a counter for every item, so a second one can be added for its sum.
-SUMMING = ("known_base", "unk_base")
+# In a plan's comparison with mechanisms that need them.
+COMPARED_TOP_K = 10
+COMPARED_KBAR = 100
 DEFAULT_QUANTILES = (0.5,)
+# Probability with which the error bounds of an epoch may fail, where no setting says it.
+ERROR_BETA = 0.05
 # Of sums and total together; the counts have the rest.
 SHARES_MAX = 0.95
 TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
@@ -86,7 +77,6 @@ Quantiles = Annotated[
 WORDS = r"^[^\x00-\x1f\x7f]{1,40}\Z"
 _WORDS = "1 to 40 characters without control characters"
 _TOPIC = 'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'
-_EVERY = 'a whole number of ticks from 1 to 1,073,741,824, or a duration such as "1h"'
 
 
 class Lane(NamedTuple):
@@ -139,6 +129,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     generation  raised to begin a new mechanism, and a new charge, on purpose
     topic       output topic; None is `<worker.name>.<name>`
     """
+
+    about: ClassVar[About]
+    # The setting whose value decides whether labels are declared, if any does (`lists_labels`).
+    decides_domain: ClassVar[str] = ""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,100}\Z", description=_NAME)]
     tick_ms: Annotated[
@@ -252,17 +246,75 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         """Return the name of the histogram's view of an event; "" for that of `[events]`."""
         return "" if self._view == [None] * len(self._view) else _view_name(self._view)
 
+    @classmethod
+    def lists_labels(cls, values: Mapping[str, object]) -> bool:
+        """Return whether a histogram with these settings has a declared domain."""
+        return "domain" in cls.__struct_fields__
+
+    @classmethod
+    def beside(cls, other: "HistogramConfig") -> Iterator[dict[str, Any]]:
+        """Yield settings of this mechanism alone with which a plan compares it with `other`."""
+        yield {}
+
     @property
     def shows_all(self) -> bool:
         """Return whether every label of a declared domain is shown at every tick."""
-        return getattr(self, "algorithm", self.mechanism) in SHOWING_ALL
+        return self.about.shows_all
 
     @property
     def subtracts(self) -> bool:
         """Return whether an item's change between ticks is its events' count plus noise."""
-        return self.mechanism in SUBTRACTING or (
-            self.mechanism == "meta" and self.shows_all
-        )
+        return self.about.subtracts
+
+    @property
+    def protects_users(self) -> bool:
+        """Return whether the analysis covers a user with items in different ticks.
+
+        It does if the cost is a sum over the items touched: a user with m items in an epoch, each
+        counted at most Dinf times, costs the same as one event with m items of Dinf, and discovery
+        is charged for every tick that may hold part of an item (`Mechanism.ticks_of_item`). It does
+        not if an event is charged once per release (top-k picks, shared thresholds): the user
+        enters up to m releases.
+        """
+        return self.about.per_item
+
+    @property
+    def candidates(self) -> int:
+        """Return how many of the largest items compete for being shown; 0: all of them."""
+        return 0
+
+    @property
+    def threshold_is_count(self) -> bool:
+        """Return whether a threshold is a count, not a distance from another item's count."""
+        return True
+
+    @property
+    def pays(self) -> str:
+        """Return when the mechanism is better than plain counters, after its name."""
+        return self.about.pays
+
+    @property
+    def discovery_step(self) -> int | None:
+        """Return the step between ticks that may show new items; None if every tick may."""
+        return None
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Return the queries on order statistics."""
+        return ()
+
+    @property
+    def error_beta(self) -> float:
+        """Return the probability with which the error bounds of an epoch may fail."""
+        return ERROR_BETA
+
+    def with_quick_thresholds(self) -> "HistogramConfig":
+        """Return a configuration of the same noise whose thresholds take no time to compute."""
+        return self
+
+    def other_schedules(self, ticks: int) -> Iterator[dict[str, Any]]:
+        """Yield settings that only change which ticks may show new items, and their thresholds."""
+        return iter(())
 
     @property
     def shown_quantiles(self) -> tuple[float, ...]:
@@ -273,7 +325,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     @property
     def can_end(self) -> bool:
         bounded = self.horizon_ticks is not None
-        return self.mechanism in END_MECHANISMS and self.counter == "lifted" and bounded
+        return self.about.ends and self.counter == "lifted" and bounded
 
     @property
     def declared(self) -> Sequence[str]:
@@ -302,15 +354,17 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             and (self.horizon_ticks or math.inf) > SQRT_HORIZON_MAX
         ):
             yield f'counter = "sqrt": needs a horizon of at most {SQRT_HORIZON_MAX:,} ticks'
-        if self.counter == "sqrt" and self.mechanism not in SQRT_MECHANISMS:
-            yield f'counter = "sqrt": only with a declared domain, in {" or ".join(SQRT_MECHANISMS)}'
-        if self.mechanism in COUNTERLESS and self.counter != "lifted":
+        about = self.about
+        if self.counter == "sqrt" and "sqrt" not in about.counters:
+            users = names_of(lambda one: "sqrt" in one.counters)
+            yield f'counter = "sqrt": only with a declared domain, in {" or ".join(users)}'
+        if not about.counters and self.counter != "lifted":
             yield f'counter = "{self.counter}": mechanism = "{self.mechanism}" keeps no counter'
         elif self.counter != "tree" and self.radix is not None:
             yield f'radix = {self.radix}: only with counter = "tree"'
         if self.end_share is not None and not self.can_end:
             yield (
-                f'end_share = {self.end_share}: only in {", ".join(END_MECHANISMS)}, with counter = "lifted" and a number '
+                f'end_share = {self.end_share}: only in {", ".join(names_of(lambda one: one.ends))}, with counter = "lifted" and a number '
                 "of ticks as horizon"
             )
         if self.keys != "public":
@@ -325,9 +379,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         yield from self._sum_complaints()
         yield from label_complaints("domain", self.declared)
         if self.windows and not self.subtracts:
+            able = _able(names_of(lambda one: one.subtracts))
             yield (
-                f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes could be reported; these have: '
-                f'{", ".join(SUBTRACTING)}, or meta with algorithm = "known_gauss"'
+                f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes could be reported; '
+                f"these have: {able}"
             )
         epoch_ms = (self.horizon_ticks or math.inf) * self.tick_ms
         for number, window_ms in enumerate(self.windows):
@@ -344,10 +399,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             if self.buckets is None:
                 yield f"{given}: only with buckets"
             elif not self.shows_all:
-                yield (
-                    f"{given}: needs a mechanism that shows every bucket at every tick: "
-                    'known_base, known_gauss, or meta with algorithm = "known_gauss"'
-                )
+                able = _able(names_of(lambda one: one.shows_all))
+                yield f"{given}: needs a mechanism that shows every bucket at every tick: {able}"
             elif len(set(self.quantiles)) < len(self.quantiles):
                 yield f"{given}: every one only once"
         for name in ("label", "unit"):
@@ -362,14 +415,15 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     def _sum_complaints(self) -> Iterator[str]:
         if self.sum is not None:
             yield from path_complaints({"sum.field": self.sum.field})
-            if self.mechanism not in SUMMING:
-                yield f"sum is set: only in {' and '.join(SUMMING)}"
+            if not self.about.sums:
+                yield f"sum is set: only in {' and '.join(names_of(lambda one: one.sums))}"
             if self.sum.steps * self.max_count > STEPS_MAX:
                 most = STEPS_MAX // self.sum.steps
                 yield f"max_count = {self.max_count}: with {self.sum.steps:,} steps of sum at most {most:,}"
         if self.total_share is not None:
-            if self.mechanism != "unk_base":
-                yield f"total_share = {self.total_share}: only in unk_base, which hides items"
+            if not self.about.totals:
+                users = " and ".join(names_of(lambda one: one.totals))
+                yield f"total_share = {self.total_share}: only in {users}, which hides items"
             if self.split > 1:
                 yield f"total_share = {self.total_share}: only with split = 1: no part counts all items"
             if self.sum is not None and self.sum.share + self.total_share > SHARES_MAX:
@@ -379,27 +433,43 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 )
 
 
-class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
-    domain: Domain
+def _able(names: Sequence[str]) -> str:
+    """Return names of mechanisms, and of those that join them with a setting."""
+    also = [
+        f"{name} with {kind.about.subtracts_with}"
+        for name, kind in declared().items()
+        if kind.about.subtracts_with
+    ]
+    return ", ".join(names) + ", or " + ", or ".join(also)
 
 
-class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
-    """Items of an unknown domain above a noisy threshold; `every` n tests at n, 2n, ... only."""
+def most_shown_by(config: HistogramConfig) -> int:
+    """Return the k of a configuration that has one, else 0."""
+    return getattr(config, "top_k", None) or getattr(config, "k", None) or 0
 
-    threshold: Literal["per_tick", "constant", "every"] = "per_tick"
-    every: Annotated[int, Meta(ge=1, le=2**30, description=_EVERY)] | None = None
 
-    def complaints(self) -> Iterator[str]:
-        yield from super().complaints()
-        ticks = self.horizon_ticks or math.inf
-        if self.threshold == "constant" and ticks > CONSTANT_HORIZON_MAX:
-            yield f'threshold = "constant": needs a horizon of at most {CONSTANT_HORIZON_MAX:,} ticks'
-        if self.threshold == "every" and self.every is None:
-            yield 'every is missing: threshold = "every" needs it, such as 64'
-        if self.threshold != "every" and self.every is not None:
-            yield f'every = {self.every}: only with threshold = "every"'
-        if self.every is not None and self.every > ticks:
-            yield f"every = {self.every}: no new item would ever be shown within horizon = {ticks}"
+def kbar_of(config: HistogramConfig, least: int) -> int:
+    """Return the kbar of a configuration if it is a number, else one for comparisons."""
+    kbar = getattr(config, "kbar", None)
+    return kbar if isinstance(kbar, int) else max(COMPARED_KBAR, least)
+
+
+def declared() -> dict[str, type[HistogramConfig]]:
+    """Return the configuration of every mechanism imported so far, by name, in `About.order`."""
+    found: list[type[HistogramConfig]] = []
+    kinds: list[type[HistogramConfig]] = [HistogramConfig]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if "about" in vars(kind):
+            found.append(kind)
+    found.sort(key=lambda kind: kind.about.order)
+    return {str(kind.__struct_config__.tag): kind for kind in found}
+
+
+def names_of(ability: Callable[[About], bool]) -> list[str]:
+    """Return the names of the mechanisms with an ability."""
+    return [name for name, kind in declared().items() if ability(kind.about)]
 
 
 def _view_name(fields: Sequence[object]) -> str:

@@ -30,6 +30,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from workers.arrays.types import Floats, Longs, Tags, Words
+from workers.mechanisms.curves import Curve
 from workers.mechanisms.mechanism import Noise
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.gaussian import round_up_sigma_squared
@@ -127,6 +128,10 @@ class Counter(Frozen):
     def variances(self, ticks: Longs) -> Floats:
         """Return the variance of N at several ticks (n,), within a relative 1e-12."""
         return np.array([float(self.variance(t)) for t in ticks.tolist()])
+
+    def curve(self) -> Curve:
+        """Return the variance of the published integers by tick."""
+        raise NotImplementedError
 
     def worst_variance(self) -> float:
         """Return a bound on the variance of N at any tick, at most a part in 100 too high."""

@@ -24,14 +24,16 @@ import numpy as np
 from workers.arrays.number_blocks import add_by_key
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs, Tags
+from workers.mechanisms.about import RowBytes
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.base import Counter, last_tick_of, tick_block
 from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
+from workers.mechanisms.curves import ROUNDING, Curve
 from workers.mechanisms.mechanism import Noise, Noisy, Release, State
-from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 from workers.runtime.frozen import memoized, read_only
 
 KINDS = ("lifted", "tree", "sqrt")
@@ -64,12 +66,47 @@ def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
     return make_counter(config.counter, ticks, rho_item, config.radix, config.end_share)
 
 
+def _any_stream() -> NoiseStream:
+    """Return a stream whose noise nobody draws: caches are as large with any."""
+    return NoiseKey(bytes(32)).stream(bytes(16))
+
+
+def cached_bytes(noise: object) -> int:
+    """Return the bytes a row that cached noise takes; 0 without a cache."""
+    return int(getattr(noise, "bytes_per_row", 0))
+
+
 class CounterMechanism(Budgeted):
+    """Base class of mechanisms whose counts have a counter's noise at every tick."""
+
     _counter: Counter
 
     @property
     def rho_item(self) -> float:
         return self._counter.rho_item
+
+    def noise_bytes(self, counter: Counter) -> int:
+        """Return the bytes a row that noise of a counter takes in this mechanism."""
+        return cached_bytes(counter.columns(_any_stream()))
+
+    def row_bytes(self) -> RowBytes:
+        note = ""
+        if self._counter.kind == "sqrt":
+            note = "at the end of the epoch; it grows with every tick"
+        return RowBytes(noise=cached_bytes(self.noise(_any_stream())), note=note)
+
+    def curve(self, last: int) -> Curve:
+        return self._counter.curve()
+
+    def other_counter(self, kind: str, radix: int | None) -> tuple[Curve, int]:
+        ticks = self.config.horizon_ticks
+        counter = make_counter(kind, ticks, self.rho_item, radix)
+        return counter.curve(), self.noise_bytes(counter)
+
+    def worst_variance(self, last: int) -> float:
+        """Return the largest variance of noise up to a tick, without rounding."""
+        curve = self._counter.curve()
+        return float(curve.variance(curve.noisiest(last)[:1])[0]) - ROUNDING
 
     def sd(self, t: int) -> float:
         ticks = tick_block(t, last_tick_of(self._counter.horizon))
@@ -95,8 +132,6 @@ class OnCounters(CounterMechanism):
     Guarantee: as `Budgeted`, also on streams that react to released values, if counts come from
     `_counter`, discoveries cost at most `delta_discovery`, and sums are those of shown items.
     """
-
-    gaussian = True
 
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
         super().__init__(config, unit, discovers=discovers)
@@ -141,6 +176,12 @@ class OnCounters(CounterMechanism):
     @property
     def of_totals(self) -> Counter | None:
         return self._of_totals
+
+    def sum_curve(self) -> Curve | None:
+        return None if self._of_sums is None else self._of_sums.curve()
+
+    def total_curve(self) -> Curve | None:
+        return None if self._of_totals is None else self._of_totals.curve()
 
     def public(self) -> Mapping[str, object]:
         """Return the parameters, those of sums and total included if there are any."""

@@ -57,7 +57,7 @@ from workers.mechanisms.counters.base import (
     root_of,
     rounded_up,
 )
-from workers.mechanisms.counters.lifted_variance import LiftedVariance
+from workers.mechanisms.counters.lifted_variance import LiftedCurve, LiftedVariance
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
@@ -220,6 +220,9 @@ class LiftedCounter(Counter):
 
     def variances(self, ticks: Longs) -> Floats:
         return self.variance_curve.at(ticks)
+
+    def curve(self) -> LiftedCurve:
+        return LiftedCurve(self.variance_curve)
 
     def worst_variance(self) -> float:
         return _worst_variance(self)

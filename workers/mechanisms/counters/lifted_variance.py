@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workers.arrays.types import Floats, Longs
+from workers.mechanisms.curves import ROUNDING, Curve, Ticks
 from workers.runtime.frozen import Frozen
 
 _KEPT_BITS = 12
@@ -126,6 +127,22 @@ class LiftedVariance(Frozen):
         )
         of_before = a * (m.n - 2 * m.u + m.uu) / 64
         return float(own * of_own + before * of_before + after * b * m.uu / 64)
+
+
+class LiftedCurve(Curve):
+    """`lifted`: the variance of its noise, and of rounding."""
+
+    def __init__(self, exact: LiftedVariance) -> None:
+        self._exact = exact
+
+    def variance(self, ticks: Ticks) -> Floats:
+        return self._exact.at(ticks) + ROUNDING
+
+    def _candidates(self, last: int) -> Ticks:
+        return self._exact.candidates(last)
+
+    def mean(self, last: int) -> float:
+        return self._exact.mean(last) + ROUNDING
 
 
 class _Moments(NamedTuple):

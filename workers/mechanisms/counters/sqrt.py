@@ -46,6 +46,7 @@ from workers.mechanisms.counters.base import (
     root_of,
     rounded_up,
 )
+from workers.mechanisms.curves import ROUNDING, TableCurve
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.keyed import NoiseStream
@@ -108,6 +109,12 @@ class SqrtCounter(Counter):
         scale = float(self._variance_of_all)
         squares: Floats = np.cumsum(self._factors**2)[ticks - 1] * scale
         return squares
+
+    def curve(self) -> TableCurve:
+        k = np.arange(1, self._last_tick, dtype=np.float64)
+        factors = np.cumprod(np.concatenate(([1.0], (2 * k - 1) / (2 * k))))
+        of_ticks = np.cumsum(factors**2) * float(self._variance_of_all) + ROUNDING
+        return TableCurve(of_ticks.astype(np.float64))
 
     def worst_variance(self) -> float:
         return float(self.variance(self._last_tick))

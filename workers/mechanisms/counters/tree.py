@@ -49,6 +49,7 @@ from workers.mechanisms.counters.base import (
     root_of,
     rounded_up,
 )
+from workers.mechanisms.curves import ROUNDING, DigitCurve, fullest
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
@@ -107,8 +108,13 @@ class TreeCounter(Counter):
             total += digit * float(variance)
         return total
 
+    def curve(self) -> DigitCurve:
+        variances = list(map(float, self._variances))
+        return DigitCurve(self.radix, variances, rounding=ROUNDING)
+
     def worst_variance(self) -> float:
-        return float(self.variances(np.array(self._tree.fullest())).max())
+        ticks = fullest(self._tree.horizon, self._tree.radix)
+        return float(self.variances(np.array(ticks)).max())
 
     def _shape(self) -> dict[str, object]:
         shape = {"levels": self._tree.levels, "radix": self.radix}
@@ -229,16 +235,6 @@ class Tree(Frozen):
     def cells(self, t: int) -> int:
         """Return the number of blocks that make up 1..t: the sum of t's digits."""
         return sum(last - first for _, first, last in self.blocks(t))
-
-    def fullest(self) -> list[int]:
-        """Return the ticks such that no other has as many blocks of every level."""
-        found = {self.horizon}
-        for level in range(self.levels):
-            width = self.radix**level
-            if self.horizon // width % self.radix:
-                # This digit less one, and the largest ones below it.
-                found.add(self.horizon // width * width - 1)
-        return sorted(found - {0})
 
     def top_level(self, t: int) -> int:
         """Return the highest level with a block complete at t."""

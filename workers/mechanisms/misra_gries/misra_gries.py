@@ -50,7 +50,7 @@ Proposition 1.4, for rho. Gaussian noise in Algorithm 2, and its group form, are
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -59,15 +59,18 @@ from msgspec import Meta
 from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
+from workers.mechanisms.about import About, Bound, Data, Figure, SketchBytes
 from workers.mechanisms.accounting import (
     PrivacyCost,
     check_sampler_delta,
     float_up,
     sampler_delta,
 )
+from workers.mechanisms.bounds import normal_bound, subset_bound
 from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.counters.tree import Tree, best_radix
+from workers.mechanisms.curves import DigitCurve, blocks_figure
 from workers.mechanisms.ledger import Parts, rows_by_key, tick_rows
 from workers.mechanisms.mechanism import (
     Items,
@@ -91,6 +94,7 @@ from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
+from workers.mechanisms.one_shot.algorithms import laplace_quantile
 
 
 def shown_above(
@@ -149,10 +153,32 @@ def rounded(parts: Longs, size: int) -> Longs:
 
 
 USE = 0x40
+# Sizes of sketches in a plan's comparison.
+_COMPARED_SIZE = 1_000
+_COMPARED_PURE_SIZE = 100
+# Bytes, of Python objects as in CPython 3.11.
+_TAG = 16
+_COUNT = 8
+_BYTES_OBJECT = 33
+_INT_OBJECT = 32
+_DICT_ENTRY = 100  # of a dict at its lowest load: index, hash, two pointers
+_DECLARED = 40  # tag of a declared label, in both orders, and its position
 
 
 class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
     """Frequent items in bounded memory; `size` counters per sketch."""
+
+    about = About(
+        order=40,
+        family="running",
+        answers="running counts of frequent labels, too low by up to a share of all",
+        on="a count that all its blocks show; what the sketch leaves out comes on top",
+        page="Only frequent items are kept.",
+        rule="block",
+        counters=("tree",),
+        may_be_pure=True,
+    )
+    decides_domain = "release"
 
     size: Annotated[
         int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")
@@ -161,6 +187,23 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
     release: Literal["pmg", "merge", "pure"] = "pmg"
     domain: Domain | None = None
     counter: Literal["tree"] = "tree"
+
+    @classmethod
+    def lists_labels(cls, values: Mapping[str, object]) -> bool:
+        return values.get("release") == "pure"
+
+    @classmethod
+    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        yield {"size": _COMPARED_SIZE}
+        if other.declared and other.epsilon is not None:
+            size = min(_COMPARED_PURE_SIZE, len(other.declared))
+            yield {"size": size, "release": "pure"}
+
+    @property
+    def pays(self) -> str:
+        if self.pure:
+            return "pays where epsilon must be a pure one"
+        return "pays where there is no memory for every item"
 
     def complaints(self) -> Iterator[str]:
         if self.horizon == "unbounded":
@@ -203,7 +246,14 @@ class MisraGries(Budgeted):
     `cells(t)` cells, `threshold` or its noise, and too high by no more than the noise.
     """
 
+    configs = (MisraGriesConfig,)
     config: MisraGriesConfig
+
+    @classmethod
+    def make(cls, config: HistogramConfig, unit: str) -> "MisraGries":
+        config = expect_type(MisraGriesConfig, config)
+        kind = PureMisraGries if config.pure else MisraGries
+        return kind(config, unit)
 
     def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
         # The budget of a pure epsilon is not split.
@@ -275,6 +325,69 @@ class MisraGries(Budgeted):
     def _further(self) -> dict[str, object]:
         discovery = {"delta": repr(self.delta_discovery), "threshold": self._threshold}
         return {"discovery": discovery}
+
+    def blocks(self) -> DigitCurve:
+        of_blocks = [self.cell_variance] * self.tree.levels
+        return DigitCurve(self.tree.radix, of_blocks, rounding=self.rounding)
+
+    def curve(self, last: int) -> DigitCurve:
+        return self.blocks()
+
+    def most_shown(self) -> int | None:
+        if not self._domain:
+            return None
+        return min(len(self._domain), self.config.size * self.blocks().most_blocks)
+
+    def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        share = 1 / (self.config.size + 1)
+        meaning = "of all items up to t, most that a count lacks before noise"
+        yield Figure("undercount_share", share, meaning)
+        yield blocks_figure(self.blocks(), worst)
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Bound the error of Misra-Gries on the tree; an unpublished item counts as 0."""
+        config = self.config
+        releases = self._ticks(data)
+        used = self.blocks().used_blocks(releases)
+        lost = data.weight / (config.size + 1)
+        values = min(data.items, used * config.size) * releases
+        source = "Lebeda, Tetek: Section 7; Rogers: Theorem 7 in each block"
+        copies = 1
+        if self._shared:
+            source = "Lebeda, Tetek: Theorem 8 in each block"
+            copies = 2
+        variance = copies * float(self.sigma_squared)
+        low = lost + used * (self._threshold or 0)
+        low += normal_bound(used * variance, values, beta)
+        error = max(low, subset_bound(variance, used, values, beta))
+        text = f"error of every count, over {releases:,} ticks"
+        assumes = (
+            f"at most {data.items:,} labels and {data.weight:,} counts in an epoch"
+        )
+        return (Bound("counts", text, assumes, beta, error, source),)
+
+    def sketch_bytes(self, label: int) -> SketchBytes:
+        counter = _TAG + _COUNT + 8 + label  # and the end offset of the label
+        shown = _DICT_ENTRY + _BYTES_OBJECT + label + _INT_OBJECT
+        on_disk = _TAG + _COUNT + 2 + label
+        counters = self.counters_max
+        released = self.blocks().most_blocks * self.config.size
+        declared = len(self._domain)  # with release = "pure"
+        note = f"at most {counters:,} counters and {released:,} released counts a stream key, whatever the number of items"
+        if declared:
+            note += f"; and the tags of {declared:,} labels"
+        return SketchBytes(
+            counter=counter,
+            shown=shown,
+            counter_on_disk=on_disk,
+            counters=counters,
+            key_least=declared * _DECLARED,
+            key_most=counters * counter + released * shown + declared * _DECLARED,
+            key_on_disk=on_disk * counters
+            + (_COUNT + 2 + label) * released
+            + _TAG * declared,
+            note=note,
+        )
 
     def sd(self, t: int) -> float:
         """Return the sd of a count that every cell of t shows; fewer cells give less."""
@@ -393,6 +506,24 @@ class PureMisraGries(MisraGries):
     def _further(self) -> dict[str, object]:
         return {"domain": short_hash(msgspec.json.encode(self.config.domain))}
 
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Bound the error of Misra-Gries over a declared domain.
+
+        Each tick releases one cell: R d noise values. At most k labels have a count above 0 before
+        noise, so a label not shown ranks below a shown one with count 0: it has at most two noises.
+        """
+        size = self.config.size
+        releases = self._ticks(data)
+        used = self.blocks().used_blocks(releases)
+        lost = data.weight / (size + 1)
+        values = len(self._domain) * releases
+        largest = laplace_quantile(self.scale, beta / values / 2) - 1
+        text = f"error of every count, over {releases:,} ticks"
+        assumes = f"at most {data.weight:,} counts of the domain in an epoch"
+        error = lost + used * 2 * largest / (size + 1) + 0.5
+        source = "Lebeda, Tetek: Section 6 in each block"
+        return (Bound("counts", text, assumes, beta, error, source),)
+
     def prepare_key(
         self, state: State, key: int, tags: Tags, labels: Sequence[bytes]
     ) -> None:
@@ -426,7 +557,3 @@ class PureMisraGries(MisraGries):
 
     def _published(self, sums: Sequence[int]) -> Longs:
         return rounded(np.array(sums, dtype=np.int64), self.config.size)
-
-
-def make_misra_gries(config: MisraGriesConfig, unit: str = "event") -> MisraGries:
-    return PureMisraGries(config, unit) if config.pure else MisraGries(config, unit)

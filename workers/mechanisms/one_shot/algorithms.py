@@ -49,6 +49,7 @@ The continuous forms are 004 Theorems 7 and 8; 000's tau ln(1/delta) for Gumbel 
 
 import bisect
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
@@ -57,6 +58,7 @@ import numpy as np
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Codes, Longs, Tags
+from workers.mechanisms.about import Figure, pick_figures
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.ledger import rows_by_key
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -218,6 +220,7 @@ KNOWN: tuple[Name, ...] = ("known_gauss", "known_gumbel")
 PICKING: tuple[Name, ...] = ("known_gumbel", "limit_dom")
 LIMITED: tuple[Name, ...] = ("unk_gauss", "limit_dom_laplace", "limit_dom")
 LAPLACE: tuple[Name, ...] = ("positive_laplace", "limit_dom_laplace")
+PER_ITEM: tuple[Name, ...] = ("known_gauss", "positive_gauss", "positive_laplace")
 # Private-side margin of a float division.
 _OUTWARD = Fraction(1 + 1e-12)
 
@@ -229,7 +232,7 @@ class Parameters:
     `k`: most items shown (`PICKING`). `kbar`: number of candidates (`LIMITED`); if `private`, its
     maximum, chosen from k..kbar by the exponential mechanism (`limit_dom`). `domain`: its size
     (`KNOWN`). `releases`: most releases with parts of one item, at most Dinf together: 1 for an
-    event, several for a user where counts are separate (`registry.PER_ITEM`).
+    event, several for a user where counts are separate (`PER_ITEM`).
     """
 
     max_items: int
@@ -330,6 +333,7 @@ class Picking(Frozen):
         self.rho = min(rho, float_up(of_counts + of_picks / self.scale**2))
         self.delta = delta if name == "limit_dom" else 0.0
         self._bottom = Bottom(p, self.scale, delta) if name == "limit_dom" else None
+        self.bar = self._bottom.height if self._bottom else 0
         candidates = p.kbar + 1 if self._bottom else p.domain
         of_selection = Fraction(selection.selection_tv(candidates, picks))
         self.tv = float_up(of_selection + changed * Fraction(self.table.tv))
@@ -386,12 +390,13 @@ class Bottom(Frozen):
             for kbar in range(first, p.kbar + 1)
         ]
         self._above = read_only(np.array(above, dtype=np.int64))
+        self.height = above[-1]  # above h_(kbar+1), for the largest kbar
 
     def public(self) -> dict[str, object]:
         return {
             "kbar": self._p.kbar,
             "private": self._p.private,
-            "above": int(self._above[-1]),
+            "above": self.height,
             "delta": repr(self._delta),
         }
 
@@ -407,7 +412,7 @@ class Bottom(Frozen):
         """Return the picked rows, in order, and whether BOTTOM came."""
         top = cell.largest(rows, self._p.kbar + 1)
         kbar = self._p.kbar
-        above = int(self._above[-1])
+        above = self.height
         if self._p.private:
             limits = np.zeros(len(self._above), dtype=np.int64)
             beyond = cell.counts[top[self._p.k :]]
@@ -433,6 +438,19 @@ Algorithm: TypeAlias = Noisy | Picking
 """One release costs `rho` and `delta`; `tv` is the samplers' distance from their laws. `release`
 returns the shown rows of the cell, ascending, and their noisy counts.
 """
+
+
+def figures_of(algorithm: Algorithm) -> Iterator[Figure]:
+    """Yield a plan's figures of picks, and of the bar above which labels are picked."""
+    if isinstance(algorithm, Picking):
+        yield from pick_figures(float(algorithm.scale))
+        yield from bar_figure(algorithm.bar)
+
+
+def bar_figure(height: int) -> Iterator[Figure]:
+    if height:
+        meaning = "BOTTOM lies this far above the (kbar + 1)-th largest count"
+        yield Figure("bar_above_the_rest", float(height), meaning)
 
 
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:

@@ -7,12 +7,21 @@ so discovery and samplers are charged for every release (`Parameters.releases`).
 `algorithms`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
+from workers.mechanisms.about import About, Bound, Data, Figure
 from workers.mechanisms.budget import Budgeted
+from workers.mechanisms.config.histogram import (
+    COMPARED_TOP_K,
+    Domain,
+    HistogramConfig,
+    kbar_of,
+    most_shown_by,
+)
 from workers.mechanisms.ledger import Parts, tick_rows
 from workers.mechanisms.mechanism import (
     Items,
@@ -23,12 +32,178 @@ from workers.mechanisms.mechanism import (
     short_hash,
 )
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.one_shot import algorithms
-from workers.mechanisms.one_shot.algorithms import Cell, OneShotNoise
-from workers.mechanisms.one_shot.config import OneShotConfig
+from workers.mechanisms.one_shot import algorithms, bounds
+from workers.mechanisms.one_shot.algorithms import (
+    KNOWN,
+    LIMITED,
+    PICKING,
+    Cell,
+    Name,
+    OneShotNoise,
+    Picking,
+    figures_of,
+)
+from workers.mechanisms.one_shot.config import Count, Kbar, ReleasingConfig
+
+_ON = "each count of the tick itself"
+_PASSED = "each tick's counts above the threshold"
+_CLEARLY = "each tick's counts clearly above the (kbar + 1)-th"
+_DECLARED = "Every item of a list that was declared beforehand is shown."
+_UNKNOWN = "An item is shown once its count, with noise, is beyond a limit."
+_LARGEST = "The largest items only."
+
+
+class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
+    @property
+    def algorithm(self) -> Name:
+        return cast(Name, self.mechanism)
+
+    @property
+    def candidates(self) -> int:
+        return self.parameters().kbar
+
+    @property
+    def threshold_is_count(self) -> bool:
+        return self.algorithm not in LIMITED
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from self._parameter_complaints(self.mechanism)
+
+
+class KnownGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gauss"):
+    about = About(
+        order=60,
+        family="tick",
+        answers="each tick's counts of every declared label",
+        on=_ON,
+        page=_DECLARED,
+        shows_all=True,
+        per_item=True,
+    )
+
+    domain: Domain
+
+
+class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gumbel"):
+    about = About(
+        order=70,
+        family="tick",
+        answers="each tick's top k of declared labels",
+        gaussian_like="known_gauss",
+        on=_ON,
+        page="The largest items of a declared list.",
+    )
+
+    domain: Domain
+    k: Count
+
+    @classmethod
+    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        k = most_shown_by(other) or COMPARED_TOP_K
+        yield {"k": max(1, min(k, len(other.declared) or k))}
+
+
+class PositiveLaplaceConfig(
+    OneShotConfig, frozen=True, kw_only=True, tag="positive_laplace"
+):
+    """Items that occur and whose count with Laplace noise exceeds a threshold."""
+
+    about = About(
+        order=90,
+        family="tick",
+        answers=_PASSED,
+        gaussian_like="positive_gauss",
+        on=_ON,
+        page=_UNKNOWN,
+        rule="each",
+        per_item=True,
+    )
+
+
+class PositiveGaussConfig(
+    OneShotConfig, frozen=True, kw_only=True, tag="positive_gauss"
+):
+    """Items that occur and whose count with Gaussian noise exceeds a threshold."""
+
+    about = About(
+        order=80,
+        family="tick",
+        answers=_PASSED,
+        on=_ON,
+        page=_UNKNOWN,
+        rule="each",
+        per_item=True,
+    )
+
+
+class UnkGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="unk_gauss"):
+    about = About(
+        order=100,
+        family="tick",
+        answers=_CLEARLY,
+        on=_ON,
+        page=_LARGEST,
+        rule="bar",
+    )
+
+    kbar: Count
+
+    @classmethod
+    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        yield {"kbar": kbar_of(other, most_shown_by(other) or COMPARED_TOP_K)}
+
+
+class LimitDomLaplaceConfig(
+    OneShotConfig, frozen=True, kw_only=True, tag="limit_dom_laplace"
+):
+    about = About(
+        order=120,
+        family="tick",
+        answers=_CLEARLY,
+        gaussian_like="unk_gauss",
+        on=_ON,
+        page=_LARGEST,
+        rule="bar",
+    )
+
+    kbar: Count
+
+    @classmethod
+    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        yield {"kbar": kbar_of(other, most_shown_by(other) or COMPARED_TOP_K)}
+
+
+class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
+    about = About(
+        order=110,
+        family="tick",
+        answers="each tick's top k, fewer where they are not clear",
+        gaussian_like="positive_gauss",
+        on=_ON,
+        page=_LARGEST,
+    )
+
+    k: Count
+    kbar: Kbar
+    kbar_max: Count | None = None
+
+    @classmethod
+    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        k = most_shown_by(other) or COMPARED_TOP_K
+        yield {"k": k, "kbar": max(kbar_of(other, k), k)}
 
 
 class OneShot(Budgeted):
+    configs = (
+        KnownGaussConfig,
+        KnownGumbelConfig,
+        UnkGaussConfig,
+        LimitDomConfig,
+        LimitDomLaplaceConfig,
+        PositiveLaplaceConfig,
+        PositiveGaussConfig,
+    )
     config: OneShotConfig
 
     def __init__(self, config: OneShotConfig, unit: str = "event") -> None:
@@ -48,6 +223,44 @@ class OneShot(Budgeted):
             "algorithm": self.algorithm.public(),
             "domain": domain_hash(self._name, self._domain),
         }
+
+    def most_shown(self) -> int | None:
+        p = self.config.parameters()
+        return p.k or p.kbar or len(self._domain) or None
+
+    def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        return figures_of(self.algorithm)
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        name = self._name
+        p = self.config.parameters()
+        algorithm = self.algorithm
+        releases = self._ticks(data)
+        labels = p.domain or data.items
+        candidates = min(labels, p.kbar) if name in LIMITED else labels
+        values = releases * (p.k if name in PICKING else candidates)
+        assumes = ""
+        if name not in KNOWN + LIMITED:
+            assumes = f"at most {labels:,} labels occur in a tick"
+        source, further = bounds.SOURCES[name]
+        text = f"error of every count shown, over {releases:,} ticks"
+        noise = bounds.largest_noise(algorithm, values, beta)
+        counts = Bound("counts", text, assumes, beta, noise, source)
+        if name == "known_gauss":
+            return (counts,)
+        if isinstance(algorithm, Picking):
+            error = bounds.choice_error(p, algorithm, releases, beta)
+            if name == "known_gumbel":
+                text = "by how much a hidden item exceeds a shown one, at every tick"
+                return counts, Bound("selection", text, "", beta, error, further)
+            text = bounds.above_the_rest(p) + " where fewer than k are"
+            return counts, Bound("hidden", text, "", beta, error, further)
+        text = "true count of an item not shown, at every tick"
+        if name in LIMITED:
+            text = bounds.above_the_rest(p)
+            noise = bounds.largest_noise(algorithm, values, beta, difference=True)
+        hidden = (algorithm.threshold or 0) + noise
+        return counts, Bound("hidden", text, assumes, beta, hidden, further)
 
     def sd(self, t: int) -> float:
         self._check(t)

@@ -9,27 +9,69 @@ until the epoch ends. The remainder is stored; as a function of published answer
 Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); a query is `algorithms.Bottom`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Tags
+from workers.mechanisms.about import About, Bound, Data, Figure, pick_figures
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.ledger import Parts, rows_by_key
 from workers.mechanisms.mechanism import Answers, Noise, State, expect_type
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.one_shot.algorithms import Bottom, Cell, OneShotNoise, scale_for
-from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
+from workers.mechanisms.one_shot import bounds
+from workers.mechanisms.one_shot.algorithms import (
+    Bottom,
+    Cell,
+    OneShotNoise,
+    bar_figure,
+    scale_for,
+)
+from workers.mechanisms.one_shot.config import Count, Kbar, ReleasingConfig
 from workers.runtime.errors import BudgetExhausted, StateRefused
 
 # Remaining budgets per stream key: 8 bytes a key, 524,289 a block.
 _BLOCK = "mpay"
 _BLOCK_KEYS = 65_536
 _VERSION = b"\x01"
+_EVERY = 'a whole number of ticks from 1 to 100,000, or a duration such as "1h"'
+
+
+class PayWhatYouGetConfig(
+    ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"
+):
+    """An epoch has at most l* `queries` and k* `labels`, BOTTOM included; an answer, `k` labels."""
+
+    about = About(
+        order=130,
+        family="labels",
+        answers="labels of the largest so far, without counts",
+        on="the comparison of two items that decides a pick",
+        page="The largest items so far, asked for now and then, without their counts.",
+    )
+
+    k: Count
+    kbar: Kbar
+    kbar_max: Count | None = None
+    labels: Count
+    queries: Count
+    every: Annotated[int, Meta(ge=1, le=100_000, description=_EVERY)] = 1
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from self._parameter_complaints("limit_dom")
+        if self.k > self.labels:
+            yield f"k = {self.k}: at most labels = {self.labels}"
+        if self.kbar == "private" and self.labels == 1:
+            yield 'labels = 1: at least 2 with kbar = "private", since each choice of kbar is charged as one'
+        if self.horizon_ticks is not None and self.every > self.horizon_ticks:
+            yield f"every = {self.every}: nothing would ever be asked within horizon = {self.horizon_ticks}"
 
 
 class PayState(State):
@@ -91,6 +133,7 @@ class PayWhatYouGet(Budgeted):
     Guarantee: as `Budgeted`, regardless of how many labels the queries asked for.
     """
 
+    configs = (PayWhatYouGetConfig,)
     law = "logistic"
     config: PayWhatYouGetConfig
 
@@ -117,6 +160,26 @@ class PayWhatYouGet(Budgeted):
             "selection_version": selection.SELECTION_VERSION,
             "bottom": self._bottom.public(),
         }
+
+    def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        yield from pick_figures(float(self.scale))
+        yield from bar_figure(self._bottom.height)
+        config = self.config
+        yield Figure("labels", float(config.labels), "budget of labels in an epoch")
+        yield Figure("queries", float(config.queries), "budget of answers in an epoch")
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Bound how far an item that an answer with BOTTOM omits may lie above h_(kbar+1)."""
+        config = self.config
+        p = config.parameters()
+        answers = min(config.queries, max(1, self._ticks(data) // config.every))
+        picks = min(config.labels, answers * config.k)
+        error = self._bottom.height + bounds.pick_error(
+            float(self.scale), p, picks, answers, beta
+        )
+        text = bounds.above_the_rest(p) + " by an answer that is not complete"
+        source = bounds.SOURCE_OF_PICKS
+        return (Bound("hidden", text, "", beta, error, source),)
 
     def sd(self, t: int) -> float:
         # Of a comparison of two items: the difference of two Gumbel values is logistic.

@@ -22,7 +22,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -113,6 +113,8 @@ class Queries(Frozen):
         return int(np.partition(sums, rank)[rank])
 
 
+# Queries that watch one value.
+_SINGLE = ("max", "argmax", "min", "quantile")
 # Above any column or update sampler's tv: tables have below 2^27 thresholds, each off by 2^-128.
 CELL_TV = 2.0**-100
 Query = Annotated[str, Meta(pattern=QUERY)]
@@ -143,8 +145,20 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
         yield from query_complaints(self.asked, len(self.domain))
 
     @property
-    def asked(self) -> tuple[str, ...]:
-        raise NotImplementedError
+    def error_beta(self) -> float:
+        return self.beta
+
+    @classmethod
+    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        queries = (one for one in other.asked if one.partition(":")[0] in _SINGLE)
+        found = cls._query_settings(next(queries, "max"))
+        if getattr(other, "accounting", "zcdp") == "pure":
+            found["accounting"] = "zcdp"
+        yield found
+
+    @classmethod
+    def _query_settings(cls, query: str) -> dict[str, Any]:
+        return {"query": query}
 
     @property
     def pure(self) -> bool:
@@ -178,6 +192,10 @@ class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
     @property
     def asked(self) -> tuple[str, ...]:
         return self.queries
+
+    @classmethod
+    def _query_settings(cls, query: str) -> dict[str, Any]:
+        return {"queries": (query,)}
 
 
 def shares_of(

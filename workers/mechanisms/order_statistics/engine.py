@@ -69,7 +69,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
@@ -78,8 +78,10 @@ import msgspec
 import numpy as np
 
 from workers.arrays.types import Longs, Tags
+from workers.mechanisms.about import Bound, Data, Figure, RowBytes
 from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.curves import Curve, TableCurve
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import (
     Answers,
@@ -211,6 +213,8 @@ def _length(block: bytes) -> int:
 
 
 MOST_INTERVALS = 1 << 30
+# Two runs of comparisons' noise, 256 ticks each, as Python integers.
+_BLOCKS_KEPT = 2 * 256 * 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,6 +540,67 @@ class OrderStatistics(Mechanism):
             )
         segments = self.segments_in_use
         return segments.growth(segment) + segments.column_error(segment)
+
+    def first_error(self) -> float:
+        return self.error(1)
+
+    def segments_up_to(self, most: int) -> Iterator[tuple[int, int, float]]:
+        if self.segments is not None:
+            for segment in range(1, min(most, self.segments.most) + 1):
+                error = self.error(segment)
+                yield segment, self.segments.threshold(segment), error
+
+    def curve(self, last: int) -> Curve:
+        ticks = min(self.segments.most if self.segments is not None else 1, last)
+        return TableCurve(np.array([self.sd(t) ** 2 for t in range(1, ticks + 1)]))
+
+    def row_bytes(self) -> RowBytes:
+        kept = 8 * (self.queries.k + 3 * len(self._domain))
+        note = "the further state is written only when an answer is made anew"
+        return RowBytes(per_key=kept + _BLOCKS_KEPT, note=note)
+
+    def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        if self.segments is None:
+            error = float(round(self.error(1), 4))
+            meaning = "no answer is off by more, with probability 1 - beta, up to c_max"
+            yield Figure("error", error, meaning)
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Return the `error` in snapshots, in the worst segment that the data can reach."""
+        config = self.config
+        value = self._largest_value(data)
+        segments = range(1, self._last_segment(value) + 1)
+        error = max(self._error_in(segment, value) for segment in segments)
+        text = f"error of every answer, over {config.ticks:,} ticks"
+        assumes = f"no watched value passes {value:,}"
+        return (Bound("answer", text, assumes, config.beta, error, self.source),)
+
+    @property
+    def source(self) -> str:
+        """Return where the error bound comes from."""
+        raise NotImplementedError
+
+    def _largest_value(self, data: Data) -> int:
+        return data.value
+
+    def _error_in(self, segment: int, value: int) -> float:
+        return self.error(segment)
+
+    def _last_segment(self, value: int) -> int:
+        """Return a segment that never ends, with probability 1 - beta, up to `value`.
+
+        Segment j ends only if value + |G_j| + low > K_j, so a value that stays at V never ends the
+        first segment with K_j >= V + column_error(j) + low.
+        """
+        segments = self.segments
+        if segments is None:
+            return 1
+        for segment in range(1, segments.most):
+            low = segments.bounds(segment)[0]
+            reached = value + segments.column_error(segment) + low
+            if segments.threshold(segment) >= reached:
+                return segment
+        return segments.most
 
     def _parameters(self) -> Mapping[str, object]:
         config = self.config

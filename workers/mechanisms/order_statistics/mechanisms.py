@@ -23,11 +23,13 @@ Source: 001 Algorithms 5, 10 and 15, Lemma 7 and Theorem 2. Printed (pure): Lap(
 columns Lap(2 D Dinf / eps).
 """
 
+from functools import partial
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
+from workers.mechanisms.about import About, Data
 from workers.mechanisms.order_statistics.config import SeveralConfig, SingleConfig
 from workers.mechanisms.order_statistics.engine import (
     IntervalRule,
@@ -35,21 +37,50 @@ from workers.mechanisms.order_statistics.engine import (
     OrderStatistics,
 )
 
+_ANSWERS = "Answers about the running counts. An answer changes only when the counts have grown enough."
+_about = partial(
+    About,
+    family="statistic",
+    on="a column's sum, at most; an answer also waits until it has grown enough: see the errors",
+    may_be_pure=True,
+    in_ledger=True,
+)
+_COMPARED_C_MAX = 1_000_000
+
 
 class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max"):
     """An order statistic up to `c_max`; above, only the privacy guarantee holds."""
+
+    about = _about(
+        order=140,
+        answers="one order statistic, a bound on it known",
+        page=_ANSWERS,
+        counters=("lifted", "tree"),
+    )
 
     c_max: Annotated[
         int,
         Meta(ge=1, le=2**40, description="a whole number from 1 to 1,099,511,627,776"),
     ]
 
+    @classmethod
+    def _query_settings(cls, query: str) -> dict[str, Any]:
+        return {"query": query, "c_max": _COMPARED_C_MAX}
+
 
 class BoundedMax(OrderStatistics):
     # In zCDP equal shares are within a few per cent of the least error.
     weights = MappingProxyType({"test": (1, 1), "sums": (1, 1)})
 
+    configs = (BoundedMaxConfig,)
     config: BoundedMaxConfig
+
+    @property
+    def source(self) -> str:
+        return "Henzinger, Sricharan, Steiner: Lemma 6"
+
+    def _largest_value(self, data: Data) -> int:
+        return self.config.c_max
 
     def _make_intervals(self, inner: IntervalRule, segment: int) -> Intervals:
         return inner.intervals(self.config.c_max, self.config.beta)
@@ -58,20 +89,64 @@ class BoundedMax(OrderStatistics):
 class DoublingConfig(SingleConfig, frozen=True, kw_only=True, tag="doubling"):
     """An order statistic, published again whenever it has about doubled."""
 
+    about = _about(
+        order=150,
+        answers="one order statistic, its order of magnitude",
+        page="The order of magnitude of the running counts. An answer changes only when the counts have grown enough.",
+    )
+
 
 class Doubling(OrderStatistics):
+    configs = (DoublingConfig,)
     weights = MappingProxyType({"outer_test": (1, 1), "columns": (1, 1)})
+
+    @property
+    def source(self) -> str:
+        return "Henzinger, Sricharan, Steiner: Theorem 2"
+
+    def _error_in(self, segment: int, value: int) -> float:
+        """Bound the error in a segment, which is smaller than the published one.
+
+        The true value of segment j lies between K_(j-1) - low - |G_(j-1)|, since the previous
+        segment has ended, and min(V, K_j + high + |G_j|); the answer is the value at the segment's
+        start, off by |G_j|.
+        """
+        segments = self.segments_in_use
+        error = segments.column_error(segment)
+        above = segments.bounds(segment)[1]
+        high = min(float(value), segments.threshold(segment) + above + error)
+        low = 0.0
+        if segment > 1:
+            before = segment - 1
+            low = segments.threshold(before) - segments.bounds(before)[0]
+            low -= segments.column_error(before)
+        return min(self.error(segment), high - max(low, 0.0) + error)
 
 
 class TwoLevelConfig(SingleConfig, frozen=True, kw_only=True, tag="two_level"):
     """One unbounded order statistic."""
 
+    about = _about(
+        order=160,
+        answers="one order statistic, no bound known",
+        page=_ANSWERS,
+        counters=("lifted", "tree"),
+    )
+
 
 class TwoLevelKConfig(SeveralConfig, frozen=True, kw_only=True, tag="two_level_k"):
     """Several unbounded order statistics, or all column sums."""
 
+    about = _about(
+        order=170,
+        answers="several order statistics",
+        page=_ANSWERS,
+        counters=("lifted", "tree"),
+    )
+
 
 class TwoLevel(OrderStatistics):
+    configs = (TwoLevelConfig, TwoLevelKConfig)
     # In zCDP: the outer test only decides when a segment ends; the inner one enters every error.
     weights = MappingProxyType(
         {"outer_test": (1, 1), "columns": (2, 1), "test": (3, 1), "sums": (2, 1)}
@@ -85,3 +160,8 @@ class TwoLevel(OrderStatistics):
             "updates": (2, 2),
         }
     )
+
+    @property
+    def source(self) -> str:
+        lemmas = "14 and 15" if isinstance(self.config, TwoLevelConfig) else "31 and 32"
+        return f"Henzinger, Sricharan, Steiner: Lemmas {lemmas}"

@@ -14,16 +14,101 @@ Source: paper 000 Alg. 2 (KnownBase), Alg. 3 and App. F (UnkBase, sticky), 004 T
 threshold per tick comes from the actual standard deviation at that tick, not a worst case.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta, structs
 
 from workers.arrays.number_blocks import find_shown
-from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.about import About, Bound, Data, Figure
+from workers.mechanisms.bounds import normal_bound, normal_quantile
+from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Noise, Release, State, short_hash
 from workers.mechanisms.running.discovery import make_discovery
+
+# Solving a constant threshold takes 1.1 s at this horizon (measured).
+CONSTANT_HORIZON_MAX = 1 << 20
+# And 0.1 s at this one, which is quick enough for a comparison.
+QUICK_HORIZON_MAX = 1 << 16
+_EVERY = 'a whole number of ticks from 1 to 1,073,741,824, or a duration such as "1h"'
+
+
+class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
+    about = About(
+        order=10,
+        family="running",
+        answers="running counts of every declared label",
+        page="Every item of a list that was declared beforehand is shown.",
+        counters=("lifted", "tree", "sqrt"),
+        ends=True,
+        sums=True,
+        subtracts=True,
+        shows_all=True,
+        per_item=True,
+        gaussian=True,
+        in_ledger=True,
+    )
+
+    domain: Domain
+
+
+class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
+    """Items of an unknown domain above a noisy threshold; `every` n tests at n, 2n, ... only."""
+
+    about = About(
+        order=20,
+        family="running",
+        answers="running counts of labels that passed the threshold",
+        page="An item is shown once its count, with noise, is beyond a limit.",
+        rule="once",
+        counters=("lifted", "tree"),
+        ends=True,
+        sums=True,
+        totals=True,
+        subtracts=True,
+        per_item=True,
+        gaussian=True,
+        in_ledger=True,
+    )
+
+    threshold: Literal["per_tick", "constant", "every"] = "per_tick"
+    every: Annotated[int, Meta(ge=1, le=2**30, description=_EVERY)] | None = None
+
+    @property
+    def discovery_step(self) -> int | None:
+        return self.every
+
+    def with_quick_thresholds(self) -> HistogramConfig:
+        slow = (self.horizon_ticks or 0) > QUICK_HORIZON_MAX
+        if self.threshold == "constant" and slow:
+            return structs.replace(self, threshold="per_tick")
+        return self
+
+    def other_schedules(self, ticks: int) -> Iterator[dict[str, Any]]:
+        if self.threshold != "per_tick":
+            yield {"threshold": "per_tick"}
+        solvable = self.horizon_ticks is not None and ticks <= QUICK_HORIZON_MAX
+        if self.threshold != "constant" and solvable:
+            yield {"threshold": "constant"}
+        every = 1 << max(0, (ticks.bit_length() - 1) // 2)
+        if self.threshold != "every" and every > 1:
+            yield {"threshold": "every", "every": every}
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        ticks = self.horizon_ticks or math.inf
+        if self.threshold == "constant" and ticks > CONSTANT_HORIZON_MAX:
+            yield f'threshold = "constant": needs a horizon of at most {CONSTANT_HORIZON_MAX:,} ticks'
+        if self.threshold == "every" and self.every is None:
+            yield 'every is missing: threshold = "every" needs it, such as 64'
+        if self.threshold != "every" and self.every is not None:
+            yield f'every = {self.every}: only with threshold = "every"'
+        if self.every is not None and self.every > ticks:
+            yield f"every = {self.every}: no new item would ever be shown within horizon = {ticks}"
 
 
 class UnkBase(OnCounters):
@@ -32,6 +117,7 @@ class UnkBase(OnCounters):
     Guarantee: as `Budgeted`, also on streams that react to released values.
     """
 
+    configs = (UnkBaseConfig,)
     config: UnkBaseConfig
 
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
@@ -54,6 +140,39 @@ class UnkBase(OnCounters):
 
     def threshold(self, t: int) -> int | None:
         return self._discovery.threshold(t) if self._discovery.discovers(t) else None
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Return the bound on noise, and that plus the largest threshold on hidden counts."""
+        assumes = f"at most {data.items:,} labels occur"
+        source = "Cardoso, Rogers: Theorem 2, Lemma F.3"
+        counts = _bound_of_counts(self, data.items, beta, data, assumes, source)
+        hidden = counts.ours + self._worst_threshold(self._ticks(data))
+        bounds = (
+            "true count of an item not shown, at every tick that may show new items"
+        )
+        source = "Cardoso, Rogers: Theorem 6, Lemma F.2"
+        return counts, Bound("hidden", bounds, assumes, beta, hidden, source)
+
+    def _worst_threshold(self, ticks: int) -> float:
+        """Bound every m_t, by the largest variance and the smallest delta_t."""
+        config = self.config
+        if config.threshold == "constant":
+            return self.threshold(1) or 0
+        tests = max(1, ticks // (config.every or 1))
+        delta = self.delta_discovery / config.max_items
+        octave = tests.bit_length() - 1
+        shares = math.log(math.pi**2 / 6) + 2 * math.log(1 + octave)
+        shares += octave * math.log(2)
+        if config.horizon_ticks is not None:
+            shares = math.log(tests)
+        tail = normal_quantile(math.exp(math.log(delta) - shares - 1e-9))
+        worst = self.worst_variance(ticks)
+        return config.max_count + 0.5 + tail * math.sqrt(worst)
+
+    def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        if every := self.config.every:
+            meaning = "new items are shown only at multiples of this tick"
+            yield Figure("every", float(every), meaning)
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
@@ -79,10 +198,16 @@ class KnownBase(OnCounters):
     Needs no threshold: nothing depends on which items occur. Guarantee: as `Budgeted`.
     """
 
+    configs = (KnownBaseConfig,)
     config: KnownBaseConfig
 
     def __init__(self, config: KnownBaseConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=False)
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        labels = len(self._domain)
+        source = "Cardoso, Rogers: Theorem 2"
+        return (_bound_of_counts(self, labels, beta, data, "", source),)
 
     def _parameters(self) -> Mapping[str, object]:
         domain = short_hash(repr(sorted(self._domain)).encode())
@@ -97,3 +222,19 @@ class KnownBase(OnCounters):
         noisy += columns.counts
         rows = np.arange(columns.n, dtype=np.int64)
         return state, self.release(state, t, rows, noisy, None, noise)
+
+
+def _bound_of_counts(
+    mechanism: OnCounters,
+    labels: int,
+    beta: float,
+    data: Data,
+    assumes: str,
+    source: str,
+) -> Bound:
+    """Bound the noise of all labels at all ticks, by the counter's worst variance."""
+    ticks = mechanism.config.horizon_ticks or data.ticks
+    worst = mechanism.worst_variance(ticks)
+    error = normal_bound(worst, labels * ticks, beta) + 0.5
+    bounds = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"
+    return Bound("counts", bounds, assumes, beta, error, source)

@@ -34,25 +34,37 @@ Source: 000 Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a cell are t
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs
+from workers.mechanisms.about import About, Bound, Data, Figure, RowBytes
+from workers.mechanisms.bounds import normal_bound, subset_bound
 from workers.mechanisms.budget import Budgeted
+from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.counters.tree import Tree, best_radix
+from workers.mechanisms.curves import DigitCurve, blocks_figure
 from workers.mechanisms.ledger import Parts, with_capacity
 from workers.mechanisms.mechanism import Noise, Release, State, expect_type
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import (
     KNOWN,
+    LIMITED,
+    PER_ITEM,
+    PICKING,
     Cell,
+    Name,
     OneShotNoise,
+    Picking,
+    figures_of,
     make_algorithm,
 )
-from workers.mechanisms.one_shot.config import MetaConfig
+from workers.mechanisms.one_shot.bounds import SOURCES, choice_error, sum_error
+from workers.mechanisms.one_shot.config import Count, ReleasingConfig
 from workers.mechanisms.one_shot.one_shot import domain_hash
 from workers.runtime.errors import StateRefused
 
@@ -61,6 +73,66 @@ BLOCK_ROWS = 4096
 _VERSION = 2
 _HEAD = struct.Struct("<BH")
 _COUNT = np.dtype("<i8")
+
+
+class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
+    about = About(
+        order=50,
+        family="running",
+        answers="running counts as sums of one-shot releases",
+        on="a count that all its blocks show",
+        rule="block",
+        counters=("tree",),
+        subtracts_with='algorithm = "known_gauss"',
+        pays="pays only with known_gumbel or limit_dom and events of many items",
+    )
+    decides_domain = "algorithm"
+
+    algorithm: Name
+    counter: Literal["tree"] = "tree"
+    domain: Domain | None = None
+    k: Count | None = None
+    kbar: Count | None = None
+
+    @classmethod
+    def lists_labels(cls, values: Mapping[str, object]) -> bool:
+        return values.get("algorithm") in KNOWN
+
+    @classmethod
+    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        yield {"algorithm": "known_gauss" if other.declared else "positive_gauss"}
+
+    @property
+    def shows_all(self) -> bool:
+        return self.algorithm == "known_gauss"
+
+    @property
+    def subtracts(self) -> bool:
+        return self.shows_all
+
+    @property
+    def protects_users(self) -> bool:
+        return self.algorithm in PER_ITEM
+
+    @property
+    def threshold_is_count(self) -> bool:
+        return self.algorithm not in LIMITED
+
+    def complaints(self) -> Iterator[str]:
+        if self.horizon == "unbounded":
+            yield 'horizon = "unbounded": mechanism = "meta" needs a number of ticks'
+        yield from super().complaints()
+        for field, value, users in (
+            (self.domain_from, self.domain, KNOWN),
+            ("k", self.k, PICKING),
+            ("kbar", self.kbar, LIMITED),
+        ):
+            if (value is None) is (self.algorithm in users):
+                state, need = (
+                    ("missing", "needs it") if value is None else ("set", "has none")
+                )
+                yield f'{field} is {state}: algorithm = "{self.algorithm}" {need}'
+        yield from self._parameter_complaints(self.algorithm)
 
 
 class MetaState(State):
@@ -176,6 +248,7 @@ class MetaState(State):
 
 
 class Meta(Budgeted):
+    configs = (MetaConfig,)
     config: MetaConfig
 
     def __init__(self, config: MetaConfig, unit: str = "event") -> None:
@@ -205,6 +278,45 @@ class Meta(Budgeted):
             "algorithm": self.algorithm.public(),
             "domain": domain_hash(self.config.algorithm, self._domain),
         }
+
+    def blocks(self) -> DigitCurve:
+        return DigitCurve(self.radix, [self.sd(1) ** 2] * self.levels)
+
+    def curve(self, last: int) -> DigitCurve:
+        return self.blocks()
+
+    def row_bytes(self) -> RowBytes:
+        note = f"an open and a released count for each of {self.levels} levels"
+        return RowBytes(state=(8 + 8 + 1) * self.levels, note=note)
+
+    def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        yield blocks_figure(self.blocks(), worst)
+        yield from figures_of(self.algorithm)
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Bound the sums; an item that a block does not show counts as 0 in that block."""
+        config = self.config
+        name = config.algorithm
+        p = config.parameters()
+        algorithm = self.algorithm
+        releases = self._ticks(data)
+        most = p.k if name in PICKING else p.kbar if name in LIMITED else data.items
+        values = (p.domain or min(most, data.items)) * releases
+        where = " in a block" if name in PICKING + LIMITED else ""
+        assumes = f"at most {most:,} labels occur{where}"
+        used = self.blocks().used_blocks(releases)
+        if name == "known_gauss":
+            assumes = ""
+            error = normal_bound(used * algorithm.sd**2, values, beta)
+        elif isinstance(algorithm, Picking):
+            error = used * choice_error(p, algorithm, releases, beta / 2)
+            error += subset_bound(algorithm.sd**2, used, values, beta / 2)
+        else:
+            copies = 2 if name in LIMITED else 1
+            error = sum_error(algorithm, used, copies, values, beta)
+        text = f"error of every count, over {releases:,} ticks"
+        source = "Cardoso, Rogers: Theorems 2 and 3; " + SOURCES[name][-1]
+        return (Bound("counts", text, assumes, beta, error, source),)
 
     def cells(self, t: int) -> int:
         """Return the number of noisy histograms added at t."""

@@ -43,16 +43,31 @@ import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs, Tags
+from workers.mechanisms.about import (
+    About,
+    Bound,
+    Data,
+    Figure,
+    RowBytes,
+    pick_figures,
+)
 from workers.mechanisms.accounting import float_up
+from workers.mechanisms.bounds import laplace_bound, normal_bound
 from workers.mechanisms.config.checked import display
-from workers.mechanisms.config.histogram import Count, HistogramConfig, Label
+from workers.mechanisms.config.histogram import (
+    COMPARED_TOP_K,
+    Count,
+    HistogramConfig,
+    Label,
+    most_shown_by,
+)
 from workers.mechanisms.counters.base import LONGEST_HORIZON, Counter
 from workers.mechanisms.counters.counter import CounterMechanism, counter_of
 from workers.mechanisms.ledger import Parts
@@ -176,16 +191,36 @@ class SparseNoise:
 
 _DOMAIN = 'a list of labels such as ["p1", "p2"], at least two, none of them empty'
 _ETA = "a whole number from 0 to 2^40"
+_COMPARED_SWITCHES = 20
 
 
 class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_gumb"):
     """`eta` is the switch margin (None: eta_t); `accounting` "paper" is Theorem 4 as printed."""
+
+    about = About(
+        order=30,
+        family="running",
+        answers="running counts of a top k of declared labels",
+        page="The largest items of a declared list; which ones is chosen again now and then.",
+        counters=("lifted", "tree", "sqrt"),
+        ends=True,
+        subtracts=True,
+        in_ledger=True,
+        pays="pays where events touch very many items",
+    )
 
     domain: Annotated[tuple[Label, ...], Meta(min_length=2, description=_DOMAIN)]
     top_k: Count
     switches: Count
     eta: Annotated[int, Meta(ge=0, le=2**40, description=_ETA)] | None = None
     accounting: Literal["tight", "paper"] = "tight"
+
+    @classmethod
+    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        k = most_shown_by(other) or COMPARED_TOP_K
+        if other.declared:
+            k = max(1, min(k, len(other.declared) - 1))
+        yield {"top_k": k, "switches": _COMPARED_SWITCHES}
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -200,6 +235,7 @@ class SparseGumb(CounterMechanism):
     any number of items, over all ticks of an epoch. `difference_sd` is for an item chosen at both.
     """
 
+    configs = (SparseGumbConfig,)
     config: SparseGumbConfig
 
     def __init__(self, config: SparseGumbConfig, unit: str = "event") -> None:
@@ -251,6 +287,68 @@ class SparseGumb(CounterMechanism):
             return self.config.eta
         spread = float(self._test_scale) * math.log(len(self._domain) * (t + 1))
         return math.ceil(2 * self.sd(t) + spread)
+
+    def most_shown(self) -> int:
+        return self.config.top_k
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Return the bounds on counts and on selection.
+
+        If switches remain and none is made at t, every outside item satisfies count + Y <= least +
+        N + eta_t + Z, N the noise of the least published count: the item exceeds it by at most
+        eta_t + |N| + Z (+ |Y| where Y may be negative). A choice made at t leaves no outside item
+        more than b ln(d k (s+1) / beta) above an inside one (exponential mechanism). beta is split
+        evenly over four tails: counters, threshold noise, test noise if it may be negative, picks.
+        """
+        config = self.config
+        d = len(self._domain)
+        ticks = self._ticks(data)
+        worst = self.worst_variance(ticks)
+        rounding = 0.5
+        bounds = f"error of every count shown, over {d:,} labels and {ticks:,} ticks"
+        error = normal_bound(worst, d * ticks, beta) + rounding
+        source = "Cardoso, Rogers: Theorems 2 and 4"
+        counts = Bound("counts", bounds, "", beta, error, source)
+        part = beta / 4
+        picks = config.top_k * (config.switches + 1)
+        test = float(self._test_scale)
+        eta = config.eta
+        if eta is None:
+            sd = math.sqrt(worst + 1 / 12)
+            eta = math.ceil(2 * sd + test * math.log(d * (ticks + 1)))
+        noise = normal_bound(worst, d * ticks, part)
+        late = laplace_bound(float(self._threshold_scale), config.switches, part)
+        error = noise + rounding + eta + late + 1
+        if config.accounting != "tight":
+            error += laplace_bound(test, d * ticks, part) + 1
+        error = max(error, float(self._pick_scale) * math.log(d * picks / part))
+        bounds = "by how much a hidden item exceeds a shown one, at every tick until the last switch is made"
+        source = "Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)"
+        return counts, Bound("selection", bounds, "", beta, error, source)
+
+    def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        # Tick 1 chooses; nothing is tested before tick 2.
+        if last > 1:
+            meaning = (
+                "at tick 2 an item outside must lie this far above the least shown"
+            )
+            yield Figure("eta_first", float(self.eta(2)), meaning)
+            yield Figure("eta_last", float(self.eta(last)), "the same at the last tick")
+        yield from pick_figures(float(self._pick_scale))
+
+    def hints(self) -> Iterator[str]:
+        config = self.config
+        limit = 2 * (config.switches + 1) * (config.top_k + 0.125)
+        yield f"Its counts have less noise than those of known_base if max_items is above {limit:,.0f}; here it is {config.max_items:,}."
+
+    def noise_bytes(self, counter: Counter) -> int:
+        """Return 0: noise is drawn again for the few items that are shown."""
+        return 0
+
+    def row_bytes(self) -> RowBytes:
+        found = super().row_bytes()
+        kept = self.config.ticks if self._counter.kind == "sqrt" else 0
+        return found._replace(noise=8 * kept)
 
     def init(self) -> State:
         return SparseState()

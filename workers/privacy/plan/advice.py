@@ -12,31 +12,22 @@ from fractions import Fraction
 
 from msgspec import structs
 
-from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.one_shot.one_shot import OneShot
-from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
-from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.privacy.plan.model import (
+from workers.privacy.model import (
     Alternative,
     CounterChoice,
     EndChoice,
     HistogramPlan,
     Noise,
 )
-from workers.privacy.plan.noise import (
-    CONSTANT_MOST,
-    KINDS,
-    buckets_of,
-    counter_of,
-    curve_of,
-    worst_and_rms,
-)
+from workers.privacy.plan.noise import buckets_of
 
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 _WORST_RATIO_MAX = Fraction(4, 3)
 _WORTHWHILE = 0.95
+_SEGMENTS_MOST = 64
 
 
 def end_choices(
@@ -60,27 +51,25 @@ def _rows(
     shares: Sequence[float | None],
     last: int,
 ) -> Iterator[EndChoice]:
-    constant = isinstance(config, UnkBaseConfig) and config.threshold == "constant"
-    slow = constant and last > CONSTANT_MOST
+    quick = config.with_quick_thresholds()
+    slow = quick is not config
     for share in shares:
-        changed = structs.replace(config, end_share=share)
-        if slow and isinstance(changed, UnkBaseConfig):
-            # Same noise; the threshold is left out.
-            changed = structs.replace(changed, threshold="per_tick")
+        changed = structs.replace(quick, end_share=share)
         chosen = share == config.end_share
         try:
             one = mechanism if chosen else build(changed, unit)
         except ValueError:
             continue  # more noise than any table covers
-        counter = counter_of(one)
-        variance = curve_of(counter)
-        worst, rms = worst_and_rms(variance, last)
+        counter = one.public()["counter"]
+        offset = counter.get("offset", 0) if isinstance(counter, dict) else 0
+        variance = one.curve(last)
+        worst, rms = variance.worst_and_rms(last)
         threshold = None if slow else one.threshold(last)
         yield EndChoice(
             end_share=share,
             chosen=chosen,
             recommended=False,
-            offset=counter.get("offset", 0),
+            offset=offset,
             worst_sd=worst,
             rms_sd=rms,
             last_sd=one.sd(last),
@@ -110,14 +99,14 @@ def advice(
     others = plan.mechanisms
     yield from _counter(plan.counters)
     yield from _end(plan.ends)
-    if isinstance(mechanism, OrderStatistics):
+    family = config.about.family
+    if family == "statistic":
         yield from _statistic(mechanism, others)
-    if KINDS[config.mechanism].family == "running":
+    if family == "running":
         yield from _running(config, mechanism, others)
-    if isinstance(mechanism, OneShot):
-        yield from _tick(plan.noise, others)
-    if isinstance(config, UnkBaseConfig):
-        yield from _schedule(others)
+    if family == "tick":
+        yield from _tick(mechanism, plan.noise, others)
+    yield from _schedule(others)
 
 
 def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
@@ -144,9 +133,7 @@ def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
         )
 
 
-def _statistic(
-    mechanism: OrderStatistics, others: Sequence[Alternative]
-) -> Iterator[str]:
+def _statistic(mechanism: Mechanism, others: Sequence[Alternative]) -> Iterator[str]:
     counts = next(
         (
             row
@@ -157,22 +144,23 @@ def _statistic(
     )
     if counts is None or counts.error is None:
         return
-    own = mechanism.error(1)
+    own = mechanism.first_error() or 0.0
     if own >= counts.error:
         yield (
             f"Not worth it here: known_base is off by at most {counts.error:,.0f} in any count, so also in its maximum, where this "
             f"promises {own:,.0f} at best. Order statistics pay only where values stay tiny against the horizon."
         )
         return
-    segments = mechanism.segments
-    if segments is None:
+    below = [
+        value
+        for _, value, error in mechanism.segments_up_to(_SEGMENTS_MOST)
+        if error < counts.error
+    ]
+    if not below:
         yield f"Worth it up to c_max: known_base is off by up to {counts.error:,.0f} in a count, this by {own:,.0f}."
         return
-    last = max(
-        j for j in range(1, segments.most + 1) if mechanism.error(j) < counts.error
-    )
     yield (
-        f"Worth it while the value stays below about {segments.threshold(last):,}: known_base is "
+        f"Worth it while the value stays below about {below[-1]:,}: known_base is "
         f"off by up to {counts.error:,.0f} in a count, and from there on less than this."
     )
 
@@ -190,20 +178,13 @@ def _running(
         ),
         None,
     )
-    scarce = "there is no memory for every item"
-    if config.pure:
-        scarce = "epsilon must be a pure one"
-    why = {
-        "meta": "meta pays only with known_gumbel or limit_dom and events of many items",
-        "misra_gries": f"misra_gries pays where {scarce}",
-        "sparse_gumb": "sparse_gumb pays where events touch very many items",
-    }.get(config.mechanism)
-    if why and own and plain and plain.error and plain.error < own:
-        yield f"{simple} has {100 * plain.error / own:.0f} % of this noise at the same budget; {why}."
-    if isinstance(mechanism, SparseGumb):
-        limit = 2 * (mechanism.config.switches + 1) * (mechanism.config.top_k + 0.125)
-        yield f"Its counts have less noise than those of known_base if max_items is above {limit:,.0f}; here it is {config.max_items:,}."
-    if config.mechanism == "unk_base":
+    if config.pays and own and plain and plain.error and plain.error < own:
+        yield (
+            f"{simple} has {100 * plain.error / own:.0f} % of this noise at the same budget; "
+            f"{config.mechanism} {config.pays}."
+        )
+    yield from mechanism.hints()
+    if config.mechanism == simple and not mechanism.domain():
         listed = next((row for row in others if row.mechanism == "known_base"), None)
         if listed is not None and listed.worst_sd is not None:
             yield f"With a list of labels, known_base would show them all, without a threshold; worst sd {listed.worst_sd:,.3g}."
@@ -211,7 +192,9 @@ def _running(
         yield "An epoch without an end has more noise at every length than one of that length; counts never restart."
 
 
-def _tick(noise: Noise, others: Sequence[Alternative]) -> Iterator[str]:
+def _tick(
+    mechanism: Mechanism, noise: Noise, others: Sequence[Alternative]
+) -> Iterator[str]:
     plain = [row for row in others if row.mechanism in ("known_base", "unk_base")]
     running = [row for row in plain if row.possible and row.worst_sd]
     yield "Each tick by itself: horizon does not change the noise. Adding up n snapshots has noise of sqrt(n) times the sd."
@@ -219,22 +202,15 @@ def _tick(noise: Noise, others: Sequence[Alternative]) -> Iterator[str]:
         ticks = (running[0].worst_sd / noise.worst_sd) ** 2
         if ticks < noise.ticks_looked_at:
             yield f"For sums over more than {ticks:,.0f} ticks the running counts of {running[0].mechanism} have less noise."
-    own = others[0]
-    for name, gauss in (
-        ("known_gumbel", "known_gauss"),
-        ("limit_dom", "positive_gauss"),
-    ):
-        row = next(
-            (row for row in others if row.mechanism == gauss and row.possible), None
-        )
-        less = 1.0 if row is None or not row.worst_sd else row.worst_sd / noise.worst_sd
-        if own.mechanism == name and less < 1:
-            yield f"{gauss} has {100 * less:.0f} % of this noise; a top k pays where max_items is above 2 k."
-    if own.worst_sd and own.mechanism.endswith("laplace"):
-        gauss = "positive_gauss" if own.mechanism == "positive_laplace" else "unk_gauss"
-        row = next((row for row in others if row.mechanism == gauss), None)
-        if row is not None and row.worst_sd is not None and row.worst_sd < own.worst_sd:
-            yield f"{gauss} does the same with {100 * row.worst_sd / own.worst_sd:.0f} % of the noise, and a lower threshold."
+    gauss = mechanism.about.gaussian_like
+    row = next((row for row in others if row.mechanism == gauss), None)
+    if row is None or not row.worst_sd:
+        return
+    less = row.worst_sd / noise.worst_sd
+    if mechanism.law == "laplace" and less < 1:
+        yield f"{gauss} does the same with {100 * less:.0f} % of the noise, and a lower threshold."
+    elif row.possible and less < 1:
+        yield f"{gauss} has {100 * less:.0f} % of this noise; a top k pays where max_items is above 2 k."
 
 
 def _schedule(others: Sequence[Alternative]) -> Iterator[str]:
@@ -242,7 +218,7 @@ def _schedule(others: Sequence[Alternative]) -> Iterator[str]:
     rows = [
         row
         for row in others[1:]
-        if row.mechanism == "unk_base" and row.threshold is not None
+        if row.mechanism == others[0].mechanism and row.threshold is not None
     ]
     best = min(rows, key=lambda row: row.threshold or 0.0, default=None)
     if (

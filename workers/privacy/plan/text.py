@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from workers.privacy.phrasing import measures, verdict
-from workers.privacy.plan.model import (
+from workers.mechanisms.registry import MECHANISMS
+from workers.privacy.model import (
     Alternative,
     Bucket,
     CounterChoice,
@@ -15,7 +15,8 @@ from workers.privacy.plan.model import (
     Plan,
     Total,
 )
-from workers.privacy.plan.noise import COUNT_LAWS, KINDS
+from workers.privacy.phrasing import measures, verdict
+from workers.privacy.plan.noise import COUNT_LAWS
 from workers.privacy.total import loss_caption, loss_table
 from workers.runtime.printing import Printer, plural
 from workers.settings.durations import MILLISECONDS, format_duration
@@ -75,14 +76,6 @@ def _cell(least: float, most: float, row: int, unicode: bool) -> str:
     if shaded or (filled > 1 / 16 and unicode):
         return _BAND if unicode else _PLAIN_BAND
     return " "
-
-
-# Labels of printed figures whose names are not readable.
-PRINTED = {
-    "rho_times_tau_squared": "rho tau^2 / Dinf^2",
-    "test_noise_sd": "sd of the tests' noise",
-    "error_in_segment_1": "error, segment 1",
-}
 
 
 def show(plan: Plan, console: Console) -> None:
@@ -181,15 +174,6 @@ def _guarantee(one: HistogramPlan, say: _PlanPrinter) -> None:
     say.line(
         f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}"
     )
-    if one.printed:
-        say.head("as the papers print it, at the same settings")
-        rows = []
-        for row in one.printed:
-            name = PRINTED.get(row.name, row.name.replace("_", " "))
-            rows.append(
-                (name, _number(row.ours), _number(row.printed), row.formula, row.source)
-            )
-        say.table(("", "here", "printed", "formula", "source"), rows, left=(0, 3, 4))
 
 
 def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
@@ -226,11 +210,12 @@ def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
         say.table(columns, sds, left=())
     found = one.thresholds
     if found is not None:
+        distance = MECHANISMS[one.mechanism].about.rule == "bar"
         spread = " to ".join(dict.fromkeys(map(_whole, (found.least, found.most))))
         all_ticks = f"of {found.ticks_computed:,} ticks"
         say.line(
             f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; "
-            f"from a true {'distance' if KINDS[one.mechanism].bar else 'count'} of "
+            f"from a true {'distance' if distance else 'count'} of "
             f"{found.likely_from:,} on that happens in 95 % of cases at any one of these ticks"
         )
 
@@ -287,8 +272,7 @@ def _error(one: HistogramPlan, say: _PlanPrinter) -> None:
         say.table(("value up to about", "error"), rows[:8], left=())
     for row in error.theorems:
         assumes = f", if {row.assumes}" if row.assumes else ""
-        figures = f"{_number(row.ours)}; as printed {_number(row.printed) or 'none'}"
-        say.line(f"theorem ({row.source}): {row.bounds}{assumes}: {figures}")
+        say.line(f"theorem ({row.source}): {row.bounds}{assumes}: {_number(row.ours)}")
 
 
 def _memory(memory: Memory, say: _PlanPrinter) -> None:
@@ -407,8 +391,6 @@ def _total(total: Total, histograms: int, say: _PlanPrinter) -> None:
         joint = f"epsilon {total.epsilon!r} at delta {total.delta:.9g} (rho {total.rho:.6g})"
         say.line(f"together: {joint}{nothing}", 2)
         summed = _number(total.epsilon_of_the_sum)
-        if total.epsilon_printed is not None:
-            summed += f", the papers' conversion {_number(total.epsilon_printed)}"
         say.line(f"for comparison: the sum of the epsilons is {summed}", 2)
     for sentence in _adding_up(total.unit):
         say.line(f"- {sentence}", 2)

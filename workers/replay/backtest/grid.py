@@ -29,9 +29,8 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from workers.mechanisms.config.checked import display, rules
-from workers.mechanisms.config.histogram import END_MECHANISMS, HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.one_shot.algorithms import KNOWN
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.runtime.errors import SettingsError
 from workers.settings.durations import format_duration, parse_duration
@@ -48,11 +47,6 @@ ONE_OF = (
     frozenset(("epsilon", "rho")),
     frozenset(("domain", "domain_file", "buckets")),
 )
-# Mechanisms with a setting whose value decides whether there is a domain.
-NEEDS_DOMAIN: dict[str, tuple[str, Sequence[str]]] = {
-    "meta": ("algorithm", KNOWN),
-    "misra_gries": ("release", ("pure",)),
-}
 DOMAIN_SHOWN = 20
 
 
@@ -86,10 +80,8 @@ class Combination:
     @property
     def discovers(self) -> bool:
         """Return whether the mechanism shows running counts of undeclared items."""
-        kind = self.mechanism.kind
-        if kind in ("meta", "misra_gries"):
-            return not self.mechanism.domain()
-        return kind in ("unk_base", "pay_what_you_get")
+        running = self.config.about.family in ("running", "labels")
+        return running and not self.mechanism.domain()
 
 
 class Run(NamedTuple):
@@ -222,9 +214,10 @@ class _Variants(NamedTuple):
         mechanism = str(values.get("mechanism"))
         if "mechanism" in varied and mechanism in MECHANISMS:
             supported = known_settings(mechanism)
-        decides, domains = NEEDS_DOMAIN.get(mechanism, ("", ()))
+        record = MECHANISMS.get(mechanism)
+        decides = "" if record is None else record.decides_domain
         may_differ = not varied.keys().isdisjoint(("mechanism", decides))
-        if domains and may_differ and values.get(decides) not in domains:
+        if record and decides and may_differ and not record.lists_labels(values):
             supported -= {"domain", "domain_file", "buckets", "quantiles"}
         texts = {
             name: value.text if name in supported else None
@@ -260,7 +253,7 @@ class _Variants(NamedTuple):
 
 def known_settings(mechanism: str) -> set[str]:
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
-    if mechanism not in END_MECHANISMS:
+    if not MECHANISMS[mechanism].about.ends:
         names.discard("end_share")
     return (
         names | {"domain_file"}

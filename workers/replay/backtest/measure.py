@@ -14,16 +14,14 @@ import numpy as np
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Bools, Codes, Floats, Longs
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Ledger, with_capacity
 from workers.mechanisms.mechanism import Answers, Items, Release
-from workers.mechanisms.one_shot.algorithms import LIMITED
-from workers.mechanisms.one_shot.config import MetaConfig
-from workers.mechanisms.order_statistics.config import MaxConfig, Queries
+from workers.mechanisms.order_statistics.config import Queries
 from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Run
 from workers.replay.backtest.results import BoardRow, Series
 from workers.replay.backtest.truth import (
-    MIRRORED,
     SIZES,
     KeyView,
     View,
@@ -189,11 +187,8 @@ class Watch:
         self._width = len(METRICS) + len(RANKED) * view.top
         # Whether there is a delay to measure, and whether the columns record the first appearance.
         self._discovers = run.combination.discovers
-        self._own_shown = run.combination.mechanism.kind in MIRRORED
-        # Elsewhere a threshold is a distance from another item's count.
-        config = run.combination.config
-        kind = config.algorithm if isinstance(config, MetaConfig) else config.mechanism
-        self._barred = kind not in LIMITED
+        self._own_shown = run.combination.config.about.in_ledger
+        self._threshold_is_count = run.combination.config.threshold_is_count
         self.latest: ReleasedTick | None = None
         self.first_tick = self.last_tick = self.ticks = 0
         self._threshold: int | None = None
@@ -214,7 +209,7 @@ class Watch:
         self.first_tick = self.first_tick or self.last_tick
         release = shown.release
         if (
-            self._barred
+            self._threshold_is_count
             and not isinstance(release, Answers)
             and release.threshold is not None
         ):
@@ -481,11 +476,11 @@ class QueryWatch(Watch):
     """Observer of `bounded_max`, `doubling`, `two_level` or `two_level_k`."""
 
     def __init__(
-        self, run: Run, histogram: ReplayHistogram, view: View, config: MaxConfig
+        self, run: Run, histogram: ReplayHistogram, view: View, config: HistogramConfig
     ) -> None:
         super().__init__(run, histogram, view)
-        self._queries = Queries(config.asked, config.domain)
-        self._place = {label: i for i, label in enumerate(config.domain)}
+        self._queries = Queries(config.asked, config.declared)
+        self._place = {label: i for i, label in enumerate(config.declared)}
 
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
         if not isinstance(shown.release, Answers):
@@ -640,11 +635,10 @@ class LabelsWatch(Watch):
 
 def watch(run: Run, histogram: ReplayHistogram, view: View) -> Watch:
     config = run.combination.config
-    if isinstance(config, MaxConfig):
+    family = config.about.family
+    if family == "statistic":
         return QueryWatch(run, histogram, view, config)
-    kind = (
-        LabelsWatch if run.combination.mechanism.kind == "pay_what_you_get" else Watch
-    )
+    kind = LabelsWatch if family == "labels" else Watch
     return kind(run, histogram, view)
 
 

@@ -29,7 +29,6 @@ from typing import Any, cast
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.pipeline.contributions import Message
 from workers.pipeline.merge import Released
 from workers.pipeline.snapshots import ReleasedTick
@@ -37,7 +36,6 @@ from workers.replay.backtest.grid import Run, settings_text
 from workers.replay.backtest.measure import Watch, watch
 from workers.replay.backtest.results import Input, Results, RunRow
 from workers.replay.backtest.truth import (
-    MIRRORED,
     Mirrored,
     Truth,
     View,
@@ -266,7 +264,7 @@ def scope_of(config: HistogramConfig) -> Scope:
     epochs = (
         config.start_given,
         config.horizon_ticks,
-        isinstance(config, OneShotConfig),
+        config.about.family == "tick",
     )
     return unbounded(config.lane), *epochs, config.keys
 
@@ -350,7 +348,7 @@ class Backtest:
             group.views[place] = View(truth, group.wide, self._key, self._top)
         view = group.views[place]
         stream = STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}"
-        if mechanism.kind in MIRRORED:
+        if mechanism.about.in_ledger:
             mechanism = cast(Mechanism, Mirrored(mechanism, view.truth))
         [histogram] = fresh_histograms(
             run.combination.settings, self._key, stream, [mechanism]

@@ -2,8 +2,9 @@
 
 A truth is a histogram whose mechanism adds no noise and shows nothing, with the contributions,
 start and epochs of the histograms compared with it. Runs with the same bounds share a truth, and
-MIRRORED mechanisms read its columns instead of counting again (`ExactLedger`): only their noise is
-their own. A `View` holds the exact boards of one tick, computed once for all runs.
+mechanisms that keep their counts in the ledger (`About.in_ledger`) read its columns instead of
+counting again (`ExactLedger`): only their noise is their own. A `View` holds the exact boards of
+one tick, computed once for all runs.
 """
 
 import math
@@ -24,7 +25,6 @@ from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.ledger import Contributions, Ledger, Parts, with_capacity
 from workers.mechanisms.mechanism import Items, Mechanism, Noise, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
-from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.replay.offline import ReplayHistogram
 from workers.runtime.frozen import thawed
 
@@ -32,9 +32,6 @@ from workers.runtime.frozen import thawed
 SIZES = np.array(
     [m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64
 )
-# These read the running counts of all rows after `merge`, and add none of their own.
-_ORDER_STATISTICS = ("bounded_max", "doubling", "two_level", "two_level_k")
-MIRRORED = ("known_base", "unk_base", "sparse_gumb", *_ORDER_STATISTICS)
 ITEMS_UNBOUNDED = (1 << 31) - 1
 
 _EMPTY: Rows = np.empty(0, dtype=np.int64)
@@ -202,7 +199,7 @@ def truth_of(
     sizes: bool,
 ) -> Truth:
     """Return the exact counts for `config`, bounded by `lane`; `key` only names the rows."""
-    exact = Exact(domain, per_tick=isinstance(config, OneShotConfig), sizes=sizes)
+    exact = Exact(domain, per_tick=config.about.family == "tick", sizes=sizes)
     # Exact counts have no noise for windows to describe.
     plain = msgspec.structs.replace(config, windows=(), sum=None)
     truth = Truth(

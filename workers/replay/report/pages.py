@@ -23,8 +23,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from workers.mechanisms.accounting import PrivacyCost
+from workers.privacy.model import Span
 from workers.privacy.phrasing import measures, verdict
-from workers.privacy.plan.model import Span
 from workers.privacy.total import NUMERICAL, Charge, loss_table, spans_of, stated_cost
 from workers.replay.backtest.results import Outcome
 from workers.replay.report.charts import BAND, COLORS, INK, MUTED, PALE, WARNING, Chart

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from workers.privacy.plan.model import Alternative, CounterChoice, HistogramPlan, Plan
+from workers.privacy.model import Alternative, CounterChoice, HistogramPlan, Plan
 from workers.privacy.plan.text import show
 from workers.privacy.total import loss_caption
 from workers.replay.report import charts

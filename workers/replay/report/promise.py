@@ -12,7 +12,7 @@ from workers.kafka.topics import EVENTS, SNAPSHOTS, plan_topics
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.privacy.ceiling import Ceiling
-from workers.privacy.plan.model import HistogramPlan, Plan
+from workers.privacy.model import HistogramPlan, Plan
 from workers.privacy.promise import changes, fingerprint
 from workers.privacy.published import published_by
 from workers.privacy.total import loss_caption

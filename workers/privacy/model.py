@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from workers.mechanisms.about import Bound, Figure
 from workers.mechanisms.accounting import Guarantee
 
 
@@ -16,14 +17,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True): ...
 class Share(Record, frozen=True, kw_only=True):
     name: str
     delta: float
-
-
-class Printed(Record, frozen=True):
-    name: str
-    ours: float
-    printed: float
-    formula: str
-    source: str
 
 
 class Tick(Record, frozen=True, kw_only=True):
@@ -93,24 +86,6 @@ class Segment(Record, frozen=True, kw_only=True):
     segment: int
     up_to: int
     error: float
-
-
-class Figure(Record, frozen=True):
-    name: str
-    value: float
-    meaning: str
-
-
-class Bound(Record, frozen=True):
-    """Error bound with probability 1 - beta over an epoch; `printed`: the paper's, if any."""
-
-    name: str
-    bounds: str
-    assumes: str
-    beta: float
-    ours: float
-    printed: float | None
-    source: str
 
 
 class Error(Record, frozen=True, kw_only=True):
@@ -229,7 +204,6 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     guarantee: Guarantee
     deltas: tuple[Share, ...]
     parameters: dict[str, Any]
-    printed: tuple[Printed, ...]
     noise: Noise
     thresholds: Thresholds | None
     sum: SumPlan | None = None
@@ -271,7 +245,6 @@ class Total(Record, frozen=True, kw_only=True):
     delta: float
     deltas: tuple[Share, ...]
     epsilon_of_the_sum: float
-    epsilon_printed: float | None
     warnings: tuple[str, ...] = ()
     person: tuple[Span, ...] = ()
 

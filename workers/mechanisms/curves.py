@@ -1,0 +1,126 @@
+"""The variance of published noise by tick, for any horizon, as plans and reports describe it.
+
+Nothing here is released, so floats suffice. d_j are the digits of a tick, as in `counters.tree`.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.types import Floats
+from workers.mechanisms.about import Figure
+
+Ticks = NDArray[np.int64]
+
+# Variance of rounding to an integer.
+ROUNDING = 1 / 12
+
+
+def fullest(horizon: int, radix: int) -> list[int]:
+    """Return the ticks such that no other has as many blocks of radix^j ticks of every level."""
+    found = {horizon}
+    width = 1
+    while width <= horizon:
+        if horizon // width % radix:
+            # This digit less one, and the largest ones below it.
+            found.add(horizon // width * width - 1)
+        width *= radix
+    return sorted(found - {0})
+
+
+class Curve:
+    """The variance of the published figures at each tick; `mean` averages ticks 1..last."""
+
+    def variance(self, ticks: Ticks) -> Floats:
+        raise NotImplementedError
+
+    def mean(self, last: int) -> float:
+        raise NotImplementedError
+
+    def noisiest(self, last: int) -> Ticks:
+        """Return ticks up to `last` of largest variance, largest first; at least one."""
+        ticks = self._candidates(last)
+        return ticks[np.argsort(-self.variance(ticks), kind="stable")]
+
+    def worst_and_rms(self, last: int) -> tuple[float, float]:
+        """Return the largest and the root mean square standard deviation up to `last`."""
+        worst = self.variance(self.noisiest(last)[:1])[0]
+        return math.sqrt(worst), math.sqrt(self.mean(last))
+
+    def _candidates(self, last: int) -> Ticks:
+        raise NotImplementedError
+
+
+class DigitCurve(Curve):
+    """`tree` and mechanisms that add up its cells: sum_j d_j sigma_j^2 plus rounding."""
+
+    def __init__(
+        self, radix: int, variances: Sequence[float], *, rounding: float = 0.0
+    ) -> None:
+        self.radix = radix
+        self.levels = len(variances)
+        self._variances = variances
+        self._rounding = rounding
+
+    def variance(self, ticks: Ticks) -> Floats:
+        total = np.full(len(ticks), self._rounding)
+        rest = ticks
+        for variance in self._variances:
+            total += (rest % self.radix) * variance
+            rest = rest // self.radix
+        return total
+
+    def _candidates(self, last: int) -> Ticks:
+        return np.array(fullest(last, self.radix), dtype=np.int64)
+
+    @property
+    def most_blocks(self) -> int:
+        return (self.radix - 1) * self.levels
+
+    def used_blocks(self, ticks: int) -> int:
+        """Return the most blocks added at any t <= ticks: the largest sum of base-r digits."""
+        return max(map(self.blocks_at, fullest(ticks, self.radix)))
+
+    def blocks_at(self, t: int) -> int:
+        """Return the number of blocks added at t: the sum of its digits."""
+        total = 0
+        while t:
+            t, digit = divmod(t, self.radix)
+            total += digit
+        return total
+
+    def mean(self, last: int) -> float:
+        total = self._rounding
+        for level, variance in enumerate(self._variances):
+            width = self.radix**level
+            cycles, rest = divmod(last + 1, width * self.radix)
+            digit, more = divmod(rest, width)
+            whole = (self.radix * (self.radix - 1) // 2) * width
+            digits = cycles * whole + digit * (digit - 1) // 2 * width + digit * more
+            total += variance * (digits / last)
+        return total
+
+
+class TableCurve(Curve):
+    """Variances of the first ticks; later ticks have the last one."""
+
+    def __init__(self, variances: Floats) -> None:
+        self._variances = variances
+
+    def variance(self, ticks: Ticks) -> Floats:
+        found: Floats = self._variances[np.minimum(ticks, len(self._variances)) - 1]
+        return found
+
+    def _candidates(self, last: int) -> Ticks:
+        return np.arange(1, min(last, len(self._variances)) + 1)
+
+    def mean(self, last: int) -> float:
+        own = self._variances[:last]
+        return float((own.sum() + self._variances[-1] * (last - len(own))) / last)
+
+
+def blocks_figure(blocks: DigitCurve, worst: int) -> Figure:
+    most = float(blocks.blocks_at(worst))
+    return Figure("blocks_most", most, "blocks added at the worst tick")

@@ -1,0 +1,84 @@
+"""Error bounds of one-shot releases, of their sums, and of picks, over all releases of an epoch.
+
+R releases (one per tick), n labels, b the scale of picks, H = h_(kbar+1). Counts have the exact
+quantile of their integer noise. A hidden count is at most the threshold plus noise. Where picks
+decide (`known_gumbel`, `limit_dom`), an item that is not picked exceeds a picked one by more than
+a = b ln((d - 1) k R / beta) with probability at most (d - 1) e^(-a/b) a pick, by peeling; or it
+lies above H by at most BOTTOM's height plus a over kbar others. A privately chosen kbar: the bound
+holds for kbar_max, and the choice adds b ln(candidates R / beta). The papers' own bounds are in
+`bench.printed`.
+"""
+
+import math
+
+from workers.mechanisms.bounds import laplace_sum, normal_bound, subset_bound
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
+from workers.mechanisms.one_shot.algorithms import (
+    Algorithm,
+    Name,
+    Parameters,
+    Picking,
+    quantile,
+)
+
+_D1 = "Cardoso, Rogers: Lemma D.1"
+#: Of counts, and of what is hidden or not chosen.
+SOURCES: dict[Name, tuple[str, str]] = {
+    "known_gauss": ("Cardoso, Rogers: Theorems 2 and 7", "Theorem 7"),
+    "known_gumbel": ("Cardoso, Rogers: Theorems 2 and 8", _D1),
+    "positive_laplace": ("Rogers: Theorem 7", "Rogers: Theorem 7"),
+    "positive_gauss": ("Rogers: Theorem 7", "Rogers: Theorem 7"),
+    "unk_gauss": (
+        "Cardoso, Rogers: Theorems 2 and 5",
+        "Cardoso, Rogers: Theorem 5; Rogers: Theorem 8",
+    ),
+    "limit_dom_laplace": ("Durfee, Rogers: Lemma 6.2", "Durfee, Rogers: Lemma 6.2"),
+    "limit_dom": ("Cardoso, Rogers: Theorems 2 and 9", f"{_D1}, Algorithm 6"),
+}
+SOURCE_OF_PICKS = f"Rogers: Theorems 9 and 10; {_D1}"
+
+
+def largest_noise(
+    algorithm: Algorithm, values: float, beta: float, *, difference: bool = False
+) -> float:
+    """Bound all |noise values|, or all differences of two, by the exact integer law."""
+    each = beta / (values if difference else 2 * values)
+    return quantile(algorithm.table, each, difference=difference) - 1
+
+
+def sum_error(
+    algorithm: Algorithm, used: int, copies: int, values: float, beta: float
+) -> float:
+    """Bound sums of blocks: too low by hidden counts, too high by the noise of showing blocks."""
+    height = used * (algorithm.threshold or 0)
+    if isinstance(algorithm.table, DiscreteLaplace):
+        scale = float(algorithm.table.scale)
+        high = laplace_sum(used, scale, values * 2.0**used, beta)
+        return max(height + laplace_sum(copies * used, scale, values, beta), high)
+    low = height + normal_bound(copies * used * algorithm.sd**2, values, beta)
+    return max(low, subset_bound(algorithm.sd**2, used, values, beta))
+
+
+def choice_error(
+    p: Parameters, algorithm: Picking, releases: int, beta: float
+) -> float:
+    """Bound how far an unpicked item may lie above a shown one, or above H."""
+    scale = float(algorithm.scale)
+    picks = p.k * releases
+    if not algorithm.bar:
+        return scale * math.log(max(1, p.domain - 1) * (picks / beta))
+    return algorithm.bar + pick_error(scale, p, picks, releases, beta)
+
+
+def pick_error(
+    scale: float, p: Parameters, picks: int, releases: int, beta: float
+) -> float:
+    """Bound the shortfall of picks among kbar items and BOTTOM, and of the choice of kbar."""
+    if not p.private:
+        return scale * math.log(p.kbar * picks / beta)
+    chosen = math.log(2 * max(1, p.kbar - p.k) * releases / beta)
+    return scale * (math.log(2 * p.kbar * picks / beta) + chosen)
+
+
+def above_the_rest(p: Parameters) -> str:
+    return f"how far an item not shown lies above the ({p.kbar:,} + 1)-th largest"
