@@ -681,10 +681,14 @@ async def _began(
     stream: Stream, series: str, hub: Hub, store: Store | None
 ) -> int | None:
     """Return when a series began to count from zero; None if that is not known."""
-    held = hub.history.page(stream, None, hub.history.ticks)[0]
-    place = next((place for place, one in enumerate(held) if one.id == series), 0)
-    if place and held[place - 1].end == held[place].start:
-        return held[place].start  # it follows another one
+    in_memory = hub.history.page(stream, None, hub.history.ticks)[0]
+    before: SeenSnapshot | None = None
+    for snapshot in in_memory:
+        if snapshot.id == series:
+            if before is not None and before.end == snapshot.start:
+                return snapshot.start  # it follows another one
+            break
+        before = snapshot
     if store is None:
         return None
 
@@ -883,20 +887,21 @@ def _matches(snapshot: SeenSnapshot, query: TickQuery) -> bool:
 
 
 def _nearest(in_memory: list[SeenSnapshot], query: TickQuery) -> dict[str, object]:
-    def place(snapshot: SeenSnapshot) -> tuple[int, ...]:
-        return (
-            (snapshot.end,) if query.at is not None else (snapshot.epoch, snapshot.tick)
-        )
+    def position(snapshot: SeenSnapshot) -> tuple[int, ...]:
+        if query.at is not None:
+            return (snapshot.end,)
+        return (snapshot.epoch, snapshot.tick)
 
-    at = (query.at,) if query.at is not None else (query.epoch or 0, query.tick or 0)
-    able = [snapshot for snapshot in in_memory if query.id in (None, snapshot.id)]
-    before = max(
-        (snapshot for snapshot in able if place(snapshot) < at), key=place, default=None
-    )
-    after = min(
-        (snapshot for snapshot in able if place(snapshot) > at), key=place, default=None
-    )
-    return {"before": _named(before), "after": _named(after)}
+    wanted: tuple[int, ...] = (query.epoch or 0, query.tick or 0)
+    if query.at is not None:
+        wanted = (query.at,)
+    same = [snapshot for snapshot in in_memory if query.id in (None, snapshot.id)]
+    earlier = [snapshot for snapshot in same if position(snapshot) < wanted]
+    later = [snapshot for snapshot in same if position(snapshot) > wanted]
+    return {
+        "before": _named(max(earlier, key=position, default=None)),
+        "after": _named(min(later, key=position, default=None)),
+    }
 
 
 def _named(snapshot: SeenSnapshot | None) -> dict[str, object] | None:

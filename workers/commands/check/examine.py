@@ -218,8 +218,10 @@ def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, f
         by_key[key].append(count)
     if not kbar:
         return dict.fromkeys(counts, 0.0)
-    ordered = {key: sorted(found, reverse=True) for key, found in by_key.items()}
-    bars = {key: found[min(kbar, len(found) - 1)] for key, found in ordered.items()}
+    bars = {}
+    for key, of_key in by_key.items():
+        of_key.sort(reverse=True)
+        bars[key] = of_key[min(kbar, len(of_key) - 1)]
     return {pair: bars[pair[0]] for pair in counts}
 
 
@@ -781,17 +783,21 @@ def _add_contributions(
     ticks = (events.times - config.start_ms) // config.tick_ms
     horizon = config.horizon_ticks
     epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
-    places = ((event, events.users[event].tobytes()) for event in counting.tolist())
-    users = {event: sums.of_users[user, int(epochs[event])] for event, user in places}
-    owners = np.repeat(counting, numbers).tolist()
-    for code, event, amount in zip(codes, owners, amounts.tolist(), strict=True):
-        users[event][pairs[code]] += amount
+    counts_of = {}
+    for event in counting.tolist():
+        user = events.users[event].tobytes()
+        counts_of[event] = sums.of_users[user, int(epochs[event])]
+    event_of_item = np.repeat(counting, numbers).tolist()
+    for code, event, amount in zip(codes, event_of_item, amounts.tolist(), strict=True):
+        counts_of[event][pairs[code]] += amount
 
 
 def _user_contributions(sums: _Sums, config: HistogramConfig) -> UserContributions:
     users = sums.of_users.values()
-    pairs = np.array([len(found) for found in users], dtype=np.int64)
-    amounts = np.array([n for found in users for n in found.values()], dtype=np.int64)
+    pairs = np.array([len(counts) for counts in users], dtype=np.int64)
+    amounts = np.array(
+        [count for counts in users for count in counts.values()], dtype=np.int64
+    )
     most_pairs = config.max_items_per_user or 0  # required where users are protected
     spreads = _spread(pairs, most_pairs), _spread(amounts, config.max_count)
     return UserContributions(len(pairs), *spreads)

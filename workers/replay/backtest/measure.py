@@ -241,19 +241,19 @@ class Watch:
         out = np.full((1 + len(view.keys), self._width), np.nan)
         self.fill(out, self.latest)
         counted: list[View | KeyView] = [view, *view.keys]
-        for row, one in zip(out, counted, strict=True):
-            if one.total_unbounded:
-                row[PLACE["lost"]] = 1 - one.total / one.total_unbounded
+        for row, exact in zip(out, counted, strict=True):
+            if exact.total_unbounded:
+                row[PLACE["lost"]] = 1 - exact.total / exact.total_unbounded
         if len(view.keys) == 1:
             out[0] = np.where(np.isnan(out[0]), out[1], out[0])
             out = out[:1]
         else:
-            for place in (
-                *map(PLACE.__getitem__, OF_KEYS),
-                *range(len(METRICS), self._width),
-            ):
-                defined = out[1:, place][~np.isnan(out[1:, place])]
-                out[0, place] = defined.mean() if len(defined) else np.nan
+            averaged = [PLACE[metric] for metric in OF_KEYS]
+            averaged += range(len(METRICS), self._width)
+            for column in averaged:
+                of_keys = out[1:, column]
+                defined = of_keys[~np.isnan(of_keys)]
+                out[0, column] = defined.mean() if len(defined) else np.nan
         self._rows[self.last_tick] = out
         if board:
             self._boards[self.last_tick] = list(self.board(self.latest))
@@ -363,12 +363,12 @@ class Watch:
         key_of = self.view.truth.columns.keys[rows]
         for index in range(len(self.view.keys)):
             here = np.flatnonzero(key_of == index)
-            published = dict(
-                zip(rows[here].tolist(), counts[here].tolist(), strict=True)
-            )
+            key_rows = rows[here]
+            key_counts = counts[here]
+            published = dict(zip(key_rows.tolist(), key_counts.tolist(), strict=True))
             # The board of a histogram of numbers has all buckets.
             top = self.view.top if shown.numeric is None else len(here)
-            named = rows[here][top_places(rows[here], counts[here], top)].tolist()
+            named = key_rows[top_places(key_rows, key_counts, top)].tolist()
             yield from self.board_rows(shown, index, named, published)
 
     def board_rows(

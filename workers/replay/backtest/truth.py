@@ -304,8 +304,10 @@ class View:
         rows = self.keys[index].rows
         counts = self.counts if rows is None else self.counts[rows]
         numbers = np.arange(len(counts)) if rows is None else rows
-        own = self.counts[row]
-        return int((counts > own).sum() + ((counts == own) & (numbers < row)).sum()) + 1
+        count = self.counts[row]
+        larger = np.count_nonzero(counts > count)
+        equal_before = np.count_nonzero((counts == count) & (numbers < row))
+        return int(larger + equal_before) + 1
 
 
 def top_places(rows: Rows, counts: Longs, n: int) -> Rows:
@@ -321,7 +323,9 @@ def kendall(exact: Longs, published: Longs) -> float:
     """Return Kendall's tau-b; nan if either is all ties."""
     a = _order(exact)
     b = _order(published)
-    scale = math.sqrt(int(np.abs(a).sum()) * int(np.abs(b).sum()))
+    untied_a = int(np.abs(a).sum())
+    untied_b = int(np.abs(b).sum())
+    scale = math.sqrt(untied_a * untied_b)
     return int((a * b).sum()) / scale if scale else math.nan
 
 

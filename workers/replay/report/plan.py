@@ -254,19 +254,23 @@ def _compared(
     caption: str,
 ) -> Chart | None:
     """Draw worst and mean sd and the threshold per row; if there is no sd, the error."""
-    figures = [("worst sd", 0, "worst_sd"), ("root mean square sd", 2, "rms_sd")]
-    figures.append(("highest threshold", 1, "threshold"))
+    drawn = [
+        ("worst sd", 0, "worst_sd"),
+        ("root mean square sd", 2, "rms_sd"),
+        ("highest threshold", 1, "threshold"),
+    ]
     if kind == "counters" and all(row.worst_sd is None for row in rows):
-        figures.append(("error in segment 1", 1, "error"))
+        drawn.append(("error in segment 1", 1, "error"))
     series: list[tuple[str, int, list[float | None]]] = [
         (label, style_number, [getattr(row, name, None) for row in rows])
-        for label, style_number, name in figures
+        for label, style_number, name in drawn
     ]
-    values = [value for _, _, column in series for value in column if value]
+    columns = [column for _, _, column in series]
+    values = [value for value in itertools.chain(*columns) if value]
     shown = [
         index
-        for index in range(len(rows))
-        if any(column[index] for _, _, column in series)
+        for index, figures in enumerate(zip(*columns, strict=True))
+        if any(figures)
     ]
     if len(shown) < 2:
         return None
@@ -283,11 +287,11 @@ def _compared(
                 ]
                 if part:
                     cell.plot(*zip(*part, strict=True), **style)
-        used = [" (in use)" if rows[index].chosen else "" for index in shown]
-        drawn = [drawable(names[index], NAME_LETTERS) for index in shown]
-        charts.rows_axis(
-            cell, [name + use for name, use in zip(drawn, used, strict=True)]
-        )
+        row_names = []
+        for index in shown:
+            name = drawable(names[index], NAME_LETTERS)
+            row_names.append(f"{name} (in use)" if rows[index].chosen else name)
+        charts.rows_axis(cell, row_names)
         if max(values) > LINEAR_UP_TO * min(values):
             cell.set_xlabel("counts, logarithmic")
             charts.log_axis(cell.xaxis, values)

@@ -164,10 +164,13 @@ def rank_key(run: Outcome, advice: Recommendation) -> tuple[float, float, int]:
 
 def chosen_ticks(ticks: Boards) -> Boards:
     """Return at most `BOARD_TICKS` of them, evenly spaced, the last among them."""
-    found = sorted(ticks)
-    most = min(BOARD_TICKS, len(found))
-    places = (round((i + 1) * len(found) / most) - 1 for i in range(most))
-    return {found[place]: ticks[found[place]] for place in places}
+    ordered = sorted(ticks)
+    most = min(BOARD_TICKS, len(ordered))
+    chosen = {}
+    for number in range(1, most + 1):
+        tick = ordered[round(number * len(ordered) / most) - 1]
+        chosen[tick] = ticks[tick]
+    return chosen
 
 
 def epoch_of(run: Outcome) -> str:
