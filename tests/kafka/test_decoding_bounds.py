@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import zstandard
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -288,23 +287,6 @@ def test_records_that_are_none_are_refused_in_a_stream_as_in_a_part(bad: str) ->
     for before in (first, b"".join(record(5, b"short"))):
         with pytest.raises(CorruptRecordException):
             parts_of(batch("zstd", [before, bytes(second)], 2))
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-def test_messages_of_old_formats_expand_within_the_same_bound(magic: int) -> None:
-    """aiokafka's decoder expands a whole message at once, so a longer one is refused."""
-    builder = LegacyRecordBatchBuilder(magic, 1, 1 << 30)
-    for i in range(2):
-        builder.append(i, 1_000 if magic else None, None, bytes(30 * MB))
-    raw = bytes(builder.build())
-    with (
-        traced() as peak,
-        pytest.raises(
-            CorruptRecordException, match="offset 0, of a format before Kafka 0.11"
-        ),
-    ):
-        parts_of(raw)
-    assert peak() <= BOUND
 
 
 def rows(part: Batch) -> list[tuple[Any, ...]]:

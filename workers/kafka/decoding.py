@@ -3,8 +3,8 @@
 aiokafka would create an eleven-field object per record, in the consumer's thread, under the GIL.
 Here its fetcher keeps raw bytes (`RecordSet`), `ColumnRecords` reads the 61-byte batch headers, and
 the shard checks the CRC, decompresses, and finds records in compiled loops. As in aiokafka, aborted
-transactions and control batches are skipped, and positions move past them. aiokafka itself decodes
-message formats 0 and 1 (before Kafka 0.11).
+transactions and control batches are skipped, and positions move past them. Messages in a format
+from before Kafka 0.11 are refused.
 
 Only the producer bounds the decompressed size of a fetch, so the shard decodes it in parts of at
 most `PART_RECORDS` records and `PART_BYTES` bytes (or the longest value plus 1 MiB, if more). It
@@ -18,7 +18,6 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from aiokafka.record.util import encode_varint
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bytes, Longs
-from workers.kafka.decompression import Stream, decompress_into, exceeds
+from workers.kafka.decompression import Stream, decompress_into
 from workers.kafka.records import (
     AT,
     BATCH,
@@ -43,6 +42,7 @@ from workers.kafka.records import (
     first_damaged,
     read_batches,
 )
+from workers.runtime.errors import SettingsError
 from workers.runtime.frozen import read_only
 from workers.runtime.sizes import MESSAGE_BYTES, VALUE_BYTES
 
@@ -57,9 +57,6 @@ _APPEND_TIME = 8
 _TRANSACTIONAL = 16
 _CONTROL = 32
 _TABLES = read_only(crc_tables())
-# Offset, length, CRC, magic and attributes of an old-format message; format 1 adds a timestamp.
-_MESSAGE = struct.Struct(">qiIbb")
-_MESSAGE_TIME_BYTES = 8
 
 #: Each part, however small, waits for the GIL about sixty times: 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
@@ -111,24 +108,20 @@ class RecordSet:
 
 
 class RecordBatch:
-    """One record batch and its header; in old formats `number` counts messages, not records."""
+    """One record batch and its header; only the base offset of a message in an old format."""
 
     def __init__(self, response: bytes, start: int, stop: int) -> None:
         self.response = response
         self.start = start
         self.stop = stop
-        self.is_legacy = response[start + _MAGIC_AT] < 2
-        if self.is_legacy:
-            # A wrapper message has the offset of its last inner message.
-            self.base_offset, _, _, _, attributes = _MESSAGE.unpack_from(
-                response, start
-            )
+        self.is_old = response[start + _MAGIC_AT] < 2
+        if self.is_old:
+            self.base_offset = int.from_bytes(response[start : start + 8], signed=True)
             self.next_offset = self.base_offset + 1
             self.number = 1
             self.producer_id = None
             self.is_control_batch = False
             self.is_transactional = False
-            self.codec = attributes & _CODEC
             return
         header = _HEADER.unpack_from(response, start)
         self.base_offset, _, _, _, self.crc, self._attributes, last = header[:7]
@@ -161,19 +154,6 @@ class RecordBatch:
         append_ms = self._last_ms if self._attributes & _APPEND_TIME else -1
         return start, stop, self.base_offset, self._first_ms, append_ms, self.number
 
-    def legacy(self) -> Iterator[Any]:
-        """Yield old-format records; aiokafka decompresses all at once, up to `PART_BYTES`."""
-        with_time = self.response[self.start + _MAGIC_AT] > 0
-        at = self.start + _MESSAGE.size + (_MESSAGE_TIME_BYTES if with_time else 0)
-        key_length = int.from_bytes(self.response[at : at + 4], signed=True)
-        packed = memoryview(self.response)[at + 8 + max(0, key_length) : self.stop]
-        if self.codec and exceeds(self.codec, packed, PART_BYTES):
-            raise CorruptRecordException(
-                f"the message at offset {self.base_offset}, of a format before Kafka 0.11, decompresses to more than "
-                f"{PART_BYTES >> 20} MiB, which is not read"
-            )
-        yield from self._aiokafka_batch()
-
 
 def _decode(
     name: str,
@@ -185,12 +165,21 @@ def _decode(
     longest: int = MESSAGE_BYTES,
 ) -> Iterator[Batch]:
     """Decode record batches into parts from `start` to `end`; records begin at `first`."""
+    for batch in batches:
+        if batch.is_old:
+            raise SettingsError(
+                f"{name}: the message at offset {batch.base_offset} has a format from before Kafka 0.11, which is not "
+                "supported: copy the topic with a current producer and read the copy, or delete its old records "
+                "(kafka-delete-records)"
+            )
+    if not batches:
+        yield Batch(start, end, Records.of([]))
+        return
     try:
         if check_crcs and not _crcs_match(batches):
             raise CorruptRecordException("Invalid CRC")
-        counted = not any(batch.is_legacy for batch in batches)
-        left = sum(batch.number for batch in batches) if counted else 0
-        for records in _parts(batches, longest):
+        left = sum(batch.number for batch in batches)
+        for records in _read(batches, longest):
             left -= len(records)
             # A seek may land inside a record batch, which the broker sends whole.
             records = records.part(
@@ -198,65 +187,26 @@ def _decode(
             )
             if left == 0:
                 yield Batch(start, end, records)
-                return
-            if len(records):
+            elif len(records):
                 part = Batch(start, int(records.offsets[-1]) + 1, records)
                 yield part
                 start = part.end
                 del part
             del records
-        # Old-format batches do not count their records.
-        yield Batch(start, end, Records.of([]))
     except CorruptRecordException as error:
         text = f"{name} from offset {start}: {error.args[0]}"
         raise CorruptRecordException(text) from error
 
 
-def _parts(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
-    for is_legacy, group in groupby(batches, key=lambda batch: batch.is_legacy):
-        some = list(group)
-        yield from _read_legacy(some) if is_legacy else _read(some, longest)
-
-
 def _crcs_match(batches: list[RecordBatch]) -> bool:
-    if not all(batch.validate_crc() for batch in batches if batch.is_legacy):
-        return False
-    checked = [batch for batch in batches if not batch.is_legacy]
-    if not checked:
-        return True
-    data = np.frombuffer(checked[0].response, dtype=np.uint8)
+    data = np.frombuffer(batches[0].response, dtype=np.uint8)
     places = np.array(
-        [(batch.start + _CRC_FROM, batch.stop) for batch in checked], dtype=np.int64
+        [(batch.start + _CRC_FROM, batch.stop) for batch in batches], dtype=np.int64
     )
     crcs = readonly_contiguous(
-        np.array([batch.crc for batch in checked], dtype=np.int64)
+        np.array([batch.crc for batch in batches], dtype=np.int64)
     )
-    return bool(first_damaged(data, places, crcs, _TABLES) == len(checked))
-
-
-def _read_legacy(batches: Sequence[RecordBatch]) -> Iterator[Records]:
-    found: list[Any] = []
-    size = 0
-    for batch in batches:
-        for record in batch.legacy():
-            length = len(record.value or b"") + len(record.key or b"")
-            if len(found) == PART_RECORDS or (found and size + length > PART_BYTES):
-                yield _from_aiokafka(found)
-                found = []
-                size = 0
-            found.append(record)
-            size += length
-    if found:
-        yield _from_aiokafka(found)
-
-
-def _from_aiokafka(found: Sequence[Any]) -> Records:
-    return Records.of(
-        [record.value for record in found],
-        [record.key for record in found],
-        [-1 if record.timestamp is None else record.timestamp for record in found],
-        [record.offset for record in found],
-    )
+    return bool(first_damaged(data, places, crcs, _TABLES) == len(batches))
 
 
 def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:

@@ -12,7 +12,7 @@ requested: `decompress_into` stops at the end of its buffer, and `Stream` yields
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from itertools import accumulate, chain
+from itertools import chain
 from types import MappingProxyType
 
 import cramjam
@@ -125,10 +125,6 @@ class Stream:
         self._rest = self._rest[most:]
         self.at += len(part)
         return part
-
-
-def exceeds(codec: int, packed: memoryview, most: int) -> bool:
-    return any(size > most for size in accumulate(map(len, _pieces(codec, packed))))
 
 
 def _pieces(codec: int, packed: memoryview) -> Pieces:
