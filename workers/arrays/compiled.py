@@ -34,7 +34,7 @@ class Kernel:
         return self.dispatcher(*arguments)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what numba asks of a function that a kernel calls, such as `targetoptions`."""
+        """Return what numba asks of a function that a kernel calls, such as `_numba_type_`."""
         return getattr(self.dispatcher, name)
 
     @property

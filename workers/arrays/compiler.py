@@ -13,8 +13,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
-from workers.arrays.compiled import Kernel
-
 
 @contextmanager
 def _hide_modules(*names: str) -> Iterator[None]:
@@ -34,7 +32,6 @@ with _hide_modules("scipy.linalg", "cffi"):
     import llvmlite.binding
     import numba
     import numba.core.typing.cffi_utils
-    import numba.extending
     import numba.np.arraymath
     from numba.core.caching import UserProvidedCacheLocator
 
@@ -122,14 +119,6 @@ if _DIRECTORY is not None:
     cast(
         Any, numba.config
     ).CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCacheLocator.__name__}"
-
-
-def _type_of_kernel(kernel: Kernel, _: object) -> Any:
-    """Return what numba takes a kernel for that another one calls."""
-    return numba.types.Dispatcher(kernel.dispatcher)
-
-
-cast(Any, numba.extending.typeof_impl).register(Kernel)(_type_of_kernel)
 
 
 def can_cache() -> bool:
