@@ -125,7 +125,7 @@ def run(
     settings: str = SETTINGS,
     ticks: int = TICKS,
 ) -> Run:
-    """Replay one of the files, which has so many ticks."""
+    """Replay one of the files, which has this many ticks."""
     (directory / "settings.toml").write_text(settings)
     if not (directory / "noise.key").exists():
         new_key(directory / "noise.key")

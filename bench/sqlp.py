@@ -62,7 +62,7 @@ PUBLISHED = {
     100: Figures(28_338, 1_391, 17_741_225, 50_039),
     1_000: Figures(22_280, 1_563, 19_395_721, 58_237),
 }
-# What the project promises of C = 32 with `end_share`: at least so many keys, at most such an l1.
+# Promised for C = 32 with `end_share`: at least this many keys, at most this l1 error.
 TARGETS = {100: (75_000, 8_500_000), 1_000: (73_000, 8_600_000)}
 
 

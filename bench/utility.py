@@ -48,12 +48,12 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether so many failures may well be chance."""
+        """Return whether this many failures are plausible by chance."""
         return tail(len(self.errors), self.promise.beta, self.passed) >= FALSE_ALARM
 
 
 def tail(tries: int, probability: float, successes: int) -> float:
-    """P(at least so many successes)."""
+    """Return P(at least this many successes)."""
     return math.fsum(
         math.comb(tries, n) * probability**n * (1 - probability) ** (tries - n)
         for n in range(successes, tries + 1)

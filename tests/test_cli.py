@@ -203,7 +203,7 @@ def test_what_can_be_expected_to_fail_is_one_line(
 def test_a_fault_of_the_program_tells_its_place_and_not_its_message(
     capsys: Capture,
 ) -> None:
-    """The message of an unforeseen error may quote an event; --debug is for whoever may see that."""
+    """The message of an unforeseen error may quote an event; --debug shows it to those who may see events."""
     try:
         raise KeyError("alice bought p1")
     except KeyError as error:
@@ -487,7 +487,7 @@ def test_topics_shows_creates_once_and_is_content_after_that(
 def test_mistyped_events_topics_are_not_created(
     bootstrap: str, config: Path, capsys: Capture
 ) -> None:
-    """A typo would make a topic that nobody writes. The worker's own topics are made all the same: producers may create it later."""
+    """A typo would create a topic that nobody writes. The worker's own topics are created anyway: producers may create theirs later."""
     name = for_topics(config, bootstrap)
     admin = admin_of(Connection(bootstrap))
     create(admin, NewTopic(f"{name}s", 4, 1))

@@ -135,7 +135,7 @@ def test_a_key_that_only_its_owner_can_read_is_read(tmp_path: Path, mode: int) -
 
 @pytest.mark.parametrize("bit", [0o040, 0o020, 0o010, 0o004, 0o002, 0o001])
 def test_a_key_that_others_can_get_at_is_refused(tmp_path: Path, bit: int) -> None:
-    """Whoever has the key can take the noise off every snapshot."""
+    """Anyone with the key can remove the noise from every snapshot."""
     path = key_file(tmp_path, mode=0o600 | bit)
     with pytest.raises(SettingsError, match=f"chmod 600 {path}"):
         read_key(path)
@@ -157,7 +157,7 @@ def test_a_missing_key_says_how_to_make_one(tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
-    """A named pipe would block the start for ever, and gives another key each time."""
+    """A named pipe would block the start forever, and gives another key each time."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o600)
     with pytest.raises(SettingsError, match="not a regular file"):

@@ -49,7 +49,7 @@ GREY = "#767676"
 
 
 def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, Any]:
-    """An empty figure of so many inches, with its axes as an array."""
+    """Return an empty figure of this size in inches, with its axes as an array."""
     matplotlib.rcParams.update(
         {
             "svg.hashsalt": "quietcount",

@@ -196,7 +196,7 @@ def _site(
     given: Namespace,
     topic: str = "",
 ) -> Site:
-    """Make the site of a worker with so many histograms that reads a topic, its own if none is named."""
+    """Make the site of a worker with this many histograms that reads a topic, its own by default."""
     place = Site(
         bootstrap,
         directory,

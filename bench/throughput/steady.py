@@ -20,7 +20,7 @@ _SLICES = 100
 def main(
     bootstrap: str, topic: str, partitions: int, rate: int, seconds: int, domain: int
 ) -> None:
-    """Send for so many seconds."""
+    """Send for this many seconds."""
     events = Events(Shape(domain=domain), partitions)
     number = rate * SLICE_MS // 1000
     drawn = [events.draw(number) for _ in range(_SLICES)]

@@ -131,7 +131,7 @@ class Kind:
     null: bool = False
 
     def value(self, rng: random.Random, most: int) -> bytes | None:
-        """Return a record's value, no field of which is larger than so many bytes."""
+        """Return a record's value, with no field larger than this many bytes."""
         if self.null:
             return None
         made = {
@@ -172,7 +172,7 @@ class Shape:
     def records(
         self, most: int = BATCH_BYTES
     ) -> tuple[list[bytes | None], list[bytes | None]]:
-        """Return keys and values of a batch; it ends, and no field is larger, at so many bytes."""
+        """Return keys and values of a batch; it, and every field, is at most this many bytes."""
         rng = random.Random(self.seed)
         values: list[bytes | None] = []
         keys: list[bytes | None] = []

@@ -54,7 +54,7 @@ PAIRS = Short(
 #: No first shape shows the buffer. Of 24 seeds, 23 found it within 42 steps, the last in 62; seed 1 in 4.
 ROWS = Short([Cell("contribute", MEMORY, "several", "json")], together(), 50, 200_000)
 
-#: Bytes of a batch of the worst shapes: so many that they cost more than `CONSTANT`.
+#: Bytes of a batch of the worst shapes: enough to cost more than `CONSTANT`.
 WORST_BYTES = 1_000_000
 ONES = Shape((of(items=("ones", 970_000)),))
 EMPTY = Shape((of(items=("empty words", 970_000)),))

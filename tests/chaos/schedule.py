@@ -35,7 +35,7 @@ PARTIAL = (
     "two killed",
     "cut off",
 )
-#: Acts of a segment; the last round of so many has an outage, and the last segment a wrong clock.
+#: Acts of a segment; the last round of this many has an outage, and the last segment a wrong clock.
 ACTS = 12
 OUTAGE_EVERY = 6
 CLOCK_EVERY = 9

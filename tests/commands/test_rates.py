@@ -23,7 +23,7 @@ BEGIN_MS = END_MS - SPAN_MS
 
 
 def even(*numbers: int) -> Times:
-    """Return partitions with so many events each, evenly spread."""
+    """Return partitions with this many events each, evenly spread."""
     return [[BEGIN_MS + i * SPAN_MS // n for i in range(n)] for n in numbers]
 
 

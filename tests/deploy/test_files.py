@@ -321,7 +321,7 @@ def test_only_the_page_is_open_and_figures_are_for_monitoring() -> None:
 
 
 def test_the_topics_are_those_that_the_worker_makes() -> None:
-    """Whoever makes them by hand must get what `quietcount topics --create` would make."""
+    """Topics made by hand from this page must equal those of `quietcount topics --create`."""
     text = (DEPLOY / "topics.md").read_text()
     lines = [
         line.strip("|").split("|") for line in text.splitlines() if line[:3] == "| `"

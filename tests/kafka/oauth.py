@@ -59,7 +59,7 @@ def _number(value: int) -> str:
 
 @contextmanager
 def dripping(head: bytes, drip: bytes) -> Iterator[str]:
-    """Serve the URL of an endpoint that answers with `head`, and then `drip` for ever."""
+    """Serve the URL of an endpoint that answers with `head`, then sends `drip` endlessly."""
     ended = Event()
 
     def answer(connection: socket.socket) -> None:

@@ -132,7 +132,7 @@ async def cancelled() -> None:
 def test_a_consumer_thread_that_does_not_answer_is_replaced(
     what: str, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker stood still for good, and said nothing."""
+    """Without this a worker stopped making progress, silently and for good."""
     monkeypatch.setattr(transport, "_ANSWER_S", 0.05)
 
     async def run() -> tuple[int | None, str]:

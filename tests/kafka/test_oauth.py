@@ -352,7 +352,7 @@ def test_a_token_file_that_is_no_file_or_too_long_is_refused_at_once(
 def test_a_command_that_never_ends_is_ended_with_what_it_started(
     program: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that prints for ever took all memory of the machine."""
+    """A program that prints without end took all memory of the machine."""
     monkeypatch.setattr(tokens, "_TIMEOUT_S", 1.0)
     held = tmp_path / "held"
     # Its children inherit the lock, which the last of them to end releases.
@@ -470,7 +470,7 @@ def test_a_failing_renewal_is_told_once_and_the_old_token_used_to_its_end(
 def test_without_a_token_clients_wait_as_for_an_absent_kafka(
     server: TokenServer,
 ) -> None:
-    """Whoever makes a client knows how to wait for Kafka."""
+    """The code that makes a client handles an absent Kafka by waiting."""
     server.answer_with = 503, b""
     connection = Connection("a:1", server.client())
     with pytest.raises(KafkaException) as caught:

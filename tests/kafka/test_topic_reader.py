@@ -55,7 +55,7 @@ def topic(bootstrap: str) -> str:
 
 
 def test_every_batch_that_the_broker_keeps_is_read(bootstrap: str, topic: str) -> None:
-    """librdkafka gave half of a gzip batch of two members, and then nothing, for ever."""
+    """librdkafka gave half of a gzip batch of two members, and then nothing more."""
     wanted = []
     for codec in CODECS:
         values = [f"{codec}-{i}".encode() for i in range(3)]
@@ -170,7 +170,7 @@ def test_a_damaged_batch_ends_reading_with_its_place(
 def test_a_log_that_gives_nothing_is_named_with_the_reason_and_ends_reading(
     bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as one that lost its end: nobody must wait for it without a word, or for ever."""
+    """For example a log that lost its end: a reader must say that it waits, and stop at some time."""
     monkeypatch.setattr(topic_reader, "SAY_S", 1)
     monkeypatch.setattr(topic_reader, "GIVE_UP_S", 3)
     produce_batch(bootstrap, topic, 0, plain([b"x"]))

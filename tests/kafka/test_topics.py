@@ -320,7 +320,7 @@ LOSES = {
 def test_compaction_is_refused_wherever_it_would_lose_records(
     topic: str, policy: str
 ) -> None:
-    """Rejects have no key: the broker would refuse the first one, and all workers stop for ever."""
+    """Rejects have no key: the broker would refuse the first one, and all workers would stop for good."""
     plan = plan_topics("w", ["w.events"], 2, 2, ["w.products"], {}, rekey=True)
     existing = {
         one.name: ExistingTopic(

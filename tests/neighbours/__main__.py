@@ -98,7 +98,7 @@ def begin() -> None:
 
 
 def scenes(first: int, pairs: int) -> Iterator[range]:
-    """Yield the seeds of the streams of as many whole scenes as have so many pairs."""
+    """Yield the seeds of the streams of whole scenes, until they have this many pairs."""
     number = -(-pairs // (STREAMS * WORLDS * (WORLDS - 1) // 2))
     return (
         range(first + i * STREAMS, first + (i + 1) * STREAMS) for i in range(number)

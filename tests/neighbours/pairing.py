@@ -25,7 +25,7 @@ T = TypeVar("T")
 #: Streams of one scene, which share its set-up, and worlds of a stream: itself and its neighbours.
 STREAMS = 4
 WORLDS = 9
-#: Every so many worlds take nothing from others.
+#: One world in this many is run whole, without commits of others.
 WHOLE = 16
 
 

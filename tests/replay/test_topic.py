@@ -286,7 +286,7 @@ def test_partitions_that_joined_give_equal_bytes(
 def test_what_the_worker_reads_is_replayed_up_to_an_open_transaction(
     bootstrap: str, tmp_path: Path, capsys: Printed
 ) -> None:
-    """It once waited for ever in a gzip batch of two members, and ended early without a word."""
+    """A gzip batch of two members must neither block the reader nor silently end the replay early."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     start_ms = 1_700_000_000_000
     at = iter(range(start_ms, start_ms + 1_000))

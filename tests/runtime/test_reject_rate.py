@@ -1,4 +1,4 @@
-"""Reject-rate alarms start and end: not too early, without flapping, and not for ever."""
+"""Reject-rate alarms start and end: not too early, without flapping, and not forever."""
 
 import logging
 

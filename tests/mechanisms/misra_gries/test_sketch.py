@@ -112,7 +112,7 @@ def test_ten_million_events_of_a_million_items_never_exceed_memory_or_error() ->
         )
         sketch.feed(batch(tags, labels, counts[unique]))
         exact += counts
-        # 16 bytes of tag, 8 of count and 6 of label a counter; none but these arrays.
+        # 16 bytes of tag, 8 of count and 6 of label a counter, in these arrays alone.
         assert (
             sketch.tags.nbytes + sketch.counts.nbytes + sum(map(len, sketch.labels))
             <= 30 * size

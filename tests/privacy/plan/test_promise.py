@@ -15,7 +15,7 @@ from workers.privacy.promise import changes, fingerprint, promise_settings
 from workers.replay.report.promise import PAGE, write_promise
 from workers.settings.settings import load
 
-# A change of this value changes what people have signed: only on purpose, with a line in CHANGELOG.md.
+# Changing this value changes what people have signed: do it only on purpose, with a line in CHANGELOG.md.
 ORDERS = "4b3948b644e2aa66e88e125b4263a5af9999ecadb48043565e68741a212d6de5"
 
 SAME = {
