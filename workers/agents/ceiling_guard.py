@@ -49,7 +49,7 @@ class OtherWorkers:
         """Return the current charges; raise StateRefused or KafkaException if one is unreadable."""
         with self._lock:
             there = partition_counts(self.connection)
-            found: list[Charge] = []
+            charges: list[Charge] = []
             for worker, states in self._states(there).items():
                 topics = self.settings.events.topics
                 if not any(
@@ -63,10 +63,10 @@ class OtherWorkers:
                         "worker %s counts the same events: its charges count under this ceiling",
                         worker,
                     )
-                found += [
+                charges += [
                     charge for state in states for charge in charges_of(worker, state)
                 ]
-            return found
+            return charges
 
     def _states(self, there: Mapping[str, int]) -> dict[str, list[ReleaseProgress]]:
         places: dict[str, list[Partition]] = {}
@@ -124,11 +124,11 @@ class OtherWorkers:
 
 
 def topics_overlap(
-    counted: set[str], events: TopicNames, there: Iterable[str] = ()
+    counted: set[str], events: TopicNames, existing: Iterable[str] = ()
 ) -> bool:
-    """Return whether two sets of names and patterns share a topic; `there` are topics to match."""
-    wanted = {events.pattern} if events.pattern is not None else set(events.names)
-    if counted & wanted:
+    """Return whether two sets of names and patterns share a topic; `existing` is matched."""
+    named = {events.pattern} if events.pattern is not None else set(events.names)
+    if counted & named:
         return True
 
     def covers(entries: Iterable[str], topic: str) -> bool:
@@ -136,9 +136,9 @@ def topics_overlap(
         return topic in entries or any(pattern.matches(topic) for pattern in patterns)
 
     names = {
-        entry for entry in (*counted, *wanted, *there) if not entry.startswith("^")
+        entry for entry in (*counted, *named, *existing) if not entry.startswith("^")
     }
-    return any(covers(counted, name) and covers(wanted, name) for name in names)
+    return any(covers(counted, name) and covers(named, name) for name in names)
 
 
 # Most charges that a message names.

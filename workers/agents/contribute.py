@@ -218,23 +218,23 @@ class ContributeShard(SourceShard):
             user_is_key = self._stream.events.user == RECORD_KEY
             records, late = restore_originals(records, user_is_key=user_is_key)
         start = 0
-        for found, rejects, stop in self._reader.read(records, latest_ms):
+        for columns, rejects, stop in self._reader.read(records, latest_ms):
             self.metrics.declined.inc(self._reader.declined)
             if self._origins is not None:
                 rejects = self._origins.take(
                     records, range(start, stop), rejects, self._place
                 )
             behind = self._intake.add(
-                found, now_ms, None if late is None else late[found.index]
+                columns, now_ms, None if late is None else late[columns.index]
             )
-            rejects += behind_rejects(found, behind)
-            relevant = int(np.count_nonzero(found.in_any_view)) + len(rejects)
+            rejects += behind_rejects(columns, behind)
+            relevant = int(np.count_nonzero(columns.in_any_view)) + len(rejects)
             self._reject(
                 batch.records, rejects, relevant
             )  # unchanged, so they can be sent back
             if self._origins is not None:
                 self._intake.advance_to(self._origins.watermark)
-            self._new_events += len(found) - len(behind)
+            self._new_events += len(columns) - len(behind)
             if self._due() or self._rejects.full or self._intake.full:
                 self._commit_all(
                     batch.end if stop == len(records) else int(records.offsets[stop])

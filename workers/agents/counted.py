@@ -28,29 +28,31 @@ def counted_sources(
     connection: Connection,
     state: str,
     state_partitions: int,
-    now: tuple[SourceTopic, ...],
+    topics: tuple[SourceTopic, ...],
     *,
     plain: bool,
 ) -> Sources:
-    """Return the counted partitions of the topics `now`: as topic `state` has them, else all.
+    """Return the counted partitions of `topics`: as topic `state` has them, else all.
 
     Raise StateRefused for another set of topics, fewer partitions, or unreadable state.
     """
     progress = stored_progress(connection, state, state_partitions)
     if progress is None:
-        return Sources(now, plain, assumed=True)
-    first = now
-    number = sum(topic.partitions for topic in now)
+        return Sources(topics, plain, assumed=True)
+    first = topics
+    number = sum(topic.partitions for topic in topics)
     if progress.sources != number:
         stored = stored_topics(connection, state, state_partitions)
         if stored is None:  # the state of one topic
-            refuse_other_count(f"the set of {len(now)} events topics", len(now), 1)
-            [topic] = now
+            refuse_other_count(
+                f"the set of {len(topics)} events topics", len(topics), 1
+            )
+            [topic] = topics
             stored = (SourceTopic(topic.name, progress.sources, topic.id),)
-        refuse_other_set(now, stored)
+        refuse_other_set(topics, stored)
         first = tuple(
             SourceTopic(topic.name, then.partitions, topic.id)
-            for topic, then in zip(now, stored, strict=True)
+            for topic, then in zip(topics, stored, strict=True)
         )
     return Sources(first, plain, progress.joined)
 

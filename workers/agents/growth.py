@@ -68,20 +68,20 @@ class OwnerGrowth(_Noticing):
     def look(self, counts: Mapping[str, int]) -> None:
         """Compare the counted owners with the partitions on the cluster, by topic."""
         number = counts.get(self._contributions, 0)
-        known = self._owners.number
-        if number <= known:
+        counted = self._owners.number
+        if number <= counted:
             return
         what = f"topic {self._contributions} has {number} partitions now"
-        why = what, known, "owner partitions"
+        why = what, counted, "owner partitions"
         owners = counted_owners(
-            self._connection, self._state, counts.get(self._state, 0), known
+            self._connection, self._state, counts.get(self._state, 0), counted
         )
         if len(owners.grown) > len(self._owners.grown):
             logger.info("%s: restarting to know the new owners", what)
             self._restart()
-        elif number % known:
+        elif number % counted:
             self._say(
-                "%s, but only %d %s are counted: %s", *why, f"no multiple of {known}"
+                "%s, but only %d %s are counted: %s", *why, f"no multiple of {counted}"
             )
         elif next_epoch(self._epochs, 0) is None:
             never = "epochs of all histograms never begin together"
@@ -121,16 +121,22 @@ class Growth(_Noticing):
     def look(self, counts: Mapping[str, int]) -> None:
         """Compare the counted partitions with those on the cluster, by topic."""
         topics = self._sources.topics
-        now = tuple(
-            SourceTopic(one.name, max(one.partitions, counts.get(one.name, 0)), one.id)
-            for one in topics
+        grown = tuple(
+            SourceTopic(
+                topic.name, max(topic.partitions, counts.get(topic.name, 0)), topic.id
+            )
+            for topic in topics
         )
-        new = [one for one, before in zip(now, topics, strict=True) if one != before]
+        new = [
+            topic
+            for topic, before in zip(grown, topics, strict=True)
+            if topic != before
+        ]
         if not new:
             return
         what = ", ".join(
-            f"the events topic {one.name} has {one.partitions} partitions now"
-            for one in new
+            f"the events topic {topic.name} has {topic.partitions} partitions now"
+            for topic in new
         )
         why = what, len(self._sources), "source partitions"
         if self._refusal is not None:
@@ -142,9 +148,9 @@ class Growth(_Noticing):
             logger.info("%s: restarting to read the new ones", what)
             self._restart()
             return
-        needed = sum(one.partitions for one in now)
+        needed = sum(topic.partitions for topic in grown)
         if places < needed:
             self._add(self._state, needed, why)
             return  # its new partitions must be known before they are used
         self._say("%s: the new ones join", what)
-        self._grow(now)
+        self._grow(grown)

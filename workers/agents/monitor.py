@@ -189,37 +189,37 @@ class Health:
         outage = handover.metrics.outage
         if outage.is_active:
             return [f"Kafka has been away for {outage.seconds:.0f} s: {outage.reason}"]
-        found = handover.metrics.waits.reasons
+        reasons = handover.metrics.waits.reasons
         if not handover.assigned:
             return [
-                *found,
+                *reasons,
                 "no partitions are assigned, or they are still being taken over",
             ]
         for topic in source_topics(handover):
             reason = handover.metrics.rejecting.reason(topic, now_s)
             if reason is not None:
-                found.append(
+                reasons.append(
                     f"{topic}: nearly all records are rejected, most of them: {reason}: `quietcount check -c FILE` says why"
                 )
         for tp, shard in list(handover.shards.items()):
             name = f"{tp[0]}[{tp[1]}]"
             if shard.closed:
-                found.append(
+                reasons.append(
                     f"{name}: taken over by a newer owner, and not reassigned yet"
                 )
                 continue
             lag = handover.lags.get(tp)
             if lag is None or not lag.reached:
-                found.append(
+                reasons.append(
                     f"{name}: not read yet up to where it ended when it was taken over"
                 )
             elif (behind_s := lag.seconds(now_s)) > BEHIND_S:
-                found.append(f"{name}: {behind_s:.0f} s behind")
+                reasons.append(f"{name}: {behind_s:.0f} s behind")
             if isinstance(shard, SourceShard):
                 age_s = now_s - shard.last_commit_s
                 if age_s > self._longest_s(shard, now_ms):
-                    found.append(f"{name}: no commit for {age_s:.0f} s")
-        return found
+                    reasons.append(f"{name}: no commit for {age_s:.0f} s")
+        return reasons
 
     def healthz(self) -> Answer:
         reasons = self.liveness_reasons(time.monotonic())

@@ -107,7 +107,7 @@ def newest_values(
     consumer: Consumer, wanted: Iterable[Partition]
 ) -> dict[Partition, bytes]:
     """Return the newest progress record of each partition of a state topic that has one."""
-    found: dict[Partition, bytes] = {}
+    newest_by_partition: dict[Partition, bytes] = {}
     bounds = {where: bounds_of(consumer, *where) for where in wanted}
     bounds = {where: (low, high) for where, (low, high) in bounds.items() if low < high}
     newest = NEWEST
@@ -119,7 +119,7 @@ def newest_values(
         values: dict[Partition, dict[bytes, bytes | None]] = {
             where: {} for where in spans
         }
-        whole: dict[Partition, bytes] = {}
+        complete: dict[Partition, bytes] = {}
         cut: dict[Partition, StateRefused] = {}
         for taken in read_spans(consumer, dict(spans)):
             where = taken.where
@@ -132,17 +132,17 @@ def newest_values(
                 if key == PROGRESS:
                     try:
                         if (value := read_paged(PROGRESS, pairs.get)) is not None:
-                            whole[where] = value
+                            complete[where] = value
                     except (
                         StateRefused
                     ) as error:  # some of its pages may be further back
                         cut[where] = error
-        found |= whole
+        newest_by_partition |= complete
         for where, refusal in cut.items():
-            if where not in whole and spans[where][0] == bounds[where][0]:
+            if where not in complete and spans[where][0] == bounds[where][0]:
                 raise refusal
         for where, (first, _) in spans.items():
-            if where in whole or first == bounds[where][0]:
+            if where in complete or first == bounds[where][0]:
                 del bounds[where]
         newest *= _FURTHER_BACK
-    return found
+    return newest_by_partition

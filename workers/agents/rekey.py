@@ -204,35 +204,35 @@ class RekeyShard(SourceShard):
         return late
 
     def _add(
-        self, records: Records, found: RecordUsers, late: Longs, now_ms: int
+        self, records: Records, users: RecordUsers, late: Longs, now_ms: int
     ) -> list[Reject]:
         """Add records with a known user to the next commit; return rejects of oversized ones."""
-        rows = np.flatnonzero(found.known)
+        rows = np.flatnonzero(users.known)
         if not len(rows):
             return []
         keys = records.keys[rows] if self._with_keys else np.full((len(rows), 2), -1)
         # Brokers refuse a record dated too far ahead. Where record time is the event time, none is.
         times = np.clip(records.times[rows], 1, now_ms + RECORDS_AHEAD_MAX_MS)
         partitions = partitions_of(
-            found.data, found.users[rows], self._stream.topic.partitions
+            users.data, users.users[rows], self._stream.topic.partitions
         )
         values = records.values[rows]
         # The number of a record's own headers follows its value.
         with_own = (
             np.flatnonzero(records.data[values[:, 1]]) if records.framed else rows[:0]
         )
-        data = found.data.tobytes()
+        data = users.data.tobytes()
         own = np.zeros(len(rows), dtype=np.int64)
         for row in with_own.tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
             message = Outgoing("", None, None, None, headers or ())
             own[row] = MESSAGE_BYTES if headers is None else message.nbytes
-        columns = found.users[rows], values, keys, late[rows], partitions, times, own
+        columns = users.users[rows], values, keys, late[rows], partitions, times, own
         sent = ForwardBatch(self._stream.topic.name, data, *columns)
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
         if len(large):
-            found.known[rows[large]] = False
-            self._add(records, found, late, now_ms)
+            users.known[rows[large]] = False
+            self._add(records, users, late, now_ms)
             return [Reject(row, "record too large") for row in rows[large].tolist()]
         self._pending.append(sent)
         self._records += len(rows)

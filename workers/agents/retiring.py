@@ -30,10 +30,10 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
             f"histogram {name!r} is in the settings: take its [[histogram]] out first, for every worker of this name"
         )
     states = read_states(connection, settings.worker.name) or []
-    found = {
+    lives = {
         owner: one for owner, one in enumerate(states) if one and name in one.histograms
     }
-    if not found:
+    if not lives:
         there = sorted(
             {known for state in states if state for known in state.histograms}
         )
@@ -50,7 +50,7 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
         )
     topic = settings.release_state_topic
     topic_id = describe_topics(connection, [topic])[topic].topic_id
-    for owner in found:
+    for owner in lives:
         store = Store(None, Changelog(topic, owner, topic_id))
         one = _Owner(Assignment(connection, f"{group}-release-{owner}", owner, store))
         try:
@@ -58,8 +58,8 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
             one.retire(name, settings.contributions_topic)
         finally:
             one.close()
-    return max(state.histograms[name].generation for state in found.values()), len(
-        found
+    return max(state.histograms[name].generation for state in lives.values()), len(
+        lives
     )
 
 

@@ -131,7 +131,7 @@ def inspect_topics(
 
     Raises SettingsError if no broker answers, or the topics contradict the settings.
     """
-    events, others = events_topics(settings, connection)
+    events, unread = events_topics(settings, connection)
     outputs = [settings.output_topic(config) for config in settings.histograms]
     existing = describe(connection, [*events, *settings.internal_topics, *outputs])
     worker = settings.worker
@@ -159,9 +159,9 @@ def inspect_topics(
         number = existing[settings.contributions_topic].partitions
         owners = counted_owners(connection, state, existing[state].partitions, number)
     _check_owners(settings, owners, existing)
-    found = Topics(
+    topics = Topics(
         events=events,
-        others=others,
+        others=unread,
         plan=plan,
         existing=existing,
         plain=settings.events.topics.is_single,
@@ -170,12 +170,12 @@ def inspect_topics(
         embedded=embedded,
     )
     state = first_state_topic(settings)
-    if found.embedded or not existing.keys() >= {*events, state}:
-        return found
-    now = tuple(map(found.source, events))
+    if topics.embedded or not existing.keys() >= {*events, state}:
+        return topics
+    now = tuple(map(topics.source, events))
     partitions = existing[state].partitions
-    counted = counted_sources(connection, state, partitions, now, plain=found.plain)
-    return replace(found, counted=counted)
+    counted = counted_sources(connection, state, partitions, now, plain=topics.plain)
+    return replace(topics, counted=counted)
 
 
 def _check_owners(
@@ -251,20 +251,20 @@ def check_events(
             raise _missing([name]) if by_user else _no_such_topic(settings, name)
     plain = by_user or settings.events.topics.is_single
     embedded = connection.embedded is not None
-    found = Topics(
+    topics = Topics(
         events=names, plan=[], existing=existing, plain=plain, embedded=embedded
     )
     if settings.privacy.rekey or as_produced or embedded or state not in existing:
-        return found.sources
+        return topics.sources
     try:
-        now = found.origins.first
+        now = topics.origins.first
         partitions = existing[state].partitions
         return counted_sources(connection, state, partitions, now, plain=plain)
     except KafkaException as error:
         if forbidden(error) is None:
             raise
         # With only the right to read events, take all their partitions as they are.
-        return found.sources
+        return topics.sources
 
 
 def events_topics(
@@ -274,36 +274,38 @@ def events_topics(
     wanted = settings.events.topics
     if wanted.pattern is None:
         return wanted.names, ()
-    there = partition_counts(connection)
-    found = matching(settings, there)
+    counts = partition_counts(connection)
+    matches = matching(settings, counts)
     state = first_state_topic(settings)
-    stored = stored_topics(connection, state, there[state]) if state in there else None
+    stored = (
+        stored_topics(connection, state, counts[state]) if state in counts else None
+    )
     if stored is None:
-        if not found:
+        if not matches:
             raise SettingsError(
                 f"events.topic = {wanted.pattern!r}: matches no topic on {settings.kafka.bootstrap}; create one first, "
                 "or allow this worker to see it (deploy/acls.md)"
             )
-        return tuple(found), ()
+        return tuple(matches), ()
     for topic in stored:
-        if topic.name not in there:
+        if topic.name not in counts:
             raise _no_such_topic(settings, topic.name)
     names = tuple(topic.name for topic in stored)
-    return names, tuple(name for name in found if name not in names)
+    return names, tuple(name for name in matches if name not in names)
 
 
-def matching(settings: Settings, there: Collection[str]) -> list[str]:
+def matching(settings: Settings, existing: Collection[str]) -> list[str]:
     """Return the topics that the regular expression selects, sorted, except any worker's own."""
     own = {*settings.internal_topics, *map(settings.output_topic, settings.histograms)}
-    for name in there:
+    for name in existing:
         worker = name.rpartition(".")[0]
         internal = internal_topics(worker)
         if name in (*internal, *rekey_topics(worker)) and all(
-            topic in there for topic in internal
+            topic in existing for topic in internal
         ):
             own.add(name)
     selects = settings.events.topics.matches
-    return [name for name in sorted(there) if name not in own and selects(name)]
+    return [name for name in sorted(existing) if name not in own and selects(name)]
 
 
 class RunningTopics:
@@ -332,20 +334,22 @@ class RunningTopics:
 
         topics = self._topics
         there = kafka_topics.among(metadata, topics.existing)
-        now = kafka_topics.with_details(admin, there, is_away)
-        absent = topics.existing.keys() - now.keys()
+        current = kafka_topics.with_details(admin, there, is_away)
+        absent = topics.existing.keys() - current.keys()
         self._missing = Counter({name: self._missing[name] + 1 for name in absent})
         # A broker that has just started may not know every topic yet.
         unsure = {
             name for name, looks in self._missing.items() if looks < MISSING_LOOKS
         }
-        now |= {name: topics.existing[name] for name in unsure}
-        problems, notes = kafka_topics.find_changes(topics.plan, topics.existing, now)
+        current |= {name: topics.existing[name] for name in unsure}
+        problems, notes = kafka_topics.find_changes(
+            topics.plan, topics.existing, current
+        )
         for note in notes:
             if note not in self._said:
                 self._said.add(note)
                 logger.warning("%s", note)
-        self.used = topics.used(now)
+        self.used = topics.used(current)
         if problems:
             self._fail("; ".join(problems))
 

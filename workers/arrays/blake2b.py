@@ -274,39 +274,39 @@ def digests(
     lengths = np.zeros(LANES, dtype=np.uint64)
     block = as_words.view(np.uint8)
     rows = np.zeros(LANES, dtype=np.int64)
-    held = np.zeros(LANES, dtype=np.int64)
+    lane_bytes = np.zeros(LANES, dtype=np.int64)
     waiting = 0
     for j in range(len(rest)):
         block[j] = rest[j]
     for lane in range(LANES):
         for word in range(16):
             blocks[word * LANES + lane] = as_words[word]
-        held[lane] = len(rest)
+        lane_bytes[lane] = len(rest)
     # End of the text in the block; zeros follow.
     written = len(rest)
     for i in range(len(starts)):
-        at = starts[i]
+        position = starts[i]
         stop = stops[i]
-        if not 0 <= at <= stop <= len(data):
+        if not 0 <= position <= stop <= len(data):
             raise IndexError("a text lies outside the buffer")
         absorbed = length - len(rest)
         filled = len(rest)
-        alone = stop - at > BLOCK_BYTES - filled
+        alone = stop - position > BLOCK_BYTES - filled
         if alone:
             for word in range(8):
                 state[word] = words[word]
         while True:
-            used = min(filled + stop - at, BLOCK_BYTES)
+            used = min(filled + stop - position, BLOCK_BYTES)
             for j in range(filled, used):
-                block[j] = data[at]
-                at += 1
+                block[j] = data[position]
+                position += 1
             for j in range(used, written):
                 block[j] = 0
             written = used
             absorbed += used
             if not alone:
                 break
-            last = at == stop
+            last = position == stop
             compress(state, as_words, np.uint64(absorbed), _LAST if last else _MORE)
             if last:
                 out[i, 0] = state[0]
@@ -318,9 +318,11 @@ def digests(
             filled = 0
         if not alone:
             # In every lane, earlier words are the prefix's and later ones are zero.
-            for word in range(len(rest) >> 3, (max(used, held[waiting]) + 7) >> 3):
+            for word in range(
+                len(rest) >> 3, (max(used, lane_bytes[waiting]) + 7) >> 3
+            ):
                 blocks[word * LANES + waiting] = as_words[word]
-            held[waiting] = used
+            lane_bytes[waiting] = used
             lengths[waiting] = np.uint64(absorbed)
             rows[waiting] = i
             waiting += 1

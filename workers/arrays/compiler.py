@@ -68,19 +68,21 @@ def _cache_directory() -> Path | None:
         os.path.expanduser("~"), ".cache"
     )
     places = (_HERE / "__pycache__", Path(home) / "quietcount")
-    for place in places:
-        if (place / name / _COMPLETE).exists():
-            return place / name
-    for place in places:
+    for parent in places:
+        if (parent / name / _COMPLETE).exists():
+            return parent / name
+    for parent in places:
         with suppress(OSError):
-            (place / name).mkdir(parents=True, exist_ok=True)
-            if os.access(place / name, os.W_OK):
+            (parent / name).mkdir(parents=True, exist_ok=True)
+            if os.access(parent / name, os.W_OK):
                 # Other versions of Python or Quietcount may be in use.
-                others = [path for path in place.glob("kernels-*") if path.name != name]
+                others = [
+                    path for path in parent.glob("kernels-*") if path.name != name
+                ]
                 others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
                 for old in others[_OLD_CACHES_MAX:]:
                     shutil.rmtree(old, ignore_errors=True)
-                return place / name
+                return parent / name
     return None
 
 
@@ -139,20 +141,22 @@ def compile_function(
     function: Callable[..., Any], options: dict[str, bool], *, is_part: bool
 ) -> Any:
     """Return numba's dispatcher of a function; only kernels call a part."""
-    made = cast(Any, numba.njit)(
+    dispatcher = cast(Any, numba.njit)(
         **options, cache=_DIRECTORY is not None, no_cpython_wrapper=is_part
     )(function)
-    save = made._cache.save_overload
+    save = dispatcher._cache.save_overload
 
     def save_if_possible(*what: object) -> None:
         # A full disk or a read-only image loses only the cached copy.
         with suppress(OSError):
             save(*what)
 
-    made._cache.save_overload = save_if_possible
+    dispatcher._cache.save_overload = save_if_possible
     if is_part:
-        _compile_again_for_python(made, cast(Any, numba.njit)(**options)(function))
-    return made
+        _compile_again_for_python(
+            dispatcher, cast(Any, numba.njit)(**options)(function)
+        )
+    return dispatcher
 
 
 def _compile_again_for_python(part: Any, for_python: Any) -> None:

@@ -78,7 +78,7 @@ def find_shown(
     a large ledger, halves the time.
     """
     fresh = 0
-    both = 0
+    written = 0
     for begin in range(0, len(counts), GROUP_ROWS):
         stop = min(begin + GROUP_ROWS, len(counts))
         found = 0
@@ -94,10 +94,10 @@ def find_shown(
             first = discovers and not before and count > threshold
             new[fresh] = row
             fresh += first
-            rows[both] = row
-            noisy[both] = count
-            both += before or first
-    return fresh, both
+            rows[written] = row
+            noisy[written] = count
+            written += before or first
+    return fresh, written
 
 
 @kernel
@@ -129,7 +129,7 @@ def pack_blocks(
     bytes) and rows (2). Block b begins at row b * block_rows and is not empty; block_rows < 2^16.
     Writes each block's end to `ends` (m,); `packed` has room for a head per block, 8 bytes per row.
     """
-    at = 0
+    position = 0
     for i in range(len(blocks)):
         first = blocks[i] * block_rows
         stop = min(first + block_rows, len(column))
@@ -139,20 +139,20 @@ def pack_blocks(
         width = 0
         while width < 3 and largest >> (8 << width):
             width += 1
-        packed[at] = version
-        packed[at + 1] = width
-        packed[at + 2] = (stop - first) & 255
-        packed[at + 3] = (stop - first) >> 8
-        at += HEAD_BYTES
+        packed[position] = version
+        packed[position + 1] = width
+        packed[position + 2] = (stop - first) & 255
+        packed[position + 3] = (stop - first) >> 8
+        position += HEAD_BYTES
         if width == 0:  # most blocks; vectorized
             for row in range(first, stop):
-                packed[at + row - first] = column[row]
-            at += stop - first
+                packed[position + row - first] = column[row]
+            position += stop - first
             first = stop
         for row in range(first, stop):
             number = column[row]
             for _ in range(1 << width):
-                packed[at] = number & 255
+                packed[position] = number & 255
                 number >>= 8
-                at += 1
-        ends[i] = at
+                position += 1
+        ends[i] = position

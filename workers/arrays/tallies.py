@@ -129,54 +129,56 @@ def distinct_labels(
         ends, seen: (n,), written; ends are those in `out_labels`.
         out_amounts: written only if any of them is not 1.
     """
-    at = 0
+    written = 0
     uneven = False
     all_seen = True
     weighted = len(amounts) > 0
     for i in range(len(first)):
-        begin = at
+        begin = written
         seen[i] = number[i] >= 0
         all_seen &= number[i] >= 0
         if number[i] <= 1 and not weighted:
             if number[i] == 1:
-                out_labels[at] = labels[first[i]]
+                out_labels[written] = labels[first[i]]
                 if uneven:
-                    out_amounts[at] = 1
-                at += 1
-            ends[i] = at
+                    out_amounts[written] = 1
+                written += 1
+            ends[i] = written
             continue
         short = number[i] <= PAIRWISE_MAX
         for k in range(first[i], first[i] + number[i]):
             label = labels[k]
             amount = min(int(amounts[k]), amount_max) if weighted else 1
-            found = -1
+            earlier = -1
             if short:
-                for j in range(begin, at):
+                for j in range(begin, written):
                     if out_labels[j] == label:
-                        found = j
+                        earlier = j
                         break
             else:
-                found = int(met[label])
-            if not uneven and (found >= 0 or amount != 1):
+                earlier = int(met[label])
+            if not uneven and (earlier >= 0 or amount != 1):
                 uneven = True
-                for j in range(at):
+                for j in range(written):
                     out_amounts[j] = 1
-            if found >= 0:
+            if earlier >= 0:
                 if repeated == ADDED_UP:
-                    out_amounts[found] = min(out_amounts[found] + amount, amount_max)
+                    out_amounts[earlier] = min(
+                        out_amounts[earlier] + amount, amount_max
+                    )
                 elif repeated == LAST:
-                    out_amounts[found] = amount
+                    out_amounts[earlier] = amount
                 continue
             if not short:
-                met[label] = at
-            out_labels[at] = label
+                met[label] = written
+            out_labels[written] = label
             if uneven:
-                out_amounts[at] = amount
-            at += 1
+                out_amounts[written] = amount
+            written += 1
         if not short:
-            for j in range(begin, at):
+            for j in range(begin, written):
                 met[out_labels[j]] = -1
-        ends[i] = at
+        ends[i] = written
     return uneven, all_seen
 
 

@@ -144,19 +144,19 @@ def gather_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
 @kernel
 def gather_text(text: Bytes, ends: Longs, rows: Longs, out: Bytes) -> None:
     """Concatenate the texts `rows`, which `gather_ends` accepted, eight bytes at a time."""
-    at = 0
+    written = 0
     for i in range(len(rows)):
         row = rows[i]
         start = ends[row - 1] if row else 0
         length = ends[row] - start
         if length >= WORD:
             for place in range(0, length - WORD, WORD):
-                put_word(out, at + place, word_at(text, start + place))
-            put_word(out, at + length - WORD, word_at(text, start + length - WORD))
+                put_word(out, written + place, word_at(text, start + place))
+            put_word(out, written + length - WORD, word_at(text, start + length - WORD))
         else:
             for place in range(length):
-                out[at + place] = text[start + place]
-        at += length
+                out[written + place] = text[start + place]
+        written += length
 
 
 @kernel
@@ -282,68 +282,68 @@ def numbers_as_json(
     ten = np.uint64(10)
     of_rank = (np.int64(1) << rank_bits) - 1
     of_list = (np.int64(1) << shift) - 1
-    at = 0
+    written = 0
     k = 0
     for i in range(len(ends)):
-        out[at] = 91  # [
-        at += 1
+        out[written] = 91  # [
+        written += 1
         first = k
         while k < len(numbers) and numbers[k] >> shift == i:
             row = by_rank[numbers[k] & of_rank]
             count = largest - ((numbers[k] & of_list) >> rank_bits)
             begin = begins[row]
             length = lengths[row]
-            for place in range(0, length, WORD):
-                put_word(out, at + place, word_at(text, begin + place))
-            at += length
+            for offset in range(0, length, WORD):
+                put_word(out, written + offset, word_at(text, begin + offset))
+            written += length
             if count < 0:
-                out[at] = 45  # -
-                at += 1
+                out[written] = 45  # -
+                written += 1
             left = np.uint64(abs(count))
             digits = 1
             power = ten
             while left >= power and digits < _DIGITS:
                 power *= ten
                 digits += 1
-            for place in range(at + digits - 1, at - 1, -1):
-                out[place] = np.uint8(48 + left % ten)
+            for offset in range(written + digits - 1, written - 1, -1):
+                out[offset] = np.uint8(48 + left % ten)
                 left //= ten
-            at += digits
-            out[at] = 93  # ]
-            out[at + 1] = 44  # ,
-            at += 2
+            written += digits
+            out[written] = 93  # ]
+            out[written + 1] = 44  # ,
+            written += 2
             k += 1
         if k > first:
-            at -= 1  # no comma behind the last one
-        out[at] = 93
-        at += 1
-        ends[i] = at
+            written -= 1  # no comma behind the last one
+        out[written] = 93
+        written += 1
+        ends[i] = written
 
 
 @kernel
 def find_lines(data: Bytes, places: Longs) -> int:
     """Write start and stop of lines to `places` (room, 2), while they fit; return their number."""
     n = len(data)
-    found = 0
+    lines = 0
     start = 0
-    whole = n - n % WORD
-    for at in range(0, whole, WORD):
+    words_stop = n - n % WORD
+    for position in range(0, words_stop, WORD):
         # The highest bit of each byte that is a newline, and of no other.
-        other = word_at(data, at) ^ _NEWLINES
+        other = word_at(data, position) ^ _NEWLINES
         marks = ~((other & _LOWER_BITS) + _LOWER_BITS | other | _LOWER_BITS)
         while marks != 0:
-            stop = at + first_marked(marks)
-            if found < len(places):
-                places[found, 0] = start
-                places[found, 1] = stop
-            found += 1
+            stop = position + first_marked(marks)
+            if lines < len(places):
+                places[lines, 0] = start
+                places[lines, 1] = stop
+            lines += 1
             start = stop + 1
             marks &= marks - np.uint64(1)
-    for at in range(whole, n):
-        if data[at] == _NEWLINE:
-            if found < len(places):
-                places[found, 0] = start
-                places[found, 1] = at
-            found += 1
-            start = at + 1
-    return found
+    for position in range(words_stop, n):
+        if data[position] == _NEWLINE:
+            if lines < len(places):
+                places[lines, 0] = start
+                places[lines, 1] = position
+            lines += 1
+            start = position + 1
+    return lines

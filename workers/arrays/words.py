@@ -82,18 +82,18 @@ def past_plain(data: Bytes, at: int, stop: int) -> int:
 
 
 @kernel_inline
-def past_digits(data: Bytes, at: int, stop: int) -> int:
-    """Return where digits from `at` end, at most `stop`; or up to eight bytes before."""
+def past_digits(data: Bytes, position: int, stop: int) -> int:
+    """Return where digits from `position` end, at most `stop`; or up to eight bytes before."""
     last = len(data) - WORD
-    if at < 0:
-        return at
-    while at < stop and at <= last:
-        digits = word_at(data, at) ^ ZEROS
+    if position < 0:
+        return position
+    while position < stop and position <= last:
+        digits = word_at(data, position) ^ ZEROS
         marks = (digits | (digits + BEYOND_NINE)) & HIGHEST
         if marks != 0:
-            return min(at + first_marked(marks), stop)
-        at += WORD
-    return min(at, stop)
+            return min(position + first_marked(marks), stop)
+        position += WORD
+    return min(position, stop)
 
 
 @kernel_inline
@@ -115,24 +115,26 @@ def digits_at(data: Bytes, at: int, number: int) -> int:
 
 
 @kernel_inline
-def same_bytes(data: Bytes, start: int, other: Bytes, begin: int, length: int) -> bool:
+def same_bytes(
+    data: Bytes, start: int, compared: Bytes, begin: int, length: int
+) -> bool:
     """Return whether two texts of `length` bytes are equal; both lie within their arrays."""
     while length >= WORD:
-        if word_at(data, start) != word_at(other, begin):
+        if word_at(data, start) != word_at(compared, begin):
             return False
         start += WORD
         begin += WORD
         length -= WORD
     if length <= 0:
         return True
-    if start + WORD <= len(data) and begin + WORD <= len(other):
+    if start + WORD <= len(data) and begin + WORD <= len(compared):
         # Bytes after the texts are shifted out.
         behind = np.uint64(8 * (WORD - length))
-        return bool(((word_at(data, start) ^ word_at(other, begin)) << behind) == 0)
+        return bool(((word_at(data, start) ^ word_at(compared, begin)) << behind) == 0)
     same = 0
     while (
         same < length
-        and data[np.uint64(start + same)] == other[np.uint64(begin + same)]
+        and data[np.uint64(start + same)] == compared[np.uint64(begin + same)]
     ):
         same += 1
     return same == length

@@ -167,14 +167,14 @@ def _zstd(packed: memoryview) -> Pieces:
 
 def _lz4(packed: memoryview) -> Pieces:
     """Yield the blocks of all frames. Source: LZ4 Frame Format Description."""
-    at = 0
-    while at < len(packed):
-        if packed[at : at + 4] != _LZ4_MAGIC or len(packed) < at + 7:
+    position = 0
+    while position < len(packed):
+        if packed[position : position + 4] != _LZ4_MAGIC or len(packed) < position + 7:
             raise CorruptRecordException(
                 "a record batch compressed with lz4 holds no frame"
             )
-        flags = packed[at + 4]
-        sizes = packed[at + 5]
+        flags = packed[position + 4]
+        sizes = packed[position + 5]
         if (
             not flags & _LZ4_INDEPENDENT
             or flags & _LZ4_DICTIONARY
@@ -184,11 +184,11 @@ def _lz4(packed: memoryview) -> Pieces:
                 "a record batch compressed with lz4 uses linked blocks or a dictionary, which Kafka does not allow"
             )
         most = 1 << 8 + 2 * (sizes >> 4)
-        at += 15 if flags & _LZ4_SIZE else 7
-        while size := int.from_bytes(packed[at : at + 4], "little"):
-            at += 4
-            block = packed[at : at + (size & ~_LZ4_PLAIN)]
-            at += len(block) + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
+        position += 15 if flags & _LZ4_SIZE else 7
+        while size := int.from_bytes(packed[position : position + 4], "little"):
+            position += 4
+            block = packed[position : position + (size & ~_LZ4_PLAIN)]
+            position += len(block) + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
             if size & _LZ4_PLAIN:
                 yield block
             else:
@@ -196,7 +196,7 @@ def _lz4(packed: memoryview) -> Pieces:
                 yield memoryview(buffer)[
                     : int(cramjam.lz4.decompress_block_into(block, buffer))
                 ]
-        at += 8 if flags & _LZ4_CHECKSUM else 4
+        position += 8 if flags & _LZ4_CHECKSUM else 4
 
 
 def _snappy(packed: memoryview) -> Pieces:

@@ -133,10 +133,10 @@ def _watch(
     look_s = answered_s + LOOK_S
     while not ended.is_set():
         errors: list[KafkaError] = []
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         with _eager_admin(connection, errors) as admin:
             # A client goes on connecting to leaders that refuse it, without a pause.
-            while NO_ANSWER not in found.values() and not ended.wait(INTERVAL_S):
+            while NO_ANSWER not in reasons.values() and not ended.wait(INTERVAL_S):
                 try:
                     # Any broker answers this; describe_cluster asks one, which may be away.
                     admin.list_topics(topics().names[0], timeout=ASK_S)
@@ -157,10 +157,10 @@ def _watch(
                 answered_s = time.monotonic()
                 outage.end()
                 if answered_s >= look_s:
-                    found = unavailable(admin, errors, topics(), ASK_S, ended.is_set)
+                    reasons = unavailable(admin, errors, topics(), ASK_S, ended.is_set)
                     if ended.is_set():
                         return
-                    waits.note(PARTITIONS, found)
+                    waits.note(PARTITIONS, reasons)
                     look_s = time.monotonic() + LOOK_S
                 errors.clear()
                 waits.say()

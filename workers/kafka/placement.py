@@ -32,21 +32,21 @@ def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
     """Return murmur2 of data[start:stop] as in Kafka's Java client, without the sign bit."""
     length = stop - start
     h = _SEED ^ np.uint32(length)
-    at = start
-    while stop - at >= 4:
+    position = start
+    while stop - position >= 4:
         k = (
-            np.uint32(data[at])
-            | np.uint32(data[at + 1]) << np.uint32(8)
-            | np.uint32(data[at + 2]) << np.uint32(16)
-            | np.uint32(data[at + 3]) << np.uint32(24)
+            np.uint32(data[position])
+            | np.uint32(data[position + 1]) << np.uint32(8)
+            | np.uint32(data[position + 2]) << np.uint32(16)
+            | np.uint32(data[position + 3]) << np.uint32(24)
         )
         k = np.uint32(k * _M)
         k = np.uint32((k ^ k >> np.uint32(24)) * _M)
         h = np.uint32(h * _M) ^ k
-        at += 4
-    if at < stop:
-        for i in range(stop - at - 1, -1, -1):
-            h ^= np.uint32(data[at + i]) << np.uint32(8 * i)
+        position += 4
+    if position < stop:
+        for i in range(stop - position - 1, -1, -1):
+            h ^= np.uint32(data[position + i]) << np.uint32(8 * i)
         h = np.uint32(h * _M)
     h = np.uint32((h ^ h >> np.uint32(13)) * _M)
     h ^= h >> np.uint32(15)

@@ -138,7 +138,7 @@ def read_spans(
         if gone := assigned - spans.keys():
             consumer.incremental_unassign([TopicPartition(*where) for where in gone])
             assigned -= gone
-        found: dict[Partition, list[Message]] = {}
+        by_partition: dict[Partition, list[Message]] = {}
         ended: set[Partition] = set()
         for message in consumer.consume(num_messages=most, timeout=_POLL_S):
             where = message.topic() or "", message.partition() or 0
@@ -146,7 +146,7 @@ def read_spans(
             error = message.error()
             if error is None or error.code() == KafkaError._PARTITION_EOF:
                 if where in spans:
-                    part = found.setdefault(where, [])
+                    part = by_partition.setdefault(where, [])
                     end = spans[where][1]
                     if error is None and offset < end:
                         part.append(message)
@@ -157,13 +157,13 @@ def read_spans(
                 if error.fatal() or not unreachable(failure):
                     raise failure
                 problem = error
-        if found:
+        if by_partition:
             deadline = time.monotonic() + _PATIENCE_S
         elif time.monotonic() > deadline:
             raise KafkaException(problem)
         else:
             on_wait()
-        for where, messages in found.items():
+        for where, messages in by_partition.items():
             if where in ended:
                 yield FetchedChunk(where, messages, spans.pop(where)[1], True)
             elif messages:

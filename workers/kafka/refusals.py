@@ -33,37 +33,39 @@ _DATES = (
 def refusal_of(connection: Connection, topic: str, error: KafkaError) -> SettingsError:
     """Return a sentence about `topic`, after asking for its settings."""
     code = error.code()
-    said = " ".join(error.str().split())
+    reason = " ".join(error.str().split())
     try:
-        here = describe(connection, [topic]).get(topic)
+        existing = describe(connection, [topic]).get(topic)
     except (SettingsError, KafkaAway, KafkaException):
-        here = ExistingTopic(topic, 0)  # what it has is not known
-    if here is None:
+        existing = ExistingTopic(topic, 0)  # what it has is not known
+    if existing is None:
         return gone(topic)
     if verdict_of_code(code) is Verdict.MISSING:
         return SettingsError(
-            f"topic {topic} lacks a partition, or was created again a moment ago ({said})"
+            f"topic {topic} lacks a partition, or was created again a moment ago ({reason})"
         )
     if code in _TOO_LARGE:
-        limit = here.config.get("max.message.bytes", "unknown")
-        segment = here.config.get("segment.bytes", "unknown")
+        limit = existing.config.get("max.message.bytes", "unknown")
+        segment = existing.config.get("segment.bytes", "unknown")
         return SettingsError(
             f"topic {topic} has max.message.bytes = {limit} and segment.bytes = {segment}, and a batch of records was "
-            f"larger ({said}): it needs {BATCH_BYTES}; raise it with kafka-configs.sh"
+            f"larger ({reason}): it needs {BATCH_BYTES}; raise it with kafka-configs.sh"
         )
-    policy = here.config.get("cleanup.policy", "")
+    policy = existing.config.get("cleanup.policy", "")
     if code in _INVALID and COMPACT in policies(policy):
         return SettingsError(
-            f"topic {topic} has cleanup.policy = {policy} and needs delete: it takes no record without a key ({said}); "
+            f"topic {topic} has cleanup.policy = {policy} and needs delete: it takes no record without a key ({reason}); "
             "change it with kafka-configs.sh"
         )
     if code in (*_INVALID, KafkaError.INVALID_TIMESTAMP):
         limits = [
-            f"{name} = {here.config[name]}" for name in _DATES if name in here.config
+            f"{name} = {existing.config[name]}"
+            for name in _DATES
+            if name in existing.config
         ]
         shown = ", ".join(limits) or "message.timestamp.after.max.ms"
         return SettingsError(
-            f"topic {topic}: the broker refuses a record: {said}: is this machine's clock more than an hour ahead, or "
+            f"topic {topic}: the broker refuses a record: {reason}: is this machine's clock more than an hour ahead, or "
             f"does the topic allow too little ({shown})?"
         )
-    return SettingsError(f"topic {topic}: the broker refuses a record: {said}")
+    return SettingsError(f"topic {topic}: the broker refuses a record: {reason}")

@@ -528,9 +528,9 @@ def login_of(
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "")).upper()
     protocol = client.get("security.protocol", "plaintext")
     own = {"kafka.token_file": token_file, "kafka.token_command": token_command}
-    given = [name for name, value in own.items() if value]
+    named = [name for name, value in own.items() if value]
     ours = [
-        *given,
+        *named,
         *(f"kafka.client.{name}" for name in client if name.startswith(_PREFIX)),
     ]
     if mechanism != MECHANISM or not protocol.lower().startswith("sasl_"):
@@ -550,9 +550,9 @@ def login_of(
         raise SettingsError(
             f'kafka.client.{_METHOD} = {display(method)}: "default" or "oidc"'
         )
-    if len(given) + (method == "oidc") != 1:
+    if len(named) + (method == "oidc") != 1:
         raise SettingsError(
-            f"kafka.client.{_METHOD} = {display(method)}{''.join(f', {name}' for name in given)}: {MECHANISM} needs "
+            f"kafka.client.{_METHOD} = {display(method)}{''.join(f', {name}' for name in named)}: {MECHANISM} needs "
             'exactly one of the method "oidc", kafka.token_file and kafka.token_command'
         )
     extensions = _extensions(client.get(_EXTENSIONS, ""))

@@ -176,26 +176,28 @@ class TopicReader:
         self, times: Mapping[Partition, int], isolation: int = READ_COMMITTED
     ) -> dict[Partition, int | None]:
         fetcher, client = self._started()
-        asked = {TopicPartition(*log): at for log, at in times.items()}
-        if not asked:
+        times_asked = {TopicPartition(*log): at for log, at in times.items()}
+        if not times_asked:
             return {}
         # aiokafka has no other way to ask for the end of what is not committed yet.
         fetcher._isolation_level = isolation
         try:
-            client.set_topics({tp.topic for tp in (*asked, *self._wanted)})
-            found = await fetcher._retrieve_offsets(asked, _ASK_S * 1000)
+            client.set_topics({tp.topic for tp in (*times_asked, *self._wanted)})
+            answered = await fetcher._retrieve_offsets(times_asked, _ASK_S * 1000)
         except KafkaTimeoutError:
             alone = (
-                fetcher._retrieve_offsets({tp: asked[tp]}, _ALONE_S * 1000)
-                for tp in asked
+                fetcher._retrieve_offsets({tp: times_asked[tp]}, _ALONE_S * 1000)
+                for tp in times_asked
             )
             answers = await asyncio.gather(*alone, return_exceptions=True)
-            pairs = zip(asked, answers, strict=True)
+            pairs = zip(times_asked, answers, strict=True)
             silent = [tp for tp, answer in pairs if isinstance(answer, BaseException)]
-            raise self._away(silent or list(asked), _ASK_S) from None
+            raise self._away(silent or list(times_asked), _ASK_S) from None
         finally:
             fetcher._isolation_level = READ_COMMITTED
-        offsets = {log: found.get(TopicPartition(*log), (-1, None))[0] for log in times}
+        offsets = {
+            log: answered.get(TopicPartition(*log), (-1, None))[0] for log in times
+        }
         return {log: None if offset < 0 else offset for log, offset in offsets.items()}
 
     def open_transactions(self, bounds: Mapping[Partition, Bounds]) -> list[str]:
@@ -285,11 +287,11 @@ class TopicReader:
     async def _drain(
         self, fetcher: Fetcher
     ) -> list[tuple[TopicPartition, FetchedRecords]]:
-        found: list[tuple[TopicPartition, FetchedRecords]] = []
+        fetched: list[tuple[TopicPartition, FetchedRecords]] = []
         for tp in [tp for tp in fetcher._records if tp in self._wanted]:
             result = fetcher._records[tp]
             if not isinstance(result, FetchResult):
-                if found:
+                if fetched:
                     break  # looked at next time
                 del fetcher._records[tp]
                 await self._raise(tp, result)
@@ -297,14 +299,14 @@ class TopicReader:
             if result.check_assignment(tp):
                 position = self._subscription._assigned_state(tp).position
                 try:
-                    found.append((tp, take_batch(result, position)))
+                    fetched.append((tp, take_batch(result, position)))
                 except CorruptRecordException as error:
                     text = f"{name_of(tp)} from offset {position}: {error.args[0]}"
                     raise CorruptRecordException(text) from error
             if not result.has_more():
                 del fetcher._records[tp]
                 fetcher._notify(fetcher._wait_consume_future)
-        return found
+        return fetched
 
     async def _raise(self, tp: TopicPartition, result: Any) -> None:
         """Raise the error of a fetch, unless only a replica in our rack was behind."""

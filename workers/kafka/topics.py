@@ -243,19 +243,19 @@ def among(metadata: ClusterMetadata, names: Iterable[str]) -> dict[str, Existing
 
 def with_details(
     admin: AdminClient,
-    found: Mapping[str, ExistingTopic],
+    listed: Mapping[str, ExistingTopic],
     is_away: Callable[[], bool] = lambda: False,
 ) -> dict[str, ExistingTopic]:
     """Return the topics with their ids, and with their settings where this principal sees them.
 
     Raises KafkaException once `is_away`: whether the controller, which is asked, cannot be reached.
     """
-    detailed = dict(found)
+    detailed = dict(listed)
     if not detailed:
         return detailed
-    for name, topic_id in _topic_ids(admin, list(found), is_away).items():
+    for name, topic_id in _topic_ids(admin, list(listed), is_away).items():
         detailed[name] = replace(detailed[name], topic_id=topic_id)
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in listed]
     asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
     _await(asked.values(), is_away)
     for resource, future in asked.items():
@@ -361,37 +361,37 @@ def find_problems(
     plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
 ) -> list[str]:
     """Return one sentence per problem with existing topics that must prevent the start."""
-    found = []
+    problems = []
     events = [topic.name for topic in plan if topic.purpose == EVENTS]
     origins = (
         f"{events[0]} has" if len(events) == 1 else f"{', '.join(events)} together have"
     )
     by_user = [f"{topic.name} has" for topic in plan if topic.purpose == BY_USER]
     growing = find_growing(plan, existing)
-    for topic, here in _existing(plan, existing):
+    for topic, current in _existing(plan, existing):
         name = topic.name
         purpose = topic.purpose
-        has = here.partitions
+        has = current.partitions
         # librdkafka's partitioner places rejects and snapshots: any count works. There may be fewer
         # owners than their state has partitions.
         placed = purpose in (REJECTS, SNAPSHOTS, RELEASE_STATE)
         if has == topic.partitions or placed or topic in growing:
             pass
         elif purpose == CONTRIBUTIONS:
-            found.append(
+            problems.append(
                 f"{name} has {has} partitions, and worker.owner_partitions is {topic.partitions}: "
                 "`quietcount topics -c FILE --create` adds the others"
             )
         elif purpose in (CONTRIBUTE_STATE, REKEY_STATE):
             read = by_user[0] if by_user and purpose != REKEY_STATE else origins
-            found.append(
+            problems.append(
                 f"{read} {topic.partitions} partitions, but {name} was made for {has}: a changed "
                 "partition count or set of topics needs a new worker.name (a new stream, charged again)"
             )
         else:
-            found.append(f"{name} has {has} partitions and needs {topic.partitions}")
-        found += _config_problems(topic, here)
-    return found
+            problems.append(f"{name} has {has} partitions and needs {topic.partitions}")
+        problems += _config_problems(topic, current)
+    return problems
 
 
 def policies(value: str) -> set[str]:
@@ -399,57 +399,57 @@ def policies(value: str) -> set[str]:
     return {policy.strip().lower() for policy in value.split(",")} - {""}
 
 
-def _config_problems(topic: Topic, here: ExistingTopic) -> list[str]:
-    found = []
+def _config_problems(topic: Topic, current: ExistingTopic) -> list[str]:
+    problems = []
     name = topic.name
     purpose = topic.purpose
-    policy = here.config.get("cleanup.policy", topic.cleanup_policy)
+    policy = current.config.get("cleanup.policy", topic.cleanup_policy)
     has_policy = f"{name} has cleanup.policy = {policy}"
     if topic.cleanup_policy == COMPACT and policies(policy) != {COMPACT}:
-        found.append(f"{has_policy} and needs compact: state would be lost")
+        problems.append(f"{has_policy} and needs compact: state would be lost")
     if purpose in _LOST_BY_COMPACTION and COMPACT in policies(policy):
         lost = _LOST_BY_COMPACTION[purpose]
-        found.append(
+        problems.append(
             f"{has_policy} and needs delete: {lost}; change it with kafka-configs.sh"
         )
-    limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
+    limit = int(current.config.get("max.message.bytes", TOPIC_BYTES))
     if purpose != EVENTS and limit < BATCH_BYTES:
-        found.append(
+        problems.append(
             f"{name} has max.message.bytes = {limit} and needs {BATCH_BYTES}: long labels in the data could "
             f"stop the worker; raise it with kafka-configs.sh, to {TOPIC_BYTES} as Kafka has it by default"
         )
-    segment = int(here.config.get("segment.bytes", TOPIC_BYTES))
+    segment = int(current.config.get("segment.bytes", TOPIC_BYTES))
     if purpose != EVENTS and segment < BATCH_BYTES:
-        found.append(
+        problems.append(
             f"{name} has segment.bytes = {segment} and needs {BATCH_BYTES}: long labels in the data could "
             "stop the worker; raise it with kafka-configs.sh"
         )
-    return found
+    return problems
 
 
 def cautions(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[str]:
-    found = []
+    sentences = []
     kept = str(INFINITE)
     for topic, here in _existing(plan, existing):
         for name in ("retention.ms", "retention.bytes"):
             retention = here.config.get(name, kept)
             if topic.retention_ms == INFINITE and retention != kept:
-                found.append(
+                sentences.append(
                     f"{topic.name} has {name} = {retention}: what it removes cannot be audited (-1 keeps everything)"
                 )
         policy = here.config.get("cleanup.policy", "")
         if topic.purpose == EVENTS and COMPACT in policies(policy):
-            found.append(
+            sentences.append(
                 f"{topic.name} has cleanup.policy = {policy}: an event that a later record of its key replaces "
                 "before the worker has read it is never counted, and nothing shows it; delete keeps every event"
             )
-    return found
+    return sentences
 
 
 def find_changes(
     plan: Sequence[Topic],
     before: Mapping[str, ExistingTopic],
-    now: Mapping[str, ExistingTopic],
+    current: Mapping[str, ExistingTopic],
 ) -> tuple[list[str], list[str]]:
     """Return what must end a worker that runs, and what its operator should know.
 
@@ -459,11 +459,11 @@ def find_changes(
     problems: list[str] = []
     notes: list[str] = []
     for topic, then in _existing(plan, before):
-        here = now.get(topic.name)
-        if here is None:
+        now_there = current.get(topic.name)
+        if now_there is None:
             problems.append(str(gone(topic.name)))
             continue
-        if here.topic_id != then.topic_id:
+        if now_there.topic_id != then.topic_id:
             if topic.purpose in _ONLY_WRITTEN:
                 notes.append(
                     f"topic {topic.name} was deleted and created again while this worker ran: what was in it is gone, and "
@@ -474,8 +474,8 @@ def find_changes(
                     f"topic {topic.name} was deleted and created again while this worker ran: start it again, and it says "
                     "what to do"
                 )
-        problems += _config_problems(topic, here)
-    return problems, [*notes, *cautions(plan, now)]
+        problems += _config_problems(topic, now_there)
+    return problems, [*notes, *cautions(plan, current)]
 
 
 def gone(topic: str) -> SettingsError:
@@ -546,18 +546,20 @@ def add_partitions(connection: Connection, topic: str, partitions: int) -> None:
 def create_missing(
     connection: Connection, plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
 ) -> list[str]:
-    wanted = missing(plan, existing)
-    if not wanted:
+    absent = missing(plan, existing)
+    if not absent:
         return []
     with _connect(connection) as (admin, _):
         if connection.embedded is not None:  # listing a topic creates it
-            for topic in wanted:
+            for topic in absent:
                 admin.list_topics(topic.name, timeout=_ANSWER_S)
-            return [topic.name for topic in wanted]
+            return [topic.name for topic in absent]
         created = []
         requests = [
-            NewTopic(one.name, one.partitions, -1, config=one.config())
-            for one in wanted
+            NewTopic(
+                new_topic.name, new_topic.partitions, -1, config=new_topic.config()
+            )
+            for new_topic in absent
         ]
         for name, future in admin.create_topics(
             requests, operation_timeout=_ANSWER_S
@@ -576,10 +578,11 @@ def create_missing(
             while time.monotonic() < deadline:
                 seen = admin.list_topics(timeout=_ANSWER_S).topics
                 if all(
-                    one.name in seen and seen[one.name].error is None for one in wanted
+                    new_topic.name in seen and seen[new_topic.name].error is None
+                    for new_topic in absent
                 ):
                     break
                 time.sleep(_AGAIN_S)
     # On an empty cluster this is the first check that it has ids.
-    describe(connection, [topic.name for topic in wanted])
+    describe(connection, [topic.name for topic in absent])
     return created

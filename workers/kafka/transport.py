@@ -135,7 +135,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             else self._consumer._subscription.subscription
         )
         assignment = None if subscription is None else subscription.assignment
-        found: dict[Partition, ReadPosition] = {}
+        positions: dict[Partition, ReadPosition] = {}
         for tp, handed in list(self._chain.items()):
             state = (
                 None
@@ -144,14 +144,14 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             )
             if state is not None and state.highwater is not None:
                 stable = None if state.lso is None or state.lso < 0 else state.lso
-                found[tp] = ReadPosition(
+                positions[tp] = ReadPosition(
                     handed,
                     self._consumed.get(tp, handed),
                     state.highwater,
                     stable,
                     state.timestamp or 0,
                 )
-        return found
+        return positions
 
     def group_error(self) -> BaseException | None:
         """Return the error that keeps the consumer out of its group; aiokafka raises it later."""

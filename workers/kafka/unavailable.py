@@ -42,8 +42,8 @@ def unavailable(
     Ends early where the leaders that do not answer are among the brokers that the client has not
     reached (`errors`). End the client after a NO_ANSWER: it may go on connecting.
     """
-    found: dict[str, str] = {}
-    asked: dict[TopicPartition, OffsetSpec] = {}
+    reasons: dict[str, str] = {}
+    ends_asked: dict[TopicPartition, OffsetSpec] = {}
     leaders: dict[TopicPartition, int] = {}
     until_s = time.monotonic() + within_s
     # One request for each: all topics of a cluster may be thousands, and only this asks any broker.
@@ -51,19 +51,21 @@ def unavailable(
         left_s = max(until_s - time.monotonic(), 0.01)
         with suppress(KafkaException):
             topic = admin.list_topics(name, timeout=left_s).topics[name]
-            for number, one in topic.partitions.items():
+            for number, partition in topic.partitions.items():
                 place = f"{name}[{number}]"
                 needed = topics.least_in_sync.get(name, 0)
-                if one.leader < 0:
-                    found[place] = "it has no leader"
+                if partition.leader < 0:
+                    reasons[place] = "it has no leader"
                     continue
-                if len(one.isrs) < needed:
-                    of = f"{len(one.isrs)} of its {len(one.replicas)} replicas are in sync"
-                    found[place] = f"{of}, {needed} are needed"
+                if len(partition.isrs) < needed:
+                    of = f"{len(partition.isrs)} of its {len(partition.replicas)} replicas are in sync"
+                    reasons[place] = f"{of}, {needed} are needed"
                 where = TopicPartition(name, number)
-                asked[where] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-                leaders[where] = one.leader
-    offsets = admin.list_offsets(asked, request_timeout=within_s) if asked else {}
+                ends_asked[where] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+                leaders[where] = partition.leader
+    offsets = (
+        admin.list_offsets(ends_asked, request_timeout=within_s) if ends_asked else {}
+    )
     waiting = set(offsets)
     while waiting:
         if ended():
@@ -75,8 +77,8 @@ def unavailable(
             break
     for where, future in offsets.items():
         if where in waiting or not _has_answered(future):
-            found.setdefault(f"{where.topic}[{where.partition}]", NO_ANSWER)
-    return found
+            reasons.setdefault(f"{where.topic}[{where.partition}]", NO_ANSWER)
+    return reasons
 
 
 def _has_answered(future: Future[ListOffsetsResultInfo]) -> bool:

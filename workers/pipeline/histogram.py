@@ -399,7 +399,7 @@ class Histogram:
             self._owners = self._growing.pop(0)[1]
             self._keep_own()
         epoch, _ = self.grid.split(max(1, life.next - 1))
-        own = f"{epoch}/"
+        of_epoch = f"{epoch}/"
         loading = ledger_blocks.Loading()
         names = set[str]()
         further: list[tuple[str, bytes]] = []
@@ -410,8 +410,8 @@ class Histogram:
                     self._index[known] = len(self._keys)
                     self._keys.append(known)
                     self._since.append(since)
-            elif name.startswith(own):
-                name = name[len(own) :]
+            elif name.startswith(of_epoch):
+                name = name[len(of_epoch) :]
                 names.add(name)
                 if name[0] in ledger_blocks.KINDS:
                     loading.take(name, value)
@@ -467,21 +467,21 @@ class Histogram:
     def _changes(
         self, life: HistogramProgress, changed: Mapping[str, tuple[object, object]]
     ) -> Iterator[str]:
-        found = dict(changed)
+        differing = dict(changed)
         if self.config.rho is None:
-            found.pop("rho", None)
+            differing.pop("rho", None)
             if life.epsilon != self.life.epsilon:
-                found = {"epsilon": (life.epsilon, self.life.epsilon), **found}
-        last = {name: name.rpartition(".")[2] for name in found}
+                differing = {"epsilon": (life.epsilon, self.life.epsilon), **differing}
+        last = {name: name.rpartition(".")[2] for name in differing}
         settings = [
-            n for n in found if last[n] not in DERIVED and not n.endswith(".delta")
+            n for n in differing if last[n] not in DERIVED and not n.endswith(".delta")
         ]
         settings = [name for name in settings if not name.startswith(_FURTHER_COUNTERS)]
         # The radix is the best one for the horizon.
         if getattr(self.config, "radix", None) is None and len(settings) > 1:
             settings = [name for name in settings if last[name] != "radix"]
         for name in settings or changed:
-            then, now = (changed if name in changed else found)[name]
+            then, now = (changed if name in changed else differing)[name]
             yield f"{SETTING_NAMES.get(name, name)} = {abbreviate(then)} became {abbreviate(now)}"
 
     def _open(self, epoch: int) -> None:

@@ -222,7 +222,7 @@ class Intake(Watermark):
         owners = Owners(len(sequences)) if owners is None else owners
         shares = self._builder.build(self._tallies.take(), owners)
         closes = self.has_closed_tick()
-        found: list[tuple[int, Message]] = []
+        pages_by_owner: list[tuple[int, Message]] = []
         for to in range(owners.number):
             if not (closes or joining or shares[to]):
                 continue
@@ -240,10 +240,10 @@ class Intake(Watermark):
                 max_bytes=max_bytes,
             )
             sequences[to] += len(pages)
-            found += [(to, page) for page in pages]
+            pages_by_owner += [(to, page) for page in pages]
         self.note_commit()
         self._users.committed(self.watermark)
-        return found
+        return pages_by_owner
 
 
 def _bounded(lane: Lane, events: EventColumns) -> Longs:

@@ -197,19 +197,19 @@ class Loading:
         if name[0] != "L":
             self._numbers[name[0]][block] = value
             return
-        place = int(part or "0", 16)
+        labels_part = int(part or "0", 16)
         columns = self._columns
-        if (block, place) != self._expected:
+        if (block, labels_part) != self._expected:
             raise StateRefused(
-                f"stored ledger: block {block}, part {place} of labels follows {columns.n} rows; "
+                f"stored ledger: block {block}, part {labels_part} of labels follows {columns.n} rows; "
                 "a block before it is missing"
             )
-        if not place and columns.n != block * BLOCK_ROWS:
+        if not labels_part and columns.n != block * BLOCK_ROWS:
             raise StateRefused(
                 f"stored ledger: block {block - 1} of labels ends at row {columns.n}; a part of it is missing"
             )
         followed = _decode_labels(columns, value)
-        self._expected = (block, place + 1) if followed else (block + 1, 0)
+        self._expected = (block, labels_part + 1) if followed else (block + 1, 0)
 
     def ledger(self, keys: int) -> Ledger:
         """Return the ledger; refuse rows outside the `keys` stream keys.
@@ -272,19 +272,24 @@ def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
 def _decode_labels(columns: Ledger, value: bytes) -> bool:
     """Append the rows of a part; return whether another part of the block follows."""
     followed, n = _head(value)
-    at = _HEAD.size
+    columns_start = _HEAD.size
     # Too short a value gets zeros here, and is refused by its length.
     lengths = np.frombuffer(
-        value[at + 20 * n : at + 22 * n].ljust(2 * n, b"\0"), dtype="<u2"
+        value[columns_start + 20 * n : columns_start + 22 * n].ljust(2 * n, b"\0"),
+        dtype="<u2",
     )
-    if len(value) != at + 22 * n + int(lengths.sum(dtype=np.int64)):
+    if len(value) != columns_start + 22 * n + int(lengths.sum(dtype=np.int64)):
         raise StateRefused(
             f"stored ledger: a block of {n} labels is cut short or too long"
         )
-    tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=at).reshape(n, 2)
-    keys = np.frombuffer(value, dtype="<u4", count=n, offset=at + 16 * n)
+    tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=columns_start).reshape(
+        n, 2
+    )
+    keys = np.frombuffer(value, dtype="<u4", count=n, offset=columns_start + 16 * n)
     columns.append(
-        tags, keys.astype(np.int32), Texts.from_lengths(value[at + 22 * n :], lengths)
+        tags,
+        keys.astype(np.int32),
+        Texts.from_lengths(value[columns_start + 22 * n :], lengths),
     )
     return bool(followed)
 

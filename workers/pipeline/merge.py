@@ -331,26 +331,26 @@ class Merge:
                 "another worker name, or all internal topics deleted together (either is a new stream, charged again)"
             )
         before = self.watermarks[source]
-        known = () if message.owners is None else message.owners.grown
+        owners_known = () if message.owners is None else message.owners.grown
         for part in message.sections:
             if before is not None and part.lane.end_ms(part.tick) <= before:
                 raise StateRefused(
                     f"contributions offset {offset}: source partition {source} adds to a tick that it had closed"
                 )
-            for sources, at in self._moves:
+            for sources, from_ms in self._moves:
                 users = part.lane.max_items_per_user is not None
                 if (
                     users
                     and message.sources < sources
-                    and part.lane.end_ms(part.tick) > at
+                    and part.lane.end_ms(part.tick) > from_ms
                 ):
                     raise StateRefused(
                         f"contributions offset {offset}: source partition {source} does not know that users moved to "
                         f"{sources} partitions: its worker's clock is wrong, or it could not see the topic for minutes. "
                         "Take a new worker name (a new stream, charged again)"
                     )
-            for number, at in self.grown[len(known) :]:
-                if part.lane.end_ms(part.tick) > at:
+            for number, from_ms in self.grown[len(owners_known) :]:
+                if part.lane.end_ms(part.tick) > from_ms:
                     raise StateRefused(
                         f"contributions offset {offset}: source partition {source} does not know that there are {number} owner "
                         "partitions: its worker's clock is wrong, or it could not see the topic for minutes. "

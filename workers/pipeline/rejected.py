@@ -64,20 +64,20 @@ def rejected(
     ]
     own = [(OWN + name, content) for name, content in further or ()]
     size = sum(len(name.encode()) + len(content or b"") for name, content in own)
-    whole = further is not None and size <= REJECT_HEADERS_BYTES_MAX
-    if whole:
+    has_all_headers = further is not None and size <= REJECT_HEADERS_BYTES_MAX
+    if has_all_headers:
         headers += own
     if key is not None and len(key) > REJECT_KEY_BYTES_MAX:
         key = None
-        whole = False
+        has_all_headers = False
     message = Outgoing(topic, None, key, b"", headers)
     room = min(
         VALUE_BYTES, MESSAGE_BYTES - message.nbytes - len(TRUNCATED) - len(b"true")
     )
     if value is not None and len(value) > room:
         value = value[:room]
-        whole = False
-    if not whole:
+        has_all_headers = False
+    if not has_all_headers:
         headers.append((TRUNCATED, b"true"))
     return message._replace(value=value)
 
@@ -87,14 +87,14 @@ def read_reject(
 ) -> Rejected | None:
     """Return the reject in a record of the rejects topic; None if it is not one."""
     # The record's own headers are prefixed, so no name occurs twice.
-    found = {name: content for name, content in headers if content is not None}
+    by_name = {name: content for name, content in headers if content is not None}
     try:
         return Rejected(
-            found["reason"].decode(),
-            found["topic"].decode(),
-            int(found["partition"]),
-            int(found["offset"]),
-            int(found["timestamp"]),
+            by_name["reason"].decode(),
+            by_name["topic"].decode(),
+            int(by_name["partition"]),
+            int(by_name["offset"]),
+            int(by_name["timestamp"]),
             key,
             value,
             [
@@ -102,7 +102,7 @@ def read_reject(
                 for name, content in headers
                 if name.startswith(OWN)
             ],
-            TRUNCATED in found,
+            TRUNCATED in by_name,
         )
     except (KeyError, ValueError):  # undecodable text is a ValueError
         return None

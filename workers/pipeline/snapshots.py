@@ -205,7 +205,7 @@ class Numeric(Frozen):
 
     def quantile(self, counts: Floats, sd: float, q: float) -> dict[str, Any]:
         """Return a quantile of the buckets' counts (n + 1,); `sd` is 0 for exact ones."""
-        bucket, at, lowest, low_at, highest, high_at = quantiles.quantile(
+        bucket, share, lowest, low_at, highest, high_at = quantiles.quantile(
             readonly_contiguous(counts),
             float(sd),
             float(q),
@@ -219,7 +219,7 @@ class Numeric(Frozen):
         high = self._end(highest, high_at, self.edges[0])
         value = None
         if 0 < bucket < len(self.edges):
-            value = self._at(bucket, at)
+            value = self._at(bucket, share)
             value = value if low is None else max(value, low)
             value = value if high is None else min(value, high)
         return none | {
@@ -252,19 +252,22 @@ MEAN_DIGITS = 3
 class Means(Frozen):
     """Sums and means of a histogram's items, from released numbers alone."""
 
-    def __init__(self, of: Sum) -> None:
-        self._of = of
-        self.steps = of.steps
+    def __init__(self, summed: Sum) -> None:
+        self._of = summed
+        self.steps = summed.steps
         # The sum is (n * _twice_middle + D * _step) / (2 * _unit), in whole numbers.
         self._unit = math.lcm(
-            *(Fraction(end).denominator for end in (of.from_, of.to, of.step))
+            *(
+                Fraction(end).denominator
+                for end in (summed.from_, summed.to, summed.step)
+            )
         )
-        self._twice_middle = int(2 * of.middle * self._unit)
-        self._step = int(of.step * self._unit)
-        self._middle = float(of.middle)
-        self._half = float(Fraction(of.step) / 2)
-        self._ends = float(of.from_), float(of.to)
-        self._scale = 10.0 ** (MEAN_DIGITS - of.step.adjusted())
+        self._twice_middle = int(2 * summed.middle * self._unit)
+        self._step = int(summed.step * self._unit)
+        self._middle = float(summed.middle)
+        self._half = float(Fraction(summed.step) / 2)
+        self._ends = float(summed.from_), float(summed.to)
+        self._scale = 10.0 ** (MEAN_DIGITS - summed.step.adjusted())
 
     def sd(self, sd: float, of_sums: float) -> float:
         """Return the sd of a published sum, with that of a count and of a centred sum."""
@@ -343,19 +346,19 @@ class Means(Frozen):
         most = float(self.steps)
         z2 = NORMAL_95 * NORMAL_95
         a = n * n - z2 * sd * sd
-        known = (n > 0) & (a > 0)
+        is_known = (n > 0) & (a > 0)
         # Nothing is computed for the others, which have no mean: it might overflow.
-        n = n[known]
-        d = d[known]
-        a = a[known]
+        n = n[is_known]
+        d = d[is_known]
+        a = a[is_known]
         # a theta^2 - 2 n D theta + c = 0; the root is above 0 where a is.
         root = NORMAL_95 * np.sqrt(a * of_sums * of_sums + sd * sd * d * d)
         theta, low, high = (
-            np.full(len(known), value) for value in (np.nan, -most, most)
+            np.full(len(is_known), value) for value in (np.nan, -most, most)
         )
-        theta[known] = np.clip(d / n, -most, most)
-        low[known] = np.clip((n * d - root) / a, -most, most)
-        high[known] = np.clip((n * d + root) / a, -most, most)
+        theta[is_known] = np.clip(d / n, -most, most)
+        low[is_known] = np.clip((n * d - root) / a, -most, most)
+        high[is_known] = np.clip((n * d + root) / a, -most, most)
         mean, low, high = (self._middle + self._half * of for of in (theta, low, high))
         # Outwards; the last step undoes what that adds at the ends.
         low = np.clip(np.floor(low * self._scale) / self._scale, *self._ends)
@@ -402,7 +405,7 @@ class Windows:
     def at(self, t: int) -> dict[str, object]:
         if self._sd is None:
             return {}
-        found = []
+        windows = []
         for length, ticks in self._ticks:
             covered = min(ticks, t)
             sd = self._sd(t, t - covered)
@@ -413,8 +416,8 @@ class Windows:
             if self._totals is not None:
                 of_all = self._totals.difference_sd(t, t - covered)
                 window["all_items_sd"] = round(of_all, SD_DIGITS)
-            found.append(window)
-        return {"windows": found}
+            windows.append(window)
+        return {"windows": windows}
 
 
 Fields = Mapping[str, Any]

@@ -204,27 +204,27 @@ class ContributionBuilder:
         first_lane, _, first = counted[group[0]]
         key_names = first.key_names
         label_names = first.label_names
-        room = sum(len(counted[place][2]) for place in group)
+        room = sum(len(counted[index][2]) for index in group)
         labels, counts = np.empty((2, room), dtype=np.int64)
         out = kernels.LabelRows(np.empty(room, dtype=np.uint64), labels, counts)
         used = 0
         of_keys = []
-        for place in group:
-            lane, tick, tally = counted[place]
+        for index in group:
+            lane, tick, tally = counted[index]
             number = owners.at(lane.end_ms(tick))
             rest = kernels.LabelRows(
                 out.pairs[used:], out.labels[used:], out.counts[used:]
             )
             of_key = self._owners(key_names, number)
             names, bounds, starts = tally.write(of_key, number, rest)
-            of_keys.append((place, number, names, bounds, starts + used))
+            of_keys.append((index, number, names, bounds, starts + used))
             used += int(starts[-1])
         texts = label_names.texts(out.labels[:used])
         tags = self._tags.of(first_lane.view, key_names, label_names).of(
             out.pairs[:used], texts
         )
-        for place, number, names, bounds, starts in of_keys:
-            lane, tick, _ = counted[place]
+        for index, number, names, bounds, starts in of_keys:
+            lane, tick, _ = counted[index]
             for owner, (start, stop) in enumerate(pairwise(bounds)):
                 if stop > start:
                     own = slice(int(starts[start]), int(starts[stop]))
@@ -238,10 +238,10 @@ class ContributionBuilder:
                         tags=tags[own],
                     )
                     if lane.split == 1:
-                        yield place, owner, rows
+                        yield index, owner, rows
                         continue
                     for part, own_rows in enumerate(rows.parts()):
-                        yield place, part_owner(owner, part, number), own_rows
+                        yield index, part_owner(owner, part, number), own_rows
 
     def _owners(self, names: Vocabulary, owners: int) -> Codes:
         known = self._owner_of.get((names, owners))

@@ -135,9 +135,9 @@ def pair_slot(
 
 @kernel
 def number_users(
-    table: Table, at: int, events: Longs, batch: Batch, owners: Codes
+    table: Table, first: int, events: Longs, batch: Batch, owners: Codes
 ) -> int:
-    """Number users of `events[at:]` in `owners` (n,) until the table is full; return the end."""
+    """Number users of `events[first:]` in `owners` (n,) until the table is full; return the end."""
     # Unpacked: passing the table counts a reference to each array, which tripled an event's cost.
     slots = table.user_slots
     digests = table.digests
@@ -147,7 +147,7 @@ def number_users(
     number = batch.number
     seed = table.seed[0]
     mask = len(table.user_slots) - 1
-    for start in range(at, len(events), BLOCK_EVENTS):
+    for start in range(first, len(events), BLOCK_EVENTS):
         block = events[start : start + BLOCK_EVENTS]
         # Guess the number in each user's first slot; -1: new, or in a later slot.
         for event in block:
@@ -181,14 +181,14 @@ def number_users(
 def count_pairs(
     table: Table,
     bounds: tuple[int, int],
-    at: int,
+    from_event: int,
     events: Longs,
     batch: Batch,
     owners: Codes,
     numbers: Codes,
     counted: Longs,
 ) -> int:
-    """Count rows of `events[at:]` in `counted` (m,) until the table is full; return the next `at`.
+    """Count `events[from_event:]` in `counted` (m,) until the table is full; return the end.
 
     `bounds` are the maximum pairs per user and count per pair; `numbers` (m,) is scratch.
     """
@@ -206,7 +206,7 @@ def count_pairs(
     amounts = batch.amounts
     (most, max_count) = bounds
     mask = len(slots) - 1
-    for start in range(at, len(events), BLOCK_EVENTS):
+    for start in range(from_event, len(events), BLOCK_EVENTS):
         block = events[start : start + BLOCK_EVENTS]
         for event in block:
             for row in range(first[event], first[event] + number[event]):

@@ -21,22 +21,22 @@ def epochs_of_users(lanes: Iterable[Lane]) -> list[TickGrid]:
 
 def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
     """Return the first time after `after_ms` at which epochs of all grids begin; None: never."""
-    at = after_ms + 1
+    begin_ms = after_ms + 1
     step = 1
     for grid in grids:
         if grid.horizon is None:
             return None
         epoch_ms = grid.horizon * grid.tick_ms
         common = gcd(step, epoch_ms)
-        behind = (grid.start_ms - at) % epoch_ms
+        behind = (grid.start_ms - begin_ms) % epoch_ms
         if behind % common:
             return None
         # `at` moves in steps, which keeps the epochs of earlier grids.
-        at += step * (
+        begin_ms += step * (
             behind
             // common
             * pow(step // common, -1, epoch_ms // common)
             % (epoch_ms // common)
         )
         step = step // common * epoch_ms
-    return at
+    return begin_ms
