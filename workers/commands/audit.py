@@ -168,7 +168,7 @@ class Auditor:
     def _handed_by(
         self, owner: int
     ) -> Iterator[tuple[int, dict[tuple[str, int], HandedOver]]]:
-        """Yield what other owners got from this one."""
+        """Yield the owners that took stream keys over from this one, with what each of them got."""
         for to, found in self._handed.items():
             if to % self._owners.before(to) == owner:
                 yield to, found

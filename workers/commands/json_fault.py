@@ -17,7 +17,7 @@ _MARK = b"\xef\xbb\xbf"
 
 
 class Fault(NamedTuple):
-    """What is wrong, where; and the text around it, in which the fault follows `>>>`."""
+    """What is wrong and where, and the text around it, with `>>>` before the fault."""
 
     what: str
     context: str

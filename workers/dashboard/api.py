@@ -148,7 +148,7 @@ class BadQuery(ValueError):
 
 
 class NotYet(Exception):
-    """A query about what is not read yet; the client sees the message and the nearest ticks."""
+    """A query for ticks not read yet; the client sees the message and the nearest ticks."""
 
     def __init__(
         self, message: str, nearest: Mapping[str, object] | None = None
@@ -239,7 +239,7 @@ def optional_int(
 
 
 def time_param(query: MultiMapping[str], name: str, most: int = INT_MAX) -> int | None:
-    """Return a time in ms since 1970, given so or in ISO 8601 (UTC if it names no zone)."""
+    """Return a time in ms since 1970; it is given in ms or in ISO 8601 (without a zone: UTC)."""
     text = param(query, name) if name in query else ""
     if name not in query or (text.isascii() and text.isdigit()):
         return optional_int(query, name, 0, most)
@@ -425,7 +425,7 @@ def _page(body: bytes, kind: str) -> Page:
 
 
 def _mechanisms_module() -> bytes:
-    """Return what the page has to know of every mechanism, as a JavaScript module."""
+    """Return the properties of every mechanism that the page uses, as a JavaScript module."""
     names = ("family", "page", "rule", "subtracts", "shows_all")
     declared = {
         mechanism: {name: getattr(config.about, name) for name in names}

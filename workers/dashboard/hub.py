@@ -201,7 +201,7 @@ class Hub:
         return changed
 
     def why_unread(self, histogram: str) -> str | None:
-        """Return why nothing can be said yet of a histogram's newest snapshots; None if it can."""
+        """Return why a histogram's newest snapshots are not known yet; None if they are."""
         if histogram in self.missing:
             return "its topic does not exist yet, or may not be read"
         if histogram not in self.unread:

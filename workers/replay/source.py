@@ -86,7 +86,7 @@ class Source:
         return frozenset()
 
     def notes(self) -> Sequence[str]:
-        """Say what of the source could not be read; called at its end."""
+        """Return notes on what could not be read; called at the end of the source."""
         return ()
 
 

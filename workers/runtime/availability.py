@@ -80,7 +80,7 @@ class Waits:
         self._now_s = now_s
         self._by_source: dict[str, dict[str, _Wait]] = {}
         self._said_s: float | None = None
-        # Logs that were said to be held up by a transaction, and since when they are.
+        # Logs reported as held up by a transaction, with the time since when.
         self._said_of: dict[str, float] = {}
 
     def note(
@@ -89,9 +89,9 @@ class Waits:
         waits: Mapping[str, str],
         since_s: Mapping[str, float] | None = None,
     ) -> None:
-        """Replace what a source waits for; what it waited for before keeps its beginning.
+        """Replace a source's waits; those that continue keep their start.
 
-        `since_s` has beginnings that are known (monotonic).
+        `since_s` has known starts (monotonic).
         """
         with self._lock:
             before = self._by_source.pop(source, {})
@@ -106,7 +106,7 @@ class Waits:
                 }
 
     def drop(self, source: str) -> None:
-        """Forget a source's waits without a word: they are another worker's now."""
+        """Drop a source's waits without logging: another worker has them now."""
         with self._lock:
             self._by_source.pop(source, None)
             if source == TRANSACTIONS:
@@ -176,7 +176,7 @@ class Waits:
             )
 
     def _say_transactions(self, found: Sequence[tuple[str, str, _Wait]]) -> None:
-        """Log each log that is held up once, and once that it is not: others may follow."""
+        """Log every held-up partition log once, and once when it is free again."""
         since_s = {what: wait.since_s for _, what, wait in found}
         with self._lock:
             new = [one for one in found if one[1] not in self._said_of]

@@ -532,7 +532,7 @@ def _quotes(reason: str, path: Path) -> bool:
 def _hint(
     shape: Shape, wanted: Sequence[Path], part: Part, reject: Reject, record: object
 ) -> str:
-    """Return what would make such records acceptable, as far as the first one shows it."""
+    """Return how to make such records acceptable, judged by the first one."""
     if part.objects is None:
         if reject.reason in NO_OBJECT:
             return unreadable.hint(part.records.value(reject.index) or b"")
@@ -544,7 +544,7 @@ def _hint(
 
 
 def _value_hint(wanted: Sequence[Path], reason: str, record: object) -> str:
-    """Return why the value of the path that `reason` quotes is not what is wanted there."""
+    """Return what is wrong with the value at the path that `reason` quotes."""
     for path in wanted:
         if repr(str(path)) not in reason or path.list_at is not None:
             continue

@@ -1,4 +1,4 @@
-"""What a record that is not a JSON object seems to be, and what would make it readable.
+"""Guess what a record is that is not a JSON object, and how to make it readable.
 
 Only for the operator's eyes: a hint beside the reject reason, from the first such record.
 """
@@ -37,7 +37,7 @@ _BEGINNINGS = (
 
 
 def hint(value: bytes) -> str:
-    """Return what a record is that was rejected as not JSON or not an object; "" if unknown."""
+    """Guess the format of a record rejected as not JSON or not an object; "" if unknown."""
     if value.strip() in (b"[", b"{"):
         return f"the first line of JSON in many lines; {_ONE_LINE}"
     begins = (text for beginning, text in _BEGINNINGS if value.startswith(beginning))

@@ -101,7 +101,7 @@ class Store:
 
     @property
     def opening(self) -> bool:
-        """Whether the file was not opened so far, and has not failed to open either."""
+        """Whether the file is still being opened for the first time."""
         return self.state.get("why") == OPENING
 
     @property

@@ -238,7 +238,7 @@ BOARDS_KEPT = 8
 
 
 class Thinned:
-    """At most `most` ticks: those whose number is a multiple of a power of two, which doubles."""
+    """At most `most` ticks: multiples of a power of two that doubles when they are too many."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""Write the page of a promise, DIR/promise.html: one sheet of paper, for whoever answers for it.
+"""Write the page of a promise, DIR/promise.html: one sheet of paper, for the person who signs it.
 
 It says what is promised, to whom, and what is not; who may see what; the settings that decide it,
 with their fingerprint; and what differs from earlier settings. It reads only settings files, so it
@@ -103,7 +103,7 @@ def _histograms(settings: Settings, plan: Plan) -> Table:
 
 
 def _published(settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield what topics hold, those that hold the same together; last what all of them hold."""
+    """Yield what each topic holds, grouped by equal content; last what all of them hold."""
     topics: dict[tuple[str, ...], list[str]] = {}
     for config, one in zip(settings.histograms, plan.histograms, strict=True):
         words = tuple(part.words for part in published_by(config, one))
