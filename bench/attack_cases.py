@@ -12,13 +12,13 @@ import numpy as np
 
 from bench.attack_bounds import Statistic, counter_ratio
 from bench.attack_runs import Counts, NoiseOf
-from bench.utility_cases import config
+from bench.utility_cases import config, own_settings
 from workers.arrays.types import Floats
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.engine import OrderStatistics
-from workers.mechanisms.registry import build
+from workers.mechanisms.registry import MECHANISMS, build
 
 Events = Mapping[int, Counts]
 """Tick -> what the event (or the user) contributes in it."""
@@ -294,6 +294,13 @@ def cases() -> list[Case]:
             )
             stream = _rising(build(made))
             add(mechanism, accounting, stream, at(1, a=20), PICKS, **of_one, **further)
+    # A mechanism without a case of its own: an event that moves two large counts.
+    named = {case.config.mechanism for case in found}
+    for mechanism in sorted(MECHANISMS.keys() - named):
+        own = own_settings(mechanism)
+        if "domain" in own:
+            own |= known
+        add(mechanism, "", large, event, FEW, **own, **two)
     return found
 
 

@@ -27,7 +27,7 @@ from workers.mechanisms.mechanism import Answers, Mechanism, Noise, Release, Sta
 from workers.mechanisms.noise.keyed import Cell, NoiseStream
 from workers.mechanisms.one_shot.algorithms import Noisy
 from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet
-from workers.mechanisms.registry import build
+from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.running.base import UnkBase
 from workers.runtime.frozen import read_only
 
@@ -71,13 +71,9 @@ class Flaw:
 
 def half_noise(config: HistogramConfig, unit: str) -> Mechanism:
     """Build a mechanism that spends four times its rho, or twice its pure epsilon."""
-    pure = "pure" in (
-        getattr(config, "accounting", None),
-        getattr(config, "release", None),
-    )
     right = build(config, unit)
     more = {"epsilon": None, "rho": 4 * right.cost().rho}
-    if pure:
+    if config.pure:
         more = {"epsilon": 2 * right.guarantee.epsilon}
     return build(structs.replace(config, **more), unit)
 
@@ -169,7 +165,8 @@ def flaws(cases: Mapping[str, Case]) -> list[Flaw]:
     def add(flaw: str, name: str, breaks: bool = True, **changes: Any) -> None:
         found.append(Flaw(flaw, replace(cases[name], **changes), breaks))
 
-    for name in HALVED:
+    unnamed = [name for name in cases if name in MECHANISMS and name not in HALVED]
+    for name in (*HALVED, *unnamed):
         add("half noise", name, make=half_noise)
     add("threshold", "unk_base new", make=EarlyUnkBase)
     add("threshold", "positive_gauss new", make=early)

@@ -109,9 +109,21 @@ from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.privacy.model import Noise
 from workers.privacy.plan.noise import laplace_q
 
+# Of all others, papers state no bound on such noise.
+COMPARED = (
+    KnownBase,
+    UnkBase,
+    SparseGumb,
+    OneShot,
+    Meta,
+    MisraGries,
+    PayWhatYouGet,
+    OrderStatistics,
+)
+
 
 class Promise(Bound, frozen=True):
-    """A bound, and the paper's; None where the paper's algorithm has no guarantee, at epsilon 0."""
+    """A bound, and the paper's; None at epsilon 0, where the paper's algorithm has no guarantee."""
 
     printed: float | None
 

@@ -7,15 +7,19 @@ counts lie around the threshold, or close below the largest; a sketch gets the i
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from bench.utility_run import Counts
 from workers.mechanisms.about import Data
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS
+from workers.settings.settings import load
 
+EXAMPLES = Path(__file__).parent.parent / "examples" / "mechanisms"
 Stream = Callable[[int], Iterator[Counts]]
 # One tick is all of a release, and the bounds on counts are exact quantiles: how often they are
 # passed takes many seeds to tell.
@@ -64,6 +68,17 @@ def config(mechanism: str, **values: Any) -> HistogramConfig:
     if "rho" not in values:
         usual["epsilon"] = 1.0
     return MECHANISMS[mechanism](**(usual | values))
+
+
+def own_settings(mechanism: str) -> dict[str, Any]:
+    """Return the settings that only this mechanism has, as in its example."""
+    [example] = load(EXAMPLES / f"{mechanism}.toml").histograms
+    shared = {field.name for field in structs.fields(HistogramConfig)}
+    return {
+        field.name: getattr(example, field.name)
+        for field in structs.fields(type(example))
+        if field.name not in shared
+    }
 
 
 def labels(number: int) -> tuple[str, ...]:
@@ -392,4 +407,11 @@ def cases(ticks: int = 1_024) -> list[Case]:
         release="pure",
         domain=labels(size + 2),
     )
+    # A mechanism without a case of its own: all its counts, of running ticks.
+    named = {case.config.mechanism for case in found}
+    for mechanism in sorted(MECHANISMS.keys() - named):
+        own = own_settings(mechanism)
+        if "domain" in own:
+            own["domain"] = labels(40)
+        add(mechanism, "", words, zipf(ticks, 40, 50), Data(items=40), **own)
     return found

@@ -200,12 +200,13 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
         yield "edges without a domain", document | {"edges": [1, 2]}
     if document["mechanism"] not in PER_ITEM:
         yield "parts of what cannot be split", document | {"part": 1, "parts": 2}
-    if document["mechanism"] not in ("known_base", "known_gauss", "meta"):
+    about = MECHANISMS[document["mechanism"]].about
+    if not about.shows_all and not about.subtracts_with:
         yield (
             "quantiles of some buckets",
             document | {"edges": [1, 2], "quantiles": [QUANTILE]},
         )
-    if document["mechanism"] not in ("known_base", "unk_base", "sparse_gumb", "meta"):
+    if not about.subtracts and not about.subtracts_with:
         yield "windows of what cannot be subtracted", document | {"windows": [WINDOW]}
     window = (
         ("ms", 0),

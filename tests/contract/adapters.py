@@ -14,13 +14,13 @@ from tests.contract.probe import Block, Half
 from tests.contract.stage import KEY, NAME, Histogram, Run, Tick, steps_of
 from tests.contract.variants import MAXIMA, PER_TICK, Variant, built
 from workers.arrays.types import Longs
+from workers.mechanisms.counters.laplace_tree import LaplaceTree
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import USE, MisraGries
 from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.one_shot.algorithms import USE_ITEMS, USE_THRESHOLD
 from workers.mechanisms.order_statistics import engine
-from workers.mechanisms.order_statistics.column_sums import LaplaceTree
 from workers.mechanisms.order_statistics.engine import (
     KeyState,
     MaxState,
@@ -61,7 +61,7 @@ def counter_moves(
     lifted: level by level, d[k] = s[2k] - s[2k + 1] and the next s[k] = s[2k] + s[2k + 1] +
     (d[k + 1] - d[k - 1]) / 8, with d[-1] = -d[0] and d[n] = -d[n - 1]; then the total. Blocks begin
     `offset` ticks before tick 1.
-    tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = binom(2k, k) / 4^k,
+    tree, laplace tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = binom(2k, k) / 4^k,
     k = t - s.
     """
     kind = public["kind"]
@@ -92,7 +92,7 @@ def counter_moves(
                 for k in near
             }
         yield (0, 0), sums[0]
-    elif kind == "tree":
+    elif kind in ("tree", "laplace tree"):
         for level in range(public["levels"]):
             yield (level, last // public["radix"] ** level), Fraction(amount)
     elif kind == "sqrt":
@@ -115,7 +115,10 @@ class Counting(Adapter):
         for tick, items in events:
             for label, amount in items.items():
                 for node, change in counter_moves(self.counter, tick, amount):
-                    found.add_number(number(label, node), -sign * change)
+                    if self.counter["kind"] == "laplace tree":
+                        found.add(block(label, node), -sign * int(change))
+                    else:
+                        found.add_number(number(label, node), -sign * change)
                 if of is not None:
                     centred = amount * (2 * steps_of(label, of.steps) - of.steps)
                     for node, change in counter_moves(
@@ -476,8 +479,8 @@ def _test(
     return Test((block(None, threshold), reach if sign > 0 else 0), last, reach)
 
 
+# Of mechanisms whose statistics are others than those of a counter for every item.
 ADAPTERS: dict[str, type[Adapter]] = {
-    **dict.fromkeys(("known_base", "unk_base"), Counting),
     **dict.fromkeys(("meta", *PER_TICK), OneShots),
     **dict.fromkeys(MAXIMA, Maxima),
     "sparse_gumb": Sparse,
@@ -488,4 +491,5 @@ ADAPTERS: dict[str, type[Adapter]] = {
 
 def adapter_of(variant: Variant, mechanism: Mechanism | None = None) -> Adapter:
     """The adapter of a variant, around its mechanism or another one of the same kind."""
-    return ADAPTERS[variant.mechanism](variant, mechanism or built(variant))
+    kind = ADAPTERS.get(variant.mechanism, Counting)
+    return kind(variant, mechanism or built(variant))

@@ -24,7 +24,7 @@ from typing import Any
 
 from tests.contract.probe import Block, Half, Peel, Probe
 from tests.contract.stage import Histogram, Run, Tick, with_events
-from tests.contract.variants import Variant
+from tests.contract.variants import Variant, built
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric
 from workers.mechanisms.noise.gaussian import IntegerGaussian
@@ -172,7 +172,7 @@ def check(
 
 
 def pure(variant: Variant) -> bool:
-    return "pure" in (variant.options.get("accounting"), variant.options.get("release"))
+    return built(variant).config.pure
 
 
 def _price(moves: Moves, first: Probe, second: Probe) -> Price:

@@ -24,6 +24,7 @@ from tests.contract.probe import Probe
 from tests.contract.stage import NAME, Run, Tick, steps_of, worst
 from tests.contract.variants import MAXIMA, PER_TICK, TICKS, VARIANTS, Variant, built
 from workers.mechanisms.counters.base import Counter as NoiseCounter
+from workers.mechanisms.counters.laplace_tree import LaplaceTree
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.mechanisms.misra_gries.misra_gries import PureMisraGries
 from workers.mechanisms.noise.discrete_laplace import (
@@ -33,7 +34,6 @@ from workers.mechanisms.noise.discrete_laplace import (
 )
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
-from workers.mechanisms.order_statistics.column_sums import LaplaceTree
 from workers.mechanisms.order_statistics.engine import MaxState, OrderStatistics
 
 pytestmark = pytest.mark.slow
@@ -117,7 +117,7 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
     found = [of_table(table, probe) for table in probe.samples]
     found += of_picks(probe)
     if squares:
-        laplace = "laplace" in str(variant) or "pure" in str(variant)
+        laplace = mechanism.law == "laplace" or "pure" in str(variant)
         error = math.sqrt((5 if laplace else 2) / len(squares))
         found.append(Estimate("released", float(np.mean(squares)), error))
     for name, values in further.items():

@@ -284,9 +284,11 @@ def test_picks_that_cost_more_than_stated_are_seen() -> None:
 
 def test_every_name_has_variants_and_an_adapter() -> None:
     """A name this suite does not run would have no tested guarantee."""
-    assert (
-        {variant.mechanism for variant in VARIANTS} == set(MECHANISMS) == set(ADAPTERS)
-    )
+    assert {variant.mechanism for variant in VARIANTS} == set(MECHANISMS)
+    counted = {name for name in MECHANISMS if name not in ADAPTERS}
+    for variant in VARIANTS:
+        if variant.mechanism in counted:
+            assert isinstance(built(variant).public()["counter"], dict)
     assert len({str(variant) for variant in VARIANTS}) == len(VARIANTS)
     options = [variant.options for variant in VARIANTS if variant.mechanism == "meta"]
     assert len({str(option["algorithm"]) for option in options}) == 7

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.utility_cases import own_settings
 from tests.events.shapes_corpus import document
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
@@ -46,6 +47,10 @@ OWN: dict[str, dict[str, object]] = {
         "queries": 5,
     },
 }
+for unnamed in sorted(MECHANISMS.keys() - OWN.keys()):
+    OWN[unnamed] = own_settings(unnamed)
+    if "domain" in OWN[unnamed]:
+        OWN[unnamed]["domain"] = DOMAIN
 # Another value of each field, and the settings it requires.
 PLAIN: dict[str, object] = {"name": "g", "tick_ms": 20, "horizon": 65}
 PLAIN |= {"start": datetime(2026, 1, 1, tzinfo=UTC), "max_items": 3, "max_count": 2}
@@ -101,16 +106,6 @@ EXEMPT = {
 # what is counted: tested at the end.
 # `label` and `unit` need buckets too: tests/settings/test_histogram.py.
 ELSEWHERE = ("buckets", "quantiles", "label", "unit", "key", "items", "count", "where_")
-TREE_ALONE = ("meta", "misra_gries")
-WITH_COUNTER = (
-    "known_base",
-    "unk_base",
-    "sparse_gumb",
-    "bounded_max",
-    "two_level",
-    "two_level_k",
-)
-COUNTERLESS = tuple(name for name in MECHANISMS if name not in WITH_COUNTER)
 
 
 def config(kind: str, /, **changes: object) -> HistogramConfig:
@@ -134,12 +129,13 @@ def fields() -> list[tuple[str, str]]:
     for name, kind in MECHANISMS.items():
         for field in msgspec.structs.fields(kind):
             one_value = {
-                "counter": name in (*TREE_ALONE, *COUNTERLESS),
-                "radix": name in COUNTERLESS and name not in TREE_ALONE,
+                "counter": "lifted" not in kind.about.counters,
+                "radix": not kind.about.counters,
+                "rho": kind.about.needs_epsilon,
                 # It has no last tick, or no counter over the ticks.
                 "end_share": not kind.about.ends,
                 "sum": not kind.about.sums,
-                "total_share": name != "unk_base",
+                "total_share": not kind.about.totals,
                 "windows": not config(name).subtracts,
             }
             if field.name not in ELSEWHERE and not one_value.get(field.name, False):
@@ -160,7 +156,7 @@ def test_the_order_of_a_domain_is_in_the_id_where_it_decides_what_a_word_picks(
     name: str,
 ) -> None:
     """The same id must mean the same bytes, or audit reports false errors."""
-    ordered = name not in ("known_base", "known_gauss")
+    ordered = not MECHANISMS[name].about.whole_domain
     assert (an_id(config(name, domain=DOMAIN[::-1])) != an_id(config(name))) is ordered
 
 

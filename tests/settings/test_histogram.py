@@ -14,6 +14,7 @@ from workers.replay.backtest.grid import make_grid, settings_text
 from workers.runtime.errors import SettingsError
 
 PER_ITEM = tuple(names_of(lambda about: about.per_item))
+SUBTRACTING = tuple(names_of(lambda about: about.subtracts))
 
 
 def with_buckets(buckets: str) -> str:
@@ -175,7 +176,7 @@ def test_other_mechanisms_refuse_windows(tmp_path: Path, mechanism: str) -> None
     message = refusal(tmp_path, text + 'windows = ["1h"]\n')
     assert message == (
         f"histogram 'products': windows is set: mechanism = \"{mechanism}\" has no counts whose changes could be reported; these have: "
-        'known_base, unk_base, sparse_gumb, or meta with algorithm = "known_gauss"'
+        f'{", ".join(SUBTRACTING)}, or meta with algorithm = "known_gauss"'
     )
 
 
@@ -188,13 +189,13 @@ def test_what_has_anything_for_a_whole_stream_key_refuses_to_be_split(
         assert loaded(tmp_path, text).histograms[0].lane.split == 2
         return
     assert refusal(tmp_path, text) == (
-        "histogram 'products': split = 2: needs a mechanism that treats items one by one: known_base, unk_base, known_gauss, "
-        "positive_gauss, positive_laplace"
+        "histogram 'products': split = 2: needs a mechanism that treats items one by one: "
+        + ", ".join(PER_ITEM)
     )
 
 
 def test_every_mechanism_has_windows_or_refuses_them() -> None:
-    assert set(OTHERS) | {"known_base", "unk_base", "sparse_gumb"} == set(MECHANISMS)
+    assert set(OTHERS) | set(SUBTRACTING) == set(MECHANISMS)
 
 
 def test_a_backtest_does_not_vary_them_and_leaves_them_out_of_what_it_names(

@@ -426,7 +426,7 @@ def _page(body: bytes, kind: str) -> Page:
 
 def _mechanisms_module() -> bytes:
     """Return the properties of every mechanism that the page uses, as a JavaScript module."""
-    names = ("family", "page", "rule", "subtracts", "shows_all")
+    names = ("family", "page", "rule", "subtracts", "whole_domain")
     declared = {
         mechanism: {name: getattr(config.about, name) for name in names}
         for mechanism, config in MECHANISMS.items()

@@ -53,9 +53,12 @@ class About:
     totals      takes `total_share`
     subtracts   its running counts differ from the truth by noise only, so changes are counts too
     subtracts_with   the setting with which it both subtracts and shows all, where others do neither
-    shows_all   shows every declared label at every tick with Gaussian noise, so quantiles exist
+    whole_domain    shows every declared label at every tick
+    shows_all   the same with Gaussian noise, so quantiles exist
     per_item    its cost is a sum over the items touched, so items may be split over partitions
     gaussian    its cost is that of Gaussian noise alone, and converted exactly
+    bounded         refuses an epoch without an end
+    needs_epsilon   refuses `rho`: its accounting is pure
     may_be_pure its epsilon may be a pure one
     in_ledger   its exact counts are those of the ledger's rows alone
     gaussian_like   the mechanism that answers the same with Gaussian noise on all counts
@@ -74,9 +77,12 @@ class About:
     totals: bool = False
     subtracts: bool = False
     subtracts_with: str = ""
+    whole_domain: bool = False
     shows_all: bool = False
     per_item: bool = False
     gaussian: bool = False
+    bounded: bool = False
+    needs_epsilon: bool = False
     may_be_pure: bool = False
     in_ledger: bool = False
     gaussian_like: str = ""

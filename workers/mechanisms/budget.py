@@ -56,7 +56,7 @@ class Budgeted(Mechanism):
 
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
         super().__init__(config, unit)
-        gaussian = config.about.gaussian
+        gaussian = self.about.gaussian
         self._budget = split(config, discovers=discovers, gaussian=gaussian)
 
     @property

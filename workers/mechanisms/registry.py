@@ -1,44 +1,40 @@
 """Every mechanism by its name in the settings.
 
-A mechanism is declared in its own module: its configuration has `about`, and its class lists the
-configurations that it is made from. Whoever adds one adds its module here.
+A mechanism is declared in its own module below `workers.mechanisms`: its configuration has `about`,
+and its class lists the configurations that it is made from as `configs`. All modules there are
+imported here, so a new one is found.
 """
 
-from collections.abc import Mapping
+import pkgutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from types import MappingProxyType
 
 from msgspec import structs
 
+from workers import mechanisms
 from workers.mechanisms.about import About
 from workers.mechanisms.config.histogram import HistogramConfig, declared
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.misra_gries import misra_gries as _misra_gries
-from workers.mechanisms.one_shot import one_shot as _one_shot
-from workers.mechanisms.one_shot import pay as _pay
-from workers.mechanisms.order_statistics import mechanisms as _order_statistics
-from workers.mechanisms.running import base as _base
-from workers.mechanisms.running import meta as _meta
-from workers.mechanisms.running import sparse_gumb as _sparse_gumb
 from workers.runtime.frozen import check_frozen
 
-_MODULES = (
-    _base,
-    _sparse_gumb,
-    _misra_gries,
-    _meta,
-    _one_shot,
-    _pay,
-    _order_statistics,
-)
+for _module in pkgutil.walk_packages(mechanisms.__path__, mechanisms.__name__ + "."):
+    if _module.name != __name__:
+        import_module(_module.name)
+
+
+def _kinds(kind: type[Mechanism]) -> Iterator[type[Mechanism]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from _kinds(narrower)
+
 
 MECHANISMS: Mapping[str, type[HistogramConfig]] = MappingProxyType(declared())
 
 _MADE_FROM: Mapping[type[HistogramConfig], type[Mechanism]] = MappingProxyType(
     {
         config: kind
-        for module in _MODULES
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Mechanism)
+        for kind in _kinds(Mechanism)
         for config in vars(kind).get("configs", ())
     }
 )

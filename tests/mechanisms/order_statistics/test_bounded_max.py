@@ -14,9 +14,9 @@ from tests.mechanisms.order_statistics import unknown_max
 from tests.mechanisms.order_statistics.unknown_max import Run, make
 from tests.mechanisms.small import KEY
 from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.laplace_tree import LaplaceTree
 from workers.mechanisms.mechanism import State
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
-from workers.mechanisms.order_statistics.column_sums import LaplaceTree
 from workers.mechanisms.order_statistics.config import Queries
 from workers.mechanisms.order_statistics.engine import MaxState
 from workers.runtime.errors import HorizonExceeded, StateRefused

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from functools import cache
-from typing import ClassVar
 
 import pytest
 from msgspec import structs
@@ -44,32 +43,24 @@ from workers.privacy.total import (
 pytestmark = pytest.mark.slow
 
 
-class GaussianKnown(KnownBase):
-    gaussian: ClassVar[bool] = True
-
-
-class GaussianUnk(UnkBase):
-    gaussian: ClassVar[bool] = True
-
-
 KNOWN = config(KnownBaseConfig, domain=LABELS, epsilon=1.0, delta=1e-9)
 UNK = config(UnkBaseConfig, epsilon=1.0, delta=1e-9)
 
 
 class PlainKnown(KnownBase):
-    gaussian: ClassVar[bool] = False
+    about = replace(KnownBaseConfig.about, gaussian=False)
 
 
 class PlainUnk(UnkBase):
-    gaussian: ClassVar[bool] = False
+    about = replace(UnkBaseConfig.about, gaussian=False)
 
 
 @cache
 def built(own: HistogramConfig, *, gaussian: bool = True) -> Mechanism:
     if isinstance(own, UnkBaseConfig):
-        return GaussianUnk(own) if gaussian else PlainUnk(own)
+        return UnkBase(own) if gaussian else PlainUnk(own)
     assert isinstance(own, KnownBaseConfig)
-    return GaussianKnown(own) if gaussian else PlainKnown(own)
+    return KnownBase(own) if gaussian else PlainKnown(own)
 
 
 def conversion(cost: PrivacyCost) -> float:

@@ -12,7 +12,7 @@ const EACH = (n) => `Below ${n} nothing is shown.`;
 const BLOCK = (n) => `Counts are sums over blocks of ticks; in each block nothing below ${n} is shown.`;
 const BAR = (n) => `Shown is what lies clearly above the rest: by more than about ${n}.`;
 
-// What each mechanism declares of itself: family, page, rule, subtracts, shows_all.
+// What each mechanism declares of itself: family, page, rule, subtracts, whole_domain.
 const DECLARED = new Map(Object.entries(MECHANISMS));
 const COUNTS = { running: RUNNING, tick: OF_TICK };
 const RULES = { once: ONCE, each: EACH, block: BLOCK, bar: BAR };
@@ -27,7 +27,7 @@ export function about(mechanism, edges, windowed, windows) {
   if (edges === null) return `${what} ${which}`.trim();
   const widths = edges.slice(1).map((one, i) => one - edges[i]);
   const uneven = Math.max(...widths) > 1.01 * Math.min(...widths);
-  return [what, BUCKETS.all, uneven ? BUCKETS.uneven : "", is.shows_all || !which ? "" : BUCKETS.some].join(" ").trim();
+  return [what, BUCKETS.all, uneven ? BUCKETS.uneven : "", is.whole_domain || !which ? "" : BUCKETS.some].join(" ").trim();
 }
 
 export const BUCKETS = {

@@ -339,6 +339,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return f"histogram {self.name!r}: "
 
     def complaints(self) -> Iterator[str]:
+        if self.about.bounded and self.horizon == "unbounded":
+            yield f'horizon = "unbounded": mechanism = "{self.mechanism}" needs a number of ticks'
+        if self.about.needs_epsilon and self.epsilon is None:
+            yield f'epsilon is missing: mechanism = "{self.mechanism}" needs it, not rho'
         if self.epsilon is not None and self.rho is not None:
             yield f"epsilon = {self.epsilon} and rho = {self.rho}: exactly one of them"
         if self.epsilon is None and self.rho is None:

@@ -176,6 +176,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
         page="Only frequent items are kept.",
         rule="block",
         counters=("tree",),
+        bounded=True,
         may_be_pure=True,
     )
     decides_domain = "release"
@@ -206,8 +207,6 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
         return "pays where there is no memory for every item"
 
     def complaints(self) -> Iterator[str]:
-        if self.horizon == "unbounded":
-            yield 'horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks'
         yield from super().complaints()
         if self.release == "pure" and self.domain is None:
             yield 'domain, domain_file or buckets is missing: release = "pure" needs one of them'

@@ -78,6 +78,7 @@ class KnownGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gaus
         answers="each tick's counts of every declared label",
         on=_ON,
         page=_DECLARED,
+        whole_domain=True,
         shows_all=True,
         per_item=True,
     )

@@ -20,15 +20,9 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-
-from workers.arrays.types import Longs, Tags
-from workers.mechanisms.counters.base import check_tick
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import gaussian
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
-from workers.mechanisms.noise.keyed import NoiseStream
-from workers.runtime.frozen import Frozen, memoized
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,35 +59,6 @@ class OneVector:
         if isinstance(self.sampler, DiscreteLaplace):
             return laplace_sum_bound(times, float(self.parameter), beta)
         return gaussian_bound(times * float(self.parameter), beta)
-
-
-class LaplaceTree(Frozen):
-    """Binary tree with discrete Laplace noise for a pure epsilon; `reach` is D Dinf."""
-
-    def __init__(self, horizon: int, epsilon: Fraction, reach: int) -> None:
-        self.horizon = horizon
-        self.levels = horizon.bit_length()
-        self.scale = laplace.round_up_scale(self.levels * reach / epsilon)
-        if self.scale > laplace.LARGEST_SCALE:
-            raise ValueError(
-                f"epsilon: noise of scale {float(self.scale):g} on each column is more than the "
-                f"{laplace.LARGEST_SCALE} there is a table for"
-                ' (a larger epsilon, a smaller max_items or max_count, or accounting = "zcdp")'
-            )
-
-    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
-        check_tick("laplace tree", t, self.horizon)
-        sampler = laplace.discrete_laplace(self.scale)
-        total = np.zeros(len(tags), dtype=np.int64)
-        for level in range(self.levels):
-            if t >> level & 1:
-                total += sampler.values(stream, (level, (t >> level) - 1), tags)
-        return total
-
-
-@memoized(512)
-def laplace_tree(horizon: int, epsilon: Fraction, reach: int) -> LaplaceTree:
-    return LaplaceTree(horizon, epsilon, reach)
 
 
 def laplace_sum_bound(terms: int, scale: float, beta: float) -> float:

@@ -136,8 +136,6 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        if self.horizon == "unbounded":
-            yield f'horizon = "unbounded": {self.mechanism} needs a number of ticks'
         if self.accounting == "pure" and self.epsilon is None:
             yield 'accounting = "pure": needs epsilon, not rho'
         if self.accounting == "pure" and self.counter == "tree":

@@ -81,6 +81,7 @@ from workers.arrays.types import Longs, Tags
 from workers.mechanisms.about import Bound, Data, Figure, RowBytes
 from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.laplace_tree import LaplaceTree, laplace_tree
 from workers.mechanisms.curves import Curve, TableCurve
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import (
@@ -99,7 +100,7 @@ from workers.mechanisms.order_statistics.above_threshold import (
     BLOCK_TICKS,
     AboveThreshold,
 )
-from workers.mechanisms.order_statistics.column_sums import LaplaceTree, OneVector
+from workers.mechanisms.order_statistics.column_sums import OneVector
 from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import Frozen
@@ -300,7 +301,7 @@ class IntervalRule(Frozen):
 
     def _tree(self, capacity: int) -> LaplaceTree:
         reach = self.config.most_columns * self.config.max_count
-        return column_sums.laplace_tree(capacity, self.sums, reach)
+        return laplace_tree(capacity, self.sums, reach)
 
     def _numbers(
         self, n: int, reach: int, beta: float, start_error: float

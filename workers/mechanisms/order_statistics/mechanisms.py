@@ -42,6 +42,7 @@ _about = partial(
     About,
     family="statistic",
     on="a column's sum, at most; an answer also waits until it has grown enough: see the errors",
+    bounded=True,
     may_be_pure=True,
     in_ledger=True,
 )

@@ -47,6 +47,7 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
         ends=True,
         sums=True,
         subtracts=True,
+        whole_domain=True,
         shows_all=True,
         per_item=True,
         gaussian=True,

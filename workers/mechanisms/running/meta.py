@@ -83,6 +83,7 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
         on="a count that all its blocks show",
         rule="block",
         counters=("tree",),
+        bounded=True,
         subtracts_with='algorithm = "known_gauss"',
         pays="pays only with known_gumbel or limit_dom and events of many items",
     )
@@ -119,8 +120,6 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
         return self.algorithm not in LIMITED
 
     def complaints(self) -> Iterator[str]:
-        if self.horizon == "unbounded":
-            yield 'horizon = "unbounded": mechanism = "meta" needs a number of ticks'
         yield from super().complaints()
         for field, value, users in (
             (self.domain_from, self.domain, KNOWN),
