@@ -56,9 +56,9 @@ class Printer:
         rows: Sequence[Sequence[str]],
         left: Sequence[int] = (0,),
         indent: int = 2,
-        whole: Sequence[int] = (),
+        unwrapped: Sequence[int] = (),
     ) -> None:
-        """Print a table; columns in `left` are text, and wrap unless they are in `whole`."""
+        """Print a table; columns in `left` are text, and wrap unless they are in `unwrapped`."""
         table = Table(
             box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(headings)
         )
@@ -67,7 +67,7 @@ class Printer:
             table.add_column(
                 Text(heading, style="dim"),
                 justify="left" if text else "right",
-                no_wrap=not text or number in whole,
+                no_wrap=not text or number in unwrapped,
             )
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))

@@ -109,9 +109,9 @@ class _PlanPrinter(Printer):
         rows: Sequence[Sequence[str]],
         left: Sequence[int] = (0,),
         indent: int = 4,
-        whole: Sequence[int] = (0,),
+        unwrapped: Sequence[int] = (0,),
     ) -> None:
-        super().table(headings, rows, left, indent, whole)
+        super().table(headings, rows, left, indent, unwrapped)
 
     def head(self, text: str) -> None:
         self.line()
