@@ -278,7 +278,7 @@ class Stages:
         found: dict[str, Cost] = {}
         if self._settings.privacy.rekey:
             assert factory._by_user is not None
-            rekey = factory.rekey(next(iter(factory._by_user.sources)))
+            rekey = factory.rekey_shard(next(iter(factory._by_user.sources)))
             self._give_format(rekey, factory)
             found["rekey"], committed = self._stage(
                 rekey, keys, values, shape.codec, memory
@@ -287,7 +287,7 @@ class Stages:
             keys = [key for _, key in committed.forwarded]
             if not values or only == "rekey":
                 return found
-        contribute = factory.contribute(next(iter(factory.sources)))
+        contribute = factory.contribute_shard(next(iter(factory.sources)))
         self._give_format(contribute, factory)
         found["contribute"], committed = self._stage(
             contribute, keys, values, shape.codec, memory
@@ -299,7 +299,7 @@ class Stages:
         if sent and only != "contribute":
             records = [None] * len(sent), sent
             found["release"], _ = self._stage(
-                factory.release(0), *records, "none", memory
+                factory.release_shard(0), *records, "none", memory
             )
         if only is None and self.form == "json" and not self._settings.privacy.rekey:
             found["check"] = self._check(keys, values, memory)

@@ -27,7 +27,7 @@ def publish_and_die(
     factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leave the transaction with the first snapshots open, as a killed worker does."""
-    shard = factory.release(0)
+    shard = factory.release_shard(0)
     shard.open()
     shard.offset = 0
     insist = shard.transactions._call_until_done
@@ -70,7 +70,7 @@ def test_ticks_of_an_aborted_first_transaction_are_not_published_by_a_new_genera
     site.produce(0, [event])
     found = check_topics(site.settings, site.connection)
     factory = Factory(site.settings, site.connection, found, site.key, None)
-    source = factory.contribute(next(iter(factory.sources)))
+    source = factory.contribute_shard(next(iter(factory.sources)))
     source.open()
     source.offset = 0
     source.feed(batch([json.dumps(event).encode()], [0]))

@@ -266,7 +266,7 @@ def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
         )
         intake = Intake([lane], 0, NoiseKey(bytes(32)))
         intake.add(events)
-        committed = intake.commit(source=seed, sequences=[0], offset=seed)
+        committed = intake.take_messages(source=seed, sequences=[0], offset=seed)
         messages = [message.encoded() for _, message in committed]
         sections = [decode(message).sections for message in messages]
         keys = events.views[""].keys.tolist()

@@ -74,7 +74,7 @@ def counted(batches: list[Events], grace_ms: int) -> tuple[Counter[Any], set[Any
             intake.add(batch)
             if i % 2 == 0:
                 continue
-        for _, message in intake.commit(source=0, sequences=sequences, offset=0):
+        for _, message in intake.take_messages(source=0, sequences=sequences, offset=0):
             for section in message.sections:
                 part = section.contributions()
                 named.update((section.lane, section.tick, key) for key in part.keys)

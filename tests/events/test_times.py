@@ -86,7 +86,7 @@ def counted(
             [("k", [f"i{at % 3}"], times[at]) for at in range(start, stop)], by
         )
         rejected += (start + intake.add(events)).tolist()
-    said = intake.commit(source=0, sequences=[0], offset=0)
+    said = intake.take_messages(source=0, sequences=[0], offset=0)
     sections = [
         section for _, message in said for section in decode(message.encoded()).sections
     ]

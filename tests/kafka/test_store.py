@@ -125,7 +125,7 @@ def test_a_copy_whose_files_lost_their_ends_is_refused_or_is_what_it_says(
                 os.truncate(cut / file.name, length)
                 with suppress(CopyFailed):
                     copy = Disk(cut)
-                    meta = copy.meta()
+                    meta = copy.header()
                     found = list(copy.items(b""))
                     copy.close()
                     assert found == states[None if meta is None else meta.offset], (

@@ -172,11 +172,11 @@ class ShardRun:
         factory = self._factory
         shard = cast(Any, None)
         if stage == RELEASE:
-            shard = factory.release(partition)
+            shard = factory.release_shard(partition)
         elif stage == REKEY:
-            shard = factory.rekey(list(factory.topics.origins)[partition])
+            shard = factory.rekey_shard(list(factory.topics.origins)[partition])
         else:
-            shard = factory.contribute(list(factory.sources)[partition])
+            shard = factory.contribute_shard(list(factory.sources)[partition])
         shard.transactions = self
         shard.connection = self  # for `complete_ms`
         shard.store.load = self._load
@@ -407,7 +407,7 @@ def tight() -> Iterator[None]:
     ]
     of_calls: list[tuple[Any, str, int]] = [
         (Merge.__init__, "waiting_bytes_max", 400),
-        (Intake.commit, "max_bytes", 300),
+        (Intake.take_messages, "max_bytes", 300),
     ]
     with ExitStack() as patches:
         for module, name, most in limits:

@@ -20,10 +20,10 @@ from workers.pipeline.contributions import Section
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.ledger_blocks import Loading
-from workers.pipeline.merge import WaitingSections
 from workers.pipeline.snapshots import Snapshot
 from workers.pipeline.tallies import Tally
 from workers.pipeline.users import UserEpoch
+from workers.pipeline.waiting import WaitingSections
 
 Leak = Callable[[], AbstractContextManager[object]]
 
@@ -104,13 +104,13 @@ def _skip_empty() -> AbstractContextManager[object]:
 
 
 def _rows_only() -> AbstractContextManager[object]:
-    commit = Intake.commit
+    commit = Intake.take_messages
 
     def quiet(self: Intake, **of: Any) -> Any:
         with patch.object(self, "has_closed_tick", lambda: False):
             return commit(self, **of)
 
-    return patch.object(Intake, "commit", quiet)
+    return patch.object(Intake, "take_messages", quiet)
 
 
 def _unknown_schema_commits() -> AbstractContextManager[object]:

@@ -148,7 +148,7 @@ def contribute(
                     begun[new] = round_ + 1
                 known += more
             of: dict[str, Any] = {"sources": known, "joining": joining, "owners": knows}
-            commit = intake.commit(
+            commit = intake.take_messages(
                 source=source, sequences=sequences[source], offset=at, **of
             )
             for owner, message in commit:

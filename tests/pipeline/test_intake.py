@@ -84,7 +84,7 @@ def check_where_they_end(events: list[Event], grace: int, data: st.DataObject) -
         if at >= len(events) or data.draw(st.booleans()):
             closes = intake.has_closed_tick()
             told = set()
-            for owner, message in intake.commit(
+            for owner, message in intake.take_messages(
                 source=0, sequences=sequences, offset=at
             ):
                 told.add(owner)
@@ -161,7 +161,7 @@ def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() ->
     lane = Lane(10, 0, 1, 1)
     intake = Intake([lane], grace_ms=5, key=KEY)
     intake.add(columns([("k", ["a"], 12)]))
-    intake.commit(source=0, sequences=[0], offset=1)
+    intake.take_messages(source=0, sequences=[0], offset=1)
     assert not intake.closes_by_clock(24) and intake.closes_by_clock(25)
     # A noted end that was not reached closes its ticks once.
     assert not intake.closes_by_clock(34, noted_ms=25) and intake.closes_by_clock(
@@ -169,9 +169,9 @@ def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() ->
     )
     intake.read_to_end(47)
     assert intake.has_closed_tick() and intake.watermark == 42
-    intake.commit(source=0, sequences=[1], offset=1)
+    intake.take_messages(source=0, sequences=[1], offset=1)
     intake.add(columns([("k", ["late"], 13), ("k", ["b"], 55)]))
-    [(_, message)] = intake.commit(source=0, sequences=[2], offset=3)
+    [(_, message)] = intake.take_messages(source=0, sequences=[2], offset=3)
     assert [(s.tick, s.labels) for s in message.sections] == [(5, b"late"), (6, b"b")]
 
 
@@ -184,7 +184,7 @@ def test_nobody_dated_ahead_moves_another_event_to_a_later_tick() -> None:
         intake.add(columns(events), read_ms=14)
         assert (intake.watermark, intake.first) == (min(ahead, 14), 11)
         intake.add(columns([("k", ["c"], 12)]), read_ms=19)
-        [(_, message)] = intake.commit(source=0, sequences=[0], offset=4)
+        [(_, message)] = intake.take_messages(source=0, sequences=[0], offset=4)
         ticks = {label: s.tick for s in message.sections for label in _labels(s)}
         assert ticks == {"a": 2, "b": 2, "c": 2, "ahead": ahead // 10 + 1}
 
@@ -195,7 +195,7 @@ def test_a_first_event_dated_ahead_begins_at_the_wall_clock() -> None:
     intake.add(columns([("k", ["ahead"], 95)]), read_ms=42)
     assert (intake.watermark, intake.first) == (42, 42)
     intake.add(columns([("k", ["b"], 43)]), read_ms=44)
-    [(_, message)] = intake.commit(source=0, sequences=[0], offset=2)
+    [(_, message)] = intake.take_messages(source=0, sequences=[0], offset=2)
     assert {s.tick for s in message.sections} == {10, 5}
 
 
@@ -212,7 +212,7 @@ def test_an_empty_partition_closes_ticks_by_the_wall_clock_alone() -> None:
     """One silent source partition must not stop all histograms."""
     intake = Intake([Lane(10, 0, 1, 1)], grace_ms=0, key=KEY)
     intake.read_to_end(100)
-    [(_, message)] = intake.commit(source=2, sequences=[0], offset=0)
+    [(_, message)] = intake.take_messages(source=2, sequences=[0], offset=0)
     assert (message.watermark, message.first, message.sections) == (100, None, [])
 
 

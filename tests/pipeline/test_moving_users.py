@@ -71,7 +71,8 @@ def test_an_event_from_before_users_moved_does_not_count_after_it() -> None:
     events = [("k", ["a"], 70), ("k", ["b"], 75), ("k", ["c"], 90), ("k", ["d"], 78)]
     assert intake.add(columns(events, reader())).tolist() == [3]
     counted = contents(
-        message for _, message in intake.commit(source=0, sequences=[0], offset=4)
+        message
+        for _, message in intake.take_messages(source=0, sequences=[0], offset=4)
     )
     assert sorted(what.label for what in counted) == ["a", "b", "c"]
 

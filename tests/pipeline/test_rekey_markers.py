@@ -182,13 +182,13 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
     )
     intake.advance_to(25)
     assert intake.has_closed_tick() and intake.watermark == 25
-    [(_, message)] = intake.commit(source=0, sequences=[0], offset=3)
+    [(_, message)] = intake.take_messages(source=0, sequences=[0], offset=3)
     rows = sorted((part.tick, len(part.keys)) for part in message.sections)
     assert rows == [(3, 1), (5, 1), (11, 1)]
     assert message.first == 25 and message.watermark == 25
     add((26, NO_TIME), (12, 25), (200, NO_TIME))
     intake.advance_to(90)
     intake.advance_to(80)  # never backwards
-    [(_, message)] = intake.commit(source=0, sequences=[1], offset=6)
+    [(_, message)] = intake.take_messages(source=0, sequences=[1], offset=6)
     assert sorted(part.tick for part in message.sections) == [3, 21]
     assert message.watermark == 90 and message.first == 25

@@ -147,7 +147,7 @@ def messages(given: Settings, events: list[Event], batch: int = 50) -> list[byte
             intake.add(read)
         if not part:
             intake.read_to_end(events[-1]["ts"] + 20 * TICK_MS)
-        made = intake.commit(source=0, sequences=sequences, offset=first)
+        made = intake.take_messages(source=0, sequences=sequences, offset=first)
         found += [message for _, message in made]
     return [message.encoded() for message in found]
 

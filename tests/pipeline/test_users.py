@@ -75,7 +75,7 @@ class Source:
 
     def commit(self) -> None:
         changes = self.intake.user_changes()
-        said = self.intake.commit(source=0, sequences=[0], offset=0)
+        said = self.intake.take_messages(source=0, sequences=[0], offset=0)
         self.total += contents(message for _, message in said)
         self.offset += 1
         self.store.write(changes, self.offset)
@@ -159,7 +159,8 @@ def test_many_users_are_counted_alike_in_memory_and_with_a_store() -> None:
         stored.restart()
         held.add(columns(visits[at : at + 700]))
         total += contents(
-            message for _, message in held.commit(source=0, sequences=[0], offset=0)
+            message
+            for _, message in held.take_messages(source=0, sequences=[0], offset=0)
         )
     assert stored.total == total == by_hand(visits, WEIGHTED)
     users: Any = held._users  # only those of the epoch that is open

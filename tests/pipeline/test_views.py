@@ -80,7 +80,7 @@ def test_each_lane_counts_what_its_own_view_sees() -> None:
     events, rejects = read(reader, ORDER, PAGE, abroad, PAGE | {"shop": 1})
     assert not rejects
     intake.add(events)
-    assert counted(intake.commit(source=0, sequences=[0], offset=4), given) == [
+    assert counted(intake.take_messages(source=0, sequences=[0], offset=4), given) == [
         {("1", "a"): 4, ("1", "b"): 2},
         {("1", "at"): 1, ("1", "cz"): 1},
         {("all", "home"): 2},
@@ -102,7 +102,7 @@ def test_an_event_is_accepted_whole_or_not_at_all() -> None:
         (2, "field 'page' is not an object"),
     ]
     intake.add(events)
-    found = counted(intake.commit(source=0, sequences=[0], offset=4), given)
+    found = counted(intake.take_messages(source=0, sequences=[0], offset=4), given)
     views: list[Any] = [{("1", "a"): 2, ("1", "b"): 1}, {}, {("all", "home"): 1}]
     assert found == [*views, {("1", "[10,100)"): 1}]
 
@@ -118,7 +118,7 @@ def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
     assert (rejects, events.times.tolist()) == ([], [3, 25_000])
     intake.add(events)
     assert intake.watermark == 25_000 and intake.has_closed_tick()
-    messages = intake.commit(source=0, sequences=[0], offset=4)
+    messages = intake.take_messages(source=0, sequences=[0], offset=4)
     assert counted(messages, given) == [{}] and not any(
         message.sections for _, message in messages
     )
@@ -157,5 +157,5 @@ def test_users_are_bounded_in_each_lane_by_itself() -> None:
     events, rejects = one(reader.read(shopping))
     assert not rejects
     intake.add(events)
-    found = counted(intake.commit(source=0, sequences=[0], offset=4), given)
+    found = counted(intake.take_messages(source=0, sequences=[0], offset=4), given)
     assert found == [{("1", "a"): 4, ("1", "b"): 3}, {("1", "at"): 1, ("1", "cz"): 1}]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from workers.mechanisms.config.histogram import Lane
-from workers.pipeline import merge as module
+from workers.pipeline import waiting as module
 from workers.pipeline.contributions import Section
-from workers.pipeline.merge import WaitingSections
+from workers.pipeline.waiting import WaitingSections
 from workers.runtime.errors import CopyFailed
 
 LANE = Lane(1000, 0, 3, 1)

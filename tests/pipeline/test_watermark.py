@@ -30,7 +30,7 @@ def test_a_first_event_of_years_ago_moves_nothing_and_the_next_one_begins() -> N
     events = columns([("k", [label], time) for label, time in dated])
     assert intake.add(events, NOW_MS).tolist() == [0, 2]
     assert (intake.watermark, intake.first) == (NOW_MS - 50, NOW_MS - 50)
-    [(_, message)] = intake.commit(source=0, sequences=[0], offset=4)
+    [(_, message)] = intake.take_messages(source=0, sequences=[0], offset=4)
     assert [part.labels for part in message.sections] == [b"b"]
 
 

@@ -121,7 +121,7 @@ def charge_with_tick() -> Iterator[object]:
 
 def watermark_ahead() -> Iterator[object]:
     """Send a watermark beyond the events that were sent."""
-    commit = Intake.commit
+    commit = Intake.take_messages
 
     def ahead(self: Intake, **given: Any) -> Any:
         return [
@@ -132,7 +132,7 @@ def watermark_ahead() -> Iterator[object]:
             for owner, one in commit(self, **given)
         ]
 
-    yield patch.object(Intake, "commit", ahead)
+    yield patch.object(Intake, "take_messages", ahead)
 
 
 def uncommitted_input() -> Iterator[object]:
@@ -172,12 +172,12 @@ def owners_noise() -> Iterator[object]:
 
 def joins_unsaid() -> Iterator[object]:
     """Tell of partitions that join only the owners that get counts in that commit."""
-    commit = Intake.commit
+    commit = Intake.take_messages
 
     def unsaid(self: Intake, *, joining: bool, **given: Any) -> Any:
         return commit(self, joining=False, **given)
 
-    yield patch.object(Intake, "commit", unsaid)
+    yield patch.object(Intake, "take_messages", unsaid)
 
 
 def joins_early() -> Iterator[object]:

@@ -26,7 +26,7 @@ class Died(Exception): ...
 
 def contribute_up_to_now(factory: Factory) -> None:
     """Close every tick by the clock, as stage 1 does at the end of its log."""
-    shard = factory.contribute(next(iter(factory.sources)))
+    shard = factory.contribute_shard(next(iter(factory.sources)))
     shard.open()
     shard.reached(LogEnd(now_ms(), shard.offset or 0))
     assert commits(shard) == 1
@@ -37,10 +37,10 @@ def die_before_the_commit(
     factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Release all complete ticks, and leave the transaction open with the snapshots in the log."""
-    shard = factory.release(0)
+    shard = factory.release_shard(0)
     assert (
         shard.merge.gil_lock
-        is factory.contribute(next(iter(factory.sources)))._gil_lock
+        is factory.contribute_shard(next(iter(factory.sources)))._gil_lock
     )  # one for all shards
     shard.open()
 

@@ -260,7 +260,7 @@ class ContributeShard(SourceShard):
         users = intake.user_changes()
         counted = intake.take_counted()
         with self._gil_lock.for_rows(intake.rows):
-            pages = intake.commit(
+            pages = intake.take_messages(
                 source=self.partition,
                 sequences=self._sequences,
                 offset=offset,

@@ -160,8 +160,8 @@ class Factory:
     def stages(self) -> dict[str, dict[str, Callable[[int], Shard | None]]]:
         origins = Sources(()) if self._by_user is None else self._by_user.sources
         return {
-            REKEY: _of_joined(origins, self.rekey),
-            CONTRIBUTE: _of_joined(self.sources, self.contribute),
+            REKEY: _of_joined(origins, self.rekey_shard),
+            CONTRIBUTE: _of_joined(self.sources, self.contribute_shard),
             RELEASE: {self._stream.contributions: self._release_known},
         }
 
@@ -176,7 +176,7 @@ class Factory:
             "together; privacy.rekey = true, under a new worker.name, needs no epoch"
         )
 
-    def rekey(self, place: Place) -> RekeyShard:
+    def rekey_shard(self, place: Place) -> RekeyShard:
         assert self._by_user is not None, "only where events are sent on by user"
         assignment = self._assignment(
             REKEY, place.number, self.settings.rekey_state_topic
@@ -185,7 +185,7 @@ class Factory:
             assignment, place, self._by_user, make_format=self._formats.make
         )
 
-    def contribute(self, place: Place) -> ContributeShard:
+    def contribute_shard(self, place: Place) -> ContributeShard:
         state = self.settings.contribute_state_topic
         assignment = self._assignment(CONTRIBUTE, place.number, state)
         return ContributeShard(
@@ -197,9 +197,10 @@ class Factory:
         )
 
     def _release_known(self, partition: int) -> ReleaseShard | None:
-        return self.release(partition) if partition < self.owners.number else None
+        return self.release_shard(partition) if partition < self.owners.number else None
 
-    def release(self, partition: int) -> ReleaseShard:
+    def release_shard(self, partition: int) -> ReleaseShard:
+        """Make the shard of one owner partition."""
         settings = self.settings
         guard = None
         if self._ceiling is not None:

@@ -267,7 +267,7 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
                 [(found, _, _)] = reader.read(part, None)
                 intake.add(found)
                 store.write(intake.user_changes(), 0)
-                messages = intake.commit(source=0, sequences=sequences, offset=0)
+                messages = intake.take_messages(source=0, sequences=sequences, offset=0)
                 sections = [
                     one
                     for _, sent in messages

@@ -50,14 +50,14 @@ class Changelog(msgspec.Struct, frozen=True):
         return self.topic, self.partition
 
 
-class Meta(Changelog, frozen=True, kw_only=True):
-    """A copy's content: a changelog's state at `offset`, written at `written_s` (wall clock)."""
+class CopyHeader(Changelog, frozen=True, kw_only=True):
+    """What a local copy says of itself: whose state it is, up to which offset, and when written."""
 
     offset: int
     written_s: float
 
 
-_DECODER = msgspec.json.Decoder(Meta)
+_DECODER = msgspec.json.Decoder(CopyHeader)
 
 
 class Memory:
@@ -74,14 +74,14 @@ class Memory:
             sorted(item for item in self._data.items() if item[0].startswith(prefix))
         )
 
-    def write(self, changes: Iterable[Change], meta: Meta | None) -> None:
+    def write(self, changes: Iterable[Change], header: CopyHeader | None) -> None:
         for key, value in changes:
             if value is None:
                 self._data.pop(key, None)
             else:
                 self._data[key] = value
 
-    def meta(self) -> Meta | None:
+    def header(self) -> CopyHeader | None:
         """Return None: it is never opened again."""
         return None
 
@@ -111,7 +111,7 @@ class Disk:
         self._without_log.disable_wal = True  # type: ignore[assignment]  # a property, to rocksdict's stub a method
         self._flushed_s = time.monotonic()
         try:
-            self.meta()  # fail now if it is unreadable
+            self.header()  # fail now if it is unreadable
         except CopyFailed:
             self.close()
             raise
@@ -136,22 +136,22 @@ class Disk:
         with self._failing("be read"):
             rows.status()
 
-    def write(self, changes: Iterable[Change], meta: Meta | None) -> None:
+    def write(self, changes: Iterable[Change], header: CopyHeader | None) -> None:
         batch = WriteBatch(raw_mode=True)
         for key, value in changes:
             if value is None:
                 batch.delete(_DATA + key)
             else:
                 batch.put(_DATA + key, value)
-        if meta is not None:
-            batch.put(_META, msgspec.json.encode(meta))
+        if header is not None:
+            batch.put(_META, msgspec.json.encode(header))
         with self._failing("be written"):
             self._db.write(batch, self._without_log)
             if time.monotonic() - self._flushed_s >= _FLUSH_S:
                 self._db.flush(wait=False)
                 self._flushed_s = time.monotonic()
 
-    def meta(self) -> Meta | None:
+    def header(self) -> CopyHeader | None:
         with self._failing("be read"):
             raw = self._db.get(_META)
             return None if raw is None else _DECODER.decode(raw)
@@ -275,14 +275,14 @@ class Store:
             )
         changes = list(changes)
         copy = self._opened()
-        meta = self._meta(offset, time.time())
+        header = self._header(offset, time.time())
         try:
             self._check_files()
-            copy.write(changes, meta)
+            copy.write(changes, header)
         except CopyFailed as error:
-            self._fall_back(error).write(changes, meta)
+            self._fall_back(error).write(changes, header)
         self.offset = offset
-        self._written_s = meta.written_s
+        self._written_s = header.written_s
         if self.in_memory:
             self._retry_disk()
 
@@ -376,24 +376,24 @@ class Store:
     def _identify(self, copy: Copy) -> None:
         """Take over the copy's position; wipe it if it belongs to another topic or has none."""
         with self._reading():
-            meta = copy.meta()
+            header = copy.header()
             log = self.changelog
-            unfinished = meta is None and next(copy.items(b""), None) is not None
-        if meta is not None:
+            unfinished = header is None and next(copy.items(b""), None) is not None
+        if header is not None:
             # A copy without an id never passes for one of a topic with an id.
-            if (*meta.log, meta.topic_id) == (*log.log, log.topic_id):
-                self.offset = meta.offset
-                self._written_s = meta.written_s
+            if (*header.log, header.topic_id) == (*log.log, log.topic_id):
+                self.offset = header.offset
+                self._written_s = header.written_s
                 return
             logger.warning(
                 "%s held the state of another topic: reading all of it again", self.path
             )
-        if meta is not None or unfinished:
+        if header is not None or unfinished:
             self.wipe()
 
-    def _meta(self, offset: int, now_s: float) -> Meta:
+    def _header(self, offset: int, now_s: float) -> CopyHeader:
         log = self.changelog
-        return Meta(
+        return CopyHeader(
             log.topic, log.partition, log.topic_id, offset=offset, written_s=now_s
         )
 
@@ -419,7 +419,7 @@ class Store:
             for changes, position in self._changes(
                 consumer, low, min(high, self.offset or 0)
             ):
-                copy.write(changes, self._meta(position, time.time()))
+                copy.write(changes, self._header(position, time.time()))
         self._copy = copy
         return copy
 
@@ -438,7 +438,7 @@ class Store:
             rows: Iterator[Change] = iter(self._opened().items(b""))
             while some := list(islice(rows, _CHANGES_AT_ONCE)):
                 disk.write(some, None)
-            disk.write((), self._meta(self.offset, self._written_s))
+            disk.write((), self._header(self.offset, self._written_s))
         except (CopyFailed, SettingsError):  # already logged
             if disk is not None:
                 disk.close()

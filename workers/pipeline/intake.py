@@ -200,7 +200,7 @@ class Intake(Watermark):
             [] if self.watermark is None else self._users.expired(self.watermark)
         )
 
-    def commit(
+    def take_messages(
         self,
         *,
         source: int,

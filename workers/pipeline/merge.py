@@ -1,157 +1,35 @@
 """Stage 2 without Kafka: merges contributions of one owner partition into snapshots.
 
 A pure function of its topic: no clock, no randomness. A tick is complete when every source
-partition's watermark has reached its end. Until then its contributions wait, in memory up to a
-limit, then in an unlinked file. If the disk fails, they stay in memory, because pausing would keep
-out those that complete the ticks; if spilled data cannot be read, the worker restarts. Every
+partition's watermark has reached its end. Until then its contributions wait (`waiting`). Every
 message must continue its source's chain: gapless sequence numbers, and no tick that the source had
 closed. So if stage 1 loses or duplicates events, the release stops instead of publishing them.
 """
 
 import logging
-import os
-import tempfile
-import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.contributions import OWNER, Message, Section, decode
+from workers.pipeline.contributions import OWNER, Message, decode
 from workers.pipeline.growth.owners import Grown, HandedOver, HandOvers, Owners
 from workers.pipeline.growth.sources import refuse_other_count
 from workers.pipeline.histogram import Histogram, HistogramProgress, removal_refusals
 from workers.pipeline.snapshots import Snapshot
-from workers.runtime.errors import CopyFailed, StateRefused
+from workers.pipeline.waiting import WAITING_BYTES_MAX, WaitingSections
+from workers.runtime.errors import StateRefused
 from workers.runtime.gil_lock import GilLock
 from workers.runtime.sizes import Change
 from workers.settings.times import when
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 5.0
-
-
-class WaitingSections:
-    """Sections of incomplete ticks, by (lane, tick)."""
-
-    def __init__(self, directory: Path | None, limit: int) -> None:
-        """Keep `limit` bytes in memory, the rest in a file in `directory` (None: the system's)."""
-        self._directory = directory
-        self._limit = limit
-        self.held_bytes = 0  # approximate size of the sections in memory
-        # A section, or its (start, length) in the file.
-        self._parts: dict[
-            tuple[Lane, int], list[tuple[int, Section | tuple[int, int]]]
-        ] = {}
-        self._file: IO[bytes] | None = None
-        self._spilled = self._end = 0
-        self._failed_s: float | None = None
-
-    def add(self, offset: int, part: Section) -> None:
-        entry: Section | tuple[int, int] | None = None
-        if self.held_bytes + part.nbytes > self._limit:
-            entry = self._spill(part)
-        if entry is None:
-            entry = part
-            self.held_bytes += part.nbytes
-        self._parts.setdefault((part.lane, part.tick), []).append((offset, entry))
-
-    def _spill(self, part: Section) -> tuple[int, int] | None:
-        """Return a section's place in the file; None if it cannot be written now."""
-        now_s = time.monotonic()
-        if self._failed_s is not None and now_s - self._failed_s < RETRY_S:
-            return None
-        text = msgspec.msgpack.encode(part)
-        try:
-            if self._file is None:
-                # Lives as long as this object. Unbuffered, so that a full disk fails here.
-                self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
-            written = 0
-            while written < len(text):
-                written += os.pwrite(
-                    self._file.fileno(), text[written:], self._end + written
-                )
-        except OSError as error:
-            if self._failed_s is None:
-                logger.warning(
-                    "worker.data_dir: contributions waiting for a slower source partition cannot be written: %s. They stay in memory",
-                    error.strerror,
-                )
-            self._failed_s = now_s
-            return None
-        if self._failed_s is not None:
-            logger.warning(
-                "worker.data_dir: contributions waiting for a slower source partition can be written again"
-            )
-            self._failed_s = None
-        self._end += len(text)
-        self._spilled += 1
-        return self._end - len(text), len(text)
-
-    @property
-    def spilled_bytes(self) -> int:
-        """Bytes in the file, including sections dropped since it was last empty."""
-        return self._end if self._spilled else 0
-
-    def get(self, lane: Lane, tick: int) -> list[Section]:
-        return [self._read(entry) for _, entry in self._parts.get((lane, tick), ())]
-
-    def drop(self, lane: Lane, tick: int) -> None:
-        for _, entry in self._parts.pop((lane, tick), ()):
-            if isinstance(entry, tuple):
-                self._spilled -= 1
-            else:
-                self.held_bytes -= entry.nbytes
-        if self._file is not None and not self._spilled:
-            self._end = 0
-            with suppress(OSError):  # it is overwritten from its beginning
-                self._file.truncate(0)
-
-    def drop_before(self, lane: Lane, tick: int) -> None:
-        for own, waiting in list(self._parts):
-            if own == lane and waiting < tick:
-                self.drop(own, waiting)
-
-    def any_after(self, at_ms: int) -> bool:
-        """Return whether a section waits of a tick that ends after `at_ms`."""
-        return any(lane.end_ms(tick) > at_ms for lane, tick in self._parts)
-
-    def ticks(self, lanes: Collection[Lane]) -> set[int]:
-        return {tick for lane, tick in self._parts if lane in lanes}
-
-    def first_offset(self, default: int) -> int:
-        """Return the offset from which every waiting section can be read again."""
-        return min((entries[0][0] for entries in self._parts.values()), default=default)
-
-    def _read(self, entry: Section | tuple[int, int]) -> Section:
-        if not isinstance(entry, tuple):
-            return entry
-        start, length = entry
-        try:
-            text = (
-                b""
-                if self._file is None
-                else os.pread(self._file.fileno(), length, start)
-            )
-        except OSError as error:
-            raise CopyFailed(
-                f"waiting contributions cannot be read: {error.strerror}"
-            ) from error
-        if len(text) != length:
-            raise CopyFailed("waiting contributions are gone")
-        return _DECODER.decode(text)
-
-
 VERSION = 1
-WAITING_BYTES_MAX = 256 << 20
-_DECODER = msgspec.msgpack.Decoder(Section)
 # Per transaction in a backlog.
 TICKS_MAX = 500
 BYTES_MAX = 8 << 20

@@ -294,7 +294,7 @@ class Offline:
         if self._until is not None and intake.watermark is not None:
             # Its source stops there.
             intake.watermark = min(intake.watermark, self._until)
-        messages = intake.commit(
+        messages = intake.take_messages(
             source=partition,
             sequences=self._sequences[partition],
             offset=self.summary.position,

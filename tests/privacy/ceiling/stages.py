@@ -57,7 +57,7 @@ class Stages:
         for number, (topic, partition) in enumerate(self.site.places):
             place = factory.sources.find(topic, partition)
             assert place is not None
-            shard = factory.contribute(place)
+            shard = factory.contribute_shard(place)
             shard.open()
             shard.offset = shard.offset or 0
             self._feed(shard, topic, partition)
@@ -67,7 +67,7 @@ class Stages:
             assert shard.partition == number
 
     def take_over(self, owner: int, factory: Factory | None = None) -> ReleaseShard:
-        shard = (factory or self.factory()).release(owner)
+        shard = (factory or self.factory()).release_shard(owner)
         try:
             shard.open()
         except QuietcountError:
