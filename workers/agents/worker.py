@@ -12,7 +12,6 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from confluent_kafka import KafkaException
 from msgspec.structs import replace
@@ -118,17 +117,16 @@ class Factory:
         self._formats = RecordFormats(settings, self._reader, self.metrics)
         self._gil_lock = GilLock()
         contributions = settings.contributions_topic
-        common: dict[str, Any] = {
-            "events": settings.events,
-            "rejects": settings.rejects_topic,
-            "lanes": tuple(lanes(settings)),
-            "commit_interval_s": settings.worker.commit_interval_ms / 1000,
-            "max_behind_ms": settings.max_behind_ms,
-        }
+        counted_lanes = tuple(lanes(settings))
+        commit_interval_s = settings.worker.commit_interval_ms / 1000
         self.owners = topics.owners(contributions)
         self.epochs = tuple(config.grid for config in settings.histograms)
         self._stream = ContributeStage(
-            **common,
+            events=settings.events,
+            rejects=settings.rejects_topic,
+            lanes=counted_lanes,
+            commit_interval_s=commit_interval_s,
+            max_behind_ms=settings.max_behind_ms,
             sources=topics.sources,
             contributions=contributions,
             owners=self.owners,
@@ -143,7 +141,11 @@ class Factory:
         self._by_user: RekeyStage | None = None
         if topics.by_user is not None:
             self._by_user = RekeyStage(
-                **common,
+                events=settings.events,
+                rejects=settings.rejects_topic,
+                lanes=counted_lanes,
+                commit_interval_s=commit_interval_s,
+                max_behind_ms=settings.max_behind_ms,
                 sources=topics.origins,
                 topic=topics.sources.topics[0],
                 with_keys=any(
