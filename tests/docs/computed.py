@@ -8,7 +8,9 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from bench.plots import counters
@@ -18,7 +20,9 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.pipeline.factory import mechanisms
 from workers.privacy.model import HistogramPlan
 from workers.privacy.phrasing import (
@@ -385,6 +389,41 @@ def first_error_of(name: str) -> Callable[[], list[str]]:
     return lambda: [f"{_plan(name).error.segments[0].error:.0f}"]
 
 
+def switches_of_sparse_gumb() -> list[str]:
+    config = _example("sparse_gumb").config
+    assert isinstance(config, SparseGumbConfig)
+    return [f"{2 * (config.switches + 1) * (config.top_k + 1 / 8):.0f}"]
+
+
+def margins_of_sparse_gumb() -> list[str]:
+    mechanism = _example("sparse_gumb")
+    assert isinstance(mechanism, SparseGumb)
+    return [f"{mechanism.eta(tick)}" for tick in (1, 64)]
+
+
+def bar_of(name: str, *path: str) -> Callable[[], list[str]]:
+    """Return what a mechanism's description has at a path, such as how high its bar lies."""
+
+    def figure() -> list[str]:
+        entry: Any = _example(name).description()
+        for part in path:
+            entry = entry[part]
+        return [f"{entry}"]
+
+    return figure
+
+
+def errors_of_bounded_max() -> list[str]:
+    config = _example("bounded_max").config
+    assert isinstance(config, BoundedMaxConfig)
+    errors = []
+    for c_max in (config.c_max, 100_000):
+        mechanism = build(msgspec.structs.replace(config, c_max=c_max))
+        plan = plan_of(mechanism.config, mechanism, "topic", "event")
+        errors.append(f"{plan.error.segments[0].error:,.0f}")
+    return [errors[0], f"{config.c_max:,}", errors[1]]
+
+
 Sentence = tuple[str, str, Callable[[], list[str]]]
 
 SENTENCES: Sequence[Sentence] = (
@@ -444,5 +483,35 @@ SENTENCES: Sequence[Sentence] = (
         "docs/mechanisms.md",
         "({} in the first segment of the example)",
         first_error_of("two_level_k"),
+    ),
+    (
+        "docs/mechanisms.md",
+        "2 (switches + 1) (top_k + 1/8), {} in the example",
+        switches_of_sparse_gumb,
+    ),
+    (
+        "docs/mechanisms.md",
+        "({} at tick 1 and {} at tick 64 in the example)",
+        margins_of_sparse_gumb,
+    ),
+    (
+        "docs/mechanisms.md",
+        "that of BOTTOM, {} above the (kbar + 1)-th largest in the example",
+        bar_of("pay_what_you_get", "bottom", "above"),
+    ),
+    (
+        "docs/mechanisms.md",
+        "above the (kbar + 1)-th largest (by {} in the example)",
+        bar_of("limit_dom", "algorithm", "bottom", "above"),
+    ),
+    (
+        "docs/mechanisms.md",
+        "about c_max / T: {} in the example with `c_max` = {} and 64 ticks, {} with 100,000",
+        errors_of_bounded_max,
+    ),
+    (
+        "docs/mechanisms.md",
+        "below the first threshold ({} in the example)",
+        bar_of("doubling", "segments", "first"),
     ),
 )
