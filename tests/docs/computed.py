@@ -405,7 +405,7 @@ def bar_of(name: str, *path: str) -> Callable[[], list[str]]:
     """Return what a mechanism's description has at a path, such as how high its bar lies."""
 
     def figure() -> list[str]:
-        entry: Any = _example(name).description()
+        entry: Any = _example(name).public()
         for part in path:
             entry = entry[part]
         return [f"{entry}"]
@@ -420,7 +420,7 @@ def errors_of_bounded_max() -> list[str]:
     for c_max in (config.c_max, 100_000):
         mechanism = build(msgspec.structs.replace(config, c_max=c_max))
         plan = plan_of(mechanism.config, mechanism, "topic", "event")
-        errors.append(f"{plan.error.segments[0].error:,.0f}")
+        errors.append(f"{plan.error.figures[0].value:,.0f}")
     return [errors[0], f"{config.c_max:,}", errors[1]]
 
 
