@@ -19,7 +19,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from workers.events.reader import EventReader
+from workers.events.reading import EventReader
 from workers.kafka.records import Records
 from workers.settings.settings import EventsSettings, shape_of
 
@@ -143,7 +143,7 @@ def main() -> int:
     for name, (reader, values) in cases(options.records).items():
         records = Records.of(values)
         declined = sum(
-            spans.declined for spans, _, _ in reader.read(records)
+            reading.declined for reading in reader.read(records)
         )  # compiled here
         runs: tuple[Callable[[], object], ...] = (
             partial(_all, reader.read, records),

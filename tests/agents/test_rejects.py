@@ -10,7 +10,7 @@ import pytest
 from tests.kafka.bombs import batch, columns, record
 from workers.agents import source_shard as module
 from workers.agents.source_shard import REJECTS_BYTES_MAX, Rejects
-from workers.events.reader import Reject
+from workers.events.reading import Reject
 from workers.kafka.records import Records
 from workers.runtime.metrics import Metrics
 

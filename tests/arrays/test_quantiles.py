@@ -11,7 +11,7 @@ from tests.arrays.uncompiled import WAYS
 from workers.arrays import quantiles
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Floats
-from workers.events.view_kernels import find_bucket
+from workers.events.views import find_bucket
 
 MANY = st.lists(st.integers(-200, 200), min_size=1, max_size=80, unique=True).map(
     sorted

@@ -192,20 +192,3 @@ def test_events_count_at_their_time_or_at_the_watermark_in_the_tick_that_holds_i
         assert ticks.tolist() == wanted
         assert places[:found].tolist() == begins
         assert ascending is (wanted == sorted(wanted))
-
-
-def test_labels_are_alone_where_each_event_has_its_own_only() -> None:
-    """Then they are used directly; a wrong label would count for another event."""
-    for first, number, alone in (
-        ([], [], True),
-        ([0], [1], True),
-        ([0, 1, 2], [1, 1, 1], True),
-        ([0, 1, 2], [1, 2, 1], False),
-        ([0, 1, 1], [1, 0, 1], False),
-        ([0, 1, 2], [1, 1, -1], False),
-        ([0, 2, 1], [1, 1, 1], False),
-        ([1, 0], [1, 1], False),
-    ):
-        for way in WAYS:
-            given = (np.array(column, dtype=np.int64) for column in (first, number))
-            assert way(tallies.one_label_each)(*given) is alone

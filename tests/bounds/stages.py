@@ -320,8 +320,8 @@ class Stages:
 
         reader = factory._reader
         if isinstance(shard, RekeyShard):
-            shard._fmt = form(shard._reader.tree)
-            shard._whole = form(reader.layout.tree)
+            shard._users_format = form(shard._stream.users.layout.tree)
+            shard._events_format = form(reader.layout.tree)
         else:
             shard._reader._fmt = form(reader.layout.tree)
 

@@ -15,7 +15,6 @@ from workers.agents import contribute
 from workers.agents.rekey import ForwardBatch
 from workers.arrays.texts import Texts
 from workers.commands.rejects import RECORDS_MAX, resent_listing, resent_record
-from workers.events.user_reader import NO_TIME
 from workers.kafka.records import Headers, Outgoing
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.accounting import Guarantee
@@ -37,6 +36,7 @@ from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.ledger_blocks import split_pages
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.rejected import read_reject, rejected
+from workers.pipeline.rekey_markers import NO_TIME
 from workers.pipeline.snapshots import LabelCache, Means, ReleasedTick, snapshots
 from workers.pipeline.users import Batch, Users
 from workers.runtime.sizes import MESSAGE_BYTES

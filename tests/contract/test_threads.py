@@ -31,9 +31,9 @@ from tests.contract.racing import (
 from tests.contract.soak import Soak
 from tests.contract.stage import KEY
 from tests.contract.variants import VARIANTS, Variant
-from tests.events.reading import ANY, event_reader, one
+from tests.events.reading import ANY, event_reader, events_of
 from tests.mechanisms.noise.tables import random_words
-from workers.events.source_reader import SourceReader
+from workers.events.reading import SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.mechanism import Mechanism
@@ -261,7 +261,7 @@ def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
         for i in range(400):
             numbers = rng.randrange(9), rng.randrange(99), i
             values.append(event % numbers if rng.random() < 0.9 else b"{}")
-        events, rejects = one(
+        events, rejects = events_of(
             SourceReader(reader, ANY, earliest_ms=0).read(Records.of(values))
         )
         intake = Intake([lane], 0, NoiseKey(bytes(32)))

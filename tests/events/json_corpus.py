@@ -13,8 +13,8 @@ from itertools import product
 
 from msgspec.structs import replace
 
-from tests.events.reading import event_reader
-from workers.events.reader import EventReader, EventSpans, Reject
+from tests.events.reading import amounts_of, event_reader
+from workers.events.reading import EventReader, Reading, Reject
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Path
 from workers.settings.settings import EventsSettings
@@ -363,11 +363,11 @@ class Generator:
         return found
 
 
-def read_back(spans: EventSpans) -> list[Row]:
+def read_back(spans: Reading) -> list[Row]:
     """Return events as (record, time, stream key, user, labels, amounts)."""
     data = spans.data.tobytes()
-    labels = [data[start:stop] for start, stop in spans.columns[0].labels.tolist()]
-    amounts = spans.columns[0].amounts.tolist()
+    labels = [data[start:stop] for start, stop in spans.labels[0].tolist()]
+    amounts = amounts_of(spans, 0)
     n = len(spans)
     keys, users = (
         [None] * n
@@ -390,15 +390,15 @@ def difference(
     records = Records.of(values, keys, range(len(values)))
     fast = list(reader.read(records))
     slow = list(reader.read_general(records))
-    scanned = len(values) - sum(spans.declined for spans, _, _ in fast)
-    events = sum(len(spans) for spans, _, _ in slow)
-    for spans, _, _ in (*fast, *slow):
-        if len(spans.columns[0].labels) != spans.number[0].sum():
+    scanned = len(values) - sum(spans.declined for spans in fast)
+    events = sum(len(spans) for spans in slow)
+    for spans in (*fast, *slow):
+        if len(spans.labels[0]) != spans.number[0].sum():
             return "labels that belong to no event", scanned, events
     said = []
     for parts in (fast, slow):
-        rows = [row for spans, _, _ in parts for row in read_back(spans)]
-        said.append((rows, [reject for _, rejects, _ in parts for reject in rejects]))
+        rows = [row for spans in parts for row in read_back(spans)]
+        said.append((rows, [reject for spans in parts for reject in spans.rejects]))
     if said[0] == said[1]:
         return None, scanned, events
     by_record: list[dict[int, Row | Reject]] = [

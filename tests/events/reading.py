@@ -4,21 +4,19 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from workers.arrays.texts import Texts
 from workers.events.columns import EventColumns, Events
-from workers.events.reader import EventReader, Reject
-from workers.events.source_reader import SourceReader
+from workers.events.reading import EventReader, Reading, Reject, SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Rows
 from workers.settings.settings import EventsSettings, shape_of
 
-T = TypeVar("T")
 # Allow every stream key.
 ANY: Mapping[str, None] = MappingProxyType({"": None})
 FIELDS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
@@ -35,9 +33,21 @@ def reader(*, users: bool = False) -> SourceReader:
     )
 
 
-def one(parts: Iterable[tuple[T, list[Reject], int]]) -> tuple[T, list[Reject]]:
-    [(found, rejects, _)] = parts
-    return found, rejects
+def one(parts: Iterable[Reading]) -> tuple[Reading, list[Reject]]:
+    [reading] = parts
+    return reading, reading.rejects
+
+
+def events_of(parts: Iterable[Reading]) -> tuple[Events, list[Reject]]:
+    """Return the only part's events as columns, and its rejects."""
+    reading, rejects = one(parts)
+    return reading.events, rejects
+
+
+def amounts_of(reading: Reading, column: int) -> list[int]:
+    """Return the count of every label of a column."""
+    amounts: list[int] = reading.amounts[column].tolist()
+    return amounts or [1] * len(reading.labels[column])
 
 
 def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> Events:
@@ -47,7 +57,7 @@ def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> 
         json.dumps(dict(zip(names, event, strict=False))).encode() for event in events
     ]
     users = any(len(event) > len(names) - 1 for event in events)
-    found, rejects = one((by or reader(users=users)).read(Records.of(values)))
+    found, rejects = events_of((by or reader(users=users)).read(Records.of(values)))
     assert not rejects, rejects
     return found
 

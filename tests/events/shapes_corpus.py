@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.events.json_corpus import Compared, long_run
-from tests.events.reading import one
+from tests.events.reading import amounts_of, one
 from tests.events.reference import Found, Looked, Refused, event, plain, steps_of
 from tests.events.shapes_values import (
     ODD,
@@ -28,7 +28,7 @@ from tests.events.shapes_values import (
     many,
     some_of,
 )
-from workers.events.reader import EventReader, EventSpans, Reject
+from workers.events.reading import EventReader, Reading, Reject
 from workers.kafka.records import Records
 from workers.settings.settings import Settings, settings_of
 
@@ -333,7 +333,7 @@ def settings_or_none(
 
 
 def told(
-    case: Case, spans: EventSpans, rejects: Sequence[Reject]
+    case: Case, spans: Reading, rejects: Sequence[Reject]
 ) -> dict[int, Found | str]:
     """Return a reader's result for every record; nothing for skipped ones."""
     data = spans.data.tobytes()
@@ -345,9 +345,9 @@ def told(
     of = [layout.names.index(name) for name in case.names]
     views = []
     for place in range(len(layout.names)):
-        spanned = spans.columns[layout.column_of[place]]
-        labels = spanned.labels.tolist()
-        amounts = spanned.amounts.tolist()
+        of_view = layout.column_of[place]
+        labels = spans.labels[of_view].tolist()
+        amounts = amounts_of(spans, of_view)
         bucketed = layout.items_of[layout.column_of[place]].edges is not None
         named = (
             [span[0] for span in labels]

@@ -12,15 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.arrays.uncompiled import WAYS
 from tests.bounding import bound
 from tests.events.reading import columns, reader, shape
-from workers.arrays.tallies import ADDED_UP, FIRST, LAST
 from workers.events import columns as pairs
 from workers.events import vocabulary
-from workers.events.columns import NO_AMOUNTS, EventColumns, Events, LabelEncoder, Names
+from workers.events.columns import (
+    ADDED_UP,
+    FIRST,
+    LAST,
+    NO_AMOUNTS,
+    EventColumns,
+    Events,
+    LabelEncoder,
+    Names,
+    one_label_each,
+)
 from workers.events.log_values import AMOUNT_MAX
-from workers.events.reader import EventReader
-from workers.events.source_reader import SourceReader
+from workers.events.reading import EventReader, SourceReader
 from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.views import Condition, Shape, View, parse
@@ -149,8 +158,9 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
         {"key": "b", "items": ["x", "z"], "n": 7},
         {"key": "a", "items": ["y", "x"], "n": 4},
     ]
-    found, rejects = by.read_objects(objects)
-    assert not rejects
+    reading = by.read_objects(objects)
+    found = reading.events
+    assert not reading.rejects
     names = {name: columns.label_names for name, columns in found.views.items()}
     assert names["all"] is names["some"]
     assert len({id(each) for each in names.values()}) == 3
@@ -205,8 +215,9 @@ def test_views_of_one_field_see_what_each_sees_alone(
         shape = Shape(MappingProxyType({name: views[name] for name in names}))
         declared = {name: None if name == "other key" else served for name in names}
         by = SourceReader(EventReader(shape), declared, earliest_ms=0)
-        found, rejects = by.read_objects(objects)
-        assert bool(rejects) is (undeclared and names != ["other key"])
+        reading = by.read_objects(objects)
+        found = reading.events
+        assert bool(reading.rejects) is (undeclared and names != ["other key"])
         return {name: [*looked(columns)] for name, columns in found.views.items()}
 
     together = read(list(views))
@@ -255,3 +266,20 @@ def test_amounts_beyond_any_bound_do_not_overflow() -> None:
     assert found.views[""].amounts.tolist() == [AMOUNT_MAX] * 3
     assert counted([found], 0) == plainly([rows], 0)
     assert not len(NO_AMOUNTS)
+
+
+def test_labels_are_alone_where_each_event_has_its_own_only() -> None:
+    """Then they are used directly; a wrong label would count for another event."""
+    for first, number, alone in (
+        ([], [], True),
+        ([0], [1], True),
+        ([0, 1, 2], [1, 1, 1], True),
+        ([0, 1, 2], [1, 2, 1], False),
+        ([0, 1, 1], [1, 0, 1], False),
+        ([0, 1, 2], [1, 1, -1], False),
+        ([0, 2, 1], [1, 1, 1], False),
+        ([1, 0], [1, 1], False),
+    ):
+        for way in WAYS:
+            given = (np.array(column, dtype=np.int64) for column in (first, number))
+            assert way(one_label_each)(*given) is alone

@@ -18,7 +18,7 @@ from tests.events.json_corpus import (
     record,
 )
 from tests.events.reading import event_reader, one
-from workers.events import json_scanner, log, log_values, reader, view_kernels
+from workers.events import json_scanner, log, log_values, reading, views
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.settings.settings import EventsSettings
@@ -54,9 +54,9 @@ def test_the_readers_agree_about_mutated_events() -> None:
 
 def test_the_reader_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Correctness must not depend on how numba compiles the source."""
-    plain = plain_python((log, json_scanner, log_values, view_kernels))
+    plain = plain_python((log, json_scanner, log_values, views))
     monkeypatch.setattr(json_scanner, "scan_all", plain[json_scanner]["scan_all"])
-    monkeypatch.setattr(reader, "project_views", plain[view_kernels]["project_views"])
+    monkeypatch.setattr(reading, "project_views", plain[views]["project_views"])
     assert first_difference(2_000, every=5) is None
 
 

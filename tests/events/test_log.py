@@ -13,9 +13,7 @@ from workers.events.log import (
     log_ends,
     longest_log,
     longest_value,
-    outcomes,
 )
-from workers.events.view_kernels import READ
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -71,13 +69,3 @@ def test_the_widest_text_is_found(way: Any) -> None:
     ):
         texts = np.array(places, dtype=np.int64).reshape(-1, 2)
         assert way(longest_value)(readonly_contiguous(texts)) == most
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_outcomes_are_counted(way: Any) -> None:
-    """Counts show whether all were read, and whether any is left to the general reader."""
-    status = np.array(
-        [READ, DECLINED, 1, READ, READ, *[DECLINED] * 3, 1], dtype=np.int8
-    )
-    assert way(outcomes)(status, READ) == (4, 3)
-    assert way(outcomes)(status[:0], READ) == (0, 0)

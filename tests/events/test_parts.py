@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from tests.agents.monitor.scene import Scene
+from tests.agents.test_rekey_users import read_all
 from tests.events.json_corpus import Row, corpus, read_back, readers, settings
 from tests.events.reading import event_reader
 from workers.agents.contribute import ContributeProgress, ContributeShard
@@ -23,8 +24,7 @@ from workers.events.formats.reader import FramedJson
 from workers.events.json import Json
 from workers.events.log import DECLINED_EACH
 from workers.events.project import bucket, number_of
-from workers.events.reader import EventReader, Reject
-from workers.events.user_reader import UserReader
+from workers.events.reading import EventReader, Reject
 from workers.kafka.records import Batch, Outgoing, Records
 from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -32,7 +32,6 @@ from workers.pipeline.contributions import decode
 from workers.runtime.sizes import Change
 from workers.settings.settings import EventsSettings, shape_of
 
-FOREVER = 1 << 62
 KEY = NoiseKey(bytes(32))
 
 
@@ -49,16 +48,15 @@ def joined(
     rows: list[Row] = []
     rejects: list[Reject] = []
     stops: list[int] = []
-    for spans, refused, stop in (reader.read if scanned else reader.read_general)(
-        records, fmt
-    ):
-        start = stops[-1] if stops else 0
-        found = read_back(spans)
-        assert all(start <= row[0] < stop for row in found)
-        assert all(start <= reject.index < stop for reject in refused)
+    for reading in (reader.read if scanned else reader.read_general)(records, fmt):
+        assert reading.start == (stops[-1] if stops else 0)
+        part = range(reading.start, reading.stop)
+        found = read_back(reading)
+        assert all(row[0] in part for row in found)
+        assert all(reject.index in part for reject in reading.rejects)
         rows = rows + found
-        rejects = rejects + refused
-        stops = [*stops, stop]
+        rejects = rejects + reading.rejects
+        stops = [*stops, reading.stop]
     return rows, rejects, stops
 
 
@@ -123,23 +121,9 @@ def test_users_are_the_same_wherever_parts_end(
     shape = shape_of(
         EventsSettings(topic="t", key="key", items="items", timestamp=timestamp), user
     )
-    reader = UserReader(shape, max_bytes=4_000)
-
-    def said() -> tuple[object, ...]:
-        found = reader.read(records, FOREVER)
-        content = records.data if reader.user_is_key else found.data
-        names = [content[start:stop].tobytes() for start, stop in found.users.tolist()]
-        return (
-            names,
-            found.known.tolist(),
-            found.times.tolist(),
-            found.rejects,
-            found.declined,
-        )
-
-    whole = said()
+    whole = read_all(shape, records, max_bytes=4_000)
     small(monkeypatch)
-    assert said() == whole
+    assert read_all(shape, records, max_bytes=4_000) == whole
 
 
 def test_ordinary_batches_are_one_part() -> None:
@@ -149,11 +133,11 @@ def test_ordinary_batches_are_one_part() -> None:
         EventsSettings(topic="t", key="key", items="items", timestamp="ts")
     )
     records = Records.of([value] * 60_000)
-    assert [stop for *_, stop in reader.read(records)] == [60_000]
+    assert [reading.stop for reading in reader.read(records)] == [60_000]
     few = Records.of(
         [value[:-1] + b',"ts":1}' if i % 100 == 0 else value for i in range(60_000)]
     )
-    assert [stop for *_, stop in reader.read(few)] == [60_000]
+    assert [reading.stop for reading in reader.read(few)] == [60_000]
 
 
 def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
@@ -165,17 +149,21 @@ def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
         reader.read(Records.of([small_one, items, small_one, items, items, small_one]))
     )
     # A small record may fit after a large one.
-    assert [stop for *_, stop in parts] == [1, 3, 4, 6]
-    assert [int(spans.number[0].sum()) for spans, *_ in parts] == [
+    assert [reading.stop for reading in parts] == [1, 3, 4, 6]
+    assert [int(reading.number[0].sum()) for reading in parts] == [
         1,
         490_001,
         490_000,
         490_001,
     ]
-    assert not any(rejects or spans.declined for spans, rejects, _ in parts)
+    assert not any(reading.rejects or reading.declined for reading in parts)
     most = log.DECLINED_BYTES // DECLINED_EACH
     nothing = Records.of([None] * (2 * most + 1))
-    assert [stop for *_, stop in reader.read(nothing)] == [most, 2 * most, 2 * most + 1]
+    assert [reading.stop for reading in reader.read(nothing)] == [
+        most,
+        2 * most,
+        2 * most + 1,
+    ]
 
 
 class Killed(Exception): ...

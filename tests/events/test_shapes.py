@@ -21,9 +21,9 @@ from tests.events.shapes_corpus import (
     views_of,
 )
 from tests.events.shapes_values import dumped
-from workers.events import json_scanner, log, log_values, view_kernels
-from workers.events import reader as module
-from workers.events.reader import EventReader
+from workers.events import json_scanner, log, log_values, views
+from workers.events import reading as module
+from workers.events.reading import EventReader
 from workers.kafka.records import Records
 
 pytestmark = pytest.mark.slow
@@ -536,8 +536,8 @@ def test_readers_agree_on_both_sides_of_each_bound() -> None:
 
 def plain_views(old: str = "", new: str = "") -> Any:
     """Return uncompiled `project_views` with `old` replaced by `new` in the view logic's source."""
-    made = plain_python((log, json_scanner, log_values, view_kernels), old, new)
-    return made[view_kernels]["project_views"]
+    made = plain_python((log, json_scanner, log_values, views), old, new)
+    return made[views]["project_views"]
 
 
 @functools.cache
@@ -582,15 +582,21 @@ DEFECTS = {
         "int(there == (first == 1))",
         "int(there != (first == 1))",
     ),
-    "min is exclusive": (">= reals[first], high >=", "> reals[first], high >"),
-    "max is exclusive": ("<= reals[first], high <=", "< reals[first], high <"),
+    "min is exclusive": (
+        "low >= reals[first]\n        high_holds = high >=",
+        "low > reals[first]\n        high_holds = high >",
+    ),
+    "max is exclusive": (
+        "low <= reals[first]\n        high_holds = high <=",
+        "low < reals[first]\n        high_holds = high <",
+    ),
     "near a bound is sure": (" if low_holds == high_holds else DECLINED", ""),
     "text is a number": (
         "is_number:\n        return 0",
         "is_number:\n        return 1",
     ),
-    "one condition is enough": ("holds &= given", "holds |= given"),
-    "the last condition decides": ("holds &= given", "holds = given"),
+    "one condition is enough": ("holds &= answer", "holds |= answer"),
+    "the last condition decides": ("holds &= answer", "holds = answer"),
     "a bucket has its upper edge": (
         "found += edges[i] <= value",
         "found += edges[i] < value",
@@ -625,8 +631,8 @@ DEFECTS = {
     "one value where a list is wanted": (" column[ONLY_LIST] or", ""),
     "an object beside a count": ("counts_one or column[BUCKETS]", "column[BUCKETS]"),
     "an item without its count": (
-        "if at[of[COUNT]] >= 0 else -1",
-        "if at[of[COUNT]] >= 0 else 1",
+        "if count_row >= 0 else -1",
+        "if count_row >= 0 else 1",
     ),
     "near a step is sure": ("if found != most:", "if False:"),
     "what is no number is in steps": ("if not is_number:\n        return -1", "pass"),
@@ -639,34 +645,34 @@ DEFECTS = {
     ),
     "any key": (">= 0 and (", ">= 0 and (False and "),
     "the first key of all views": ("views[view, VIEW_KEY]]", "0]"),
-    "any time": ("if wanted or may_be_time(log, at[time_slot], unit):", "if False:"),
+    "any time": ("if wanted or may_be_time(log, time_row, unit):", "if False:"),
     "a skipped event's odd time is none": (
-        " or may_be_time(log, at[time_slot], unit):",
+        " or may_be_time(log, time_row, unit):",
         ":",
     ),
     "a skipped event without a time": (
         "elif status[event] == READ:\n                    status[event] = SKIPPED",
         "else:\n                    pass",
     ),
-    "true is a user": (" or log[place, KIND] in (kinds.TRUE, kinds.FALSE):", ":"),
-    "no user": ("place < 0 or log[place, KIND] in", "log[place, KIND] in"),
+    "true is a user": (" or log[user_row, KIND] in (kinds.TRUE, kinds.FALSE):", ":"),
+    "no user": ("user_row < 0 or log[user_row, KIND] in", "log[user_row, KIND] in"),
     "any user": (
         "\n                        status[event] = DECLINED",
         "\n                        users[event, 0], users[event, 1] = 0, 0",
     ),
     "what one view sees all see": (
-        "number[view, event] = found[column]\n                ",
+        "number[view, event] = added[column]\n                ",
         "",
     ),
-    "labels of no event": ("column], 0", "column], 0) + (found[column] > 1"),
+    "labels of no event": ("column], 0", "column], 0) + (added[column] > 1"),
     "long labels": ("stop - start <= LABEL_BYTES_MAX", "True"),
     "a minus is a digit": (
         "data[start] == 45\n    if minus:\n        at += 1\n    digits",
         "False\n    digits",
     ),
     "the second word of digits is the first": (
-        "data, stop - WORD, WORD)",
-        "data, at, WORD)",
+        "data, stop - WORD, WORD\n",
+        "data, at, WORD\n",
     ),
     "digits before the last eight are nothing": ("* WORD_POWER +", "* 0 +"),
     "numbers without their sign": ("(-real if minus else real),", "real,"),
@@ -686,7 +692,10 @@ DEFECTS = {
     "counts of any length": (" stop - start <= COUNT_DIGITS and", ""),
     "times beyond the greatest": ("found <= TIME_MAX_MS", "found"),
     "us are ns": ("3 if unit == US else 6", "6"),
-    "a time before 1970": ("return -1 if data[start] == 45 else", "return"),
+    "a time before 1970": (
+        "-1\n            if data[start] == 45\n            else parse_integer",
+        "parse_integer",
+    ),
     "seconds are ms": ("value * 1000 if 0 <= value", "value if 0 <= value"),
     "tenths are ms": ("while behind < 3", "while behind < 1"),
     "us of a second count": ("elif behind < 3:", "elif behind < 4:"),

@@ -7,9 +7,9 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from tests.events.reading import one
+from tests.events.reading import amounts_of, one
 from tests.events.test_shapes import case_of
-from workers.events import view_kernels as kernels
+from workers.events import views as kernels
 from workers.events.log import COLUMNS, KIND, REAL, START
 from workers.kafka.records import Records
 from workers.mechanisms.config.sums import Rounding, Sum, parse_sum
@@ -98,7 +98,7 @@ def test_every_number_of_a_sum_is_read_by_the_scanner_exactly(
         for n, items in enumerate(case.reader.layout.items_of)
         if items.sum is not None
     ]
-    found = spans.columns[column].amounts[: len(texts)].tolist()
+    found = amounts_of(spans, column)[: len(texts)]
     rounding = Rounding(of)
     assert found == [rounding.steps_of(Decimal(text)) for text in texts]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.events.reading import one
+from tests.events.reading import amounts_of, one
 from tests.events.shapes_corpus import document
 from workers.events.project import NOT_UNICODE
-from workers.events.reader import EventReader
+from workers.events.reading import EventReader
 from workers.kafka.records import Records
 from workers.settings.settings import settings_of
 
@@ -135,11 +135,11 @@ def test_counts_sums_buckets_and_bounds_may_be_texts_that_hold_numbers() -> None
     for read in (reader.read, reader.read_general):
         spans, _ = one(read(Records.of(values)))
         for view in range(len(reader.layout.names)):
-            column = spans.columns[reader.layout.column_of[view]]
+            amounts = amounts_of(spans, reader.layout.column_of[view])
             firsts = spans.first[view].tolist()
             numbers = spans.number[view].tolist()
             assert numbers == [1] * 4
-            assert len({int(column.amounts[first]) for first in firsts}) == 1
+            assert len({amounts[first] for first in firsts}) == 1
     spans, _ = one(reader.read(Records.of(values[:2])))
     assert spans.declined == 0
 

@@ -9,9 +9,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.events.reading import ANY, FIELDS, columns, event_reader, one, reader
+from tests.events.reading import (
+    ANY,
+    FIELDS,
+    columns,
+    event_reader,
+    events_of,
+    one,
+    reader,
+)
 from tests.pipeline.pipeline import KEY, unk
-from workers.events.source_reader import SourceReader
+from workers.events.reading import SourceReader
 from workers.kafka.records import Records
 from workers.pipeline.contributions import Section, decode
 from workers.pipeline.intake import Intake
@@ -64,7 +72,9 @@ def test_seconds_read_as_milliseconds_begin_no_epoch_of_1970() -> None:
     """As the first event, with ticks of six hours, one had 166,092 snapshots published."""
     intake = Intake([unk(tick_ms=21_600_000, horizon=4).lane], 0, KEY)
     record = json.dumps({"key": "k", "items": ["a"], "ts": NOW_MS // 1000}).encode()
-    found, _ = one(SourceReader(event_reader(FIELDS), ANY).read(Records.of([record])))
+    found, _ = events_of(
+        SourceReader(event_reader(FIELDS), ANY).read(Records.of([record]))
+    )
     intake.add(found, NOW_MS)
     assert (intake.watermark, intake.first, intake.empty) == (None, None, True)
 

@@ -23,9 +23,8 @@ from workers.events.formats.fitting import SchemaRefused
 from workers.events.formats.reader import FormatReader, FramedJson, make_format
 from workers.events.json import Json, JsonDecoder
 from workers.events.log import DECLINED, Format
-from workers.events.reader import EventReader
+from workers.events.reading import EventReader, SourceReader
 from workers.events.schemas import AlwaysOpen, Schema
-from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 
 MAX_BYTES = 8_000
@@ -132,8 +131,8 @@ def _encoded(case: Case, records: Records, fmt: Format | None) -> None:
     source = SourceReader(
         case.reader, dict.fromkeys(names, None), fmt=fmt, earliest_ms=0
     )
-    for found, _, _ in source.read(records):
-        for view in found.views.values():
+    for reading in source.read(records):
+        for view in reading.events.views.values():
             for code in view.labels.tolist():
                 view.label_names.name(code)
 

@@ -10,7 +10,7 @@ from workers.agents.contribute import ContributeShard
 from workers.agents.release import ReleaseShard
 from workers.arrays.types import Longs, Tags
 from workers.events.formats.reader import UNKNOWN_SCHEMA, FormatReader
-from workers.events.source_reader import SourceReader
+from workers.events.reading import SourceReader
 from workers.kafka.records import Batch
 from workers.kafka.shard import Shard
 from workers.mechanisms.config.histogram import Lane
@@ -48,9 +48,9 @@ def _rejected_move_time() -> AbstractContextManager[object]:
 
     def moved(self: ContributeShard, batch: Batch) -> None:
         process(self, batch)
-        for spans, _, _ in self._reader.spans(batch.records):
-            if len(spans):
-                latest = int(spans.times.max()) - self._stream.events.grace_ms
+        for reading in self._reader.spans(batch.records):
+            if len(reading):
+                latest = int(reading.times.max()) - self._stream.events.grace_ms
                 self._intake.advance_to(latest)
 
     return patch.object(ContributeShard, "process", moved)
@@ -59,10 +59,8 @@ def _rejected_move_time() -> AbstractContextManager[object]:
 def _no_max_ahead() -> AbstractContextManager[object]:
     encode = SourceReader.encode
 
-    def any_time(
-        self: SourceReader, spans: Any, rejects: Any, latest_ms: Any = None
-    ) -> Any:
-        return encode(self, spans, rejects)
+    def any_time(self: SourceReader, reading: Any, latest_ms: Any = None) -> Any:
+        return encode(self, reading)
 
     return patch.object(SourceReader, "encode", any_time)
 

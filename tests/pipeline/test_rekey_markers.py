@@ -10,18 +10,19 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from tests.arrays.uncompiled import uncompiled
 from tests.kafka.bombs import columns
 from workers.events.columns import NO_AMOUNTS, Events, LabelEncoder, Names
-from workers.events.reader import Reject
-from workers.events.user_reader import NO_TIME, parse_markers
+from workers.events.reading import Reject
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.intake import Intake
 from workers.pipeline.rekey_markers import (
     HEADER,
+    NO_TIME,
     Mark,
     Origin,
     Origins,
     encode_header,
+    parse_markers,
     read_headers,
     restore_originals,
 )

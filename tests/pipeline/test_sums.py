@@ -142,9 +142,9 @@ def messages(given: Settings, events: list[Event], batch: int = 50) -> list[byte
     for first in [*range(0, len(events), batch), len(events)]:
         part = [json.dumps(event).encode() for event in events[first : first + batch]]
         records = Records.of(part, [b""] * len(part), [0] * len(part))
-        for read, rejects, _ in reader.read(records):
-            assert not rejects
-            intake.add(read)
+        for reading in reader.read(records):
+            assert not reading.rejects
+            intake.add(reading.events)
         if not part:
             intake.read_to_end(events[-1]["ts"] + 20 * TICK_MS)
         made = intake.take_messages(source=0, sequences=sequences, offset=first)

@@ -15,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events import reading
-from tests.events.reading import ANY, event_reader, one
+from tests.events.reading import ANY, event_reader, events_of
 from tests.pipeline.pipeline import Contributed, contents, of_users
 from workers.events.columns import Events
-from workers.events.reader import Reject
-from workers.events.source_reader import SourceReader
+from workers.events.reading import Reject, SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
 from workers.kafka.store import Changelog, Store
@@ -240,24 +239,26 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
     good = [b'{"shop":"s","q":["a"],"who":"ann"}', b'{"shop":"s","q":["a"],"who":17}']
     whos = (b"", b',"who":1.5', b',"who":true')
     bad = [b'{"shop":"s","q":["a"]' + who + b"}" for who in whos]
-    found, rejects = one(reader.read(Records.of(good + bad)))
+    found, rejects = events_of(reader.read(Records.of(good + bad)))
     assert users_of(found) == [digest("ann"), digest("17")]
     no_user = "field 'who' is not a string or a whole number"
     assert [r.reason for r in rejects] == ["missing field 'who'", no_user, no_user]
     at = int(murmur2(b"17") & 0x7FFFFFFF) % 64
     placement = Placement("murmur2", at, [(0, 64)])
     placed = SourceReader(event_reader(events, "who"), ANY, placement, earliest_ms=0)
-    found, rejects = one(placed.read(Records.of(good)))
+    found, rejects = events_of(placed.read(Records.of(good)))
     assert users_of(found) == [digest("17")]
     [elsewhere] = rejects
     assert elsewhere == Reject(0, "user's records belong in another partition")
     long = b'{"shop":"s","q":["a"],"who":"' + b"x" * 1025 + b'"}'
-    assert [r.reason for r in one(reader.read(Records.of([long])))[1]] == [
+    assert [r.reason for r in events_of(reader.read(Records.of([long])))[1]] == [
         "label too long"
     ]
     by_key = event_reader(msgspec.structs.replace(events, user="$key"), "$key")
     keyed = SourceReader(by_key, ANY, earliest_ms=0)
-    found, rejects = one(keyed.read(Records.of([good[0], good[0]], [b"ann", None])))
+    found, rejects = events_of(
+        keyed.read(Records.of([good[0], good[0]], [b"ann", None]))
+    )
     assert users_of(found) == [digest("ann")]
     assert [r.reason for r in rejects] == ["record key is no label"]
 

@@ -5,12 +5,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.events.reading import one
+from tests.events.reading import events_of
 from tests.events.shapes_corpus import document
 from tests.pipeline.pipeline import contents
 from workers.events.columns import Events
-from workers.events.reader import EventReader, Reject
-from workers.events.source_reader import SourceReader
+from workers.events.reading import EventReader, Reject, SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message
@@ -58,7 +57,7 @@ def records(*events: dict[str, Any]) -> Records:
 
 
 def read(reader: SourceReader, *events: dict[str, Any]) -> tuple[Events, list[Reject]]:
-    return one(reader.read(records(*events)))
+    return events_of(reader.read(records(*events)))
 
 
 LINES = [{"sku": "a", "qty": 2}, {"sku": "b", "qty": 1}]
@@ -114,7 +113,7 @@ def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
     no_time = {"type": "refund"}
     wrong_time = {"ts": "soon"}
     batch = records({"type": "x", "ts": 3, "country": 1.5}, other, no_time, wrong_time)
-    events, rejects = one(reader.read(batch, latest_ms=30_000))
+    events, rejects = events_of(reader.read(batch, latest_ms=30_000))
     assert (rejects, events.times.tolist()) == ([], [3, 25_000])
     intake.add(events)
     assert intake.watermark == 25_000 and intake.has_closed_tick()
@@ -123,7 +122,7 @@ def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
         message.sections for _, message in messages
     )
     ahead = records(other | {"ts": 30_001}, ORDER | {"ts": 30_001})
-    events, rejects = one(reader.read(ahead, latest_ms=30_000))
+    events, rejects = events_of(reader.read(ahead, latest_ms=30_000))
     assert (len(events), [reject.reason for reject in rejects]) == (
         0,
         ["dated too far ahead"],
@@ -154,7 +153,7 @@ def test_users_are_bounded_in_each_lane_by_itself() -> None:
         {"who": "ann", "country": "cz"},
     )
     shopping = records(of_17, *(of_17 | changes for changes in more))
-    events, rejects = one(reader.read(shopping))
+    events, rejects = events_of(reader.read(shopping))
     assert not rejects
     intake.add(events)
     found = counted(intake.take_messages(source=0, sequences=[0], offset=4), given)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.events.reading import columns, reader
 from tests.pipeline.pipeline import KEY
-from workers.events.user_reader import NO_TIME
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.intake import Intake
+from workers.pipeline.rekey_markers import NO_TIME
 from workers.pipeline.watermark import BACKLOG_TICKS_MAX, Watermark
 
 NOW_MS = 1_795_296_236_000

@@ -13,9 +13,8 @@ import numpy as np
 
 from workers.agents.source_shard import EventsStage, SourceShard
 from workers.events.log import Format
-from workers.events.reader import EventReader
+from workers.events.reading import Declared, EventReader, SourceReader
 from workers.events.schemas import SchemaWaiter
-from workers.events.source_reader import Declared, SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment
@@ -217,12 +216,16 @@ class ContributeShard(SourceShard):
         if self._origins is not None:
             user_is_key = self._stream.events.user == RECORD_KEY
             records, late = restore_originals(records, user_is_key=user_is_key)
-        start = 0
-        for columns, rejects, stop in self._reader.read(records, latest_ms):
-            self.metrics.declined.inc(self._reader.declined)
+        for reading in self._reader.read(records, latest_ms):
+            columns = reading.events
+            rejects = reading.rejects
+            self.metrics.declined.inc(reading.declined)
             if self._origins is not None:
                 rejects = self._origins.take(
-                    records, range(start, stop), rejects, self._place
+                    records,
+                    range(reading.start, reading.stop),
+                    rejects,
+                    self._place,
                 )
             behind = self._intake.add(
                 columns, now_ms, None if late is None else late[columns.index]
@@ -237,9 +240,10 @@ class ContributeShard(SourceShard):
             self._new_events += len(columns) - len(behind)
             if self._due() or self._rejects.full or self._intake.full:
                 self._commit_all(
-                    batch.end if stop == len(records) else int(records.offsets[stop])
+                    batch.end
+                    if reading.stop == len(records)
+                    else int(records.offsets[reading.stop])
                 )
-            start = stop
             self.report_progress()
 
     def wants_end(self, now_ms: int) -> bool:

@@ -10,7 +10,7 @@ segment, so it counts from then on, however old the events are.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -18,12 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.agents.source_shard import EventsStage, SourceShard
-from workers.arrays.types import Longs
+from workers.arrays.types import Bytes, Longs
 from workers.events.log import Format
-from workers.events.reader import EARLIEST_MS, Reject
+from workers.events.reading import (
+    AHEAD,
+    EARLIEST_MS,
+    EventReader,
+    Reject,
+    with_unit,
+)
 from workers.events.schemas import SchemaWaiter
 from workers.events.tree import Node
-from workers.events.user_reader import NO_TIME, RecordUsers, UserReader
 from workers.kafka.placement import partitions_of
 from workers.kafka.records import (
     Batch,
@@ -34,6 +39,7 @@ from workers.kafka.records import (
     headers_at,
 )
 from workers.kafka.shard import Assignment
+from workers.mechanisms.config.views import RECORD_KEY
 from workers.pipeline.growth.sources import (
     VERSION,
     Place,
@@ -42,7 +48,7 @@ from workers.pipeline.growth.sources import (
     refuse_other_count,
     refuse_other_topic,
 )
-from workers.pipeline.rekey_markers import HEADER, Mark, encode_header
+from workers.pipeline.rekey_markers import HEADER, NO_TIME, Mark, encode_header
 from workers.pipeline.watermark import Watermark
 from workers.runtime.metrics import REKEY
 from workers.runtime.sizes import MESSAGE_BYTES
@@ -134,13 +140,112 @@ class ForwardBatch:
             yield data[value:end], data[user:stop], partition, time_ms, headers
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class UserRows:
+    """The users in records start..stop of a batch; the rejects are among those without one.
+
+    `rows`, int64 (k,), has the batch index of each record to forward, `users`, int64 (k, 2), start
+    and stop of its user in `data`. `times`, int64 (stop - start,), has the time of every record in
+    ms, NO_TIME if unreadable or rejected.
+    """
+
+    start: int
+    stop: int
+    data: Bytes
+    rows: Longs
+    users: Longs
+    times: Longs
+    rejects: list[Reject]
+    declined: int
+
+
+def read_users(
+    users: EventReader,
+    events: EventReader,
+    records: Records,
+    latest_ms: int,
+    users_format: Format | None = None,
+    events_format: Format | None = None,
+) -> Iterator[UserRows]:
+    """Read the users of a batch, part by part, with a reader that has no views.
+
+    `events` reads the records without a user again: whether a histogram needs one decides between
+    a reject and a record whose time still counts. Where the record's time is the event's, records
+    after `latest_ms` are not forwarded. A format of None means JSON.
+    """
+    by_record_time = users.layout.shape.time is None
+    for reading in users.read(records, users_format):
+        rows = reading.index
+        places = reading.users
+        row_times = reading.times
+        assert places is not None, "the shape has a user"
+        if by_record_time and int(row_times.max(initial=0)) > latest_ms:
+            in_time = row_times <= latest_ms
+            rows = rows[in_time]
+            places = places[in_time]
+            row_times = row_times[in_time]
+        number = reading.stop - reading.start
+        times = np.full(number, NO_TIME, dtype=np.int64)
+        times[rows - reading.start] = row_times
+        rejects: list[Reject] = []
+        if len(rows) < number:
+            without = np.setdiff1d(np.arange(reading.start, reading.stop), rows)
+            counted, rejects = _without_user(events, records, without, events_format)
+            times[without - reading.start] = counted
+        yield UserRows(
+            reading.start,
+            reading.stop,
+            reading.data,
+            rows,
+            places,
+            times,
+            rejects,
+            reading.declined,
+        )
+
+
+def _without_user(
+    events: EventReader, records: Records, rows: Longs, fmt: Format | None
+) -> tuple[Longs, list[Reject]]:
+    """Return the times of these rows, NO_TIME if rejected or unreadable, and the rejects."""
+    some = replace(
+        records,
+        keys=records.keys[rows],
+        values=records.values[rows],
+        times=records.times[rows],
+        offsets=records.offsets[rows],
+    )
+    times = np.full(len(rows), NO_TIME, dtype=np.int64)
+    rejects: list[Reject] = []
+    for reading in events.read(some, fmt):
+        # What a view includes has a user: only its time can keep it from being forwarded.
+        late = reading.in_any_view
+        too_late = zip(
+            reading.index[late].tolist(), reading.times[late].tolist(), strict=True
+        )
+        rejects += [
+            *reading.rejects,
+            *(
+                Reject(row, with_unit(AHEAD, time_ms, "ms"))
+                for row, time_ms in too_late
+            ),
+        ]
+        times[reading.index[~late]] = reading.times[~late]
+    found = [Reject(int(rows[reject.index]), reject.reason) for reject in rejects]
+    return times, sorted(found, key=lambda reject: reject.index)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RekeyStage(EventsStage):
-    """Shared by the re-keying shards; `topic` is the destination, `with_keys` keeps record keys."""
+    """Shared by the re-keying shards; `topic` is the destination, `with_keys` keeps record keys.
+
+    `users` has no views, `reader` those of the settings; see `read_users`.
+    """
 
     topic: SourceTopic
     with_keys: bool
-    reader: UserReader
+    users: EventReader
+    reader: EventReader
 
 
 class RekeyShard(SourceShard):
@@ -159,10 +264,11 @@ class RekeyShard(SourceShard):
     ) -> None:
         clock = Watermark(stream.lanes, stream.events.grace_ms, stream.max_behind_ms)
         super().__init__(assignment, place, stream, clock)
-        self._reader = stream.reader
-        self._fmt = make_format(self, self._reader.tree)
-        self._whole = make_format(self, None)
-        self._with_keys = stream.with_keys and not self._reader.user_is_key
+        self._users_format = make_format(self, stream.users.layout.tree)
+        self._events_format = make_format(self, None)
+        self._with_keys = (
+            stream.with_keys and stream.users.layout.shape.user != RECORD_KEY
+        )
         self._pending: list[Forwarded] = []
         self._records = self._bytes = self._sequence = 0
 
@@ -183,15 +289,27 @@ class RekeyShard(SourceShard):
         now_ms = time.time_ns() // 1_000_000
         records = batch.records
         latest_ms = now_ms + self._stream.events.max_ahead_ms
-        found = self._reader.read(records, latest_ms, self._fmt, self._whole)
-        self.metrics.declined.inc(found.declined)
-        late = self._watermarks_of_late(found.times, now_ms, latest_ms)
-        too_large = self._add(records, found, late, now_ms)
-        relevant = int(np.count_nonzero(found.known)) + len(found.rejects)
-        self._reject(records, [*found.rejects, *too_large], relevant)
-        enough = self._records >= PENDING_RECORDS or self._bytes >= PENDING_BYTES
-        if self._due() or enough or self._rejects.full:
-            self._commit_all(batch.end)
+        for part in read_users(
+            self._stream.users,
+            self._stream.reader,
+            records,
+            latest_ms,
+            self._users_format,
+            self._events_format,
+        ):
+            self.metrics.declined.inc(part.declined)
+            late = self._watermarks_of_late(part.times, now_ms, latest_ms)
+            too_large = self._add(records, part, late, now_ms)
+            relevant = len(part.rows) + len(part.rejects)
+            self._reject(records, [*part.rejects, *too_large], relevant)
+            enough = self._records >= PENDING_RECORDS or self._bytes >= PENDING_BYTES
+            if self._due() or enough or self._rejects.full:
+                self._commit_all(
+                    batch.end
+                    if part.stop == len(records)
+                    else int(records.offsets[part.stop])
+                )
+            self.report_progress()
 
     def _watermarks_of_late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
         """Advance the watermark by `times`; return it at late records, else NO_TIME, int64 (n,)."""
@@ -204,35 +322,46 @@ class RekeyShard(SourceShard):
         return late
 
     def _add(
-        self, records: Records, users: RecordUsers, late: Longs, now_ms: int
+        self, records: Records, part: UserRows, late: Longs, now_ms: int
     ) -> list[Reject]:
-        """Add records with a known user to the next commit; return rejects of oversized ones."""
-        rows = np.flatnonzero(users.known)
+        """Add a part's records to the next commit; return rejects of oversized ones."""
+        rows = part.rows
         if not len(rows):
             return []
         keys = records.keys[rows] if self._with_keys else np.full((len(rows), 2), -1)
         # Brokers refuse a record dated too far ahead. Where record time is the event time, none is.
         times = np.clip(records.times[rows], 1, now_ms + RECORDS_AHEAD_MAX_MS)
-        partitions = partitions_of(
-            users.data, users.users[rows], self._stream.topic.partitions
-        )
+        partitions = partitions_of(part.data, part.users, self._stream.topic.partitions)
         values = records.values[rows]
         # The number of a record's own headers follows its value.
         with_own = (
             np.flatnonzero(records.data[values[:, 1]]) if records.framed else rows[:0]
         )
-        data = users.data.tobytes()
+        data = part.data.tobytes()
         own = np.zeros(len(rows), dtype=np.int64)
         for row in with_own.tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
             message = Outgoing("", None, None, None, headers or ())
             own[row] = MESSAGE_BYTES if headers is None else message.nbytes
-        columns = users.users[rows], values, keys, late[rows], partitions, times, own
-        sent = ForwardBatch(self._stream.topic.name, data, *columns)
+        sent = ForwardBatch(
+            self._stream.topic.name,
+            data,
+            part.users,
+            values,
+            keys,
+            late[rows - part.start],
+            partitions,
+            times,
+            own,
+        )
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
         if len(large):
-            users.known[rows[large]] = False
-            self._add(records, users, late, now_ms)
+            others = replace(
+                part,
+                rows=np.delete(rows, large),
+                users=np.delete(part.users, large, axis=0),
+            )
+            self._add(records, others, late, now_ms)
             return [Reject(row, "record too large") for row in rows[large].tolist()]
         self._pending.append(sent)
         self._records += len(rows)

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from workers.agents.progress import PROGRESS
-from workers.events.reader import Reject
+from workers.events.reading import Reject
 from workers.kafka.offsets import LogEnd
 from workers.kafka.records import Forwarded, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard

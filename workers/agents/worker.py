@@ -38,7 +38,6 @@ from workers.agents.topics import (
     watch_topics,
 )
 from workers.events.formats.reader import RecordFormats
-from workers.events.user_reader import UserReader
 from workers.kafka.clients import Connection, faust_credentials, text_of
 from workers.kafka.handover import EXIT_REFUSED, KAFKA_AWAY, Handover
 from workers.kafka.outages import (
@@ -64,6 +63,7 @@ from workers.pipeline.factory import (
     names_by_lane,
     reader_of,
     sums,
+    user_reader_of,
 )
 from workers.pipeline.growth.epochs import epochs_of_users, next_epoch
 from workers.pipeline.growth.sources import Place, Sources, SourceTopic
@@ -151,7 +151,8 @@ class Factory:
                 with_keys=any(
                     view.key == RECORD_KEY for view in settings.shape.views.values()
                 ),
-                reader=UserReader(settings.shape, max_bytes=settings.events.max_bytes),
+                users=user_reader_of(settings),
+                reader=self._reader,
             )
         # Every shard's thread reads these. Metrics and the GIL lock lock themselves.
         check_frozen(

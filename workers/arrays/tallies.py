@@ -15,9 +15,6 @@ from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
 from workers.arrays.types import Bools, Codes, Longs, Words
 
 NO_LABEL = (1 << 32) - 1
-ADDED_UP, LAST, FIRST = range(3)
-# Up to this many labels of an event are compared pairwise, more are looked up by their code.
-PAIRWISE_MAX = 16
 
 
 class LabeledEvents(NamedTuple):
@@ -100,86 +97,6 @@ def ticks_of(
             runs += 1
             ascending &= i == 0 or ticks[i] > ticks[i - 1]
     return runs, bool(ascending)
-
-
-@kernel
-def distinct_labels(
-    first: Longs,
-    number: Longs,
-    labels: Codes,
-    amounts: Longs,
-    amount_max: int,
-    repeated: int,
-    met: Longs,
-    ends: Longs,
-    seen: Bools,
-    out_labels: Codes,
-    out_amounts: Longs,
-) -> tuple[bool, bool]:
-    """Write each event's distinct labels in order of first occurrence, with their amounts.
-
-    Returns whether any amount is not 1, and whether all events are seen.
-
-    Args:
-        first, number: (n,): event i has labels[first[i] : first[i] + number[i]]; < 0: not seen.
-        amounts: (m,), or (0,): all 1.
-        amount_max: limit per label and event.
-        repeated: what a repeated label's amount is: ADDED_UP, its LAST one or its FIRST.
-        met: (labels' codes,), scratch, -1 before and after.
-        ends, seen: (n,), written; ends are those in `out_labels`.
-        out_amounts: written only if any of them is not 1.
-    """
-    written = 0
-    uneven = False
-    all_seen = True
-    weighted = len(amounts) > 0
-    for i in range(len(first)):
-        begin = written
-        seen[i] = number[i] >= 0
-        all_seen &= number[i] >= 0
-        if number[i] <= 1 and not weighted:
-            if number[i] == 1:
-                out_labels[written] = labels[first[i]]
-                if uneven:
-                    out_amounts[written] = 1
-                written += 1
-            ends[i] = written
-            continue
-        short = number[i] <= PAIRWISE_MAX
-        for k in range(first[i], first[i] + number[i]):
-            label = labels[k]
-            amount = min(int(amounts[k]), amount_max) if weighted else 1
-            earlier = -1
-            if short:
-                for j in range(begin, written):
-                    if out_labels[j] == label:
-                        earlier = j
-                        break
-            else:
-                earlier = int(met[label])
-            if not uneven and (earlier >= 0 or amount != 1):
-                uneven = True
-                for j in range(written):
-                    out_amounts[j] = 1
-            if earlier >= 0:
-                if repeated == ADDED_UP:
-                    out_amounts[earlier] = min(
-                        out_amounts[earlier] + amount, amount_max
-                    )
-                elif repeated == LAST:
-                    out_amounts[earlier] = amount
-                continue
-            if not short:
-                met[label] = written
-            out_labels[written] = label
-            if uneven:
-                out_amounts[written] = amount
-            written += 1
-        if not short:
-            for j in range(begin, written):
-                met[out_labels[j]] = -1
-        ends[i] = written
-    return uneven, all_seen
 
 
 @kernel_part
@@ -359,12 +276,3 @@ def group_by_owner(
         starts[key] = starts[key - 1]
     starts[0] = 0
     return met[:keys], bounds, starts[: keys + 1]
-
-
-@kernel
-def one_label_each(first: Longs, number: Longs) -> bool:
-    """Return whether every event i has exactly one label, the i-th; see `distinct_labels`."""
-    i = 0
-    while i < len(first) and number[i] == 1 and first[i] == i:
-        i += 1
-    return bool(i == len(first))

@@ -14,8 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -30,10 +32,8 @@ from workers.events.formats import avro_scanner, protobuf_scanner
 from workers.events.formats.wire import parse_headers, zigzag
 from workers.events.json import Json
 from workers.events.log import FieldSpans, Format, log_ends
-from workers.events.reader import EARLIEST_MS, EventReader
-from workers.events.source_reader import SourceReader
+from workers.events.reading import EARLIEST_MS, EventReader, SourceReader
 from workers.events.tree import Node
-from workers.events.user_reader import UserReader
 from workers.kafka.placement import PARTITIONERS, Placement, partitions_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.views import RECORD_KEY
@@ -249,12 +249,11 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
             topic="t", key=key, items="items", timestamp=timestamp
         )
         shape = shape_of(events_section, user)
-        users = UserReader(shape, max_bytes=1_000_000)
         events = EventReader(shape)
-        sent_on = users.read(
-            records, 1 << 62, form(users.tree), form(events.layout.tree)
-        )
-        partitions_of(sent_on.data, sent_on.users, 3)
+        users = EventReader(replace(shape, views=MappingProxyType({})))
+        [reading] = users.read(records, form(users.layout.tree))
+        if reading.users is not None:
+            partitions_of(reading.data, reading.users, 3)
         restore_originals(records, user_is_key=user == RECORD_KEY)
         for partitioner in PARTITIONERS:
             placement = Placement(partitioner, 0, [(0, 1)])
@@ -264,8 +263,8 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
             intake = Intake(lanes, 0, _KEY, store)
             sequences = [0, 0]
             for part in (records, records.part(0, _EVENTS // 2)):
-                [(found, _, _)] = reader.read(part, None)
-                intake.add(found)
+                [reading] = reader.read(part)
+                intake.add(reading.events)
                 store.write(intake.user_changes(), 0)
                 messages = intake.take_messages(source=0, sequences=sequences, offset=0)
                 sections = [

@@ -28,7 +28,7 @@ from workers.commands.json_fault import NOT_JSON, fault_of
 from workers.commands.undeclared import UndeclaredKeys, shown_key
 from workers.events.formats.reader import RecordFormats
 from workers.events.json import JsonDecoder
-from workers.events.source_reader import NOT_DECLARED, SourceReader
+from workers.events.reading import NOT_DECLARED, SourceReader
 from workers.events.tree import Node
 from workers.kafka.clients import Connection
 from workers.kafka.reading import await_commits, read_partition
@@ -273,7 +273,8 @@ class _AcceptanceFilter:
         watermark = now - self._settings.events.grace_ms
         accepted: list[int] = []
         latest = now + self._settings.events.max_ahead_ms
-        for events, _, _ in self._readers[log].read(records, latest):
+        for reading in self._readers[log].read(records, latest):
+            events = reading.events
             wanted = events.in_any_view
             if most is not None:
                 wanted &= watermark - events.times <= most

@@ -9,8 +9,8 @@ import numpy as np
 
 from workers.arrays.blake2b import State, digests, start
 from workers.arrays.compiled import kernel
-from workers.arrays.tallies import ADDED_UP, distinct_labels, one_label_each, pair_slot
 from workers.arrays.tallies import NO_LABEL as _NO_LABEL
+from workers.arrays.tallies import pair_slot
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 from workers.events.log_values import AMOUNT_MAX
@@ -18,6 +18,10 @@ from workers.events.vocabulary import Vocabulary
 from workers.runtime.frozen import read_only
 
 _ANY = np.uint64(0)
+# What the amount is of a label that an event has more than once.
+ADDED_UP, LAST, FIRST = range(3)
+# Up to this many labels of an event are compared pairwise, more are looked up by their code.
+PAIRWISE_MAX = 16
 
 
 @kernel
@@ -221,7 +225,7 @@ class EventColumns:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The valid events of a batch, in order; see `reader.EventSpans`. Sensitive.
+    """The valid events of a batch, in order; see `reading.Reading`. Sensitive.
 
     `users`, uint64 (n, 2), has the digest of each event's user; None if users are not read.
     """
@@ -263,6 +267,93 @@ class Names:
         """Begin a batch; all its codes are from one vocabulary."""
         if self.vocabulary.full:
             self.vocabulary = Vocabulary(self._first)
+
+
+@kernel
+def distinct_labels(
+    first: Longs,
+    number: Longs,
+    labels: Codes,
+    amounts: Longs,
+    amount_max: int,
+    repeated: int,
+    met: Longs,
+    ends: Longs,
+    seen: Bools,
+    out_labels: Codes,
+    out_amounts: Longs,
+) -> tuple[bool, bool]:
+    """Write each event's distinct labels in order of first occurrence, with their amounts.
+
+    Returns whether any amount is not 1, and whether all events are seen.
+
+    Args:
+        first, number: (n,): event i has labels[first[i] : first[i] + number[i]]; < 0: not seen.
+        amounts: (m,), or (0,): all 1.
+        amount_max: limit per label and event.
+        repeated: what a repeated label's amount is: ADDED_UP, its LAST one or its FIRST.
+        met: (labels' codes,), scratch, -1 before and after.
+        ends, seen: (n,), written; ends are those in `out_labels`.
+        out_amounts: written only if any of them is not 1.
+    """
+    at = 0
+    uneven = False
+    all_seen = True
+    weighted = len(amounts) > 0
+    for i in range(len(first)):
+        begin = at
+        seen[i] = number[i] >= 0
+        all_seen &= number[i] >= 0
+        if number[i] <= 1 and not weighted:
+            if number[i] == 1:
+                out_labels[at] = labels[first[i]]
+                if uneven:
+                    out_amounts[at] = 1
+                at += 1
+            ends[i] = at
+            continue
+        short = number[i] <= PAIRWISE_MAX
+        for k in range(first[i], first[i] + number[i]):
+            label = labels[k]
+            amount = min(int(amounts[k]), amount_max) if weighted else 1
+            found = -1
+            if short:
+                for j in range(begin, at):
+                    if out_labels[j] == label:
+                        found = j
+                        break
+            else:
+                found = int(met[label])
+            if not uneven and (found >= 0 or amount != 1):
+                uneven = True
+                for j in range(at):
+                    out_amounts[j] = 1
+            if found >= 0:
+                if repeated == ADDED_UP:
+                    out_amounts[found] = min(out_amounts[found] + amount, amount_max)
+                elif repeated == LAST:
+                    out_amounts[found] = amount
+                continue
+            if not short:
+                met[label] = at
+            out_labels[at] = label
+            if uneven:
+                out_amounts[at] = amount
+            at += 1
+        if not short:
+            for j in range(begin, at):
+                met[out_labels[j]] = -1
+        ends[i] = at
+    return uneven, all_seen
+
+
+@kernel
+def one_label_each(first: Longs, number: Longs) -> bool:
+    """Return whether every event i has exactly one label, the i-th; see `distinct_labels`."""
+    i = 0
+    while i < len(first) and number[i] == 1 and first[i] == i:
+        i += 1
+    return bool(i == len(first))
 
 
 class LabelEncoder:

@@ -126,16 +126,6 @@ def longest_value(texts: Longs) -> int:
     return most
 
 
-@kernel
-def outcomes(status: Flags, read: int) -> tuple[int, int]:
-    declined = 0
-    found = 0
-    for i in range(len(status)):
-        declined += status[i] == DECLINED
-        found += status[i] == read
-    return declined, found
-
-
 #: Scans from a record on into `number` and `rows`; returns the indexed bytes and the next record.
 Scan = Callable[[int, Longs, Longs], tuple[Bytes, int]]
 

@@ -60,6 +60,8 @@ class _Rejected(Exception):
 
 
 class Projection(Frozen):
+    """What an event is: the one rule that every compiled reader must agree with."""
+
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         sources: dict[object, int] = {}
@@ -74,9 +76,10 @@ class Projection(Frozen):
             read: Read = {}
             views = tuple(view.seen(record, read) for view in self._views)
             wanted = any(view is not None for view in views)
-            event = Event(
-                self._time(record, wanted), self._user(record) if wanted else "", views
-            )
+            time = self._time(record, wanted)
+            # Without views, only users are read.
+            user = self._user(record) if wanted or not views else ""
+            event = Event(time, user, views)
         except _Rejected as why:
             return str(why)
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
@@ -90,18 +93,6 @@ class Projection(Frozen):
         return {
             name: view.numbers(record, read) for name, view in views if view.adds_up
         }
-
-    def user_and_time(self, record: object) -> tuple[str | None, int]:
-        """Return user and time: None and -1 if unreadable, "" and 0 if not a field."""
-        if not isinstance(record, Mapping):
-            return None, -1
-        try:
-            user = self._user(record)
-        except _Rejected:
-            return None, self._time(record, False)
-        return user if len(user.encode()) <= LABEL_BYTES_MAX else None, self._time(
-            record, False
-        )
 
     def _time(self, record: Mapping[str, Any], wanted: bool) -> int:
         path = self._shape.time

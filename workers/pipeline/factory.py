@@ -1,13 +1,14 @@
 """Build the lanes, mechanisms and histograms of both stages, replay and audit from settings."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
 
 from workers.events.log import Format
-from workers.events.reader import EventReader
-from workers.events.source_reader import SourceReader
+from workers.events.reading import EventReader, SourceReader
 from workers.kafka.placement import Placement
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.config.views import Shape
@@ -57,6 +58,11 @@ def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
     """Return the event reader that a worker's threads share; `shape` replaces the settings'."""
     shape = settings.shape if shape is None else shape
     return EventReader(shape, max_bytes=settings.events.max_bytes)
+
+
+def user_reader_of(settings: Settings) -> EventReader:
+    """Return the reader of users and times alone; re-keying needs nothing else."""
+    return reader_of(settings, replace(settings.shape, views=MappingProxyType({})))
 
 
 def source_reader_of(

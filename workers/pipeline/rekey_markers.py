@@ -20,16 +20,19 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from workers.arrays.compiled import checked_kernel
 from workers.arrays.texts import readonly_contiguous
-from workers.arrays.types import Longs
-from workers.events.reader import Reject
-from workers.events.user_reader import HAS_KEY, NO_TIME, parse_markers
-from workers.kafka.records import Records
+from workers.arrays.types import Bytes, Longs
+from workers.events.reading import Reject
+from workers.kafka.records import Records, varint
 from workers.pipeline.growth.owners import PARTITIONS_MAX
 from workers.pipeline.ledger_blocks import UNDECODABLE
 from workers.runtime.errors import StateRefused
 
 HEADER = "quietcount"
+NO_TIME = -1
+# Flag after the 8 bytes of a time: the record key follows.
+HAS_KEY = 1
 _NAME = HEADER.encode()
 _NO_TIME = NO_TIME.to_bytes(8, signed=True)
 _NO_KEY = b"\0"
@@ -126,6 +129,44 @@ def read_headers(headers: Any) -> tuple[int, bytes | None]:
     return int.from_bytes(value[:8], signed=True), value[9:] if value[
         8
     ] == HAS_KEY else None
+
+
+@checked_kernel
+def parse_markers(
+    data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs
+) -> None:
+    """Parse the re-key marker if it is a record's first header; headers follow the value.
+
+    Writes `keys`, start and stop of the original key, and `marks`, the earliest time at which the
+    event counts, or NO_TIME. A start of -1 is a null value or key.
+    """
+    for i in range(len(values)):
+        keys[i, 0] = -1
+        keys[i, 1] = -1
+        marks[i] = NO_TIME
+        if values[i, 0] < 0:
+            continue
+        number, at = varint(data, values[i, 1])
+        if number < 1:
+            continue
+        length, at = varint(data, at)
+        if length != len(name):
+            continue
+        same = True
+        for place in range(length):
+            same &= data[at + place] == name[place]
+        if not same:
+            continue
+        length, at = varint(data, at + length)
+        if length < 9:
+            continue
+        mark = np.int64(0)
+        for place in range(8):
+            mark = mark << 8 | np.int64(data[at + place])
+        marks[i] = mark
+        if data[at + 8] == HAS_KEY:
+            keys[i, 0] = at + 9
+            keys[i, 1] = at + length
 
 
 def restore_originals(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:

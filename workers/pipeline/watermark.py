@@ -24,7 +24,7 @@ from workers.arrays.tallies import effective_times
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Longs
 from workers.events.columns import Events
-from workers.events.reader import BEHIND, Reject
+from workers.events.reading import BEHIND, Reject
 from workers.mechanisms.config.histogram import Lane
 
 # A transaction costs this worker and the brokers as much as about ten thousand events.

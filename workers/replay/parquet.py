@@ -35,13 +35,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from workers.arrays.tallies import ADDED_UP, LAST
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
-from workers.events.columns import NO_AMOUNTS, Events, LabelEncoder, Names, user_digests
+from workers.events.columns import (
+    ADDED_UP,
+    LAST,
+    NO_AMOUNTS,
+    Events,
+    LabelEncoder,
+    Names,
+    user_digests,
+)
 from workers.events.log import Flags
 from workers.events.log_values import AMOUNT_MAX
-from workers.events.reader import EARLIEST_MS, EARLY, EventReader, Reject, with_unit
-from workers.events.source_reader import SourceReader
+from workers.events.reading import (
+    EARLIEST_MS,
+    EARLY,
+    EventReader,
+    Reject,
+    SourceReader,
+    with_unit,
+)
 from workers.events.times import PLAUSIBLE_MS
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View, as_label, parse
@@ -580,7 +593,8 @@ class ParquetObjects(_ParquetSource):
         )
 
     def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
-        return self._reader.read_objects(_listed(rows))
+        reading = self._reader.read_objects(_listed(rows))
+        return reading.events, reading.rejects
 
 
 def first_rows(

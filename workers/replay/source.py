@@ -15,7 +15,7 @@ import numpy as np
 
 from workers.arrays.types import Longs
 from workers.events.columns import Events
-from workers.events.reader import Reject
+from workers.events.reading import Reject
 from workers.mechanisms.config.views import RECORD_KEY, Path, Shape, complaints
 from workers.runtime.errors import SettingsError
 from workers.settings.durations import format_duration

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.texts import find_lines, readonly_contiguous
-from workers.events.reader import Part
-from workers.events.source_reader import SourceReader
+from workers.events.reading import Reading, SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape
 from workers.pipeline.factory import declared_keys, reader_of
@@ -129,24 +128,24 @@ class JsonLines(FileSource):
         number = 1
         # A pipe's writer may never write again.
         pieces = self._pieces() if self.total is None else prefetch(self._pieces())
-        for lines, (spans, reasons, read), position in pieces:
-            found, rejected = self._reader.encode(spans, reasons)
+        for lines, spans, position in pieces:
+            reading = self._reader.encode(spans)
             # An empty line is neither an event nor an error.
             rejects = (
-                each
-                for each in rejected
-                if (lines.value(each.index) or b"").strip(b"\r")
+                reject
+                for reject in reading.rejects
+                if (lines.value(reject.index) or b"").strip(b"\r")
             )
-            yield self._batch(number, found, rejects, position)
-            if read == len(lines):
+            yield self._batch(number, reading.events, rejects, position)
+            if reading.stop == len(lines):
                 number += len(lines)
 
-    def _pieces(self) -> Iterator[tuple[Records, Part, int]]:
+    def _pieces(self) -> Iterator[tuple[Records, Reading, int]]:
         """Yield lines, a part of them, and the file position after all of them."""
         for lines in self.lines():
             position = self._read if self._raw is None else self._raw.tell()
-            for part in self._reader.spans(lines):
-                yield lines, part, position
+            for reading in self._reader.spans(lines):
+                yield lines, reading, position
 
     def lines(self) -> Iterator[Records]:
         """Yield the lines, a chunk at a time; a truncated overlong line is still too long."""

@@ -23,8 +23,7 @@ from workers.agents.topics import check_events, connection_of
 from workers.arrays.types import Longs
 from workers.events.columns import Events
 from workers.events.formats.reader import RecordFormats
-from workers.events.reader import Reject
-from workers.events.source_reader import SourceReader
+from workers.events.reading import Reject, SourceReader
 from workers.kafka.reading import Partition
 from workers.kafka.records import Records
 from workers.kafka.topic_reader import Bounds, TopicReader, open_reader
@@ -145,16 +144,19 @@ class TopicSource(Source):
         marks: Longs | None = None
         if part.origins is not None:
             records, marks = restore_originals(records, user_is_key=self._user_is_key)
-        start = 0
-        for events, rejected, stop in part.reader.read(records, self._latest_ms):
+        for reading in part.reader.read(records, self._latest_ms):
+            events = reading.events
+            rejected = reading.rejects
             came_late = None if marks is None else marks[events.index]
             if part.origins is not None:
                 rejected = part.origins.take(
-                    records, range(start, stop), rejected, part.place
+                    records,
+                    range(reading.start, reading.stop),
+                    rejected,
+                    part.place,
                 )
-            part.position = int(records.offsets[stop - 1]) + 1
-            start = stop
-            ends = last and stop == len(records)
+            part.position = int(records.offsets[reading.stop - 1]) + 1
+            ends = last and reading.stop == len(records)
             yield self._batch(
                 part, events, records.offsets, rejected, came_late, ends=ends
             )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.events.shapes_corpus import Case, difference, document
-from workers.events.reader import EventReader
+from workers.events.reading import EventReader
 from workers.mechanisms.config.views import Path
 from workers.settings.settings import settings_of
 

@@ -11,7 +11,7 @@ import pytest
 from tests import ROOT
 from tests.numbers import number_in
 from workers.cli import execute
-from workers.events.reader import EARLIEST_MS
+from workers.events.reading import EARLIEST_MS
 from workers.privacy import model
 from workers.privacy.model import Bucket, Plan, Record
 from workers.privacy.plan.text import ROWS, band

@@ -33,8 +33,14 @@ from workers.commands.undeclared import UndeclaredKeys, json_string
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.formats.reader import RecordFormats
 from workers.events.project import Projection
-from workers.events.reader import AHEAD, EARLY, Reject
-from workers.events.source_reader import NOT_DECLARED, SourceReader
+from workers.events.reading import (
+    AHEAD,
+    EARLY,
+    NOT_DECLARED,
+    Reading,
+    Reject,
+    SourceReader,
+)
 from workers.events.times import PLAUSIBLE_MS, time_ms
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.views import CHARACTERS_MAX, UNITS, Path, Shape, parse
@@ -375,7 +381,9 @@ def examine(settings: Settings, sample: Sample) -> Findings:
             lanes(settings), settings.events.grace_ms, settings.max_behind_ms
         )
         accepted_events.append([])
-        for counted, rejects in _read(source, part, latest):
+        for reading in _read(source, part, latest):
+            counted = reading.events
+            rejects = reading.rejects
             if len(counted):
                 effective = clock.advance_by(counted.times, None)
                 behind = clock.too_far_behind(counted.times, effective)
@@ -491,17 +499,12 @@ def _accepted(settings: Settings, sample: Sample, part: Part) -> list[Events]:
     placements = [(0, part.source.topic.partitions)]
     fmt = RecordFormats(settings, reader).make()
     source = source_reader_of(settings, reader, part.source.partition, placements, fmt)
-    return [events for events, _ in _read(source, part, latest)]
+    return [reading.events for reading in _read(source, part, latest)]
 
 
-def _read(
-    source: SourceReader, part: Part, latest_ms: int | None
-) -> Iterator[tuple[Events, list[Reject]]]:
+def _read(source: SourceReader, part: Part, latest_ms: int | None) -> Iterator[Reading]:
     if part.objects is None:
-        yield from (
-            (found, rejects)
-            for found, rejects, _ in source.read(part.records, latest_ms)
-        )
+        yield from source.read(part.records, latest_ms)
     else:
         yield source.read_objects(part.objects)
 

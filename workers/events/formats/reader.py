@@ -25,7 +25,7 @@ from workers.events.formats.fitting import (
 from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, parse_headers
 from workers.events.json import Json
 from workers.events.log import DECLINED, FieldSpans, Format, scan_parts
-from workers.events.reader import EventReader
+from workers.events.reading import EventReader
 from workers.events.schemas import Access, CommandWait, Registry, Schema, SchemaWaiter
 from workers.events.tree import Node
 from workers.runtime.errors import SettingsError

@@ -1,0 +1,622 @@
+"""Read events: from records to columns of codes, with a reason for each reject.
+
+    records -> logs       a scanner logs the wanted fields of plain records      json, formats, log
+    logs    -> spans      `project_views` finds each view's key and labels       views
+                          the general reader decides about the other records     project
+    spans   -> columns    keys and labels become codes; misplaced, untimely and  vocabulary, columns
+                          undeclared events become rejects
+
+A `Reading` goes this way with one part of a batch. An `EventReader`, shared by the threads of a
+worker, takes it to spans, and the `SourceReader` of a source partition to columns. Large batches
+are read in parts, to bound memory.
+
+Reject reasons come from a fixed set and name configuration fields only, never a label, key or time.
+For an implausible time they suggest a unit: seconds read as ms fall in January 1970.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Bools, Bytes, Codes, Longs
+from workers.events.columns import (
+    ADDED_UP,
+    FIRST,
+    NO_AMOUNTS,
+    EventColumns,
+    Events,
+    LabelEncoder,
+    Names,
+    user_digests,
+)
+from workers.events.json import Json
+from workers.events.json_scanner import valid_texts
+from workers.events.log import (
+    DECLINED,
+    FieldSpans,
+    Format,
+    longest_log,
+    longest_value,
+)
+from workers.events.project import Event, Projection
+from workers.events.times import PER_SECOND, PLAUSIBLE_MS, UNIT_WORDS
+from workers.events.views import READ, UNSEEN, Layout, Logs, Spans, project_views
+from workers.kafka.placement import Placement
+from workers.kafka.records import Records
+from workers.mechanisms.config.buckets import Buckets
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
+from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Path, Shape
+from workers.runtime.frozen import Frozen
+from workers.settings.settings import ALL_STREAM_KEY
+
+#: 2000-01-01; earlier events are rejected.
+EARLIEST_MS = PLAUSIBLE_MS[0]
+EARLY = "dated before 2000"
+AHEAD = "dated too far ahead"
+BEHIND = "dated too far behind"
+MISPLACED = "user's records belong in another partition"
+NOT_DECLARED = "key not declared"
+NO_RECORD_TIME = "record without a time"
+# Kafka uses -1 for no timestamp; `rekey` forwards such records with 1, since 0 means now.
+_NO_RECORD_TIME_MAX = 1
+_REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED, EARLY)
+# Neither counted nor a reject, and must not close a tick.
+_PASSED_OVER = len(_REASONS)
+
+# Initial labels per event and column. malloc returns memory beyond 64 MiB per thread after every
+# batch, to be zeroed again: with five histograms, a quarter of the worker's time.
+LABELS_EXPECTED = 2
+# Initial capacity in bytes for the text of a binary format's numbers.
+MADE_EXPECTED = 1 << 16
+
+Declared = Mapping[str, frozenset[str] | None]
+A = TypeVar("A", bound=np.generic)
+
+
+def with_unit(reason: str, time_ms: int, unit: str) -> str:
+    for other, per_second in PER_SECOND.items():
+        read = time_ms * PER_SECOND.get(unit, 0) // per_second
+        if other != unit and PLAUSIBLE_MS[0] <= read < PLAUSIBLE_MS[1]:
+            return f"{reason}: {UNIT_WORDS[other]} instead of {unit}?"
+    return reason
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A rejected record: its batch index and a reason from a fixed set."""
+
+    index: int
+    reason: str
+
+
+class Reading:
+    """One part of a batch, from logs to columns. Sensitive; starts and stops index `data`.
+
+    The kernel writes a row for each record, then `add` those of the general reader, and `finish`
+    keeps the valid events, in order. The attributes from `index` on exist from then on.
+
+    Attributes:
+        start, stop: the part's records in the batch.
+        declined: number of records that went to the general reader.
+        rejects: those found so far, in order.
+        data: uint8, the record bytes followed by text that readers decoded, in UTF-8.
+        index: int64 (n,), the batch index of each event's record.
+        times: int64 (n,), ms since 1970; without views, -1 if unreadable.
+        keys: per distinct stream key of the layout, int64 (n, 2), start and stop; None for `$all`.
+        users: int64 (n, 2), start and stop; integers as decimal digits. None if not read.
+        first, number: int64 (v, n), first label in the view's column, and label count or UNSEEN.
+        labels: per column of the layout, int64 (m, 2), start and stop, or the bucket number first;
+            an event's labels may repeat if they are from a list.
+        amounts: per column, int64 (m,), the count of each label in its event, at most AMOUNT_MAX;
+            (0,) if all are 1.
+        events: the columns, from `SourceReader.encode` on.
+    """
+
+    index: Longs
+    times: Longs
+    keys: tuple[Longs | None, ...]
+    users: Longs | None
+    first: Longs
+    number: Longs
+    labels: tuple[Longs, ...]
+    amounts: tuple[Longs, ...]
+    events: Events
+
+    def __init__(self, layout: Layout, logs: FieldSpans) -> None:
+        n = len(logs.status)
+        self.start = logs.begin
+        self.stop = logs.begin + n
+        self.rejects: list[Reject] = []
+        self._layout = layout
+        self._project(logs)
+        self.declined = int(np.count_nonzero(logs.status == DECLINED))
+        # Packed arrays, not lists of objects: a record may have one label per two bytes.
+        columns = range(len(layout.items_of))
+        self._texts = bytearray()
+        self._more_labels = [array("q") for _ in columns]
+        self._more_amounts = [array("q") for _ in columns]
+
+    def __repr__(self) -> str:
+        return f"Reading({self.start}..{self.stop})"
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def in_any_view(self) -> Bools:
+        """Return a bool (n,) mask of the events that some view includes."""
+        seen: Bools = (self.number != UNSEEN).any(axis=0)
+        return seen
+
+    @property
+    def unread(self) -> list[int]:
+        """Return the rows of the part that are left to the general reader."""
+        if not self.declined:
+            return []
+        rows: list[int] = np.flatnonzero(self._spans.status == DECLINED).tolist()
+        return rows
+
+    def _project(self, logs: FieldSpans) -> None:
+        """Run the kernel on all logs; repeat from where its room ended, with twice as much."""
+        layout = self._layout
+        n = len(logs.status)
+        views = len(layout.names)
+        columns = len(layout.items_of)
+        rows = readonly_contiguous(logs.rows)
+        ends = readonly_contiguous(logs.ends)
+        longest = longest_log(ends)
+        room = min(len(rows), LABELS_EXPECTED * n + longest)
+        spans = Spans(
+            logs.status,
+            _longs(n if layout.time_slot >= 0 else 0),
+            _longs(n if layout.user_slot >= 0 else 0, 2),
+            _longs(len(layout.keys), n, 2),
+            _longs(views, n),
+            _longs(views, n),
+            _longs(columns, room, 2),
+            _longs(columns, room),
+            np.zeros(columns, dtype=np.int64),
+            np.zeros(columns, dtype=np.int64),
+        )
+        made = np.empty(MADE_EXPECTED, dtype=np.uint8)
+        read = Logs(readonly_contiguous(logs.data), rows, ends, made)
+        row_of = _longs(layout.slots)
+        added = _longs(columns)
+        begin = 0
+        filled = 0
+        while True:
+            begin, filled = project_views(
+                read, begin, layout.program, row_of, added, filled, spans
+            )
+            if begin == n:
+                break
+            if room < len(rows) and int(spans.used.max(initial=0)) + longest > room:
+                room = min(len(rows), 2 * room)
+                spans = spans._replace(
+                    labels=_wider(spans.labels, room),
+                    amounts=_wider(spans.amounts, room),
+                )
+            else:
+                read = read._replace(
+                    made=np.concatenate([read.made, np.empty_like(read.made)])
+                )
+        self._spans = spans
+        self.data: Bytes = logs.data
+        if filled:
+            self.data = np.concatenate([logs.data, read.made[:filled]])
+
+    def add(self, row: int, event: Event | str) -> None:
+        """Add the general reader's event, or its reason for a reject, in a row of the part."""
+        layout = self._layout
+        spans = self._spans
+        if isinstance(event, str):
+            self.rejects.append(Reject(self.start + row, event))
+            return
+        if event.time < 0 and layout.names:
+            return  # no view needs its time, and it moves no clock
+        spans.status[row] = READ
+        if layout.time_slot >= 0:
+            spans.times[row] = event.time
+        if layout.user_slot >= 0:
+            spans.users[row] = self._text(event.user)
+        if not event.views:
+            return
+        spans.keys[:, row] = 0
+        labels: dict[int, tuple[int, int]] = {}
+        for view, (seen, key, column) in enumerate(
+            zip(event.views, layout.key_of, layout.column_of, strict=True)
+        ):
+            if seen is None:
+                spans.first[view, row] = 0
+                spans.number[view, row] = UNSEEN
+                continue
+            if isinstance(layout.keys[key], Path):
+                spans.keys[key, row] = self._text(seen.key)
+            if column not in labels:
+                more = self._more_labels[column]
+                first = int(spans.used[column]) + len(more) // 2
+                labels[column] = first, len(seen.labels)
+                for label in seen.labels:
+                    more.extend(
+                        self._text(label) if isinstance(label, str) else (label, 0)
+                    )
+                self._more_amounts[column].extend(seen.amounts)
+            spans.first[view, row], spans.number[view, row] = labels[column]
+
+    def _text(self, text: str) -> tuple[int, int]:
+        start = len(self.data) + len(self._texts)
+        self._texts += text.encode()
+        return start, len(self.data) + len(self._texts)
+
+    def finish(self, record_times: Longs, record_keys: Longs) -> None:
+        """Keep the valid events; the records' times and keys stand in where there is no field."""
+        layout = self._layout
+        spans = self._spans
+        if self._texts:
+            texts = np.frombuffer(self._texts, dtype=np.uint8)
+            self.data = np.concatenate([self.data, texts])
+        whole = bool((spans.status == READ).all())
+        rows = (
+            np.arange(len(spans.status))
+            if whole
+            else np.flatnonzero(spans.status == READ)
+        )
+
+        def kept(column: Longs, axis: int = 0) -> Longs:
+            return column if whole else column.take(rows, axis)
+
+        self.index = rows + self.start if self.start else rows
+        self.times = kept(spans.times if layout.time_slot >= 0 else record_times)
+        keys: list[Longs | None] = []
+        for key, places in zip(layout.keys, spans.keys, strict=True):
+            used = record_keys if key == RECORD_KEY else places
+            keys.append(None if key == ALL_KEYS else kept(used))
+        self.keys = tuple(keys)
+        self.users = None
+        if layout.shape.user is not None:
+            of_record = layout.shape.user == RECORD_KEY
+            self.users = kept(record_keys if of_record else spans.users)
+        self.first = kept(spans.first, 1)
+        self.number = kept(spans.number, 1)
+        columns = range(len(layout.items_of))
+        self.labels = tuple(
+            _joined(spans.labels[column, : spans.used[column]], more)
+            for column, more in zip(columns, self._more_labels, strict=True)
+        )
+        self.amounts = tuple(self._amounts(column) for column in columns)
+        # Free what the kernel wrote and no event needs, while the events are counted.
+        del self._spans, self._more_labels, self._more_amounts
+
+    def _amounts(self, column: int) -> Longs:
+        spans = self._spans
+        used = int(spans.used[column])
+        more = self._more_amounts[column]
+        if spans.uneven[column]:
+            return _joined(spans.amounts[column, :used], more)
+        if not more or bool((np.frombuffer(more, dtype=np.int64) == 1).all()):
+            return NO_AMOUNTS
+        return _joined(np.ones(used, dtype=np.int64), more)
+
+
+class EventReader(Frozen):
+    """Reader of the spans of events, shared by all threads of a worker.
+
+    If the shape has no views, users and times of all events are read, and nothing else.
+    """
+
+    def __init__(self, shape: Shape, *, max_bytes: int = 1_000_000) -> None:
+        self.layout = Layout(shape)
+        self._json = Json(self.layout.tree)
+        self._max = max_bytes
+        self._projection = Projection(shape)
+        self._of_record_key = tuple(
+            view.key == RECORD_KEY for view in shape.views.values()
+        )
+        self._user_is_key = shape.user == RECORD_KEY
+
+    def read(self, records: Records, fmt: Format | None = None) -> Iterator[Reading]:
+        """Yield the events of a batch, at least one part. A `fmt` of None means JSON."""
+        named = self._named(records)
+        plain = None
+        if (
+            named is not None
+            or longest_value(readonly_contiguous(records.values)) > self._max
+        ):
+            # For a record without a value, the general reader finds the fault.
+            plain = records.values[:, 1] - records.values[:, 0] <= self._max
+            plain = plain if named is None else plain & named
+        return self._parts(records, fmt, named, plain)
+
+    def read_general(
+        self, records: Records, fmt: Format | None = None
+    ) -> Iterator[Reading]:
+        """As `read`, with the general reader for every record."""
+        nothing = np.zeros(len(records), dtype=np.bool_)
+        return self._parts(records, fmt, self._named(records), nothing)
+
+    def read_objects(self, objects: Sequence[object]) -> Reading:
+        """Read decoded records, in which every wanted field must have been decoded."""
+        n = len(objects)
+        none = np.empty(0, dtype=np.uint8)
+        reading = Reading(
+            self.layout, FieldSpans.declined(none, n, objects.__getitem__)
+        )
+        for row, decoded in enumerate(objects):
+            reading.add(row, self._projection.event(decoded))
+        nowhere = np.zeros((n, 2), dtype=np.int64)
+        reading.finish(nowhere[:, 0], nowhere)
+        return reading
+
+    def decode_all(
+        self, records: Records, row: int, fmt: Format | None = None
+    ) -> object:
+        """Return a record with all fields (Protobuf: wanted ones), or raise ValueError(reason)."""
+        if fmt is None:
+            return self._json.decode_all(records.value(row) or b"")
+        nothing = np.zeros(1, dtype=np.bool_)
+        return next(
+            fmt.scan(records.data, records.values[row : row + 1], nothing)
+        ).decode(0)
+
+    def _named(self, records: Records) -> Bools | None:
+        """Return a mask of the records with a valid label as key; None if all pass or none must."""
+        if not self._user_is_key and not any(self._of_record_key):
+            return None
+        data = readonly_contiguous(records.data)
+        keys = readonly_contiguous(records.keys)
+        named = valid_texts(data, keys, LABEL_BYTES_MAX)
+        return None if named.all() else named
+
+    def _parts(
+        self,
+        records: Records,
+        fmt: Format | None,
+        named: Bools | None,
+        plain: Bools | None,
+    ) -> Iterator[Reading]:
+        for logs in (fmt or self._json).scan(records.data, records.values, plain):
+            reading = Reading(self.layout, logs)
+            for row in reading.unread:
+                at = reading.start + row
+                event = self._event(records, at, logs.decode)
+                unnamed = named is not None and not named[at]
+                if unnamed and isinstance(event, Event) and self._needs_name(event):
+                    event = "record key is no label"
+                reading.add(row, event)
+            part = slice(reading.start, reading.stop)
+            keys = records.keys[part]
+            if named is not None:
+                keys = np.where(named[part, None], keys, 0)
+            reading.finish(records.times[part], keys)
+            yield reading
+
+    def _event(
+        self, records: Records, at: int, decode: Callable[[int], object]
+    ) -> Event | str:
+        start, stop = records.values[at].tolist()
+        if start < 0:
+            return "no value"
+        if stop - start > self._max:
+            return "record too large"
+        try:
+            decoded = decode(at)
+        except ValueError as reason:
+            return str(reason)
+        return self._projection.event(decoded)
+
+    def _needs_name(self, event: Event) -> bool:
+        looks = [view is not None for view in event.views]
+        keys = zip(self._of_record_key, looks, strict=True)
+        counted = any(looks) or not looks
+        return any(all(pair) for pair in keys) or (self._user_is_key and counted)
+
+
+class SourceReader:
+    """Reads the batches of one source partition, in order. Not thread-safe."""
+
+    def __init__(
+        self,
+        reader: EventReader,
+        declared: Declared,
+        placement: Placement | None = None,
+        fmt: Format | None = None,
+        earliest_ms: int = EARLIEST_MS,
+    ) -> None:
+        """`declared`, per view: the stream keys that its histograms serve; None means all."""
+        self._reader = reader
+        self._placement = placement
+        self._fmt = fmt
+        self._earliest_ms = earliest_ms
+        layout = reader.layout
+        self._names = [Names() for _ in layout.keys]
+        self._declared: list[int | None] = [None for _ in layout.keys]
+        for key in range(len(layout.keys)):
+            views = zip(layout.names, layout.key_of, strict=True)
+            served = [declared[name] for name, key_of in views if key_of == key]
+            given = [keys for keys in served if keys is not None]
+            if len(given) == len(served):
+                first = frozenset().union(*given)
+                self._declared[key] = len(first)
+                self._names[key] = Names(first)
+        of_fields: dict[Path, Names] = {}
+        self._labels = [
+            of_fields.setdefault(items.path, Names())
+            if items.edges is None
+            else Names(Buckets(items.edges).labels)
+            for items in layout.items_of
+        ]
+        self._encoders = [LabelEncoder(names) for names in self._labels]
+
+    def read(self, records: Records, latest_ms: int | None = None) -> Iterator[Reading]:
+        """Read a batch part by part; reject events after `latest_ms`: they would close ticks."""
+        for reading in self.spans(records):
+            yield self.encode(reading, latest_ms)
+
+    def spans(self, records: Records) -> Iterator[Reading]:
+        """Yield a batch's parts, to `encode` in order. Changes no state: any thread may do it."""
+        return self._reader.read(records, self._fmt)
+
+    def decode_all(self, records: Records, row: int) -> object:
+        return self._reader.decode_all(records, row, self._fmt)
+
+    def read_objects(self, objects: Sequence[object]) -> Reading:
+        return self.encode(self._reader.read_objects(objects))
+
+    def encode(self, reading: Reading, latest_ms: int | None = None) -> Reading:
+        """Encode the events as columns of codes; add those refused here to the rejects."""
+        layout = self._reader.layout
+        keys = [self._key_codes(key, reading) for key in range(len(layout.keys))]
+        for names in self._labels:
+            names.begin()
+        labels = [self._codes(column, reading) for column in range(len(self._labels))]
+        refused = self._refused(reading, keys, latest_ms)
+        users = None
+        if reading.users is not None:
+            users = user_digests(reading.data, reading.users)
+        index = reading.index
+        times = reading.times
+        good = None
+        if refused.any():
+            bad = np.flatnonzero((refused != 0) & (refused != _PASSED_OVER))
+            rows = zip(
+                index[bad].tolist(),
+                refused[bad].tolist(),
+                times[bad].tolist(),
+                strict=True,
+            )
+            reading.rejects += [
+                Reject(row, self._reason(why, time)) for row, why, time in rows
+            ]
+            reading.rejects.sort(key=lambda reject: reject.index)
+            good = np.flatnonzero(refused == 0)
+            index = index[good]
+            times = times[good]
+            users = None if users is None else users[good]
+        views: dict[str, EventColumns] = {}
+        for column in range(len(labels)):
+            views.update(self._columns(column, reading, keys, labels[column], good))
+        reading.events = Events(
+            index, times, users, {name: views[name] for name in layout.names}
+        )
+        return reading
+
+    def _key_codes(self, key: int, reading: Reading) -> Codes:
+        names = self._names[key]
+        places = reading.keys[key]
+        names.begin()
+        if places is None:
+            code = names.vocabulary.code_of(ALL_STREAM_KEY)
+            return np.full(len(reading), code, dtype=np.int32)
+        return names.vocabulary.codes(reading.data, places)
+
+    def _codes(self, column: int, reading: Reading) -> Codes:
+        labels = reading.labels[column]
+        if self._reader.layout.items_of[column].edges is not None:
+            return labels[:, 0].astype(np.int32)
+        return self._labels[column].vocabulary.codes(reading.data, labels)
+
+    def _refused(
+        self, reading: Reading, keys: list[Codes], latest_ms: int | None
+    ) -> NDArray[np.int8]:
+        """Return the index of the refusal reason for each event, 0 if accepted."""
+        refused = np.zeros(len(reading), dtype=np.int8)
+        times = reading.times
+        if self._placement is not None and reading.users is not None:
+            belongs = self._placement.belongs(reading.data, reading.users, times)
+            refused[reading.in_any_view & ~belongs] = 1
+        if int(times.min(initial=self._earliest_ms)) < self._earliest_ms:
+            before = (times < self._earliest_ms) & (refused == 0)
+            refused[before] = np.where(reading.in_any_view[before], 4, _PASSED_OVER)
+        if latest_ms is not None and int(times.max(initial=0)) > latest_ms:
+            late = (times > latest_ms) & (refused == 0)
+            refused[late] = np.where(reading.in_any_view[late], 2, _PASSED_OVER)
+        for number, key in zip(reading.number, self._reader.layout.key_of, strict=True):
+            declared = self._declared[key]
+            if declared is not None:
+                # Declared keys have the first codes.
+                undeclared = (number != UNSEEN) & (keys[key] >= declared)
+                refused[undeclared & (refused == 0)] = 3
+        return refused
+
+    def _reason(self, why: int, time_ms: int) -> str:
+        shape = self._reader.layout.shape
+        reason = _REASONS[why]
+        if reason == EARLY and shape.time is None and time_ms <= _NO_RECORD_TIME_MAX:
+            return NO_RECORD_TIME
+        if reason in (EARLY, AHEAD):
+            return with_unit(reason, time_ms, shape.unit)
+        return reason
+
+    def _columns(
+        self,
+        column: int,
+        reading: Reading,
+        keys: Sequence[Codes],
+        labels: Codes,
+        good: Longs | None,
+    ) -> Iterator[tuple[str, EventColumns]]:
+        """Yield the columns of views that share a column of labels, deduplicated once for all."""
+        layout = self._reader.layout
+        views = [view for view, of in enumerate(layout.column_of) if of == column]
+        firsts = [_kept(reading.first[view], good) for view in views]
+        numbers = [_kept(reading.number[view], good) for view in views]
+        first = firsts[0]
+        number = numbers[0]
+        for other_first, other in zip(firsts[1:], numbers[1:], strict=True):
+            if int(number.min(initial=0)) > UNSEEN:
+                break
+            # All views that include an event share the location of its labels.
+            first = np.where(number == UNSEEN, other_first, first)
+            number = np.maximum(number, other)
+        shared = None
+        for view, of_view in zip(views, numbers, strict=True):
+            key = layout.key_of[view]
+            codes = _kept(keys[key], good)
+            names = self._names[key].vocabulary
+            if shared is None:
+                repeated = ADDED_UP if layout.items_of[column].sum is None else FIRST
+                shared = self._encoders[column].columns(
+                    codes,
+                    names,
+                    first,
+                    number,
+                    labels,
+                    reading.amounts[column],
+                    repeated=repeated,
+                )
+            if of_view is number:
+                yield layout.names[view], shared
+            else:
+                seen = of_view != UNSEEN
+                yield (
+                    layout.names[view],
+                    replace(shared, keys=codes, key_names=names, seen=seen),
+                )
+
+
+def _kept(column: NDArray[A], good: Longs | None) -> NDArray[A]:
+    return column if good is None else column[good]
+
+
+def _longs(*shape: int) -> Longs:
+    return np.empty(shape, dtype=np.int64)
+
+
+def _wider(columns: Longs, room: int) -> Longs:
+    wider = _longs(len(columns), room, *columns.shape[2:])
+    wider[:, : columns.shape[1]] = columns
+    return wider
+
+
+def _joined(column: Longs, more: array[int]) -> Longs:
+    if not more:
+        return column
+    added = np.frombuffer(more, dtype=np.int64).reshape(-1, *column.shape[1:])
+    return np.concatenate([column, added])
