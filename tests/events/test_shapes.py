@@ -645,7 +645,7 @@ DEFECTS = {
     ),
     "any key": (">= 0 and (", ">= 0 and (False and "),
     "the first key of all views": ("views[view, VIEW_KEY]]", "0]"),
-    "any time": ("if wanted or may_be_time(log, time_row, unit):", "if False:"),
+    "any time": ("if included or may_be_time(log, time_row, unit):", "if False:"),
     "a skipped event's odd time is none": (
         " or may_be_time(log, time_row, unit):",
         ":",
@@ -667,30 +667,30 @@ DEFECTS = {
     "labels of no event": ("column], 0", "column], 0) + (added[column] > 1"),
     "long labels": ("stop - start <= LABEL_BYTES_MAX", "True"),
     "a minus is a digit": (
-        "data[start] == 45\n    if minus:\n        at += 1\n    digits",
+        "data[start] == 45\n    if minus:\n        position += 1\n    digits",
         "False\n    digits",
     ),
     "the second word of digits is the first": (
         "data, stop - WORD, WORD\n",
-        "data, at, WORD\n",
+        "data, position, WORD\n",
     ),
     "digits before the last eight are nothing": ("* WORD_POWER +", "* 0 +"),
     "numbers without their sign": ("(-real if minus else real),", "real,"),
-    "the point is nowhere": ("power -= not whole", "power -= 0"),
+    "the point is nowhere": ("power -= not before_point", "power -= 0"),
     "all numbers are exact": (
         "digits <= EXACT_DIGITS and abs(power) <= EXACT_POWER",
         "True",
     ),
     "an exponent is nothing": (
-        "parse_integer(data, at + 1 + (data[at + 1] == PLUS), stop)",
+        "parse_integer(data, position + 1 + (data[position + 1] == PLUS), stop)",
         "0",
     ),
     "an exponent has no sign": (
         ":\n        power",
-        ":\n        at += data[at + 1] == 45\n        power",
+        ":\n        position += data[position + 1] == 45\n        power",
     ),
     "counts of any length": (" stop - start <= COUNT_DIGITS and", ""),
-    "times beyond the greatest": ("found <= TIME_MAX_MS", "found"),
+    "times beyond the greatest": ("ms <= TIME_MAX_MS", "ms"),
     "us are ns": ("3 if unit == US else 6", "6"),
     "a time before 1970": (
         "-1\n            if data[start] == 45\n            else parse_integer",
@@ -707,7 +707,7 @@ DEFECTS = {
     "the 24th hour": ("hour > 23", "hour > 24"),
     "a minute of 61 seconds": ("second > 59", "second > 60"),
     "a fraction of tenths": ("scale //= 10\n            ", ""),
-    "any zone is UTC": ("offset = offset_minutes(data, at, stop)", "offset = 0"),
+    "any zone is UTC": ("offset = offset_minutes(data, position, stop)", "offset = 0"),
     "west is east": ("else -60 * hours - minutes", "else 60 * hours + minutes"),
     "minutes of an offset are nothing": (
         "return 60 * hours + minutes",

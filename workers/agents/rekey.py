@@ -338,11 +338,11 @@ class RekeyShard(SourceShard):
             np.flatnonzero(records.data[values[:, 1]]) if records.framed else rows[:0]
         )
         data = part.data.tobytes()
-        own = np.zeros(len(rows), dtype=np.int64)
+        own_bytes = np.zeros(len(rows), dtype=np.int64)
         for row in with_own.tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
             message = Outgoing("", None, None, None, headers or ())
-            own[row] = MESSAGE_BYTES if headers is None else message.nbytes
+            own_bytes[row] = MESSAGE_BYTES if headers is None else message.nbytes
         sent = ForwardBatch(
             self._stream.topic.name,
             data,
@@ -352,7 +352,7 @@ class RekeyShard(SourceShard):
             late[rows - part.start],
             partitions,
             times,
-            own,
+            own_bytes,
         )
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
         if len(large):

@@ -296,54 +296,65 @@ def distinct_labels(
         ends, seen: (n,), written; ends are those in `out_labels`.
         out_amounts: written only if any of them is not 1.
     """
-    at = 0
+    used = 0
     uneven = False
     all_seen = True
     weighted = len(amounts) > 0
     for i in range(len(first)):
-        begin = at
+        begin = used
         seen[i] = number[i] >= 0
         all_seen &= number[i] >= 0
+
+        # A single label repeats nothing: most events of most topics.
         if number[i] <= 1 and not weighted:
             if number[i] == 1:
-                out_labels[at] = labels[first[i]]
+                out_labels[used] = labels[first[i]]
                 if uneven:
-                    out_amounts[at] = 1
-                at += 1
-            ends[i] = at
+                    out_amounts[used] = 1
+                used += 1
+            ends[i] = used
             continue
+
+        # A few labels are compared with each other; of many, the row of each code is noted, so
+        # that a hostile event costs no more than its length.
         short = number[i] <= PAIRWISE_MAX
         for k in range(first[i], first[i] + number[i]):
             label = labels[k]
             amount = min(int(amounts[k]), amount_max) if weighted else 1
-            found = -1
+            row = -1
             if short:
-                for j in range(begin, at):
+                for j in range(begin, used):
                     if out_labels[j] == label:
-                        found = j
+                        row = j
                         break
             else:
-                found = int(met[label])
-            if not uneven and (found >= 0 or amount != 1):
+                row = int(met[label])
+
+            # Amounts are written only from the first on that is not 1: most batches have none.
+            if not uneven and (row >= 0 or amount != 1):
                 uneven = True
-                for j in range(at):
+                for j in range(used):
                     out_amounts[j] = 1
-            if found >= 0:
+
+            if row >= 0:
+                # Limited again at each sum, which therefore never overflows.
                 if repeated == ADDED_UP:
-                    out_amounts[found] = min(out_amounts[found] + amount, amount_max)
+                    out_amounts[row] = min(out_amounts[row] + amount, amount_max)
                 elif repeated == LAST:
-                    out_amounts[found] = amount
+                    out_amounts[row] = amount
                 continue
             if not short:
-                met[label] = at
-            out_labels[at] = label
+                met[label] = used
+            out_labels[used] = label
             if uneven:
-                out_amounts[at] = amount
-            at += 1
+                out_amounts[used] = amount
+            used += 1
+
+        # Only what this event has set is cleared: the scratch has a row for each code there is.
         if not short:
-            for j in range(begin, at):
+            for j in range(begin, used):
                 met[out_labels[j]] = -1
-        ends[i] = at
+        ends[i] = used
     return uneven, all_seen
 
 
@@ -395,7 +406,7 @@ class LabelEncoder:
             self._met = np.full(2 * len(names), -1, dtype=np.int64)
         ends = np.empty(n, dtype=np.int64)
         seen = np.empty(n, dtype=np.bool_)
-        found = np.empty(len(labels), dtype=np.int32)
+        distinct = np.empty(len(labels), dtype=np.int32)
         sums = np.empty(len(labels), dtype=np.int64)
         uneven, all_seen = distinct_labels(
             first,
@@ -407,13 +418,20 @@ class LabelEncoder:
             self._met,
             ends,
             seen,
-            found,
+            distinct,
             sums,
         )
         m = int(ends[-1]) if n else 0
         amounts = sums[:m] if uneven else NO_AMOUNTS
-        of_view = None if all_seen else seen
-        return EventColumns(keys, key_names, ends, found[:m], amounts, names, of_view)
+        return EventColumns(
+            keys,
+            key_names,
+            ends,
+            distinct[:m],
+            amounts,
+            names,
+            None if all_seen else seen,
+        )
 
 
 def rows_of(first: Longs, number: Longs) -> Longs:

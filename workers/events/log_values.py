@@ -59,22 +59,22 @@ WRITTEN_MAX = 20
 def parse_integer(data: Bytes, start: int, stop: int) -> int:
     """Parse an integer of at most 18 digits, with an optional minus."""
     value = 0
-    at = start
+    position = start
     minus = data[start] == 45
     if minus:
-        at += 1
-    digits = stop - at
-    if at >= 0 and 0 < digits <= WORD and at + WORD <= len(data):
-        value = digits_at(data, at, digits)
-    elif at >= 0 and WORD < digits <= 2 * WORD and stop <= len(data):
+        position += 1
+    digits = stop - position
+    if position >= 0 and 0 < digits <= WORD and position + WORD <= len(data):
+        value = digits_at(data, position, digits)
+    elif position >= 0 and WORD < digits <= 2 * WORD and stop <= len(data):
         # The two words are parsed independently: neither waits for the other.
-        value = digits_at(data, at, digits - WORD) * WORD_POWER + digits_at(
+        value = digits_at(data, position, digits - WORD) * WORD_POWER + digits_at(
             data, stop - WORD, WORD
         )
     else:
-        while at < stop:
-            value = value * 10 + (byte_at(data, at) - ZERO)
-            at += 1
+        while position < stop:
+            value = value * 10 + (byte_at(data, position) - ZERO)
+            position += 1
     return -value if minus else value
 
 
@@ -84,24 +84,24 @@ def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     value = 0
     digits = 0
     power = 0
-    whole = True
-    at = start
+    before_point = True
+    position = start
     minus = data[start] == 45
     if minus:
-        at += 1
-    while at < stop and data[at] | 32 != SMALL_E:
-        if data[at] == 46:
-            whole = False
+        position += 1
+    while position < stop and data[position] | 32 != SMALL_E:
+        if data[position] == 46:
+            before_point = False
         elif digits < FLOAT_DIGITS:
-            value = value * 10 + (int(data[at]) - ZERO)
+            value = value * 10 + (int(data[position]) - ZERO)
             digits += value > 0
-            power -= not whole
+            power -= not before_point
         else:
             digits += 1
-            power += whole
-        at += 1
-    if at < stop:
-        power += parse_integer(data, at + 1 + (data[at + 1] == PLUS), stop)
+            power += before_point
+        position += 1
+    if position < stop:
+        power += parse_integer(data, position + 1 + (data[position + 1] == PLUS), stop)
     scale = 1.0
     for _ in range(abs(power)):
         scale *= 10.0
@@ -140,9 +140,9 @@ def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
     Wholes beyond WHOLE_MAX are that. The cost is that of the digits, whatever the exponent is.
     """
     minus = data[start] == 45
-    at = start + minus
+    first = start + minus
     point = -1
-    end = at
+    end = first
     while end < stop and data[end] | 32 != SMALL_E:
         if data[end] == 46:
             point = end
@@ -150,30 +150,30 @@ def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
     exponent = 0
     if end < stop:
         exponent = parse_integer(data, end + 1 + (data[end + 1] == PLUS), stop)
-    power = (end if point < 0 else point) - at + exponent
-    whole = 0
+    power = (end if point < 0 else point) - first + exponent
+    integer = 0
     part = 0
     rest = False
-    for digit in range(at, end):
+    for digit in range(first, end):
         if digit == point:
             continue
         value = int(data[digit]) - ZERO
         power -= 1
         if power >= 0:
             if value > 0 and power >= PART_DIGITS:
-                whole = WHOLE_MAX
+                integer = WHOLE_MAX
             elif value > 0:
-                whole = min(whole + value * POWERS[power], WHOLE_MAX)
+                integer = min(integer + value * POWERS[power], WHOLE_MAX)
         elif power >= -PART_DIGITS:
             part += value * POWERS[PART_DIGITS + power]
         elif value > 0:
             rest = True
             break
     if not minus:
-        return whole, part
+        return integer, part
     # Rounded down: the part is counted from the whole number below.
     below = part + rest
-    return (-whole, 0) if below == 0 else (-whole - 1, PART - below)
+    return (-integer, 0) if below == 0 else (-integer - 1, PART - below)
 
 
 @checked_part
@@ -220,24 +220,24 @@ def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool
 @checked_part
 def write_integer(data: Bytes, used: int, value: int) -> int:
     """Write an integer in decimal from data[used] on, and return its end."""
-    at = used
+    end = used
     if value < 0:
-        data[at] = 45
-        at += 1
-    begin = at
+        data[end] = 45
+        end += 1
+    begin = end
     while True:
         digit = value % 10 if value >= 0 else (10 - value % 10) % 10
-        data[at] = ZERO + digit
-        at += 1
+        data[end] = ZERO + digit
+        end += 1
         value = (value - digit) // 10 if value >= 0 else (value + digit) // 10
         if value == 0:
             break
-    stop = at - 1
+    stop = end - 1
     while begin < stop:
         data[begin], data[stop] = data[stop], data[begin]
         begin += 1
         stop -= 1
-    return at
+    return end
 
 
 @checked_part
@@ -250,11 +250,11 @@ def write_boolean(data: Bytes, used: int, kind: int) -> int:
 
 @kernel_inline
 def label(
-    data: Bytes, made: Bytes, used: int, log: Longs, row: int
+    data: Bytes, written: Bytes, used: int, log: Longs, row: int
 ) -> tuple[int, int, int]:
-    """Return start and stop of a value as a label, and the bytes used in `made`.
+    """Return start and stop of a value as a label, and the bytes used in `written`.
 
-    Text not in `data` is written to `made`, which logically follows it. The start is -1 if the
+    Text not in `data` is written to `written`, which logically follows it. The start is -1 if the
     value is no label, or too long.
     """
     kind = log[row, KIND]
@@ -266,11 +266,11 @@ def label(
         )
     end = -1
     if kind == kinds.VALUE:
-        end = write_integer(made, used, start)
+        end = write_integer(written, used, start)
     elif kind in (kinds.TRUE, kinds.FALSE):
         if start >= 0:
             return start, stop, used
-        end = write_boolean(made, used, kind)
+        end = write_boolean(written, used, kind)
     if end < 0:
         return -1, -1, used
     return len(data) + used, len(data) + end, end
@@ -359,21 +359,21 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
         return -1
     if hour > 23 or minute > 59 or second > 59:
         return -1
-    at = start + 19
+    position = start + 19
     fraction = 0
     scale = 100
-    if at < stop and data[at] == 46:
-        at += 1
-        begin = at
-        while at < stop and 0 <= int(data[at]) - ZERO <= 9:
-            fraction += (int(data[at]) - ZERO) * scale
+    if position < stop and data[position] == 46:
+        position += 1
+        begin = position
+        while position < stop and 0 <= int(data[position]) - ZERO <= 9:
+            fraction += (int(data[position]) - ZERO) * scale
             scale //= 10
-            at += 1
-        if at == begin or at - begin > 9:
+            position += 1
+        if position == begin or position - begin > 9:
             return -1
     offset = 0
-    if at < stop and not (stop - at == 1 and data[at] == 90):
-        offset = offset_minutes(data, at, stop)
+    if position < stop and not (stop - position == 1 and data[position] == 90):
+        offset = offset_minutes(data, position, stop)
         if offset == NO_OFFSET:
             return -1
     # Days since 1970 in the Gregorian calendar, with years that begin in March.
@@ -407,18 +407,18 @@ def whole_time(data: Bytes, start: int, stop: int, unit: int) -> int:
 @checked_inline
 def decimal_seconds(data: Bytes, start: int, stop: int) -> int:
     """Return the ms of a number of seconds with a point that is not negative."""
-    found = 0
+    ms = 0
     behind = -1
     for at in range(start, stop):
         if data[at] == 46:
             behind = 0
         elif behind < 3:
-            found = found * 10 + (int(data[at]) - ZERO)
+            ms = ms * 10 + (int(data[at]) - ZERO)
             behind += behind >= 0
     while behind < 3:
-        found *= 10
+        ms *= 10
         behind += 1
-    return found
+    return ms
 
 
 @checked_part
@@ -441,26 +441,26 @@ def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
     start = log[row, START]
     stop = log[row, STOP]
     if unit == ISO:
-        found = iso_time(data, start, stop) if kind == kinds.TEXT else -1
+        ms = iso_time(data, start, stop) if kind == kinds.TEXT else -1
     elif kind == kinds.WHOLE:
-        found = whole_time(data, start, stop, unit)
+        ms = whole_time(data, start, stop, unit)
     elif kind == kinds.VALUE:
         if unit == MS:
-            found = start
+            ms = start
         elif unit == S:
-            found = start * 1000 if 0 <= start <= TIME_MAX_MS // 1000 else -1
+            ms = start * 1000 if 0 <= start <= TIME_MAX_MS // 1000 else -1
         else:
-            found = start // (1000 if unit == US else 1_000_000)
+            ms = start // (1000 if unit == US else 1_000_000)
     elif unit == S and kind == kinds.NUMBER and data[start] != 45:
-        found = decimal_seconds(data, start, stop)
+        ms = decimal_seconds(data, start, stop)
     elif unit == S and kind == kinds.REAL:
         real = np.int64(start).view(np.float64)
-        found = round(real * 1e6) // 1000 if 0.0 <= real <= 1e12 else -1
+        ms = round(real * 1e6) // 1000 if 0.0 <= real <= 1e12 else -1
     elif kind in (kinds.TEXT, kinds.NUMBER):
-        found = odd_time(data, start, stop, kind, unit)
+        ms = odd_time(data, start, stop, kind, unit)
     else:
-        found = -1
-    return found if 0 <= found <= TIME_MAX_MS else -1
+        ms = -1
+    return ms if 0 <= ms <= TIME_MAX_MS else -1
 
 
 @checked_part

@@ -94,7 +94,7 @@ class Projection(Frozen):
             name: view.numbers(record, read) for name, view in views if view.adds_up
         }
 
-    def _time(self, record: Mapping[str, Any], wanted: bool) -> int:
+    def _time(self, record: Mapping[str, Any], required: bool) -> int:
         path = self._shape.time
         unit = self._shape.unit
         if path is None:
@@ -108,7 +108,7 @@ class Projection(Frozen):
                     f"field {_name(path)} is not {kind}" + why_no_time(value, unit)
                 )
         except _Rejected:
-            if wanted:
+            if required:
                 raise
             return -1
         return time
@@ -220,46 +220,48 @@ class _ViewProjection(Frozen):
         at = items.list_at
         if at is not None and at < len(items.steps):
             return self._of_elements(record, items.steps[:at], items.steps[at:])
-        found = _at(record, items.steps)
-        if self._empty and (found is None or found is _ABSENT):
+        value = _at(record, items.steps)
+        if self._empty and (value is None or value is _ABSENT):
             return [], []
-        found = _required(found, items)
-        if isinstance(found, list):
+        value = _required(value, items)
+        if isinstance(value, list):
             if count is not None:
                 raise _Rejected(
                     f"field {_name(items)} is not one item, as {_name(count)} is"
                 )
-            return self._of_list(found)
+            return self._of_list(value)
         if items.list_at is not None:
             raise _Rejected(f"field {_name(Path(items.steps))} is not a list")
-        if isinstance(found, Mapping) and self._view.edges is None and count is None:
-            return self._of_object(found)
-        if not self._fits(found):
-            if count is not None or isinstance(found, str):
-                raise _Rejected(f"field {_name(items)} is {self._fault(found)}")
+        if isinstance(value, Mapping) and self._view.edges is None and count is None:
+            return self._of_object(value)
+        if not self._fits(value):
+            if count is not None or isinstance(value, str):
+                raise _Rejected(f"field {_name(items)} is {self._fault(value)}")
             if self._view.edges is not None:
                 raise _Rejected(
                     f"field {_name(items)} is not a number or a list of them"
                 )
             raise _Rejected(f"field {_name(items)} is not a string, list or object")
-        if not _is_unicode(found):
+        if not _is_unicode(value):
             raise _Rejected(f"field {_name(items)} is {NOT_UNICODE}")
         amount = 1 if count is None else _amount(_field(record, count), count)
-        return [self._label(found)], [amount]
+        return [self._label(value)], [amount]
 
     def _of_list(self, found: list[Any]) -> tuple[list[Any], list[int]]:
-        kept = [value for value in found if value is not None] if self._empty else found
+        values = (
+            [value for value in found if value is not None] if self._empty else found
+        )
         name = _name(Path(self._view.items.steps))
-        if None in kept:
+        if None in values:
             raise _Rejected(f"field {name} has an item that is null")
-        for value in kept:
+        for value in values:
             if not self._fits(value):
                 raise _Rejected(
                     f"field {name} has an item that is {self._fault(value)}"
                 )
             if not _is_unicode(value):
                 raise _Rejected(f"field {name} has an item that is {NOT_UNICODE}")
-        return [self._label(value) for value in kept], [1] * len(kept)
+        return [self._label(value) for value in values], [1] * len(values)
 
     def _of_object(self, found: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         items = _name(self._view.items)
@@ -367,20 +369,20 @@ def _at(
     record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None = None
 ) -> Any:
     """Return the value at a path through objects, `_ABSENT` if there is none."""
-    found: Any = record
+    value: Any = record
     for place, name in enumerate(steps):
-        if found is None:
+        if value is None:
             return _ABSENT
-        if not isinstance(found, Mapping):
+        if not isinstance(value, Mapping):
             before = steps[:place]
             path = Path(before)
             if within is not None:
                 path = Path(within.steps + before, len(within.steps))
             raise _Rejected(f"field {_name(path)} is not an object")
-        found = found.get(name, _ABSENT)
-        if found is _ABSENT:
+        value = value.get(name, _ABSENT)
+        if value is _ABSENT:
             return _ABSENT
-    return found
+    return value
 
 
 def _field(record: Mapping[str, Any], path: Path) -> Any:

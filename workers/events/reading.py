@@ -74,7 +74,7 @@ _PASSED_OVER = len(_REASONS)
 # batch, to be zeroed again: with five histograms, a quarter of the worker's time.
 LABELS_EXPECTED = 2
 # Initial capacity in bytes for the text of a binary format's numbers.
-MADE_EXPECTED = 1 << 16
+WRITTEN_EXPECTED = 1 << 16
 
 Declared = Mapping[str, frozenset[str] | None]
 A = TypeVar("A", bound=np.generic)
@@ -185,8 +185,8 @@ class Reading:
             np.zeros(columns, dtype=np.int64),
             np.zeros(columns, dtype=np.int64),
         )
-        made = np.empty(MADE_EXPECTED, dtype=np.uint8)
-        read = Logs(readonly_contiguous(logs.data), rows, ends, made)
+        written = np.empty(WRITTEN_EXPECTED, dtype=np.uint8)
+        read = Logs(readonly_contiguous(logs.data), rows, ends, written)
         row_of = _longs(layout.slots)
         added = _longs(columns)
         begin = 0
@@ -205,12 +205,12 @@ class Reading:
                 )
             else:
                 read = read._replace(
-                    made=np.concatenate([read.made, np.empty_like(read.made)])
+                    written=np.concatenate([read.written, np.empty_like(read.written)])
                 )
         self._spans = spans
         self.data: Bytes = logs.data
         if filled:
-            self.data = np.concatenate([logs.data, read.made[:filled]])
+            self.data = np.concatenate([logs.data, read.written[:filled]])
 
     def add(self, row: int, event: Event | str) -> None:
         """Add the general reader's event, or its reason for a reject, in a row of the part."""
@@ -269,22 +269,22 @@ class Reading:
             else np.flatnonzero(spans.status == READ)
         )
 
-        def kept(column: Longs, axis: int = 0) -> Longs:
+        def of_events(column: Longs, axis: int = 0) -> Longs:
             return column if whole else column.take(rows, axis)
 
         self.index = rows + self.start if self.start else rows
-        self.times = kept(spans.times if layout.time_slot >= 0 else record_times)
+        self.times = of_events(spans.times if layout.time_slot >= 0 else record_times)
         keys: list[Longs | None] = []
         for key, places in zip(layout.keys, spans.keys, strict=True):
             used = record_keys if key == RECORD_KEY else places
-            keys.append(None if key == ALL_KEYS else kept(used))
+            keys.append(None if key == ALL_KEYS else of_events(used))
         self.keys = tuple(keys)
         self.users = None
         if layout.shape.user is not None:
             of_record = layout.shape.user == RECORD_KEY
-            self.users = kept(record_keys if of_record else spans.users)
-        self.first = kept(spans.first, 1)
-        self.number = kept(spans.number, 1)
+            self.users = of_events(record_keys if of_record else spans.users)
+        self.first = of_events(spans.first, 1)
+        self.number = of_events(spans.number, 1)
         columns = range(len(layout.items_of))
         self.labels = tuple(
             _joined(spans.labels[column, : spans.used[column]], more)
@@ -539,8 +539,8 @@ class SourceReader:
             refused[late] = np.where(reading.in_any_view[late], 2, _PASSED_OVER)
         for number, key in zip(reading.number, self._reader.layout.key_of, strict=True):
             declared = self._declared[key]
-            if declared is not None:
-                # Declared keys have the first codes.
+            # Declared keys have the first codes.
+            if declared is not None and int(keys[key].max(initial=0)) >= declared:
                 undeclared = (number != UNSEEN) & (keys[key] >= declared)
                 refused[undeclared & (refused == 0)] = 3
         return refused

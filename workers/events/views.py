@@ -91,12 +91,12 @@ IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = range(5)
 
 
 class Logs(NamedTuple):
-    """A batch's bytes, its logs and their ends (`events.log`); `made`, uint8, follows `data`."""
+    """A batch's bytes, its logs and their ends (`events.log`); `written`, uint8, follows `data`."""
 
     data: Bytes
     rows: Longs
     ends: Longs
-    made: Bytes
+    written: Bytes
 
 
 class Program(NamedTuple):
@@ -166,18 +166,18 @@ def is_listed(
     kind = logs.rows[row, KIND]
     start = logs.rows[row, START]
     stop = logs.rows[row, STOP]
-    made_here = False
+    is_written = False
     if kind == kinds.VALUE:
-        stop = write_integer(logs.made, used, start)
+        stop = write_integer(logs.written, used, start)
         start = used
-        made_here = True
+        is_written = True
     elif (kind in (kinds.TRUE, kinds.FALSE)) and start < 0:
         start = used
-        stop = write_boolean(logs.made, used, kind)
-        made_here = True
+        stop = write_boolean(logs.written, used, kind)
+        is_written = True
     elif kind not in (kinds.TEXT, kinds.WHOLE, kinds.TRUE, kinds.FALSE):
         return False
-    given = logs.made if made_here else logs.data
+    given = logs.written if is_written else logs.data
     text = program.text
     words = program.words
     found = False
@@ -249,7 +249,7 @@ def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> in
     kind = logs.rows[row, KIND]
     start = logs.rows[row, START]
     stop = logs.rows[row, STOP]
-    whole = 0
+    integer = 0
     part = 0
     real = 0.0
     if kind == kinds.TEXT and kind_in_text(logs.data, start, stop) == kinds.TEXT:
@@ -259,9 +259,9 @@ def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> in
             return -1
         real = np.int64(start).view(np.float64)
     elif kind == kinds.VALUE:
-        whole = min(max(start, -WHOLE_MAX), WHOLE_MAX)
+        integer = min(max(start, -WHOLE_MAX), WHOLE_MAX)
     else:
-        whole, part = decimal_parts(logs.data, start, stop)
+        integer, part = decimal_parts(logs.data, start, stop)
     while least < most:
         steps = (least + most + 1) // 2
         halves = 2 * steps - 1
@@ -275,7 +275,7 @@ def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> in
             edge_part = exact[FROM_PART] + high % LOW_PART * LOW_PART + low % LOW_PART
             edge = exact[FROM_WHOLE] + halves * exact[HALF_WHOLE] + high // LOW_PART
             edge += edge_part // PART
-            reached = whole > edge or (whole == edge and part >= edge_part % PART)
+            reached = integer > edge or (integer == edge and part >= edge_part % PART)
         if reached:
             least = steps
         else:
@@ -311,7 +311,7 @@ def amount_of(logs: Logs, row: int, to: Target) -> int:
 
 @kernel_inline
 def add_item(logs: Logs, done: int, row: int, times: int, to: Target, used: int) -> int:
-    """Add the value in `row` as one item; return the bytes used in `made`, DECLINED if invalid."""
+    """Add the value in `row` as one item; return the used bytes of `written`, or DECLINED."""
     column = to.column
     labels = to.labels
     if times != 1 and to.uneven[0] == 0:
@@ -330,7 +330,7 @@ def add_item(logs: Logs, done: int, row: int, times: int, to: Target, used: int)
         sure = low == high or found == find_bucket(high, edges, first, last)
         return done if is_number and sure and times >= 0 else DECLINED
     labels[used, 0], labels[used, 1], done = label(
-        logs.data, logs.made, done, logs.rows, row
+        logs.data, logs.written, done, logs.rows, row
     )
     return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
 
@@ -346,7 +346,7 @@ def next_in_slot(log: Longs, row: int, stop: int, slot: int) -> int:
 def add_elements(
     logs: Logs, done: int, row: int, stop: int, of_event: int, to: Target, used: int
 ) -> tuple[int, int]:
-    """Add the items of a list of objects; return bytes used in `made`, or DECLINED, and labels.
+    """Add the items of a list of objects; return bytes used in `written`, or DECLINED, and labels.
 
     `of_event` is the amount of every item, unless one stands beside each.
     """
@@ -418,18 +418,18 @@ def project_views(
     program: Program,
     row_of: Longs,
     added: Longs,
-    made_used: int,
+    written_used: int,
     out: Spans,
 ) -> tuple[int, int]:
     """Evaluate the views on the events from `begin` on, until the output is full.
 
-    Returns the event to resume from with more room, or n; and the bytes used in `made`. Without
+    Returns the event to resume from with more room, or n; and the bytes used in `written`. Without
     views, users and times of all events are read.
 
     Scratch: `row_of`, int64 (slots,), the first log row of each slot in the event, -1 if absent;
     `added`, int64 (c,), the labels that it adds to each column, UNSEEN before any view looks.
     """
-    data, log, ends, made = logs
+    data, log, ends, written = logs
     status, times, users, keys, first, number, labels, amounts, uneven, used = out
     key_slots = program.key_slots
     views = program.views
@@ -442,9 +442,11 @@ def project_views(
         row = ends[event - 1] if event > 0 else 0
         stop = ends[event]
 
-        # Stop where `made` might overflow: there are no index checks. The first bound needs no look
-        # at the log, which saves the exact one at nearly all events.
-        if made_used + WRITTEN_MAX * (len(views) + 2) * (stop - row + 2) > len(made):
+        # Stop where `written` might overflow: there are no index checks. The first bound needs no
+        # look at the log, which saves the exact one at nearly all events.
+        if written_used + WRITTEN_MAX * (len(views) + 2) * (stop - row + 2) > len(
+            written
+        ):
             texts = 0
             for text_row in range(row, stop):
                 kind = log[text_row, KIND]
@@ -452,14 +454,14 @@ def project_views(
                     kind in (kinds.TRUE, kinds.FALSE) and log[text_row, START] < 0
                 )
             # Every text may be a label in every column; plus keys, user and one condition operand.
-            if made_used + WRITTEN_MAX * (
+            if written_used + WRITTEN_MAX * (
                 texts * len(columns) + len(key_slots) + 2
-            ) > len(made):
-                return event, made_used
+            ) > len(written):
+                return event, written_used
         # The same for labels: at most one for each row of the log.
         for column in range(len(columns)):
             if used[column] + stop - row > labels.shape[1]:
-                return event, made_used
+                return event, written_used
             added[column] = UNSEEN
 
         # Views look fields up by slot, in any order, so each slot's place is noted once. The first
@@ -470,23 +472,25 @@ def project_views(
             if row_of[log[log_row, SLOT]] < 0:
                 row_of[log[log_row, SLOT]] = log_row
 
-        # `made_used` and `used` move on only once the event is read: the next event overwrites
+        # `written_used` and `used` move on only once the event is read: the next event overwrites
         # what a declined one has written.
         status[event] = READ
-        done = made_used
+        done = written_used
 
         # A key that is no label counts against the event only if a view with this key includes it.
         for key in range(len(key_slots)):
             keys[key, event, 0] = 0
             keys[key, event, 1] = 0
             if key_slots[key] >= 0 and row_of[key_slots[key]] >= 0:
-                start, end, done = label(data, made, done, log, row_of[key_slots[key]])
+                start, end, done = label(
+                    data, written, done, log, row_of[key_slots[key]]
+                )
                 keys[key, event, 0] = start
                 keys[key, event, 1] = end
 
         # Without views, every event is wanted for its user. (A flag made before the loop would have
         # the compiler write the loop twice: 175 ns per event of five views instead of 120.)
-        wanted = len(views) == 0
+        included = len(views) == 0
         for view in range(len(views)):
             column = views[view, COLUMN]
             number[view, event] = UNSEEN
@@ -506,7 +510,7 @@ def project_views(
                 holds &= answer
             if holds == 0:
                 continue
-            wanted = True
+            included = True
             key_slot = key_slots[views[view, VIEW_KEY]]
             if key_slot >= 0 and (
                 row_of[key_slot] < 0 or keys[views[view, VIEW_KEY], event, 0] < 0
@@ -552,7 +556,7 @@ def project_views(
                 status[event] = DECLINED
             if done < 0:
                 status[event] = DECLINED
-                done = made_used
+                done = written_used
             added[column] = labels_used - used[column]
             number[view, event] = added[column]
 
@@ -564,7 +568,7 @@ def project_views(
             )
             if times[event] < 0:
                 # The general reader accepts more time formats, including for skipped events.
-                if wanted or may_be_time(log, time_row, unit):
+                if included or may_be_time(log, time_row, unit):
                     status[event] = DECLINED
                 elif status[event] == READ:
                     status[event] = SKIPPED
@@ -573,14 +577,14 @@ def project_views(
         if program.user_slot >= 0:
             users[event, 0] = 0
             users[event, 1] = 0
-            if wanted:
+            if included:
                 user_row = row_of[program.user_slot]
                 # Booleans are labels but no users.
                 if user_row < 0 or log[user_row, KIND] in (kinds.TRUE, kinds.FALSE):
                     status[event] = DECLINED
                 else:
                     users[event, 0], users[event, 1], done = label(
-                        data, made, done, log, user_row
+                        data, written, done, log, user_row
                     )
                     if users[event, 0] < 0:
                         status[event] = DECLINED
@@ -592,10 +596,10 @@ def project_views(
                 keys[key, event, 1] = 0
 
         if status[event] != DECLINED:
-            made_used = done
+            written_used = done
             for column in range(len(columns)):
                 used[column] += max(added[column], 0)
-    return len(ends), made_used
+    return len(ends), written_used
 
 
 @dataclass(frozen=True, slots=True)
@@ -659,7 +663,7 @@ class Layout(Frozen):
         self.slots = rows.slots
 
 
-def _steps(of: Sum) -> tuple[float, float, float, float]:
+def _steps(range_: Sum) -> tuple[float, float, float, float]:
     """Return a sum's numbers for `amount_of`.
 
     With M the larger of |from| and |to|: a number v of at most 2 M is off by 2^-53 |v| as a float,
@@ -667,25 +671,27 @@ def _steps(of: Sum) -> tuple[float, float, float, float]:
     (16 M / step + 4) 2^-53; numbers further out are clamped whatever their error. Where the bound
     is not small, the general reader decides about every number.
     """
-    least = float(of.from_)
-    step = float(of.step)
-    error = (float(max(abs(of.from_), abs(of.to)) / of.step) + 1) * 2.0**-48
-    return least, step, float(of.steps), error if error < 0.25 else math.inf
+    least = float(range_.from_)
+    step = float(range_.step)
+    error = (float(max(abs(range_.from_), abs(range_.to)) / range_.step) + 1) * 2.0**-48
+    return least, step, float(range_.steps), error if error < 0.25 else math.inf
 
 
-def _exact_steps(of: Sum) -> list[int]:
+def _exact_steps(range_: Sum) -> list[int]:
     """Return a sum's whole numbers for `exact_steps`: all of them are that."""
-    half = of.step / 2
+    half = range_.step / 2
     row = [
-        *divmod(int(of.from_.scaleb(PART_DIGITS)), PART),
+        *divmod(int(range_.from_.scaleb(PART_DIGITS)), PART),
         *divmod(int(half.scaleb(PART_DIGITS)), PART),
     ]
-    digits = max(-int(number.as_tuple().exponent) for number in (of.from_, of.to, half))
+    digits = max(
+        -int(number.as_tuple().exponent) for number in (range_.from_, range_.to, half)
+    )
     digits = max(digits, 0)
-    largest = max(abs(of.from_), abs(of.to)).scaleb(digits)
+    largest = max(abs(range_.from_), abs(range_.to)).scaleb(digits)
     if largest >= 10**EXACT_DIGITS:
         return [*row, 0, 0, -1]
-    return [*row, int(of.from_.scaleb(digits)), int(half.scaleb(digits)), digits]
+    return [*row, int(range_.from_.scaleb(digits)), int(half.scaleb(digits)), digits]
 
 
 def _table(rows: Sequence[Sequence[int]], width: int) -> Longs:

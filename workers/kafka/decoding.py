@@ -270,21 +270,21 @@ def _parse(
 ) -> Iterator[Records]:
     spans = zip(batches, starts, ends, strict=True)
     rows = np.array([batch.row(*at) for batch, *at in spans], dtype=np.int64)
-    place = _start_cursor()
+    cursor = _start_cursor()
     left = sum(batch.number for batch in batches)
     while left:
         n = min(left, PART_RECORDS)
-        records, whole = _next_records(data, rows, place, n)
+        records, whole = _next_records(data, rows, cursor, n)
         left -= n
-        if not whole or (left == 0 and place[BATCH] < len(batches)):
-            raise _malformed(batches[min(int(place[BATCH]), len(batches) - 1)])
+        if not whole or (left == 0 and cursor[BATCH] < len(batches)):
+            raise _malformed(batches[min(int(cursor[BATCH]), len(batches) - 1)])
         yield records
 
 
 def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
     """Yield the records of a batch of more than `most` bytes, without holding it whole."""
     stream = Stream(batch.codec, batch.payload)
-    place = _start_cursor()
+    cursor = _start_cursor()
     left = batch.number
     data = np.empty(most + _LENGTH_BYTES, dtype=np.uint8)
     filled = 0
@@ -293,11 +293,11 @@ def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
         rows = np.array([batch.row(0, filled)], dtype=np.int64)
         whole = True
         while left and whole:
-            records, _ = _next_records(data, rows, place, min(left, PART_RECORDS))
-            number = int(place[ROWS])
+            records, _ = _next_records(data, rows, cursor, min(left, PART_RECORDS))
+            number = int(cursor[ROWS])
             whole = number == len(records)
             left -= number
-            if not left and (place[AT] != filled or stream.has_more()):
+            if not left and (cursor[AT] != filled or stream.has_more()):
                 raise _malformed(batch)
             if number:
                 yield records if whole else records.part(0, number)
@@ -306,14 +306,14 @@ def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
             break
         if filled < most:
             raise _malformed(batch)
-        at = int(place[AT])
+        at = int(cursor[AT])
         if at:
             data = _resized(data[at:filled], len(data))
             filled = filled - at
         else:
             stream.unread(data.data[:filled])
             del data
-            records = _truncated(stream, batch, longest, most, place)
+            records = _truncated(stream, batch, longest, most, cursor)
             left -= 1
             if not left and stream.has_more():
                 raise _malformed(batch)
@@ -321,11 +321,11 @@ def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
             del records
             data = np.empty(most + _LENGTH_BYTES, dtype=np.uint8)
             filled = 0
-        place[AT] = 0
+        cursor[AT] = 0
 
 
 def _truncated(
-    stream: Stream, batch: RecordBatch, longest: int, most: int, place: Longs
+    stream: Stream, batch: RecordBatch, longest: int, most: int, cursor: Longs
 ) -> Records:
     """Cut the value of a record of over `most` bytes (or pad it) to just over the reject limit."""
     length = stream.read_varint()
@@ -352,8 +352,8 @@ def _truncated(
     body = b"".join((*fields, value.ljust(kept, b"\0"), headers))
     data = np.frombuffer(_varint(len(body)) + body, dtype=np.uint8)
     row = np.array([batch.row(0, len(data))], dtype=np.int64)
-    place[AT] = 0
-    records, whole = _next_records(data, row, place, 1)
+    cursor[AT] = 0
+    records, whole = _next_records(data, row, cursor, 1)
     if not whole:
         raise _malformed(batch)
     return records
@@ -366,13 +366,13 @@ def _varint(number: int) -> bytes:
 
 
 def _start_cursor() -> Longs:
-    place = np.zeros(5, dtype=np.int64)
-    place[LAST_OFFSET] = -1
-    return place
+    cursor = np.zeros(5, dtype=np.int64)
+    cursor[LAST_OFFSET] = -1
+    return cursor
 
 
 def _next_records(
-    data: Bytes, rows: Longs, place: Longs, n: int
+    data: Bytes, rows: Longs, cursor: Longs, n: int
 ) -> tuple[Records, bool]:
     """Return n rows, the first `place[ROWS]` filled, and the result of `read_batches`."""
     keys, values = np.empty((2, n, 2), dtype=np.int64)
@@ -384,7 +384,7 @@ def _next_records(
     rows = readonly_contiguous(rows)
     with suppress(IndexError):
         whole = bool(
-            read_batches(found.data, rows, place, (keys, values, times, offsets))
+            read_batches(found.data, rows, cursor, (keys, values, times, offsets))
         )
     return found, whole
 

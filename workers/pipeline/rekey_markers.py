@@ -146,27 +146,27 @@ def parse_markers(
         marks[i] = NO_TIME
         if values[i, 0] < 0:
             continue
-        number, at = varint(data, values[i, 1])
+        number, position = varint(data, values[i, 1])
         if number < 1:
             continue
-        length, at = varint(data, at)
+        length, position = varint(data, position)
         if length != len(name):
             continue
         same = True
         for place in range(length):
-            same &= data[at + place] == name[place]
+            same &= data[position + place] == name[place]
         if not same:
             continue
-        length, at = varint(data, at + length)
+        length, position = varint(data, position + length)
         if length < 9:
             continue
         mark = np.int64(0)
         for place in range(8):
-            mark = mark << 8 | np.int64(data[at + place])
+            mark = mark << 8 | np.int64(data[position + place])
         marks[i] = mark
-        if data[at + 8] == HAS_KEY:
-            keys[i, 0] = at + 9
-            keys[i, 1] = at + length
+        if data[position + 8] == HAS_KEY:
+            keys[i, 0] = position + 9
+            keys[i, 1] = position + length
 
 
 def restore_originals(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
