@@ -21,7 +21,7 @@ from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
-from workers.mechanisms.registry import build
+from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.pipeline.factory import mechanisms
 from workers.privacy.model import HistogramPlan
@@ -220,6 +220,29 @@ def counters_here(_bootstrap: str) -> str:
     return _table(("", "`lifted` (default)", "`tree`", "`sqrt`"), rows)
 
 
+def abilities(_bootstrap: str) -> str:
+    """Return what every mechanism declares of itself."""
+    rows = []
+    for name, config in MECHANISMS.items():
+        about = config.about
+        with_setting = about.subtracts_with
+        taken = {
+            "end_share": about.ends,
+            "sum": about.sums,
+            "total_share": about.totals,
+            "windows": about.subtracts or with_setting,
+            "quantiles": about.shows_all or with_setting,
+            "split": about.per_item,
+        }
+        settings = ", ".join(f"`{setting}`" for setting, able in taken.items() if able)
+        if with_setting:
+            settings += f" (with `{with_setting}`)"
+        kinds = ", ".join(f"`{kind}`" for kind in about.counters)
+        horizon = "bounded" if about.bounded else "any"
+        rows.append((f"[`{name}`](#{name})", about.answers, kinds, horizon, settings))
+    return _table(("", "shows", "counters", "horizon", "takes"), rows)
+
+
 def counters_of_papers(_bootstrap: str) -> str:
     """Return the table that `make plots` prints."""
     found = {
@@ -275,6 +298,7 @@ COMPUTED: dict[str, Written] = {
     "quietcount check": checked,
     "quietcount export": exported,
     "odds": odds,
+    "abilities": abilities,
     "counters": counters_here,
     "counters of other papers": counters_of_papers,
     "end_share": ends,
