@@ -165,6 +165,7 @@ VARIANTS = [
         pure=_KNOWN | {"release": "pure"},
         pure_one=_KNOWN | {"release": "pure", "max_items": 1},
     ),
+    *_of("known_laplace", _KNOWN, **{"": {}}, tree=_TREE, user=_USER, counts=_COUNTS),
     *_of("known_gauss", _KNOWN, **{"": {}}, user=_USER, user_counts=_COUNTS),
     *_of("known_gumbel", _KNOWN | {"k": 2}, **{"": {}}),
     *_of("positive_gauss", {}, **{"": {}}, user=_USER, user_counts=_COUNTS),
