@@ -224,14 +224,14 @@ class Pages:
         if self._keeps:
             self.lost.append(LostTick(*place, tick.end, tick.of_parts))
 
-    def _remove(self, place: _Place) -> _Tick:
-        tick = self._waiting.pop(place)
-        self._outdated.pop(place, None)
+    def _remove(self, tick_id: _Place) -> _Tick:
+        tick = self._waiting.pop(tick_id)
+        self._outdated.pop(tick_id, None)
         self.size -= tick.size
-        of_stream = self._of.get(place.stream, {})
-        of_stream.pop(place, None)
+        of_stream = self._of.get(tick_id.stream, {})
+        of_stream.pop(tick_id, None)
         if not of_stream:
-            self._of.pop(place.stream, None)
+            self._of.pop(tick_id.stream, None)
         return tick
 
 

@@ -225,26 +225,28 @@ class Assembly:
         read_ms: dict[str, float] = {}
         for (topic, _), end in self._read_ms.items():
             read_ms[topic] = min(end, read_ms.get(topic, math.inf))
-        found = []
+        lost = []
         for topic, pages in self._pages.items():
             pages.forget_outdated(read_ms.get(topic, math.inf))
             within = RECORDS_WITHIN * self._partitions[topic]
             pages.forget_before(self._records[topic] - within)
-            found += [(topic, tick) for tick in pages.lost]
+            lost += [(topic, tick) for tick in pages.lost]
             pages.lost.clear()
-        return found
+        return lost
 
 
 def typed(seen: SeenSnapshot) -> Snapshot:
     """Return a snapshot with typed fields; refuse fields of other types."""
     try:
-        found = _SNAPSHOTS.decode(seen.json)
+        snapshot = _SNAPSHOTS.decode(seen.json)
     except msgspec.DecodeError as error:  # its message names fields and types only
         raise InvalidSnapshot(f"a record that is no snapshot: {error}") from None
     further = {
-        name: one for name, one in orjson.loads(seen.json).items() if name not in _TYPED
+        name: value
+        for name, value in orjson.loads(seen.json).items()
+        if name not in _TYPED
     }
-    return msgspec.structs.replace(found, further=further)
+    return msgspec.structs.replace(snapshot, further=further)
 
 
 class Topics:

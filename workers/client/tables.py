@@ -11,13 +11,13 @@ import numpy as np
 from workers.client.reading import Item, Snapshot
 
 
-def table(found: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
+def table(snapshots: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
     """Return a row for each item; one without item for a tick that shows none, or an answer.
 
     `.df()` makes a pandas DataFrame of it, `.pl()` one of polars, `.to_arrow_table()` a table of
     pyarrow; all of them take SQL expressions first, as in `.filter("count > 100")`.
     """
-    many = list(found)
+    many = list(snapshots)
     # A snapshot without items has one row.
     shown = [snapshot.items or (Item("", 0),) for snapshot in many]
     rows = np.array([len(items) for items in shown], np.int64)
@@ -65,15 +65,20 @@ _SELECT = """
 def _heads(many: list[Snapshot]) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Yield the columns that all rows of a snapshot share."""
     for name in _TEXTS:
-        yield name, object_column([getattr(one, name) for one in many])
-    yield "unit", object_column([one.guarantee.unit for one in many])
-    yield "rest", object_column([_rest(one) for one in many])
+        yield name, object_column([getattr(snapshot, name) for snapshot in many])
+    yield "unit", object_column([snapshot.guarantee.unit for snapshot in many])
+    yield "rest", object_column([_rest(snapshot) for snapshot in many])
     for name in _NUMBERS:
-        yield name, np.array([getattr(one, name) for one in many], np.int64)
+        yield name, np.array([getattr(snapshot, name) for snapshot in many], np.int64)
     for name in _PROMISE:
-        yield name, np.array([getattr(one.guarantee, name) for one in many], np.float64)
+        yield (
+            name,
+            np.array(
+                [getattr(snapshot.guarantee, name) for snapshot in many], np.float64
+            ),
+        )
     for name in ("sd", "threshold"):
-        values = [getattr(one, name) for one in many]
+        values = [getattr(snapshot, name) for snapshot in many]
         missing = [value is None for value in values]
         yield (
             name,

@@ -139,27 +139,27 @@ class Auditor:
     def _read_handed(self, owner: int) -> None:
         """Read what was handed over to an owner."""
         topic = self._settings.contributions_topic
-        found = dict[tuple[str, int], HandedOver]()
+        handed = dict[tuple[str, int], HandedOver]()
         for message in read_partition(self._connection, topic, owner, whole=True):
             if (page := decode(message.value() or b"").handed) is not None:
-                place = page.histogram, page.generation
-                before = found[place].keys if place in found else []
-                found[place] = replace(page, keys=before + page.keys)
-        self._handed[owner] = found
+                generation = page.histogram, page.generation
+                before = handed[generation].keys if generation in handed else []
+                handed[generation] = replace(page, keys=before + page.keys)
+        self._handed[owner] = handed
 
     def _repeating(self, owner: int, known: Merge) -> Merge:
         """Return histograms that repeat the published ticks of those `known`."""
         again = self._merge(owner)
         moved = dict[tuple[str, int], dict[str, int]]()
-        for _, found in self._handed_by(owner):
-            for place, handed in found.items():
-                moved.setdefault(place, {}).update(handed.keys)
+        for _, by_generation in self._handed_by(owner):
+            for generation, handed in by_generation.items():
+                moved.setdefault(generation, {}).update(handed.keys)
         for before, histogram in zip(known.histograms, again.histograms, strict=True):
             first = before.life.first
-            place = (before.name, before.life.generation)
+            generation = (before.name, before.life.generation)
             if first is None or not isinstance(histogram, RecomputedHistogram):
                 continue
-            served = before.served() | moved.get(place, {})
+            served = before.served() | moved.get(generation, {})
             histogram.repeat(first, served)
             if before.takes_over:
                 self._check_taken(owner, before, served)
@@ -316,17 +316,19 @@ class Auditor:
         tally.keys.add(snapshot.key)
 
     def _mismatch(self, snapshot: Snapshot) -> str:
-        wanted = orjson.loads(snapshot.value)
+        computed = orjson.loads(snapshot.value)
         for message in self._messages(snapshot.topic):
             if message.key() == snapshot.key.encode():
-                found = orjson.loads(message.value() or b"null")
-                if not isinstance(found, dict):
+                published = orjson.loads(message.value() or b"null")
+                if not isinstance(published, dict):
                     continue
                 fields = [
-                    k for k in wanted if found.get(k) != wanted[k] and k != "windows"
+                    k
+                    for k in computed
+                    if published.get(k) != computed[k] and k != "windows"
                 ]
                 if not {"start", "id", "part", "page"}.intersection(fields):
-                    return f"{_name(snapshot.value)}: published {_excerpt(found, fields)}, computed {_excerpt(wanted, fields)}"
+                    return f"{_name(snapshot.value)}: published {_excerpt(published, fields)}, computed {_excerpt(computed, fields)}"
         return f"{_name(snapshot.value)}: missing"
 
     def _explain_rest(self) -> None:
@@ -340,15 +342,19 @@ class Auditor:
                 ):
                     continue
                 try:
-                    found = orjson.loads(value)
-                    known = found["id"] in self._ids
-                    place = found["histogram"], found["key"], found.get("part", 1)
-                    end = self._next.get(place, -1)
-                    newer = found["start"] >= end >= 0
+                    published = orjson.loads(value)
+                    recomputed = published["id"] in self._ids
+                    series = (
+                        published["histogram"],
+                        published["key"],
+                        published.get("part", 1),
+                    )
+                    end = self._next.get(series, -1)
+                    newer = published["start"] >= end >= 0
                 except (ValueError, KeyError, TypeError):
                     where = f"{topic}[{message.partition()}] offset {message.offset()}"
                     raise Difference(f"{where}: not a snapshot") from None
-                if known and not newer:
+                if recomputed and not newer:
                     unfounded = (
                         "published, but it does not follow from the contributions"
                     )

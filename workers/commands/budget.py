@@ -32,15 +32,15 @@ def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
         read = [_read(one, progress) for one in settings]
     console = Console(highlight=False)
     topics = [one.release_state_topic for one in settings]
-    found = (
+    budget = (
         spending.budget_of(*read[0]) if len(read) == 1 else spending.budget_of_all(read)
     )
     if as_json:
-        print_json(found)
-    elif isinstance(found, spending.Budget):
-        show(found, console, topics[0])
+        print_json(budget)
+    elif isinstance(budget, spending.Budget):
+        show(budget, console, topics[0])
     else:
-        show_all(found, console, topics)
+        show_all(budget, console, topics)
     return 0
 
 
@@ -239,17 +239,28 @@ def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
         if left.begins is not None and left.ends is not None:
             window = f", {iso_time(left.begins)} to {iso_time(left.ends)},"
         none = "no promise at that delta"
-        held = none if left.epsilon is None else f"epsilon {left.epsilon:.9g}"
-        say.line(f"the fullest of the newest periods{window} holds {held}", 2)
+        spent = none if left.epsilon is None else f"epsilon {left.epsilon:.9g}"
+        say.line(f"the fullest of the newest periods{window} holds {spent}", 2)
         say.line(f"it holds: {_parts(left.parts)}", 2)
         say.line(f"left in it: rho {left.rho_left:.6g}", 2)
-    for one in left.next:
-        begins = "" if one.begins is None else f", from {iso_time(one.begins)}"
-        epsilon = "no promise" if one.epsilon is None else f"epsilon {one.epsilon:.9g}"
-        verdict = "fits" if one.fits else "does not fit: the worker ends before it"
-        epoch = f"epoch {one.epoch:,}{begins}"
+    for epoch_ahead in left.next:
+        begins = (
+            ""
+            if epoch_ahead.begins is None
+            else f", from {iso_time(epoch_ahead.begins)}"
+        )
+        epsilon = (
+            "no promise"
+            if epoch_ahead.epsilon is None
+            else f"epsilon {epoch_ahead.epsilon:.9g}"
+        )
+        verdict = (
+            "fits" if epoch_ahead.fits else "does not fit: the worker ends before it"
+        )
+        epoch = f"epoch {epoch_ahead.epoch:,}{begins}"
         say.line(
-            f"next of {one.histogram}: {epoch}, which makes {epsilon}: {verdict}", 2
+            f"next of {epoch_ahead.histogram}: {epoch}, which makes {epsilon}: {verdict}",
+            2,
         )
     if left.outlook is not None:
         _outlook(left.outlook, say)

@@ -29,15 +29,15 @@ def json_fault(value: bytes) -> Fault | None:
     try:
         text = value[start:].decode()
     except UnicodeDecodeError as error:
-        place = start + error.start
-        return _fault(value, place, f"0x{value[place]:02x} is not UTF-8")
+        index = start + error.start
+        return _fault(value, index, f"0x{value[index]:02x} is not UTF-8")
     try:
         json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
-        place = start + len(text[: error.pos].encode())
+        index = start + len(text[: error.pos].encode())
         # A phrase such as "Invalid \\escape" or "Invalid control character at".
         what = error.msg[:1].lower() + error.msg[1:]
-        return _fault(value, place, what.removesuffix(" at").removesuffix(" starting"))
+        return _fault(value, index, what.removesuffix(" at").removesuffix(" starting"))
     except RecursionError:
         return _TOO_DEEP
     except ValueError:
@@ -74,21 +74,21 @@ def _fault_of_msgspec(value: bytes, start: int) -> Fault | None:
     return None
 
 
-def _fault(value: bytes, place: int, what: str) -> Fault:
-    begin = _past_character(value, max(place - _BEFORE, 0))
-    end = _past_character(value, place + _AFTER)
-    before = ("..." if begin > 0 else "") + _text(value[begin:place])
-    if place >= len(value):
+def _fault(value: bytes, index: int, what: str) -> Fault:
+    begin = _past_character(value, max(index - _BEFORE, 0))
+    end = _past_character(value, index + _AFTER)
+    before = ("..." if begin > 0 else "") + _text(value[begin:index])
+    if index >= len(value):
         return Fault(f"ends too early, at byte {len(value):,}: {what}", f"{before}>>>")
-    after = _text(value[place:end]) + ("..." if end < len(value) else "")
-    return Fault(f"at byte {place + 1:,}: {what}", f"{before}>>>{after}")
+    after = _text(value[index:end]) + ("..." if end < len(value) else "")
+    return Fault(f"at byte {index + 1:,}: {what}", f"{before}>>>{after}")
 
 
-def _past_character(value: bytes, place: int) -> int:
-    """Return the first byte from `place` on that does not continue a character."""
-    while place < len(value) and value[place] & 0xC0 == 0x80:
-        place += 1
-    return place
+def _past_character(value: bytes, index: int) -> int:
+    """Return the first byte from `index` on that does not continue a character."""
+    while index < len(value) and value[index] & 0xC0 == 0x80:
+        index += 1
+    return index
 
 
 def _text(some: bytes) -> str:

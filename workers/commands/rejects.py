@@ -159,7 +159,7 @@ class _CommandOwner:
 def retry_rejects(
     settings: Settings, connection: Connection, matches: Wanted
 ) -> RetryCounts:
-    """Resend `wanted` rejects accepted now; raise Fenced if another run began (sent ones stay)."""
+    """Resend matching rejects accepted now; raise Fenced if another run began (sent ones stay)."""
     acceptable = _AcceptanceFilter(settings, connection)
     outcome = RetryCounts()
     partitions = partitions_of(settings, connection)

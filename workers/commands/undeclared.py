@@ -55,7 +55,7 @@ class UndeclaredKeys:
         event = self._projection.event(record)
         views = [] if isinstance(event, str) else event.views
         keys = set[str]()
-        for place, (name, view) in enumerate(self._shape.views.items()):
+        for index, (name, view) in enumerate(self._shape.views.items()):
             declared = self._declared[view.key]
             if declared is None:
                 continue
@@ -63,7 +63,7 @@ class UndeclaredKeys:
             if view.key == RECORD_KEY and record_key is not None:
                 key = record_key.decode(errors="backslashreplace")
             elif isinstance(view.key, Path) and views:
-                values = views[place]
+                values = views[index]
                 key = None if values is None else values.key
             if key is not None and key not in declared:
                 keys.add(key)

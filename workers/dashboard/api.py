@@ -409,15 +409,15 @@ def application(
 
 def pages() -> dict[str, Page]:
     """Return the page's files by path; "" is the page itself."""
-    found = {}
+    pages_by_path = {}
     for file in files("workers.dashboard").joinpath("page").iterdir():
         kind = PAGE_TYPES.get(file.name.rpartition(".")[2])
         if kind is not None:
             body = file.read_bytes()
             path = "" if file.name == "index.html" else f"page/{file.name}"
-            found[path] = _page(body, kind)
-    found["page/mechanisms.js"] = _page(_mechanisms_module(), PAGE_TYPES["js"])
-    return found
+            pages_by_path[path] = _page(body, kind)
+    pages_by_path["page/mechanisms.js"] = _page(_mechanisms_module(), PAGE_TYPES["js"])
+    return pages_by_path
 
 
 def _page(body: bytes, kind: str) -> Page:
@@ -502,7 +502,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
         refuse_histogram(histogram, request.app[KNOWN])
     keys = frozenset(query.getall("key")) if "key" in query else None
     top = int(query["top"]) if "top" in query else None
-    wanted = Filter(histograms=histograms, keys=keys, top=top)
+    selection = Filter(histograms=histograms, keys=keys, top=top)
     hub = request.app[HUB]
     if len(hub) >= VIEWERS_MAX:
         full = f"{VIEWERS_MAX:,} viewers are connected already"
@@ -512,7 +512,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     if request.method == hdrs.METH_HEAD:
         await response.prepare(request)
         return response
-    viewer = hub.join(wanted, request.headers.get("Last-Event-ID"))
+    viewer = hub.join(selection, request.headers.get("Last-Event-ID"))
     try:
         await response.prepare(request)
         await _send(request, response, viewer)
@@ -667,13 +667,13 @@ async def changed(
         else:
             error = "no tick at the beginning of this window is stored"
             return orjson.dumps({"error": error, "nearest": nearest}), 404
-    found = await asyncio.to_thread(
+    snapshot = await asyncio.to_thread(
         changes, newer, older, begin_ms, items=items, top=top
     )
-    found["end_time"] = iso(found["end"])
-    found["change"]["from_time"] = iso(begin_ms)
+    snapshot["end_time"] = iso(snapshot["end"])
+    snapshot["change"]["from_time"] = iso(begin_ms)
     return await asyncio.to_thread(
-        orjson.dumps, {"snapshots": [found], "more": False}
+        orjson.dumps, {"snapshots": [snapshot], "more": False}
     ), 200
 
 
@@ -725,13 +725,15 @@ async def _find(
 ) -> tuple[bytes | None, dict[str, Any]]:
     """Return a tick as JSON, or None and its nearest neighbours; `NotYet` if it may be unread."""
     in_memory = hub.history.page(query.stream, None, hub.history.ticks)[0]
-    found = next(
+    matching = next(
         (snapshot for snapshot in reversed(in_memory) if _matches(snapshot, query)),
         None,
     )
-    if found is not None:
-        line = select_items(found, items=frozenset(query.items) or None, top=query.top)
-        return with_end_time(line, found.end), {}
+    if matching is not None:
+        line = select_items(
+            matching, items=frozenset(query.items) or None, top=query.top
+        )
+        return with_end_time(line, matching.end), {}
     snapshot = None
     nearest = _nearest(in_memory, query)
     if store is None:

@@ -142,8 +142,8 @@ class Feed:
 
     def _assign(self, consumer: Consumer) -> list[str]:
         """Start reading new partitions; return the missing topics."""
-        found = partitions_of(consumer, self._topics)
-        new = [place for place in found if place not in self._assigned]
+        existing = partitions_of(consumer, self._topics)
+        new = [partition for partition in existing if partition not in self._assigned]
         if new:
             self._unread.update(new)
             starts = self._start_offsets(new)
@@ -151,7 +151,7 @@ class Feed:
             consumer.incremental_assign(
                 [TopicPartition(*tp, at) for tp, at in starts.items()]
             )
-        present = {topic for topic, _ in found}
+        present = {topic for topic, _ in existing}
         return [topic for topic in self._topics if topic not in present]
 
     def _check(self, consumer: Consumer) -> None:

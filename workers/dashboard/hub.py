@@ -220,17 +220,17 @@ class Hub:
             self.history_state = dict(state)
             self._broadcast("history", self.history_state)
 
-    def join(self, wanted: Filter, last_event: str | None = None) -> Viewer:
+    def join(self, selection: Filter, last_event: str | None = None) -> Viewer:
         """Add a viewer; it first gets the newest snapshots, or those after `last_event`."""
-        viewer = Viewer(wanted)
+        viewer = Viewer(selection)
         viewer.put("state", event("state", {**self.state, "now": now_ms()}))
         if self.history_state is not None:
             viewer.put(
                 "history", event("history", {**self.history_state, "now": now_ms()})
             )
         for snapshot in self.history.all_newest(self._number(last_event)):
-            if wanted.holds(snapshot.stream):
-                viewer.put(snapshot.stream, self._event(snapshot.stream, wanted.top))
+            if selection.holds(snapshot.stream):
+                viewer.put(snapshot.stream, self._event(snapshot.stream, selection.top))
         self._viewers.add(viewer)
         return viewer
 
@@ -297,29 +297,29 @@ def catalog(
     for stream in history.streams():
         keys.setdefault(stream.histogram, []).append(stream.key)
     newest = history.newest_of_histograms()
-    found = []
+    listing = []
     for name, horizon in histograms:
         declared_keys = None if name in missing else sorted(keys[name])
         about: dict[str, object] = {"histogram": name, "keys": declared_keys}
         about |= {"horizon": horizon, **dict.fromkeys(WORDS), **words.get(name, {})}
         for field in ("mechanism", "id", "epoch", "tick", "end", "guarantee"):
             about[field] = getattr(newest.get(name), field, None)
-        found.append(about)
-    return found
+        listing.append(about)
+    return listing
 
 
 LARGEST = 1e9
 
 
 def joint_guarantee(
-    history: History, known: Collection[tuple[str, int | None]]
+    history: History, histograms: Collection[tuple[str, int | None]]
 ) -> dict[str, object] | None:
     """Return docs/api.md's total and loss table; None before anything was published.
 
     They cover an event or user that counts in all histograms, and use each snapshot's epoch cost.
     """
     newest = history.newest_of_histograms()
-    seen = [(newest[name], horizon) for name, horizon in known if name in newest]
+    seen = [(newest[name], horizon) for name, horizon in histograms if name in newest]
     units = {snapshot.guarantee.unit for snapshot, _ in seen}
     promises = [snapshot.guarantee for snapshot, _ in seen]
     # Nothing published, a changed unit in the settings, or a foreign producer on the topic.

@@ -60,29 +60,29 @@ class EventTimes:
 
     def _insert(self, first: int, last: int, number: int) -> None:
         nearest = first - self._least_ms + 1
-        begin = bisect_left(self._intervals, nearest, key=lambda known: known[1])
+        begin = bisect_left(self._intervals, nearest, key=lambda interval: interval[1])
         end = begin
         while (
             end < len(self._intervals)
             and self._intervals[end][0] < last + self._least_ms
         ):
-            known = self._intervals[end]
-            first = min(first, known[0])
-            last = max(last, known[1])
-            number += known[2]
+            interval = self._intervals[end]
+            first = min(first, interval[0])
+            last = max(last, interval[1])
+            number += interval[2]
             end += 1
         self._intervals[begin:end] = [(first, last, number)]
 
     def gaps(self) -> list[Gap]:
         total = sum(number for _, _, number in self._intervals)
         before = 0
-        found = []
+        between = []
         for interval, following in zip(
             self._intervals, self._intervals[1:], strict=False
         ):
             before += interval[2]
-            found.append(Gap(interval[1], following[0], before, total - before))
-        return found
+            between.append(Gap(interval[1], following[0], before, total - before))
+        return between
 
 
 def empty_ticks(gap: Gap, config: HistogramConfig) -> int:

@@ -52,15 +52,15 @@ class ReplayMerge(Merge):
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
         super()._begin(lane, users, complete)
         for histogram in users:
-            at = histogram.next
+            next_tick = histogram.next
             grid = histogram.grid
             if (
-                at is not None
-                and (gap := grid.tick_at(complete) - at) > BACKLOG_TICKS_MAX
+                next_tick is not None
+                and (gap := grid.tick_at(complete) - next_tick) > BACKLOG_TICKS_MAX
             ):
                 raise StateRefused(
                     f"histogram {histogram.name!r}: {gap:,} ticks are to be published after "
-                    f"{when(grid.start(at))} at once, more than {BACKLOG_TICKS_MAX:,}: are all "
+                    f"{when(grid.start(next_tick))} at once, more than {BACKLOG_TICKS_MAX:,}: are all "
                     "times of the events right? If they are, set start later or tick wider"
                 )
 

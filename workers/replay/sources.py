@@ -162,15 +162,15 @@ class JsonLines(FileSource):
             if not read:  # the last line ends with the text
                 text[end] = NEWLINE
                 end = end + 1
-            found = lines_of(text[:end], self._lines)
+            records = lines_of(text[:end], self._lines)
             rest = text[:end]
-            if len(found):
-                self._lines = len(found)
-                rest = text[int(found.values[-1, 1]) + 1 : end]
+            if len(records):
+                self._lines = len(records)
+                rest = text[int(records.values[-1, 1]) + 1 : end]
                 if first and text[: len(BYTE_ORDER_MARK)].tobytes() == BYTE_ORDER_MARK:
-                    found.values[0, 0] = len(BYTE_ORDER_MARK)
+                    records.values[0, 0] = len(BYTE_ORDER_MARK)
                 first = False
-                yield found
+                yield records
             rest = rest[: self._max + 1]
             if not read:
                 return

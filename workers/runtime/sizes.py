@@ -31,14 +31,14 @@ TOPIC_BYTES = 1_048_588
 def split_by_size(sizes: ArrayLike, capacity: int) -> list[tuple[int, int]]:
     """Split consecutive `sizes` into parts (start, stop), each of at most `capacity` in sum."""
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
-    found = []
+    parts = []
     start = 0
     taken = 0
     while start < len(ends):
         stop = max(
             start + 1, int(np.searchsorted(ends, taken + capacity, side="right"))
         )
-        found.append((start, stop))
+        parts.append((start, stop))
         start = stop
         taken = int(ends[stop - 1])
-    return found
+    return parts

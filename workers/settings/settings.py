@@ -609,16 +609,16 @@ def _per_item() -> list[str]:
 
 
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
-    given = histogram.max_items_per_user
-    if of_users and given is None:
+    bound = histogram.max_items_per_user
+    if of_users and bound is None:
         yield f'{histogram.where()}max_items_per_user is missing: privacy.unit = "user" needs it'
     elif of_users and not histogram.protects_users:
         yield (
             f'{histogram.where()}mechanism = "{histogram.mechanism}": privacy.unit = "user" needs {", ".join(_per_item())}, '
             "or meta with one of the last three as its algorithm"
         )
-    elif not of_users and given is not None:
-        yield f'{histogram.where()}max_items_per_user = {given}: only with privacy.unit = "user"'
+    elif not of_users and bound is not None:
+        yield f'{histogram.where()}max_items_per_user = {bound}: only with privacy.unit = "user"'
 
 
 def split_complaints(histogram: HistogramConfig, owners: int | None) -> Iterator[str]:
@@ -626,13 +626,13 @@ def split_complaints(histogram: HistogramConfig, owners: int | None) -> Iterator
     split = histogram.split
     if split == 1:
         return
-    given = f"{histogram.where()}split = {split}"
+    setting = f"{histogram.where()}split = {split}"
     if not histogram.about.per_item:
-        yield f"{given}: needs a mechanism that treats items one by one: {', '.join(_per_item())}"
+        yield f"{setting}: needs a mechanism that treats items one by one: {', '.join(_per_item())}"
     if histogram.buckets is not None:
-        yield f"{given}: not with buckets"
+        yield f"{setting}: not with buckets"
     if owners is not None and split > owners:
-        yield f"{given}: at most the number of owner partitions, {owners}"
+        yield f"{setting}: at most the number of owner partitions, {owners}"
 
 
 def load(path: str | Path) -> Settings:
@@ -800,7 +800,7 @@ def _section(
     for name, value in values.items():
         rule = by_name[name]
         if rule.duration:
-            given = display(value)
+            shown = display(value)
             try:
                 several = isinstance(value, list)
                 value = (
@@ -810,7 +810,7 @@ def _section(
                 )
             except ValueError:
                 words = f"{rule.allowed}: {durations.ALLOWED}"
-                raise ValueError(f"{where}{name} = {given}: {words}") from None
+                raise ValueError(f"{where}{name} = {shown}: {words}") from None
         elif rule.name == "where":
             try:
                 value = views.conditions(value)

@@ -198,28 +198,30 @@ def _numbers(found: examine.Numbers, of: Sum, say: Printer) -> None:
 
 
 def _users(
-    found: examine.UserContributions, config: HistogramConfig, say: Printer
+    contributions: examine.UserContributions, config: HistogramConfig, say: Printer
 ) -> None:
     epoch = "all time"
     if config.horizon_ticks is not None:
         epoch = _span(config.tick_ms * config.horizon_ticks)
     bounds = f"bounds hold over an epoch ({epoch}), in which they may contribute more"
-    say.line(f"{plural(found.users, 'user')} in the sample; {bounds}:", 2)
+    say.line(f"{plural(contributions.users, 'user')} in the sample; {bounds}:", 2)
     bound = f"max_items_per_user = {config.max_items_per_user}"
-    pairs = _spread(found.pairs, bound, found.users, "user")
+    pairs = _spread(contributions.pairs, bound, contributions.users, "user")
     say.line(f"pairs of stream key and item of a user: {pairs}", 4)
-    amounts = _spread(found.amounts, f"max_count = {config.max_count}", None, "count")
+    amounts = _spread(
+        contributions.amounts, f"max_count = {config.max_count}", None, "count"
+    )
     say.line(f"counts of such a pair: {amounts}", 4)
 
 
-def _declared(one: examine.HistogramFindings) -> str:
-    if one.config.keys == "public":
+def _declared(histogram: examine.HistogramFindings) -> str:
+    if histogram.config.keys == "public":
         return "every key may be named"
-    if one.served == one.keys:
+    if histogram.served == histogram.keys:
         return "all declared"
-    others = plural(one.unserved, "event")
-    most = shown_keys(one.undeclared)
-    return f"{one.served:,} declared; {others} of the others do not count here; the most frequent: {most}"
+    others = plural(histogram.unserved, "event")
+    most = shown_keys(histogram.undeclared)
+    return f"{histogram.served:,} declared; {others} of the others do not count here; the most frequent: {most}"
 
 
 def _spread(

@@ -89,15 +89,15 @@ class PathCounts:
     def has(self, path: Path) -> bool:
         return str(path) in self._met
 
-    def nearest(self, wanted: Path) -> Nearest:
-        """Return the paths most like `wanted`, with the share of the records that have them."""
+    def nearest(self, path: Path) -> Nearest:
+        """Return the paths most like `path`, with the share of the records that have them."""
         scores = {
-            text: _similarity(wanted, text) for text in self._met if text != str(wanted)
+            text: _similarity(path, text) for text in self._met if text != str(path)
         }
         good = [text for text, score in scores.items() if score >= _NEAR]
         near = sorted(good, key=lambda text: (-scores[text], text))[:NEAREST]
         return Nearest(
-            str(wanted), {text: self._met[text] / self._records for text in near}
+            str(path), {text: self._met[text] / self._records for text in near}
         )
 
 
@@ -533,7 +533,7 @@ def _quotes(reason: str, path: Path) -> bool:
 
 
 def _hint(
-    shape: Shape, wanted: Sequence[Path], part: Part, reject: Reject, record: object
+    shape: Shape, paths: Sequence[Path], part: Part, reject: Reject, record: object
 ) -> str:
     """Return how to make such records acceptable, judged by the first one."""
     if part.objects is None:
@@ -542,13 +542,13 @@ def _hint(
         if reject.reason.startswith("record key"):
             return f"for example {part.records.key(reject.index)!r}"
     return _time_hint(shape, reject.reason, record) or _value_hint(
-        wanted, reject.reason, record
+        paths, reject.reason, record
     )
 
 
-def _value_hint(wanted: Sequence[Path], reason: str, record: object) -> str:
+def _value_hint(paths: Sequence[Path], reason: str, record: object) -> str:
     """Return what is wrong with the value at the path that `reason` quotes."""
-    for path in wanted:
+    for path in paths:
         if repr(str(path)) not in reason or path.list_at is not None:
             continue
         value = record
@@ -570,13 +570,13 @@ def _time_hint(shape: Shape, reason: str, record: object) -> str:
     wrong = f"field {str(shape.time)!r} is not " in reason and " time" in reason
     if shape.time is None or not (wrong or reason.startswith((EARLY, AHEAD))):
         return ""
-    found = record
+    value = record
     for name in shape.time.steps:
-        found = found.get(name) if isinstance(found, dict) else None
+        value = value.get(name) if isinstance(value, dict) else None
     fitting = [
         unit
         for unit in UNITS
-        if unit != shape.unit and _plausible(time_ms(found, unit))
+        if unit != shape.unit and _plausible(time_ms(value, unit))
     ]
     return f'timestamp_unit = "{fitting[0]}" would read it' if fitting else ""
 

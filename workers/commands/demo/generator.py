@@ -95,13 +95,13 @@ def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
     """Yield the months in order, buffering: the file has them as 1, 10, 11, 12, 2, ..."""
     reader = iter(rows)
     head = next(reader, [])
-    at = [head.index(name) for name in _COLUMNS]
+    columns = [head.index(name) for name in _COLUMNS]
     waiting: dict[int, list[tuple[str, int, Flight]]] = {}
     due = 1
     current = 0
     for row in reader:
         hour, minute, year, month, day, of_day, origin, dest, carrier = [
-            row[i] for i in at
+            row[i] for i in columns
         ]
         if int(month) != current:
             while due in waiting:

@@ -265,14 +265,14 @@ class Cut:
                     waiting.append(finished.records)
             before = early
         self.rows = sum(_rows(finished.snapshot) for finished in self._finished)
-        found: list[Snapshot] = []
+        snapshots: list[Snapshot] = []
         self.lost = []
         for snapshot, records in before:
             if isinstance(snapshot, Snapshot):
-                found.append(snapshot)
+                snapshots.append(snapshot)
             elif records[0][0][0] not in self._cut_short:
                 self.lost.append(snapshot)
-        return found, cut
+        return snapshots, cut
 
     def _finish(
         self,

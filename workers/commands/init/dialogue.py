@@ -152,17 +152,17 @@ def table_of(values: Mapping[str, str]) -> dict[str, object]:
 
 def toml_values(option: str, settings: Iterable[str]) -> dict[str, str]:
     """Return a section from `NAME=VALUE` options, as TOML values by name."""
-    found = {}
+    values = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name:
             raise SettingsError(
                 f"{option}: NAME=VALUE, NAME=file:PATH or NAME=env:VARIABLE"
             )
-        kind, colon, place = value.partition(":")
+        kind, colon, source = value.partition(":")
         secret = colon and kind in ("file", "env")
-        found[name] = f"{{ {kind} = {toml(place)} }}" if secret else toml(value)
-    return found
+        values[name] = f"{{ {kind} = {toml(source)} }}" if secret else toml(value)
+    return values
 
 
 def _range(text: str) -> Range:
@@ -225,16 +225,16 @@ def _answers(
 
 
 def roles_of(draft: Draft) -> dict[str, str]:
-    found = {str(draft.items.field.path): "items"}
+    roles = {str(draft.items.field.path): "items"}
     if draft.items.count is not None:
-        found[str(draft.items.count.path)] = "count"
+        roles[str(draft.items.count.path)] = "count"
     for guess, role in ((draft.where, "where"), (draft.time, "timestamp")):
         if guess is not None:
-            found[str(guess.field.path)] = role
+            roles[str(guess.field.path)] = role
     for candidate, role in ((draft.key, "key"), (draft.user, "user")):
         if candidate is not None:
-            found[candidate.setting] = role
-    return found
+            roles[candidate.setting] = role
+    return roles
 
 
 def _show_fields(
@@ -297,16 +297,16 @@ def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
 def _example(field: Field) -> str:
     if field.who is not None:
         return f"not shown: identifies {_IDENTIFIED[field.who]}"
-    found = []
+    parts = []
     if field.whole or field.kinds[Kind.NUMBER]:
         low = min(field.numbers)
         high = max(field.numbers)
-        found.append(
+        parts.append(
             _number(low) if low == high else f"{_number(low)} to {_number(high)}"
         )
     if field.values and not field.whole:
-        found.append(_examples(field.values, _EXAMPLES))
-    return ", ".join(found)
+        parts.append(_examples(field.values, _EXAMPLES))
+    return ", ".join(parts)
 
 
 def _number(number: float) -> str:

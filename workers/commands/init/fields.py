@@ -386,15 +386,17 @@ def guess_condition(
         for place, value in field.column.items():
             with_items[field_label(value) or ""] += place in having
         shares = {value: with_items[value] / n for value, n in field.values.items()}
-        wanted = tuple(
+        having_items = tuple(
             sorted(value for value, share in shares.items() if share >= _DECIDED)
         )
         decided = all(
             share >= _DECIDED or share <= 1 - _DECIDED for share in shares.values()
         )
-        others = len(shares) - len(wanted)
-        if decided and wanted and others:
-            guesses.append(ConditionGuess(field=field, values=wanted, others=others))
+        others = len(shares) - len(having_items)
+        if decided and having_items and others:
+            guesses.append(
+                ConditionGuess(field=field, values=having_items, others=others)
+            )
 
     def order(where: ConditionGuess) -> tuple[bool, int, str]:
         path = where.field.path

@@ -387,13 +387,13 @@ class ItemCandidate:
 
 
 def items_of(fields: Sequence[Field]) -> list[ItemCandidate]:
-    found = [items for field in fields for items in _items(field, fields)]
+    candidates = [items for field in fields for items in _items(field, fields)]
     # A field that most records lack is less likely to be their main content.
     weighted = {
-        id(items): items.score * (0.5 + 0.5 * items.field.share) for items in found
+        id(items): items.score * (0.5 + 0.5 * items.field.share) for items in candidates
     }
     return sorted(
-        found, key=lambda items: (-weighted[id(items)], str(items.field.path))
+        candidates, key=lambda items: (-weighted[id(items)], str(items.field.path))
     )
 
 

@@ -256,15 +256,15 @@ def _entity(tables: Mapping[UserKind, frozenset[str]], word: str) -> UserKind | 
 def _parts(word: str) -> list[str]:
     """Return a word in the singular, with compounds split in two."""
     nouns = _ALL_NOUNS
-    for one in (word, word.removesuffix("s")):
-        if one in nouns or one in _IDENTIFIES:
-            return [one]
+    for form in (word, word.removesuffix("s")):
+        if form in nouns or form in _IDENTIFIES:
+            return [form]
         for end in _ENDS:
-            start = one.removesuffix(end)
-            if start != one and (start in nouns or start.removesuffix("s") in nouns):
+            start = form.removesuffix(end)
+            if start != form and (start in nouns or start.removesuffix("s") in nouns):
                 return [start if start in nouns else start.removesuffix("s"), end]
         # As in Matomo's `idvisitor`.
-        rest = one.removeprefix("id")
-        if rest != one and rest in nouns:
+        rest = form.removeprefix("id")
+        if rest != form and rest in nouns:
             return [rest, "id"]
     return [word]

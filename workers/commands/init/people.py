@@ -89,13 +89,13 @@ def _mark_by_container(fields: Iterable[Field]) -> None:
     for field in fields:
         if len(field.path.steps) > 1:
             inside[field.path.steps[:-1]].append(field)
-    for steps, found in inside.items():
+    for steps, siblings in inside.items():
         kind = names.container_kind(steps)
-        if kind is None and _names_a_person(steps, found):
+        if kind is None and _names_a_person(steps, siblings):
             kind = UserKind.PERSON
         if kind is None:
             continue
-        for field in found:
+        for field in siblings:
             if field.who is None and _belongs_to_container(field):
                 field.who = kind
                 field.why = f"it belongs to {'.'.join(steps)}"
@@ -162,14 +162,14 @@ def _about_as_many(field: Field, distinct: int, user: Field) -> bool:
 
 def _values(field: Field) -> Values:
     if field.form is not Form.ONE:
-        return {place: frozenset(values) for place, values in field.elements.items()}
-    found: Values = {}
-    for place, value in field.column.items():
+        return {index: frozenset(values) for index, values in field.elements.items()}
+    texts: Values = {}
+    for index, value in field.column.items():
         # Fractions are no labels, but places on a map, such as a home, are fractions.
         text = repr(value) if isinstance(value, float | Decimal) else field_label(value)
         if text:
-            found[place] = frozenset((text,))
-    return found
+            texts[index] = frozenset((text,))
+    return texts
 
 
 def _goes_with(users: Values, values: Values, field: Field) -> bool:

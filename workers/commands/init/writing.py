@@ -293,16 +293,16 @@ def _histogram(
         format_duration(choice.tick_ms * choice.horizon),
         choice.horizon_reason,
     )
-    one = items.field.form is Form.ONE
+    single = items.field.form is Form.ONE
     most = (
         "an event has one"
-        if one
+        if single
         else f"{percent(events)} of the sampled events have no more"
     )
     why = f"most different items of one event that count: {most}"
     lines.set("max_items", str(draft.max_items), why)
     evidence = f"{percent(counts)} of the sampled amounts in one event are no more"
-    if one and items.count is None:
+    if single and items.count is None:
         evidence = "it has it once"
     adds = "most that one event adds to one item"
     if draft.user is not None:

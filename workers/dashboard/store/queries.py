@@ -196,13 +196,13 @@ def beginnings(
         "where id in (select unnest(?::varchar[])) group by id",
         [list(ids)],
     ).fetchall()
-    found: dict[str, int | None] = {}
+    begins: dict[str, int | None] = {}
     for series, start, end, tick in rows:
         # The tick that ends at `start`, had there been one, would be kept.
         kept = not where.ticks or end > where.ticks_ms
         sure = tick == 1 or (kept and not _lost(gaps, Range(start - 1, start)))
-        found[series] = start if sure else None
-    return found
+        begins[series] = start if sure else None
+    return begins
 
 
 def item_numbers(cursor: Database, labels: Iterable[str]) -> dict[str, int]:
@@ -218,14 +218,14 @@ def item_numbers(cursor: Database, labels: Iterable[str]) -> dict[str, int]:
 def series_of(cursor: Database, numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
     names = ("id", "epoch", "mechanism", "guarantee", "edges")
     sql = f"select series, {', '.join(names)} from series where series in (select unnest(?::integer[]))"
-    found = {}
+    fields_of = {}
     for series, *values in cursor.execute(sql, [sorted(set(numbers))]).fetchall():
-        found[series] = fields = dict(zip(names, values, strict=True))
+        fields_of[series] = fields = dict(zip(names, values, strict=True))
         for name in ("guarantee", "edges"):
             fields[name] = orjson.loads(fields[name] or "null")
         if fields["edges"] is None:
             del fields["edges"]
-    return found
+    return fields_of
 
 
 def chosen(cursor: Database, places: Sequence[int]) -> str:
@@ -444,17 +444,17 @@ def epochs(cursor: Database, query: EpochsQuery, reading: float | None) -> bytes
     heads = _heads(cursor, rows)
     more = len(heads) > query.limit
     heads = heads[: query.limit][::-1]
-    found = _snapshots(cursor, where.last("counts"), heads, query)
+    snapshots = _snapshots(cursor, where.last("counts"), heads, query)
     began = beginnings(
-        cursor, query.stream, where, {snapshot["id"] for snapshot in found}
+        cursor, query.stream, where, {snapshot["id"] for snapshot in snapshots}
     )
-    for head, snapshot in zip(heads, found, strict=True):
+    for head, snapshot in zip(heads, snapshots, strict=True):
         snapshot |= {"total": head.total, "final": head.place != where.newest}
         snapshot |= {"began": began.get(snapshot["id"]), "end_time": iso(head.end_ms)}
     complete = is_complete(cursor, where, query, reading)
-    _refuse_unread(len(found), reading, complete)
+    _refuse_unread(len(snapshots), reading, complete)
     about = {"complete": complete, "reading": reading, "kept": where.kept, "more": more}
-    return orjson.dumps({"epochs": found} | about)
+    return orjson.dumps({"epochs": snapshots} | about)
 
 
 def one_tick(

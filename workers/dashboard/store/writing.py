@@ -347,14 +347,14 @@ class Writer:
         if series is None:
             names = ("stream", "id", "epoch", "mechanism", "guarantee", "edges")
             same = " and ".join(f"{name} = ?" for name in names)
-            found = first(self._db, f"select series from series where {same}", common)
-            if found is None:
+            stored = first(self._db, f"select series from series where {same}", common)
+            if stored is None:
                 series = self._next_series
                 self._ticks[self._next_series] = 0
                 self._next_series += 1
                 rows.series.append((series, *common))
             else:
-                series = int(found[0])
+                series = int(stored[0])
             self._series[common] = series
         if series not in self._ticks:
             heads = " union all ".join(

@@ -97,13 +97,13 @@ class Delays:
         for size, passed, counter in sizes:
             if not passed:
                 continue
-            found = counter.total()
+            shown = counter.total()
             yield "passed", size, passed
-            yield "found", size, found / passed
-            if found:
+            yield "found", size, shown / passed
+            if shown:
                 delays, times = np.array(sorted(counter.items())).T
-                yield "delay_mean", size, int((delays * times).sum()) / found
-                if 2 * found > passed:
+                yield "delay_mean", size, int((delays * times).sum()) / shown
+                if 2 * shown > passed:
                     middle = np.searchsorted(np.cumsum(times), (passed + 1) // 2)
                     yield "delay_median", size, int(delays[middle])
 
@@ -134,7 +134,7 @@ def _coverage(error: Longs, sd: float) -> float:
 def fill_sums(
     row: Floats, shown: ReleasedTick, indices: Rows, counts: Longs, sums: Longs
 ) -> None:
-    """Fill in the errors of published sums and means of the places `here` of a release.
+    """Fill in the errors of published sums and means of the rows at `indices` of a release.
 
     `counts` and `sums` (m,) are the exact ones, bounded and in steps.
     """
@@ -273,15 +273,15 @@ class Watch:
         new = self._new(rows, shown.tick)
         self._fill_shown(out[0], None, (rows, counts), release.sd, new)
         self._fill_sums(out[0], shown, rows, slice(None))
-        for index, one in enumerate(view.keys):
+        for index, key in enumerate(view.keys):
             row = out[1 + index]
-            here = slice(None) if one.rows is None else key_of == index
+            here = slice(None) if key.rows is None else key_of == index
             shown_here = rows[here], counts[here]
-            if one.rows is not None:
+            if key.rows is not None:
                 new_here = None if new is None else new[here]
-                self._fill_shown(row, one.rows, shown_here, release.sd, new_here)
+                self._fill_shown(row, key.rows, shown_here, release.sd, new_here)
                 self._fill_sums(row, shown, rows, here)
-            self._fill_top(row, one, *shown_here)
+            self._fill_top(row, key, *shown_here)
 
     def _shown(self, release: Release | Items) -> Shown:
         if isinstance(release, Release):
@@ -609,15 +609,15 @@ class LabelsWatch(Watch):
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
         view = self.view
         out[0, PLACE["shown"]] = sum(map(len, self._last.values()))
-        for index, one in enumerate(view.keys):
+        for index, key in enumerate(view.keys):
             labels = self._last.get(index)
             if labels is None:
                 continue  # no query yet
             rows = self._rows_of(index, labels)[: view.top]
             row = out[1 + index]
-            best = one.top.rows
+            best = key.top.rows
             row[PLACE["shown"]] = len(labels)
-            self.fill_hits(row, one, rows)
+            self.fill_hits(row, key, rows)
             if len(best) > 1:
                 order = {named: -place for place, named in enumerate(rows.tolist())}
                 here = np.array(

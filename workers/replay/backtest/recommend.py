@@ -188,13 +188,13 @@ def _checks(chosen: Outcome) -> Iterator[str]:
 
 
 def _no_choice(best: Outcome) -> tuple[str, ...]:
-    at = f"{_name(best)} at epsilon {best.row.epsilon:g}"
+    best_choice = f"{_name(best)} at epsilon {best.row.epsilon:g}"
     advice = (
         "Counts must grow against the noise: a larger epsilon, wider ticks with a shorter horizon, "
         "fewer max_items or stream keys."
     )
     return (
-        f"No combination meets the goal: the best, {at}, has {_score(best, RECALL)}.",
+        f"No combination meets the goal: the best, {best_choice}, has {_score(best, RECALL)}.",
         advice,
     )
 

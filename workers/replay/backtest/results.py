@@ -253,32 +253,35 @@ def table_of(kind: type, rows: Sequence[Any]) -> pa.Table:
     import pyarrow as pa
 
     columns: dict[str, pa.Array] = {}
-    for one in fields(kind):
-        if one.name == "varied":
+    for column in fields(kind):
+        if column.name == "varied":
             for name in dict.fromkeys(name for row in rows for name in row.varied):
                 texts = [row.varied.get(name) for row in rows]
                 columns[SET + name] = pa.array(texts, pa.string())
         else:
-            arrow = NARROW.get(one.name) or ARROW[str(one.type).removesuffix(" | None")]
-            values = [getattr(row, one.name) for row in rows]
-            columns[one.name] = pa.array(values, getattr(pa, arrow)())
+            arrow = (
+                NARROW.get(column.name)
+                or ARROW[str(column.type).removesuffix(" | None")]
+            )
+            values = [getattr(row, column.name) for row in rows]
+            columns[column.name] = pa.array(values, getattr(pa, arrow)())
     return pa.table(columns)
 
 
 def results_table(series: Sequence[Series]) -> pa.Table:
     import pyarrow as pa
 
-    lengths = [len(one.values) for one in series]
+    lengths = [len(line.values) for line in series]
     series_of = np.repeat(np.arange(len(series)), np.array(lengths, dtype=np.int64))
 
     def repeated(name: str, kind: pa.DataType) -> pa.Array:
-        return pa.array([getattr(one, name) for one in series], kind).take(
+        return pa.array([getattr(line, name) for line in series], kind).take(
             pa.array(series_of)
         )
 
     def end_to_end(name: str, kind: type[np.generic]) -> NDArray[np.generic]:
         return np.concatenate(
-            [np.empty(0, dtype=kind), *(getattr(one, name) for one in series)]
+            [np.empty(0, dtype=kind), *(getattr(line, name) for line in series)]
         )
 
     return pa.table(

@@ -263,15 +263,15 @@ class View:
             self._columns = columns
             self._wide_columns = wide
             self._place = _EMPTY
-        place = np.full(columns.n, -1, dtype=np.int64)
-        place[: len(self._place)] = self._place
-        missing = np.flatnonzero(place < 0)
-        place[missing] = wide.find(columns.tags[missing])
-        self._place = place
+        wide_rows = np.full(columns.n, -1, dtype=np.int64)
+        wide_rows[: len(self._place)] = self._place
+        missing = np.flatnonzero(wide_rows < 0)
+        wide_rows[missing] = wide.find(columns.tags[missing])
+        self._place = wide_rows
         self.counts = columns.counts
         self.unbounded = np.zeros_like(columns.counts)
         if wide.n:
-            self.unbounded = np.where(place >= 0, wide.counts[place], 0)
+            self.unbounded = np.where(wide_rows >= 0, wide.counts[wide_rows], 0)
         self.total = int(self.counts.sum())
         self.total_unbounded = int(wide.counts.sum())
         self.keys = []

@@ -260,13 +260,13 @@ def discovery(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
 
 def coverage(data: Measured) -> Chart | None:
     """Draw the coverage of the published error bars against their claim, with a row per run."""
-    found = [
+    covered = [
         (run, run.metrics["coverage"]) for run in data.runs if "coverage" in run.metrics
     ]
-    if not found:
+    if not covered:
         return None
-    drawn = found[:DOTS]
-    left_out = len(found) - DOTS
+    drawn = covered[:DOTS]
+    left_out = len(covered) - DOTS
     with canvas(1, 1, 1.5 + 0.24 * max(len(drawn), 3)) as (figure, [[cell]]):
         spreads = [(spread.mean, spread.least, spread.most) for _, spread in drawn]
         mean, least, most = np.array(spreads).T
@@ -470,16 +470,22 @@ def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> Non
     style |= {"elinewidth": 1.1 if few else 0.4, "capsize": 2.5 if few else 0}
     cell.errorbar(middle, buckets.published, yerr=NORMAL_95 * buckets.sd, **style)
     for q in numeric.quantiles:
-        found, truth = buckets.quantiles(numeric, q)
+        published, truth = buckets.quantiles(numeric, q)
         if truth["value"] is not None:
             line = stroke(charts.INK, 1.3, 4, 2)
             cell.axvline(_place(numeric, truth["value"]), label=EXACT_QUANTILE, **line)
-        if found["bucket"] is not None:
-            low = -1.0 if found["low"] is None else _place(numeric, found["low"])
-            high = float(n) if found["high"] is None else _place(numeric, found["high"])
+        if published["bucket"] is not None:
+            low = (
+                -1.0 if published["low"] is None else _place(numeric, published["low"])
+            )
+            high = (
+                float(n)
+                if published["high"] is None
+                else _place(numeric, published["high"])
+            )
             cell.axvspan(low, high, color=COLORS[1], alpha=0.18, linewidth=0)
-        if found["value"] is not None:
-            at = _place(numeric, found["value"])
+        if published["value"] is not None:
+            at = _place(numeric, published["value"])
             cell.axvline(at, **stroke(COLORS[1], 1.5), label=QUANTILE)
             text: Any = {"va": "top", "fontsize": 8.5, "color": COLORS[1]}
             cell.annotate(

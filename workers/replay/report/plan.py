@@ -180,8 +180,8 @@ def _noise_over_ticks(histogram: HistogramPlan) -> Chart:
         return charts.finish(figure, histogram.name, "noise", title, caption, NO_DATA)
 
 
-def _counters(one: HistogramPlan) -> Chart | None:
-    rows = one.counters
+def _counters(histogram: HistogramPlan) -> Chart | None:
+    rows = histogram.counters
     names = [
         f"{row.counter}, radix {row.radix}" if row.radix else row.counter
         for row in rows
@@ -190,7 +190,7 @@ def _counters(one: HistogramPlan) -> Chart | None:
         "Each counter at the budget of these settings. Hollow: not possible with them; the table "
         "in the text says why."
     )
-    return _compared(one, rows, names, "counters", caption)
+    return _compared(histogram, rows, names, "counters", caption)
 
 
 def _ends(histogram: HistogramPlan) -> Chart | None:
@@ -202,8 +202,8 @@ def _ends(histogram: HistogramPlan) -> Chart | None:
     if len(rows) < 2:
         return None
     with canvas(1, 1, 3.8) as (figure, [[cell]]):
-        for place, row in enumerate(rows):
-            said = (
+        for number, row in enumerate(rows):
+            title = (
                 "no end_share"
                 if row.end_share is None
                 else f"end_share {row.end_share:g}"
@@ -212,7 +212,7 @@ def _ends(histogram: HistogramPlan) -> Chart | None:
             runs = [(run.first, run.most) for run in row.curve[:-1]]
             runs.append((row.curve[-1].last, row.last_sd))
             style = style_of(
-                place, markersize=5, label=said + (" (in use)" if row.chosen else "")
+                number, markersize=5, label=title + (" (in use)" if row.chosen else "")
             )
             cell.plot(*zip(*runs, strict=True), **style, markevery=[len(runs) - 1])
         highest = max(row.worst_sd for row in rows)

@@ -148,28 +148,28 @@ def _featured(data: Measured, advice: Recommendation) -> list[Outcome]:
     return chosen[:FEATURED]
 
 
-def _lead(found: Input, outcomes: Sequence[Outcome]) -> str:
+def _lead(source: Input, outcomes: Sequence[Outcome]) -> str:
     seeds = max((run.seeds for run in outcomes), default=0)
     number = len(outcomes)
     choices = (
         f"{number} choices of settings" if number > 1 else "One choice of settings"
     )
-    text = f"{choices}, {seeds} seed{'s' if seeds > 1 else ''} each, over {found.events:,} events"
-    if found.first_ms is not None and found.last_ms is not None:
-        text += f" from {_times(found.first_ms, found.last_ms)}"
+    text = f"{choices}, {seeds} seed{'s' if seeds > 1 else ''} each, over {source.events:,} events"
+    if source.first_ms is not None and source.last_ms is not None:
+        text += f" from {_times(source.first_ms, source.last_ms)}"
     return text + ", measured against the exact counts."
 
 
-def _read(found: Input) -> Iterator[tuple[str, str]]:
-    yield "Events", f"{found.events:,}"
-    if found.first_ms is not None and found.last_ms is not None:
-        yield "Their times", _times(found.first_ms, found.last_ms)
-    if found.late:
-        yield "Later than events.grace", f"{found.late:,}"
-    if found.outside:
-        yield "Outside the range of time", f"{found.outside:,}"
-    yield f"Rejected {found.word}s", f"{sum(found.counts.values()):,}"
-    yield "Read to its end", "yes" if found.complete else "no: stopped before"
+def _read(source: Input) -> Iterator[tuple[str, str]]:
+    yield "Events", f"{source.events:,}"
+    if source.first_ms is not None and source.last_ms is not None:
+        yield "Their times", _times(source.first_ms, source.last_ms)
+    if source.late:
+        yield "Later than events.grace", f"{source.late:,}"
+    if source.outside:
+        yield "Outside the range of time", f"{source.outside:,}"
+    yield f"Rejected {source.word}s", f"{sum(source.counts.values()):,}"
+    yield "Read to its end", "yes" if source.complete else "no: stopped before"
 
 
 def _times(first_ms: int, last_ms: int) -> str:

@@ -61,13 +61,13 @@ class Measured:
 
     def board(self, run: Outcome) -> dict[str, Boards]:
         """Return the first seed's items by stream key and tick, in order of their exact counts."""
-        found: dict[str, Boards] = {}
+        boards: dict[str, Boards] = {}
         mine = [row for row in self.boards if row.run == run.number]
         seed = min((row.seed for row in mine), default=0)
         for row in sorted(mine, key=lambda row: row.rank):
             if row.seed == seed:
-                found.setdefault(row.key, {}).setdefault(row.tick, []).append(row)
-        return found
+                boards.setdefault(row.key, {}).setdefault(row.tick, []).append(row)
+        return boards
 
     def begin_ms(self, run: Outcome) -> int | None:
         """Return the start of the first tick; None if the run has no board."""
@@ -202,14 +202,14 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
             "hold the exact mean; 95 % should",
         ),
     }
-    found = []
+    shown = []
     for metric, (name, kind, more) in figures.items():
         if (text := _written(run.metrics.get(metric), kind)) is not None:
-            found.append((name, text, more))
+            shown.append((name, text, more))
     who = "one event" if run.row.unit == "event" else "one user"
     promise = f"{run.row.epsilon:.4g}"
     return [
-        *found,
+        *shown,
         (f"epsilon for {who} and epoch", promise, f"with delta {run.row.delta:g}"),
     ]
 
@@ -247,7 +247,7 @@ def board_tables(
 
     Items come largest first, or in the order of `labels` if these are few.
     """
-    place = (
+    order = (
         {label: i for i, label in enumerate(labels)}
         if len(labels) <= BUCKET_ROWS
         else {}
@@ -255,18 +255,18 @@ def board_tables(
 
     def listed(rows: list[BoardRow]) -> list[BoardRow]:
         return (
-            sorted(rows, key=lambda row: place[row.label])
-            if place
+            sorted(rows, key=lambda row: order[row.label])
+            if order
             else rows[:BOARD_ROWS]
         )
 
-    found = []
+    tables = []
     for number, (key, ticks) in enumerate(data.board(run).items()):
         chosen = chosen_ticks(ticks) if number < keys else {}
-        found.append(
+        tables.append(
             (key, [_board(run, tick, listed(rows)) for tick, rows in chosen.items()])
         )
-    return found
+    return tables
 
 
 def _board(run: Outcome, tick: int, rows: Sequence[BoardRow]) -> tuple[str, Table]:
@@ -297,14 +297,14 @@ def _is_informative(data: Measured, metric: str) -> bool:
     return metric in has
 
 
-def _written(found: Spread | None, kind: str) -> str | None:
-    if found is None:
+def _written(spread: Spread | None, kind: str) -> str | None:
+    if spread is None:
         return None
     if kind == "share":
-        return f"{100 * found.mean:.1f} %"
+        return f"{100 * spread.mean:.1f} %"
     if kind == "plain":
-        return f"{found.mean:.3f}"
-    return f"{found.mean:,.0f}" if found.mean >= 100 else f"{found.mean:.3g}"
+        return f"{spread.mean:.3f}"
+    return f"{spread.mean:,.0f}" if spread.mean >= 100 else f"{spread.mean:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,16 +339,24 @@ def quantile_table(data: Measured, run: Outcome, numeric: Numeric) -> Table:
     counted = [buckets_of(numeric, rows) for rows in boards.values()]
     rows: list[list[str | None]] = []
     for q in numeric.quantiles:
-        pairs = [one.quantiles(numeric, q) for one in counted]
+        pairs = [buckets.quantiles(numeric, q) for buckets in counted]
         exact = [
-            (found, truth) for found, truth in pairs if truth["bucket"] is not None
+            (published, truth)
+            for published, truth in pairs
+            if truth["bucket"] is not None
         ]
-        said = [(found, truth) for found, truth in exact if found["bucket"] is not None]
-        values = [(found["value"], truth["value"]) for found, truth in said]
+        said = [
+            (published, truth)
+            for published, truth in exact
+            if published["bucket"] is not None
+        ]
+        values = [(published["value"], truth["value"]) for published, truth in said]
         off = [
-            abs(found - truth) for found, truth in values if None not in (found, truth)
+            abs(published - truth)
+            for published, truth in values
+            if None not in (published, truth)
         ]
-        hold = [interval_holds(numeric, truth, found) for found, truth in said]
+        hold = [interval_holds(numeric, truth, published) for published, truth in said]
         cells: list[str | None] = [
             short(q),
             f"{len(exact):,}",
@@ -363,16 +371,16 @@ def quantile_table(data: Measured, run: Outcome, numeric: Numeric) -> Table:
 
 
 def interval_holds(
-    numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]
+    numeric: Numeric, truth: dict[str, Any], published: dict[str, Any]
 ) -> bool:
     """Return whether an interval holds the exact quantile, which may lie beyond the edges."""
     value = truth["value"]
     if value is None and truth["bucket"] == numeric.labels[0]:
-        return found["low"] is None
+        return published["low"] is None
     if value is None:
-        return found["high"] is None
-    low = found["low"]
-    high = found["high"]
+        return published["high"] is None
+    low = published["low"]
+    high = published["high"]
     return (low is None or low <= value) and (high is None or value <= high)
 
 
