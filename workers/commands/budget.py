@@ -7,6 +7,7 @@ from rich.console import Console
 from workers.agents.ceiling_guard import OtherWorkers, topics_overlap
 from workers.agents.progress import read_states
 from workers.agents.topics import connection_of
+from workers.mechanisms.registry import about
 from workers.pipeline.merge import ReleaseProgress
 from workers.privacy import spending
 from workers.privacy.outlook import Outlook
@@ -167,7 +168,8 @@ def _generation(
     else:
         charged = f"charged to one {generation.unit}, who may be in all of them"
         say.line(f"{charged}: {_figures(generation.charged)}", 4)
-    if generation.mechanism == "pay_what_you_get":
+    declared = about(generation.mechanism)
+    if declared is not None and declared.family == "labels":
         say.line(
             "labels and queries left unused in an epoch are charged all the same", 4
         )

@@ -62,6 +62,7 @@ class About:
     may_be_pure its epsilon may be a pure one
     in_ledger   its exact counts are those of the ledger's rows alone
     gaussian_like   the mechanism that answers the same with Gaussian noise on all counts
+    plain       a counter for every item and nothing else: what advice compares others with
     pays        when it is better than plain counters, after its name in a plan's advice
     """
 
@@ -86,6 +87,7 @@ class About:
     may_be_pure: bool = False
     in_ledger: bool = False
     gaussian_like: str = ""
+    plain: bool = False
     pays: str = ""
 
     @property

@@ -52,6 +52,7 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
         per_item=True,
         gaussian=True,
         in_ledger=True,
+        plain=True,
     )
 
     domain: Domain
@@ -74,6 +75,7 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
         per_item=True,
         gaussian=True,
         in_ledger=True,
+        plain=True,
     )
 
     threshold: Literal["per_tick", "constant", "every"] = "per_tick"

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.registry import build
+from workers.mechanisms.registry import MECHANISMS, build
 from workers.privacy.model import (
     Alternative,
     CounterChoice,
@@ -133,35 +133,42 @@ def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
         )
 
 
+def _plain(
+    others: Sequence[Alternative], *, listed: bool | None = None
+) -> list[Alternative]:
+    """Return the rows of plain counters, for listed labels or for others; None: for any."""
+    return [
+        row
+        for row in others
+        if (kind := MECHANISMS[row.mechanism]).about.plain
+        and listed in (None, kind.lists_labels(row.assumed))
+    ]
+
+
 def _statistic(mechanism: Mechanism, others: Sequence[Alternative]) -> Iterator[str]:
-    counts = next(
-        (
-            row
-            for row in others
-            if row.mechanism == "known_base" and row.error is not None
-        ),
-        None,
-    )
-    if counts is None or counts.error is None:
+    rows = [row for row in _plain(others, listed=True) if row.error is not None]
+    if not rows:
         return
+    counts = rows[0].error or 0.0
+    name = rows[0].mechanism
     own = mechanism.first_error() or 0.0
-    if own >= counts.error:
+    if own >= counts:
         yield (
-            f"Not worth it here: known_base is off by at most {counts.error:,.0f} in any count, so also in its maximum, where this "
+            f"Not worth it here: {name} is off by at most {counts:,.0f} in any count, so also in its maximum, where this "
             f"promises {own:,.0f} at best. Order statistics pay only where values stay tiny against the horizon."
         )
         return
     below = [
         value
         for _, value, error in mechanism.segments_up_to(_SEGMENTS_MOST)
-        if error < counts.error
+        if error < counts
     ]
     if not below:
-        yield f"Worth it up to c_max: known_base is off by up to {counts.error:,.0f} in a count, this by {own:,.0f}."
+        yield f"Worth it up to c_max: {name} is off by up to {counts:,.0f} in a count, this by {own:,.0f}."
         return
     yield (
-        f"Worth it while the value stays below about {below[-1]:,}: known_base is "
-        f"off by up to {counts.error:,.0f} in a count, and from there on less than this."
+        f"Worth it while the value stays below about {below[-1]:,}: {name} is "
+        f"off by up to {counts:,.0f} in a count, and from there on less than this."
     )
 
 
@@ -169,25 +176,19 @@ def _running(
     config: HistogramConfig, mechanism: Mechanism, others: Sequence[Alternative]
 ) -> Iterator[str]:
     own = others[0].error
-    simple = "known_base" if mechanism.domain() else "unk_base"
-    plain = next(
-        (
-            row
-            for row in others
-            if row.mechanism == simple and row.possible and row.error
-        ),
-        None,
-    )
+    listed = bool(mechanism.domain())
+    possible = (row for row in _plain(others, listed=listed) if row.possible)
+    plain = next((row for row in possible if row.error), None)
     if config.pays and own and plain and plain.error and plain.error < own:
         yield (
-            f"{simple} has {100 * plain.error / own:.0f} % of this noise at the same budget; "
+            f"{plain.mechanism} has {100 * plain.error / own:.0f} % of this noise at the same budget; "
             f"{config.mechanism} {config.pays}."
         )
     yield from mechanism.hints()
-    if config.mechanism == simple and not mechanism.domain():
-        listed = next((row for row in others if row.mechanism == "known_base"), None)
-        if listed is not None and listed.worst_sd is not None:
-            yield f"With a list of labels, known_base would show them all, without a threshold; worst sd {listed.worst_sd:,.3g}."
+    if config.about.plain and not listed:
+        for row in _plain(others, listed=True):
+            if row.worst_sd is not None:
+                yield f"With a list of labels, {row.mechanism} would show them all, without a threshold; worst sd {row.worst_sd:,.3g}."
     if config.horizon_ticks is None:
         yield "An epoch without an end has more noise at every length than one of that length; counts never restart."
 
@@ -195,8 +196,7 @@ def _running(
 def _tick(
     mechanism: Mechanism, noise: Noise, others: Sequence[Alternative]
 ) -> Iterator[str]:
-    plain = [row for row in others if row.mechanism in ("known_base", "unk_base")]
-    running = [row for row in plain if row.possible and row.worst_sd]
+    running = [row for row in _plain(others) if row.possible and row.worst_sd]
     yield "Each tick by itself: horizon does not change the noise. Adding up n snapshots has noise of sqrt(n) times the sd."
     if running and running[0].worst_sd:
         ticks = (running[0].worst_sd / noise.worst_sd) ** 2
