@@ -29,7 +29,7 @@ from workers.kafka import store
 from workers.kafka.offsets import LogEnd
 from workers.kafka.reading import Partition
 from workers.kafka.records import Batch, Headers, Outgoing, Records
-from workers.pipeline import merge, users, watermark
+from workers.pipeline import merge, users, waiting, watermark
 from workers.pipeline.contributions import decode
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, ReleaseProgress
@@ -384,7 +384,16 @@ def replaced() -> Iterator[None]:
         (ceiling_guard.CeilingGuard, "_published", lambda self: None),
         (ceiling_guard.OtherWorkers, "charges", lambda self: []),
     ]
-    clocked = contribute, rekey, release, source_shard, shards, store, watermark, merge
+    clocked = (
+        contribute,
+        rekey,
+        release,
+        source_shard,
+        shards,
+        store,
+        watermark,
+        waiting,
+    )
     with ExitStack() as patches:
         for module, name, double in (
             *doubles,
