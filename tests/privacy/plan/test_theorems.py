@@ -181,7 +181,9 @@ def test_a_rarer_failure_is_promised_at_a_larger_error() -> None:
             for often, rarely in zip(
                 error_bounds(made), error_bounds(made, beta=1e-6), strict=True
             ):
-                assert often.ours < rarely.ours and paper(often) < paper(rarely)
+                assert often.ours < rarely.ours
+                if isinstance(build(made), COMPARED):
+                    assert paper(often) < paper(rarely)
 
 
 def test_users_are_promised_what_their_items_cost() -> None:
