@@ -11,9 +11,7 @@ import pytest
 
 from tests.pipeline.pipeline import KEY, Event, Partition, contribute, histogram_of, unk
 from workers.mechanisms.config.histogram import HistogramConfig, names_of
-from workers.mechanisms.one_shot import one_shot
-from workers.mechanisms.registry import build
-from workers.mechanisms.running.base import KnownBaseConfig
+from workers.mechanisms.registry import MECHANISMS, build
 from workers.pipeline import histogram as histograms
 from workers.pipeline.growth.owners import parts_of
 from workers.pipeline.merge import Merge, ReleaseProgress
@@ -38,13 +36,15 @@ def configs(**changes: Any) -> list[HistogramConfig]:
         "max_items": 2,
     }
     given |= {"epsilon": 40.0, "delta": 0.1} | changes
-    return [
-        unk(**changes),
-        KnownBaseConfig(**given, domain=(*LABELS[::2], "never")),
-        one_shot.KnownGaussConfig(**given, domain=tuple(LABELS)),
-        one_shot.PositiveGaussConfig(**given),
-        one_shot.PositiveLaplaceConfig(**given),
-    ]
+    found = []
+    for name in PER_ITEM:
+        own = dict(given)
+        if MECHANISMS[name].lists_labels({}):
+            own["domain"] = tuple(LABELS)
+        if name == "known_base":
+            own["domain"] = (*LABELS[::2], "never")
+        found.append(unk(**changes) if name == "unk_base" else MECHANISMS[name](**own))
+    return found
 
 
 def events(sources: int = 2) -> list[list[Event]]:
