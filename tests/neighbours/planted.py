@@ -163,7 +163,7 @@ LEAKS: dict[str, tuple[Leak, int]] = {
     "a user's bound is forgotten at a restart": (_forget_users, 1000000054),
     "a rejected event moves the watermark": (_rejected_move_time, 1000000114),
     "max_ahead is ignored": (_no_max_ahead, 1000000114),
-    "a shown item is forgotten at a restart": (_forget_shown, 1000002013),
+    "a shown item is forgotten at a restart": (_forget_shown, 1000002580),
     "noise depends on the number of rows": (_noise_of_rows, 1000000048),
     "an empty tick is not released": (_skip_empty, 1000000016),
     "an owner is told only about its rows": (_rows_only, 1000000000),
