@@ -135,6 +135,23 @@ def test_the_schema_names_the_mechanisms_that_there_are() -> None:
     assert {document["mechanism"] for _, document in forms()} == set(MECHANISMS)
 
 
+def test_the_file_in_the_docs_is_the_schema_for_the_mechanisms_that_it_names() -> None:
+    """Readers in other languages take the file; `python -m tests.docs --write` writes it."""
+    path = ROOT / "docs" / "snapshot.schema.json"
+    written = json.loads(path.read_text(encoding="utf-8"))
+    known = set(written["properties"]["mechanism"]["enum"])
+    new = set(MECHANISMS) - known
+
+    def without_new(value: Document) -> Document:
+        names = value.get("enum")
+        if isinstance(names, list):
+            value["enum"] = [name for name in names if name not in new]
+        return value
+
+    document = json.dumps(snapshot_schema())
+    assert written == json.loads(document, object_hook=without_new)
+
+
 def test_every_snapshot_of_every_example_satisfies_it() -> None:
     for name, documents in real().items():
         assert documents, name
