@@ -28,6 +28,7 @@ TRAITS: Mapping[str, frozenset[str]] = {
     name: frozenset(traits.split())
     for name, traits in {
         "known_base": "own sum all",
+        "known_laplace": "own sum all",
         "unk_base": "own sum kept",
         "known_gauss": "own sum all",
         "positive_gauss": "own sum",

@@ -608,6 +608,10 @@ def _per_item() -> list[str]:
     return names_of(lambda about: about.per_item)
 
 
+def _per_item_in_a_tick() -> list[str]:
+    return names_of(lambda about: about.per_item and about.family == "tick")
+
+
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
     bound = histogram.max_items_per_user
     if of_users and bound is None:
@@ -615,7 +619,7 @@ def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str
     elif of_users and not histogram.protects_users:
         yield (
             f'{histogram.where()}mechanism = "{histogram.mechanism}": privacy.unit = "user" needs {", ".join(_per_item())}, '
-            "or meta with one of the last three as its algorithm"
+            f"or meta with one of {', '.join(_per_item_in_a_tick())} as its algorithm"
         )
     elif not of_users and bound is not None:
         yield f'{histogram.where()}max_items_per_user = {bound}: only with privacy.unit = "user"'
