@@ -15,7 +15,12 @@ from typing import Any
 
 import msgspec
 
-from tests.chaos.checks import compare, one_tick_once, uncommitted_agree
+from tests.chaos.checks import (
+    compare,
+    one_tick_once,
+    produced_once,
+    uncommitted_agree,
+)
 from tests.chaos.faults import spoil_copy
 from tests.chaos.oracle import GRACE_MS, KEYS, LABELS, Oracle, Totals, without_ticks
 from tests.chaos.schedule import CLOCKS_MS, RANDOM, Act, Segment, Start
@@ -34,7 +39,6 @@ _UNEXPECTED = re.compile(
 )
 _DATED = re.compile("the broker refuses a record: .*is this machine's clock")
 #: Longer than the timeout of a transaction.
-_HANGING_S = 420.0
 OWNERS = 2
 SLOTS = ("one", "two")
 #: Partitions that the first events topic gets.
@@ -419,20 +423,10 @@ class Running:
         ended = [slot.worker.stop() for slot in self._slots if slot.worker is not None]
         assert ended == [0, 0], f"exit statuses {ended}"
 
-    def _audited(self) -> bool:
-        """Audit; False while a transaction hides records.
-
-        A late AddPartitionsToTxn opens one without owner, which ends by its timeout.
-        """
-        audit = self.site.audit()
-        if "a transaction is open and has no owner" in audit.stderr:
-            return False
-        assert audit.returncode == 0, audit.stdout + audit.stderr
-        return True
-
     def _check(self, seconds: float) -> Result:
         site = self.site
         segment = self.segment
+        produced_once(site, len(self.oracle.sent))
         if segment.clock:
             compare(self._accounted(), self.oracle.by_label())
         else:
@@ -442,7 +436,7 @@ class Running:
             assert_contiguous(snapshots)
         ticks = one_tick_once(snapshots)
         aborted = uncommitted_agree(site, OWNERS) - len(snapshots)
-        until(self._audited, "audit sees every record", _HANGING_S)
+        site.await_audit()
         for process in self._processes:
             said = [
                 line

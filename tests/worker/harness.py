@@ -163,6 +163,10 @@ class Worker:
         return self.process.wait(PATIENCE_S)
 
 
+#: A transaction without an owner ends after 300 s.
+_HANGING_S = 420.0
+
+
 class Site:
     """A worker name with its own events topic, settings file, key and data directories."""
 
@@ -344,6 +348,21 @@ class Site:
         """Assert that audit finds nothing, and no page or tick is missing or repeated."""
         succeed("audit", "-c", str(self.config), *further)
         assert_contiguous(self.snapshots())
+
+    def await_audit(self) -> None:
+        """Assert that audit finds nothing, once no transaction without an owner hides records.
+
+        A late AddPartitionsToTxn opens one, which ends by its timeout.
+        """
+
+        def audited() -> bool:
+            audit = self.audit()
+            if "a transaction is open and has no owner" in audit.stderr:
+                return False
+            assert audit.returncode == 0, audit.stdout + audit.stderr
+            return True
+
+        until(audited, "audit sees every record", _HANGING_S)
 
     def produce(
         self,

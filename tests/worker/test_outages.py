@@ -18,7 +18,15 @@ from tests import ROOT
 from tests.broker import Brokers, OwnBroker, fixed_port, own_broker
 from tests.kafka.harness import read, settled
 from tests.kafka.test_shard import Cluster
-from tests.worker.harness import Site, Worker, now_ms, sale, unk, until
+from tests.worker.harness import (
+    Site,
+    Worker,
+    assert_contiguous,
+    now_ms,
+    sale,
+    unk,
+    until,
+)
 from tests.worker.test_metrics import ask, ready, total
 from workers.kafka import transaction
 from workers.kafka.clients import Connection
@@ -79,7 +87,8 @@ class Counted:
         """Assert that every event, tick and reject is there exactly once and correct."""
         assert self.site.counted() == self.sent
         assert len(self.site.rejects()) == self.broken
-        self.site.assert_clean()
+        self.site.await_audit()
+        assert_contiguous(self.site.snapshots())
 
 
 def assert_two_lines(output: str) -> None:
