@@ -1,6 +1,6 @@
 """Snapshots as a reader takes them: pages put together, and series told apart. The standard library is enough.
 
-A record is one page of a snapshot; its schema is workers.client.snapshot_schema(). Four things are easily got wrong:
+A record is one page of a snapshot; its schema is docs/snapshot.schema.json. Four things are easily got wrong:
 
 - Pages and parts: a large snapshot comes in several records. Half of one is not a histogram.
 - Series: the `id` names histogram, parameters and epoch. Under another id counts begin again at zero: never subtract across ids.

@@ -215,8 +215,11 @@ def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_ch
 
 def test_records_that_threads_let_msgspec_validate_are_ready() -> None:
     """Decoders are made at import; `convert` prepares a record where it is called."""
-    dashboard = ROOT.glob("workers/dashboard/**/*.py")
-    paths = {*(Path(str(module.__file__)) for module in modules()), *dashboard}
+    readers = (
+        *ROOT.glob("workers/client/**/*.py"),
+        *ROOT.glob("workers/dashboard/**/*.py"),
+    )
+    paths = {*(Path(str(module.__file__)) for module in modules()), *readers}
     validates = re.compile(r"msgspec\.convert\(|\.decode\([^)]*\btype=")
     using = {path: text for path in paths if validates.search(text := path.read_text())}
     assert sorted(path.name for path in using) == ["changes.py", "checked.py"]

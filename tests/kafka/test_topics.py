@@ -23,7 +23,7 @@ from workers.kafka.topics import (
     missing,
     plan_topics,
 )
-from workers.runtime.errors import SettingsError
+from workers.runtime.errors import KafkaAway, SettingsError
 
 pytestmark = pytest.mark.slow
 
@@ -205,7 +205,7 @@ def test_every_topic_that_takes_too_short_batches_is_refused(short: str) -> None
 def test_a_broker_that_does_not_answer_is_named() -> None:
     """This is the most common mistake: the message names the address and what to check."""
     words = r"kafka\.bootstrap = '127\.0\.0\.1:1'.*Check the address"
-    with pytest.raises(SettingsError, match=words):
+    with pytest.raises(KafkaAway, match=words):
         describe(Connection("127.0.0.1:1"), ["x"])
 
 

@@ -328,7 +328,7 @@ REFUSALS = [
     (with_users(), 'max_items_per_user is missing ... "user" needs it'),
     (
         USERS.replace('"unk_base"', '"limit_dom"\nkbar = 5\nk = 2'),
-        'mechanism = "limit_dom" ... privacy.unit = "user" needs known_base, unk_base, ',
+        'mechanism = "limit_dom" ... privacy.unit = "user" needs known_base, known_laplace, unk_base, ',
     ),
     (
         GOOD + "max_items_per_user = 5\n",

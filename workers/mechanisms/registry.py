@@ -21,6 +21,7 @@ from workers.runtime.frozen import check_frozen
 for _module in pkgutil.walk_packages(mechanisms.__path__, mechanisms.__name__ + "."):
     if _module.name != __name__:
         import_module(_module.name)
+del _module
 
 
 def _kinds(kind: type[Mechanism]) -> Iterator[type[Mechanism]]:

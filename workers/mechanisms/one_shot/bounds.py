@@ -10,6 +10,8 @@ holds for kbar_max, and the choice adds b ln(candidates R / beta). The papers' o
 """
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from workers.mechanisms.bounds import laplace_sum, normal_bound, subset_bound
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
@@ -23,18 +25,20 @@ from workers.mechanisms.one_shot.algorithms import (
 
 _D1 = "Cardoso, Rogers: Lemma D.1"
 #: Of counts, and of what is hidden or not chosen.
-SOURCES: dict[Name, tuple[str, str]] = {
-    "known_gauss": ("Cardoso, Rogers: Theorems 2 and 7", "Theorem 7"),
-    "known_gumbel": ("Cardoso, Rogers: Theorems 2 and 8", _D1),
-    "positive_laplace": ("Rogers: Theorem 7", "Rogers: Theorem 7"),
-    "positive_gauss": ("Rogers: Theorem 7", "Rogers: Theorem 7"),
-    "unk_gauss": (
-        "Cardoso, Rogers: Theorems 2 and 5",
-        "Cardoso, Rogers: Theorem 5; Rogers: Theorem 8",
-    ),
-    "limit_dom_laplace": ("Durfee, Rogers: Lemma 6.2", "Durfee, Rogers: Lemma 6.2"),
-    "limit_dom": ("Cardoso, Rogers: Theorems 2 and 9", f"{_D1}, Algorithm 6"),
-}
+SOURCES: Mapping[Name, tuple[str, str]] = MappingProxyType(
+    {
+        "known_gauss": ("Cardoso, Rogers: Theorems 2 and 7", "Theorem 7"),
+        "known_gumbel": ("Cardoso, Rogers: Theorems 2 and 8", _D1),
+        "positive_laplace": ("Rogers: Theorem 7", "Rogers: Theorem 7"),
+        "positive_gauss": ("Rogers: Theorem 7", "Rogers: Theorem 7"),
+        "unk_gauss": (
+            "Cardoso, Rogers: Theorems 2 and 5",
+            "Cardoso, Rogers: Theorem 5; Rogers: Theorem 8",
+        ),
+        "limit_dom_laplace": ("Durfee, Rogers: Lemma 6.2", "Durfee, Rogers: Lemma 6.2"),
+        "limit_dom": ("Cardoso, Rogers: Theorems 2 and 9", f"{_D1}, Algorithm 6"),
+    }
+)
 SOURCE_OF_PICKS = f"Rogers: Theorems 9 and 10; {_D1}"
 
 
