@@ -12,6 +12,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,8 @@ _TRANSLATED = (
     "sasl.kerberos.service.name",
 )
 
+# How often a wait for answers looks whether to give up.
+_SLICE_S = 0.1
 #: The broker in the text of an error: `address:port/id: what happened`.
 _BROKER_ID = re.compile(r"\S+/(\d+): ")
 _UNKNOWN_OPTION = re.compile(r'No such configuration property: "(.+)"')
@@ -283,6 +286,18 @@ def _refusal(errors: list[KafkaError]) -> KafkaError | None:
 def _network(errors: list[KafkaError]) -> KafkaError | None:
     codes = KafkaError._TRANSPORT, KafkaError._RESOLVE
     return next((error for error in reversed(errors) if error.code() in codes), None)
+
+
+def await_answers(
+    futures: Iterable[Future[Any]], gives_up: Callable[[set[Future[Any]]], bool]
+) -> set[Future[Any]]:
+    """Wait for an admin client's answers; return those still missing once it `gives_up` of them."""
+    waiting = set(futures)
+    while waiting:
+        waiting = wait(waiting, _SLICE_S).not_done
+        if gives_up(waiting):
+            break
+    return waiting
 
 
 def unreached(errors: Iterable[KafkaError]) -> set[int]:

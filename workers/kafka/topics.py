@@ -25,7 +25,7 @@ them, except on the embedded cluster, which ends with the demo, as does its key.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -41,7 +41,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
     ResourceType,
 )
 
-from workers.kafka.clients import Connection
+from workers.kafka.clients import Connection, await_answers
 from workers.runtime.errors import SettingsError, StateRefused
 from workers.runtime.sizes import BATCH_BYTES, TOPIC_BYTES
 from workers.settings.settings import internal_topics, rekey_topics
@@ -83,7 +83,6 @@ REKEY_STATE = "state of rekeying"
 CONTRIBUTE_STATE = "state of stage 1"
 RELEASE_STATE = "state of stage 2"
 COMPACT = "compact"
-DELETE = "delete"
 #: Topics whose records compaction would remove, or refuse, and what that means.
 _LOST_BY_COMPACTION = MappingProxyType(
     {
@@ -99,7 +98,6 @@ BY_USER_RETENTION_MS = 7 * 86_400_000
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
 _AGAIN_S = 0.05
-_SLICE_S = 0.1
 #: Prefix of librdkafka's in-process cluster ids; Kafka's own ids are 22 characters of base64.
 _EMBEDDED = "mockCluster"
 #: Prefix of Kafka's own topics: __consumer_offsets, __transaction_state.
@@ -259,9 +257,8 @@ def with_details(
     asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
     _await(asked.values(), is_away)
     for resource, future in asked.items():
-        with suppress(
-            KafkaException
-        ):  # not authorized; the rest is still worth showing
+        # not authorized; the rest is still worth showing
+        with suppress(KafkaException):
             entries = future.result()
             name = resource.name
             shown = {key: str(entries[key].value) for key in _SHOWN if key in entries}
@@ -270,11 +267,10 @@ def with_details(
 
 
 def _await(futures: Collection[Future[Any]], is_away: Callable[[], bool]) -> None:
-    while wait(futures, _SLICE_S).not_done:
-        if is_away():
-            raise KafkaException(
-                KafkaError(KafkaError._TRANSPORT, "the controller is not reached")
-            )
+    if await_answers(futures, lambda _: is_away()):
+        raise KafkaException(
+            KafkaError(KafkaError._TRANSPORT, "the controller is not reached")
+        )
 
 
 def _topic_ids(

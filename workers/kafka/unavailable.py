@@ -7,16 +7,15 @@ that has just died, nor any once the controllers have no majority, so every lead
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec  # type: ignore[attr-defined]  # re-exports
 
-from workers.kafka.clients import unreachable, unreached
-
-_SLICE_S = 0.1
+from workers.kafka.clients import await_answers, unreachable, unreached
 
 
 @dataclass(frozen=True)
@@ -66,17 +65,17 @@ def unavailable(
     offsets = (
         admin.list_offsets(ends_asked, request_timeout=within_s) if ends_asked else {}
     )
-    waiting = set(offsets)
-    while waiting:
-        if ended():
-            return {}
-        wait([offsets[where] for where in waiting], _SLICE_S)
-        waiting = {where for where in waiting if not offsets[where].done()}
+    leader_of = {future: leaders[where] for where, future in offsets.items()}
+
+    def gives_up(waiting: set[Future[Any]]) -> bool:
         admin.poll(0)  # serves the callback
-        if {leaders[where] for where in waiting} <= unreached(errors):
-            break
+        return ended() or {leader_of[one] for one in waiting} <= unreached(errors)
+
+    missing = await_answers(offsets.values(), gives_up)
+    if ended():
+        return {}
     for where, future in offsets.items():
-        if where in waiting or not _has_answered(future):
+        if future in missing or not _has_answered(future):
             reasons.setdefault(f"{where.topic}[{where.partition}]", NO_ANSWER)
     return reasons
 
