@@ -126,7 +126,7 @@ def lower_threshold(mechanism: Any) -> None:
 
 
 def lower_bottom(mechanism: Any) -> None:
-    lower(mechanism.algorithm._bottom, "height", mechanism.config.max_count)
+    lower(mechanism.algorithm._bottom, "_above", mechanism.config.max_count)
 
 
 def lower_sketch(mechanism: Any) -> None:
@@ -186,7 +186,7 @@ CASES: dict[str, Case] = {
         "pay_what_you_get", max_items=3, k=1, labels=3, **PAY
     )([AB3, {}, {}], BC1, {"max_items": 3, "rho": 8.0}),
     "pay, new items": on("pay_what_you_get", max_items=2, k=2, labels=6, **PAY)(
-        [{}, {}, {}], BC1, lambda m: lower(m._bottom, "height", 1)
+        [{}, {}, {}], BC1, lambda m: lower(m._bottom, "_above", 1)
     ),
     "meta": on("meta", rho=12.0, radix=2, algorithm="positive_gauss", **TWO)(
         [{}, A1], AB2, lower_threshold

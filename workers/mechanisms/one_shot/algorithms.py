@@ -390,7 +390,11 @@ class Bottom(Frozen):
             for kbar in range(first, p.kbar + 1)
         ]
         self._above = read_only(np.array(above, dtype=np.int64))
-        self.height = above[-1]  # above h_(kbar+1), for the largest kbar
+
+    @property
+    def height(self) -> int:
+        """How far BOTTOM lies above h_(kbar+1), for the largest kbar."""
+        return int(self._above[-1])
 
     def public(self) -> dict[str, object]:
         return {

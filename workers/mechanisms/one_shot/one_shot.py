@@ -138,7 +138,17 @@ class PositiveGaussConfig(
     )
 
 
-class UnkGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="unk_gauss"):
+class _BarConfig(OneShotConfig, frozen=True, kw_only=True):
+    """Shows those of the kbar largest items that lie above a noisy bar."""
+
+    kbar: Count
+
+    @classmethod
+    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        yield {"kbar": kbar_of(other, most_shown_by(other) or COMPARED_TOP_K)}
+
+
+class UnkGaussConfig(_BarConfig, frozen=True, kw_only=True, tag="unk_gauss"):
     about = About(
         order=100,
         family="tick",
@@ -148,15 +158,9 @@ class UnkGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="unk_gauss"):
         rule="bar",
     )
 
-    kbar: Count
-
-    @classmethod
-    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
-        yield {"kbar": kbar_of(other, most_shown_by(other) or COMPARED_TOP_K)}
-
 
 class LimitDomLaplaceConfig(
-    OneShotConfig, frozen=True, kw_only=True, tag="limit_dom_laplace"
+    _BarConfig, frozen=True, kw_only=True, tag="limit_dom_laplace"
 ):
     about = About(
         order=120,
@@ -167,12 +171,6 @@ class LimitDomLaplaceConfig(
         page=_LARGEST,
         rule="bar",
     )
-
-    kbar: Count
-
-    @classmethod
-    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
-        yield {"kbar": kbar_of(other, most_shown_by(other) or COMPARED_TOP_K)}
 
 
 class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
