@@ -542,12 +542,9 @@ class _ParquetSource(FileSource):
     ) -> None:
         """Read these columns, those of `texts` as dictionaries."""
         # With `pre_buffer` memory would grow with the file.
-        of: Any = {
-            "read_dictionary": texts,
-            "buffer_size": 1 << 20,
-            "pre_buffer": False,
-        }
-        self._file = pq.ParquetFile(file, **of)
+        self._file = pq.ParquetFile(
+            file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False
+        )
         self._columns = list(dict.fromkeys(columns))
 
     def batches(self) -> Iterator[EventBatch]:
@@ -564,10 +561,12 @@ class _ParquetSource(FileSource):
             ) from error
 
     def _rows(self) -> Iterator[Any]:
-        of: Any = {"columns": self._columns, "use_threads": False}
         for groups in self._groups:
             yield from self._file.iter_batches(
-                self.rows_at_once, row_groups=groups, **of
+                self.rows_at_once,
+                row_groups=groups,
+                columns=self._columns,
+                use_threads=False,
             )
 
     def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
