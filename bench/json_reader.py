@@ -142,9 +142,8 @@ def main() -> int:
     )
     for name, (reader, values) in cases(options.records).items():
         records = Records.of(values)
-        declined = sum(
-            reading.declined for reading in reader.read(records)
-        )  # compiled here
+        # compiled here
+        declined = sum(reading.declined for reading in reader.read(records))
         runs: tuple[Callable[[], object], ...] = (
             partial(_all, reader.read, records),
             partial(_all, reader.read_general, records),

@@ -203,10 +203,11 @@ def _java() -> tuple[str, str]:
     archive = jars.with_name(f"{jars.name}.jsa")
     if not archive.exists():
         _make_archive(archive, program, jars)
+    # ignored if absent, or of another java
     return (
         program,
         f"-XX:SharedArchiveFile={archive}",
-    )  # ignored if absent, or of another java
+    )
 
 
 def _make_archive(archive: Path, program: str, jars: Path) -> None:
@@ -294,9 +295,8 @@ class OwnBroker:
         self.data = directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
         properties = directory / "server.properties"
-        settings = (
-            _PROPERTIES + further
-        )  # of a property that is there twice the last one counts
+        # of a property that is there twice the last one counts
+        settings = _PROPERTIES + further
         ports = {"port": self.port, "controller": controller}
         properties.write_text(settings.format(**ports, data=self.data))
         classpath = f"{jars}/*"

@@ -204,9 +204,8 @@ def main() -> None:
         compiling._compile_replay,
     ):
         path()
-    inspect.getmodule(
-        main.__code__
-    )  # Faust asks for each agent's: 90 ms the first time
+    # Faust asks for each agent's: 90 ms the first time
+    inspect.getmodule(main.__code__)
     gc.freeze()
     # Ctrl-C goes to all of them: the starter ends with whoever asks it.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -379,9 +379,8 @@ def test_sigterm_while_the_worker_starts_is_a_clean_end(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     command = [*COMMAND, "run", "-c", str(pipe)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        writing = opened_for(
-            process, pipe
-        )  # it has begun to read its settings, which never come
+        # it has begun to read its settings, which never come
+        writing = opened_for(process, pipe)
         try:
             assert interrupted(process, signal.SIGTERM) == ""
         finally:

@@ -721,9 +721,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with suppress(ValueError):  # it is closed
             try:
                 stream.flush()
-            except (
-                OSError
-            ):  # the reader is gone: Python would exit with 120 for what is left
+            except OSError:
+                # the reader is gone: Python would exit with 120 for what is left
                 _discard(stream)
     if "_duckdb" in sys.modules:
         # End now: DuckDB would list on stderr as leaks what Python leaves to its end.

@@ -99,9 +99,8 @@ def sketch_error(size: int, stream: Stream, seed: int) -> float:
         truth.update(counts)
         for label, n in counts.items():
             counters[label] = counters.get(label, 0) + n
-        if (
-            len(counters) > room
-        ):  # merging, as `sketch` does it: subtract the (k + 1)-th largest
+        # merging, as `sketch` does it: subtract the (k + 1)-th largest
+        if len(counters) > room:
             cut = sorted(counters.values(), reverse=True)[room]
             counters = {label: n - cut for label, n in counters.items() if n > cut}
     top = [label for label, _ in truth.most_common(TOP)]

@@ -42,9 +42,8 @@ def main(bootstrap: str, topic: str, partitions: int, number: int) -> None:
             for item in event["items"]:
                 counts[event["key"] + "|" + item] += 1
             seen += 1
-            if (
-                seen == number
-            ):  # Faust writes to the terminal by itself, so the figure is named
+            # Faust writes to the terminal by itself, so the figure is named
+            if seen == number:
                 print(f"rate={number / (time.perf_counter() - begun):.1f}", flush=True)
                 os._exit(0)
 

@@ -81,12 +81,10 @@ class Sender:
             RuntimeError: the broker refused one.
         """
         for partition, batch in batches.items():
-            body = struct.pack(
-                ">hhih", _PRODUCE, _VERSION, partition, -1
-            )  # the correlation is the partition
-            body += struct.pack(
-                ">hhii", -1, -1, _PATIENCE_MS, 1
-            )  # no transaction, all replicas, one topic
+            # the correlation is the partition
+            body = struct.pack(">hhih", _PRODUCE, _VERSION, partition, -1)
+            # no transaction, all replicas, one topic
+            body += struct.pack(">hhii", -1, -1, _PATIENCE_MS, 1)
             body += struct.pack(">h", len(self._topic)) + self._topic
             body += struct.pack(">iii", 1, partition, len(batch)) + batch
             self._sockets[self._leader[partition]].sendall(

@@ -74,9 +74,8 @@ def sessions(events: int, count: int, seed: int) -> Iterator[Sessions]:
     weights = (np.arange(1, count + 1) + SHIFT) ** -POWER
     share = np.cumsum(weights / weights.sum())
     hours = np.linspace(0, 1, 1_441)
-    until = np.cumsum(
-        1 - 0.7 * np.cos(2 * np.pi * (hours - 4 / 24))
-    )  # least at 4, most at 16 o'clock
+    # least at 4, most at 16 o'clock
+    until = np.cumsum(1 - 0.7 * np.cos(2 * np.pi * (hours - 4 / 24)))
     until = (until - until[0]) / (until[-1] - until[0])
     onsets = START_MS + np.sort(rng.integers(0, DAY_MS, NEWS))
     for begin in range(0, events, AT_ONCE):

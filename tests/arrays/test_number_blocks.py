@@ -142,9 +142,8 @@ def test_rows_pass_above_the_threshold_once_and_stay(
         counts = rng.integers(0, 10, rows)
         noise = rng.integers(-5, 5, rows)
         high = rng.random(rows) < share
-        counts[high] = (
-            rng.choice([50, 51, 100], high.sum()) - noise[high]
-        )  # at the threshold, above
+        # at the threshold, above
+        counts[high] = rng.choice([50, 51, 100], high.sum()) - noise[high]
         shown = np.where(rng.random(rows) < share, 7, 0).astype(kind)
         before = shown.copy()
         first = (shown == 0) & (counts + noise > 50) & tests

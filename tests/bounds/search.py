@@ -116,9 +116,8 @@ class Search:
         self.tried += 1
         known = self.worst[cell].score if cell in self.worst else -math.inf
         found = self._score(cell, shape)
-        if (
-            found > known and cell.what == TIME
-        ):  # again: the machine may have done something else
+        # again: the machine may have done something else
+        if found > known and cell.what == TIME:
             found = min(found, self._score(cell, shape))
         if found > known:
             self.worst[cell] = Worst(found, shape)

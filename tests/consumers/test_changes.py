@@ -71,9 +71,8 @@ def test_a_change_is_that_since_the_snapshot_that_the_window_names(
     )
     [fourth] = changes.receive(snapshot(module, 4, {"tea": 80, "cup": 900}))
     assert (fourth.of, fourth.clear("tea")) == ({"tea": 20}, None)
-    assert (
-        changes.receive(snapshot(module, 7, {"tea": 300})) == []
-    )  # tick 5 was not seen
+    # tick 5 was not seen
+    assert changes.receive(snapshot(module, 7, {"tea": 300})) == []
 
 
 def test_nothing_is_subtracted_across_series_or_without_windows(

@@ -50,9 +50,8 @@ _BITS = 256
 
 @dataclass(frozen=True)
 class Peel:
-    scores: Mapping[
-        object, int
-    ]  # by an identity shared by both neighbours (BOTTOM among them)
+    # by an identity shared by both neighbours (BOTTOM among them)
+    scores: Mapping[object, int]
     picked: tuple[object, ...]  # identities, in order; BOTTOM if it ended the picks
     scale: Fraction  # b
 
@@ -61,18 +60,15 @@ class Peel:
 class Probe:
     """Changes to apply to noise, and a record of the noise seen."""
 
-    shifts: Mapping[Block, int] = field(
-        default_factory=dict
-    )  # of the noise values of blocks
-    of_numbers: Mapping[Half, Fraction] = field(
-        default_factory=dict
-    )  # the same of normal numbers
+    # of the noise values of blocks
+    shifts: Mapping[Block, int] = field(default_factory=dict)
+    # the same of normal numbers
+    of_numbers: Mapping[Half, Fraction] = field(default_factory=dict)
     script: Mapping[Block, Peel] | None = (
         None  # picks to repeat, by a call's first word
     )
-    factor: Fraction = Fraction(
-        1
-    )  # planted error: multiplies the variance of noise and picks
+    # planted error: multiplies the variance of noise and picks
+    factor: Fraction = Fraction(1)
     keep_values: bool = (
         True  # whether `drawn` is kept (an entry a value); else only `samples`
     )

@@ -275,9 +275,8 @@ def test_picks_that_cost_more_than_stated_are_seen() -> None:
     variant = named("sparse_gumb-sqrt")
     mechanism = variant.build()
     assert isinstance(mechanism, SparseGumb)
-    object.__setattr__(
-        mechanism, "_pick_scale", mechanism._pick_scale / 2
-    )  # in what is frozen
+    # in what is frozen
+    object.__setattr__(mechanism, "_pick_scale", mechanism._pick_scale / 2)
     with pytest.raises(AssertionError, match="rho"):
         check(adapter_of(variant, mechanism), *worst(variant), seed=1)
 

@@ -59,9 +59,8 @@ class Broker:
 
     ids: dict[str, Uuid | None]
     new: Uuid | None = ZERO  # the id of a created topic
-    controllers: list[int] = field(
-        default_factory=lambda: [1]
-    )  # successively, the last for ever
+    # successively, the last for ever
+    controllers: list[int] = field(default_factory=lambda: [1])
     cluster_id: str = "qWekw_-8T3mMKJmzheyagg"
 
     def list_topics(self, timeout: float = 0) -> SimpleNamespace:

@@ -49,9 +49,8 @@ class Variant:
         return hash(str(self))
 
     def build(self, **changes: object) -> Mechanism:
-        options: Any = (
-            _COMMON | dict(self.options) | changes
-        )  # checked by the record itself
+        # checked by the record itself
+        options: Any = _COMMON | dict(self.options) | changes
         return build(MECHANISMS[self.mechanism](**options), self.unit)
 
     @property

@@ -83,9 +83,8 @@ def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(
         (f"{i}", label, text(count)) for i, (label, count) in ranked
     ]
     assert page.inner_text("#board-title") == "products of s1, tick 3"
-    assert (
-        page.inner_text(".item.chosen .sd") == "35"
-    )  # two standard deviations of 17.25
+    # two standard deviations of 17.25
+    assert page.inner_text(".item.chosen .sd") == "35"
     assert "Below 121 nothing new is shown" in page.inner_text("#threshold-words")
     bar = page.inner_text("#sd-words")
     assert "19 times out of 20; less often for a new item" in bar

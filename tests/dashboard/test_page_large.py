@@ -45,9 +45,8 @@ def test_hostile_labels_are_text_and_nothing_else(window: Window) -> None:
         topics.send(answer(2, histogram="maximum", answers=answers, since=1, error=2))
         with topics.served("products", "maximum") as dashboard:
             page = window.open(dashboard.url)
-            page.set_viewport_size(
-                {"width": 1_400, "height": 1_200}
-            )  # every row is drawn
+            # every row is drawn
+            page.set_viewport_size({"width": 1_400, "height": 1_200})
             window.counts("#key option", 3)
             window.counts(".pick", len(HOSTILE))
             shown = page.evaluate(

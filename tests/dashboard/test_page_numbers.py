@@ -98,9 +98,8 @@ def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
         assert drawn["lines"] == pytest.approx(lines, abs=1)
         low = place(said[0]["low"])
         high = place(said[0]["high"])
-        off = (
-            max(0.0, 8 - (high - low)) / 2
-        )  # one that is too narrow to be seen is drawn wider
+        # one that is too narrow to be seen is drawn wider
+        off = max(0.0, 8 - (high - low)) / 2
         assert drawn["intervals"][0][:2] == pytest.approx(
             [low - off, high + off], abs=1
         )

@@ -133,9 +133,8 @@ def _value(word: str, context: Mapping[str, Any]) -> Any:
         return int(word)
     found: Any = context
     for name in word.removeprefix(".").split("."):
-        found = found[
-            name
-        ]  # a name that is not there would be nothing to Helm, and is a slip
+        # a name that is not there would be nothing to Helm, and is a slip
+        found = found[name]
     return found
 
 

@@ -333,9 +333,8 @@ def _reasons_of(node: ast.AST, tree: ast.Module, of_format: bool) -> Iterator[st
         elif name in FORMAT_REASONS and of_format:
             yield template(node.value)
     elif isinstance(node, ast.FunctionDef) and node.returns is not None:
-        if (
-            ast.unparse(node.returns) != "Event | str"
-        ):  # an event, or the reason to reject
+        # an event, or the reason to reject
+        if ast.unparse(node.returns) != "Event | str":
             return
         for inner in ast.walk(node):
             value = inner.value if isinstance(inner, ast.Return) else None

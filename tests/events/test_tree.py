@@ -44,9 +44,8 @@ def test_items_stay_items_whoever_else_wants_them() -> None:
 def test_the_tree_of_the_scanner_is_shared_and_its_scratch_is_not() -> None:
     """Levels count nested objects and lists: the state held while they are walked."""
     made = JsonTree(tree("a.b[].c.d", "e"))
-    assert (
-        made.levels == 5
-    )  # the record, a, b, its element, c; and what is at d is not walked
+    # the record, a, b, its element, c; and what is at d is not walked
+    assert made.levels == 5
     with pytest.raises(ValueError, match="read-only"):
         made.nodes[0, 0] = 1
     first = made.walk()[2:]

@@ -61,10 +61,11 @@ def test_the_hash_is_siphash_1_3() -> None:
                 patch.object(kernels, "sip_round", way(kernels.sip_round)),
                 patch.object(kernels, "word_at", way(words.word_at)),
             ):
+                # what follows a text is read, and must not count
                 for behind in (
                     b"",
                     b"\xff" * 9,
-                ):  # what follows a text is read, and must not count
+                ):
                     data = np.frombuffer(b"xy" + text + behind, dtype=np.uint8)
                     found = int(way(kernels.sip_hash)(data, 2, 2 + n, SECRET))
                     assert found == v[0] ^ v[1] ^ v[2] ^ v[3]

@@ -27,9 +27,8 @@ async def _produce(bootstrap: str, topic: str, partition: int, raw: bytes) -> No
         leader = client.cluster.leader_for_partition(TopicPartition(topic, partition))
         request = ProduceRequest(None, -1, _TIMEOUT_MS, [(topic, [(partition, raw)])])
         code = NotLeaderForPartitionError.errno
-        while (
-            code == NotLeaderForPartitionError.errno
-        ):  # the topic has just been created
+        # the topic has just been created
+        while code == NotLeaderForPartitionError.errno:
             [(_, [(_, code, *_)])] = (await client.send(leader, request)).topics
         if code:
             raise for_code(code)

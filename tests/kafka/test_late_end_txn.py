@@ -238,9 +238,8 @@ def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
 
     proxy.rule = note
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    monkeypatch.setattr(
-        transaction, "_SENT_ONCE_S", 60.0
-    )  # what follows is in the same epoch
+    # what follows is in the same epoch
+    monkeypatch.setattr(transaction, "_SENT_ONCE_S", 60.0)
     before_commit(shard.transactions, lambda: proxy.deliver(sent[0].other()))
     with pytest.raises(
         KafkaAway, match="the producer cannot continue: INVALID_TXN_STATE"

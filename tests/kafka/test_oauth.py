@@ -37,9 +37,8 @@ def server() -> Iterator[TokenServer]:
 
 @pytest.fixture(autouse=True)
 def calm(server: TokenServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        tokens, "tokens_of", tokens._Shared().of
-    )  # a process asks once for all its connections
+    # a process asks once for all its connections
+    monkeypatch.setattr(tokens, "tokens_of", tokens._Shared().of)
     server.answer_with = None
     server.life_s = 3600.0
     server.asked.clear()

@@ -44,9 +44,8 @@ def test_it_holds_what_was_written(path: Path | None) -> None:
     assert store.offset == 6
     store.wipe()
     assert list(store.items()) == []
-    store.write(
-        [(b"a", b"1")], 1
-    )  # it starts from nothing: a lower position is allowed again
+    # it starts from nothing: a lower position is allowed again
+    store.write([(b"a", b"1")], 1)
     store.close()
 
 
@@ -107,9 +106,8 @@ def test_a_copy_whose_files_lost_their_ends_is_refused_or_is_what_it_says(
         store.write([(b"%d" % at, b"x"), (b"newest", b"%d" % at)], at)
         states[at] = list(store.items())
         if at > 1:
-            shutil.copytree(
-                path, killed, dirs_exist_ok=True
-            )  # as a killed process leaves it
+            # as a killed process leaves it
+            shutil.copytree(path, killed, dirs_exist_ok=True)
         store.close()
         if at == 2:
             shutil.rmtree(path)

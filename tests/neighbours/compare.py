@@ -191,9 +191,8 @@ class Comparison:
         found = []
         for commit in trail.commits:
             state = progress(commit)
-            state.pop(
-                "sequences", None
-            )  # of owners with contributions, between closed ticks
+            # of owners with contributions, between closed ticks
+            state.pop("sequences", None)
             marks = list[Outgoing]()
             sent = list[tuple[object, ...]]()
             if trail.where[0] == REKEY:
@@ -270,9 +269,8 @@ class Comparison:
             ]
         if self.scene.tight:
             for mine in order:
-                mine.sort(
-                    key=itemgetter(0)
-                )  # ticks of other histograms may appear between
+                # ticks of other histograms may appear between
+                mine.sort(key=itemgetter(0))
         # Keys first met in the differing tick may be in another order.
         if (sorted(order[0]) if self._public else order[0]) != (
             sorted(order[1]) if self._public else order[1]

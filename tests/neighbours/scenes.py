@@ -196,9 +196,8 @@ def make_scene(seed: int) -> Scene:
         common | {"name": "first", "mechanism": variant.mechanism} | _options(variant)
     )
     if variant.mechanism not in PER_ITEM:
-        first["epsilon"] = min(
-            common["epsilon"], 20.0
-        )  # what their integer samplers can promise
+        # what their integer samplers can promise
+        first["epsilon"] = min(common["epsilon"], 20.0)
     histograms = [first]
     if rng.random() < 0.6:
         histograms.append(_second(rng, common, user))

@@ -182,9 +182,8 @@ def test_lists_of_items_are_the_same_uncompiled() -> None:
         ends = np.empty(3, dtype=np.int64)
         out = np.empty(200, dtype=np.uint8)
         of_rows = map(readonly_contiguous, (key_of, ranks, lengths))
-        with np.errstate(
-            over="ignore"
-        ):  # the span of counts is a difference without a sign
+        # the span of counts is a difference without a sign
+        with np.errstate(over="ignore"):
             shift, *how, size = way(items_as_numbers)(
                 readonly_contiguous(rows),
                 readonly_contiguous(counts),

@@ -210,9 +210,8 @@ def test_blocks_of_past_epochs_are_deleted_in_steps(
     for i in range(4):
         source.run([(f"u{i}", "k", ["a"], 79)])
     source.run([("v", "k", [], 80)])
-    assert (
-        len(list(source.store.items(b"U"))) == 3
-    )  # of five, 33 bytes each, the first two
+    # of five, 33 bytes each, the first two
+    assert len(list(source.store.items(b"U"))) == 3
 
 
 def test_pairs_of_another_version_are_refused() -> None:

@@ -223,9 +223,8 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(
     ):
         writing.write(content)
         writing.flush()
-        while (
-            part.stat().st_size == 0
-        ):  # the pipe stays open: there is no end of the input
+        # the pipe stays open: there is no end of the input
+        while part.stat().st_size == 0:
             assert process.poll() is None
             time.sleep(0.05)
         for _ in range(5):  # CPython can lose one just before a blocking read

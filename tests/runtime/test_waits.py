@@ -57,9 +57,8 @@ def test_short_waits_are_not_said_and_an_outage_says_it_all(
         assert said(caplog, waits) == []
     waits.note("shard", {"w-release-0": "to commit"})
     clock.now_s += HELD_UP_S
-    assert (
-        said(caplog, waits) == []
-    )  # the partitions that may explain it are looked at meanwhile
+    # the partitions that may explain it are looked at meanwhile
+    assert said(caplog, waits) == []
     clock.now_s += HELD_UP_S
     assert len(said(caplog, waits)) == 1
     waits.forget()

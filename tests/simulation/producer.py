@@ -327,9 +327,8 @@ class SimulatedProducer:
             code, offset, _ = reply
             if self._attempt is not attempt or self._flying.get(where) is not sent:
                 return  # purged
-            if (
-                code == KafkaError.NOT_ENOUGH_REPLICAS
-            ):  # the transaction before is ending
+            # the transaction before is ending
+            if code == KafkaError.NOT_ENOUGH_REPLICAS:
                 again = self._calls[where] = replace(
                     self._calls[where], copies=0, done=False
                 )

@@ -83,9 +83,8 @@ def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
     last_tick_ends = (departures[-1]["ts"] // DAY_MS + 1) * DAY_MS
     site.run_until(last_tick_ends - 1)
     site.assert_clean()
-    released = [
-        s for s in site.snapshots() if s["end"] <= last_tick_ends
-    ]  # at midnight one more may have closed
+    # at midnight one more may have closed
+    released = [s for s in site.snapshots() if s["end"] <= last_tick_ends]
     ids = check(site.settings, site.key, departures, released)
 
     lines = tmp_path / "departures.jsonl"
@@ -137,9 +136,8 @@ def check(
             shown: set[str] = set(domain)
             epoch = None
             for snapshot in snapshots:
-                if (
-                    snapshot["epoch"] != epoch
-                ):  # a new life of the mechanism: new counts, new noise
+                # a new life of the mechanism: new counts, new noise
+                if snapshot["epoch"] != epoch:
                     epoch = snapshot["epoch"]
                     running = dict.fromkeys(domain, 0)
                     shown = set(domain)

@@ -38,10 +38,11 @@ def die_before_the_commit(
 ) -> None:
     """Release all complete ticks, and leave the transaction open with the snapshots in the log."""
     shard = factory.release_shard(0)
+    # one for all shards
     assert (
         shard.merge.gil_lock
         is factory.contribute_shard(next(iter(factory.sources)))._gil_lock
-    )  # one for all shards
+    )
     shard.open()
 
     insist = shard.transactions._call_until_done

@@ -62,9 +62,8 @@ def test_a_frozen_worker_is_replaced_and_rejoins(
             burst(site, 5_000)
             site.wait_published(burst(site, 500))
             assert two.stop() == 0
-            site.wait_published(
-                burst(site, 500)
-            )  # only the one that was frozen is left
+            # only the one that was frozen is left
+            site.wait_published(burst(site, 500))
             sent = 4 * (500 + 5_000 + 500 + 5_000 + 500 + 500)
             assert one.running()
             assert one.stop() == 0

@@ -45,9 +45,8 @@ def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_s
             site.produce(0, [sale([victim], at + 1, KEY)])
         goes_on(site, at + TICK_MS)
         if world == "with":
-            shutil.rmtree(
-                site.directory / "data"
-            )  # all of the state is read back from Kafka
+            # all of the state is read back from Kafka
+            shutil.rmtree(site.directory / "data")
         goes_on(site, at + 2 * TICK_MS)
         site.assert_clean()
 

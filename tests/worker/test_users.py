@@ -246,9 +246,8 @@ def test_keys_times_and_headers_go_along_when_rekeyed(
     site = Site(bootstrap, tmp_path, histograms, topics=(1, 2), owners=1, **kinds)
     at = now_ms() - 5_000
     one, two = site.topics
-    escaped = (
-        b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at
-    )  # only the general reader reads it
+    # only the general reader reads it
+    escaped = b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at
     ours = [(HEADER, b"not ours, but under this name")]
     sent: list[
         tuple[str, int, bytes | None, object, list[tuple[str, str | bytes | None]]]

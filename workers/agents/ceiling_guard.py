@@ -203,9 +203,10 @@ class CeilingGuard:
             begin, end = charge.span(epoch)
             held = self._ceiling.fullest(charges, begin, end)
             if not self._ceiling.holds(held.epsilon):
+                # rich is for commands only
                 from workers.runtime.printing import (
                     iso_time,
-                )  # rich is for commands only
+                )
 
                 dated = "" if begin == -EVER else f", from {iso_time(begin)},"
                 unit = self._ceiling.unit

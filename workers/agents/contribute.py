@@ -232,9 +232,8 @@ class ContributeShard(SourceShard):
             )
             rejects += behind_rejects(columns, behind)
             relevant = int(np.count_nonzero(columns.in_any_view)) + len(rejects)
-            self._reject(
-                batch.records, rejects, relevant
-            )  # unchanged, so they can be sent back
+            # unchanged, so they can be sent back
+            self._reject(batch.records, rejects, relevant)
             if self._origins is not None:
                 self._intake.advance_to(self._origins.watermark)
             self._new_events += len(columns) - len(behind)

@@ -440,9 +440,8 @@ def _prepare() -> None:
 def _run_once(factory: Factory, operator: OperatorPort) -> int:
     """Run the worker until it ends or Kafka goes away, which leaves the same state as a kill."""
     asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
-    before = signal.getsignal(
-        signal.SIGTERM
-    )  # Faust replaces it, and restores the system's own
+    # Faust replaces it, and restores the system's own
+    before = signal.getsignal(signal.SIGTERM)
     settings = factory.settings
     connection = factory.connection
     topics = factory.topics

@@ -39,7 +39,7 @@ class Kernel:
 
     @property
     def dispatcher(self) -> Any:
-        """The function as numba has it, with a compiled version for each types of arguments."""
+        """The function as numba has it: one compiled version for each tuple of argument types."""
         if self._dispatcher is None:
             from workers.arrays.compiler import compile_function
 

@@ -102,9 +102,8 @@ def changes(
     )
     of_sums = _of_sums(newer, older)
     if newer.get("quantiles") and sd is not None:
-        with suppress(
-            KeyError, TypeError, ValueError
-        ):  # as another program may have written them
+        # as another program may have written them
+        with suppress(KeyError, TypeError, ValueError):
             quantiles = [quantile["q"] for quantile in newer["quantiles"]]
             numeric = Numeric(Buckets(tuple(newer["edges"])), quantiles)
             fields["quantiles"] = numeric.fields([row[:2] for row in rows], sd)[
@@ -164,9 +163,8 @@ def _of_all(newer: Fields, older: Fields | None) -> dict[str, Any]:
 
 def _of_sums(newer: Fields, older: Fields | None) -> tuple[Fields, Fields] | None:
     """Return the changes of sums by label, with their means, and the new `sum`; None: no sums."""
-    with suppress(
-        KeyError, ValueError, OverflowError, msgspec.ValidationError
-    ):  # as above
+    # as above
+    with suppress(KeyError, ValueError, OverflowError, msgspec.ValidationError):
         newer_sums = msgspec.convert(newer, Sums)
         counts_now = dict(newer_sums.items)
         sums_now: dict[str, Any] = dict(zip(counts_now, newer_sums.sums, strict=True))

@@ -131,9 +131,8 @@ class Auditor:
             return None
         stored = read_progress(value)
         known = self._merge(owner)
-        known.restore(
-            stored, store.items
-        )  # refuses state of another key, topic or mechanism
+        # refuses state of another key, topic or mechanism
+        known.restore(stored, store.items)
         return known, stored.position
 
     def _read_handed(self, owner: int) -> None:

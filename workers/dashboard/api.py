@@ -860,7 +860,8 @@ async def _send_file(
     except (
         OSError,
         TimeoutError,
-    ):  # client gone, too slow, or disk error: the file is truncated
+    ):
+        # client gone, too slow, or disk error: the file is truncated
         if request.transport is not None:
             request.transport.abort()
     return response

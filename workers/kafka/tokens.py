@@ -261,9 +261,8 @@ class Endpoint:
                 f"{self.where}: its answer has no access_token"
             ) from None
         try:
-            expires_s = begun_s + float(
-                found.get("expires_in")
-            )  # some write it as a text
+            # some write it as a text
+            expires_s = begun_s + float(found.get("expires_in"))
         except (ValueError, TypeError, OverflowError):
             expires_s = math.inf
         return _token(

@@ -325,9 +325,8 @@ class Transactions:
             call(wait_s)
         except:  # a fatal error may surface as a KafkaError, which nothing else catches
             error: object = sys.exc_info()[1]
-            if isinstance(
-                error, SystemError
-            ):  # two errors, both lost: the next call reports
+            # two errors, both lost: the next call reports
+            if isinstance(error, SystemError):
                 error = KafkaError(
                     KafkaError._FAIL, "two callbacks failed", retriable=True
                 )

@@ -71,9 +71,8 @@ class Items:
 class Answers:
     """The query answers published at one tick."""
 
-    of_key: Mapping[
-        int, Mapping[str, object]
-    ]  # JSON-able: {"query": "max", "value": 12}
+    # JSON-able: {"query": "max", "value": 12}
+    of_key: Mapping[int, Mapping[str, object]]
     sd: float | None  # None where it is not one number
 
 

@@ -97,9 +97,8 @@ class LabelCache:
         # JSON of each label with an item's opening bracket and a comma; by row, its place there.
         self._text: Bytes = np.zeros(1 << 14, dtype=np.uint8)
         self._begins: Longs = np.zeros(1024, dtype=np.int64)
-        self._lengths: NDArray[np.int16] = np.zeros(
-            1024, dtype=np.int16
-        )  # at most 6 * 1,024 + 4
+        # at most 6 * 1,024 + 4
+        self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)
         self._end = 0
 
     def add_labels(self, columns: Ledger, rows: Longs) -> None:

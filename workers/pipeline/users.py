@@ -433,9 +433,8 @@ def _grow_users(table: Table) -> Table:
     table.used.resize(room, refcheck=False)
     size = _slots_for(room, len(table.user_slots))
     if size > len(table.user_slots):
-        table = table._replace(
-            user_slots=np.empty(0, np.int32)
-        )  # freed before more is allocated
+        # freed before more is allocated
+        table = table._replace(user_slots=np.empty(0, np.int32))
         table = table._replace(user_slots=np.full(size, -1, dtype=np.int32))
         index_users(table.user_slots, table.digests, table.seed[0], users)
     return table

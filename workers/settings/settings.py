@@ -678,9 +678,8 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
     _refuse_unknown(
         "", document, (*_SECTIONS, "schema_registry", "dashboard", "histogram")
     )
-    history_of(
-        document.get("dashboard", {}), base
-    )  # only checked here; the dashboard reads it
+    # only checked here; the dashboard reads it
+    history_of(document.get("dashboard", {}), base)
     for name, record in _SECTIONS.items():
         required = [rule.name for rule in rules(record) if rule.required]
         if required and name not in document:

@@ -200,9 +200,8 @@ def test_the_dashboard_is_whole() -> None:
 
 def test_every_metric_is_on_the_dashboard(families: Families) -> None:
     text = DASHBOARD.read_text() + ALERTS.read_text()
-    unseen = {
-        name for name in families if name not in text
-    }  # by name in docs/metrics.md only
+    # by name in docs/metrics.md only
+    unseen = {name for name in families if name not in text}
     assert unseen == {"quietcount_records", "quietcount_recovered_records"}
 
 

@@ -66,9 +66,8 @@ def test_records_of_transactions_are_found_between_their_markers_and_aborted_one
     for i in range(40):
         producer.begin_transaction()
         producer.produce(site.topic, json.dumps(event(i)))
-        producer.flush(
-            60
-        )  # the broker refuses to abort what has only just begun to reach it
+        # the broker refuses to abort what has only just begun to reach it
+        producer.flush(60)
         producer.commit_transaction(60) if i % 4 else producer.abort_transaction(60)
     assert len(of_topics(site.settings, 20)) == 20
     found = examine(site.settings, of_topics(site.settings, 1_000))

@@ -125,13 +125,14 @@ def test_exact_counts_are_of_the_tick_of_the_timestamp_and_begin_anew_with_an_ep
     None
 ):
     exact = ExactCounts(GRID)
+    # ticks 1, 1, 2, 3 and, in the next epoch, 4
     for time_ms in (
         100,
         109,
         110,
         129,
         130,
-    ):  # ticks 1, 1, 2, 3 and, in the next epoch, 4
+    ):
         exact.add(time_ms, [("JFK", "LAX"), ("LGA", "ORD")])
     running = RunningCounts(exact, "JFK")
     assert [running.advance(tick)["LAX"] for tick in (1, 2, 3, 4)] == [2, 3, 4, 1]
@@ -353,9 +354,8 @@ def test_on_a_terminal_the_view_is_live_and_the_screen_is_given_back(
     os.close(theirs)
     seen = b""
     try:
-        with suppress(
-            OSError
-        ):  # Linux says so when the last process has closed the other end
+        # Linux says so when the last process has closed the other end
+        with suppress(OSError):
             while part := os.read(ours, 65_536):
                 if b"demo only" in (seen := seen + part) and b"Ending" not in seen:
                     os.killpg(process.pid, signal.SIGINT)

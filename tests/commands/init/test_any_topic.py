@@ -68,9 +68,8 @@ def topics(draw: st.DrawFn) -> list[tuple[str | None, Json]]:
     )
     shapes = draw(st.lists(records, min_size=1, max_size=3))
     number = draw(st.sampled_from([1, 3, 60]))
-    rng = Random(
-        draw(st.integers(0, 2**32))
-    )  # a draw of Hypothesis for each value costs more
+    # a draw of Hypothesis for each value costs more
+    rng = Random(draw(st.integers(0, 2**32)))
     keys = draw(
         st.sampled_from([lambda i: None, lambda i: f"k{i % 7}", lambda i: f"k{i}"])
     )

@@ -390,9 +390,8 @@ def test_an_answer_says_when_the_beginning_was_gone(tmp_path: Path) -> None:
         assert not complete(9, 20)
         assert not complete(19, None)
         assert complete(20, None)
-        assert complete(
-            20, 24, reading=0.4
-        )  # in a stream ticks ascend: these will not come later
+        # in a stream ticks ascend: these will not come later
+        assert complete(20, 24, reading=0.4)
         assert not complete(20, None, reading=0.4)
 
 

@@ -93,9 +93,8 @@ def test_ten_million_events_of_a_million_items_never_exceed_memory_or_error() ->
     random = np.random.default_rng(7)
     size = 1_000
     domain = 1_000_000
-    popular = random.permutation(
-        domain
-    )  # the tags' order is another one than that by count
+    # the tags' order is another one than that by count
+    popular = random.permutation(domain)
     sketch = Sketch(size)
     exact = np.zeros(domain, dtype=np.int64)
     for tick in range(40):
@@ -122,9 +121,8 @@ def test_ten_million_events_of_a_million_items_never_exceed_memory_or_error() ->
         assert sketch.total == 250_000 * (tick + 1)
         assert missing.min() >= 0 and missing.max() <= sketch.total / (size + 1)
     assert (exact > 0).all()
-    assert missing.max() > 0.1 * sketch.total / (
-        size + 1
-    )  # the bound is not met by far
+    # the bound is not met by far
+    assert missing.max() > 0.1 * sketch.total / (size + 1)
 
 
 def neighbours(ticks: list[Tick], at: int, item: int) -> list[Tick]:

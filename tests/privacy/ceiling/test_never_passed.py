@@ -240,9 +240,8 @@ def test_a_renamed_worker_pays_for_what_the_old_name_published(
     renamed.site.set("events", topic=scene.site.topic)
     said = renamed.refuses(5)
     assert f"items generation 1 of worker {scene.site.name}" in said
-    assert renamed.days() == {
-        "items": [1, 2]
-    }  # with the two of the old name it is four
+    # with the two of the old name it is four
+    assert renamed.days() == {"items": [1, 2]}
     both = scene.published() | renamed.published()
     assert worst(both, DELTA, PERIOD_MS, once=False) <= FOUR_DAYS * (1 + 1e-4)
     renamed.site.set("privacy", uncounted_workers=[scene.site.name])

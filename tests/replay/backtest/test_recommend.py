@@ -50,9 +50,8 @@ def test_the_smallest_epsilon_near_the_best_is_taken() -> None:
         and "94% of the true top items" in text
     )
     assert "within 5 percentage points of the best" in text and "run 4" in text
-    assert (
-        "off by 40 in the mean; the smallest such error is 9, of run 4" in text
-    )  # what is lost
+    # what is lost
+    assert "off by 40 in the mean; the smallest such error is 9, of run 4" in text
     assert "With a smaller epsilon the best is run 1" in text and "60%" in text
 
 
@@ -72,9 +71,8 @@ def test_epochs_of_different_lengths_are_said(tmp_path: Path) -> None:
     )
     chosen = []
     words = []
-    for n, more in enumerate(
-        ((), ("horizon=60",))
-    ):  # as in the file; in ticks of any width
+    # as in the file; in ticks of any width
+    for n, more in enumerate(((), ("horizon=60",))):
         varies = ("epsilon=1,2,4,8", "tick=1s,5s,15s", *more)
         found = backtest(settings, tmp_path, some, *varies, seeds=3, top=10)
         (directory := tmp_path / str(n)).mkdir()

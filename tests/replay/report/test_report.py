@@ -191,18 +191,15 @@ def test_page_and_every_picture_say_that_they_hold_exact_data(
 ) -> None:
     text = text_in(made_report)
     assert f'<div class="contains" role="note">{EXACT_DATA}</div>' in text
-    assert (
-        "@media print" in text and ".contains { position: fixed" in text
-    )  # on each printed page
+    # on each printed page
+    assert "@media print" in text and ".contains { position: fixed" in text
     names = {path.stem for path in (made_report / "plots").iterdir()}
-    assert (
-        len(names) == 7
-    )  # front, recall, error, discovery, coverage, and a board of each key
+    # front, recall, error, discovery, coverage, and a board of each key
+    assert len(names) == 7
     for name in names:
         svg = (made_report / "plots" / f"{name}.svg").read_text(encoding="utf-8")
-        assert (
-            f"<!-- {EXACT_DATA} -->" in svg
-        )  # beside the letters that it is drawn with
+        # beside the letters that it is drawn with
+        assert f"<!-- {EXACT_DATA} -->" in svg
         assert (
             EXACT_DATA.encode() in (made_report / "plots" / f"{name}.png").read_bytes()
         )
@@ -390,9 +387,8 @@ def test_the_recommendation_comes_first_and_the_table_marks_it(
     table = text[text.index("<h3>Runs</h3>") : text.index("<svg")]
     rows = re.findall(r'<tr(?: class="([^"]*)")?><td class="n">(\d)</td>', table)
     assert rows == [("front", "3"), ("chosen front", "2"), ("", "4"), ("front", "1")]
-    assert (
-        "at most 1.65 times as likely" in text and "What one person loses" in text
-    )  # e^0.5
+    # e^0.5
+    assert "at most 1.65 times as likely" in text and "What one person loses" in text
 
 
 def test_the_contents_lead_to_what_is_there(made_report: Path, tmp_path: Path) -> None:

@@ -300,6 +300,7 @@ def _loggable(error: BaseException) -> str:
 def _why(error: BaseException) -> str:
     """Return the reason for API clients, who need not know the file's name."""
     text = str(error)
+    # no space, too large, not allowed, ...
     for number in (
         28,
         27,
@@ -310,7 +311,7 @@ def _why(error: BaseException) -> str:
         5,
         20,
         21,
-    ):  # no space, too large, not allowed, ...
+    ):
         if os.strerror(number) in text:
             return f"its file cannot be used: {os.strerror(number)}"
     if any(words in text for words in _FOREIGN):

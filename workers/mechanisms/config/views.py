@@ -90,9 +90,8 @@ def _name(text: str, at: int) -> tuple[str, int]:
         try:
             name = json.loads(found.group()) if found else ""
             name.encode()
-        except (
-            ValueError
-        ):  # an escape that JSON does not know, or half a surrogate pair
+        except ValueError:
+            # an escape that JSON does not know, or half a surrogate pair
             found = None
         if found is None:
             why = "a name in quotes that does not end, or is not as JSON writes it"
@@ -254,9 +253,8 @@ UNITS = ("ms", "s", "us", "ns", "iso")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    key: (
-        Path | str
-    )  # of the stream key; "$key": the record key; "$all": one key for all events
+    # of the stream key; "$key": the record key; "$all": one key for all events
+    key: Path | str
     # Of a label, a list of labels or an object of counts; with `[]`, of a label in each element.
     items: Path
     count: Path | None = (

@@ -237,12 +237,10 @@ class Rounds:
         left = np.flatnonzero(most == ROUNDS)
         # (rounds, words): the items in each round of ones, 32 a word.
         self.ones: NDArray[np.uint32] = readonly_contiguous(bits.view(np.uint32))
-        self.items = readonly_contiguous(
-            left
-        )  # those left for the last round, ascending
-        self.weights = readonly_contiguous(
-            counts[left] - (ROUNDS - 1)
-        )  # occurrences left
+        # those left for the last round, ascending
+        self.items = readonly_contiguous(left)
+        # occurrences left
+        self.weights = readonly_contiguous(counts[left] - (ROUNDS - 1))
 
     def __repr__(self) -> str:
         return f"Rounds({self.n} items)"

@@ -41,9 +41,8 @@ def upper_quantile(sigma_squared: Fraction, count: int, delta: float) -> int | N
         return None
     z = np.arange(-bound, bound + 1, dtype=np.float64)
     weights = np.exp(-z * z / (2 * float(sigma_squared)))
-    weights = (
-        weights / weights.sum() * _OUTWARD
-    )  # on -b..b, not less than the true probabilities
+    # on -b..b, not less than the true probabilities
+    weights = weights / weights.sum() * _OUTWARD
     mass = np.ones(1)
     for _ in range(count):
         mass = np.convolve(mass, weights)

@@ -44,9 +44,8 @@ CHUNK_ROWS = 16384
 
 _AES_BLOCK = 16
 _TAG = b"qc-item-tag"
-_WORD = np.dtype(
-    "<u8"
-)  # fixed byte order, so that a big-endian machine draws the same noise
+# fixed byte order, so that a big-endian machine draws the same noise
+_WORD = np.dtype("<u8")
 
 
 class NoiseKey(Frozen):

@@ -174,9 +174,8 @@ class _Powers(Frozen):
     """round(2^256 exp(-g / scale)), as a product of powers, one per eight bits of g."""
 
     def __init__(self, scale: Fraction) -> None:
-        self.reach = math.ceil(
-            179 * scale
-        )  # ln(2^257) = 178.2; beyond it weights round to 0
+        # ln(2^257) = 178.2; beyond it weights round to 0
+        self.reach = math.ceil(179 * scale)
         digits = -(-self.reach.bit_length() // _DIGIT_BITS)
         # The last digit's table stops at the reach, which halves the time (measured).
         self._tables = tuple(

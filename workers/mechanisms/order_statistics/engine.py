@@ -280,9 +280,8 @@ class IntervalRule(Frozen):
         if self.config.pure:
             tree = self._tree(capacity)
             return tree.levels * discrete_laplace(tree.scale).variance
-        return (
-            make_counter(*self._counter(capacity)).worst_variance() + 1 / 12
-        )  # rounding
+        # rounding
+        return make_counter(*self._counter(capacity)).worst_variance() + 1 / 12
 
     def public(self) -> dict[str, object]:
         return {

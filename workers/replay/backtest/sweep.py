@@ -216,9 +216,8 @@ def _serve(
 def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Results:
     with infrequent_gc():
         while True:
-            what, *arguments = pickle.loads(
-                connection.recv_bytes()
-            )  # sent by the parent process
+            # sent by the parent process
+            what, *arguments = pickle.loads(connection.recv_bytes())
             if what == "begin":
                 merge = ReplayMerge(
                     backtest.histograms, key=key, sources=arguments[0], owners=1

@@ -156,9 +156,8 @@ def histogram_section(run: Outcome) -> list[str]:
     for name in (
         name for name in dict.fromkeys((*_FIRST, *settings)) if name in settings
     ):
-        bare = name == "start" and isinstance(
-            settings[name], str
-        )  # a time has no quotes in TOML
+        # a time has no quotes in TOML
+        bare = name == "start" and isinstance(settings[name], str)
         lines.append(
             f"{name} = {settings[name] if bare else toml_value(settings[name])}"
         )
