@@ -14,8 +14,6 @@ sweep       one replay of 24 combinations of settings: exit 1 where they cost 6 
 history     a year of ticks of ten seconds in the dashboard's history: size, memory, and how long each view takes; exit 1 at 1 GB or 300 ms
 users       `quietcount replay` of 59.0 M records of 10 M users: seconds and memory
 sqlp        the table of DP-SQLP, section 5.1, beside ours: keys, norms, seconds and memory; exit 1 where C = 32 misses its targets
-attacks     lower bounds on epsilon, measured by attacks on worst neighbours, by many canaries in one run, by times and sizes, and by the
-            arrival of snapshots, beside the claims: exit 1 where one is above its claim (of processor time: printed only)
 day         a day of a worker in a quarter of an hour: memory, disk, state topics and commits by its hours; exit 1 where one grows
 utility     measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
 
@@ -29,7 +27,6 @@ import sys
 from collections.abc import Callable, Collection
 
 from bench import (
-    attacks,
     columns,
     coverage,
     history,
@@ -50,7 +47,6 @@ from tests.system import java_compiler, maven, provide
 
 NAMES = (
     *table.NAMES,
-    "attacks",
     "core",
     "coverage",
     "day",
@@ -94,7 +90,7 @@ def programs(
         needed.append(application)
     if "worker" in through and given.streams_events != 0:
         needed += [maven, java_compiler]
-    if {"attacks", "day"} & set(given.only):
+    if "day" in given.only:
         needed.append(kafka_programs)
     return needed
 
@@ -143,8 +139,6 @@ def main() -> None:
     if "items" in given.only:
         per_item.table(given.rows, ticks=8, horizon=1_024, only=())
         kept = columns.table(columns=1_000, ticks=20_000, touched=3, horizon=1 << 16)
-    if "attacks" in given.only:
-        kept = attacks.table() and kept
     if "day" in given.only:
         long_run.run(100.0)
     if "coverage" in given.only:

@@ -1,6 +1,6 @@
 """What the arrival of a snapshot tells of one event, through a worker and a broker.
 
-`attack_side_channels` measures processor time, which nobody outside the worker's machine sees. Here
+`side_channels` measures processor time, which nobody outside the worker's machine sees. Here
 the observer is a consumer of the histogram topic, beside the broker: it notes how long after the
 end of its tick each snapshot can be read.
 """
@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 from confluent_kafka import TopicPartition
 
-from bench.attack_side_channels import (
+from tests.attacks.side_channels import (
     CROWD,
     DELTA,
     EPSILON,

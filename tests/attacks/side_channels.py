@@ -23,8 +23,8 @@ import numpy as np
 import orjson
 from aiohttp.test_utils import TestClient, TestServer
 
-from bench.attack_bounds import Worlds, measure
-from bench.attack_runs import Published
+from tests.attacks.bounds import Worlds, measure
+from tests.attacks.runs import Published
 from tests.contract.variants import VARIANTS
 from tests.neighbours.driver import CLOCK, Log, Sent, ShardRun, framed, replaced
 from tests.neighbours.scenes import NAME, START_MS, TICK_MS, Scene

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from bench.attack_bounds import FAILURE, counter_ratio
-from bench.attack_flaws import half_noise
-from bench.attack_runs import KEY, Published
+from tests.attacks.bounds import FAILURE, counter_ratio
+from tests.attacks.flaws import half_noise
+from tests.attacks.runs import KEY, Published
 from workers.arrays.types import Bools, Floats
 from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.mechanism import Mechanism

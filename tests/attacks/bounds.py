@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.attack_runs import Published
+from tests.attacks.runs import Published
 from workers.arrays.types import Floats, Longs
 from workers.mechanisms.counters.base import Counter
 

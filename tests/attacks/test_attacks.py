@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from bench.attack_bounds import Worlds, fit, measure
-from bench.attack_canaries import EPSILON, canaries, least_epsilon
-from bench.attack_cases import Case, cases
-from bench.attack_flaws import flaws
-from bench.attack_runs import Published
-from bench.attack_side_channels import SIDES, Seen, seen
-from bench.attacks import attack
+from tests.attacks.__main__ import attack
+from tests.attacks.bounds import Worlds, fit, measure
+from tests.attacks.canaries import EPSILON, canaries, least_epsilon
+from tests.attacks.cases import Case, cases
+from tests.attacks.flaws import flaws
+from tests.attacks.runs import Published
+from tests.attacks.side_channels import SIDES, Seen, seen
 from workers.mechanisms.registry import MECHANISMS
 
 SHORT = {"known_base lifted": 20_000, "known_gauss": 20_000, "unk_base new": 50_000}

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.attack_bounds import Statistic, counter_ratio
-from bench.attack_runs import Counts, NoiseOf
 from bench.utility_cases import config, own_settings
+from tests.attacks.bounds import Statistic, counter_ratio
+from tests.attacks.runs import Counts, NoiseOf
 from workers.arrays.types import Floats
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.counter import OnCounters

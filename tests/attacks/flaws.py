@@ -18,8 +18,8 @@ from unittest.mock import patch
 import numpy as np
 from msgspec import structs
 
-from bench.attack_cases import TICKS, Case
-from bench.attack_runs import AT_ONCE, tags_of
+from tests.attacks.cases import TICKS, Case
+from tests.attacks.runs import AT_ONCE, tags_of
 from workers.arrays.types import Tags, Words
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Parts
