@@ -247,14 +247,18 @@ for _ in range(20):
 """
 
 
-@pytest.mark.parametrize(
-    ("planted", "code"), [((), 0), (("planted",), -signal.SIGSEGV)]
-)
-def test_threads_may_meet_at_the_first_use_of_a_record_that_is_ready(
-    planted: tuple[str, ...], code: int
-) -> None:
-    """Two requests for changes at once could end the dashboard; without `ready` they do here."""
-    run = subprocess.run(
+def race(*planted: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
         [sys.executable, "-c", _RACE, *planted], capture_output=True, check=False
     )
-    assert run.returncode == code, run.stderr.decode()
+
+
+def test_threads_may_meet_at_the_first_use_of_a_record_that_is_ready() -> None:
+    """Two requests for changes at once could end the dashboard."""
+    run = race()
+    assert run.returncode == 0, run.stderr.decode()
+
+
+def test_threads_that_meet_at_the_first_use_of_a_record_end_the_process() -> None:
+    """Without `ready` nearly every race is lost; on a busy machine some are not."""
+    assert any(race("planted").returncode == -signal.SIGSEGV for _ in range(10))
