@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import math
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, cast
@@ -14,8 +15,9 @@ from jsonschema.protocols import Validator
 
 from tests import ROOT
 from tests.consumers.scene import Scene
-from tests.privacy.plan.test_command import EXAMPLES, events
+from tests.numbers import number_in
 from workers.client.schema import snapshot_schema
+from workers.events.reading import EARLIEST_MS
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig, names_of
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -40,6 +42,44 @@ QUANTILE: Document = {
     "low": 1.25,
     "high": None,
 }
+
+
+EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
+TICKS = 3
+
+
+def events(settings: Settings) -> list[dict[str, object]]:
+    """Return six events a tick under the configured field names, of several users at user level."""
+    names = settings.events
+    assert names.timestamp is not None
+    found = []
+    epochs = [
+        config.tick_ms * (config.horizon_ticks or 1) for config in settings.histograms
+    ]
+    for config in settings.histograms:
+        # Without a start: the first time after 2000 at which every histogram begins an epoch.
+        start = -(-EARLIEST_MS // math.lcm(*epochs)) * math.lcm(*epochs)
+        if config.start is not None:
+            start = round(config.start.timestamp() * 1000)
+        for i in range(6 * TICKS):
+            event: dict[str, object] = {
+                names.timestamp: start + i * config.tick_ms // 6,
+                str(names.items): [f"p{i % 4}", "p1"],
+            }
+            if config.buckets is not None:
+                event[str(names.items)] = number_in(
+                    config.buckets, i % len(config.buckets.labels)
+                )
+            if config.sum is not None:
+                event[config.sum.field] = round(7.305 * (i % 20) - 40, 3)
+            if not names.key.startswith("$"):
+                event[names.key] = (
+                    config.keys[i % 2] if isinstance(config.keys, tuple) else "s1"
+                )
+            if names.user is not None:
+                event[names.user] = f"u{i % 5}"
+            found.append(event)
+    return found
 
 
 @cache

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
-from itertools import product
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -39,10 +39,10 @@ from workers.pipeline.merge import ReleaseProgress
 from workers.privacy.total import (
     EVER,
     Charge,
-    by_key,
     charge_of,
     conversion_delta,
     epsilon_at,
+    most_paid,
 )
 from workers.runtime.errors import SettingsError, StateRefused
 from workers.settings.durations import format_duration
@@ -112,6 +112,18 @@ def generations_of(
         yield StoredGeneration(life, running, grid, charge)
 
 
+def all_charges(
+    settings: Settings,
+    states: Iterable[ReleaseProgress],
+    others: Iterable[Charge],
+    beginning: Mapping[str, int] | None = None,
+) -> list[Charge]:
+    """Return the merged charges of a worker's owner partitions, and the `others`."""
+    worker = settings.worker.name
+    own = (charges_of(worker, state, settings, beginning) for state in states)
+    return merge(chain(*own, others))
+
+
 def merge(charges: Iterable[Charge]) -> list[Charge]:
     """Merge the charges of all owner partitions by `identity`: an epoch costs once."""
     found: dict[tuple[str, bytes], Charge] = {}
@@ -170,9 +182,8 @@ def _events(life: HistogramProgress) -> Mapping[str, object]:
     return events if isinstance(events, dict) else {}
 
 
-# With more windows or key choices than this, use an upper bound over all of them.
+# With more windows than this, use an upper bound over all of them.
 WINDOWS_MAX = 20_000
-CHOICES_MAX = 256
 
 Counts = tuple[int, ...]
 """By charge, how many of its epochs a window touches."""
@@ -239,16 +250,12 @@ class Ceiling:
             return epsilon_at(
                 [replace(charge.cost, times=n) for charge, n in paid], self.delta
             )
-        choices = _choices([charge for charge, _ in paid])
+        costs = [charge.cost for charge, _ in paid]
         epsilons = [
-            epsilon_at([paid[i][0].cost for i in choice], self.delta)
-            for choice in choices
+            epsilon_at([costs[i] for i in sorted(choice)], self.delta)
+            for choice in most_paid([charge for charge, _ in paid])
         ]
-        if None in epsilons:
-            return None
-        return max(
-            (epsilon for epsilon in epsilons if epsilon is not None), default=0.0
-        )
+        return max(epsilons, key=_size)
 
     def fullest(
         self, charges: Sequence[Charge], begin: int, end: int, *, locate: bool = False
@@ -277,9 +284,11 @@ class Ceiling:
 
 def fullest_of(windows: Iterable[FullestWindow]) -> FullestWindow:
     """Return the window with the largest epsilon; no guarantee ranks above all."""
-    return max(
-        windows, key=lambda one: math.inf if one.epsilon is None else one.epsilon
-    )
+    return max(windows, key=lambda window: _size(window.epsilon))
+
+
+def _size(epsilon: float | None) -> float:
+    return math.inf if epsilon is None else epsilon
 
 
 def parts_of(
@@ -289,32 +298,6 @@ def parts_of(
     for charge, count in zip(charges, counts, strict=True):
         if count:
             yield charge, replace(charge.cost, times=1 if unit == "event" else count)
-
-
-def _choices(charges: Sequence[Charge]) -> Iterator[Sequence[int]]:
-    """Yield the sets of charges that one event can pay: one stream key per key field."""
-    fields: dict[str, list[int]] = {}
-    for i, charge in enumerate(charges):
-        fields.setdefault(charge.key, []).append(i)
-    served = [list(_served(charges, found)) for found in fields.values()]
-    if math.prod(map(len, served)) > CHOICES_MAX:
-        yield range(len(charges))
-        return
-    for choice in product(*served):
-        yield [i for part in choice for i in sorted(part)]
-
-
-def _served(
-    charges: Sequence[Charge], among: Sequence[int]
-) -> Iterator[frozenset[int]]:
-    """Yield the charges that serve one stream key, skipping proper subsets of another key's."""
-    groups = {
-        frozenset(among[i] for i in serving)
-        for _, serving in by_key([charges[i] for i in among])
-    }
-    for one in groups:
-        if not any(one < other for other in groups):
-            yield one
 
 
 def _most(charge: Charge, period_ms: int | None, begin: int, end: int) -> int:
@@ -422,19 +405,19 @@ def _charges(
 def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> FullestWindow:
     period = ceiling.period_ms
     if ceiling.unit == "event":
-        found = [(1,) * len(charges)]
+        touched = [(1,) * len(charges)]
     elif period is not None:
         lengths = [charge.epoch_ms for charge in charges]
-        found = [
+        touched = [
             tuple(1 if each is None else most_epochs(period, each) for each in lengths)
         ]
     else:
-        found = [
+        touched = [
             tuple(_touched(epoch, other) for other in charges) for epoch in charges
         ]
     return fullest_of(
         FullestWindow(None, None, ceiling.epsilon_of(charges, counts), counts)
-        for counts in dict.fromkeys(found)
+        for counts in dict.fromkeys(touched)
     )
 
 
@@ -506,8 +489,8 @@ def _fitting_epsilons(
     """Return epsilons that meet the ceiling, with every rho reduced in the same ratio."""
     # Assume that the parts of delta scale with it; building the mechanisms verifies the estimate.
     costs = [
-        _at(one.cost, config.delta / one.cost.delta)
-        for one, config in zip(charges, configs, strict=True)
+        _at(charge.cost, config.delta / charge.cost.delta)
+        for charge, config in zip(charges, configs, strict=True)
     ]
     low = 0.0
     high = 1.0
@@ -525,7 +508,8 @@ def _fitting_epsilons(
         epsilons = [_down(_scaled(cost, low).epsilon * share, 3) for cost in costs]
         priced = zip(configs, epsilons, strict=True)
         smaller = [
-            structs.replace(config, epsilon=one, rho=None) for config, one in priced
+            structs.replace(config, epsilon=epsilon, rho=None)
+            for config, epsilon in priced
         ]
         try:
             mechanisms = [build(config, ceiling.unit) for config in smaller]

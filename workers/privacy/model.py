@@ -11,15 +11,15 @@ from workers.mechanisms.about import Bound, Figure
 from workers.mechanisms.accounting import Guarantee
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True): ...
+class Record(msgspec.Struct, frozen=True): ...
 
 
-class Share(Record, frozen=True, kw_only=True):
+class Share(Record, frozen=True):
     name: str
     delta: float
 
 
-class Tick(Record, frozen=True, kw_only=True):
+class Tick(Record, frozen=True):
     tick: int
     sd: float | None
     threshold: float | None
@@ -28,7 +28,7 @@ class Tick(Record, frozen=True, kw_only=True):
     half_width_95: float | None
 
 
-class Bucket(Record, frozen=True, kw_only=True):
+class Bucket(Record, frozen=True):
     """Least and largest noise sd over a run of ticks."""
 
     first: int
@@ -37,7 +37,7 @@ class Bucket(Record, frozen=True, kw_only=True):
     most: float
 
 
-class Change(Record, frozen=True, kw_only=True):
+class Change(Record, frozen=True):
     """Noise of a count's change over a window; `apart_sd`: rms for two independent counts."""
 
     ms: int
@@ -50,7 +50,7 @@ class Change(Record, frozen=True, kw_only=True):
     apart_sd: float
 
 
-class Noise(Record, frozen=True, kw_only=True):
+class Noise(Record, frozen=True):
     on: str
     law: str
     ticks_looked_at: int
@@ -62,7 +62,7 @@ class Noise(Record, frozen=True, kw_only=True):
     windows: tuple[Change, ...] = ()
 
 
-class Thresholds(Record, frozen=True, kw_only=True):
+class Thresholds(Record, frozen=True):
     """Counts from which on an item can be shown."""
 
     meaning: str
@@ -73,14 +73,14 @@ class Thresholds(Record, frozen=True, kw_only=True):
     likely_from: int
 
 
-class Worst(Record, frozen=True, kw_only=True):
+class Worst(Record, frozen=True):
     """Error bound for all counts of `items` items, with probability 1 - beta."""
 
     items: int
     error: float
 
 
-class Segment(Record, frozen=True, kw_only=True):
+class Segment(Record, frozen=True):
     """Error bound while a watched value is at most `up_to`."""
 
     segment: int
@@ -88,7 +88,7 @@ class Segment(Record, frozen=True, kw_only=True):
     error: float
 
 
-class Error(Record, frozen=True, kw_only=True):
+class Error(Record, frozen=True):
     beta: float
     mean_absolute_error: float | None
     worst: tuple[Worst, ...]
@@ -97,14 +97,14 @@ class Error(Record, frozen=True, kw_only=True):
     theorems: tuple[Bound, ...]
 
 
-class Size(Record, frozen=True, kw_only=True):
+class Size(Record, frozen=True):
     rows: int
     memory_least: int
     memory_most: int
     disk: int
 
 
-class Memory(Record, frozen=True, kw_only=True):
+class Memory(Record, frozen=True):
     row: str
     label_bytes: int
     columns_per_row: int
@@ -118,7 +118,7 @@ class Memory(Record, frozen=True, kw_only=True):
     note: str
 
 
-class CounterChoice(Record, frozen=True, kw_only=True):
+class CounterChoice(Record, frozen=True):
     counter: str
     radix: int | None
     chosen: bool
@@ -131,7 +131,7 @@ class CounterChoice(Record, frozen=True, kw_only=True):
     noise_per_row: int | None = None
 
 
-class EndChoice(Record, frozen=True, kw_only=True):
+class EndChoice(Record, frozen=True):
     """Effect of an `end_share` (None: not set) on the noise over an epoch, at the same cost."""
 
     end_share: float | None
@@ -158,7 +158,7 @@ class Alternative(Record, frozen=True, kw_only=True):
     error: float | None = None
 
 
-class MeanError(Record, frozen=True, kw_only=True):
+class MeanError(Record, frozen=True):
     """Half the 95 % interval of an item's mean at the worst tick, in the middle and at an end."""
 
     count: int
@@ -166,7 +166,7 @@ class MeanError(Record, frozen=True, kw_only=True):
     end: float
 
 
-class SumPlan(Record, frozen=True, kw_only=True):
+class SumPlan(Record, frozen=True):
     """A sum's noise over an epoch, in units of its numbers; `rho` is its part of the budget."""
 
     field: str
@@ -181,7 +181,7 @@ class SumPlan(Record, frozen=True, kw_only=True):
     means: tuple[MeanError, ...]
 
 
-class AllItems(Record, frozen=True, kw_only=True):
+class AllItems(Record, frozen=True):
     """Noise of the count of all items of a stream key; `rho` is its part of the budget."""
 
     share: float
@@ -217,7 +217,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-class Loss(Record, frozen=True, kw_only=True):
+class Loss(Record, frozen=True):
     """Loss of a person with `events` events or user ids in every epoch, from `group_loss`."""
 
     events: int
@@ -226,7 +226,7 @@ class Loss(Record, frozen=True, kw_only=True):
     void: bool
 
 
-class Span(Record, frozen=True, kw_only=True):
+class Span(Record, frozen=True):
     """Losses over `days` days, at most `epochs` epochs; `days` is None for one epoch."""
 
     days: int | None
@@ -234,7 +234,7 @@ class Span(Record, frozen=True, kw_only=True):
     losses: tuple[Loss, ...]
 
 
-class Total(Record, frozen=True, kw_only=True):
+class Total(Record, frozen=True):
     """Joint guarantee of all histograms that one event counts in."""
 
     unit: str
@@ -249,7 +249,7 @@ class Total(Record, frozen=True, kw_only=True):
     person: tuple[Span, ...] = ()
 
 
-class Plan(Record, frozen=True, kw_only=True):
+class Plan(Record, frozen=True):
     worker: str
     histograms: tuple[HistogramPlan, ...]
     total: Total

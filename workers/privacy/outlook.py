@@ -19,11 +19,10 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.pipeline.merge import ReleaseProgress
 from workers.privacy.ceiling import (
     Ceiling,
+    all_charges,
     charges_in,
-    charges_of,
     endures,
     grid_of,
-    merge,
 )
 from workers.privacy.model import Record
 from workers.privacy.total import EVER, Charge
@@ -40,14 +39,14 @@ _EPSILONS = tuple(
 )
 
 
-class Second(Record, frozen=True, kw_only=True):
+class Second(Record, frozen=True):
     """The largest epsilon of a second histogram like `histogram`; None: none fits."""
 
     histogram: str
     epsilon: float | None
 
 
-class Outlook(Record, frozen=True, kw_only=True):
+class Outlook(Record, frozen=True):
     """How long the worker may run on after `newest`, the end of its newest tick, in ms.
 
     `epoch` of `histogram` begins at `until` and does not fit. Without an `epoch`, it may run at
@@ -74,21 +73,18 @@ def outlook_of(
     newest = max(map(_newest, states), default=-EVER)
     if newest == -EVER:
         return None
-    worker = settings.worker.name
-    fixed = merge(
-        [*(one for s in states for one in charges_of(worker, s, settings)), *others]
-    )
+    fixed = all_charges(settings, states, others)
     running = []
     for config in settings.histograms:
-        of = (worker, config.name, config.generation)
-        known = next(
-            (c for c in fixed if (c.worker, c.histogram, c.generation) == of), None
+        generation = (settings.worker.name, config.name, config.generation)
+        charge = next(
+            (charge for charge in fixed if charge.generation_id == generation), None
         )
-        if known is None:
-            known = _new(settings, config, newest)
+        if charge is None:
+            charge = _new(settings, config, newest)
         else:
-            fixed.remove(known)
-        running.append(known)
+            fixed.remove(charge)
+        running.append(charge)
     end = _end(ceiling, running, fixed, newest)
     if end is not None:
         return Outlook(
@@ -133,12 +129,14 @@ def _end(
     ceiling: Ceiling, running: Sequence[Charge], fixed: Sequence[Charge], newest: int
 ) -> _End | None:
     """Return where the running histograms have to stop; None: nowhere."""
-    now = list(running)
+    going = list(running)
     number = 1
     begin = newest
     still = -1
     for _ in range(_LOOKS_MAX):
-        coming = in_order(*(_coming(charge, i, newest) for i, charge in enumerate(now)))
+        coming = in_order(
+            *(_coming(charge, i, newest) for i, charge in enumerate(going))
+        )
         first = next(coming, None)
         if first is None:
             return None
@@ -148,22 +146,22 @@ def _end(
         touched = [
             charge
             for charge in fixed
-            if _touches(ceiling, charge, begin, [*now, *fixed])
+            if _touches(ceiling, charge, begin, [*going, *fixed])
         ]
         if len(touched) != still:
             still = len(touched)
-            if endures(ceiling, [*now, *touched]):
+            if endures(ceiling, [*going, *touched]):
                 return None
         more = [first]
-        for one in coming:
-            if len(more) >= number and one[0] > begin:
+        for beginning in coming:
+            if len(more) >= number and beginning[0] > begin:
                 break
-            more.append(one)
-        charged = list(now)
+            more.append(beginning)
+        charged = list(going)
         for _, i, epoch in more:
             charged[i] = replace(charged[i], last=epoch)
         if number > 1:
-            end = max(now[i].span(epoch)[1] for _, i, epoch in more)
+            end = max(going[i].span(epoch)[1] for _, i, epoch in more)
             if not ceiling.holds(
                 ceiling.fullest([*charged, *fixed], begin, end).epsilon
             ):
@@ -171,10 +169,10 @@ def _end(
                 continue
         else:
             for _, i, epoch in more:
-                held = ceiling.fullest([*charged, *fixed], *now[i].span(epoch))
-                if not ceiling.holds(held.epsilon):
-                    return _End(begin, now[i].histogram, epoch)
-        now = charged
+                fullest = ceiling.fullest([*charged, *fixed], *going[i].span(epoch))
+                if not ceiling.holds(fullest.epsilon):
+                    return _End(begin, going[i].histogram, epoch)
+        going = charged
         number = min(2 * number, _AT_ONCE_MAX)
     return _End(begin)
 

@@ -119,7 +119,9 @@ def changes(old: Settings, new: Settings) -> Iterator[Change]:
             yield Change(f"{section}: {name}", _text(one), _text(other), alters)
 
 
-def _alters(section: str, name: str, was: object, now: object, *, again: bool) -> str:
+def _alters(
+    section: str, name: str, before: object, after: object, *, again: bool
+) -> str:
     if section == "privacy" and name not in ("unit", "rekey"):
         return _LIMIT
     if section in ("events", "privacy"):
@@ -128,9 +130,9 @@ def _alters(section: str, name: str, was: object, now: object, *, again: bool) -
         return _AGAIN if name == "generation" else _FROM_THEN
     if (
         name == "keys"
-        and isinstance(was, list)
-        and isinstance(now, list)
-        and set(was) < set(now)
+        and isinstance(before, list)
+        and isinstance(after, list)
+        and set(before) < set(after)
     ):
         return _SERVED
     return _REFUSED

@@ -13,8 +13,9 @@ published at that time, and has one stream key and one owner partition. The tota
 largest, over stream keys and times, of the composed cost of the generations that counted it.
 Generations of one histogram overlap in time only if the width or start of their ticks changed; a
 running one has no end. If histograms take the stream key from different fields, the event has one
-key per field and all of them count. All totals are converted at one delta, the largest sum that any
-of them needs, so the stated epsilon holds for every event.
+key and one owner partition per field, and the costliest key of each field counts. All totals are
+converted at one delta, the largest sum that any of them needs, so the stated epsilon holds for
+every event.
 
 Total for one user, who may appear in every epoch with every key: all epochs of all generations add
 up. No total is stated if a generation protected another unit: a user has many events; conversely,
@@ -23,7 +24,7 @@ the same cost.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from typing import Literal, NamedTuple
@@ -39,10 +40,9 @@ from workers.pipeline.merge import ReleaseProgress
 from workers.privacy.ceiling import (
     Ceiling,
     FullestWindow,
-    charges_of,
+    all_charges,
     fullest_of,
     generations_of,
-    merge,
     parts_of,
 )
 from workers.privacy.model import Record, Share, Span
@@ -51,9 +51,9 @@ from workers.privacy.total import (
     EVER,
     Charge,
     Composed,
-    by_key,
     compose,
     epsilon_at,
+    paid_by_key,
     spans_of,
     worst_group,
 )
@@ -62,21 +62,21 @@ from workers.settings.settings import Settings
 Status = Literal["running", "left out", "ended"]
 
 
-class Epoch(Record, frozen=True, kw_only=True):
+class Epoch(Record, frozen=True):
     epoch: int
     first_tick: int
     last_tick: int
     ids: tuple[str, ...]
 
 
-class Charged(Record, frozen=True, kw_only=True):
+class Charged(Record, frozen=True):
     epochs: int
     rho: float
     epsilon: float | None
     delta: float
 
 
-class Generation(Record, frozen=True, kw_only=True):
+class Generation(Record, frozen=True):
     """A generation; `rho`, `epsilon` and `delta` are the cost of one epoch."""
 
     generation: int
@@ -98,13 +98,13 @@ class Generation(Record, frozen=True, kw_only=True):
     charged: Charged | None
 
 
-class Histogram(Record, frozen=True, kw_only=True):
+class Histogram(Record, frozen=True):
     name: str
     generation_in_settings: int | None
     generations: tuple[Generation, ...]
 
 
-class Counted(Record, frozen=True, kw_only=True):
+class Counted(Record, frozen=True):
     """A part of the total; `worker` is set only for other workers."""
 
     histogram: str
@@ -113,7 +113,7 @@ class Counted(Record, frozen=True, kw_only=True):
     worker: str | None = None
 
 
-class Total(Composed, frozen=True, kw_only=True):
+class Total(Composed, frozen=True):
     """Joint guarantee of everything in the state, for one event or user."""
 
     unit: str
@@ -121,7 +121,7 @@ class Total(Composed, frozen=True, kw_only=True):
     key: str | None
 
 
-class NextEpoch(Record, frozen=True, kw_only=True):
+class NextEpoch(Record, frozen=True):
     """The next epoch of a histogram, and the epsilon of the fullest period once it is charged."""
 
     histogram: str
@@ -131,7 +131,7 @@ class NextEpoch(Record, frozen=True, kw_only=True):
     fits: bool
 
 
-class RemainingBudget(Record, frozen=True, kw_only=True):
+class RemainingBudget(Record, frozen=True):
     """The ceiling, the `rho_left` that still fits into the fullest period, and what that allows.
 
     `begins`, `ends`, `epsilon` describe that period, among those that touch the newest epochs.
@@ -150,7 +150,7 @@ class RemainingBudget(Record, frozen=True, kw_only=True):
     other_workers: tuple[str, ...]
 
 
-class Budget(Record, frozen=True, kw_only=True):
+class Budget(Record, frozen=True):
     worker: str
     unit: str
     state: Literal["there", "empty", "missing"]
@@ -162,7 +162,7 @@ class Budget(Record, frozen=True, kw_only=True):
     ceiling: RemainingBudget | None = None
 
 
-class AllBudgets(Record, frozen=True, kw_only=True):
+class AllBudgets(Record, frozen=True):
     """Budgets of several workers on the same events, and their joint guarantee."""
 
     workers: tuple[Budget, ...]
@@ -218,17 +218,16 @@ def entries_of(
     states: Sequence[ReleaseProgress | None], settings: Settings
 ) -> list[Entry]:
     """Return every generation, in the order of the settings, others last."""
-    wanted = generations_in(settings)
-    found: dict[bytes, Entry] = {}
+    generations = generations_in(settings)
+    stored: dict[bytes, Entry] = {}
     for owner, state in enumerate(states):
-        stored = (
-            ()
-            if state is None
-            else generations_of(settings.worker.name, state, settings)
-        )
-        for life, running, grid, charge in stored:
+        if state is None:
+            continue
+        for life, running, grid, charge in generations_of(
+            settings.worker.name, state, settings
+        ):
             key = charge.identity + b"%d" % life.generation
-            entry = found.setdefault(key, Entry(charge.histogram, life, grid, charge))
+            entry = stored.setdefault(key, Entry(charge.histogram, life, grid, charge))
             if charge.keys is None:
                 entry.charge = charge
             if (
@@ -240,11 +239,11 @@ def entries_of(
                     Piece(owner, life, running, life.first, life.next - 1)
                 )
             if running:
-                current = wanted.get(entry.name) == life.generation
+                current = generations.get(entry.name) == life.generation
                 entry.status = "running" if current else "left out"
     place = {config.name: i for i, config in enumerate(settings.histograms)}
     return sorted(
-        found.values(),
+        stored.values(),
         key=lambda entry: (
             place.get(entry.name, len(place)),
             entry.name,
@@ -268,105 +267,86 @@ _CHOICES_MAX = 4_096
 
 
 def total_of(
-    entries: Sequence[Entry], settings: Settings, owners: Owners
-) -> tuple[Total | None, tuple[Counted, ...]]:
-    """Return the total, None if empty or of mixed units, and the generations of another unit."""
-    unit = settings.privacy.unit
-    published = [entry for entry in entries if entry.pieces]
-    unlike = [entry for entry in published if entry.life.unit != unit]
-    outside = tuple(_counted(entry.charge, entry.charged) for entry in unlike)
-    if outside or not published:
-        return None, outside
-    if unit == "user":
-        return _total(
-            unit, published, compose([entry.charged for entry in published]), None
-        ), ()
-    keys = dict(_sets(published, owners))
-    order = sorted(keys, key=sorted, reverse=True)  # of equal ones, the last is stated
-    groups = [_of(published, group) for group in order]
-    worst, found = worst_group([[entry.charged for entry in group] for group in groups])
+    unit: str, workers: Sequence[tuple[Sequence[Entry], Owners]]
+) -> Total | None:
+    """Return the joint total of workers on the same events; None if empty or of mixed units."""
+    published = [
+        ([entry for entry in entries if entry.pieces], owners)
+        for entries, owners in workers
+    ]
+    everything = list(chain(*(entries for entries, _ in published)))
+    if not everything or any(entry.life.unit != unit for entry in everything):
+        return None
+    # Users, or too many combinations: take everything.
+    choices: list[tuple[list[Entry], str | None]] = [(everything, None)]
+    if unit == "event":
+        sets = [_sets(entries, owners) for entries, owners in published if entries]
+        if math.prod(map(len, sets)) <= _CHOICES_MAX:
+            choices = [
+                (list(chain(*(group for group, _ in choice))), choice[0][1])
+                for choice in product(*sets)
+            ]
+    worst, joint = worst_group(
+        [[entry.charged for entry in group] for group, _ in choices]
+    )
+    group, key = choices[worst]
+    several = len(workers) > 1
     # Name no key if the same running histograms serve all keys.
-    served = {entry.charge.keys for entry in published if entry.status == "running"}
-    key = keys[order[worst]] if len(served) > 1 else None
-    return _total(unit, groups[worst], found, key), ()
+    served = {entry.charge.keys for entry in everything if entry.status == "running"}
+    return Total(
+        **structs.asdict(joint),
+        unit=unit,
+        parts=tuple(
+            _counted(entry.charge, entry.charged, worker=several) for entry in group
+        ),
+        key=None if several or len(served) < 2 else key,
+    )
+
+
+def _unlike(entries: Sequence[Entry], unit: str) -> list[Entry]:
+    return [entry for entry in entries if entry.pieces and entry.life.unit != unit]
 
 
 def person_loss(
-    entries: Sequence[Entry], settings: Settings, owners: Owners
+    entries: Sequence[Entry], unit: str, owners: Owners
 ) -> tuple[Span, ...]:
     """Return one person's loss from the generations that have not ended, or else from all."""
     published = [entry for entry in entries if entry.pieces]
-    if not published or any(
-        entry.life.unit != settings.privacy.unit for entry in published
-    ):
+    if not published or _unlike(entries, unit):
         return ()
     running = [entry for entry in published if entry.status != "ended"] or published
-    if settings.privacy.unit == "user":
-        return spans_of([entry.charge for entry in running])
-    groups = {group for group, _ in _sets(running, owners)}
-    return spans_of(
-        *([entry.charge for entry in _of(running, group)] for group in groups)
-    )
-
-
-def total_of_all(
-    unit: str, found: Mapping[str, Sequence[Entry]], owners: Mapping[str, Owners]
-) -> tuple[Total | None, tuple[str, ...]]:
-    """Return the joint total of workers on the same events, and the workers with another unit."""
-    published = {
-        worker: [e for e in entries if e.pieces] for worker, entries in found.items()
-    }
-    outside = tuple(
-        worker
-        for worker, entries in published.items()
-        if any(e.life.unit != unit for e in entries)
-    )
-    published = {worker: entries for worker, entries in published.items() if entries}
-    if outside or not published:
-        return None, outside
-    # Users, or too many combinations: take everything.
-    choices = [list(chain(*published.values()))]
+    groups = [running]
     if unit == "event":
-        sets = [
-            [_of(entries, group) for group, _ in _sets(entries, owners[worker])]
-            for worker, entries in published.items()
-        ]
-        if math.prod(map(len, sets)) <= _CHOICES_MAX:
-            choices = [list(chain(*choice)) for choice in product(*sets)]
-    worst, joint = worst_group(
-        [[entry.charged for entry in choice] for choice in choices]
-    )
-    return _total(unit, choices[worst], joint, None, workers=True), ()
-
-
-def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
-    return [entries[i] for i in sorted(group)]
+        groups = [group for group, _ in _sets(running, owners)]
+    return spans_of(*([entry.charge for entry in group] for group in groups))
 
 
 def _sets(
     entries: Sequence[Entry], owners: Owners
-) -> Iterator[tuple[frozenset[int], str | None]]:
-    """Yield every set of generations that counts one event, and its key if declared."""
+) -> list[tuple[list[Entry], str | None]]:
+    """Return every set of generations that counts one event, and its key if declared."""
     charges = [entry.charge for entry in entries]
-    if len({charge.key for charge in charges}) > 1:
-        # The event has a stream key and an owner partition per field.
-        yield from (
-            (group, None) for group in _at_one_time(entries, range(len(entries)), None)
-        )
-        return
-    seen: set[tuple[int, frozenset[int]]] = set()
-    for key, serving in by_key(charges):
-        # One key may have moved; at each time it lay with one of these.
-        own = (
-            range(owners.number)
-            if key is None
-            else [owner_of(key, n) for n in owners.numbers]
-        )
-        for owner in own:
-            if (owner, serving) not in seen:
-                seen.add((owner, serving))
-                for group in _at_one_time(entries, serving, owner):
-                    yield group, key
+    several_fields = len({charge.key for charge in charges}) > 1
+    paid_in: dict[tuple[int | None, frozenset[int]], str | None] = {}
+    for key, paid in paid_by_key(charges):
+        partitions: Iterable[int | None] = range(owners.number)
+        if several_fields:
+            # The event has a stream key and an owner partition per field.
+            partitions = [None]
+        elif key is not None:
+            # One key may have moved; at each time it lay with one of these.
+            partitions = [owner_of(key, number) for number in owners.numbers]
+        for owner in partitions:
+            paid_in.setdefault((owner, paid), key)
+    sets: dict[frozenset[int], str | None] = {}
+    for (owner, paid), key in paid_in.items():
+        for group in _at_one_time(entries, paid, owner):
+            sets[group] = key
+    # Of equally large ones, the last is stated.
+    return [
+        ([entries[i] for i in sorted(group)], sets[group])
+        for group in sorted(sets, key=sorted, reverse=True)
+    ]
 
 
 def _at_one_time(
@@ -398,55 +378,42 @@ def _counted(charge: Charge, cost: PrivacyCost, *, worker: bool = False) -> Coun
     )
 
 
-def _total(
-    unit: str,
-    entries: Iterable[Entry],
-    found: Composed,
-    key: str | None,
-    *,
-    workers: bool = False,
-) -> Total:
-    parts = tuple(_counted(one.charge, one.charged, worker=workers) for one in entries)
-    return Total(**structs.asdict(found), unit=unit, parts=parts, key=key)
-
-
 _HALVINGS = 60
 
 
 def remaining_budget(
     settings: Settings,
     states: Sequence[ReleaseProgress | None],
-    others: Sequence[Charge] = (),
+    other_charges: Sequence[Charge] = (),
 ) -> RemainingBudget | None:
-    """Return the unspent part of the ceiling, if any; `others` are other workers' charges."""
+    """Return the unspent part of the ceiling, if any; `other_charges` are of other workers."""
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
         return None
-    known = [state for state in states if state is not None]
-    worker = settings.worker.name
-    charges = merge(
-        [*chain(*(charges_of(worker, one, settings) for one in known)), *others]
-    )
-    nothing = FullestWindow(None, None, 0.0, (0,) * len(charges))
-    newest = [
-        ceiling.fullest(charges, *one.span(one.last), locate=True) for one in charges
-    ]
-    held = fullest_of(newest or [nothing])
-    paid = list(parts_of(charges, held.counts, ceiling.unit))
+    stored = [state for state in states if state is not None]
+    charges = all_charges(settings, stored, other_charges)
+    fullest = FullestWindow(None, None, 0.0, ())
+    if charges:
+        fullest = fullest_of(
+            ceiling.fullest(charges, *charge.span(charge.last), locate=True)
+            for charge in charges
+        )
+    paid = list(parts_of(charges, fullest.counts, ceiling.unit))
     return RemainingBudget(
         max_epsilon=ceiling.epsilon,
         max_delta=ceiling.delta,
         period=settings.privacy.period,
-        begins=_finite(held.begin),
-        ends=_finite(held.end),
-        epsilon=held.epsilon,
-        rho_left=_rho_left(ceiling, [cost for _, cost in paid], held),
+        begins=_finite(fullest.begin),
+        ends=_finite(fullest.end),
+        epsilon=fullest.epsilon,
+        rho_left=_rho_left(ceiling, [cost for _, cost in paid], fullest),
         parts=tuple(
-            _counted(one, cost, worker=one.worker != worker) for one, cost in paid
+            _counted(charge, cost, worker=charge.worker != settings.worker.name)
+            for charge, cost in paid
         ),
-        next=tuple(_next(ceiling, settings, known, others)),
-        outlook=outlook_of(ceiling, settings, known, others),
-        other_workers=tuple(sorted({charge.worker for charge in others})),
+        next=tuple(_next(ceiling, settings, stored, other_charges)),
+        outlook=outlook_of(ceiling, settings, stored, other_charges),
+        other_workers=tuple(sorted({charge.worker for charge in other_charges})),
     )
 
 
@@ -471,29 +438,26 @@ def _rho_left(
 def _next(
     ceiling: Ceiling,
     settings: Settings,
-    known: Sequence[ReleaseProgress],
-    others: Sequence[Charge],
+    stored: Sequence[ReleaseProgress],
+    other_charges: Sequence[Charge],
 ) -> Iterator[NextEpoch]:
     for config in settings.histograms:
-        grid = config.grid
-        lives = [
-            one.histograms[config.name]
-            for one in known
-            if config.name in one.histograms
+        lives = (state.histograms.get(config.name) for state in stored)
+        ticks = [
+            life.next
+            for life in lives
+            if life is not None
+            and life.generation == config.generation
+            and life.next is not None
         ]
-        running = (life.next for life in lives if life.generation == config.generation)
-        ticks = [tick for tick in running if tick is not None]
         if not ticks:
             # A histogram that has not begun has no stored price; `plan` computes it.
             continue
-        epoch = grid.split(max(ticks))[0]
-        worker = settings.worker.name
-        beginning = {config.name: epoch}
-        own = (charges_of(worker, state, settings, beginning) for state in known)
-        charges = merge([*chain(*own), *others])
-        key = (worker, config.name, config.generation)
+        epoch = config.grid.split(max(ticks))[0]
+        charges = all_charges(settings, stored, other_charges, {config.name: epoch})
+        generation = (settings.worker.name, config.name, config.generation)
         charge = next(
-            one for one in charges if (one.worker, one.histogram, one.generation) == key
+            charge for charge in charges if charge.generation_id == generation
         )
         held = ceiling.fullest(charges, *charge.span(epoch), locate=True)
         yield NextEpoch(
@@ -516,35 +480,37 @@ EPOCHS_LISTED = 1_000
 def budget_of(
     settings: Settings,
     states: Sequence[ReleaseProgress | None] | None,
-    others: Sequence[Charge] = (),
+    other_charges: Sequence[Charge] = (),
 ) -> Budget:
-    """Return a worker's spending; `states` are from `read_states`, `others` charges of others."""
+    """Return a worker's spending; `states` are from `read_states`, `other_charges` of others."""
     entries = entries_of(states or (), settings)
-    wanted = generations_in(settings)
+    owners = owners_of(states or ())
+    unit = settings.privacy.unit
+    generations = generations_in(settings)
     begun = {(entry.name, entry.life.generation) for entry in entries if entry.pieces}
-    names = list(dict.fromkeys(entry.name for entry in entries))
-    total, outside = total_of(entries, settings, owners_of(states or ()))
     return Budget(
         worker=settings.worker.name,
-        unit=settings.privacy.unit,
+        unit=unit,
         state="missing" if states is None else "there" if any(states) else "empty",
         histograms=tuple(
             Histogram(
                 name=name,
-                generation_in_settings=wanted.get(name),
+                generation_in_settings=generations.get(name),
                 generations=tuple(
                     _generation(entry) for entry in entries if entry.name == name
                 ),
             )
-            for name in names
+            for name in dict.fromkeys(entry.name for entry in entries)
         ),
-        total=total,
-        not_in_total=outside,
+        total=total_of(unit, [(entries, owners)]),
+        not_in_total=tuple(
+            _counted(entry.charge, entry.charged) for entry in _unlike(entries, unit)
+        ),
         not_begun=tuple(
-            name for name, number in wanted.items() if (name, number) not in begun
+            name for name, number in generations.items() if (name, number) not in begun
         ),
-        person=person_loss(entries, settings, owners_of(states or ())),
-        ceiling=remaining_budget(settings, states or (), others),
+        person=person_loss(entries, unit, owners),
+        ceiling=remaining_budget(settings, states or (), other_charges),
     )
 
 
@@ -554,16 +520,21 @@ def budget_of_all(
     ],
 ) -> AllBudgets:
     """Return the budgets of workers on the same events: (settings, states, other charges)."""
+    unit = all_[0][0].privacy.unit
     entries = {
-        one.worker.name: entries_of(states or (), one) for one, states, _ in all_
+        settings.worker.name: (
+            entries_of(states or (), settings),
+            owners_of(states or ()),
+        )
+        for settings, states, _ in all_
     }
-    owners = {one.worker.name: owners_of(states or ()) for one, states, _ in all_}
-    total, outside = total_of_all(all_[0][0].privacy.unit, entries, owners)
     return AllBudgets(
         workers=tuple(budget_of(*one) for one in all_),
-        unit=all_[0][0].privacy.unit,
-        total=total,
-        not_in_total=outside,
+        unit=unit,
+        total=total_of(unit, list(entries.values())),
+        not_in_total=tuple(
+            worker for worker, (found, _) in entries.items() if _unlike(found, unit)
+        ),
     )
 
 

@@ -1,9 +1,9 @@
 """Composition: the joint guarantee of several mechanisms, epochs and histograms.
 
 A `PrivacyCost` is a mechanism's cost of one epoch, and the number of epochs charged. A `Charge`
-adds its histogram, stream keys and epochs; `by_key` decides which charges one event pays. Streams
-may react to published results, so all of this is adaptive composition. A cost's `failures` are the
-named parts of its delta (discovery, numerical); the rest of delta converts rho.
+adds its histogram, stream keys and epochs; `paid_by_key` decides which charges one event pays.
+Streams may react to published results, so all of this is adaptive composition. A cost's `failures`
+are the named parts of its delta (discovery, numerical); the rest of delta converts rho.
 
 Three ways to compose are valid, and the smallest epsilon is stated: the sum of the epsilons; all
 costs composed in zCDP and converted once (`accounting`; exactly if all are Gaussian); and, if some
@@ -12,9 +12,10 @@ delta, gets the figures in its snapshots. All sums are exact and rounded up once
 
 Total of a worker, at the sum of the deltas. An event has one stream key and counts in the
 histograms that serve it: the total is that of the costliest key. If histograms take the key from
-different fields, the event has one key per field, and all histograms count. A user may come with
-every key, so all count; each bounds a user's items over all its keys together. Generations and new
-worker names add up for one event; a histogram's epochs do not, since it lies in one of them.
+different fields, the event has one key per field, and the costliest key of each field counts. A
+user may come with every key, so all count; each bounds a user's items over all its keys together.
+Generations and new worker names add up for one event; a histogram's epochs do not, since it lies in
+one of them.
 
 Group privacy: the loss of a person with k events (or user ids) in an epoch, over some epochs. Every
 mechanism's proof has one form (docs/decisions/0009-derivations.md, 0): with one event more, except
@@ -37,7 +38,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, product
 
 from msgspec import structs
 
@@ -56,7 +57,7 @@ from workers.privacy.phrasing import cautions, is_void, up_to
 from workers.runtime.frozen import memoized
 
 
-class Composed(Record, frozen=True, kw_only=True):
+class Composed(Record, frozen=True):
     """Joint guarantee of several costs; `epsilon` is None if delta is at least 1."""
 
     rho: float
@@ -73,23 +74,24 @@ def total_delta(costs: Iterable[PrivacyCost]) -> float:
 def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Composed:
     """Return the joint guarantee of costs at `delta`, by default and at least their deltas' sum."""
     least = total_delta(costs)
-    at = least if delta is None else delta
-    if at < least:
+    if delta is None:
+        delta = least
+    if delta < least:
         raise ValueError(
-            f"delta = {at}: at least the sum of the parts' deltas, {least}"
+            f"delta = {delta}: at least the sum of the parts' deltas, {least}"
         )
     failures: dict[str, list[tuple[float, int]]] = {}
     for cost in costs:
         for name, probability in cost.failures:
             failures.setdefault(name, []).append((probability, cost.times))
     summed = _sum((cost.epsilon, cost.times) for cost in costs)
-    ways = [summed]
-    if len(costs) > 1 or costs[0].times > 1 or at > least:
-        ways += _conversions(costs, at)
+    epsilon: float | None = summed
+    if len(costs) > 1 or costs[0].times > 1 or delta > least:
+        epsilon = epsilon_at(costs, delta)
     return Composed(
         rho=_sum((cost.rho, cost.times) for cost in costs),
-        epsilon=min(ways) if at < 1 else None,
-        delta=min(at, 1.0),
+        epsilon=epsilon if delta < 1 else None,
+        delta=min(delta, 1.0),
         deltas=tuple(
             Share(name=name, delta=min(_sum(p), 1.0)) for name, p in failures.items()
         ),
@@ -303,6 +305,10 @@ class Charge:
     first: int = 1
     last: int = 1
 
+    @property
+    def generation_id(self) -> tuple[str, str, int]:
+        return self.worker, self.histogram, self.generation
+
     def __str__(self) -> str:
         return f"{self.histogram} generation {self.generation} of worker {self.worker}"
 
@@ -343,17 +349,44 @@ def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
     )
 
 
-def by_key(charges: Sequence[Charge]) -> Iterator[tuple[str | None, frozenset[int]]]:
-    """Yield every stream key (None: any undeclared one) and the indices of the charges serving it.
+# With more choices of stream keys than this, an event is assumed to pay everything.
+CHOICES_MAX = 256
 
-    An event has one stream key, so it pays no others. All charges must use the same key field.
+
+def paid_by_key(
+    charges: Sequence[Charge],
+) -> Iterator[tuple[str | None, frozenset[int]]]:
+    """Yield every stream key (None: any undeclared one) and the charges, by index, it pays.
+
+    An event has one stream key per key field. Of several fields only the largest sets are yielded,
+    with None as their key.
     """
+    if len({charge.key for charge in charges}) > 1:
+        yield from ((None, paid) for paid in most_paid(charges))
+        return
     declared = {key for charge in charges for key in charge.keys or ()}
     for key in (None, *sorted(declared)):
-        serving = (
-            i for i, one in enumerate(charges) if one.keys is None or key in one.keys
+        paid = (
+            i
+            for i, charge in enumerate(charges)
+            if charge.keys is None or key in charge.keys
         )
-        yield key, frozenset(serving)
+        yield key, frozenset(paid)
+
+
+def most_paid(charges: Sequence[Charge]) -> list[frozenset[int]]:
+    """Return the sets of charges that one event can pay, by index, without subsets of others."""
+    fields: dict[str, list[int]] = {}
+    for i, charge in enumerate(charges):
+        fields.setdefault(charge.key, []).append(i)
+    largest = []
+    for members in fields.values():
+        of_field = paid_by_key([charges[i] for i in members])
+        sets = {frozenset(members[i] for i in paid) for _, paid in of_field}
+        largest.append([paid for paid in sets if not any(paid < more for more in sets)])
+    if math.prod(map(len, largest)) > CHOICES_MAX:
+        return [frozenset(range(len(charges)))]
+    return [frozenset(chain(*choice)) for choice in product(*largest)]
 
 
 def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
@@ -385,8 +418,8 @@ def _most(
     """Bound the loss of every mixture of groups; it is Gaussian only if every cost is."""
     costs = list(chain(*groups)) if len(groups) > 1 else []
     if (
-        not all(one.gaussian for one in costs)
-        and events * max(one.times for one in costs) > 1
+        not all(cost.gaussian for cost in costs)
+        and events * max(cost.times for cost in costs) > 1
     ):
         groups = [[replace(cost, gaussian=False) for cost in group] for group in groups]
     epsilons, deltas = zip(
@@ -396,7 +429,9 @@ def _most(
     if events > 1 and len(groups) > 1:
         # A mixture converts one group's part of delta, and its failures are at most the largest.
         converted = [conversion_delta(group) for group in groups]
-        failures = max(one - part for one, part in zip(deltas, converted, strict=True))
+        failures = max(
+            bound - part for bound, part in zip(deltas, converted, strict=True)
+        )
         delta = math.nextafter(max(delta, max(converted) + failures), 2)
     if delta >= 1 or None in epsilons:
         return None, 1.0
@@ -453,15 +488,15 @@ def total_of(charges: Sequence[Charge]) -> Total:
     """Return the total of the stream key that pays most; for users, of all histograms."""
     unit = charges[0].unit
     names = dict[frozenset[int], str | None]()
-    if unit == "event" and len({charge.key for charge in charges}) == 1:
-        # Name a set of charges after the first declared key that it serves.
-        unknown, *declared = by_key(charges)
-        for key, serving in (*declared, unknown):
-            if serving:
-                names.setdefault(serving, key)
+    if unit == "event":
+        # Name a set of charges after the first declared key that pays it.
+        unknown, *declared = paid_by_key(charges)
+        for key, paid in (*declared, unknown):
+            if paid:
+                names.setdefault(paid, key)
     if len(names) <= 1:
         names = {frozenset(range(len(charges))): None}
-    groups = [[charges[i] for i in sorted(serving)] for serving in names]
+    groups = [[charges[i] for i in sorted(paid)] for paid in names]
     worst, found = worst_group([[charge.cost for charge in group] for group in groups])
     # A delta of 1 promises nothing; the sum of the epsilons holds even then.
     epsilon = found.epsilon_of_the_sum if found.epsilon is None else found.epsilon

@@ -111,19 +111,20 @@ def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> N
     """One event has a shop and a city; counting only one made the totals too low."""
     shop = daily("shop", keys=("s1",))
     city = daily("city", keys=("berlin",), key="city")
-    given = settings(shop, city)
     built = [charge_of(config, build(config)) for config in (shop, city)]
     both = compose([one.cost for one in built])
     total = total_of(built)
     assert (total.epsilon, total.histograms) == (both.epsilon, ("shop", "city"))
     # Of one field only the costlier counts.
-    alone = [
-        charge_of(config, build(config)) for config in (shop, daily("b", keys=("s2",)))
-    ]
-    assert len(total_of(alone).histograms) == 1
-    stored = state([(shop, 1, 5), (city, 1, 5)])
-    for name in ("shop", "city"):
-        stored.histograms[name].description["events"] = {"key": name}
+    cheaper = daily("cheaper", keys=("s2",), epsilon=0.5)
+    less = charge_of(cheaper, build(cheaper))
+    assert len(total_of([built[0], less]).histograms) == 1
+    total = total_of([*built, less])
+    assert (total.epsilon, total.histograms) == (both.epsilon, ("shop", "city"))
+    given = settings(shop, city, cheaper)
+    stored = state([(shop, 1, 5), (city, 1, 5), (cheaper, 1, 5)])
+    for name, key in (("shop", "shop"), ("city", "city"), ("cheaper", "shop")):
+        stored.histograms[name].description["events"] = {"key": key}
     spent = budget_of(given, [stored, None])
     assert spent.total is not None and spent.total.epsilon == both.epsilon
 

@@ -25,9 +25,8 @@ from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
 from workers.privacy.model import Bucket, EndChoice, HistogramPlan, Plan
-from workers.privacy.plan.advice import end_choices
-from workers.privacy.plan.make import plan_of
-from workers.privacy.plan.memory import memory_of
+from workers.privacy.plan.alternatives import end_choices
+from workers.privacy.plan.make import memory_of, plan_of
 from workers.privacy.plan.text import line, show
 from workers.privacy.total import Charge, charge_of, total_of
 

@@ -205,6 +205,7 @@ def test_what_a_snapshot_says_is_enough_for_the_page(made: HistogramConfig) -> N
     """
     cost = charge_of(made, build(made)).cost
     seen = stated_cost(made.mechanism, cost.rho, cost.epsilon, cost.delta)
+    assert seen.gaussian is cost.gaussian
     failures, least = (sum(part for _, part in one.failures) for one in (seen, cost))
     assert failures >= least * (1 - 1e-9)
     for events in EVENTS:

@@ -1,12 +1,19 @@
-"""Alternatives at the same settings and budget: other counters, and other mechanisms.
+"""Alternatives at the same settings and budget, and advice: other mechanisms, counters, ends.
 
 Mechanisms of one family are for the same or a similar question. Each row names the settings
 assumed because this histogram lacks them. `error` bounds the error of every count (of an order
 statistic: every answer in its first segment) with probability 1 - beta, for `items` labels.
+
+`end_share` trades noise at other ticks for less noise at an epoch's last tick, at the same cost.
+The recommended share is the largest one with at most a third more noise at the worst tick than
+without any, if it takes at least a twentieth off the last tick. Only the operator knows whether the
+last tick matters.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from msgspec import structs
@@ -16,26 +23,36 @@ from workers.mechanisms.counters.tree import best_radix, default_radix
 from workers.mechanisms.curves import DigitCurve
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.privacy.model import Alternative, CounterChoice, Noise
-from workers.privacy.plan.memory import memory_of
+from workers.privacy.model import (
+    Alternative,
+    CounterChoice,
+    EndChoice,
+    HistogramPlan,
+    Noise,
+)
 from workers.privacy.plan.noise import (
     COUNT_LAWS,
     alternatives_to,
+    buckets_of,
     last_tick,
     noise_of,
     thresholds_of,
     worst_of_all,
 )
 
-_COMMON: tuple[str, ...] = (
+_COMMON = (
     "name",
     "tick_ms",
     "horizon",
     "start",
     "max_items",
     "max_count",
+    "epsilon",
+    "rho",
+    "delta",
+    "keys",
+    "generation",
 )
-_COMMON += ("epsilon", "rho", "delta", "keys", "generation")
 Assumed = dict[str, Any]
 
 
@@ -154,10 +171,10 @@ def counter_choices(
     elif first_error is not None:
         yield from _intervals(config, mechanism, first_error)
     else:
-        yield from _running(config, mechanism, noise)
+        yield from _counters(config, mechanism, noise)
 
 
-def _running(
+def _counters(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
     ticks = config.horizon_ticks
@@ -171,18 +188,22 @@ def _running(
         if choice.chosen:
             worst = noise.worst_sd
             rms = noise.rms_sd
-            held = memory_of(mechanism, config).noise_per_row
+            bytes_per_row = mechanism.row_bytes().noise
         elif kind == "sqrt" and (ticks is None or ticks > SQRT_HORIZON_MAX):
             yield choice
             continue
         elif other := mechanism.other_counter(kind, radix):
-            variance, held = other
+            variance, bytes_per_row = other
             worst, rms = variance.worst_and_rms(noise.ticks_looked_at)
         else:
             continue
         times = worst / noise.worst_sd
         yield structs.replace(
-            choice, worst_sd=worst, rms_sd=rms, times_worst=times, noise_per_row=held
+            choice,
+            worst_sd=worst,
+            rms_sd=rms,
+            times_worst=times,
+            noise_per_row=bytes_per_row,
         )
 
 
@@ -198,9 +219,9 @@ def _blocks(
     config: HistogramConfig, blocks: DigitCurve, noise: Noise
 ) -> Iterator[CounterChoice]:
     last = noise.ticks_looked_at
-    own = blocks.radix
-    for radix in dict.fromkeys((own, best_radix(last), 2, 4, 16)):
-        if radix == own:
+    for radix in dict.fromkeys((blocks.radix, best_radix(last), 2, 4, 16)):
+        chosen = radix == blocks.radix
+        if chosen:
             worst = noise.worst_sd
             rms = noise.rms_sd
         elif radix > last:
@@ -214,7 +235,7 @@ def _blocks(
         yield CounterChoice(
             counter="tree",
             radix=radix,
-            chosen=radix == own,
+            chosen=chosen,
             worst_sd=worst,
             rms_sd=rms,
             times_worst=worst / noise.worst_sd,
@@ -237,3 +258,209 @@ def _intervals(
             error=error,
             times_worst=error / first_error,
         )
+
+
+SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+_WORST_RATIO_MAX = Fraction(4, 3)
+_WORTHWHILE = 0.95
+_SEGMENTS_MOST = 64
+
+
+def end_choices(
+    config: HistogramConfig, mechanism: Mechanism, unit: str
+) -> tuple[EndChoice, ...]:
+    """Return the effect of each share, none first; `config` has D0 in `max_items`."""
+    last = config.horizon_ticks
+    if not config.can_end or last is None or last == 1:
+        return ()
+    in_use = () if config.end_share is None else (config.end_share,)
+    shares = [None, *sorted({*SHARES, *in_use})]
+    rows = list(_end_rows(config, mechanism, unit, shares, last))
+    best = _best_end(rows)
+    return tuple(structs.replace(row, recommended=row is best) for row in rows)
+
+
+def _end_rows(
+    config: HistogramConfig,
+    mechanism: Mechanism,
+    unit: str,
+    shares: Sequence[float | None],
+    last: int,
+) -> Iterator[EndChoice]:
+    quick = config.with_quick_thresholds()
+    slow = quick is not config
+    for share in shares:
+        changed = structs.replace(quick, end_share=share)
+        chosen = share == config.end_share
+        try:
+            ending = mechanism if chosen else build(changed, unit)
+        except ValueError:
+            continue  # more noise than any table covers
+        counter = ending.public()["counter"]
+        offset = counter.get("offset", 0) if isinstance(counter, dict) else 0
+        variance = ending.curve(last)
+        worst, rms = variance.worst_and_rms(last)
+        threshold = None if slow else ending.threshold(last)
+        yield EndChoice(
+            end_share=share,
+            chosen=chosen,
+            recommended=False,
+            offset=offset,
+            worst_sd=worst,
+            rms_sd=rms,
+            last_sd=ending.sd(last),
+            last_threshold=None if threshold is None else float(threshold),
+            curve=buckets_of(variance, last),
+        )
+
+
+def _best_end(rows: Sequence[EndChoice]) -> EndChoice | None:
+    none = next((row for row in rows if row.end_share is None), None)
+    if none is None:
+        return None
+    most = none.worst_sd * math.nextafter(float(_WORST_RATIO_MAX), 2)
+    near = [row for row in rows if row.end_share is not None and row.worst_sd <= most]
+    best = min(near, key=lambda row: row.last_sd, default=None)
+    return (
+        best
+        if best is not None and best.last_sd <= _WORTHWHILE * none.last_sd
+        else None
+    )
+
+
+def advice(
+    config: HistogramConfig, mechanism: Mechanism, plan: HistogramPlan
+) -> Iterator[str]:
+    """Yield one sentence for each conclusion; `config` has D0 in `max_items`."""
+    others = plan.mechanisms
+    yield from _advise_counter(plan.counters)
+    yield from _advise_end(plan.ends)
+    family = config.about.family
+    if family == "statistic":
+        yield from _advise_statistic(mechanism, others)
+    if family == "running":
+        yield from _advise_running(config, mechanism, others)
+    if family == "tick":
+        yield from _advise_tick(mechanism, plan.noise, others)
+    yield from _advise_schedule(others)
+
+
+def _advise_counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
+    usable = [c for c in counters[1:] if c.possible and c.times_worst is not None]
+    best = min(usable, key=lambda c: c.times_worst or 1.0, default=None)
+    if best is not None and (times := best.times_worst or 1.0) < _WORTHWHILE:
+        name = f'counter = "{best.counter}"' + (
+            f", radix = {best.radix}" if best.radix else ""
+        )
+        what = "the error promised" if best.error is not None else "the worst noise"
+        held = ""
+        if best.counter == "sqrt" and best.noise_per_row:
+            held = f", at {best.noise_per_row:,} bytes an item"
+        yield f"{name} would give {100 * times:.0f} % of {what}{held}."
+
+
+def _advise_end(ends: Sequence[EndChoice]) -> Iterator[str]:
+    own = next((row for row in ends if row.chosen and row.end_share is None), None)
+    named = next((row for row in ends if row.recommended), None)
+    if own is not None and named is not None:
+        yield (
+            f"If you keep only the last counts of an epoch: end_share = {named.end_share} would give the last tick "
+            f"{100 * named.last_sd / own.last_sd:.0f} % of its noise, and the worst tick {100 * named.worst_sd / own.worst_sd:.0f} %."
+        )
+
+
+def _plain(
+    others: Sequence[Alternative], *, listed: bool | None = None
+) -> list[Alternative]:
+    """Return the rows of plain counters, for listed labels or for others; None: for any."""
+    return [
+        row
+        for row in others
+        if (kind := MECHANISMS[row.mechanism]).about.plain
+        and listed in (None, kind.lists_labels(row.assumed))
+    ]
+
+
+def _advise_statistic(
+    mechanism: Mechanism, others: Sequence[Alternative]
+) -> Iterator[str]:
+    rows = [row for row in _plain(others, listed=True) if row.error is not None]
+    if not rows:
+        return
+    counts = rows[0].error or 0.0
+    name = rows[0].mechanism
+    first_error = mechanism.first_error() or 0.0
+    if first_error >= counts:
+        yield (
+            f"Not worth it here: {name} is off by at most {counts:,.0f} in any count, so also in its maximum, where this "
+            f"promises {first_error:,.0f} at best. Order statistics pay only where values stay tiny against the horizon."
+        )
+        return
+    below = [
+        value
+        for _, value, error in mechanism.segments_up_to(_SEGMENTS_MOST)
+        if error < counts
+    ]
+    if not below:
+        yield f"Worth it up to c_max: {name} is off by up to {counts:,.0f} in a count, this by {first_error:,.0f}."
+        return
+    yield (
+        f"Worth it while the value stays below about {below[-1]:,}: {name} is "
+        f"off by up to {counts:,.0f} in a count, and from there on less than this."
+    )
+
+
+def _advise_running(
+    config: HistogramConfig, mechanism: Mechanism, rows: Sequence[Alternative]
+) -> Iterator[str]:
+    error = rows[0].error
+    listed = bool(mechanism.domain())
+    possible = (row for row in _plain(rows, listed=listed) if row.possible)
+    plain = next((row for row in possible if row.error), None)
+    if config.pays and error and plain and plain.error and plain.error < error:
+        yield (
+            f"{plain.mechanism} has {100 * plain.error / error:.0f} % of this noise at the same budget; "
+            f"{config.mechanism} {config.pays}."
+        )
+    yield from mechanism.hints()
+    if config.about.plain and not listed:
+        for row in _plain(rows, listed=True):
+            if row.worst_sd is not None:
+                yield f"With a list of labels, {row.mechanism} would show them all, without a threshold; worst sd {row.worst_sd:,.3g}."
+    if config.horizon_ticks is None:
+        yield "An epoch without an end has more noise at every length than one of that length; counts never restart."
+
+
+def _advise_tick(
+    mechanism: Mechanism, noise: Noise, others: Sequence[Alternative]
+) -> Iterator[str]:
+    running = [row for row in _plain(others) if row.possible and row.worst_sd]
+    yield "Each tick by itself: horizon does not change the noise. Adding up n snapshots has noise of sqrt(n) times the sd."
+    if running and running[0].worst_sd:
+        ticks = (running[0].worst_sd / noise.worst_sd) ** 2
+        if ticks < noise.ticks_looked_at:
+            yield f"For sums over more than {ticks:,.0f} ticks the running counts of {running[0].mechanism} have less noise."
+    gauss = mechanism.about.gaussian_like
+    row = next((row for row in others if row.mechanism == gauss), None)
+    if row is None or not row.worst_sd:
+        return
+    less = row.worst_sd / noise.worst_sd
+    if mechanism.law == "laplace" and less < 1:
+        yield f"{gauss} does the same with {100 * less:.0f} % of the noise, and a lower threshold."
+    elif row.possible and less < 1:
+        yield f"{gauss} has {100 * less:.0f} % of this noise; a top k pays where max_items is above 2 k."
+
+
+def _advise_schedule(others: Sequence[Alternative]) -> Iterator[str]:
+    chosen = others[0]
+    thresholds = [
+        (row.threshold, row.assumed)
+        for row in others[1:]
+        if row.mechanism == chosen.mechanism and row.threshold is not None
+    ]
+    if chosen.threshold is None or not thresholds:
+        return
+    best, assumed = min(thresholds, key=lambda pair: pair[0])
+    if best < chosen.threshold:
+        named = ", ".join(f"{name} = {value}" for name, value in assumed.items())
+        yield f"{named} would bring the highest threshold from {chosen.threshold:,.0f} down to {best:,.0f}."

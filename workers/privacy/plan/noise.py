@@ -182,14 +182,14 @@ def thresholds_of(
         shown = np.array([tick.tick for tick in noise.ticks], dtype=np.int64)
         near = np.maximum(np.concatenate((noisiest, shown)) // every * every, every)
         ticks = np.unique(np.concatenate((near, even))).tolist()
-    found = [
+    pairs = [
         (value, tick)
         for tick in ticks
         if (value := mechanism.threshold(tick)) is not None
     ]
-    most, tick = max(found, key=lambda pair: (pair[0], -pair[1]))
+    most, tick = max(pairs, key=lambda pair: (pair[0], -pair[1]))
     values, at = (
-        np.array(column, dtype=np.int64) for column in zip(*found, strict=True)
+        np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True)
     )
     about = mechanism.about
     # Use the deciding noise: blocks decide separately, and a bar has its own noise.
@@ -201,10 +201,10 @@ def thresholds_of(
     )
     return Thresholds(
         meaning=about.shown,
-        least=float(min(found)[0]),
+        least=float(min(pairs)[0]),
         most=float(most),
         most_tick=tick,
-        ticks_computed=len(found),
+        ticks_computed=len(pairs),
         likely_from=math.ceil(float(needed.max())),
     )
 

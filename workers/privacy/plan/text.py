@@ -78,20 +78,25 @@ def _cell(least: float, most: float, row: int, unicode: bool) -> str:
     return " "
 
 
+def warnings_in(plan: Plan) -> Iterator[str]:
+    """Yield the warnings about every histogram, and about all of them together."""
+    for histogram in plan.histograms:
+        for warning in histogram.warnings:
+            yield f"{histogram.name}: {warning}"
+    if len(plan.histograms) > 1:
+        for warning in plan.total.warnings:
+            yield f"all together: {warning}"
+
+
 def show(plan: Plan, console: Console) -> None:
     say = _PlanPrinter(console)
     count = len(plan.histograms)
-    found = f"{plural(count, 'histogram')}. Computed from the settings alone."
-    say.line(f"worker {plan.worker}: {found}", 0, style="bold")
-    warnings = [
-        f"{one.name}: {warning}" for one in plan.histograms for warning in one.warnings
-    ]
-    if count > 1:
-        warnings += [f"all together: {warning}" for warning in plan.total.warnings]
-    for warning in warnings:
+    numbers = f"{plural(count, 'histogram')}. Computed from the settings alone."
+    say.line(f"worker {plan.worker}: {numbers}", 0, style="bold")
+    for warning in warnings_in(plan):
         say.line(f"WARNING: {warning}", 0, style="bold red")
-    for one in plan.histograms:
-        _histogram(one, say)
+    for histogram in plan.histograms:
+        _histogram(histogram, say)
     _total(plan.total, count, say)
 
 
@@ -124,39 +129,43 @@ class _PlanPrinter(Printer):
         self.line(f"{line * 2} {title} {rest}", 0, style="bold")
 
 
-def _histogram(one: HistogramPlan, say: _PlanPrinter) -> None:
-    named = f"{one.name}: {one.mechanism}" + (
-        f", counter {one.counter}" if one.counter else ""
+def _histogram(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    named = f"{plan.name}: {plan.mechanism}" + (
+        f", counter {plan.counter}" if plan.counter else ""
     )
     say.rule(named)
-    keys = "any stream key" if one.keys is None else plural(one.keys, "stream key")
+    keys = "any stream key" if plan.keys is None else plural(plan.keys, "stream key")
     labels = (
         "labels as they occur"
-        if one.domain is None
-        else f"{one.domain:,} declared labels"
+        if plan.domain is None
+        else f"{plan.domain:,} declared labels"
     )
-    epoch = f"ticks of {format_duration(one.tick_ms)}"
-    if one.horizon is None:
-        epoch += f" without an end (looked at up to tick {one.noise.ticks_looked_at:,})"
+    epoch = f"ticks of {format_duration(plan.tick_ms)}"
+    if plan.horizon is None:
+        epoch += (
+            f" without an end (looked at up to tick {plan.noise.ticks_looked_at:,})"
+        )
     else:
-        epoch = f"{one.horizon:,} {epoch} = {_span(one.horizon * one.tick_ms)} an epoch"
-    say.line(f"topic {one.topic}; {epoch}; {keys}, {labels}", 2)
-    _guarantee(one, say)
-    _noise(one, say)
-    _sum(one, say)
-    _error(one, say)
-    _memory(one.memory, say)
-    _counters(one, say)
-    _ends(one, say)
-    _mechanisms(one, say)
-    if one.advice:
+        epoch = (
+            f"{plan.horizon:,} {epoch} = {_span(plan.horizon * plan.tick_ms)} an epoch"
+        )
+    say.line(f"topic {plan.topic}; {epoch}; {keys}, {labels}", 2)
+    _guarantee(plan, say)
+    _noise(plan, say)
+    _sum(plan, say)
+    _error(plan, say)
+    _memory(plan.memory, say)
+    _counters(plan, say)
+    _ends(plan, say)
+    _mechanisms(plan, say)
+    if plan.advice:
         say.head("in words")
-        for sentence in one.advice:
+        for sentence in plan.advice:
             say.line(f"- {sentence}")
 
 
-def _guarantee(one: HistogramPlan, say: _PlanPrinter) -> None:
-    promise = one.guarantee
+def _guarantee(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    promise = plan.guarantee
     say.head(
         f"guarantee, in every snapshot: for one {promise.unit}, over all snapshots of an epoch"
     )
@@ -169,15 +178,15 @@ def _guarantee(one: HistogramPlan, say: _PlanPrinter) -> None:
     words = verdict(promise.epsilon, promise.delta, whether)
     say.line(f"In words: whoever sees all snapshots of an epoch {words}")
     say.line(" ".join(measures(promise.epsilon, promise.delta)))
-    spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in one.deltas)
-    touched = f"{plural(one.max_items, 'item')} by at most {one.max_count:,}"
+    spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in plan.deltas)
+    touched = f"{plural(plan.max_items, 'item')} by at most {plan.max_count:,}"
     say.line(
         f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}"
     )
 
 
-def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
-    noise = one.noise
+def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    noise = plan.noise
     say.head(f"noise: standard deviation on {noise.on}")
     if noise.worst_sd == noise.rms_sd:
         say.line(f"{_number(noise.worst_sd)} at every tick", 4)
@@ -208,38 +217,40 @@ def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
             own = row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd
             sds.append((format_duration(row.ms), f"{row.ticks:,}", *map(_number, own)))
         say.table(columns, sds, left=())
-    found = one.thresholds
-    if found is not None:
-        distance = MECHANISMS[one.mechanism].about.rule == "bar"
-        spread = " to ".join(dict.fromkeys(map(_whole, (found.least, found.most))))
-        all_ticks = f"of {found.ticks_computed:,} ticks"
+    thresholds = plan.thresholds
+    if thresholds is not None:
+        distance = MECHANISMS[plan.mechanism].about.rule == "bar"
+        spread = " to ".join(
+            dict.fromkeys(map(_whole, (thresholds.least, thresholds.most)))
+        )
+        all_ticks = f"of {thresholds.ticks_computed:,} ticks"
         say.line(
-            f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; "
+            f"threshold {spread} (most at tick {thresholds.most_tick:,}, {all_ticks}): {thresholds.meaning}; "
             f"from a true {'distance' if distance else 'count'} of "
-            f"{found.likely_from:,} on that happens in 95 % of cases at any one of these ticks"
+            f"{thresholds.likely_from:,} on that happens in 95 % of cases at any one of these ticks"
         )
 
 
-def _sum(one: HistogramPlan, say: _PlanPrinter) -> None:
-    if one.sum is not None:
-        of = one.sum
+def _sum(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    if plan.sum is not None:
+        sums = plan.sum
         say.head(
-            f"sums of {of.field} from {of.low:g} to {of.high:g}, in {plural(of.steps, 'step')}"
+            f"sums of {sums.field} from {sums.low:g} to {sums.high:g}, in {plural(sums.steps, 'step')}"
         )
         say.line(
-            f"they cost rho {of.rho:.6g}, {of.share:.0%} of the budget, which counts lack; sd of a sum: worst "
-            f"{_number(of.worst_sd)}, root mean square {_number(of.rms_sd)}"
+            f"they cost rho {sums.rho:.6g}, {sums.share:.0%} of the budget, which counts lack; sd of a sum: worst "
+            f"{_number(sums.worst_sd)}, root mean square {_number(sums.rms_sd)}"
         )
         say.line(
             "95 % interval of a mean at the worst tick, half its length by the item's count:"
         )
         rows = [
             (f"{row.count:,}", _number(row.middle), _number(row.end))
-            for row in of.means
+            for row in sums.means
         ]
         say.table(("count", "mean in the middle", "mean at an end"), rows, left=())
-    if one.all_items is not None:
-        total = one.all_items
+    if plan.all_items is not None:
+        total = plan.all_items
         say.head("total of all items of a stream key, shown or not")
         say.line(
             f"it costs rho {total.rho:.6g}, {total.share:.0%} of the budget, which counts lack; sd: worst "
@@ -247,8 +258,8 @@ def _sum(one: HistogramPlan, say: _PlanPrinter) -> None:
         )
 
 
-def _error(one: HistogramPlan, say: _PlanPrinter) -> None:
-    error = one.error
+def _error(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    error = plan.error
     say.head(
         f"expected error (what holds for all at once: with probability {1 - error.beta:.6g})"
     )
@@ -260,9 +271,7 @@ def _error(one: HistogramPlan, say: _PlanPrinter) -> None:
             f"{_number(row.error)} for {plural(row.items, 'item')}"
             for row in error.worst
         )
-        at = (
-            f"at any of {one.noise.ticks_looked_at:,} ticks, of one stream key, at most"
-        )
+        at = f"at any of {plan.noise.ticks_looked_at:,} ticks, of one stream key, at most"
         say.line(f"noise on any count {at}: {'; '.join(bounds)}")
     for figure in error.figures:
         say.line(f"{figure.name} {_number(figure.value)}: {figure.meaning}")
@@ -301,13 +310,13 @@ def _memory(memory: Memory, say: _PlanPrinter) -> None:
     say.table(("rows", "memory", "disk"), rows, left=())
 
 
-def _counters(one: HistogramPlan, say: _PlanPrinter) -> None:
-    if len(one.counters) < 2:
+def _counters(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    if len(plan.counters) < 2:
         return
     say.head("counters at this budget (* in use, - not with these settings)")
-    errors = any(row.error is not None for row in one.counters)
+    errors = any(row.error is not None for row in plan.counters)
     rows: list[tuple[str, ...]] = []
-    for row in one.counters:
+    for row in plan.counters:
         name = _mark(row) + row.counter + (f", radix {row.radix}" if row.radix else "")
         times = "" if row.times_worst is None else f"{row.times_worst:.2f}"
         if errors:
@@ -320,36 +329,36 @@ def _counters(one: HistogramPlan, say: _PlanPrinter) -> None:
     else:
         held = (
             "bytes an item"
-            if any(row.noise_per_row is not None for row in one.counters)
+            if any(row.noise_per_row is not None for row in plan.counters)
             else ""
         )
         say.table(("", "worst sd", "rms sd", "ratio", held, ""), rows, left=(0, 5))
 
 
-def _ends(one: HistogramPlan, say: _PlanPrinter) -> None:
-    if not one.ends:
+def _ends(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    if not plan.ends:
         return
     say.head("the end of an epoch, by end_share, at this budget (* in use)")
-    top = max(row.worst_sd for row in one.ends)
+    top = max(row.worst_sd for row in plan.ends)
     rows = []
-    for row in one.ends:
+    for row in plan.ends:
         share = "none" if row.end_share is None else f"{row.end_share:g}"
         sds = map(_number, (row.worst_sd, row.rms_sd, row.last_sd))
         plot = line(row.curve, top, unicode=say.unicode)
         rows.append((_mark(row) + share, *sds, _whole(row.last_threshold), plot))
     at_end = (
-        "threshold" if any(row.last_threshold is not None for row in one.ends) else ""
+        "threshold" if any(row.last_threshold is not None for row in plan.ends) else ""
     )
     columns = ("", "worst sd", "rms sd", "sd at the end", at_end, "sd over the epoch")
     say.table(columns, rows, left=(0, 5))
 
 
-def _mechanisms(one: HistogramPlan, say: _PlanPrinter) -> None:
-    if len(one.mechanisms) < 2:
+def _mechanisms(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    if len(plan.mechanisms) < 2:
         return
     say.head("mechanisms at this budget (* in use, - not with these settings)")
     rows = []
-    for row in one.mechanisms:
+    for row in plan.mechanisms:
         assumed = ", ".join(
             f"{name} = {_setting(value)}" for name, value in row.assumed.items()
         )
@@ -362,18 +371,14 @@ def _mechanisms(one: HistogramPlan, say: _PlanPrinter) -> None:
     say.table(
         ("", "worst sd", "rms sd", "threshold", "error", "answers"), rows, left=(0, 5)
     )
-    every = f"of every count of {one.domain or 1_000:,} items at every tick"
+    every = f"of every count of {plan.domain or 1_000:,} items at every tick"
     say.line(f"error: at most, {every}; of an order statistic, in its first segment")
 
 
 def _mark(row: CounterChoice | Alternative | EndChoice) -> str:
-    return (
-        "* "
-        if row.chosen
-        else "  "
-        if isinstance(row, EndChoice) or row.possible
-        else "- "
-    )
+    if row.chosen:
+        return "* "
+    return "  " if isinstance(row, EndChoice) or row.possible else "- "
 
 
 def _total(total: Total, histograms: int, say: _PlanPrinter) -> None:
