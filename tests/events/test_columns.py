@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import json
 
 from tests.arrays.uncompiled import WAYS
 from tests.bounding import bound
@@ -31,6 +32,7 @@ from workers.events.columns import (
 from workers.events.log_values import AMOUNT_MAX
 from workers.events.reading import EventReader, SourceReader
 from workers.events.vocabulary import Vocabulary
+from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.views import Condition, Shape, View, parse
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -158,7 +160,7 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
         {"key": "b", "items": ["x", "z"], "n": 7},
         {"key": "a", "items": ["y", "x"], "n": 4},
     ]
-    reading = by.read_objects(objects)
+    [reading] = by.read(Records.of(list(map(json.encode, objects))))
     found = reading.events
     assert not reading.rejects
     names = {name: columns.label_names for name, columns in found.views.items()}
@@ -215,7 +217,7 @@ def test_views_of_one_field_see_what_each_sees_alone(
         shape = Shape(MappingProxyType({name: views[name] for name in names}))
         declared = {name: None if name == "other key" else served for name in names}
         by = SourceReader(EventReader(shape), declared, earliest_ms=0)
-        reading = by.read_objects(objects)
+        [reading] = by.read(Records.of(list(map(json.encode, objects))))
         found = reading.events
         assert bool(reading.rejects) is (undeclared and names != ["other key"])
         return {name: [*looked(columns)] for name, columns in found.views.items()}

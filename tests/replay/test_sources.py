@@ -224,34 +224,6 @@ def test_text_that_is_not_utf8_is_refused(base: Settings, tmp_path: Path) -> Non
     assert rejects == [*enumerate(reasons, 2)]
 
 
-LABEL = "double is there; it must be text, whole numbers or booleans"
-TIME = "double is there; it must be a timestamp, or whole numbers in ms"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"items": None}, "items = 'items': nothing is there; its columns are key, ts"),
-        ({"key": [1.5]}, f"key = 'key': {LABEL}"),
-        ({"items": [1.5]}, f"items = 'items': {LABEL}, a list"),
-        ({"items": [[1.5]]}, "items = 'items': list<element: double> is there"),
-        ({"key": [1], "items": [1.5]}, f"items = 'items': {LABEL}, a list"),
-        ({"ts": [1.5]}, f"timestamp = 'ts': {TIME}"),
-    ],
-)
-def test_a_column_that_is_missing_or_of_another_type_is_named(
-    base: Settings, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    columns: dict[str, Any] = {"key": ["a"], "items": ["x"], "ts": [T0]} | changes
-    table = pa.table(
-        {name: values for name, values in columns.items() if values is not None}
-    )
-    pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(SettingsError) as refused:
-        read(base, tmp_path / "a.parquet")
-    assert message in str(refused.value) and "\n" not in str(refused.value)
-
-
 def test_keys_and_users_come_from_where_the_settings_say(tmp_path: Path) -> None:
     row = {"key": "k1", "items": "x", "ts": T0}
     rows = [row | {"who": 7}, row | {"who": None}]

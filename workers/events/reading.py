@@ -341,19 +341,6 @@ class EventReader(Frozen):
         nothing = np.zeros(len(records), dtype=np.bool_)
         return self._parts(records, fmt, self._named(records), nothing)
 
-    def read_objects(self, objects: Sequence[object]) -> Reading:
-        """Read decoded records, in which every wanted field must have been decoded."""
-        n = len(objects)
-        none = np.empty(0, dtype=np.uint8)
-        reading = Reading(
-            self.layout, FieldSpans.declined(none, n, objects.__getitem__)
-        )
-        for row, decoded in enumerate(objects):
-            reading.add(row, self._projection.event(decoded))
-        nowhere = np.zeros((n, 2), dtype=np.int64)
-        reading.finish(nowhere[:, 0], nowhere)
-        return reading
-
     def decode_all(
         self, records: Records, row: int, fmt: Format | None = None
     ) -> object:
@@ -465,9 +452,6 @@ class SourceReader:
 
     def decode_all(self, records: Records, row: int) -> object:
         return self._reader.decode_all(records, row, self._fmt)
-
-    def read_objects(self, objects: Sequence[object]) -> Reading:
-        return self.encode(self._reader.read_objects(objects))
 
     def encode(self, reading: Reading, latest_ms: int | None = None) -> Reading:
         """Encode the events as columns of codes; add those refused here to the rejects."""

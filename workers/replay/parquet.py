@@ -5,7 +5,8 @@ event. Rows are rejected for the same reasons and in the same order as
 JSON events (`EventReader`); only the record size does not apply.
 
 `ParquetRows` converts whole Arrow arrays to codes, lengths, amounts and times, without a Python
-object per text. It takes files with only these columns:
+object per text; an invalid row is read again as JSON, which names the reason. It takes files with
+only these columns:
 
     stream key   text
     items        text; a list of texts; a map of text to whole numbers; a list of structures of one
@@ -13,27 +14,32 @@ object per text. It takes files with only these columns:
     time         whole numbers (ms since 1970), or timestamps of any unit (without a zone: UTC)
     user         text or whole numbers, if users are protected
 
-`ParquetObjects` handles all else (paths, counts, conditions, buckets, numeric keys): a row becomes
-the object that its JSON would be, which `events.project` reads. Nothing in a file may stop its
-reading: a value that Python cannot hold, such as text that is not UTF-8 or a date of the year
-10,000, becomes UNREADABLE, which no field of an event accepts.
+`ParquetLines` handles all else (paths, counts, conditions, buckets, numeric keys): a row becomes a
+JSON event, which is read as one. Nothing in a file may stop its reading: a value that JSON cannot
+hold, such as text that is not UTF-8 or a date of the year 10,000, becomes UNREADABLE, which no
+field of an event accepts. (DuckDB, which also makes JSON of Parquet, gives a file up at the first
+such value, and rounds times up.)
 
 Both convert Arrow timestamps to ms since 1970, rounded down, whatever `events.timestamp_unit` is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path as FilePath
 from typing import IO, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyarrow import types
 
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 from workers.events.columns import (
@@ -45,17 +51,15 @@ from workers.events.columns import (
     Names,
     user_digests,
 )
-from workers.events.log import Flags
 from workers.events.log_values import AMOUNT_MAX
 from workers.events.reading import (
     EARLIEST_MS,
-    EARLY,
+    NOT_DECLARED,
     EventReader,
     Reject,
     SourceReader,
-    with_unit,
 )
-from workers.events.times import PLAUSIBLE_MS
+from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View, as_label, parse
 from workers.pipeline.factory import declared_keys
@@ -64,69 +68,64 @@ from workers.runtime.errors import SettingsError
 from workers.settings.settings import ALL_STREAM_KEY, Settings
 from workers.settings.times import TIME_MAX_MS
 
-# Codes for invalid texts, and for an invalid amount or time.
-NULL = -1
-NOT_UTF8 = -2
-TOO_LONG = -3
-NOT_DECLARED = -4
+# An invalid text, amount or time, and a text that is not declared.
 WRONG = -1
+UNDECLARED = -2
 INT64_MAX = (1 << 63) - 1
 # Multiplier and divisor that convert a timestamp's unit to ms.
 _MS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 
 
 def holds_texts(kind: Any) -> bool:
-    of = pa.types
-    strings = of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind)
-    return bool(strings or of.is_binary(kind) or of.is_large_binary(kind))
+    strings = (
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_string_view(kind)
+    )
+    return bool(strings or types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    return bool(types.is_list(kind) or types.is_large_list(kind))
 
 
 def is_text(kind: Any) -> bool:
-    return holds_texts(kind.value_type if pa.types.is_dictionary(kind) else kind)
+    return holds_texts(kind.value_type if types.is_dictionary(kind) else kind)
 
 
 def is_items(kind: Any) -> bool:
     """Return whether `items_of` takes a column of this type."""
-    if pa.types.is_map(kind):
-        return is_text(kind.key_type) and pa.types.is_integer(kind.item_type)
+    if types.is_map(kind):
+        return is_text(kind.key_type) and types.is_integer(kind.item_type)
     if not is_list(kind):
         return is_text(kind)
     return is_text(kind.value_type) or _members(kind.value_type) is not None
 
 
 def is_user(kind: Any) -> bool:
-    return is_text(kind) or pa.types.is_integer(kind)
+    return is_text(kind) or types.is_integer(kind)
 
 
 def is_time(kind: Any, unit: str = "ms") -> bool:
     kinds = {"s": is_number, "iso": holds_texts}
-    return bool(
-        kinds.get(unit, pa.types.is_integer)(kind) or pa.types.is_timestamp(kind)
-    )
+    return bool(kinds.get(unit, types.is_integer)(kind) or types.is_timestamp(kind))
 
 
 def is_label(kind: Any) -> bool:
-    return (
-        holds_texts(kind)
-        or pa.types.is_integer(kind)
-        or bool(pa.types.is_boolean(kind))
-    )
+    return holds_texts(kind) or types.is_integer(kind) or bool(types.is_boolean(kind))
 
 
 def is_number(kind: Any) -> bool:
-    of = pa.types
-    return bool(of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind))
+    return bool(
+        types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    )
 
 
 def _members(kind: Any) -> tuple[int, int] | None:
     """Return the indices of a two-field structure's text and whole number; None: it is another."""
-    if pa.types.is_struct(kind) and kind.num_fields == 2:
+    if types.is_struct(kind) and kind.num_fields == 2:
         for label, amount in ((0, 1), (1, 0)):
-            if is_text(kind.field(label).type) and pa.types.is_integer(
+            if is_text(kind.field(label).type) and types.is_integer(
                 kind.field(amount).type
             ):
                 return label, amount
@@ -150,29 +149,29 @@ class TextColumn:
             self._dictionary = None
 
     def codes(self, array: Any) -> Codes:
-        """Return a code for every value; negative for an invalid text."""
-        if not pa.types.is_dictionary(array.type):
+        """Return a code for every value: WRONG for an invalid text or null, or UNDECLARED."""
+        if not types.is_dictionary(array.type):
             array = array.dictionary_encode()
         dictionary = array.dictionary
         if self._dictionary is None or not dictionary.equals(self._dictionary):
             spans = spans_of(dictionary)
-            codes = spans.wrong.astype(np.int32)
-            good = np.flatnonzero(spans.wrong == 0)
+            codes = np.full(len(dictionary), WRONG, dtype=np.int32)
+            good = np.flatnonzero(~spans.wrong)
             codes[good] = self.names.vocabulary.codes(spans.data, spans.places[good])
             if self._declared is not None:
-                codes[codes >= len(self._declared)] = NOT_DECLARED
+                codes[codes >= len(self._declared)] = UNDECLARED
             # The last place is that of a null.
             self._dictionary = dictionary
-            self._table = np.append(codes, np.int32(NULL))
-        found: Codes = self._table[_indices(array, len(self._table) - 1)]
-        return found
+            self._table = np.append(codes, np.int32(WRONG))
+        codes_of_rows: Codes = self._table[_indices(array, len(self._table) - 1)]
+        return codes_of_rows
 
 
-def digests_of(array: Any) -> tuple[Words, Flags]:
-    """Return the users' digests, uint64 (n, 2), and int8 (n,), negative for an invalid text."""
-    if pa.types.is_integer(array.type):
+def digests_of(array: Any) -> tuple[Words, Bools]:
+    """Return the users' digests, uint64 (n, 2), and which texts (n,) are invalid."""
+    if types.is_integer(array.type):
         array = array.cast(pa.string())
-    in_dictionary = pa.types.is_dictionary(array.type)
+    in_dictionary = types.is_dictionary(array.type)
     spans = spans_of(array.dictionary if in_dictionary else array)
     digests = user_digests(spans.data, spans.places)
     wrong = spans.wrong
@@ -180,15 +179,15 @@ def digests_of(array: Any) -> tuple[Words, Flags]:
         return digests, wrong
     indices = _indices(array, len(wrong))
     digests = np.concatenate((digests, np.zeros((1, 2), dtype=np.uint64)))
-    return digests[indices], np.append(wrong, np.int8(NULL))[indices]
+    return digests[indices], np.append(wrong, True)[indices]
 
 
 class Spans(NamedTuple):
-    """Texts as (start, stop) in `data`, (n, 2): (0, 0) if invalid, with its code in `wrong`."""
+    """Texts as (start, stop) in `data`, (n, 2): (0, 0) where they are `wrong`, (n,)."""
 
     data: Bytes
     places: Longs
-    wrong: Flags
+    wrong: Bools
 
 
 def spans_of(array: Any) -> Spans:
@@ -198,17 +197,16 @@ def spans_of(array: Any) -> Spans:
     ends = np.frombuffer(offsets, dtype=np.int64)[binary.offset : binary.offset + n + 1]
     data = np.frombuffer(b"" if text is None else text, dtype=np.uint8)
     places = np.stack((ends[:-1], ends[1:]), axis=1)
-    wrong = np.zeros(n, dtype=np.int8)
-    wrong[places[:, 1] - places[:, 0] > LABEL_BYTES_MAX] = TOO_LONG
+    wrong = places[:, 1] - places[:, 0] > LABEL_BYTES_MAX
     try:
         binary.cast(pa.large_string())  # fails unless it is UTF-8
     except pa.ArrowInvalid:
-        for row in np.flatnonzero(wrong == 0).tolist():
-            if _text(data[places[row, 0] : places[row, 1]].tobytes()) is UNREADABLE:
-                wrong[row] = NOT_UTF8
+        for row in np.flatnonzero(~wrong).tolist():
+            text_bytes = data[places[row, 0] : places[row, 1]].tobytes()
+            wrong[row] = _text(text_bytes) is UNREADABLE
     if binary.null_count:
-        wrong[missing(binary)] = NULL
-    places[wrong != 0] = 0
+        wrong |= missing(binary)
+    places[wrong] = 0
     return Spans(data, places, wrong)
 
 
@@ -263,7 +261,7 @@ def items_of(array: Any, texts: TextColumn) -> ItemRows:
     start = int(offsets[0])
     n = int(offsets[-1] - offsets[0])
     amounts: Longs | None = None
-    if pa.types.is_map(array.type):
+    if types.is_map(array.type):
         labels = array.keys.slice(start, n)
         amounts = _whole(array.items.slice(start, n), AMOUNT_MAX)
     else:
@@ -277,7 +275,7 @@ def items_of(array: Any, texts: TextColumn) -> ItemRows:
 
 def times_of(array: Any) -> Longs:
     """Return times in ms since 1970, negative where a value is out of range."""
-    if not pa.types.is_timestamp(array.type):
+    if not types.is_timestamp(array.type):
         return _whole(array, TIME_MAX_MS, above=WRONG)
     times, by = _MS[array.type.unit]
     values = _whole(
@@ -287,15 +285,6 @@ def times_of(array: Any) -> Longs:
     return np.where((found > TIME_MAX_MS) | (values < 0), WRONG, found)
 
 
-def in_ns(array: Any) -> Bools | None:
-    """Return which whole numbers are plausible times in ns; None for timestamps."""
-    if pa.types.is_timestamp(array.type):
-        return None
-    since, until = (at * 1_000_000 for at in PLAUSIBLE_MS)
-    values = _whole(array, INT64_MAX)
-    return (values >= since) & (values < until)
-
-
 def missing(array: Any) -> Bools:
     return flags_of(array.is_null())
 
@@ -303,7 +292,7 @@ def missing(array: Any) -> Bools:
 def _whole(array: Any, most: int, above: int | None = None) -> Longs:
     """Return whole numbers; null or negative: WRONG, above `most`: `above` (None: `most`)."""
     if array.null_count:
-        if pa.types.is_unsigned_integer(array.type):
+        if types.is_unsigned_integer(array.type):
             values = np.where(
                 missing(array), WRONG, _whole(array.fill_null(0), most, above)
             )
@@ -319,13 +308,15 @@ def _whole(array: Any, most: int, above: int | None = None) -> Longs:
     return np.maximum(values, WRONG) if (values < WRONG).any() else values
 
 
-UNREADABLE = ()
+# Of no use to any field: an item, key, count, time or user is no list.
+UNREADABLE: list[list[object]] = [[]]
+_JSON = msgspec.json.Encoder(decimal_format="number")
 _EPOCH = date(1970, 1, 1)
 Converter = Callable[[Any], Any]
 
 
 def objects_of(array: Any) -> list[Any]:
-    """Return an array's values: dict, list, str, int, float, Decimal, bool, None, or UNREADABLE.
+    """Return an array's values as JSON has them, or UNREADABLE; an infinite number is a large one.
 
     Dates are in ISO 8601. The keys of a map are texts; the last value of a duplicate key wins.
     """
@@ -341,10 +332,9 @@ def _conversion(kind: Any) -> tuple[Any, Converter]:
 
 def _conversion_of(kind: Any) -> tuple[Any, Converter]:
     """As `_conversion`, for values that are not null."""
-    of = pa.types
-    if of.is_dictionary(kind):
+    if types.is_dictionary(kind):
         return _conversion_of(kind.value_type)
-    if of.is_struct(kind):
+    if types.is_struct(kind):
         fields = [(field, *_conversion(field.type)) for field in kind]
         plain = {field.name: convert for field, _, convert in fields}
         raw = pa.struct([field.with_type(raw) for field, raw, _ in fields])
@@ -353,10 +343,10 @@ def _conversion_of(kind: Any) -> tuple[Any, Converter]:
         }
     if is_list(kind):
         raw, convert = _conversion(kind.value_type)
-        list_of = pa.list_ if of.is_list(kind) else pa.large_list
+        list_of = pa.list_ if types.is_list(kind) else pa.large_list
         raw = list_of(kind.value_field.with_type(raw))
         return raw, lambda values: [convert(value) for value in values]
-    if of.is_map(kind):
+    if types.is_map(kind):
         raw_key, key = _conversion(kind.key_type)
         raw_item, item = _conversion(kind.item_type)
 
@@ -368,19 +358,19 @@ def _conversion_of(kind: Any) -> tuple[Any, Converter]:
             return dict(zip(map(as_label, names), values, strict=True))
 
         return pa.map_(raw_key, raw_item), entries
-    if of.is_timestamp(kind):
+    if types.is_timestamp(kind):
         times, by = _MS[kind.unit]
         return pa.int64(), lambda value: value * times // by
-    if of.is_date32(kind):
+    if types.is_date32(kind):
         return pa.int32(), _day
-    if of.is_date64(kind):
+    if types.is_date64(kind):
         return pa.int64(), lambda value: _day(value // 86_400_000)
-    if of.is_temporal(kind):
-        raw = pa.int32() if of.is_time32(kind) else pa.int64()
-        return kind if of.is_interval(kind) else raw, lambda _: UNREADABLE
+    if types.is_temporal(kind):
+        raw = pa.int32() if types.is_time32(kind) else pa.int64()
+        return kind if types.is_interval(kind) else raw, lambda _: UNREADABLE
     if holds_texts(kind):
         return pa.large_binary(), _text
-    return pa.float64() if of.is_float16(kind) else kind, _number
+    return pa.float64() if types.is_float16(kind) else kind, _number
 
 
 def _text(value: bytes) -> Any:
@@ -398,7 +388,9 @@ def _day(days: int) -> Any:
 
 
 def _number(value: Any) -> Any:
-    return value if isinstance(value, int | float | Decimal) else UNREADABLE
+    if not isinstance(value, int | float | Decimal) or math.isnan(value):
+        return UNREADABLE
+    return value if math.isfinite(value) else math.copysign(sys.float_info.max, value)
 
 
 class _FieldCheck(NamedTuple):
@@ -419,7 +411,7 @@ class _FieldCheck(NamedTuple):
             raise SettingsError(f"{shown}: nothing is there; its columns are {columns}")
         if number > 1:
             raise SettingsError(f"{shown}: {number} columns have that name")
-        if not self.fits(kind) and not pa.types.is_null(kind):
+        if not self.fits(kind) and not types.is_null(kind):
             raise SettingsError(f"{shown}: {kind} is there; it must be {self.allowed}")
 
 
@@ -431,7 +423,7 @@ def _field_checks(shape: Shape) -> Iterator[_FieldCheck]:
             )
         yield _items(view)
         if view.count is not None:
-            yield _FieldCheck("count", view.count, "whole numbers", pa.types.is_integer)
+            yield _FieldCheck("count", view.count, "whole numbers", types.is_integer)
         if view.number is not None:
             yield _FieldCheck("sum", view.number, "numbers", is_number)
         for condition in view.where:
@@ -454,8 +446,8 @@ def _items(view: View) -> _FieldCheck:
         return _FieldCheck("items", view.items, word, one)
 
     def fits(kind: Any) -> bool:
-        if pa.types.is_map(kind):
-            return view.edges is None and bool(pa.types.is_integer(kind.item_type))
+        if types.is_map(kind):
+            return view.edges is None and bool(types.is_integer(kind.item_type))
         return one(kind.value_type if is_list(kind) else kind)
 
     more = "" if view.edges is not None else ", or a map of them to whole numbers"
@@ -473,21 +465,19 @@ _TIMES |= {"s": "a timestamp, or numbers in s", "iso": "a timestamp, or text"}
 
 def _kind(path: Path, schema: Any) -> Any:
     """Return the type at a path; None if it cannot exist."""
-    found: Any = pa.struct(list(schema))
-    for place, name in enumerate(path.steps, 1):
-        if pa.types.is_map(found):
-            found = found.item_type
-        elif pa.types.is_struct(found):
-            found = {field.name: field.type for field in reversed(list(found))}.get(
-                name
-            )
+    kind: Any = pa.struct(list(schema))
+    for depth, name in enumerate(path.steps, 1):
+        if types.is_map(kind):
+            kind = kind.item_type
+        elif types.is_struct(kind) and name in kind.names:
+            kind = kind[kind.names.index(name)].type
         else:
-            found = None
-        if found is not None and place == path.list_at:
-            found = found.value_type if is_list(found) else None
-        if found is None:
             return None
-    return found.value_type if pa.types.is_dictionary(found) else found
+        if depth == path.list_at:
+            if not is_list(kind):
+                return None
+            kind = kind.value_type
+    return kind.value_type if types.is_dictionary(kind) else kind
 
 
 def is_flat(shape: Shape, schema: Any) -> bool:
@@ -512,16 +502,18 @@ def is_flat(shape: Shape, schema: Any) -> bool:
     )
 
 
-def open_parquet(
-    settings: Settings, name: str, file: IO[bytes]
-) -> ParquetRows | ParquetObjects:
+def open_parquet(settings: Settings, name: str, file: IO[bytes]) -> ParquetLines:
     """Open a file; refuse one that is not Parquet, and a path to no column or an unfit type."""
     try:
         metadata = pq.read_metadata(file)
         file.seek(0)
-        flat = is_flat(shape_of_files(settings), metadata.schema.to_arrow_schema())
-        kind = ParquetRows if flat else ParquetObjects
-        return kind(settings, name, file, metadata)
+        shape = shape_of_files(settings)
+        schema = metadata.schema.to_arrow_schema()
+        if is_flat(shape, schema):
+            return ParquetRows(settings, name, file, metadata)
+        for check in _field_checks(shape):
+            check.check(schema, name)
+        return ParquetLines(settings, name, file, metadata)
     except (pa.ArrowException, OSError) as error:
         raise SettingsError(f"{name}: not a Parquet file: {_why(error)}") from error
 
@@ -530,31 +522,44 @@ def _why(error: Exception) -> str:
     return str(error).splitlines()[0][:200]
 
 
-class _ParquetSource(FileSource):
+class ParquetLines(FileSource):
+    """Rows of any columns, each read as the JSON event that it would be."""
+
     word = "row"
 
-    rows_at_once: int
+    rows_at_once = 1 << 13
     # Row groups to read together: None for all.
     _groups: Sequence[list[int] | None] = (None,)
 
-    def _open(
-        self, file: IO[bytes], columns: Iterable[str], texts: Sequence[str] = ()
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        file: IO[bytes],
+        metadata: Any,
+        texts: Sequence[str] = (),
     ) -> None:
-        """Read these columns, those of `texts` as dictionaries."""
+        """`texts` are the columns to read as dictionaries."""
+        super().__init__(settings, name, metadata.num_rows)
+        shape = shape_of_files(settings)
+        paths = (check.path for check in _field_checks(shape))
+        self._columns = list(dict.fromkeys(path.steps[0] for path in paths))
+        shape = _shape_in(metadata.schema.to_arrow_schema(), shape)
+        reader = EventReader(shape, max_bytes=INT64_MAX)
+        self._reader = SourceReader(reader, declared_keys(settings))
         # With `pre_buffer` memory would grow with the file.
         self._file = pq.ParquetFile(
             file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False
         )
-        self._columns = list(dict.fromkeys(columns))
 
     def batches(self) -> Iterator[EventBatch]:
         read = 0
         try:
             for rows in prefetch(self._rows()):
-                events, rejected = self._events(rows)
                 number = read + 1
                 read = read + rows.num_rows
-                yield self._batch(number, events, rejected, read)
+                for events, rejected in self._events(rows):
+                    yield self._batch(number, events, rejected, read)
         except (pa.ArrowException, OSError) as error:
             raise SettingsError(
                 f"{self.name}: cannot be read after row {read:,}: {_why(error)}"
@@ -569,50 +574,30 @@ class _ParquetSource(FileSource):
                 use_threads=False,
             )
 
-    def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
-        """Return the valid events of some rows, and the rejects, both by index in `rows`."""
-        raise NotImplementedError
-
-
-class ParquetObjects(_ParquetSource):
-    rows_at_once = 1 << 13
-
-    def __init__(
-        self, settings: Settings, name: str, file: IO[bytes], metadata: Any
-    ) -> None:
-        super().__init__(settings, name, metadata.num_rows)
-        shape = shape_of_files(settings)
-        schema = metadata.schema.to_arrow_schema()
-        asked = list(_field_checks(shape))
-        for each in asked:
-            each.check(schema, name)
-        self._open(file, (each.path.steps[0] for each in asked))
-        self._reader = SourceReader(
-            EventReader(_shape_in(schema, shape)), declared_keys(settings)
-        )
-
-    def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
-        reading = self._reader.read_objects(_listed(rows))
-        return reading.events, reading.rejects
+    def _events(self, rows: Any) -> Iterator[tuple[Events, Sequence[Reject]]]:
+        """Yield the valid events of some rows, and the rejects, both by index in `rows`."""
+        lines = _lines_of(_objects_in(rows))
+        for reading in self._reader.read(Records.of(lines)):
+            yield reading.events, reading.rejects
 
 
 def first_rows(
     settings: Settings, name: str, path: FilePath, number: int
-) -> tuple[list[object], Shape]:
-    """Return the first rows of a file as whole objects, and the fields to read in them."""
-    objects: list[object] = []
+) -> tuple[Records, Shape]:
+    """Return the first rows of a file as whole JSON events, and the fields to read in them."""
+    lines: list[bytes] = []
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
             shape = _shape_in(file.schema_arrow, shape_of_files(settings))
             for rows in file.iter_batches(
-                min(number, ParquetObjects.rows_at_once), use_threads=False
+                min(number, ParquetLines.rows_at_once), use_threads=False
             ):
-                objects += _listed(rows)
-                if len(objects) >= number:
+                lines += _lines_of(_objects_in(rows))
+                if len(lines) >= number:
                     break
     except (pa.ArrowException, OSError) as error:
         raise SettingsError(f"{name}: not a Parquet file: {_why(error)}") from error
-    return objects[:number], shape
+    return Records.of(lines[:number]), shape
 
 
 def _shape_in(schema: Any, shape: Shape) -> Shape:
@@ -620,16 +605,20 @@ def _shape_in(schema: Any, shape: Shape) -> Shape:
     kind = None if shape.time is None else _kind(shape.time, schema)
     return (
         replace(shape, unit="ms")
-        if kind is not None and pa.types.is_timestamp(kind)
+        if kind is not None and types.is_timestamp(kind)
         else shape
     )
 
 
-def _listed(rows: Any) -> list[dict[str, Any]]:
-    columns = [objects_of(column) for column in rows.columns]
+def _objects_in(rows: Any) -> dict[str, list[Any]]:
+    return dict(zip(rows.schema.names, map(objects_of, rows.columns), strict=True))
+
+
+def _lines_of(columns: Mapping[str, list[Any]]) -> list[bytes]:
+    """Return the JSON event of every row."""
     return [
-        dict(zip(rows.schema.names, row, strict=True))
-        for row in zip(*columns, strict=True)
+        _JSON.encode(dict(zip(columns, row, strict=True)))
+        for row in zip(*columns.values(), strict=True)
     ]
 
 
@@ -637,14 +626,15 @@ def _listed(rows: Any) -> list[dict[str, Any]]:
 GROUP_ROWS = 1 << 14
 
 
-class ParquetRows(_ParquetSource):
+class ParquetRows(ParquetLines):
+    """Rows of flat columns: whole arrays are converted, and only invalid rows read as JSON."""
+
     # Every batch repeats its row group's dictionary of texts, which is then looked up again.
     rows_at_once = 1 << 18
 
     def __init__(
         self, settings: Settings, name: str, file: IO[bytes], metadata: Any
     ) -> None:
-        super().__init__(settings, name, metadata.num_rows)
         shape = shape_of_files(settings)
         schema = metadata.schema.to_arrow_schema()
         [(self._view, view)] = shape.views.items()
@@ -652,8 +642,6 @@ class ParquetRows(_ParquetSource):
         self._items = _column(view.items)
         self._time = _column(shape.time)
         self._user = None if shape.user is None else _column(shape.user)
-        wanted = (self._key, self._items, self._time, self._user)
-        columns = (column for column in wanted if column is not None)
         number = metadata.num_row_groups
         texts = [field.name for field in schema if is_text(field.type)]
         if metadata.num_rows >= number * GROUP_ROWS:
@@ -661,23 +649,20 @@ class ParquetRows(_ParquetSource):
             texts += _texts_in(self._items, schema, metadata)
         # malloc keeps freed batch memory; pyarrow's own pool faults it in again.
         pa.set_memory_pool(pa.system_memory_pool())
-        self._open(file, columns, texts)
-        self._map = pa.types.is_map(schema.field(self._items).type)
+        super().__init__(settings, name, file, metadata, texts)
+        kind = schema.field(self._items).type
+        self._map = types.is_map(kind)
+        members = _members(kind.value_type) if is_list(kind) else None
+        self._members: list[str] | None = None
+        if members is not None:
+            self._members = [kind.value_type.field(i).name for i in members]
         declared = declared_keys(settings)[self._view]
         self._coder = LabelEncoder(Names())
         self._keys = TextColumn(Names(declared or ()), declared)
         self._labels = TextColumn(self._coder.labels)
 
-    def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
+    def _events(self, rows: Any) -> Iterator[tuple[Events, Sequence[Reject]]]:
         n = rows.num_rows
-        refused = np.zeros(n, dtype=np.int8)
-        reasons = [""]
-
-        def refuse(which: Bools | None, reason: str) -> None:
-            if which is not None and which.any():
-                refused[which & (refused == 0)] = len(reasons)
-                reasons.append(reason)
-
         self._keys.begin()
         if self._key is not None:
             keys = self._keys.codes(rows.column(self._key))
@@ -686,61 +671,66 @@ class ParquetRows(_ParquetSource):
             keys = np.full(n, code, dtype=np.int32)
         self._labels.begin()
         items = items_of(rows.column(self._items), self._labels)
-        codes = items.codes
         lengths = items.lengths
-        time = f"field {self._time!r}"
         times = times_of(rows.column(self._time))
+        wrong_items = items.codes < 0
+        if items.amounts is not None:
+            wrong_items |= items.amounts < 0
+        wrong = (keys == WRONG) | ~items.present | (times < EARLIEST_MS)
+        wrong |= _rows_with(wrong_items, lengths)
         users = None
-        wrong_users = np.empty(0, dtype=np.int8)
         if self._user is not None:
             users, wrong_users = digests_of(rows.column(self._user))
-        kinds = "string, whole number or boolean"
-        refuse(keys == NULL, f"field {self._key!r} is null")
-        refuse(keys == NOT_UTF8, f"field {self._key!r} is not a {kinds}")
-        refuse(~items.present, f"field {self._items!r} is null")
-        if items.amounts is not None:
-            reason = f"a count in {self._items!r} is not a non-negative integer"
-            refuse(_rows_with(items.amounts == WRONG, lengths), reason)
-        wrong_item = f"field {self._items!r} has an item that is"
-        refuse(_rows_with(codes == NULL, lengths), f"{wrong_item} null")
-        refuse(_rows_with(codes == NOT_UTF8, lengths), f"{wrong_item} not a {kinds}")
-        if int(times.min(initial=0)) < 0:
-            refuse(missing(rows.column(self._time)), f"{time} is null")
-            nanoseconds = in_ns(rows.column(self._time))
-            refuse(nanoseconds, f"{time} is not a time in ms: nanoseconds?")
-            refuse(times < 0, f"{time} is not a time in ms")
-        if self._user is not None:
-            refuse(wrong_users == NULL, f"field {self._user!r} is null")
-            reason = f"field {self._user!r} is not a string or a whole number"
-            refuse(wrong_users == NOT_UTF8, reason)
-            refuse(wrong_users == TOO_LONG, "label too long")
-        refuse(_rows_with(codes == TOO_LONG, lengths), "label too long")
-        refuse(keys == TOO_LONG, "label too long")
-        if int(times.min(initial=EARLIEST_MS)) < EARLIEST_MS:
-            seconds = (times >= PLAUSIBLE_MS[0] // 1000) & (
-                times < PLAUSIBLE_MS[1] // 1000
-            )
-            refuse(seconds, with_unit(EARLY, EARLIEST_MS // 1000, "ms"))
-            refuse(times < EARLIEST_MS, EARLY)
-        refuse(keys == NOT_DECLARED, "key not declared")
+            wrong |= wrong_users
+        rejects = self._rejects(rows, wrong)
+        undeclared = np.flatnonzero(~wrong & (keys == UNDECLARED)).tolist()
+        rejects += [Reject(row, NOT_DECLARED) for row in undeclared]
+        rejects.sort(key=lambda reject: reject.index)
         first = np.cumsum(lengths) - lengths
-        index = np.arange(n)
-        bad = np.flatnonzero(refused)
-        if len(bad):
-            index = np.flatnonzero(refused == 0)
+        index = np.flatnonzero(~wrong & (keys >= 0))
+        if len(index) < n:
             keys = keys[index]
             times = times[index]
             first = first[index]
             lengths = lengths[index]
             users = None if users is None else users[index]
-        amounts = NO_AMOUNTS if items.amounts is None else items.amounts
-        names = self._keys.names.vocabulary
-        repeated = LAST if self._map else ADDED_UP
         columns = self._coder.columns(
-            keys, names, first, lengths, codes, amounts, repeated=repeated
+            keys,
+            self._keys.names.vocabulary,
+            first,
+            lengths,
+            items.codes,
+            NO_AMOUNTS if items.amounts is None else items.amounts,
+            repeated=LAST if self._map else ADDED_UP,
         )
-        rejects = [Reject(row, reasons[refused[row]]) for row in bad.tolist()]
-        return Events(index, times, users, {self._view: columns}), rejects
+        yield Events(index, times, users, {self._view: columns}), rejects
+
+    def _rejects(self, rows: Any, wrong: Bools) -> list[Reject]:
+        """Return the rejects of the rows that are `wrong` (n,), for the reasons of JSON events."""
+        places = np.flatnonzero(wrong)
+        if not len(places):
+            return []
+        columns = _objects_in(rows.take(pa.array(places)))
+        columns[self._items] = list(map(self._json_items, columns[self._items]))
+        # Of equal labels JSON knows only the last, so it may not see another's count.
+        miscounted = f"a count in {self._items!r} is not a non-negative integer"
+        reasons = dict.fromkeys(places.tolist(), miscounted)
+        for reading in self._reader.read(Records.of(_lines_of(columns))):
+            for reject in reading.rejects:
+                reasons[int(places[reject.index])] = reject.reason
+        return [Reject(row, reason) for row, reason in reasons.items()]
+
+    def _json_items(self, items: Any) -> Any:
+        """Return items as JSON has them: of structures the labels, unless a count is wrong."""
+        if self._members is None or items is None:
+            return items
+        label, amount = self._members
+        pairs = [
+            (pair[label], pair[amount]) if pair else (None, None) for pair in items
+        ]
+        if any(count is None or count < 0 for _, count in pairs):
+            return {"": -1}
+        return [name for name, _ in pairs]
 
 
 def _column(field: Path | str | None) -> str:
@@ -753,17 +743,17 @@ def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
 
     Only for groups read one by one: pyarrow gives no dictionary if a batch spans two row groups.
     """
-    if not pa.types.is_nested(schema.field(column).type):
+    if not types.is_nested(schema.field(column).type):
         return []
     leaves = [metadata.schema.column(i) for i in range(len(metadata.schema))]
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     return [path for path in texts if path.startswith(f"{column}.")]
 
 
-def _rows_with(wrong: Bools, lengths: Longs) -> Bools | None:
-    places = np.flatnonzero(wrong)
-    if not len(places):
-        return None
+def _rows_with(wrong: Bools, lengths: Longs) -> Bools:
+    """Return which rows (n,) have an item that is `wrong` (m,)."""
     rows = np.zeros(len(lengths), dtype=np.bool_)
-    rows[np.searchsorted(np.cumsum(lengths), places, side="right")] = True
+    places = np.flatnonzero(wrong)
+    if len(places):
+        rows[np.searchsorted(np.cumsum(lengths), places, side="right")] = True
     return rows

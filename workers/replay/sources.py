@@ -71,10 +71,8 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
         raise
 
 
-def first_rows(
-    settings: Settings, name: str, number: int
-) -> tuple[list[object], Shape]:
-    """Return the first rows of a Parquet file as objects, and the fields to read in them."""
+def first_rows(settings: Settings, name: str, number: int) -> tuple[Records, Shape]:
+    """Return the first rows of a Parquet file as JSON events, and the fields to read in them."""
     shown = f"--input {name}"
     with _needs_pyarrow(shown):
         from workers.replay import parquet

@@ -14,7 +14,7 @@ import json
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -37,7 +37,6 @@ from workers.events.reading import (
     AHEAD,
     EARLY,
     NOT_DECLARED,
-    Reading,
     Reject,
     SourceReader,
 )
@@ -371,7 +370,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         placements = [(0, part.source.topic.partitions)]
         fmt = formats.make() if sample.live else None
         source = source_reader_of(settings, reader, partition, placements, fmt)
-        for i in range(len(part)):
+        for i in range(len(part.records)):
             if (record := _decoded(source, part, i)) is not None:
                 fields.add(record)
                 for view, found_here in strict.numbers(record).items():
@@ -381,7 +380,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
             lanes(settings), settings.events.grace_ms, settings.max_behind_ms
         )
         accepted_events.append([])
-        for reading in _read(source, part, latest):
+        for reading in source.read(part.records, latest):
             counted = reading.events
             rejects = reading.rejects
             if len(counted):
@@ -403,16 +402,11 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                 refused = isinstance(strict.event(record), str)
                 why.empty += refused and not isinstance(lenient.event(record), str)
                 if reject.reason == NOT_DECLARED:
-                    key = (
-                        None
-                        if part.objects is not None
-                        else part.records.key(reject.index)
-                    )
-                    undeclared.add(key, record)
+                    undeclared.add(part.records.key(reject.index), record)
                 if why.number == 1:
                     why.example = _example(part, reject.index, record)
                     why.hint = _hint(sample.shape, paths, part, reject, record)
-                    if reject.reason == NOT_JSON and part.objects is None:
+                    if reject.reason == NOT_JSON:
                         why.fault = fault_of(settings, part.records.value(reject.index))
             accepted_events[-1].append(counted)
     absent = {path: fields.nearest(path) for path in paths if not fields.has(path)}
@@ -499,26 +493,17 @@ def _accepted(settings: Settings, sample: Sample, part: Part) -> list[Events]:
     placements = [(0, part.source.topic.partitions)]
     fmt = RecordFormats(settings, reader).make()
     source = source_reader_of(settings, reader, part.source.partition, placements, fmt)
-    return [reading.events for reading in _read(source, part, latest)]
-
-
-def _read(source: SourceReader, part: Part, latest_ms: int | None) -> Iterator[Reading]:
-    if part.objects is None:
-        yield from source.read(part.records, latest_ms)
-    else:
-        yield source.read_objects(part.objects)
+    return [reading.events for reading in source.read(part.records, latest)]
 
 
 def _decoded(source: SourceReader, part: Part, i: int) -> object:
-    if part.objects is not None:
-        return part.objects[i]
     with suppress(ValueError):
         return source.decode_all(part.records, i)
     return None
 
 
 def _example(part: Part, i: int, decoded: object) -> str:
-    value = None if part.objects is not None else part.records.value(i)
+    value = part.records.value(i)
     with suppress(UnicodeDecodeError):
         if value is not None:
             return value.decode()
@@ -536,11 +521,10 @@ def _hint(
     shape: Shape, paths: Sequence[Path], part: Part, reject: Reject, record: object
 ) -> str:
     """Return how to make such records acceptable, judged by the first one."""
-    if part.objects is None:
-        if reject.reason in NO_OBJECT:
-            return unreadable.hint(part.records.value(reject.index) or b"")
-        if reject.reason.startswith("record key"):
-            return f"for example {part.records.key(reject.index)!r}"
+    if reject.reason in NO_OBJECT:
+        return unreadable.hint(part.records.value(reject.index) or b"")
+    if reject.reason.startswith("record key"):
+        return f"for example {part.records.key(reject.index)!r}"
     return _time_hint(shape, reject.reason, record) or _value_hint(
         paths, reject.reason, record
     )
@@ -695,7 +679,7 @@ def _weights(
             if len(first):
                 low, high = sample.bounds[part.source.log]
                 records = estimated_records(part.records.offsets, low, high)
-                events = records * len(times) / len(part)
+                events = records * len(times) / len(part.records)
                 from_start = low == 0
                 times = np.concatenate([first, times])
         elif part.source.log in sample.bounds:

@@ -26,17 +26,10 @@ OLDEST = 20
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Part:
-    """Sampled records of one source partition, in order; a file is one partition.
-
-    `objects` holds decoded records instead, for sources without raw ones.
-    """
+    """Sampled records of one source partition, in order; a file is one partition."""
 
     source: Place
     records: Records
-    objects: Sequence[object] | None = None
-
-    def __len__(self) -> int:
-        return len(self.records) if self.objects is None else len(self.objects)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,7 +51,7 @@ class Sample:
     bounds: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return sum(len(part) for part in self.parts)
+        return sum(len(part.records) for part in self.parts)
 
 
 def of_topics(
@@ -157,8 +150,8 @@ def of_file(settings: Settings, name: str, number: int) -> Sample:
     source = Place(0, SourceTopic(name, 1, None), 0)
     shown = f"the first events of {'standard input' if name == '-' else name}"
     if name != "-" and is_parquet(Path(name)):
-        objects, shape = first_rows(settings, name, number)
-        return Sample(shown, [Part(source, Records.of([]), objects)], shape, live=False)
+        records, shape = first_rows(settings, name, number)
+        return Sample(shown, [Part(source, records)], shape, live=False)
     with open_source(settings, name) as opened:
         assert isinstance(opened, JsonLines), "what is no Parquet is lines"
         lines = (
