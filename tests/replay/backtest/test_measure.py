@@ -1,6 +1,5 @@
 """Every figure of a backtest is computed once more from the events and the snapshots, with dictionaries and loops."""
 
-import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from scipy.stats import kendalltau
 
 from tests import ROOT
 from tests.pipeline import test_sums
@@ -81,15 +81,9 @@ class ByHand:
         exact = self.exact[tick][key]
         shown = self.shown(tick, key)
         best = sorted(exact, key=lambda label: -exact[label])[:TOP]
-        agreed = both = one = other = 0
-        for a, b in itertools.combinations(best, 2):
-            x = exact[a] - exact[b]
-            y = shown.get(a, -(10**9)) - shown.get(b, -(10**9))
-            one = one + (x != 0)
-            other = other + (y != 0)
-            both = both + (x != 0 and y != 0)
-            agreed += (x * y > 0) - (x * y < 0)
-        return agreed / math.sqrt(one * other) if one * other else math.nan
+        counts = [exact[label] for label in best]
+        tau = kendalltau(counts, [shown.get(label, -(10**9)) for label in best])
+        return float(tau.statistic)
 
     def clear(self, tick: int, key: str) -> bool:
         """Whether no two of the n + 1 largest counts, exact or published, are equal."""

@@ -131,36 +131,6 @@ def _coverage(error: Longs, sd: float) -> float:
     return np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
 
 
-def fill_sums(
-    row: Floats, shown: ReleasedTick, indices: Rows, counts: Longs, sums: Longs
-) -> None:
-    """Fill in the errors of published sums and means of the rows at `indices` of a release.
-
-    `counts` and `sums` (m,) are the exact ones, bounded and in steps.
-    """
-    release = shown.release
-    means = shown.means
-    if means is None or not isinstance(release, Release) or release.sums is None:
-        return
-    # A mean of nothing is none.
-    indices, counts, sums = (column[counts > 0] for column in (indices, counts, sums))
-    if not len(indices):
-        return
-    published = release.counts[indices]
-    centred = release.sums.values[indices]
-    sds = release.sds
-    off = means.sums(published, centred) - means.sums(
-        counts, 2 * sums - means.steps * counts
-    )
-    row[PLACE["sum_error_mean"]] = np.abs(off).mean()
-    row[PLACE["sum_coverage"]] = (np.abs(off) <= COVERED_SD * means.sd(*sds)).mean()
-    mean, low, high = means.intervals(published, centred, *sds)
-    exact = means.means(counts, sums)
-    row[PLACE["mean_coverage"]] = ((low <= exact) & (exact <= high)).mean()
-    if (defined := ~np.isnan(mean)).any():
-        row[PLACE["mean_error_mean"]] = np.abs(mean - exact)[defined].mean()
-
-
 def over_all(metric: str, values: Floats, weight: Floats | None) -> float:
     """Return one number for the whole run; see docs/results.md."""
     if metric.endswith("_worst"):
@@ -238,16 +208,14 @@ class Watch:
         if self.latest is None:
             return
         view = self.view
-        out = np.full((1 + len(view.keys), self._width), np.nan)
+        keys = view.keys if len(view.keys) > 1 else []
+        out = np.full((1 + len(keys), self._width), np.nan)
         self.fill(out, self.latest)
-        counted: list[View | KeyView] = [view, *view.keys]
+        counted: list[View | KeyView] = [view, *keys]
         for row, exact in zip(out, counted, strict=True):
             if exact.total_unbounded:
                 row[PLACE["lost"]] = 1 - exact.total / exact.total_unbounded
-        if len(view.keys) == 1:
-            out[0] = np.where(np.isnan(out[0]), out[1], out[0])
-            out = out[:1]
-        else:
+        if keys:
             averaged = [PLACE[metric] for metric in OF_KEYS]
             averaged += range(len(METRICS), self._width)
             for column in averaged:
@@ -258,8 +226,12 @@ class Watch:
         if board:
             self._boards[self.last_tick] = list(self.board(self.latest))
 
+    def rows_of_keys(self, out: Floats) -> Floats:
+        """Return the row of each measured key; a single key has that of all keys together."""
+        return out[len(out) - len(self.view.keys) :]
+
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
-        """Fill in a tick's metrics: row 0 for all stream keys, then one per measured key."""
+        """Fill in a tick's metrics: row 0 for all stream keys, then one each, if several."""
         view = self.view
         release = shown.release
         if isinstance(release, Answers):
@@ -271,17 +243,19 @@ class Watch:
         )
         key_of = view.truth.columns.keys[rows]
         new = self._new(rows, shown.tick)
-        self._fill_shown(out[0], None, (rows, counts), release.sd, new)
-        self._fill_sums(out[0], shown, rows, slice(None))
-        for index, key in enumerate(view.keys):
-            row = out[1 + index]
-            here = slice(None) if key.rows is None else key_of == index
-            shown_here = rows[here], counts[here]
-            if key.rows is not None:
-                new_here = None if new is None else new[here]
-                self._fill_shown(row, key.rows, shown_here, release.sd, new_here)
-                self._fill_sums(row, shown, rows, here)
-            self._fill_top(row, key, *shown_here)
+        everything = np.ones(len(rows), dtype=np.bool_)
+        parts: list[tuple[Bools, Any]] = [(everything, slice(None))]
+        if len(out) > 1:
+            parts += [(key_of == i, key.rows) for i, key in enumerate(view.keys)]
+        for row, (here, of_key) in zip(out, parts, strict=True):
+            new_here = None if new is None else new[here]
+            self._fill_shown(
+                row, of_key, rows[here], counts[here], release.sd, new_here
+            )
+            self._fill_sums(row, shown, rows, here)
+        for index, row in enumerate(self.rows_of_keys(out)):
+            here = key_of == index
+            self._fill_top(row, view.keys[index], rows[here], counts[here])
 
     def _shown(self, release: Release | Items) -> Shown:
         if isinstance(release, Release):
@@ -293,12 +267,13 @@ class Watch:
     def _fill_shown(
         self,
         row: Floats,
-        of_key: Rows | None,
-        shown: Shown,
+        of_key: Any,
+        rows: Rows,
+        counts: Longs,
         sd: float,
         new: Bools | None,
     ) -> None:
-        rows, counts = shown
+        """Fill in the errors of counts shown; `of_key` selects the rows of their stream key."""
         exact = self.view.counts
         row[PLACE["shown"]] = len(rows)
         if len(rows):
@@ -308,21 +283,38 @@ class Watch:
             if new.any():
                 row[PLACE["coverage_new"]] = _coverage((counts - exact[rows])[new], sd)
         if self._threshold is not None:
-            deserving = int(
-                ((exact if of_key is None else exact[of_key]) > self._threshold).sum()
-            )
+            deserving = int((exact[of_key] > self._threshold).sum())
             row[PLACE["deserving"]] = deserving
             if deserving:
                 found = int((exact[rows] > self._threshold).sum())
                 row[PLACE["deserving_shown"]] = found / deserving
 
     def _fill_sums(
-        self, row: Floats, shown: ReleasedTick, rows: Rows, here: Any
+        self, row: Floats, shown: ReleasedTick, rows: Rows, here: Bools
     ) -> None:
-        if shown.means is not None:
-            exact = self.histogram.columns.sums[rows[here]]
-            places = np.arange(len(rows))[here]
-            fill_sums(row, shown, places, self.view.counts[rows[here]], exact)
+        """Fill in the errors of published sums and means, against the exact ones, in steps."""
+        release = shown.release
+        means = shown.means
+        if means is None or not isinstance(release, Release) or release.sums is None:
+            return
+        # A mean of nothing is none.
+        places = np.flatnonzero(here & (self.view.counts[rows] > 0))
+        if not len(places):
+            return
+        counts = self.view.counts[rows[places]]
+        sums = self.histogram.columns.sums[rows[places]]
+        published = release.counts[places]
+        centred = release.sums.values[places]
+        sds = release.sds
+        exact_sums = means.sums(counts, 2 * sums - means.steps * counts)
+        off = np.abs(means.sums(published, centred) - exact_sums)
+        row[PLACE["sum_error_mean"]] = off.mean()
+        row[PLACE["sum_coverage"]] = (off <= COVERED_SD * means.sd(*sds)).mean()
+        mean, low, high = means.intervals(published, centred, *sds)
+        exact = means.means(counts, sums)
+        row[PLACE["mean_coverage"]] = ((low <= exact) & (exact <= high)).mean()
+        if (defined := ~np.isnan(mean)).any():
+            row[PLACE["mean_error_mean"]] = np.abs(mean - exact)[defined].mean()
 
     def _new(self, rows: Rows, tick: int) -> Bools | None:
         if not self._discovers or self._columns is None:
@@ -486,12 +478,13 @@ class QueryWatch(Watch):
         if not isinstance(shown.release, Answers):
             return
         every: list[Pair] = []
+        rows = self.rows_of_keys(out)
         for index in range(len(self.view.names)):
             fields: Fields = shown.release.of_key[index]
             pairs = list(self._pairs(index, fields))
             every += pairs
-            if index + 1 < len(out):
-                row = out[1 + index]
+            if index < len(rows):
+                row = rows[index]
                 self._errors_of(row, pairs)
                 self._labels(row, index, fields)
                 for pair in pairs:
@@ -545,17 +538,16 @@ class QueryWatch(Watch):
                 wide["value"],
             )
             if query == "histogram":
-                for (label, published), (_, own), (_, without) in zip(
+                for (label, published), (_, bounded), (_, without) in zip(
                     *answers, strict=True
                 ):
-                    yield Pair(label, 0, published, own, without, allowed)
+                    yield Pair(label, 0, published, bounded, without, allowed)
             elif query.startswith("top_k:"):
-                for rank, (published, own, without) in enumerate(
+                for rank, (published, bounded, without) in enumerate(
                     zip(*answers, strict=True), start=1
                 ):
-                    yield Pair(
-                        f"{query} {rank}", rank, published, own, without, allowed
-                    )
+                    name = f"{query} {rank}"
+                    yield Pair(name, rank, published, bounded, without, allowed)
             elif isinstance(answer["value"], int):
                 yield Pair(query, 0, *answers, allowed)
 
@@ -609,12 +601,13 @@ class LabelsWatch(Watch):
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
         view = self.view
         out[0, PLACE["shown"]] = sum(map(len, self._last.values()))
+        of_keys = self.rows_of_keys(out)
         for index, key in enumerate(view.keys):
             labels = self._last.get(index)
             if labels is None:
                 continue  # no query yet
             rows = self._rows_of(index, labels)[: view.top]
-            row = out[1 + index]
+            row = of_keys[index]
             best = key.top.rows
             row[PLACE["shown"]] = len(labels)
             self.fill_hits(row, key, rows)

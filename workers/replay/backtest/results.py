@@ -123,6 +123,18 @@ GROUP_ROWS = 1 << 18
 SET = "set."
 #: Columns that are narrower than their field's type.
 NARROW = {"run": "int32", "seed": "int32", "rank": "int32"}
+#: Columns of results.parquet.
+RESULT_TYPES = {
+    "run": "int32",
+    "seed": "int32",
+    "histogram": "string",
+    "key": "string",
+    "tick": "int64",
+    "rank": "int32",
+    "size": "int64",
+    "metric": "string",
+    "value": "float64",
+}
 #: Arrow types by field type, optional or not.
 ARROW = {"int": "int64", "float": "float64", "str": "string", "bool": "bool_"}
 
@@ -271,32 +283,17 @@ def table_of(kind: type, rows: Sequence[Any]) -> pa.Table:
 def results_table(series: Sequence[Series]) -> pa.Table:
     import pyarrow as pa
 
-    lengths = [len(line.values) for line in series]
-    series_of = np.repeat(np.arange(len(series)), np.array(lengths, dtype=np.int64))
-
-    def repeated(name: str, kind: pa.DataType) -> pa.Array:
-        return pa.array([getattr(line, name) for line in series], kind).take(
-            pa.array(series_of)
-        )
-
-    def end_to_end(name: str, kind: type[np.generic]) -> NDArray[np.generic]:
-        return np.concatenate(
-            [np.empty(0, dtype=kind), *(getattr(line, name) for line in series)]
-        )
-
-    return pa.table(
-        {
-            "run": repeated("run", pa.int32()),
-            "seed": repeated("seed", pa.int32()),
-            "histogram": repeated("histogram", pa.string()),
-            "key": repeated("key", pa.string()),
-            "tick": end_to_end("ticks", np.int64),
-            "rank": repeated("rank", pa.int32()),
-            "size": repeated("size", pa.int64()),
-            "metric": repeated("metric", pa.string()),
-            "value": end_to_end("values", np.float64),
-        }
-    )
+    lengths = np.array([len(line.values) for line in series], dtype=np.int64)
+    line_of = pa.array(np.repeat(np.arange(len(series)), lengths))
+    columns: dict[str, Any] = {}
+    for name, kind in RESULT_TYPES.items():
+        if name in ("tick", "value"):
+            parts = (getattr(line, f"{name}s") for line in series)
+            columns[name] = np.concatenate([np.empty(0, dtype=kind), *parts])
+        else:
+            values = [getattr(line, name) for line in series]
+            columns[name] = pa.array(values, getattr(pa, kind)()).take(line_of)
+    return pa.table(columns)
 
 
 def _write_table(path: Path, table: pa.Table) -> None:

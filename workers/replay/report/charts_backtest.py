@@ -15,11 +15,24 @@ from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import BoardRow, Outcome
 from workers.replay.report import charts
 from workers.replay.report.charts import (
+    BAND,
     COLORS,
+    INK,
+    MUTED,
+    STYLES,
+    WARNING,
     Chart,
     Drawing,
     canvas,
+    counts_axis,
     drawable,
+    legend_below,
+    log_axis,
+    number,
+    rows_axis,
+    share_axis,
+    shares_upward,
+    short_number,
     stroke,
     style_of,
 )
@@ -82,22 +95,20 @@ def error_over_ticks(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
                 richest = cell
                 reach = NORMAL_95 * sd[1]
                 name = "19 of 20 errors belong in here (1.96 sd)"
-                cell.fill_between(
-                    sd[0], 0, reach, color=charts.BAND, linewidth=0, label=name
-                )
+                cell.fill_between(sd[0], 0, reach, color=BAND, linewidth=0, label=name)
             cell.plot(*worst, **stroke(COLORS[1], 0.9, 2, 1), label="measured: largest")
             cell.plot(
                 *rms, **stroke(COLORS[0], 2.2), label="measured: root mean square"
             )
             if len(sd[0]):
-                thin = stroke(charts.INK, 1.0, 4, 2)
+                thin = stroke(INK, 1.0, 4, 2)
                 cell.plot(*sd, **thin, label="promised: sd, from the settings")
             cell.set(title=_title(data, run), ylabel="error of a count")
-            charts.counts_axis(cell.yaxis)
+            counts_axis(cell.yaxis)
             _tick_axis(data, cell, run)
         for cell in axes[:, 0]:
             cell.set_ylim(0, None)
-        charts.legend_below(figure, [richest], 2)
+        legend_below(figure, [richest], 2)
         caption = (
             "How far published counts are from the exact ones that the noise was added to, tick by "
             f"tick, mean of {_seeds(drawn)}. The dashed line is the standard deviation that the "
@@ -128,9 +139,7 @@ def recall_against_epsilon(data: Measured) -> Chart | None:
                 found.most - found.mean,
             )
             series.setdefault(name_of(run, BUDGET), []).append(point)
-    best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[
-        : charts.STYLES
-    ]
+    best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[:STYLES]
     shown = [name for name in series if name in best]
     with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, [[cell]]):
         for place, name in enumerate(shown):
@@ -140,15 +149,15 @@ def recall_against_epsilon(data: Measured) -> Chart | None:
             cell.errorbar(at, mean, bars, **BARS, **style)
         _epsilon_axis(cell, data.runs)
         cell.set_ylabel(what.format(n=data.input.top))
-        charts.share_axis(cell.yaxis)
-        charts.shares_upward(cell)
-        charts.legend_below(figure, [cell], 2)
+        share_axis(cell.yaxis)
+        shares_upward(cell)
+        legend_below(figure, [cell], 2)
         caption = (
             f"Mean over the measured ticks and {_seeds(data.runs)}; bars go from the worst seed to "
             f"the best.{truth} Where a line is flat, more budget buys nothing."
         )
-        if len(series) > charts.STYLES:
-            caption += f" The {charts.STYLES} best of {len(series)} are drawn."
+        if len(series) > STYLES:
+            caption += f" The {STYLES} best of {len(series)} are drawn."
         title = f"{title.format(n=data.input.top)} against epsilon"
         return charts.finish(
             figure, data.name, "recall_against_epsilon", title, caption
@@ -169,7 +178,7 @@ def pareto_front(data: Measured, advice: Recommendation) -> Chart | None:
             (run.row.epsilon, scores[run.number]) for run in runs if run.number in front
         )
         if len(best) > 1:
-            line = stroke(charts.MUTED, 1.1)
+            line = stroke(MUTED, 1.1)
             cell.step(
                 *np.array(best).T, where="post", zorder=1, **line, label="Pareto front"
             )
@@ -187,7 +196,7 @@ def pareto_front(data: Measured, advice: Recommendation) -> Chart | None:
         _epsilon_axis(cell, runs)
         if recommended is not None:
             ring = style_of(0, color="none", linestyle="none", markersize=15)
-            ring |= {"markeredgecolor": charts.INK, "markeredgewidth": 1.4}
+            ring |= {"markeredgecolor": INK, "markeredgewidth": 1.4}
             x, y = point_of[recommended]
             cell.plot(x, y, **ring, label=f"recommended: run {recommended}")
         # Runs at the same point share a text.
@@ -199,17 +208,17 @@ def pareto_front(data: Measured, advice: Recommendation) -> Chart | None:
             several = f"{numbers[0]} and {len(numbers) - 1} more"
             text = several if len(numbers) > 2 else ", ".join(map(str, numbers))
             aside = (8, 7) if of_front else (8, -15)
-            style = {"textcoords": "offset points", "fontsize": 9, "color": charts.INK}
+            style = {"textcoords": "offset points", "fontsize": 9, "color": INK}
             cell.annotate(text, point, aside, **style)
         cell.margins(x=0.08, y=0.10)
         if advice.metric == RECALL:
-            charts.share_axis(cell.yaxis)
+            share_axis(cell.yaxis)
             cell.set_ylabel(f"share of the true top {data.input.top} on the board")
-            charts.shares_upward(cell)
+            shares_upward(cell)
         else:
-            charts.log_axis(cell.yaxis, [max(score, 1e-3) for score in scores.values()])
+            log_axis(cell.yaxis, [max(score, 1e-3) for score in scores.values()])
             cell.set_ylabel("mean error (less is better)")
-        charts.legend_below(figure, [cell], 4)
+        legend_below(figure, [cell], 4)
         caption = (
             f"Each point is a run, mean of {_seeds(runs)}. No run beats one on the grey line: with "
             "no more budget none has a better score. Numbers are those of the table of runs."
@@ -237,17 +246,17 @@ def discovery(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
             sizes += found.at.tolist()
         for cell in (left, right):
             cell.set_xlabel("exact count that the item reached")
-            charts.log_axis(cell.xaxis, sizes)
+            log_axis(cell.xaxis, sizes)
         right.set_xlim(left.get_xlim())
-        charts.share_axis(left.yaxis)
+        share_axis(left.yaxis)
         left.set(ylim=(0, 1.02), ylabel="share of such items that were shown")
         left.set_title("Found by the end of the epoch")
         right.set(
             ylim=(0, max(1.0, right.get_ylim()[1])), ylabel=f"median delay ({unit})"
         )
         right.set_title("Delay, from reaching the count to being shown")
-        charts.counts_axis(right.yaxis)
-        charts.legend_below(figure, [left], 2)
+        counts_axis(right.yaxis)
+        legend_below(figure, [left], 2)
         caption = (
             "Over an unknown domain an item waits until its noisy count passes the threshold. "
             "Left: of the items that reached a count, how many were on the board before the epoch "
@@ -270,20 +279,20 @@ def coverage(data: Measured) -> Chart | None:
     with canvas(1, 1, 1.5 + 0.24 * max(len(drawn), 3)) as (figure, [[cell]]):
         spreads = [(spread.mean, spread.least, spread.most) for _, spread in drawn]
         mean, least, most = np.array(spreads).T
-        cell.axvspan(0.94, 0.96, color=charts.BAND, linewidth=0, label="94 % to 96 %")
-        cell.axvline(0.95, **stroke(charts.INK, 1.1, 5, 2), label="claimed: 95 %")
+        cell.axvspan(0.94, 0.96, color=BAND, linewidth=0, label="94 % to 96 %")
+        cell.axvline(0.95, **stroke(INK, 1.1, 5, 2), label="claimed: 95 %")
         style = style_of(0, linestyle="none", label="measured, worst to best seed")
         cell.errorbar(
             mean, range(len(drawn)), xerr=(mean - least, most - mean), **BARS, **style
         )
         names = (f"{run.number}: {name_of(run)}" for run, _ in drawn)
-        charts.rows_axis(cell, [drawable(name, NAME_LETTERS) for name in names])
+        rows_axis(cell, [drawable(name, NAME_LETTERS) for name in names])
         cell.set_xlabel("share of published counts within 1.96 sd of the exact one")
         low = min(float(least.min()), 0.93)
         cell.set_xlim(low - 0.01, min(max(float(most.max()), 0.965) + 0.005, 1.005))
-        charts.share_axis(cell.xaxis)
+        share_axis(cell.xaxis)
         cell.grid(visible=False, axis="y")
-        charts.legend_below(figure, [cell], 3)
+        legend_below(figure, [cell], 3)
         caption = (
             "Over all shown items, measured ticks and seeds. Below 95 % where counts are biased: "
             'an item over an unknown domain is shown when its noise was high ("of new items" in the '
@@ -310,12 +319,12 @@ def _tick_axis(data: Measured, cell: Axes, run: Outcome) -> None:
     since = "" if begin is None else f", from {when(begin)} UTC"
     cell.set_xlabel(f"tick of {format_duration(run.row.tick_ms)}{since}")
     cell.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    cell.xaxis.set_major_formatter(FuncFormatter(lambda value, _: charts.number(value)))
+    cell.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     cell.margins(x=0.01)
 
 
 def _epsilon_axis(cell: Axes, runs: Sequence[Outcome]) -> None:
-    charts.log_axis(cell.xaxis, [run.row.epsilon for run in runs])
+    log_axis(cell.xaxis, [run.row.epsilon for run in runs])
     cell.set_xlabel(
         f"epsilon of one {runs[0].row.unit} and an epoch (less is more private)"
     )
@@ -384,13 +393,13 @@ def board(data: Measured, run: Outcome, ticks: Boards, kind: str, title: str) ->
         for cell, (tick, rows) in zip(axes[0], chosen.items(), strict=True):
             _draw(cell, rows)
             names = [drawable(row.label, 10 + 24 // len(chosen)) for row in rows]
-            charts.rows_axis(cell, names, fontsize=9)
+            rows_axis(cell, names, fontsize=9)
             cell.set(ylim=(most - 0.4, -0.6), xlabel="count")
             cell.set_title(tick_of(run, tick, rows[0].end_ms, "\n"), fontsize=9.5)
-            charts.counts_axis(cell.xaxis, 6 // len(chosen) + 1, charts.short_number)
+            counts_axis(cell.xaxis, 6 // len(chosen) + 1, short_number)
             cell.grid(visible=False, axis="y")
             cell.margins(x=0.04)
-        charts.legend_below(
+        legend_below(
             figure, axes[0], 3, (EXACT, PUBLISHED, NAMED, HIDDEN), spacing=None
         )
         caption = (
@@ -421,7 +430,7 @@ def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
     hidden = [number for number, row in enumerate(rows) if not row.shown]
     if hidden:
         style = {
-            "color": charts.WARNING,
+            "color": WARNING,
             "marker": "x",
             "linestyle": "none",
             "markersize": 6,
@@ -444,9 +453,9 @@ def numbers_board(
             _draw_buckets(cell, numeric, rows)
             cell.set_title(tick_of(run, tick, rows[0].end_ms), fontsize=9.5)
             cell.set_ylabel("count")
-            charts.counts_axis(cell.yaxis)
+            counts_axis(cell.yaxis)
         order = (EXACT, OPEN, PUBLISHED, EXACT_QUANTILE, QUANTILE)
-        charts.legend_below(figure, axes[:, 0], 3, order, spacing=None)
+        legend_below(figure, axes[:, 0], 3, order, spacing=None)
         caption = (
             f"Run {run.number} ({name_of(run)}), one seed: exact counts as bars, and what readers of the snapshot see "
             "as points, with the error bars that the snapshot states. All buckets are drawn equally wide, with their "
@@ -472,7 +481,7 @@ def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> Non
     for q in numeric.quantiles:
         published, truth = buckets.quantiles(numeric, q)
         if truth["value"] is not None:
-            line = stroke(charts.INK, 1.3, 4, 2)
+            line = stroke(INK, 1.3, 4, 2)
             cell.axvline(_place(numeric, truth["value"]), label=EXACT_QUANTILE, **line)
         if published["bucket"] is not None:
             low = (

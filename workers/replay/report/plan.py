@@ -13,17 +13,26 @@ import numpy as np
 from rich.console import Console
 
 from workers.privacy.model import Alternative, CounterChoice, HistogramPlan, Plan
-from workers.privacy.plan.text import show
+from workers.privacy.plan.text import show, warnings_in
 from workers.privacy.total import loss_caption
 from workers.replay.report import charts
 from workers.replay.report.charts import (
+    BAND,
+    COLORS,
+    INK,
     NO_DATA,
     Chart,
     Drawing,
     canvas,
+    counts_axis,
+    draw_each,
     drawable,
+    legend_below,
+    log_axis,
+    rows_axis,
     stroke,
     style_of,
+    write_charts,
 )
 from workers.replay.report.pages import page, sentences, table_of
 from workers.replay.report.report import PLOTS
@@ -42,7 +51,7 @@ ASIDE = 0.13
 
 def write_plan_report(directory: Path, plan: Plan) -> None:
     sections = [
-        (histogram, list(_facts(histogram)), charts.draw_each(drawings(histogram)))
+        (histogram, list(_facts(histogram)), draw_each(drawings(histogram)))
         for histogram in plan.histograms
     ]
     printed = io.StringIO()
@@ -56,18 +65,13 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
     )
     show(plan, console)
     epsilon = None if total.delta >= 1 else total.epsilon
-    warnings = [
-        f"{one.name}: {text}" for one in plan.histograms for text in one.warnings
-    ]
-    if len(plan.histograms) > 1:
-        warnings += [f"all together: {text}" for text in total.warnings]
     body = page(
         "plan.html",
         title=f"Plan of {plan.worker}",
         contains=NO_DATA,
         exact=False,
         total=total,
-        warnings=warnings,
+        warnings=list(warnings_in(plan)),
         promise=sentences(
             epsilon, total.delta, total.unit, "all snapshots of an epoch"
         ),
@@ -77,7 +81,7 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
         text=[line.rstrip() for line in printed.getvalue().splitlines()],
     )
     pictures = [chart for _, _, drawn in sections for chart in drawn.charts]
-    charts.write_charts(directory / PLOTS, pictures)
+    write_charts(directory / PLOTS, pictures)
     write_atomically(directory / PAGE, body)
 
 
@@ -137,35 +141,31 @@ def _noise_over_ticks(histogram: HistogramPlan) -> Chart:
         if (most > least).any():
             low = [*least, least[-1]]
             high = [*most, most[-1]]
-            cell.fill_between(
-                edges, low, high, step="post", color=charts.BAND, linewidth=0
-            )
-            thin = stroke(charts.COLORS[2], 1.2, 1, 1)
+            cell.fill_between(edges, low, high, step="post", color=BAND, linewidth=0)
+            thin = stroke(COLORS[2], 1.2, 1, 1)
             cell.stairs(
                 least, edges, baseline=None, label="least of a run of ticks", **thin
             )
         name = "standard deviation (most of a run of ticks)"
-        cell.stairs(
-            most, edges, baseline=None, **stroke(charts.COLORS[0], 1.6), label=name
-        )
-        thin = stroke(charts.INK, 1.1, 5, 2)
+        cell.stairs(most, edges, baseline=None, **stroke(COLORS[0], 1.6), label=name)
+        thin = stroke(INK, 1.1, 5, 2)
         cell.axhline(
             histogram.noise.rms_sd, label="root mean square of all ticks", **thin
         )
         cell.set(
             ylabel="sd of the noise (counts)", ylim=(0, 1.08 * histogram.noise.worst_sd)
         )
-        charts.counts_axis(cell.yaxis)
+        counts_axis(cell.yaxis)
         if bars:
             style = style_of(1, linestyle="none", label="threshold, at chosen ticks")
             last.plot(*zip(*bars, strict=True), **style)
             last.set(
                 ylabel="count that a new item\nmust have, with noise", ylim=(0, None)
             )
-            charts.counts_axis(last.yaxis)
+            counts_axis(last.yaxis)
         last.set_xlabel(f"tick of {format_duration(histogram.tick_ms)} in an epoch")
-        charts.counts_axis(last.xaxis, 8)
-        charts.legend_below(figure, [cell, last], 2, spacing=None)
+        counts_axis(last.xaxis, 8)
+        legend_below(figure, [cell, last], 2, spacing=None)
         caption = (
             "What every snapshot will state as its error: 19 of 20 published counts lie within "
             "twice this (1.96 times) of the exact one. "
@@ -217,10 +217,10 @@ def _ends(histogram: HistogramPlan) -> Chart | None:
             cell.plot(*zip(*runs, strict=True), **style, markevery=[len(runs) - 1])
         highest = max(row.worst_sd for row in rows)
         cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * highest))
-        charts.counts_axis(cell.yaxis)
+        counts_axis(cell.yaxis)
         cell.set_xlabel(f"tick of {format_duration(histogram.tick_ms)} in an epoch")
-        charts.counts_axis(cell.xaxis, 8)
-        charts.legend_below(figure, [cell], 3)
+        counts_axis(cell.xaxis, 8)
+        legend_below(figure, [cell], 3)
         caption = (
             "The most noise of each run of ticks, and that of the last tick, at the budget of "
             "these settings. A share of the last tick is paid for by all others: worth it where "
@@ -291,15 +291,15 @@ def _compared(
         for index in shown:
             name = drawable(names[index], NAME_LETTERS)
             row_names.append(f"{name} (in use)" if rows[index].chosen else name)
-        charts.rows_axis(cell, row_names)
+        rows_axis(cell, row_names)
         if max(values) > LINEAR_UP_TO * min(values):
             cell.set_xlabel("counts, logarithmic")
-            charts.log_axis(cell.xaxis, values)
+            log_axis(cell.xaxis, values)
         else:
             cell.set_xlabel("counts")
-            charts.counts_axis(cell.xaxis, 8)
+            counts_axis(cell.xaxis, 8)
             cell.set_xlim(0, 1.05 * max(values))
-        charts.legend_below(figure, [cell], 4)
+        legend_below(figure, [cell], 4)
         return charts.finish(
             figure, histogram.name, kind, f"{kind} at this budget", caption, NO_DATA
         )
