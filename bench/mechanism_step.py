@@ -38,7 +38,7 @@ def measure(
         epsilon=1.0,
         delta=1e-9,
         keys="public",
-        counter=counter,  # type: ignore[arg-type]  # checked by the record itself
+        counter=counter,
     )
     mechanism = UnkBase(config)
     state = mechanism.init()

@@ -73,7 +73,6 @@ from typing import NamedTuple
 from msgspec import structs
 
 from workers.mechanisms.about import Bound, Data
-from workers.mechanisms.accounting import paper_epsilon
 from workers.mechanisms.bounds import (
     laplace_bound,
     laplace_sum,
@@ -519,6 +518,11 @@ def printed_of(
         )
     if isinstance(mechanism, OrderStatistics):
         yield from _printed_accounting(mechanism)
+
+
+def paper_epsilon(rho: float, delta: float) -> float:
+    """Return rho + 2 sqrt(rho ln(1/delta)): Bun, Steinke 2016, Proposition 1.3."""
+    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
 def _printed_conversion(mechanism: Mechanism, delta: float) -> Iterator[Printed]:

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from workers.mechanisms.counters.counter import KINDS, make_counter
+from workers.mechanisms.counters.kinds import KINDS, make_counter
 from workers.mechanisms.noise.keyed import NoiseKey
 
 

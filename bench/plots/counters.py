@@ -41,6 +41,7 @@ from bench.plots.style import (
 )
 from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.counters.tree import TreeCounter
+from workers.mechanisms.curves import ROUNDING
 
 Floats = NDArray[np.float64]
 
@@ -59,9 +60,9 @@ class Errors(NamedTuple):
 
 
 def lifted(ticks: int) -> Errors:
-    curve = LiftedCounter(ticks, RHO_ITEM).variance_curve
-    worst = float(curve.at(np.array([curve.noisiest(ticks)]))[0])
-    return Errors(math.sqrt(worst), math.sqrt(curve.mean(ticks)))
+    curve = LiftedCounter(ticks, RHO_ITEM).curve()
+    worst = float(curve.at(curve.noisiest(ticks)[:1])[0])
+    return Errors(math.sqrt(worst), math.sqrt(curve.mean(ticks) - ROUNDING))
 
 
 def tree(ticks: int, radix: int | None = None) -> Errors:

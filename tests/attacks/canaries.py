@@ -31,9 +31,9 @@ from tests.attacks.bounds import FAILURE, counter_ratio
 from tests.attacks.flaws import half_noise
 from tests.attacks.runs import KEY, Published
 from workers.arrays.types import Bools, Floats
-from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.on_counters import OnCounters
 from workers.replay.offline import fresh_histograms, replay
 from workers.replay.sources import open_source
 from workers.settings.settings import Settings, settings_of

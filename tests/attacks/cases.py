@@ -15,10 +15,10 @@ from tests.attacks.bounds import Statistic, counter_ratio
 from tests.attacks.runs import Counts, NoiseOf
 from workers.arrays.types import Floats
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.running.on_counters import OnCounters
 
 Events = Mapping[int, Counts]
 """Tick -> what the event (or the user) contributes in it."""

@@ -1,7 +1,7 @@
 """Instrument the mechanisms' noise: record draws, move single values, repeat picks, plant errors.
 
 All randomness of the core goes through these: `InversionTable.draw` (integers), `Counter.draw` and
-the `at` of its columns (sums of normal numbers), and `selection._peel` (every pick of the
+the `at` of its columns (sums of normal numbers), and `selection.peel` (every pick of the
 exponential mechanism). A noise value's key is its block, tag XOR cell: the word is AES
 of it; a normal number's has its half of the word as well.
 
@@ -26,10 +26,7 @@ from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Floats, Longs, Tags
-from workers.mechanisms.counters.base import Counter
-from workers.mechanisms.counters.lifted import LiftedColumns
-from workers.mechanisms.counters.sqrt import SqrtColumns
-from workers.mechanisms.counters.tree import TreeColumns
+from workers.mechanisms.counters.base import Columns, Counter
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric
@@ -229,7 +226,7 @@ class Probe:
         with (
             ExitStack() as counters,
             patch.object(InversionTable, "draw", draw),
-            patch.object(selection, "_peel", self.peeled),
+            patch.object(selection, "peel", self.peeled),
             patch.object(Cell, "largest", largest),
         ):
             # Estimates of noise as it is need no values, and look at the code that runs.
@@ -241,7 +238,7 @@ class Probe:
                         lambda counter, *args: self.counted(counter, *args),
                     )
                 )
-                for kind in (LiftedColumns, TreeColumns, SqrtColumns):
+                for kind in Columns.__subclasses__():
                     counters.enter_context(patch.object(kind, "at", at))
             yield self
 
@@ -266,5 +263,5 @@ def _times_root(scale: Fraction, factor: Fraction) -> Fraction:
 # come first (this cannot see a private kbar).
 _NOTHING: dict[bool, list[object]] = {False: [BOTTOM], True: [0]}
 _DRAW = InversionTable.draw
-_PEEL = selection._peel
+_PEEL = selection.peel
 _LARGEST = Cell.largest

@@ -36,6 +36,7 @@ INTERNAL = {
     "workers/events/json.py",  # reasons of rejects
     "workers/events/tree.py",
     "workers/commands/demo/generator.py",
+    "workers/mechanisms/counters/kinds.py",
     "workers/mechanisms/noise/keyed.py",
     "workers/mechanisms/one_shot/algorithms.py",
     "workers/mechanisms/order_statistics/engine.py",

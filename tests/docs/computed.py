@@ -17,8 +17,9 @@ from bench.plots import counters
 from tests import ROOT
 from tests.docs import scenes
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.kinds import kinds_of, make_counter
 from workers.mechanisms.counters.lifted import LiftedCounter
+from workers.mechanisms.curves import ROUNDING
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import MECHANISMS, build
@@ -237,7 +238,7 @@ def abilities(_bootstrap: str) -> str:
         settings = ", ".join(f"`{setting}`" for setting, able in taken.items() if able)
         if with_setting:
             settings += f" (with `{with_setting}`)"
-        kinds = ", ".join(f"`{kind}`" for kind in about.counters)
+        kinds = ", ".join(f"`{kind}`" for kind in kinds_of(about))
         horizon = "bounded" if about.bounded else "any"
         rows.append((f"[`{name}`](#{name})", about.answers, kinds, horizon, settings))
     return _table(("", "shows", "counters", "horizon", "takes"), rows)
@@ -269,12 +270,11 @@ def ends(_bootstrap: str) -> str:
         cells = []
         for horizon in horizons:
             counter = LiftedCounter(horizon, counters.RHO_ITEM, end_share=share)
-            curve = counter.variance_curve
-            worst = math.sqrt(curve.at(np.array([curve.noisiest(horizon)]))[0])
+            curve = counter.curve()
+            worst = math.sqrt(curve.at(curve.noisiest(horizon)[:1])[0])
+            mean = math.sqrt(curve.mean(horizon) - ROUNDING)
             last = math.sqrt(curve.at(np.array([horizon]))[0])
-            cells.append(
-                f"{worst:.1f} / {math.sqrt(curve.mean(horizon)):.1f} / {last:.2f}"
-            )
+            cells.append(f"{worst:.1f} / {mean:.1f} / {last:.2f}")
         rows.append(("none" if share is None else f"{share:g}", *cells))
     return _table(("`end_share`", "T = 100", "T = 1,000", "T = 2^16"), rows)
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.kinds import make_counter
+from workers.mechanisms.counters.laplace_tree import laplace_tree
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace, geometric
 from workers.mechanisms.noise.gaussian import integer_gaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.noise.selection import gumbel_top_k, gumbel_top_k_or_bottom
+from workers.mechanisms.noise.selection import gumbel_top_k, peel
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "noise.json"
 ROOT = bytes(range(32))
@@ -36,6 +37,8 @@ COUNTERS: list[tuple[str, int | None, float, float | None]] = [
     ("sqrt", 1000, 0.004, None),
     ("lifted", 1000, 0.004, 0.6),
 ]
+# Epsilon, reach and base: the trees of known_laplace and of pure order statistics.
+LAPLACE_TREES = [("1", 2, 2), ("7/2", 6, 10), ("50", 1, 32)]
 TICKS = [1, 2, 341, 512, 999, 1000]
 
 
@@ -61,6 +64,11 @@ def compute_vectors() -> dict[str, object]:
         name = f"{kind} {horizon} {rho_item}" + (f" {end_share}" if end_share else "")
         noise[name] = [counter.draw(stream, t, tags).tolist() for t in TICKS]
         public.append(counter.public())
+    for epsilon, reach, radix in LAPLACE_TREES:
+        tree = laplace_tree(1000, Fraction(epsilon), reach, radix)
+        name = f"{tree.kind} 1000 {epsilon} {reach} {radix}"
+        noise[name] = [tree.draw(stream, t, tags).tolist() for t in TICKS]
+        public.append(tree.public())
     return {
         "fingerprint": key.fingerprint.hex(),
         "tags": tags.tolist(),
@@ -84,7 +92,7 @@ def compute_vectors() -> dict[str, object]:
 def picks(scale: Fraction, words: list[tuple[int, int]]) -> dict[str, object]:
     """Return all candidates in pick order, and the first four to BOTTOM without the two highest."""
     counts = np.array(PICK_COUNTS, dtype=np.int64)
-    above, ended = gumbel_top_k_or_bottom(counts[:8], 5, scale, 4, words)
+    above, ended = peel(counts[:8], 5, scale, 4, words)
     return {
         "top": gumbel_top_k(counts, scale, len(counts), words).tolist(),
         "or bottom": [above.tolist(), ended],

@@ -14,8 +14,8 @@ from workers.events.reading import SourceReader
 from workers.kafka.records import Batch
 from workers.kafka.shard import Shard
 from workers.mechanisms.config.histogram import Lane
-from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.running.on_counters import OnCounters
 from workers.pipeline.contributions import Section
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline.fleet import FINE, KEYS, STEADY, WIDE, cut, fleet, grown_of
 from tests.pipeline.pipeline import KEY, Event, Partition, contribute, exact, unk
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.kinds import make_counter
 from workers.mechanisms.registry import build
 from workers.pipeline.contributions import Message, decode, handing_over
 from workers.pipeline.growth.owners import HandedOver, Owners, owner_of, part_owner

@@ -21,7 +21,7 @@ from tests.pipeline.pipeline import (
     unk,
 )
 from workers.mechanisms.config.histogram import EPOCH
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.kinds import make_counter
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.base import KnownBaseConfig

@@ -12,6 +12,7 @@ from tests.events.shapes_corpus import document
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.sums import parse_sum
+from workers.mechanisms.counters.kinds import kinds_of
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
@@ -129,7 +130,7 @@ def fields() -> list[tuple[str, str]]:
     for name, kind in MECHANISMS.items():
         for field in msgspec.structs.fields(kind):
             one_value = {
-                "counter": "lifted" not in kind.about.counters,
+                "counter": len(kinds_of(kind.about)) < 2,
                 "radix": not kind.about.counters,
                 "rho": kind.about.needs_epsilon,
                 # It has no last tick, or no counter over the ticks.

@@ -16,7 +16,7 @@ from scipy.stats import multivariate_normal
 from workers.arrays.types import Floats
 from workers.mechanisms.accounting import gaussian_delta
 from workers.mechanisms.counters.base import Counter
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.kinds import make_counter
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0)
 # Of the squares beyond, and of scipy's integration.

@@ -37,7 +37,7 @@ def switch_at_random(seed: int) -> None:
 
 
 def hold_first_picks(threads: int) -> None:
-    peel = selection._peel
+    peel = selection.peel
     lock = threading.Lock()
     gates: dict[Fraction, threading.Barrier] = {}
     seen: set[tuple[int, Fraction]] = set()
@@ -62,7 +62,7 @@ def hold_first_picks(threads: int) -> None:
                 print(said, file=sys.stderr)
         return peel(counts, bottom, scale, k, words)
 
-    selection._peel = held
+    selection.peel = held
 
 
 if __name__ == "__main__":

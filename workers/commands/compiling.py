@@ -37,7 +37,7 @@ from workers.events.tree import Node
 from workers.kafka.placement import PARTITIONERS, Placement, partitions_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.views import RECORD_KEY
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.kinds import KINDS, make_counter
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, batch
 from workers.mechanisms.noise.keyed import MECHANISM_ID_BYTES, ROOT_BYTES, NoiseKey
@@ -213,7 +213,7 @@ def _compile_noise() -> None:
         )
     number_blocks.mark_blocks(readonly_contiguous(row), 10, np.zeros(1, dtype=np.bool_))
     stream = NoiseKey(bytes(ROOT_BYTES)).stream(bytes(MECHANISM_ID_BYTES))
-    for kind in ("lifted", "tree"):
+    for kind in KINDS:
         for rho_item in (1.0, 1e-8):  # state of 32 and of 64 bits
             counter = make_counter(kind, 4, rho_item)
             columns = counter.columns(stream)

@@ -47,7 +47,8 @@ class About:
     on          which figures have the noise that a plan states
     page        which items it shows, or what it answers, in a sentence on the dashboard
     rule        what its threshold decides (`SHOWN`); None without a threshold
-    counters    kinds of counter to choose from; empty if it keeps none
+    counters    "every" kind to choose from; "steady": those that keep equally much at every tick;
+                "tree": blocks of ticks of its own; "" if it keeps none
     ends        takes `end_share`
     sums        takes `sum`: each item has a counter, and may have one more
     totals      takes `total_share`
@@ -72,7 +73,7 @@ class About:
     on: str = "each running count"
     page: str = ""
     rule: Rule | None = None
-    counters: tuple[str, ...] = ()
+    counters: Literal["", "every", "steady", "tree"] = ""
     ends: bool = False
     sums: bool = False
     totals: bool = False

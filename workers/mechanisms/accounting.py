@@ -161,13 +161,6 @@ def delta_of(rho: float, epsilon: float, *, gaussian: bool = False) -> float:
     return min(found, float(gaussian_delta(rho, epsilon))) if gaussian else found
 
 
-def paper_epsilon(rho: float, delta: float) -> float:
-    """Return rho + 2 sqrt(rho ln(1/delta)), rounded up: Bun, Steinke 2016, Proposition 1.3."""
-    _check_rho(rho)
-    _check_delta(delta)
-    return _round_up(rho + 2 * math.sqrt(rho * math.log(1 / delta)))
-
-
 def sampler_delta(epsilon: float, max_items: int, tv: float) -> float:
     """Return the delta charged for sampling noise from a table: (1 + e^epsilon) D0 TV.
 

@@ -51,21 +51,17 @@ class Budgeted(Mechanism):
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
     delta_numerical)-DP for the content of one event, over all ticks of an epoch together.
-    Constructors calibrate the noise to `_budget` and end with `_set_cost`.
+    `_cost` is the budget until constructors, with noise calibrated to it, end with `_set_cost`.
     """
 
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
         super().__init__(config, unit)
         gaussian = self.about.gaussian
-        self._budget = split(config, discovers=discovers, gaussian=gaussian)
-
-    @property
-    def delta_discovery(self) -> float:
-        return dict(self._budget.failures).get("discovery", 0.0)
+        self._cost = split(config, discovers=discovers, gaussian=gaussian)
 
     def _set_cost(self, rho: float, tv: float, *, times: int = 1) -> None:
         """Set the cost after the noise is calibrated; `ValueError` if delta is too small."""
-        own = self._budget
-        numerical = sampler_delta(own.epsilon, times, tv)
-        check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE)
-        self._cost = replace(own, rho=min(own.rho, rho))  # `rho` is rounded up
+        budget = self._cost
+        numerical = sampler_delta(budget.epsilon, times, tv)
+        check_sampler_delta(budget.delta, budget.epsilon, numerical, NUMERICAL_SHARE)
+        self._cost = replace(budget, rho=min(budget.rho, rho))  # `rho` is rounded up

@@ -41,7 +41,7 @@ class Curve:
 
     def noisiest(self, last: int) -> Ticks:
         """Return ticks up to `last` of largest variance, largest first; at least one."""
-        ticks = self._candidates(last)
+        ticks = self.candidates(last)
         return ticks[np.argsort(-self.variance(ticks), kind="stable")]
 
     def worst_and_rms(self, last: int) -> tuple[float, float]:
@@ -49,7 +49,8 @@ class Curve:
         worst = self.variance(self.noisiest(last)[:1])[0]
         return math.sqrt(worst), math.sqrt(self.mean(last))
 
-    def _candidates(self, last: int) -> Ticks:
+    def candidates(self, last: int) -> Ticks:
+        """Return some ticks up to `last`, the noisiest among them."""
         raise NotImplementedError
 
 
@@ -72,7 +73,7 @@ class DigitCurve(Curve):
             rest = rest // self.radix
         return total
 
-    def _candidates(self, last: int) -> Ticks:
+    def candidates(self, last: int) -> Ticks:
         return np.array(fullest(last, self.radix), dtype=np.int64)
 
     @property
@@ -113,7 +114,7 @@ class TableCurve(Curve):
         found: Floats = self._variances[np.minimum(ticks, len(self._variances)) - 1]
         return found
 
-    def _candidates(self, last: int) -> Ticks:
+    def candidates(self, last: int) -> Ticks:
         return np.arange(1, min(last, len(self._variances)) + 1)
 
     def mean(self, last: int) -> float:

@@ -153,9 +153,6 @@ class Ledger:
         self.newly_shown: list[Rows] = []
         self.clean_rows = 0
 
-    def __repr__(self) -> str:
-        return f"Ledger({self.n} rows)"
-
     @property
     def tags(self) -> Tags:
         return self._tags[: self.n]

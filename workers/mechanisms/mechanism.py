@@ -93,7 +93,10 @@ class State:
                 self.ledger.add_sums(part)
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
-        """Return further blocks changed since the last commit: ("m...", versioned bytes)."""
+        """Return further blocks changed since the last commit: ("m...", version byte and bytes).
+
+        They are stored in pages where they are too long for a message; a name has no dot.
+        """
         return ()
 
     def restore(self, name: str, block: bytes) -> None:
@@ -234,7 +237,8 @@ class Mechanism(Frozen):
 
     def curve(self, last: int) -> Curve:
         """Return the variance of published figures by tick, up to `last`."""
-        return TableCurve(np.array([self.sd(1) ** 2]))
+        blocks = self.blocks()
+        return TableCurve(np.array([self.sd(1) ** 2])) if blocks is None else blocks
 
     def sum_curve(self) -> Curve | None:
         """Return the variance of `Release.sums`, if it has any."""
@@ -286,6 +290,15 @@ class Mechanism(Frozen):
         horizon = self.config.horizon_ticks
         if t < 1 or (horizon is not None and t > horizon):
             raise HorizonExceeded(f"{self.kind}: tick {t} is outside 1..{horizon}")
+
+
+def body_of(name: str, block: bytes, version: int) -> bytes:
+    """Return a stored block without its version byte; `StateRefused` if that is another."""
+    if block[:1] != bytes((version,)):
+        raise StateRefused(
+            f"stored state: block {name!r} is damaged or of another version"
+        )
+    return block[1:]
 
 
 T = TypeVar("T")

@@ -366,13 +366,15 @@ class Histogram:
         self._deletions = []
         self._stored_keys = len(self._keys)
         if self._epoch is not None:
-            own = f"{self.prefix}{self._epoch}/"
-            for name, value in (
-                *ledger_blocks.changes(self._state.ledger),
-                *self._state.changed(),
-            ):
-                self._blocks.add(name)
-                changes.append(((own + name).encode(), value))
+            own = f"{self.prefix}{self._epoch}/".encode()
+            blocks: list[Change] = [
+                (name.encode(), value)
+                for name, value in ledger_blocks.changes(self._state.ledger)
+            ]
+            for name, value in self._state.changed():
+                blocks += ledger_blocks.split_pages(name.encode(), value)
+            self._blocks.update(name.decode() for name, _ in blocks)
+            changes += [(own + name, value) for name, value in blocks]
             self._state.ledger.clean()
         return changes
 
@@ -402,7 +404,7 @@ class Histogram:
         of_epoch = f"{epoch}/"
         loading = ledger_blocks.Loading()
         names = set[str]()
-        further: list[tuple[str, bytes]] = []
+        further = dict[bytes, bytes]()
         for key, value in stored:
             name = key.decode()[len(self.prefix) :]
             if name.startswith(ledger_blocks.PREFIX):
@@ -416,7 +418,7 @@ class Histogram:
                 if name[0] in ledger_blocks.KINDS:
                     loading.take(name, value)
                 else:
-                    further.append((name, value))
+                    further[name.encode()] = value
             else:
                 self._deletions.append(key)
         self._stored_keys = len(self._keys)
@@ -437,7 +439,7 @@ class Histogram:
         self._state.ledger = loading.ledger(len(self._keys))
         tags = [self._key.tags(name, [KEY_LABEL]) for name in self._keys]
         self._state.key_tags = np.concatenate((self._state.key_tags, *tags))
-        for name, value in further:
+        for name, value in ledger_blocks.joined_pages(further):
             self._state.restore(name, value)
 
     def check(self, life: HistogramProgress) -> None:

@@ -14,7 +14,8 @@ A tick writes the blocks that it touched; recovery reads blocks, never single it
 holds as many rows as fit. Rows are only appended: a part with a successor records that, never
 changes and is never orphaned. Counts take at most 8,196 bytes a block, as do sums.
 
-A value too long for one message is split into pages. One that shrinks leaves unused pages behind.
+A value too long for one message is split into pages, blocks of a mechanism's own state too. One
+that shrinks leaves unused pages behind.
 
     <name>          the value; or, if too long, {"pages": n}
     <name>.<page>   slices of it, from 0, written in the same transaction and before <name>
@@ -68,7 +69,10 @@ _PAGE = b"%b.%04x"
 def split_pages(
     name: bytes, value: bytes, max_bytes: int = VALUE_BYTES
 ) -> list[tuple[bytes, bytes | None]]:
-    """Split a value, a JSON object, into (name, value) pairs to write in this order."""
+    """Split a value, whose name has no dot, into (name, value) pairs to write in this order.
+
+    The value must be a JSON object, or begin with a version byte.
+    """
     if len(value) <= max_bytes:
         return [(name, value)]
     slices = [value[at : at + max_bytes] for at in range(0, len(value), max_bytes)]
@@ -103,6 +107,14 @@ def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | Non
             raise StateRefused(f"stored state: a page of {name.decode()} is missing")
         found.append(part)
     return b"".join(found)
+
+
+def joined_pages(pairs: Mapping[bytes, bytes]) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and whole value of everything that `split_pages` made these pairs of."""
+    for name in pairs:
+        value = None if b"." in name else read_paged(name, pairs.get)
+        if value is not None:
+            yield name.decode(), value
 
 
 KEYS_TO_A_BLOCK = 1024

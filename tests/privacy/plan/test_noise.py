@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.counters.lifted_variance import LiftedCurve, LiftedVariance
+from workers.mechanisms.counters.kinds import make_counter
+from workers.mechanisms.counters.lifted_variance import LiftedCurve
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.one_shot import PositiveLaplaceConfig
@@ -76,7 +76,7 @@ def test_a_curve_of_other_variances_has_another_worst_tick() -> None:
     ticks = np.arange(1, 129)
     for heavy in range(8):
         pairs = [(1.0, 1.0) if level == heavy else (0.001, 0.001) for level in range(8)]
-        found = LiftedCurve(LiftedVariance(pairs, 0))
+        found = LiftedCurve(pairs, 0)
         assert found.noisiest(128)[0] == ticks[found.variance(ticks).argmax()]
 
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bench.printed import COMPARED, Promise, error_bounds, paper_rho
+from bench.printed import COMPARED, Promise, error_bounds, paper_epsilon, paper_rho
 from bench.utility import rows_of, tail
 from bench.utility_cases import Case, cases, config, labels
 from tests.privacy.test_identity_of_fields import OWN
 from workers.mechanisms.about import Data
-from workers.mechanisms.accounting import paper_epsilon
-from workers.mechanisms.counters.counter import CounterMechanism, make_counter
+from workers.mechanisms.counters.kinds import make_counter
 from workers.mechanisms.curves import DigitCurve
 from workers.mechanisms.mechanism import expect_type
 from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.running.on_counters import CounterMechanism
 
 SHORT = cases(128)
 # A union over many noises, or several bounds in a row, leaves more slack between promise and

@@ -14,8 +14,8 @@ digits, from 2 to 6, that move no edge by more than a tenth of a bucket.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from decimal import Context, Decimal
+from collections.abc import Iterator, Mapping
+from decimal import Context, Decimal, localcontext
 
 import msgspec
 
@@ -115,7 +115,10 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
         raise ValueError(f"{ends}: finite numbers, from below to")
     if scale == "log" and first <= 0:
         raise ValueError(f'from = {short(first)}: above 0 with scale = "log"')
-    inner = (_log if scale == "log" else _linear)(first, last, count)
+    between = _log if scale == "log" else _linear
+    with localcontext(_EXACT):
+        # As written: 0.1 is a tenth here, not the nearest double.
+        inner = between(Decimal(repr(first)), Decimal(repr(last)), count)
     edges = (first, *(float(edge) or 0.0 for edge in inner), last)
     if any(low >= high for low, high in itertools.pairwise(edges)):
         why = "fewer, or edges that lie next to each other become the same"
@@ -123,37 +126,21 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
     return edges
 
 
-def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
-    # As written: 0.1 is a tenth here, not the nearest double.
-    low = Decimal(repr(first))
-    high = Decimal(repr(last))
-    span = _EXACT.subtract(high, low)
-    unit = Decimal((0, (1,), _EXACT.divide(span, Decimal(count)).adjusted() - 5))
-    for i in range(1, count):
-        edge = _EXACT.add(
-            low, _EXACT.divide(_EXACT.multiply(span, Decimal(i)), Decimal(count))
-        )
-        steps = _EXACT.divide(edge, unit).to_integral_value(context=_EXACT)
-        yield _EXACT.multiply(steps, unit)
+def _linear(low: Decimal, high: Decimal, count: int) -> list[Decimal]:
+    span = high - low
+    unit = Decimal((0, (1,), (span / count).adjusted() - 5))
+    edges = (low + span * i / count for i in range(1, count))
+    return [(edge / unit).to_integral_value() * unit for edge in edges]
 
 
-def _log(first: float, last: float, count: int) -> Sequence[Decimal]:
-    low = Decimal(repr(first))
-    high = Decimal(repr(last))
-    step = _EXACT.divide(_EXACT.ln(_EXACT.divide(high, low)), Decimal(count))
-    edges = [
-        _EXACT.multiply(low, _EXACT.exp(_EXACT.multiply(step, Decimal(i))))
-        for i in range(1, count)
-    ]
-    # A bucket is `step` wide in logarithms, in which a small share of an edge is about itself.
-    tenth = _EXACT.divide(step, Decimal(10))
-    rounded = ([context.plus(edge) for edge in edges] for context in _DIGITS)
-    within = (
-        found
-        for found in rounded
-        if all(
-            _EXACT.abs(_EXACT.subtract(near, edge)) <= _EXACT.multiply(edge, tenth)
-            for near, edge in zip(found, edges, strict=True)
-        )
-    )
-    return next(within, [_DIGITS[-1].plus(edge) for edge in edges])
+def _log(low: Decimal, high: Decimal, count: int) -> list[Decimal]:
+    step = (high / low).ln() / count
+    edges = [low * (step * i).exp() for i in range(1, count)]
+    rounded = edges
+    for context in _DIGITS:
+        rounded = [context.plus(edge) for edge in edges]
+        # A bucket is `step` wide in logarithms, in which a small share of an edge is about itself.
+        pairs = zip(rounded, edges, strict=True)
+        if all(abs(near - edge) <= edge * (step / 10) for near, edge in pairs):
+            break
+    return rounded

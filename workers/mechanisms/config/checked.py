@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -68,7 +68,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 @memoized(None)
 def rules(record: type[Checked]) -> tuple[Rule, ...]:
     hints = get_type_hints(record, include_extras=True)
-    found = []
+    checks = []
     for field in msgspec.structs.fields(record):
         hint = hints[field.name]
         # A union's members come after, as in `Count | None`.
@@ -87,12 +87,21 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
         duration = any((meta.extra or {}).get("duration") for meta in metas)
         probe = msgspec.defstruct(f"{record.__name__}_{field.name}", [("value", hint)])
         ready(probe)
-        found.append(
+        checks.append(
             Rule(
                 field.name, field.encode_name, probe, allowed, duration, field.required
             )
         )
-    return tuple(found)
+    return tuple(checks)
+
+
+_LARGEST_FLOAT = 1.7976931348623157e308
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value of a settings file is a number that a finite float can be near to."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= _LARGEST_FLOAT
 
 
 def display(value: object) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -30,11 +30,10 @@ from workers.mechanisms.config.views import (
     path_complaints,
 )
 from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
+from workers.mechanisms.counters.kinds import KINDS, kinds_with
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LABEL_BYTES_MAX = 1024
-# The sqrt counter keeps 8 bytes an item and tick.
-SQRT_HORIZON_MAX = 1 << 16
 # In a plan's comparison with mechanisms that need them.
 COMPARED_TOP_K = 10
 COMPARED_KBAR = 100
@@ -58,6 +57,11 @@ Budget = Annotated[
     float, Meta(gt=0, le=50, description="a number above 0 and at most 50")
 ]
 Count = Annotated[int, whole(1, 10_000)]
+if TYPE_CHECKING:
+    CounterKind = str
+else:
+    CounterKind = Literal[*KINDS]
+DEFAULT_COUNTER = next(iter(KINDS))
 Window = Annotated[int, Meta(ge=1, le=31_622_400_000)]
 
 
@@ -150,7 +154,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     epsilon: Budget | None = None
     rho: Budget | None = None
     delta: Annotated[float, Meta(ge=1e-50, le=0.5, description=_DELTA)]
-    counter: Literal["lifted", "tree", "sqrt"] = "lifted"
+    counter: CounterKind = DEFAULT_COUNTER
     radix: Annotated[int, whole(2, 1_024)] | None = None
     end_share: (
         Annotated[float, Meta(ge=0.01, le=0.99, description=_END_SHARE)] | None
@@ -324,8 +328,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def can_end(self) -> bool:
-        bounded = self.horizon_ticks is not None
-        return self.about.ends and self.counter == "lifted" and bounded
+        able = self.about.ends and "end_share" in KINDS[self.counter].takes
+        return able and self.horizon_ticks is not None
 
     @property
     def declared(self) -> Sequence[str]:
@@ -353,22 +357,21 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             self.start < EPOCH or self.start.microsecond % 1000
         ):
             yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
-        if (
-            self.counter == "sqrt"
-            and (self.horizon_ticks or math.inf) > SQRT_HORIZON_MAX
-        ):
-            yield f'counter = "sqrt": needs a horizon of at most {SQRT_HORIZON_MAX:,} ticks'
-        about = self.about
-        if self.counter == "sqrt" and "sqrt" not in about.counters:
-            users = names_of(lambda one: "sqrt" in one.counters)
-            yield f'counter = "sqrt": only with a declared domain, in {" or ".join(users)}'
-        if not about.counters and self.counter != "lifted":
-            yield f'counter = "{self.counter}": mechanism = "{self.mechanism}" keeps no counter'
-        elif self.counter != "tree" and self.radix is not None:
-            yield f'radix = {self.radix}: only with counter = "tree"'
+        kind = KINDS[self.counter]
+        if kind.is_beyond(self.horizon_ticks):
+            yield f'counter = "{kind.kind}": needs a horizon of at most {kind.longest:,} ticks'
+        counters = self.about.counters
+        if kind.grows and counters != "every":
+            users = names_of(lambda about: about.counters == "every")
+            yield f'counter = "{kind.kind}": only with a declared domain, in {" or ".join(users)}'
+        if not counters and kind.kind != DEFAULT_COUNTER:
+            yield f'counter = "{kind.kind}": mechanism = "{self.mechanism}" keeps no counter'
+        elif self.radix is not None and "radix" not in kind.takes:
+            yield f"radix = {self.radix}: only with {kinds_with('radix')}"
         if self.end_share is not None and not self.can_end:
+            users = names_of(lambda about: about.ends)
             yield (
-                f'end_share = {self.end_share}: only in {", ".join(names_of(lambda one: one.ends))}, with counter = "lifted" and a number '
+                f"end_share = {self.end_share}: only in {', '.join(users)}, with {kinds_with('end_share')} and a number "
                 "of ticks as horizon"
             )
         if self.keys != "public":

@@ -12,14 +12,13 @@ Bound: R Dinf <= `STEPS_MAX`, Dinf how often an item of an event counts, so twic
 events are below 2^63 for n < 4.6e12: 53 days of a million events a second, all of one item.
 """
 
-import math
 from decimal import ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
 import msgspec
 
-from workers.mechanisms.config.checked import display
+from workers.mechanisms.config.checked import display, is_finite
 from workers.runtime.frozen import Frozen
 
 STEPS_MAX = 1_000_000
@@ -110,7 +109,7 @@ def parse_sum(value: object) -> Sum:
         raise ValueError(
             f".field = {display(field)}: the path of a number, such as price"
         )
-    if not _is_number(share) or not 0.05 <= share <= 0.95:
+    if not is_finite(share) or not 0.05 <= share <= 0.95:
         raise ValueError(f".share = {display(share)}: {_SHARE}")
     low, high, step = (_decimal(value[name], name) for name in names[1:])
     if low >= high:
@@ -129,7 +128,7 @@ def parse_sum(value: object) -> Sum:
 def _decimal(value: Any, name: str) -> Decimal:
     """Return a number as written: 0.1 is a tenth, not the nearest double."""
     try:
-        if not _is_number(value) or not math.isfinite(value):
+        if not is_finite(value):
             raise ValueError
         written = Decimal(repr(value))
         unit = Decimal((0, (1,), -DIGITS_MAX))
@@ -142,7 +141,3 @@ def _decimal(value: Any, name: str) -> Decimal:
     # One text for 1, 1.0 and 1e0.
     plain = written.normalize(_EXACT) + 0
     return plain.quantize(Decimal(1)) if plain == plain.to_integral_value() else plain
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -16,16 +16,16 @@ only `not_in` and `exists = false`.
 """
 
 import json
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from workers.mechanisms.config.checked import display
+from workers.mechanisms.config.checked import display, is_finite
 from workers.mechanisms.config.sums import Sum
 
 # The compiled readers cannot walk deeper.
@@ -65,45 +65,49 @@ def parse(text: str) -> Path:
         raise ValueError(f"at most {CHARACTERS_MAX:,} characters")
     steps: list[str] = []
     list_at: int | None = None
-    at = 0
+    position = 0
     while True:
-        name, at = _name(text, at)
+        name, position = _name(text, position)
         steps.append(name)
-        while text.startswith("[]", at):
+        while text.startswith("[]", position):
             if list_at is not None:
-                raise _wrong(text, at, "a second []; a path has one at most")
+                raise _wrong(text, position, "a second []; a path has one at most")
             list_at = len(steps)
-            at += 2
-        if at == len(text):
+            position += 2
+        if position == len(text):
             break
-        if text[at] != ".":
-            raise _wrong(text, at, "a name with such a character must be in quotes")
-        at += 1
+        if text[position] != ".":
+            raise _wrong(
+                text, position, "a name with such a character must be in quotes"
+            )
+        position += 1
     if len(steps) > STEPS_MAX:
         raise ValueError(f"{len(steps)} names; at most {STEPS_MAX}")
     return Path(tuple(steps), list_at)
 
 
-def _name(text: str, at: int) -> tuple[str, int]:
-    if text.startswith('"', at):
-        found = _QUOTED.match(text, at)
+def _name(text: str, position: int) -> tuple[str, int]:
+    if text.startswith('"', position):
+        match = _QUOTED.match(text, position)
         try:
-            name = json.loads(found.group()) if found else ""
+            name = json.loads(match.group()) if match else ""
             name.encode()
         except ValueError:
             # an escape that JSON does not know, or half a surrogate pair
-            found = None
-        if found is None:
+            match = None
+        if match is None:
             why = "a name in quotes that does not end, or is not as JSON writes it"
-            raise _wrong(text, at, why)
+            raise _wrong(text, position, why)
         if not name:
-            raise _wrong(text, at, "an empty name")
-        return name, found.end()
-    found = _PLAIN.match(text, at)
-    if found is None:
-        missing = at == len(text) or text[at] in ".["
-        raise _wrong(text, at, "a name is missing" if missing else "no name begins so")
-    return found.group(), found.end()
+            raise _wrong(text, position, "an empty name")
+        return name, match.end()
+    match = _PLAIN.match(text, position)
+    if match is None:
+        missing = position == len(text) or text[position] in ".["
+        raise _wrong(
+            text, position, "a name is missing" if missing else "no name begins so"
+        )
+    return match.group(), match.end()
 
 
 def _wrong(text: str, at: int, why: str) -> ValueError:
@@ -223,22 +227,32 @@ def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
         yield f"field = {display(field)}: one value is wanted, so no []"
     if len(values) == 1:
         yield "in, not_in, min, max or exists is missing"
-    for name in ("in", "not_in"):
-        given = values.get(name, [""])
-        fits = isinstance(given, list) and 0 < len(given) <= VALUES_MAX
-        if not fits or not all(isinstance(value, str | bool | int) for value in given):
-            yield f"{name} = {display(given)}: {_VALUES}"
-    for name in ("min", "max"):
-        given = values.get(name, 0)
-        is_number = isinstance(given, int | float) and not isinstance(given, bool)
-        if not (is_number and math.isfinite(given)):
-            yield f"{name} = {display(given)}: a number"
+    for name, (fits, allowed) in _TESTS.items():
+        if name in values and not fits(values[name]):
+            yield f"{name} = {display(values[name])}: {allowed}"
     if "min" in values and "max" in values and values["min"] > values["max"]:
         yield f"min = {values['min']} is above max = {values['max']}"
     if not isinstance(values.get("exists", True), bool):
         yield f"exists = {display(values['exists'])}: true or false"
     if values.get("exists") is False and len(values) > 2:
         yield "exists = false: with no other condition beside it"
+
+
+def _are_labels(values: Any) -> bool:
+    if not isinstance(values, list) or not 0 < len(values) <= VALUES_MAX:
+        return False
+    return all(isinstance(value, str | bool | int) for value in values)
+
+
+# Of the values in a condition: what fits, and how an error says it.
+_TESTS: Mapping[str, tuple[Callable[[Any], bool], str]] = MappingProxyType(
+    {
+        "in": (_are_labels, _VALUES),
+        "not_in": (_are_labels, _VALUES),
+        "min": (is_finite, "a number"),
+        "max": (is_finite, "a number"),
+    }
+)
 
 
 def as_label(value: str | bool | int) -> str:
@@ -349,16 +363,17 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
         steps = _first_list(path, len(path.steps), lists)
         if steps and path.list_at is None:
             yield f'{name} = "{path}": "{Path(steps)}" is a list for another path'
-    if view.count is not None and view.count.list_steps != view.items.list_steps:
-        yield f'count = "{view.count}": must be in the same list as items = "{view.items}", or both without []'
     number = view.number
-    if number is not None:
-        if number.list_at is not None and number.list_steps != view.items.list_steps:
-            yield f'sum.field = "{number}": must be in the same list as items = "{view.items}", or without []'
-        elif number.list_at is not None and view.items.list_at == len(view.items.steps):
-            yield f'sum.field = "{number}": items = "{view.items}" are the elements themselves; nothing stands beside one'
-    if view.count is not None and view.items.list_at == len(view.items.steps):
-        yield f'count = "{view.count}": items = "{view.items}" are the elements themselves; nothing stands beside one'
+    # A number without a list is one for the event.
+    beside_items = (
+        ("count", view.count, "both without []"),
+        ("sum.field", number if number and number.list_at else None, "without []"),
+    )
+    for name, beside, otherwise in beside_items:
+        if beside is not None and beside.list_steps != view.items.list_steps:
+            yield f'{name} = "{beside}": must be in the same list as items = "{view.items}", or {otherwise}'
+        elif beside is not None and view.items.list_at == len(view.items.steps):
+            yield f'{name} = "{beside}": items = "{view.items}" are the elements themselves; nothing stands beside one'
     for condition in view.where:
         yield from _of_condition(view, condition, named, lists)
 
@@ -369,7 +384,7 @@ def _of_condition(
     named: Mapping[str, Path],
     lists: set[tuple[str, ...]],
 ) -> Iterator[str]:
-    asked = parse(condition.field)
+    tested = parse(condition.field)
     value = (
         condition.in_ is not None
         or condition.min is not None
@@ -377,16 +392,18 @@ def _of_condition(
     )
     if not value and condition.exists is not True:
         return  # an absent field satisfies it
-    if value and any(_within(asked, path) for path in named.values()):
-        yield f'where: field = "{asked}" is an object for another path, so it never has such a value'
-    if steps := _first_list(asked, len(asked.steps) - (not value), lists):
-        yield f'where: field = "{asked}": "{Path(steps)}" is a list for another path'
+    if value and any(_within(tested, path) for path in named.values()):
+        yield f'where: field = "{tested}" is an object for another path, so it never has such a value'
+    if steps := _first_list(tested, len(tested.steps) - (not value), lists):
+        yield f'where: field = "{tested}": "{Path(steps)}" is a list for another path'
     counts = view.count is None and view.edges is None and view.items.list_at is None
     for name, path in named.items():
         # In an object of counts, a condition may test one of them.
-        of_item = name == "items" and counts and len(asked.steps) == len(path.steps) + 1
-        if _within(path, asked) and not of_item:
-            yield f'where: field = "{asked}" is inside {name} = "{path}", so no event has both'
+        of_item = (
+            name == "items" and counts and len(tested.steps) == len(path.steps) + 1
+        )
+        if _within(path, tested) and not of_item:
+            yield f'where: field = "{tested}" is inside {name} = "{path}", so no event has both'
 
 
 def _first_list(path: Path, most: int, lists: set[tuple[str, ...]]) -> tuple[str, ...]:

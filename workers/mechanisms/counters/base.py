@@ -23,15 +23,15 @@ independent; tick 0 has no noise.
 
 import math
 from collections.abc import Iterable
-from decimal import Context, Decimal
+from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from workers.arrays.types import Floats, Longs, Tags, Words
+from workers.mechanisms.accounting import check_rho_item
 from workers.mechanisms.curves import Curve
-from workers.mechanisms.mechanism import Noise
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
@@ -56,13 +56,6 @@ _LARGEST = 10
 _ANY_WORD = np.uint64(1 << 63)
 
 Node = tuple[int, int]
-
-
-class NoiseColumns(Noise, Protocol):
-    """A single-threaded cache of `Counter.draw`, fast for consecutive ticks."""
-
-    @property
-    def bytes_per_row(self) -> int: ...
 
 
 def tick_block(t: int, last_tick: int) -> range:
@@ -96,20 +89,59 @@ class _Terms(NamedTuple):
 class Counter(Frozen):
     """A counter's public parameters and noise; ticks outside the horizon raise `HorizonExceeded`.
 
-    `rho_item` is the cost of the rounded variances, at most the requested one.
+    `rho_item` is the cost of the rounded variances, at most the requested one. Of a kind:
+
+    kind        its name in the settings
+    order       its place in comparisons; the first is the default
+    takes       its settings besides the horizon: "radix", "end_share"
+    longest     most ticks of an epoch; None: any number, or no end
+    grows       a row's state grows with every tick: only for declared labels
     """
 
     kind: ClassVar[str]
-    horizon: int | None
-    rho_item: float
+    order: ClassVar[int]
+    takes: ClassVar[tuple[str, ...]] = ()
+    longest: ClassVar[int | None] = None
+    grows: ClassVar[bool] = False
+
     fixed: "FixedPoint"
-    _last_tick: int
     _denominator: int = 1
 
+    def __init__(self, horizon: int | None, rho_item: float) -> None:
+        check_rho_item(rho_item)
+        if self.is_beyond(horizon):
+            ticks = horizon or "unbounded"
+            raise ValueError(
+                f"horizon = {ticks}: must be from 1 to {self.longest} ticks with counter {self.kind!r}"
+            )
+        self.horizon = horizon
+        self.rho_item = rho_item
+        self._last_tick = last_tick_of(horizon)
+
+    @classmethod
+    def make(
+        cls,
+        horizon: int | None,
+        rho_item: float,
+        radix: int | None,
+        end_share: float | None,
+    ) -> "Counter":
+        """Return a counter with those of the settings that it `takes`."""
+        return cls(horizon, rho_item)
+
+    @classmethod
+    def radixes(cls, horizon: int | None) -> tuple[int | None, ...]:
+        """Return the values of `radix` with which a plan compares it, the default first."""
+        return (None,)
+
+    @classmethod
+    def is_beyond(cls, horizon: int | None) -> bool:
+        ticks = math.inf if horizon is None else horizon
+        return cls.longest is not None and ticks > cls.longest
+
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(horizon={self.horizon}, rho_item={self.rho_item})"
-        )
+        own = "".join(f", {name}={getattr(self, name)}" for name in self.takes)
+        return f"{type(self).__name__}(horizon={self.horizon}, rho_item={self.rho_item}{own})"
 
     def nodes(self, t: int) -> dict[Node, int]:
         """Return the non-zero a_v of tick t."""
@@ -135,7 +167,7 @@ class Counter(Frozen):
 
     def worst_variance(self) -> float:
         """Return a bound on the variance of N at any tick, at most a part in 100 too high."""
-        raise NotImplementedError
+        return _worst_variance(self)
 
     def sd(self, t: int) -> float:
         """Return the standard deviation of the published integer, including rounding."""
@@ -216,7 +248,9 @@ class Counter(Frozen):
             own = words[np.arange(len(halves)), 0, halves]
             small = np.flatnonzero(own < np.uint64(2 * normal.FINE_LEAST)).tolist()
             words[small] = _ANY_WORD
-            add_fine(words, halves, _without(factors, small), normal.table(), out)
+            others = factors.copy()
+            others[small] = 0
+            add_fine(words, halves, others, normal.table(), out)
             for i in small:
                 level, number = map(int, cells[i])
                 further = stream.words(tag, (level, number + _FURTHER))[0, halves[i]]
@@ -227,7 +261,7 @@ class Counter(Frozen):
                 out[0] += factors[i] * sign * float(z)
         return float(out[0])
 
-    def columns(self, stream: NoiseStream) -> NoiseColumns:
+    def columns(self, stream: NoiseStream) -> "Columns":
         raise NotImplementedError
 
     def exact(self, stream: NoiseStream, t: int, tag: Tags) -> int:
@@ -247,7 +281,6 @@ class Counter(Frozen):
         bits = 64 * words - 1
         digits = math.ceil(bits * 0.302) + 5
         small = Fraction(1, 10**digits)
-        context = Context(prec=digits + 20)
         lower = upper = Fraction(0)
         for (level, k), a in self.nodes(t).items():
             value = 0
@@ -260,9 +293,8 @@ class Counter(Frozen):
             if v == 0:
                 return Fraction(-1), Fraction(1)  # as good as unknown
             s2 = self.variance_of((level, k))
-            root = context.sqrt(
-                context.divide(Decimal(s2.numerator), Decimal(s2.denominator))
-            )
+            with localcontext(prec=digits + 20):
+                root = (Decimal(s2.numerator) / s2.denominator).sqrt()
             factor = Fraction(a, self._denominator) * Fraction(root) * sign
             lowest = (
                 Fraction(normal.inverse(Fraction(v + 1, 2 << bits), digits)) - small
@@ -283,10 +315,10 @@ def _sign_and_rest(value: int, words: int) -> tuple[int, int]:
     return (-1 if first & 1 else 1), (first >> 1) << shift | rest
 
 
-def _without(factors: Floats, nodes: list[int]) -> Floats:
-    left = factors.copy()
-    left[nodes] = 0
-    return left
+@memoized(512)
+def _worst_variance(counter: Counter) -> float:
+    ticks = counter.curve().candidates(counter._last_tick)
+    return float(counter.variances(ticks).max())
 
 
 # Columns of many keys ask one by one.
@@ -332,12 +364,15 @@ def fixed_point(
     return FixedPoint(point, math.ceil(parts * node) + divisions + 1, dtype)
 
 
-class Redrawn:
-    """The rows that columns leave to `Counter.draw`.
+class Columns:
+    """A single-threaded cache of `Counter.draw`, fast for consecutive ticks.
 
-    Undecided ones of a tick, and rows that ever had a word too small for `normal.rough`:
-    about one word in 2^30.
+    It leaves to `draw` undecided rows of a tick, and rows that ever had a word too small for
+    `normal.rough`: about one word in 2^30.
     """
+
+    # Of each row, in the counter's `fixed` type.
+    _numbers_kept: int
 
     def __init__(self, counter: Counter, stream: NoiseStream) -> None:
         self._counter = counter
@@ -346,20 +381,28 @@ class Redrawn:
         self._small: set[int] = set()
         self._undecided: list[int] = []
 
-    def words(self, cells: Words, tags: Tags, row: int) -> Words:
+    @property
+    def bytes_per_row(self) -> int:
+        return self._numbers_kept * self._counter.fixed.dtype.itemsize
+
+    def at(self, t: int, tags: Tags) -> Longs:
+        """Return the noise of every row at tick t; `tags` only grows."""
+        raise NotImplementedError
+
+    def _words(self, cells: Words, tags: Tags, row: int) -> Words:
         """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on, none too small."""
         words = self._stream.chunk(tags, cells)
         if small := raise_small(words, self._found):
             self._small.update((self._found[:small] % len(tags) + row).tolist())
         return words.reshape(len(cells), len(tags), 2)
 
-    def decide(self, values: normal.Numbers, out: Longs, row: int) -> None:
+    def _round(self, values: normal.Numbers, out: Longs, row: int) -> None:
         """Round the noise of rows from `row` on, at most CHUNK_ROWS, in units of `fixed_point`."""
         fixed = self._counter.fixed
         open_rows = decide(values, fixed.point, fixed.error, out, self._found)
         self._undecided += (self._found[:open_rows] + row).tolist()
 
-    def finish(self, t: int, tags: Tags, out: Longs) -> Longs:
+    def _finish(self, t: int, tags: Tags, out: Longs) -> Longs:
         # A call that failed may have left rows, and this one may be of fewer.
         found = {row for row in (*self._undecided, *self._small) if row < len(tags)}
         rows = np.array(sorted(found), dtype=np.int64)
@@ -376,9 +419,8 @@ def cells_of(cells: Iterable[Cell]) -> Words:
 @memoized(1024)
 def root_of(variance: Fraction) -> Decimal:
     """Return the square root to 40 digits."""
-    context = Context(prec=40)
-    ratio = context.divide(Decimal(variance.numerator), Decimal(variance.denominator))
-    return context.sqrt(ratio)
+    with localcontext(prec=40):
+        return (Decimal(variance.numerator) / variance.denominator).sqrt()
 
 
 def rounded_up(variance: Fraction) -> Fraction:

@@ -65,7 +65,8 @@ class LaplaceTree(Frozen):
 
     def difference_sd(self, t: int, since: int) -> float:
         """Return the sd of the sum at t minus that at `since` < t (0: no noise)."""
-        check_tick(self.kind, t, self.horizon)
+        for tick in (t, since or t):
+            check_tick(self.kind, tick, self.horizon)
         apart = self._tree.cells_at(t) ^ self._tree.cells_at(since)
         return math.sqrt(len(apart) * self.variance)
 
@@ -108,9 +109,6 @@ class LaplaceColumns:
     def __init__(self, tree: LaplaceTree, stream: NoiseStream) -> None:
         self._tree = tree
         self._stream = stream
-
-    def __repr__(self) -> str:
-        return "LaplaceColumns(<secret>)"
 
     def at(self, t: int, tags: Tags) -> Longs:
         return self._tree.draw(self._stream, t, tags)

@@ -37,7 +37,7 @@ decided, or with a word too small for `normal.rough`, are drawn by `Counter.draw
 """
 
 import math
-from decimal import Context, Decimal
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -45,19 +45,17 @@ import numpy as np
 
 from workers.arrays.compiled import kernel
 from workers.arrays.types import Floats, Longs, Tags, Words
-from workers.mechanisms.accounting import check_rho_item
 from workers.mechanisms.counters.base import (
+    Columns,
     Counter,
     Node,
-    Redrawn,
     cells_of,
     check_tick,
     fixed_point,
-    last_tick_of,
     root_of,
     rounded_up,
 )
-from workers.mechanisms.counters.lifted_variance import LiftedCurve, LiftedVariance
+from workers.mechanisms.counters.lifted_variance import LiftedCurve
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
@@ -116,11 +114,13 @@ class LiftedCounter(Counter):
     """Counter of lifted Haar nodes; `end_share` in (0, 1) is the last tick's share of rho_item."""
 
     kind = "lifted"
+    order = 0
+    takes = ("end_share",)
 
     def __init__(
         self, horizon: int | None, rho_item: float, end_share: float | None = None
     ) -> None:
-        check_rho_item(rho_item)
+        super().__init__(horizon, rho_item)
         if end_share is not None and not 0 < end_share < 1:
             raise ValueError(
                 f"end_share = {end_share}: must be a number above 0 and below 1"
@@ -129,9 +129,7 @@ class LiftedCounter(Counter):
             raise ValueError(
                 f"end_share = {end_share}: an unbounded horizon has no last tick"
             )
-        self.horizon = horizon
         self.end_share = end_share
-        self._last_tick = last_tick_of(horizon)
         if horizon is None:
             of_each = list(unbounded_weights())
             of_levels = _OF_UNBOUNDED
@@ -150,23 +148,28 @@ class LiftedCounter(Counter):
             (rounded_up(s2 / inside), rounded_up(s2 / edge))
             for inside, edge in ((of_total, of_total), *of_each)
         )
-        self.rho_item = rho_item
         self._denominator = 1 << (self._levels + 3)
         sds = [
             [float(root_of(variance)) for variance in pair] for pair in self._variances
         ]
         self._sds = tuple(map(tuple, sds))
         floats = [(float(inside), float(edge)) for inside, edge in self._variances]
-        self.variance_curve = LiftedVariance(floats, self.offset)
+        self._curve = LiftedCurve(floats, self.offset)
         # Levels with a second block.
         self._used = min(self._levels, (self.offset + self._last_tick - 1).bit_length())
         self.fixed = fixed_point(
             max(map(max, sds)), 1 + self._levels / 2, self._reach(), 2 * self._levels
         )
 
-    def __repr__(self) -> str:
-        share = "" if self.end_share is None else f", end_share={self.end_share}"
-        return f"LiftedCounter(horizon={self.horizon}, rho_item={self.rho_item}{share})"
+    @classmethod
+    def make(
+        cls,
+        horizon: int | None,
+        rho_item: float,
+        radix: int | None,
+        end_share: float | None,
+    ) -> Counter:
+        return cls(horizon, rho_item, end_share)
 
     def _shape(self) -> dict[str, object]:
         shape: dict[str, object] = {"levels": self._levels, "offset": self.offset}
@@ -202,36 +205,37 @@ class LiftedCounter(Counter):
 
     def nodes(self, t: int) -> dict[Node, int]:
         check_tick(self.kind, t, self._last_tick)
-        place = t + self.offset
+        position = t + self.offset
         unit = self._denominator
-        found = {}
+        factors = {}
         for level in range(1, self._levels + 1):
-            inside = place & ((1 << level) - 1)
-            k = place >> level
+            inside = position & ((1 << level) - 1)
+            k = position >> level
             # Times D, u_j is a multiple of 8.
             u = inside * (unit >> level)
             a = (unit - u) * (0 < k <= self._last(level))
             b = u * (k < self._last(level))
-            found[level, k] = min(u, unit - u) - (a + b) // 8
-            found[level, k - 1] = -a // 8
-            found[level, k + 1] = -b // 8
-        found[_TOTAL] = place * (unit >> self._levels)
-        return {node: a for node, a in found.items() if a}
+            factors[level, k] = min(u, unit - u) - (a + b) // 8
+            factors[level, k - 1] = -a // 8
+            factors[level, k + 1] = -b // 8
+        factors[_TOTAL] = position * (unit >> self._levels)
+        return {node: a for node, a in factors.items() if a}
 
     def variances(self, ticks: Longs) -> Floats:
-        return self.variance_curve.at(ticks)
+        return self._curve.at(ticks)
 
     def curve(self) -> LiftedCurve:
-        return LiftedCurve(self.variance_curve)
+        return self._curve
 
     def worst_variance(self) -> float:
-        return _worst_variance(self)
+        # The candidates may miss a part in 2^10 of a node's variance.
+        return super().worst_variance() * (1 + 2.0**-8)
 
-    def plan(self, place: int, since: int | None) -> Plan:
+    def plan(self, position: int, since: int | None) -> Plan:
         """Return how rows get from `since` to `place`; from nothing if None."""
         levels = self._levels
         if since is not None:  # those with another block
-            levels = _changed_levels(place, since)
+            levels = _changed_levels(position, since)
         cells: dict[Cell, int] = {}
         steps = np.zeros((levels, 8), dtype=np.int64)
         scales = np.zeros((levels + 1, 4))
@@ -241,7 +245,7 @@ class LiftedCounter(Counter):
             return cells.setdefault((level, k >> 1), len(cells)), k & 1
 
         for level in range(levels, 0, -1):
-            k = (place - 1) >> level
+            k = (position - 1) >> level
             last = self._last(level)
             stored = since is not None and (since - 1) >> level == k - 1
             kept = stored and level == 1
@@ -254,7 +258,7 @@ class LiftedCounter(Counter):
                 beside = node(level, k + 1, 1)
                 scales[level - 1, 3] = self._scale(level, k + 2)
             before = node(level, k - 1, 2) if k and not stored else (-1, 0)
-            goes_right = (place - 1) >> (level - 1) & 1
+            goes_right = (position - 1) >> (level - 1) & 1
             steps[level - 1] = Step(*own, *beside, *before, stored, goes_right)
         total = -1
         if since is None:
@@ -269,43 +273,40 @@ class LiftedCounter(Counter):
         return LiftedColumns(self, stream)
 
 
-class LiftedColumns:
+class LiftedColumns(Columns):
     """The blocks of every row at one place; a tick draws about one and a half nodes a row."""
 
+    _counter: LiftedCounter
+
     def __init__(self, counter: LiftedCounter, stream: NoiseStream) -> None:
-        self._counter = counter
-        self._stream = stream
-        self._redrawn = Redrawn(counter, stream)
+        super().__init__(counter, stream)
         # r_1, r_2, ..., z_1 of the next block and, if that is even, of the one after it. The level
         # below the highest has a new block once: it starts from nothing.
         self._kept = max(counter._used - 1, 0)
+        self._numbers_kept = self._kept + 2
         self._ends = np.empty((2, CHUNK_ROWS), dtype=np.int64)
         self._states: list[normal.Numbers] = []
         self._place: int | None = None
         self._filled = 0
 
-    @property
-    def bytes_per_row(self) -> int:
-        return (self._kept + 2) * self._counter.fixed.dtype.itemsize
-
     def at(self, t: int, tags: Tags) -> Longs:
         counter = self._counter
         rows = len(tags)
         check_tick(counter.kind, t, counter._last_tick)
-        place = t + counter.offset
+        position = t + counter.offset
         since = self._place
         filled = min(self._filled, rows)
-        if since is None or not self._can_reach(place, since):
+        if since is None or not self._can_reach(position, since):
             since = None
             filled = 0
         # Unset until this call succeeds: a failure leaves no wrong state.
         self._place = None
         out = np.empty(rows, dtype=np.int64)
-        self._advance(place, since, tags[:filled], 0, out)
-        self._advance(place, None, tags[filled:], filled, out)
-        self._place = place
+        self._advance(position, since, tags[:filled], 0, out)
+        self._advance(position, None, tags[filled:], filled, out)
+        self._place = position
         self._filled = rows
-        return self._redrawn.finish(t, tags, out)
+        return self._finish(t, tags, out)
 
     def _can_reach(self, place: int, since: int) -> bool:
         # At the same place N is r_1 if that is even.
@@ -313,38 +314,36 @@ class LiftedColumns:
         return later and _changed_levels(place, since) < self._kept
 
     def _advance(
-        self, place: int, since: int | None, tags: Tags, first: int, out: Longs
+        self, position: int, since: int | None, tags: Tags, first: int, out: Longs
     ) -> None:
         """Bring rows, the first of which is `first`, to a place."""
         if not len(tags):
             return
-        plan = _plan(self._counter, place, since)
-        at = first
+        plan = _plan(self._counter, position, since)
+        row = first
         last = first + len(tags)
         at_once = CHUNK_ROWS // max(len(plan.cells), 1)
-        while at < last:
-            index, begin = divmod(at, CHUNK_ROWS)
-            rows = min(at_once, last - at, CHUNK_ROWS - begin)
+        while row < last:
+            index, begin = divmod(row, CHUNK_ROWS)
+            rows = min(at_once, last - row, CHUNK_ROWS - begin)
             state = self._state(index, begin + rows)[:, begin : begin + rows]
             noise: normal.Numbers = state[0]
             if len(plan.cells) or len(plan.steps):
-                part = tags[at - first : at - first + rows]
+                part = tags[row - first : row - first + rows]
                 ends = self._ends[:, :rows]
                 words = (
-                    self._redrawn.words(plan.cells, part, at)
-                    if len(plan.cells)
-                    else _NO_WORDS
+                    self._words(plan.cells, part, row) if len(plan.cells) else _NO_WORDS
                 )
                 steps = plan.total, plan.steps, plan.scales
                 descend(words, normal.table(), *steps, state, ends[0], ends[1])
                 noise = ends[1]
-            self._redrawn.decide(noise, out[at : at + rows], at)
-            at += rows
+            self._round(noise, out[row : row + rows], row)
+            row += rows
 
     def _state(self, index: int, rows: int) -> normal.Numbers:
         if index == len(self._states):
             self._states.append(
-                np.empty((self._kept + 2, 0), dtype=self._counter.fixed.dtype)
+                np.empty((self._numbers_kept, 0), dtype=self._counter.fixed.dtype)
             )
         self._states[index] = with_capacity(self._states[index], rows, 1)
         return self._states[index]
@@ -355,13 +354,6 @@ def _changed_levels(place: int, since: int) -> int:
     return max(((since - 1) ^ (place - 1)).bit_length() - 1, 0)
 
 
-@memoized(512)
-def _worst_variance(counter: LiftedCounter) -> float:
-    worst = np.array([counter.variance_curve.noisiest(counter._last_tick)])
-    # The search may miss a part in 2^10 of a node's variance.
-    return float(counter.variances(worst)[0]) * (1 + 2.0**-8)
-
-
 @memoized(64)
 def _plan(counter: LiftedCounter, place: int, since: int | None) -> Plan:
     return counter.plan(place, since)
@@ -369,7 +361,7 @@ def _plan(counter: LiftedCounter, place: int, since: int | None) -> Plan:
 
 def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
     """Return the weights (inside, edge) of levels 1..h, and the total's."""
-    found = []
+    pairs = []
     for level in range(1, levels + 1):
         inside = Fraction(1)
         edge = Fraction(EDGE, 40)
@@ -379,23 +371,21 @@ def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
         if top < len(COARSEST):
             inside *= Fraction(COARSEST[top], 40)
             edge *= Fraction(COARSEST_EDGE[top], 40)
-        found.append((inside, edge))
+        pairs.append((inside, edge))
     total = TOTAL_OF_FEW[levels] if levels < len(TOTAL_OF_FEW) else TOTAL
-    return found, Fraction(total, 40)
+    return pairs, Fraction(total, 40)
 
 
 @memoized(1)
 def unbounded_weights() -> tuple[tuple[Fraction, Fraction], ...]:
     """Return (j + 2)^-1.2, on a grid of 2^-40 that is the same on every machine."""
-    context = Context(prec=50)
-    found = []
-    for level in range(1, _UNBOUNDED_LEVELS + 1):
-        power = context.exp(
-            context.multiply(Decimal("-1.2"), context.ln(Decimal(level + 2)))
-        )
-        weight = Fraction(int(context.multiply(power, Decimal(1 << 40))), 1 << 40)
-        found.append((weight, weight))
-    return tuple(found)
+    pairs = []
+    with localcontext(prec=50):
+        for level in range(1, _UNBOUNDED_LEVELS + 1):
+            power = (Decimal("-1.2") * Decimal(level + 2).ln()).exp()
+            weight = Fraction(int(power * (1 << 40)), 1 << 40)
+            pairs.append((weight, weight))
+    return tuple(pairs)
 
 
 @kernel

@@ -18,13 +18,13 @@ from typing import NamedTuple
 import numpy as np
 
 from workers.arrays.types import Floats, Longs
-from workers.mechanisms.curves import ROUNDING, Curve, Ticks
+from workers.mechanisms.curves import ROUNDING, Curve
 from workers.runtime.frozen import Frozen
 
 _KEPT_BITS = 12
 
 
-class LiftedVariance(Frozen):
+class LiftedCurve(Frozen, Curve):
     """`by_level`: s2 of nodes inside a level and of its first and last one, 0 the total's."""
 
     def __init__(self, by_level: Sequence[tuple[float, float]], offset: int) -> None:
@@ -48,13 +48,11 @@ class LiftedVariance(Frozen):
             )
         return total
 
-    def noisiest(self, last: int) -> int:
-        """Return a tick of 1..last of the largest variance, within 2^-10 of one node's."""
-        ticks = self.candidates(last)
-        return int(ticks[np.argmax(self.at(ticks))])
+    def variance(self, ticks: Longs) -> Floats:
+        return self.at(ticks) + ROUNDING
 
     def candidates(self, last: int) -> Longs:
-        """Return some ticks of 1..last, `noisiest` among them."""
+        """Return some ticks of 1..last, one within 2^-10 of a node's variance of the noisiest."""
         grids = self._grids()
         found = []
         place = self._offset + 1
@@ -67,8 +65,8 @@ class LiftedVariance(Frozen):
         return np.concatenate(found) - self._offset
 
     def mean(self, last: int) -> float:
-        """Return the mean variance of ticks 1..last."""
-        return (self._sum(self._offset + last) - self._sum(self._offset)) / last
+        noise = (self._sum(self._offset + last) - self._sum(self._offset)) / last
+        return noise + ROUNDING
 
     def _last(self, level: int) -> int:
         return (1 << (self._levels - level)) - 1
@@ -129,22 +127,6 @@ class LiftedVariance(Frozen):
         return float(own * of_own + before * of_before + after * b * m.uu / 64)
 
 
-class LiftedCurve(Curve):
-    """`lifted`: the variance of its noise, and of rounding."""
-
-    def __init__(self, exact: LiftedVariance) -> None:
-        self._exact = exact
-
-    def variance(self, ticks: Ticks) -> Floats:
-        return self._exact.at(ticks) + ROUNDING
-
-    def _candidates(self, last: int) -> Ticks:
-        return self._exact.candidates(last)
-
-    def mean(self, last: int) -> float:
-        return self._exact.mean(last) + ROUNDING
-
-
 class _Moments(NamedTuple):
     """Sums over the first n places of a block: of 1, u, u^2, c, c^2 and c u."""
 
@@ -158,24 +140,14 @@ class _Moments(NamedTuple):
 
 def _moments(level: int, n: int) -> _Moments:
     width = 1 << level
+    u, uu = _sums(n, width)
     below = min(n, width // 2 + 1)  # c = u below, 1 - u beyond
-    ones, firsts, seconds = (
-        (of(n), of(below)) for of in (int, _sum_of, _sum_of_squares)
-    )
-    u, uu, low_u, low_uu = (
-        value / width**power
-        for value, power in (
-            (firsts[0], 1),
-            (seconds[0], 2),
-            (firsts[1], 1),
-            (seconds[1], 2),
-        )
-    )
-    high = ones[0] - ones[1]
+    low_u, low_uu = _sums(below, width)
+    high = n - below
     high_u = u - low_u
     high_uu = uu - low_uu
     return _Moments(
-        ones[0],
+        n,
         u,
         uu,
         low_u + high - high_u,
@@ -184,9 +156,6 @@ def _moments(level: int, n: int) -> _Moments:
     )
 
 
-def _sum_of(n: int) -> int:
-    return n * (n - 1) // 2
-
-
-def _sum_of_squares(n: int) -> int:
-    return n * (n - 1) * (2 * n - 1) // 6
+def _sums(n: int, width: int) -> tuple[float, float]:
+    """Return the sums of u and of u^2."""
+    return n * (n - 1) // 2 / width, n * (n - 1) * (2 * n - 1) // 6 / width**2

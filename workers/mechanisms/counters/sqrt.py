@@ -35,11 +35,11 @@ from fractions import Fraction
 import numpy as np
 
 from workers.arrays.types import Floats, Longs, Tags
-from workers.mechanisms.accounting import check_rho_item, float_up
+from workers.mechanisms.accounting import float_up
 from workers.mechanisms.counters.base import (
+    Columns,
     Counter,
     Node,
-    Redrawn,
     cells_of,
     check_tick,
     fixed_point,
@@ -53,7 +53,6 @@ from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.normal import add_rough
 from workers.runtime.frozen import memoized, read_only
 
-LONGEST_HORIZON = 1 << 16
 # Level of this counter's nodes, (LEVEL, tick); those of the others stay below 64.
 LEVEL = 1 << 8
 _BITS = 90
@@ -63,19 +62,13 @@ _PART_ROWS = 2048
 
 class SqrtCounter(Counter):
     kind = "sqrt"
+    order = 2
+    longest = 1 << 16
+    grows = True
 
     def __init__(self, horizon: int | None, rho_item: float) -> None:
-        check_rho_item(rho_item)
-        if horizon is None:
-            raise ValueError(
-                "horizon = unbounded: counter 'sqrt' needs a number of ticks; 'lifted' may be unbounded"
-            )
-        if not 1 <= horizon <= LONGEST_HORIZON:
-            raise ValueError(
-                f"horizon = {horizon}: must be from 1 to {LONGEST_HORIZON} ticks with counter 'sqrt'"
-            )
-        self.horizon = self._last_tick = horizon
-        self._column, self._squares = _factors(horizon)
+        super().__init__(horizon, rho_item)
+        self._column, self._squares = _factors(self._last_tick)
         self._denominator = 1 << _BITS
         norm_squared = Fraction(self._squares[-1], 1 << (2 * _BITS)) * (
             1 + Fraction(1, 1 << 60)
@@ -116,9 +109,6 @@ class SqrtCounter(Counter):
         of_ticks = np.cumsum(factors**2) * float(self._variance_of_all) + ROUNDING
         return TableCurve(of_ticks.astype(np.float64))
 
-    def worst_variance(self) -> float:
-        return float(self.variance(self._last_tick))
-
     def difference_sd(self, t: int, since: int) -> float:
         check_tick(self.kind, t, self._last_tick)
         if not since:
@@ -141,19 +131,16 @@ class SqrtCounter(Counter):
         return SqrtColumns(self, stream)
 
 
-class SqrtColumns:
+class SqrtColumns(Columns):
     """Every node of every row: O(t) per row and tick."""
 
+    _counter: SqrtCounter
+
     def __init__(self, counter: SqrtCounter, stream: NoiseStream) -> None:
-        self._counter = counter
-        self._stream = stream
-        self._redrawn = Redrawn(counter, stream)
+        super().__init__(counter, stream)
+        self._numbers_kept = counter._last_tick
         # By _PART_ROWS rows: the nodes (ticks, rows), how many ticks and how many rows have them.
         self._parts: list[tuple[normal.Numbers, int, int]] = []
-
-    @property
-    def bytes_per_row(self) -> int:
-        return self._counter.fixed.dtype.itemsize * self._counter._last_tick
 
     def at(self, t: int, tags: Tags) -> Longs:
         check_tick(self._counter.kind, t, self._counter._last_tick)
@@ -169,8 +156,8 @@ class SqrtColumns:
                     @ nodes[start:stop]
                 )
             rounded = np.rint(noise).astype(np.int64)
-            self._redrawn.decide(rounded, out[first : first + len(part)], first)
-        return self._redrawn.finish(t, tags, out)
+            self._round(rounded, out[first : first + len(part)], first)
+        return self._finish(t, tags, out)
 
     def _nodes(self, index: int, t: int, tags: Tags) -> normal.Numbers:
         """Return the nodes of ticks 1..t of some rows, in units; those missing are drawn."""
@@ -202,9 +189,9 @@ class SqrtColumns:
             return
         scale = math.ldexp(self._counter._sd, self._counter.fixed.point)
         for tick in range(first, last):
-            words = self._redrawn.words(
-                cells_of([(LEVEL, tick + 1 >> 1)]), tags, row + begin
-            )[0]
+            words = self._words(cells_of([(LEVEL, tick + 1 >> 1)]), tags, row + begin)[
+                0
+            ]
             own = nodes[tick, begin : begin + len(tags)]
             own[:] = 0
             add_rough(words, tick + 1 & 1, scale, normal.table(), own)

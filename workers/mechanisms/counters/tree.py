@@ -37,11 +37,11 @@ from functools import partial
 import numpy as np
 
 from workers.arrays.types import Floats, Longs, Tags
-from workers.mechanisms.accounting import check_rho_item, float_up
+from workers.mechanisms.accounting import float_up
 from workers.mechanisms.counters.base import (
+    Columns,
     Counter,
     Node,
-    Redrawn,
     cells_of,
     check_tick,
     fixed_point,
@@ -49,7 +49,7 @@ from workers.mechanisms.counters.base import (
     root_of,
     rounded_up,
 )
-from workers.mechanisms.curves import ROUNDING, DigitCurve, fullest
+from workers.mechanisms.curves import ROUNDING, DigitCurve
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
@@ -63,15 +63,15 @@ class TreeCounter(Counter):
     """Counter of base-r blocks; `radix` is at least 2, None for r* (5 if unbounded)."""
 
     kind = "tree"
+    order = 1
+    takes = ("radix",)
 
     def __init__(
         self, horizon: int | None, rho_item: float, radix: int | None = None
     ) -> None:
-        check_rho_item(rho_item)
+        super().__init__(horizon, rho_item)
         if radix is not None and radix < 2:
             raise ValueError(f"radix = {radix}: must be at least 2")
-        self.horizon = horizon
-        self._last_tick = last_tick_of(horizon)
         self.radix = radix or default_radix(horizon)
         self._tree = Tree(self._last_tick, self.radix)
         weights = [Fraction(1)] * self._tree.levels
@@ -88,8 +88,19 @@ class TreeCounter(Counter):
             max(self._sds), self._most, max(self._sds) * self._most
         )
 
-    def __repr__(self) -> str:
-        return f"TreeCounter(horizon={self.horizon}, rho_item={self.rho_item}, radix={self.radix})"
+    @classmethod
+    def make(
+        cls,
+        horizon: int | None,
+        rho_item: float,
+        radix: int | None,
+        end_share: float | None,
+    ) -> Counter:
+        return cls(horizon, rho_item, radix)
+
+    @classmethod
+    def radixes(cls, horizon: int | None) -> tuple[int | None, ...]:
+        return default_radix(horizon), 2
 
     def nodes(self, t: int) -> dict[Node, int]:
         check_tick(self.kind, t, self._last_tick)
@@ -112,10 +123,6 @@ class TreeCounter(Counter):
         variances = list(map(float, self._variances))
         return DigitCurve(self.radix, variances, rounding=ROUNDING)
 
-    def worst_variance(self) -> float:
-        ticks = fullest(self._tree.horizon, self._tree.radix)
-        return float(self.variances(np.array(ticks)).max())
-
     def _shape(self) -> dict[str, object]:
         shape = {"levels": self._tree.levels, "radix": self.radix}
         return shape | {
@@ -130,22 +137,19 @@ class TreeCounter(Counter):
         return self._tree.blocks(t)
 
 
-class TreeColumns:
+class TreeColumns(Columns):
     """By level, the noise of t cut at that digit; a tick adds a block, at its lowest digit > 0."""
 
+    _counter: TreeCounter
+
     def __init__(self, counter: TreeCounter, stream: NoiseStream) -> None:
-        self._counter = counter
-        self._stream = stream
+        super().__init__(counter, stream)
         levels = range(counter._tree.levels)
         self._columns = [np.empty(0, dtype=counter.fixed.dtype) for _ in levels]
+        self._numbers_kept = len(levels)
         self._filled = [0] * len(levels)
         # Blocks summed in each column on top of the level above: (first, last + 1).
         self._reached: list[tuple[int, int] | None] = [None] * len(levels)
-        self._redrawn = Redrawn(counter, stream)
-
-    @property
-    def bytes_per_row(self) -> int:
-        return self._counter.fixed.dtype.itemsize * len(self._columns)
 
     def at(self, t: int, tags: Tags) -> Longs:
         rows = len(tags)
@@ -156,21 +160,21 @@ class TreeColumns:
             self._columns[level] = with_capacity(self._columns[level], rows)
             begun, summed = self._reached[level] or (None, 0)
             usable = begun == first and summed <= last
-            held, summed = (self._filled[level], summed) if usable else (0, first)
-            starts.append((held, summed))
+            filled, summed = (self._filled[level], summed) if usable else (0, first)
+            starts.append((filled, summed))
             # Rows beyond `rows` would stay at an older block, so they count as not filled.
-            self._filled[level] = rows if held < rows or summed < last else held
+            self._filled[level] = rows if filled < rows or summed < last else filled
             # Unset until this call succeeds: a failure leaves no wrong state.
             self._reached[level] = None
         out = np.empty(rows, dtype=np.int64)
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)
             above: normal.Numbers | None = None
-            for (level, first, last), (held, summed) in zip(
+            for (level, first, last), (filled, summed) in zip(
                 blocks, starts, strict=True
             ):
                 column = self._columns[level]
-                middle = min(max(start, held), end)
+                middle = min(max(start, filled), end)
                 self._add(
                     level, summed, last, tags[start:middle], column[start:middle], start
                 )
@@ -180,10 +184,10 @@ class TreeColumns:
                 )
                 above = column
             if above is not None:
-                self._redrawn.decide(above[start:end], out[start:end], start)
+                self._round(above[start:end], out[start:end], start)
         for level, first, last in blocks:
             self._reached[level] = first, last
-        return self._redrawn.finish(t, tags, out)
+        return self._finish(t, tags, out)
 
     def _add(
         self,
@@ -199,7 +203,7 @@ class TreeColumns:
             return
         scale = math.ldexp(self._counter._sds[level], self._counter.fixed.point)
         for block in range(first, last):
-            words = self._redrawn.words(cells_of([(level, block >> 1)]), tags, row)[0]
+            words = self._words(cells_of([(level, block >> 1)]), tags, row)[0]
             add_rough(words, block & 1, scale, normal.table(), total)
 
 

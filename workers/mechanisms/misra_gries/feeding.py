@@ -159,7 +159,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
     """Feed rounds (rounds, words) to counters in order of rank; return the number of decrements."""
     heights = counters.heights
     ranks = counters.ranks
-    held = counters.held
+    held_bits = counters.held
     k = len(heights)
     buckets = 64
     while buckets < k:
@@ -174,7 +174,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
     # Calls only at a decrement: passing arrays costs 25 ns, a whole step 6 ns (measured).
     for number in range(len(rounds)):
         items = rounds[number]
-        whole = False  # whether everybody was lowered before in this round
+        all_lowered = False  # whether everybody was lowered before in this round
         in_order = False  # whether those of `zeros` that stay will be in order
         word = -1
         fed = False
@@ -185,7 +185,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
                 low = rest & -rest
                 rest ^= low
                 item = (word << 5) + ones_in(low - 1)
-                if held[word] & low:
+                if held_bits[word] & low:
                     heights[counters.slot_of[item]] += 1
                     continue
                 # it was hit meanwhile
@@ -207,7 +207,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
                 if not in_order:
                     sort_by_rank(zeros, 0, same, ranks, scratch)
                     in_order = True
-                if whole:
+                if all_lowered:
                     lowered, turn, waiting = rest_of_round(
                         items,
                         item + 1,
@@ -224,7 +224,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
                 if waiting > same:
                     sort_by_rank(zeros, same, waiting, ranks, scratch)
                     merge_by_rank(zeros, same, waiting, ranks, scratch)
-                whole = True
+                all_lowered = True
     return lowered
 
 
@@ -235,7 +235,7 @@ def rest_of_round(
     lowered: int,
     zeros: Places,
     same: int,
-    now: int,
+    arrived: int,
     counters: Counters,
     wheel: Wheel,
     scratch: Places,
@@ -252,28 +252,28 @@ def rest_of_round(
     replaced last, unless they are hit first.
 
     `zeros` (k,) has the counters at zero and is changed: first `same` by rank, with keys of this
-    round, then, up to `now`, those from the wheel. Returns the number of decrements, of `zeros`
+    round, then, up to `arrived`, those from the wheel. Returns the number of decrements, of `zeros`
     replaced since the last, and of `zeros`, by rank.
     """
-    heights, ranks, slot_of, held, bits = counters
+    heights, ranks, slot_of, held_bits, bits = counters
     of_tick = (1 << bits) - 1
     mask = len(wheel.heads) - 1
     stop = len(items) << 5
     begun_before = begun
     misses = 0
-    early = late = sort_arrivals(zeros, same, now, begun - 1, counters, scratch)
+    early = late = sort_arrivals(zeros, same, arrived, begun - 1, counters, scratch)
     for word in range(begun >> 5, len(items)):
         rest = np.int64(items[word])
         if word == begun >> 5:
             rest &= -(1 << (begun & 31))
         # The usual case: takes 1.8 of 10.7 ms less than the loop.
-        if rest & held[word] == 0:
+        if rest & held_bits[word] == 0:
             n = ones_in(rest)
             if misses + n <= early:
                 misses += n
                 continue
         while rest != 0:
-            hits = rest & held[word]
+            hits = rest & held_bits[word]
             low = hits & -hits
             # those before the first hit, all where there is none
             run = rest & (low - 1)
@@ -289,25 +289,25 @@ def rest_of_round(
             low = run & -run
             rest &= -low << 1
             misses = max(misses, early) + 1
-            while late < now and heights[zeros[late]] != lowered:
+            while late < arrived and heights[zeros[late]] != lowered:
                 put_on_wheel(zeros[late], heights[zeros[late]], wheel)
                 late += 1
-            if late < now:
+            if late < arrived:
                 slot = zeros[late]
                 late += 1
                 zeros[misses - 1] = slot
                 if ranks[slot] & of_tick == of_tick:
-                    flip(held, ranks[slot] >> bits)
+                    flip(held_bits, ranks[slot] >> bits)
                     ranks[slot] -= 1  # no longer a key of the tick: replaced at the end
                 continue
             lowered += 1
             begun, begun_before = (word << 5) + ones_in(low - 1) + 1, begun
-            same = now = early = late = misses - 1
+            same = arrived = early = late = misses - 1
             misses = 0
             if wheel.heads[lowered & mask] >= 0:
-                now = take_from_wheel(lowered, zeros, same, heights, wheel)
+                arrived = take_from_wheel(lowered, zeros, same, heights, wheel)
                 early = late = sort_arrivals(
-                    zeros, same, now, begun - 1, counters, scratch
+                    zeros, same, arrived, begun - 1, counters, scratch
                 )
     if begun_before < begun:
         assign_misses(items, begun_before, begun, zeros, same, counters)
@@ -316,7 +316,7 @@ def rest_of_round(
     for turn in range(max(early, misses)):
         heights[zeros[turn]] = lowered + (turn < misses)
     waiting = max(early, misses)
-    while late < now:
+    while late < arrived:
         zeros[waiting] = zeros[late]
         waiting += 1
         late += 1
@@ -341,11 +341,11 @@ def assign_misses(
 ) -> None:
     """Assign `zeros[:n]` to the round's first n misses in start..stop."""
     # No replaced key is among them: all came earlier in the round or are below them.
-    _, ranks, slot_of, held, bits = counters
+    _, ranks, slot_of, held_bits, bits = counters
     of_tick = (1 << bits) - 1
     turn = 0
     for word in range(start >> 5, min((stop >> 5) + 1, len(items))):
-        missed = np.int64(items[word]) & ~np.int64(held[word])
+        missed = np.int64(items[word]) & ~np.int64(held_bits[word])
         if word == start >> 5:
             missed &= -(1 << (start & 31))
         if word == stop >> 5:
@@ -358,11 +358,11 @@ def assign_misses(
             slot = zeros[turn]
             turn += 1
             if ranks[slot] & of_tick == of_tick:
-                flip(held, ranks[slot] >> bits)
+                flip(held_bits, ranks[slot] >> bits)
             ranks[slot] = (np.int64(item) << bits) | of_tick
             slot_of[item] = slot
         # all at once: 1.4 of 9.0 ms less than one by one
-        held[word] ^= np.uint32(taken ^ missed)
+        held_bits[word] ^= np.uint32(taken ^ missed)
         if turn == n:
             break
 
@@ -419,7 +419,7 @@ def feed_rest(
     """Feed all remaining occurrences, by ascending item; return the total number of decrements."""
     heights = counters.heights
     ranks = counters.ranks
-    held = counters.held
+    held_bits = counters.held
     k = len(heights)
     # first and last of a list, first -1 if empty
     ends = np.full((LISTS, 2), -1, dtype=np.int32)
@@ -434,7 +434,7 @@ def feed_rest(
     for place in range(len(items)):
         item = items[place]
         weight = weights[place]
-        if held[item >> 5] >> (item & 31) & 1:
+        if held_bits[item >> 5] >> (item & 31) & 1:
             heights[counters.slot_of[item]] += weight
             continue
         while turn == waiting or heights[lowest[turn]] != floor:

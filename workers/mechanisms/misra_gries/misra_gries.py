@@ -84,17 +84,17 @@ from workers.mechanisms.misra_gries.sketch import (
     SKETCH_VERSION,
     Sketch,
     SketchBatch,
+    SortedTags,
     batch,
     feed,
 )
-from workers.mechanisms.misra_gries.state import DomainTags, SketchState
+from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import gaussian
-from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
-from workers.mechanisms.one_shot.algorithms import laplace_quantile
+from workers.mechanisms.one_shot.algorithms import gaussian_for, laplace_quantile
 
 
 def shown_above(
@@ -120,7 +120,7 @@ def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
 
 
 def largest_parts(
-    sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: Longs
+    sketch: Sketch, domain: SortedTags, labels: Sequence[bytes], noise: Longs
 ) -> tuple[Rows, Longs]:
     """Return places of the k largest noisy counts, and these times k + 1 (Algorithm 3).
 
@@ -175,7 +175,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
         on="a count that all its blocks show; what the sketch leaves out comes on top",
         page="Only frequent items are kept.",
         rule="block",
-        counters=("tree",),
+        counters="tree",
         bounded=True,
         may_be_pure=True,
     )
@@ -228,9 +228,6 @@ class CellNoise:
         self._table = table
         self._tree = tree
 
-    def __repr__(self) -> str:
-        return "CellNoise(<secret>)"
-
     def at(self, t: int, tags: Tags) -> Longs:
         level = self._tree.top_level(t)
         cell = USE << 56 | level, t // self._tree.radix**level - 1
@@ -270,20 +267,19 @@ class MisraGries(Budgeted):
         noises = 1 + self._shared
         # Of one cell: squared l2 sensitivity, e, c_max, and the noise cells concerned.
         if self._shared:
-            self.sensitivity_squared = together**2
+            squared = together**2
             exposed = 4 * together
-            self.largest = together
+            largest = together
             concerned = together + 1 + 2 * exposed
         else:
             exposed = size if config.max_count == 1 else 2 * size
-            self.sensitivity_squared = size * config.max_count**2
-            self.largest = config.max_count
+            squared = size * config.max_count**2
+            largest = config.max_count
             concerned = size + exposed
-        self._budget = split(config, discovers=True)
-        total = levels * self.sensitivity_squared
-        sigma_squared = Fraction(total) / (2 * Fraction(self._budget.rho))
-        self.sigma_squared = round_up_sigma_squared(sigma_squared)
-        table = gaussian.integer_gaussian(self.sigma_squared)
+        self._cost = split(config, discovers=True)
+        total = levels * squared
+        table = gaussian_for(total, self._cost.rho)
+        self.sigma_squared = table.sigma_squared
         self._table: InversionTable = table
         rho = float_up(total / (2 * self.sigma_squared))
         self._set_cost(rho, table.tv, times=levels * concerned)
@@ -297,7 +293,7 @@ class MisraGries(Budgeted):
             quantile = math.ceil(
                 math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12)
             )
-        self._threshold = self.largest + quantile - 1
+        self._threshold = largest + quantile - 1
 
     @property
     def counters_max(self) -> int:
@@ -328,9 +324,6 @@ class MisraGries(Budgeted):
     def blocks(self) -> DigitCurve:
         of_blocks = [self.cell_variance] * self.tree.levels
         return DigitCurve(self.tree.radix, of_blocks, rounding=self.rounding)
-
-    def curve(self, last: int) -> DigitCurve:
-        return self.blocks()
 
     def most_shown(self) -> int | None:
         if not self._domain:
@@ -532,9 +525,9 @@ class PureMisraGries(MisraGries):
     def _feed(
         self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
     ) -> None:
-        own = state.domain_of(key).restrict(items)
-        if len(own.counts):
-            feed(state.open_sketches(key, levels), own)
+        declared = items.within(state.domain_of(key))
+        if len(declared.counts):
+            feed(state.open_sketches(key, levels), declared)
 
     def _release(
         self,

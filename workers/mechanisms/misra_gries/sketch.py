@@ -36,7 +36,7 @@ class SortedTags:
 
     def __init__(self, tags: Tags) -> None:
         n = len(tags)
-        self._tags = tags
+        self.tags = tags
         self._bits = np.uint64(max(n - 1, 1).bit_length())
         # Sorting words of upper bits and row takes three fifths of `argsort`'s time (measured).
         uppers = tags[:, 0] >> self._bits
@@ -57,9 +57,6 @@ class SortedTags:
             alike = tags.take(rows, axis=0)
             self.rows[places] = rows[np.lexsort((alike[:, 1], alike[:, 0]))]
 
-    def __repr__(self) -> str:
-        return f"SortedTags({len(self.rows)} tags)"
-
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -67,16 +64,23 @@ class SortedTags:
         part = object.__new__(SortedTags)
         part.rows = self.rows[places]
         part._uppers = self._uppers[places]
-        part._tags = self._tags
+        part.tags = self.tags
         part._bits = self._bits
         return part
 
     def take(self, places: Longs) -> Tags:
         """Return the tags at these places of `rows` (n,): uint64 (m, 2)."""
-        return self._tags.take(self.rows[places], axis=0)
+        return self.tags.take(self.rows[places], axis=0)
 
     def all(self) -> Tags:
-        return self._tags.take(self.rows, axis=0)
+        return self.tags.take(self.rows, axis=0)
+
+    def places(self, keys: Tags) -> tuple[Longs, Bools]:
+        """Return the indices of keys in `tags`, arbitrary if unknown, and whether each is known."""
+        before, is_known = self.positions(keys)
+        if not len(self):
+            return before, is_known
+        return self.rows[np.minimum(before, len(self) - 1)], is_known
 
     def positions(self, keys: Tags) -> tuple[Longs, Bools]:
         """Return for every key (m, 2) the number of smaller tags, and whether the next is equal."""
@@ -89,7 +93,7 @@ class SortedTags:
         high[near] += 1
         more = near[self._uppers[np.minimum(high[near], n - 1)] == uppers[near]]
         high[more] = np.searchsorted(self._uppers, uppers[more], side="right")
-        known = np.zeros(len(keys), dtype=bool)
+        is_known = np.zeros(len(keys), dtype=bool)
         # Usually one tag has a key's upper bits: then this loops once.
         while len(near := near[low[near] < high[near]]):
             middle = (low[near] + high[near]) // 2
@@ -97,11 +101,11 @@ class SortedTags:
             sought = keys[near]
             smaller = _smaller(there, sought)
             same = (there == sought).all(axis=1)
-            known[near[same]] = True
+            is_known[near[same]] = True
             low[near[smaller]] = middle[smaller] + 1
             low[near[same]] = middle[same]
             high[near[~smaller]] = middle[~smaller]
-        return low, known
+        return low, is_known
 
 
 def _smaller(tags: Tags, others: Tags) -> Bools:
@@ -134,6 +138,11 @@ class SketchBatch:
         rows = self.rows[places]
         return SketchBatch(tags, self.labels, rows, self.counts[places])
 
+    def within(self, domain: SortedTags) -> SketchBatch:
+        """Return the items whose tags are in a domain."""
+        _, is_known = domain.positions(self.tags.all())
+        return self if is_known.all() else self.part(np.flatnonzero(is_known))
+
 
 def batch(
     tags: Tags, labels: Texts, counts: Longs, rows: Longs | None = None
@@ -146,7 +155,7 @@ def batch(
 
 
 class Sketch:
-    """At most `size` counters (k), ascending by tag. Sensitive: its repr shows none of them."""
+    """At most `size` counters (k), ascending by tag. Sensitive."""
 
     def __init__(self, size: int) -> None:
         if size < 1:
@@ -156,9 +165,6 @@ class Sketch:
         self.labels: Texts = NO_TEXTS
         self.counts: Longs = np.empty(0, dtype=np.int64)
         self.total = 0
-
-    def __repr__(self) -> str:
-        return f"Sketch(size={self.size})"
 
     def feed(self, items: SketchBatch, rounds: Rounds | None = None) -> Rounds | None:
         """Run Algorithm 1 on every occurrence; return `rounds` for the next sketch."""
@@ -242,30 +248,27 @@ class Rounds:
         # occurrences left
         self.weights = readonly_contiguous(counts[left] - (ROUNDS - 1))
 
-    def __repr__(self) -> str:
-        return f"Rounds({self.n} items)"
-
 
 def _fed(
-    size: int, rounds: Rounds, counts: Longs, before: Longs, known: Bools
+    size: int, rounds: Rounds, counts: Longs, before: Longs, is_known: Bools
 ) -> tuple[Bools, Longs, Longs]:
     """Feed a batch to the counters in use, ascending by key; see `feeding`.
 
-    `before` is the number of smaller items of the batch, `known` whether the next one is equal.
+    `before` is the number of smaller items of the batch, `is_known` whether the next one is equal.
     Return the counters in use afterwards, ascending by key: whether the key is of the batch, its
     number there or else the previous one, and the count.
     """
-    held = len(counts)
+    in_use = len(counts)
     bits = size.bit_length()
     of_tick = (1 << bits) - 1
     heights = np.zeros(size, dtype=np.int64)
-    heights[:held] = counts
+    heights[:in_use] = counts
     ranks = (rounds.n << bits) + np.arange(size, dtype=np.int64)
-    ranks[:held] = (before << bits) + np.where(known, of_tick, np.arange(held))
+    ranks[:in_use] = (before << bits) + np.where(is_known, of_tick, np.arange(in_use))
     slot_of = np.empty(rounds.n, dtype=np.int32)  # untouched pages take no memory
-    slot_of[before[known]] = np.flatnonzero(known)
+    slot_of[before[is_known]] = np.flatnonzero(is_known)
     items = np.zeros(-(-rounds.n // 32) * 32, dtype=bool)
-    items[before[known]] = True
+    items[before[is_known]] = True
     held_bits = np.packbits(items, bitorder="little").view(np.uint32)
     counters = Counters(heights, ranks, slot_of, held_bits, bits)
     lowered = feed_rounds(rounds.ones, counters)
@@ -275,7 +278,7 @@ def _fed(
     slots = np.argsort(ranks)
     number = ranks[slots] & of_tick
     of_batch = number == of_tick
-    used = of_batch | (number < held)
+    used = of_batch | (number < in_use)
     slots = slots[used]
     number = number[used]
     of_batch = of_batch[used]

@@ -12,7 +12,7 @@ Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privac
 """
 
 import math
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 from workers.mechanisms.noise import inversion
@@ -80,17 +80,15 @@ def geometric(scale: Fraction) -> Geometric:
 
 def _tail_thresholds(scale: Fraction, *, two_sided: bool) -> list[int]:
     """Return round(2^128 q^j) for j = 1, 2, ... while above 0; two-sided: divided by 1 + q."""
-    context = inversion.table_context()
-    q = context.exp(
-        context.divide(Decimal(-scale.denominator), Decimal(scale.numerator))
-    )
-    mass = context.multiply(Decimal(1 << WORD_BITS), q)
-    if two_sided:
-        mass = context.divide(mass, context.add(Decimal(1), q))
     thresholds: list[int] = []
-    while (threshold := int(context.to_integral_value(mass))) > 0:
-        thresholds.append(threshold)
-        mass = context.multiply(mass, q)
+    with localcontext(inversion.TABLE_CONTEXT):
+        q = (Decimal(-scale.denominator) / scale.numerator).exp()
+        mass = (1 << WORD_BITS) * q
+        if two_sided:
+            mass /= 1 + q
+        while (threshold := int(mass.to_integral_value())) > 0:
+            thresholds.append(threshold)
+            mass *= q
     return thresholds
 
 

@@ -13,7 +13,7 @@ query of l2 sensitivity D is D^2/(2 s^2)-zCDP, and N_Z(0, s^2) is sub-Gaussian w
 
 import itertools
 import math
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
@@ -97,29 +97,22 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     The recurrence loses at most 2 x^2 units in the last place for x steps, 2^42 at the largest
     sigma^2: of 90 digits 77 are left.
     """
-    context = inversion.table_context()
-    # exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s)) * exp(-(2x-1)/(2 s)); the second factor is geometric.
-    numerator, denominator = sigma_squared.as_integer_ratio()
-    factor = context.exp(context.divide(Decimal(-denominator), Decimal(2 * numerator)))
-    step = context.multiply(factor, factor)
-    smallest = context.divide(Decimal(1), Decimal(1 << _TAIL_BITS))
-    masses: list[Decimal] = []
-    mass = factor
-    # The ratios shrink, so both tails beyond x weigh at most 2 mass(x+1) / (1 - factor); centre: 1.
-    while True:
-        both = context.add(mass, mass)
-        tail = context.divide(both, context.subtract(Decimal(1), factor))
-        if tail < smallest:
-            break
-        masses.append(mass)
-        factor = context.multiply(factor, step)
-        mass = context.multiply(mass, factor)
-    sums = list(itertools.accumulate(reversed(masses), context.add))
-    total = sums[-1] if sums else Decimal(0)
-    everything = context.add(Decimal(1), context.multiply(Decimal(2), total))
-    scale = context.divide(Decimal(1 << WORD_BITS), everything)
-    scaled = (
-        int(context.to_integral_value(context.multiply(scale, part))) for part in sums
-    )
+    with localcontext(inversion.TABLE_CONTEXT):
+        # exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s)) exp(-(2x-1)/(2 s)); the second factor is geometric.
+        numerator, denominator = sigma_squared.as_integer_ratio()
+        factor = (Decimal(-denominator) / (2 * numerator)).exp()
+        step = factor * factor
+        smallest = Decimal(1) / (1 << _TAIL_BITS)
+        masses: list[Decimal] = []
+        mass = factor
+        # The ratios shrink: both tails beyond x weigh at most 2 mass(x+1) / (1 - factor).
+        while (tail := (mass + mass) / (1 - factor)) >= smallest:
+            masses.append(mass)
+            factor *= step
+            mass *= factor
+        sums = list(itertools.accumulate(reversed(masses)))
+        total = sums[-1] if sums else Decimal(0)
+        scale = (1 << WORD_BITS) / (1 + 2 * total)
+        scaled = [int((scale * part).to_integral_value()) for part in sums]
     # A threshold of 0 is never passed: the mass below it is less than half a unit on each side.
     return list(filter(None, scaled)), math.nextafter(float(tail), math.inf)

@@ -25,8 +25,9 @@ from workers.runtime.frozen import Frozen, read_only
 Integers = NDArray[np.signedinteger[Any]]
 
 WORD_BITS = 128
-# Decimal digits of the table arithmetic; 77 remain after the longest recurrence.
-DIGITS = 90
+# Decimal's arithmetic is correctly rounded, so tables are the same everywhere; of these digits 77
+# remain after the longest recurrence.
+TABLE_CONTEXT = Context(prec=90, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 _HALF_BITS = 64
 _HALF_MASK = (1 << _HALF_BITS) - 1
@@ -95,11 +96,6 @@ class InversionTable(Frozen):
 def mirrored(lower: Sequence[int]) -> list[int]:
     """Return all thresholds of a law symmetric about 0 from those of its negative values."""
     return [*lower, *((1 << WORD_BITS) - threshold for threshold in reversed(lower))]
-
-
-def table_context() -> Context:
-    """Return arithmetic that is the same everywhere: Decimal's is correctly rounded."""
-    return Context(prec=DIGITS, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
 def round_up_to_grid(value: Fraction, name: str) -> Fraction:

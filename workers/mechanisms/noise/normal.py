@@ -23,7 +23,7 @@ v >= FINE_LEAST, and |z| <= LARGEST.
 """
 
 import math
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, getcontext, localcontext
 from fractions import Fraction
 from statistics import NormalDist
 from typing import Any
@@ -59,55 +59,38 @@ _ROWS = (63 - LEAST_BITS << PART_BITS) + 1
 def table() -> Floats:
     """Return the coefficients by v and the center of every part: 30 octaves of 64, and v = 2^63."""
     polynomials = _derivatives(DEGREE)
-    context = _context(_DIGITS)
-    found = np.zeros((_ROWS, CENTER + 1))
-    for row in range(_ROWS):
-        _, center = part(row)
-        z, density = _newton(center, 1, context)
-        step = -context.divide(Decimal(1) / (1 << 64), density)
-        found[row, :CENTER] = [
-            float(term) for term in _taylor(polynomials, z, step, context)
-        ]
-        found[row, CENTER] = float(context.multiply(center, 1 << 64))
-    return read_only(found)
+    rows = np.zeros((_ROWS, CENTER + 1))
+    with localcontext(_context(_DIGITS)):
+        for row in range(_ROWS):
+            _, center = part(row)
+            z, density = _newton(center, 1)
+            step = -1 / (density * (1 << 64))
+            rows[row, :CENTER] = list(map(float, _taylor(polynomials, z, step)))
+            rows[row, CENTER] = float(center * (1 << 64))
+    return read_only(rows)
 
 
 def part(row: int) -> tuple[Decimal, Decimal]:
     """Return width and center of a row's part, as probabilities."""
     octave, index = divmod(row, 1 << PART_BITS)
-    context = _context(_DIGITS)
-    width = context.power(2, octave + LEAST_BITS - PART_BITS - 64)
-    return width, context.multiply(
-        width, Decimal((1 << PART_BITS) + index) + Decimal("0.5")
-    )
-
-
-def remainder(row: int, degree: int) -> float:
-    """Return the bound on a part's remainder; see the module."""
-    context = _context(_DIGITS)
-    width, center = part(row)
-    z, density = _newton(context.subtract(center, width / 2), 1, context)
-    terms = _taylor(
-        _derivatives(degree + 1), z, context.divide(width / 2, density), context
-    )
-    return float(terms[degree + 1])
+    with localcontext(_context(_DIGITS)):
+        width = Decimal(2) ** (octave + LEAST_BITS - PART_BITS - 64)
+        return width, width * ((1 << PART_BITS) + index + Decimal("0.5"))
 
 
 def inverse(p: Fraction, digits: int) -> Decimal:
     """Return z with |z - Q^-1(p)| <= 10^-digits, for 0 < p <= 1/2; proved by Q at both ends."""
-    small = Decimal(1).scaleb(-digits)
-    context = _context(
-        digits + 12 + math.ceil((p.denominator.bit_length() + 1) * 0.302)
-    )
-    exact = context.divide(Decimal(p.numerator), Decimal(p.denominator))
-    z, _ = _newton(exact, math.ceil(math.log2((digits + 30) / 14)), context)
-    slack = Decimal(1).scaleb(7 - context.prec)
-    lower = context.subtract(z, small)
-    upper = context.add(z, small)
-    above = context.add(exact, slack)
-    below = context.subtract(exact, slack)
-    tails = [_tail(end, _density(end, context), context) for end in (lower, upper)]
-    if tails[0] < above or tails[1] > below:
+    precision = digits + 12 + math.ceil((p.denominator.bit_length() + 1) * 0.302)
+    with localcontext(_context(precision)):
+        exact = Decimal(p.numerator) / p.denominator
+        z, _ = _newton(exact, math.ceil(math.log2((digits + 30) / 14)))
+        small = Decimal(1).scaleb(-digits)
+        slack = Decimal(1).scaleb(7 - precision)
+        lower = z - small
+        upper = z + small
+        is_above = _tail(lower, _density(lower)) >= exact + slack
+        is_below = _tail(upper, _density(upper)) <= exact - slack
+    if not (is_above and is_below):
         raise ArithmeticError(f"Q^-1({p}): {z} is not proved to {digits} digits")
     return z
 
@@ -130,64 +113,57 @@ def rounded_variance(variance: float) -> float:
 
 def _derivatives(degree: int) -> list[list[int]]:
     """Return the coefficients of P_0 .. P_degree, lowest power first."""
-    found = [[1]]
+    polynomials = [[1]]
     for n in range(1, degree + 1):
-        slope = [*(i * value for i, value in enumerate(found[-1]) if i), 0, 0]
-        found.append(
-            [
-                a + b
-                for a, b in zip([0, *(n * v for v in found[-1])], slope, strict=False)
-            ]
-        )
-    return found[:degree]
+        last = polynomials[-1]
+        slope = [*(i * value for i, value in enumerate(last) if i), 0, 0]
+        raised = [0, *(n * value for value in last)]
+        polynomials.append([a + b for a, b in zip(raised, slope, strict=False)])
+    return polynomials[:degree]
 
 
-def _taylor(
-    polynomials: list[list[int]], z: Decimal, step: Decimal, context: Context
-) -> list[Decimal]:
+# In the current context, from here on.
+def _taylor(polynomials: list[list[int]], z: Decimal, step: Decimal) -> list[Decimal]:
     """Return z, and P_(n-1)(z) step^n / n! for n = 1 .. the number of polynomials."""
-    found = [z]
+    terms = [z]
     factor = Decimal(1)
     for n, polynomial in enumerate(polynomials, start=1):
-        factor = context.divide(context.multiply(factor, step), Decimal(n))
+        factor = factor * step / n
         value = Decimal(0)
         for coefficient in reversed(polynomial):
-            value = context.fma(value, z, Decimal(coefficient))
-        found.append(context.multiply(value, factor))
-    return found
+            value = value.fma(z, coefficient)
+        terms.append(value * factor)
+    return terms
 
 
-def _newton(p: Decimal, steps: int, context: Context) -> tuple[Decimal, Decimal]:
+def _newton(p: Decimal, steps: int) -> tuple[Decimal, Decimal]:
     """Return Q^-1(p) and phi there: the float's error, 10^-16, is squared in every step."""
     z = Decimal(-NormalDist().inv_cdf(float(p)))
     density = Decimal(0)
     change = Decimal(0)
     for _ in range(steps):
-        density = _density(z, context)
-        change = context.divide(
-            context.subtract(_tail(z, density, context), p), density
-        )
-        z = context.add(z, change)
-    return z, context.multiply(density, 1 - z * change)  # phi' = -z phi
+        density = _density(z)
+        change = (_tail(z, density) - p) / density
+        z += change
+    return z, density * (1 - z * change)  # phi' = -z phi
 
 
-def _tail(z: Decimal, density: Decimal, context: Context) -> Decimal:
+def _tail(z: Decimal, density: Decimal) -> Decimal:
     """Return Q(z), off by at most 10^(6 - digits of the context) for |z| < 40."""
-    square = context.multiply(z, z)
-    least = Decimal(1).scaleb(-context.prec)
+    square = z * z
+    least = Decimal(1).scaleb(-getcontext().prec)
     term = z
     total = z
     n = 1
     while abs(term) >= least or n < square:
         n += 2
-        term = context.divide(context.multiply(term, square), Decimal(n))
-        total = context.add(total, term)
-    return context.subtract(Decimal("0.5"), context.multiply(density, total))
+        term = term * square / n
+        total += term
+    return Decimal("0.5") - density * total
 
 
-def _density(z: Decimal, context: Context) -> Decimal:
-    power = context.exp(context.divide(context.multiply(z, z), Decimal(-2)))
-    return context.divide(power, _root_of_two_pi(context.prec))
+def _density(z: Decimal) -> Decimal:
+    return (z * z / -2).exp() / _root_of_two_pi(getcontext().prec)
 
 
 @memoized(64)
@@ -206,9 +182,8 @@ def _root_of_two_pi(digits: int) -> Decimal:
         return total
 
     pi = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
-    return _context(digits + 5).sqrt(
-        Decimal(2 * pi).scaleb(-digits - 10, _context(digits + 15))
-    )
+    context = _context(digits + 15)
+    return _context(digits + 5).sqrt(Decimal(2 * pi).scaleb(-digits - 10, context))
 
 
 def _context(digits: int) -> Context:
@@ -258,8 +233,8 @@ def fine(word: np.uint64, table: Floats) -> float:
 
 
 @kernel
-def raise_small(words: Words, found: Longs) -> int:
-    """Raise words (n, 2) too small for `rough`; return how many rows, listed in `found`."""
+def raise_small(words: Words, rows: Longs) -> int:
+    """Raise words (n, 2) too small for `rough`; return how many rows, listed in `rows`."""
     flat = words.reshape(-1)
     small = 0
     for i in range(len(flat)):  # vectorized
@@ -271,7 +246,7 @@ def raise_small(words: Words, found: Longs) -> int:
         if min(words[i, 0], words[i, 1]) < _ROUGH_LEAST:
             words[i, 0] |= _ROUGH_LEAST
             words[i, 1] |= _ROUGH_LEAST
-            found[small] = i
+            rows[small] = i
             small += 1
     return small
 
@@ -298,7 +273,7 @@ def decide(
 
     Return how many are not decided, listed in `open_rows` (one longer than `out`).
     """
-    found = 0
+    undecided = 0
     half = (1 << point) >> 1
     mask = (1 << point) - 1
     for first in range(0, len(out), _GROUP_ROWS):
@@ -309,9 +284,9 @@ def decide(
             out[i] = value >> point
             close += int(((value + error) & mask) <= 2 * error)
         for i in range(first, last if close else first):
-            open_rows[found] = i
-            found += int(((np.int64(values[i]) + half + error) & mask) <= 2 * error)
-    return found
+            open_rows[undecided] = i
+            undecided += int(((np.int64(values[i]) + half + error) & mask) <= 2 * error)
+    return undecided
 
 
 @kernel

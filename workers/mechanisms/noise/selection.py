@@ -20,13 +20,14 @@ from the largest remaining count.
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
 
 from workers.arrays.types import Longs
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.noise.inversion import WORD_BITS, table_context
+from workers.mechanisms.noise.inversion import TABLE_CONTEXT, WORD_BITS
 from workers.runtime.frozen import Frozen, memoized
 
 # Incremented whenever the same words would give other picks; part of every mechanism id.
@@ -46,19 +47,7 @@ def gumbel_top_k(
     counts: Longs, scale: Fraction, k: int, words: Sequence[Word]
 ) -> Longs:
     """Return the indices of min(k, n) picks, in law the top k of counts + Gumbel(scale)."""
-    picks, _ = _peel(counts, None, scale, k, words)
-    return picks
-
-
-def gumbel_top_k_or_bottom(
-    counts: Longs, bottom: int, scale: Fraction, k: int, words: Sequence[Word]
-) -> tuple[Longs, bool]:
-    """Pick as `gumbel_top_k` does, with a candidate BOTTOM of count `bottom` that ends the picks.
-
-    Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom +
-    Gumbel(scale). Returns the picks before BOTTOM, and whether BOTTOM was picked.
-    """
-    return _peel(counts, bottom, scale, k, words)
+    return peel(counts, None, scale, k, words)[0]
 
 
 def selection_tv(candidates: int, picks: int) -> float:
@@ -70,9 +59,14 @@ def selection_tv(candidates: int, picks: int) -> float:
     return float_up(Fraction(picks * (candidates + 1), 1 << WORD_BITS))
 
 
-def _peel(
+def peel(
     counts: Longs, bottom: int | None, scale: Fraction, k: int, words: Sequence[Word]
 ) -> tuple[Longs, bool]:
+    """Pick as `gumbel_top_k` does, with a candidate BOTTOM of count `bottom` that ends the picks.
+
+    Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom +
+    Gumbel(scale). Returns the picks before BOTTOM, and whether BOTTOM was picked.
+    """
     n = len(counts)
     if bottom is not None:
         counts = np.append(counts, np.int64(bottom))
@@ -203,15 +197,13 @@ class _Powers(Frozen):
 
 def _table(scale: Fraction, digit: int, values: int) -> tuple[int, ...]:
     """Return 2^336 exp(-j 2^(8 digit) / scale) for j = 0..values-1, rounded down."""
-    context = table_context()
-    context.prec = 2 * context.prec
-    unit = context.create_decimal(1 << _TABLE_BITS)
-    found = []
-    for j in range(values):
-        n, d = (-Fraction(j << (_DIGIT_BITS * digit)) / scale).as_integer_ratio()
-        power = context.exp(context.divide(context.create_decimal(n), d))
-        found.append(int(context.multiply(unit, power)))
-    return tuple(found)
+    powers = []
+    with localcontext(TABLE_CONTEXT) as context:
+        context.prec *= 2
+        for j in range(values):
+            n, d = (Fraction(j << (_DIGIT_BITS * digit)) / scale).as_integer_ratio()
+            powers.append(int((1 << _TABLE_BITS) * (Decimal(-n) / d).exp()))
+    return tuple(powers)
 
 
 @memoized(64)

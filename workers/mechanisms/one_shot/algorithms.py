@@ -116,27 +116,24 @@ class OneShotNoise:
         self._stream = stream
         self._table = table
 
-    def __repr__(self) -> str:
-        return "OneShotNoise(<secret>)"
-
     def at(self, t: int, tags: Tags) -> Longs:
         return self.items((0, t), tags)
 
-    def items(self, place: Place, tags: Tags) -> Longs:
-        return self._values(USE_ITEMS, place, tags)
+    def items(self, address: Place, tags: Tags) -> Longs:
+        return self._values(USE_ITEMS, address, tags)
 
-    def threshold(self, place: Place, key_tag: Tags) -> int:
-        return int(self._values(USE_THRESHOLD, place, key_tag.reshape(1, 2))[0])
+    def threshold(self, address: Place, key_tag: Tags) -> int:
+        return int(self._values(USE_THRESHOLD, address, key_tag.reshape(1, 2))[0])
 
-    def _values(self, use: int, place: Place, tags: Tags) -> Longs:
+    def _values(self, use: int, address: Place, tags: Tags) -> Longs:
         if self._table is None:
             raise ValueError(
                 "table = None: this mechanism shows no counts, so they have no noise"
             )
-        return self._table.values(self._stream, _cell(use, place), tags)
+        return self._table.values(self._stream, _cell(use, address), tags)
 
     def picks(
-        self, use: int, place: Place, key_tag: Tags, k: int
+        self, use: int, address: Place, key_tag: Tags, k: int
     ) -> list[tuple[int, int]]:
         """Return k words for a stream key's picks; word j is that of the cell with `pick` = j."""
         tags = np.tile(key_tag.astype(np.uint64), (k, 1))
@@ -144,12 +141,12 @@ class OneShotNoise:
         tags[:, 0] ^= np.arange(k, dtype=np.uint64)
         return [
             (high, low)
-            for high, low in self._stream.words(tags, _cell(use, place)).tolist()
+            for high, low in self._stream.words(tags, _cell(use, address)).tolist()
         ]
 
 
-def _cell(use: int, place: Place) -> tuple[int, int]:
-    level, block = place
+def _cell(use: int, address: Place) -> tuple[int, int]:
+    level, block = address
     return (use << 56) | (level << 40), block
 
 
@@ -271,10 +268,10 @@ class Noisy(Frozen):
             each = delta / items * (1 - 1e-12)
             self.threshold = self._least_threshold(p.max_count, p.releases, each)
 
-    def _least_threshold(self, whole: int, releases: int, delta: float) -> int:
-        """Return m: the releases show an item of at most `whole` with probability at most delta.
+    def _least_threshold(self, most_count: int, releases: int, delta: float) -> int:
+        """Return m: releases show an item of at most `most_count` with probability at most delta.
 
-        If n releases have parts, none is above whole - n + 1. With m at least that - 1 + the
+        If n releases have parts, none is above most_count - n + 1. With m at least that - 1 + the
         quantile of delta / n, they show a part with probability at most delta together. The
         quantile of the largest n covers the others, down to half of it.
         """
@@ -283,7 +280,7 @@ class Noisy(Frozen):
         while n <= releases:
             last = min(2 * n - 1, releases)
             each = quantile(self.table, delta / last, difference=self._kbar is not None)
-            found = max(found, whole - n + each)
+            found = max(found, most_count - n + each)
             n = last + 1
         return found
 
@@ -298,10 +295,10 @@ class Noisy(Frozen):
         }
 
     def release(
-        self, cell: Cell, noise: OneShotNoise, place: Place
+        self, cell: Cell, noise: OneShotNoise, address: Place
     ) -> tuple[Rows, Longs]:
         if self.threshold is None or self._kbar is None:
-            noisy = cell.counts + noise.items(place, cell.tags)
+            noisy = cell.counts + noise.items(address, cell.tags)
             if self.threshold is None:
                 return np.arange(len(noisy)), noisy
             rows = np.flatnonzero(noisy > self.threshold)
@@ -310,9 +307,9 @@ class Noisy(Frozen):
         for key, rows in rows_by_key(cell.keys):
             largest = cell.largest(rows, self._kbar + 1)
             top, limit = top_candidates(cell, largest, self._kbar)
-            bar = limit + self.threshold + noise.threshold(place, cell.key_tags[key])
-            found.append(top[_noisy(cell, top, noise, place) > bar])
-        return _shown(cell, found, noise, place)
+            bar = limit + self.threshold + noise.threshold(address, cell.key_tags[key])
+            found.append(top[_noisy(cell, top, noise, address) > bar])
+        return _shown(cell, found, noise, address)
 
 
 class Picking(Frozen):
@@ -350,23 +347,23 @@ class Picking(Frozen):
         }
 
     def release(
-        self, cell: Cell, noise: OneShotNoise, place: Place
+        self, cell: Cell, noise: OneShotNoise, address: Place
     ) -> tuple[Rows, Longs]:
-        found = list[Rows]()
+        picked = list[Rows]()
         k = self._parameters.k
         for key, rows in rows_by_key(cell.keys):
             if self._bottom:
-                found.append(self._bottom.pick(cell, rows, key, k, noise, place)[0])
+                picked.append(self._bottom.pick(cell, rows, key, k, noise, address)[0])
             else:
                 words = noise.picks(
-                    USE_PICKS, place, cell.key_tags[key], min(k, len(rows))
+                    USE_PICKS, address, cell.key_tags[key], min(k, len(rows))
                 )
-                found.append(
+                picked.append(
                     rows[
                         selection.gumbel_top_k(cell.counts[rows], self.scale, k, words)
                     ]
                 )
-        return _shown(cell, found, noise, place)
+        return _shown(cell, picked, noise, address)
 
 
 class Bottom(Frozen):
@@ -411,7 +408,7 @@ class Bottom(Frozen):
         key: int,
         k: int,
         noise: OneShotNoise,
-        place: Place,
+        address: Place,
     ) -> tuple[Rows, bool]:
         """Return the picked rows, in order, and whether BOTTOM came."""
         top = cell.largest(rows, self._p.kbar + 1)
@@ -421,7 +418,7 @@ class Bottom(Frozen):
             limits = np.zeros(len(self._above), dtype=np.int64)
             beyond = cell.counts[top[self._p.k :]]
             limits[: len(beyond)] = beyond
-            words = noise.picks(USE_KBAR, place, cell.key_tags[key], 1)
+            words = noise.picks(USE_KBAR, address, cell.key_tags[key], 1)
             chosen = int(
                 selection.gumbel_top_k(-(limits + self._above), self.scale, 1, words)[0]
             )
@@ -429,12 +426,10 @@ class Bottom(Frozen):
             above = int(self._above[chosen])
         candidates, limit = top_candidates(cell, top, kbar)
         words = noise.picks(
-            USE_PICKS, place, cell.key_tags[key], min(k, len(candidates) + 1)
+            USE_PICKS, address, cell.key_tags[key], min(k, len(candidates) + 1)
         )
         counts = cell.counts[candidates]
-        picks, ended = selection.gumbel_top_k_or_bottom(
-            counts, limit + above, self.scale, k, words
-        )
+        picks, ended = selection.peel(counts, limit + above, self.scale, k, words)
         return candidates[picks], ended
 
 
@@ -483,12 +478,12 @@ def gaussian_for(sensitivity_squared: int, rho: float) -> IntegerGaussian:
     return gaussian.integer_gaussian(sigma_squared)
 
 
-def _noisy(cell: Cell, rows: Rows, noise: OneShotNoise, place: Place) -> Longs:
-    return cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
+def _noisy(cell: Cell, rows: Rows, noise: OneShotNoise, address: Place) -> Longs:
+    return cell.counts[rows] + noise.items(address, cell.tags.take(rows, axis=0))
 
 
 def _shown(
-    cell: Cell, found: list[Rows], noise: OneShotNoise, place: Place
+    cell: Cell, found: list[Rows], noise: OneShotNoise, address: Place
 ) -> tuple[Rows, Longs]:
     rows = np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
-    return rows, _noisy(cell, rows, noise, place)
+    return rows, _noisy(cell, rows, noise, address)

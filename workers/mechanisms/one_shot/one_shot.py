@@ -209,7 +209,7 @@ class OneShot(Budgeted):
         super().__init__(config, unit, discovers=not config.declared)
         self._name = config.algorithm
         parameters = replace(config.parameters(), releases=self.ticks_of_item())
-        budget = self._budget.rho, self.delta_discovery
+        budget = self._cost.rho, self.delta_discovery
         self.algorithm = algorithms.make_algorithm(self._name, parameters, *budget)
         self.law = "laplace" if self._name in algorithms.LAPLACE else "gaussian"
         self._threshold = self.algorithm.threshold

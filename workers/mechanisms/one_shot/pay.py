@@ -22,7 +22,13 @@ from workers.mechanisms.about import About, Bound, Data, Figure, pick_figures
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.ledger import Parts, rows_by_key
-from workers.mechanisms.mechanism import Answers, Noise, State, expect_type
+from workers.mechanisms.mechanism import (
+    Answers,
+    Noise,
+    State,
+    body_of,
+    expect_type,
+)
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot import bounds
@@ -36,10 +42,9 @@ from workers.mechanisms.one_shot.algorithms import (
 from workers.mechanisms.one_shot.config import Count, Kbar, ReleasingConfig
 from workers.runtime.errors import BudgetExhausted, StateRefused
 
-# Remaining budgets per stream key: 8 bytes a key, 524,289 a block.
+# Remaining budgets, 8 bytes a stream key.
 _BLOCK = "mpay"
-_BLOCK_KEYS = 65_536
-_VERSION = b"\x01"
+_VERSION = 1
 _EVERY = 'a whole number of ticks from 1 to 100,000, or a duration such as "1h"'
 
 
@@ -82,9 +87,6 @@ class PayState(State):
         self.left: list[list[int]] = []
         self._changed = False
 
-    def __repr__(self) -> str:
-        return f"PayState({len(self.left)} keys)"
-
     def add_key(self, labels: int, queries: int) -> None:
         self.left.append([labels, queries])
         self._changed = True
@@ -104,27 +106,16 @@ class PayState(State):
         if not self._changed:
             return ()
         self._changed = False
-        left = np.array(self.left, dtype="<i4").reshape(-1, 2)
-        blocks = []
-        for i in range(-(-len(left) // _BLOCK_KEYS)):
-            part = left[i * _BLOCK_KEYS : (i + 1) * _BLOCK_KEYS]
-            blocks.append(
-                (_BLOCK + (f".{i:08x}" if i else ""), _VERSION + part.tobytes())
-            )
-        return blocks
+        left = np.array(self.left, dtype="<i4")
+        return [(_BLOCK, bytes((_VERSION,)) + left.tobytes())]
 
     def restore(self, name: str, block: bytes) -> None:
-        """Restore a block; blocks must arrive in order."""
-        _, _, number = name.partition(".")
-        if not name.startswith(_BLOCK) or not set(number) <= set("0123456789abcdef"):
+        if name != _BLOCK:
             super().restore(name, block)
-        if len(self.left) != int(number or "0", 16) * _BLOCK_KEYS:
-            raise StateRefused(f"stored state: a block before {name!r} is missing")
-        if block[:1] != _VERSION or len(block) % 8 != 1:
-            raise StateRefused(
-                f"stored state: block {name!r} is damaged or of another version"
-            )
-        self.left += np.frombuffer(block[1:], dtype="<i4").reshape(-1, 2).tolist()
+        left = body_of(name, block, _VERSION)
+        if len(left) % 8:
+            raise StateRefused(f"stored state: block {name!r} is cut short")
+        self.left = np.frombuffer(left, dtype="<i4").reshape(-1, 2).tolist()
 
 
 class PayWhatYouGet(Budgeted):
@@ -141,7 +132,7 @@ class PayWhatYouGet(Budgeted):
         super().__init__(config, unit, discovers=True)
         parameters = config.parameters()
         picks = Fraction(config.labels * config.max_count**2, 8)
-        self.scale = scale_for(picks, self._budget.rho)
+        self.scale = scale_for(picks, self._cost.rho)
         delta = self.delta_discovery / config.queries * (1 - 1e-12)
         self._bottom = Bottom(parameters, self.scale, delta)
         self._extra = int(parameters.private)

@@ -20,6 +20,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from workers.mechanisms.bounds import laplace_sum, normal_bound
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import gaussian
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
@@ -52,21 +53,10 @@ class OneVector:
         """Bound one entry's absolute noise, with failure probability at most beta."""
         if isinstance(self.sampler, DiscreteLaplace):
             return float(self.parameter) * math.log(1 / beta) + 1
-        return gaussian_bound(float(self.parameter), beta)
+        return normal_bound(float(self.parameter), 1, beta) + 0.5
 
     def sum_bound(self, times: int, beta: float) -> float:
         """Bound the absolute sum of one entry's noise over `times` vectors."""
         if isinstance(self.sampler, DiscreteLaplace):
-            return laplace_sum_bound(times, float(self.parameter), beta)
-        return gaussian_bound(times * float(self.parameter), beta)
-
-
-def laplace_sum_bound(terms: int, scale: float, beta: float) -> float:
-    """Bound |a sum of Laplace variables|, with failure probability beta (001 Lemma 2)."""
-    log = math.log(2 / beta)
-    return 2 * scale * math.sqrt(2 * log) * max(math.sqrt(terms), math.sqrt(log))
-
-
-def gaussian_bound(variance: float, beta: float) -> float:
-    """Bound |a sub-Gaussian variable, rounded|, with failure probability at most beta."""
-    return math.sqrt(2 * variance * math.log(2 / beta)) + 0.5
+            return laplace_sum(times, float(self.parameter), 1, beta)
+        return normal_bound(times * float(self.parameter), 1, beta) + 0.5

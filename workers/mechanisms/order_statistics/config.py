@@ -31,7 +31,11 @@ from workers.arrays.types import Longs
 from workers.mechanisms import accounting
 from workers.mechanisms.accounting import PrivacyCost, float_up
 from workers.mechanisms.budget import NUMERICAL_SHARE
-from workers.mechanisms.config.histogram import Domain, HistogramConfig
+from workers.mechanisms.config.histogram import (
+    DEFAULT_COUNTER,
+    Domain,
+    HistogramConfig,
+)
 from workers.runtime.frozen import Frozen, read_only
 
 QUERY = r"^(max|argmax|min|histogram|quantile:(0\.[0-9]{1,9}|1)|top_k(_select)?:[1-9][0-9]{0,4})\Z"
@@ -138,8 +142,8 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
         yield from super().complaints()
         if self.accounting == "pure" and self.epsilon is None:
             yield 'accounting = "pure": needs epsilon, not rho'
-        if self.accounting == "pure" and self.counter == "tree":
-            yield 'counter = "tree": accounting = "pure" has a tree of its own, of base 2 with Laplace noise'
+        if self.accounting == "pure" and self.counter != DEFAULT_COUNTER:
+            yield f'counter = "{self.counter}": accounting = "pure" has a tree of its own, of base 2 with Laplace noise'
         yield from query_complaints(self.asked, len(self.domain))
 
     @property

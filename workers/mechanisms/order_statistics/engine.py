@@ -54,11 +54,10 @@ alpha_DM (measured at T = 1,000: missed in 8 of 8 runs); here there are ceil(log
 In zCDP the first threshold is the power of two above low + high, since below it noise alone ends
 segments, and log2 T is no limit, because a tick may hold any number of events.
 
-Stored when a segment ends or an interval closes: block "mNNNNNNNN" (stream key index, hexadecimal),
-continued in "mNNNNNNNN.PPPP" above the message limit (28,000 columns). k, d and the number of pages
-never change. Releases depend otherwise only on exact counts and noise words.
+Stored when a segment ends or an interval closes: block "mNNNNNNNN" (stream key index, hexadecimal).
+Releases depend otherwise only on exact counts and noise words. After a version byte:
 
-    version, segment, interval, since, k, d     six little-endian int64
+    segment, interval, since, k, d     five little-endian int64
     thresholds    k int64     K_i
     start         d int64     G: column noise since the segment began
     noise         d int64     N: column noise since the interval began
@@ -79,22 +78,22 @@ import numpy as np
 
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.about import Bound, Data, Figure, RowBytes
+from workers.mechanisms.bounds import laplace_sum, normal_bound
 from workers.mechanisms.counters.base import Counter
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.kinds import make_counter
 from workers.mechanisms.counters.laplace_tree import LaplaceTree, laplace_tree
-from workers.mechanisms.curves import Curve, TableCurve
+from workers.mechanisms.curves import ROUNDING, Curve, TableCurve
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import (
     Answers,
     Mechanism,
     Noise,
     State,
+    body_of,
     expect_type,
     short_hash,
 )
-from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.order_statistics import column_sums
 from workers.mechanisms.order_statistics import config as settings
 from workers.mechanisms.order_statistics.above_threshold import (
     BLOCK_TICKS,
@@ -104,12 +103,10 @@ from workers.mechanisms.order_statistics.column_sums import OneVector
 from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import Frozen
-from workers.runtime.sizes import VALUE_BYTES
 
 BLOCK_VERSION = 1
-_NUMBER = np.dtype("<i8")
-_HEAD = 6
-_BLOCK_NAME = re.compile(r"m([0-9a-f]{8})(?:\.([0-9a-f]{4}))?")
+_HEAD = 5
+_BLOCK_NAME = re.compile("m[0-9a-f]{8}")
 
 
 @dataclass(slots=True)
@@ -138,22 +135,17 @@ class KeyState:
     def encode(self) -> bytes:
         k = len(self.thresholds)
         d = len(self.start)
-        head = np.array((BLOCK_VERSION, self.segment, self.interval, self.since, k, d))
+        head = np.array((self.segment, self.interval, self.since, k, d))
         parts = (head, self.thresholds, self.start, self.noise, self.shown)
-        return b"".join(part.astype(_NUMBER).tobytes() for part in parts)
+        return np.concatenate(parts).astype("<i8").tobytes()
 
     @classmethod
     def decode(cls, block: bytes) -> KeyState:
-        """Decode a stored block; raise `StateRefused` if it is incomplete or of another version."""
+        """Decode stored numbers; raise `StateRefused` if they are incomplete."""
         if len(block) < 8 * _HEAD or len(block) % 8:
             raise StateRefused("stored state of a partition is cut short")
-        numbers = np.frombuffer(block, dtype=_NUMBER).astype(np.int64)
-        version, segment, interval, since, k, d = numbers[:_HEAD].tolist()
-        if version != BLOCK_VERSION:
-            known = f"this one reads {BLOCK_VERSION}"
-            raise StateRefused(
-                f"stored state of a partition has version {version}: {known}"
-            )
+        numbers = np.frombuffer(block, dtype="<i8").astype(np.int64)
+        segment, interval, since, k, d = numbers[:_HEAD].tolist()
         numbers = numbers[_HEAD:]
         # A segment at least doubles counts, which have 64 bits.
         possible = (
@@ -174,43 +166,21 @@ class MaxState(State):
     def __init__(self) -> None:
         super().__init__()
         self.of: dict[int, KeyState] = {}
-        self._begun: dict[int, bytes] = {}  # incomplete blocks
-
-    def __repr__(self) -> str:
-        return f"MaxState({len(self.of)} keys)"
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
         blocks: list[tuple[str, bytes]] = []
         for key, state in sorted(self.of.items()):
             if state.changed:
                 state.changed = False
-                block = state.encode()
-                for page, at in enumerate(range(0, len(block), VALUE_BYTES)):
-                    name = f"m{key:08x}" + (f".{page:04x}" if page else "")
-                    blocks.append((name, block[at : at + VALUE_BYTES]))
+                block = bytes((BLOCK_VERSION,)) + state.encode()
+                blocks.append((f"m{key:08x}", block))
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
-        """Restore a block; the pages of a block must arrive in order."""
-        found = _BLOCK_NAME.fullmatch(name)
-        if found is None:
-            super().restore(name, block)  # refuses it
-            return
-        key = int(found[1], 16)
-        page = int(found[2] or "0", 16)
-        before = self._begun.pop(key, b"")
-        if page * VALUE_BYTES != len(before):
-            raise StateRefused(f"stored state: a page of block m{found[1]} is missing")
-        whole = before + block
-        if len(block) == VALUE_BYTES and len(whole) < _length(whole):
-            self._begun[key] = whole
-        else:
-            self.of[key] = KeyState.decode(whole)
-
-
-def _length(block: bytes) -> int:
-    k, d = np.frombuffer(block, dtype=_NUMBER, count=_HEAD)[4:].tolist()
-    return 8 * int(_HEAD + k + 3 * d)
+        if not _BLOCK_NAME.fullmatch(name):
+            super().restore(name, block)
+        numbers = body_of(name, block, BLOCK_VERSION)
+        self.of[int(name[1:], 16)] = KeyState.decode(numbers)
 
 
 MOST_INTERVALS = 1 << 30
@@ -272,35 +242,28 @@ class IntervalRule(Frozen):
         return min(found, key=lambda numbers: numbers.error)
 
     def noise(self, capacity: int) -> Counter | LaplaceTree:
-        if self.config.pure:
-            return self._tree(capacity)
-        return make_counter(*self._counter(capacity))
+        config = self.config
+        reach = config.most_columns * config.max_count
+        if config.pure:
+            return laplace_tree(capacity, self.sums, reach)
+        rho_item = float(self.sums / (reach * config.max_count))
+        rho_item = math.nextafter(rho_item, 0.0)
+        return make_counter(config.counter, capacity, rho_item, config.radix)
 
     def column_variance(self, capacity: int) -> float:
-        if self.config.pure:
-            tree = self._tree(capacity)
-            return tree.levels * discrete_laplace(tree.scale).variance
-        # rounding
-        return make_counter(*self._counter(capacity)).worst_variance() + 1 / 12
+        noise = self.noise(capacity)
+        if isinstance(noise, LaplaceTree):
+            return noise.levels * noise.variance
+        return noise.worst_variance() + ROUNDING
 
     def public(self) -> dict[str, object]:
         return {
             "above_threshold": self.above.public(),
             "sums": str(self.sums),
-            "counter": "laplace tree" if self.config.pure else self.config.counter,
+            "counter": LaplaceTree.kind if self.config.pure else self.config.counter,
             "radix": self.config.radix,
             "update": None if self.update is None else str(self.update.parameter),
         }
-
-    def _counter(self, capacity: int) -> tuple[str, int, float, int | None]:
-        """Return the zCDP counter's kind, horizon, rho per column (rounded down) and radix."""
-        config = self.config
-        rho_item = float(self.sums / (config.most_columns * config.max_count**2))
-        return config.counter, capacity, math.nextafter(rho_item, 0.0), config.radix
-
-    def _tree(self, capacity: int) -> LaplaceTree:
-        reach = self.config.most_columns * self.config.max_count
-        return laplace_tree(capacity, self.sums, reach)
 
     def _numbers(
         self, n: int, reach: int, beta: float, start_error: float
@@ -332,10 +295,10 @@ class IntervalRule(Frozen):
     def _sums_error(self, n: int, beta: float) -> float:
         """Return e: a bound on |N| of every column after every interval."""
         each = beta / (len(self.config.domain) * n)
-        if self.config.pure:
-            tree = self._tree(n)
-            return column_sums.laplace_sum_bound(tree.levels, float(tree.scale), each)
-        return column_sums.gaussian_bound(self.column_variance(n), each)
+        noise = self.noise(n)
+        if isinstance(noise, LaplaceTree):
+            return laplace_sum(noise.levels, float(noise.scale), 1, each)
+        return normal_bound(self.column_variance(n), 1, each) + 0.5
 
 
 MOST_SEGMENTS = 40
@@ -425,9 +388,6 @@ class MaxNoise:
         self._mechanism = mechanism
         self._stream = stream
         self._blocks: dict[tuple[int, int], tuple[int, list[int]]] = {}
-
-    def __repr__(self) -> str:
-        return "MaxNoise(<secret>)"
 
     def at(self, t: int, tags: Tags) -> Longs:
         """Raise TypeError: exact sums must not pass for noisy ones."""
@@ -604,7 +564,7 @@ class OrderStatistics(Mechanism):
 
     def _parameters(self) -> Mapping[str, object]:
         config = self.config
-        found: dict[str, object] = {
+        parameters: dict[str, object] = {
             "accounting": config.accounting,
             "beta": repr(config.beta),
             "horizon": config.ticks,
@@ -612,15 +572,15 @@ class OrderStatistics(Mechanism):
             "domain": short_hash(msgspec.json.encode(config.domain)),
         }
         if self.segments is not None:
-            found["segments"] = self.segments.public()
+            parameters["segments"] = self.segments.public()
         if self.inner is not None:
-            found["partition"] = {
+            parameters["partition"] = {
                 **self.inner.public(),
                 "intervals": [
                     [one.step, one.clearance, one.capacity] for one in self._intervals
                 ],
             }
-        return found
+        return parameters
 
     def sd(self, t: int) -> float:
         """Return a bound on a column's noise sd at tick t; `error` also covers late closes."""
@@ -671,65 +631,76 @@ class OrderStatistics(Mechanism):
     def _tick(
         self, state: MaxState, key: int, t: int, noise: MaxNoise
     ) -> Mapping[str, object]:
-        one = state.of[key]
+        partition = state.of[key]
         tag = state.key_tags[key : key + 1]
-        if one.stale:
-            sums = self._sums(state, key) + one.start
+        if partition.stale:
+            sums = self._sums(state, key) + partition.start
             if self.segments is not None:
-                one.outer = int(self.queries.values(sums).max())
+                partition.outer = int(self.queries.values(sums).max())
             if self.inner is not None:
-                one.gap = int(
-                    (self.queries.values(sums + one.noise) - one.thresholds).max()
+                partition.gap = int(
+                    (
+                        self.queries.values(sums + partition.noise)
+                        - partition.thresholds
+                    ).max()
                 )
-            one.stale = False
-        if self.segments is not None and one.segment < self.segments.most:
-            if one.outer_tau is None:
-                one.outer_tau = noise.outer_tau(tag, one.segment)
-            threshold = self.segments.threshold(one.segment) + one.outer_tau
-            if one.outer + noise.outer_mu(key, tag, t) > threshold:
+            partition.stale = False
+        if self.segments is not None and partition.segment < self.segments.most:
+            if partition.outer_tau is None:
+                partition.outer_tau = noise.outer_tau(tag, partition.segment)
+            threshold = self.segments.threshold(partition.segment) + partition.outer_tau
+            if partition.outer + noise.outer_mu(key, tag, t) > threshold:
                 self._end_segment(state, key, t, noise)
-                return self._answer(one)
+                return self._answer(partition)
         if (
             self.inner is not None
-            and one.interval <= self.intervals(one.segment).capacity
+            and partition.interval <= self.intervals(partition.segment).capacity
         ):
-            if one.tau is None:
-                one.tau = noise.inner_tau(tag, one.segment, one.interval)
-            if one.gap + noise.inner_mu(key, tag, t) > one.tau:
+            if partition.tau is None:
+                partition.tau = noise.inner_tau(
+                    tag, partition.segment, partition.interval
+                )
+            if partition.gap + noise.inner_mu(key, tag, t) > partition.tau:
                 self._close_interval(state, key, t, noise)
-        return self._answer(one)
+        return self._answer(partition)
 
     def _end_segment(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
-        one = state.of[key]
-        one.start = one.start + noise.outer_columns(self._tags(state, key), one.segment)
-        one.noise = np.zeros_like(one.noise)
-        one.segment = one.segment + 1
-        one.interval = 1
-        one.outer_tau = None
-        one.shown = self._sums(state, key) + one.start
-        one.thresholds = self._first_thresholds(one.shown, one.segment)
-        self._mark_changed(one, t)
+        partition = state.of[key]
+        partition.start = partition.start + noise.outer_columns(
+            self._tags(state, key), partition.segment
+        )
+        partition.noise = np.zeros_like(partition.noise)
+        partition.segment = partition.segment + 1
+        partition.interval = 1
+        partition.outer_tau = None
+        partition.shown = self._sums(state, key) + partition.start
+        partition.thresholds = self._first_thresholds(
+            partition.shown, partition.segment
+        )
+        self._mark_changed(partition, t)
 
     def _close_interval(
         self, state: MaxState, key: int, t: int, noise: MaxNoise
     ) -> None:
-        one = state.of[key]
-        numbers = self.intervals(one.segment)
-        sums = self._sums(state, key) + one.start
+        partition = state.of[key]
+        numbers = self.intervals(partition.segment)
+        sums = self._sums(state, key) + partition.start
         if self.queries.k == 1:
-            one.thresholds = one.thresholds + numbers.step
+            partition.thresholds = partition.thresholds + numbers.step
         else:
             tag = state.key_tags[key : key + 1]
-            update = noise.updates(tag, one.segment, one.interval, self.queries.k)
-            watched = self.queries.values(sums + one.noise) + update
-            reached = watched > one.thresholds - numbers.clearance
-            one.thresholds = one.thresholds + numbers.step * reached
-        one.noise = noise.inner_columns(
-            self._tags(state, key), one.segment, one.interval
+            update = noise.updates(
+                tag, partition.segment, partition.interval, self.queries.k
+            )
+            watched = self.queries.values(sums + partition.noise) + update
+            reached = watched > partition.thresholds - numbers.clearance
+            partition.thresholds = partition.thresholds + numbers.step * reached
+        partition.noise = noise.inner_columns(
+            self._tags(state, key), partition.segment, partition.interval
         )
-        one.interval += 1
-        one.shown = sums + one.noise
-        self._mark_changed(one, t)
+        partition.interval += 1
+        partition.shown = sums + partition.noise
+        self._mark_changed(partition, t)
 
     def _mark_changed(self, one: KeyState, t: int) -> None:
         one.since = t
@@ -763,15 +734,11 @@ class OrderStatistics(Mechanism):
 
     @property
     def segments_in_use(self) -> Segments:
-        if self.segments is None:
-            raise TypeError(f"{self.kind} has no segments")
-        return self.segments
+        return expect_type(Segments, self.segments)
 
     @property
     def inner_in_use(self) -> IntervalRule:
-        if self.inner is None:
-            raise TypeError(f"{self.kind} has no intervals")
-        return self.inner
+        return expect_type(IntervalRule, self.inner)
 
     def sum_noise(self, segment: int) -> Counter | LaplaceTree:
         return self.inner_in_use.noise(self.intervals(segment).capacity)

@@ -56,7 +56,7 @@ class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max
         order=140,
         answers="one order statistic, a bound on it known",
         page=_ANSWERS,
-        counters=("lifted", "tree"),
+        counters="steady",
     )
 
     c_max: Annotated[
@@ -131,7 +131,7 @@ class TwoLevelConfig(SingleConfig, frozen=True, kw_only=True, tag="two_level"):
         order=160,
         answers="one order statistic, no bound known",
         page=_ANSWERS,
-        counters=("lifted", "tree"),
+        counters="steady",
     )
 
 
@@ -142,7 +142,7 @@ class TwoLevelKConfig(SeveralConfig, frozen=True, kw_only=True, tag="two_level_k
         order=170,
         answers="several order statistics",
         page=_ANSWERS,
-        counters=("lifted", "tree"),
+        counters="steady",
     )
 
 

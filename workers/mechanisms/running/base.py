@@ -8,7 +8,7 @@
 The setting `threshold` decides which ticks may show a new item, and with which m_t (`discovery`).
 Every present item is evaluated at every such tick, also without new events: skipping idle items is
 another mechanism, which nobody has analysed. An item's noise is that of a counter from tick 1; the
-cost is computed in `counters.counter.OnCounters`.
+cost is computed in `on_counters.OnCounters`.
 
 Source: paper 000 Alg. 2 (KnownBase), Alg. 3 and App. F (UnkBase, sticky), 004 Thm 11; UnkBase's
 threshold per tick comes from the actual standard deviation at that tick, not a worst case.
@@ -25,10 +25,10 @@ from workers.arrays.number_blocks import find_shown
 from workers.mechanisms.about import About, Bound, Data, Figure
 from workers.mechanisms.bounds import normal_bound, normal_quantile
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
-from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Noise, Release, State, short_hash
 from workers.mechanisms.running.discovery import make_discovery
+from workers.mechanisms.running.on_counters import OnCounters
 
 # Solving a constant threshold takes 1.1 s at this horizon (measured).
 CONSTANT_HORIZON_MAX = 1 << 20
@@ -43,7 +43,7 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
         family="running",
         answers="running counts of every declared label",
         page="Every item of a list that was declared beforehand is shown.",
-        counters=("lifted", "tree", "sqrt"),
+        counters="every",
         ends=True,
         sums=True,
         subtracts=True,
@@ -67,7 +67,7 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
         answers="running counts of labels that passed the threshold",
         page="An item is shown once its count, with noise, is beyond a limit.",
         rule="once",
-        counters=("lifted", "tree"),
+        counters="steady",
         ends=True,
         sums=True,
         totals=True,
@@ -125,14 +125,13 @@ class UnkBase(OnCounters):
 
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=True)
-        delta = self.delta_discovery
         self._discovery = make_discovery(
             self._counter,
             config.max_items,
             config.max_count,
-            delta,
-            config.threshold,
+            self.delta_discovery,
             config.every,
+            constant=config.threshold == "constant",
         )
 
     def _parameters(self) -> Mapping[str, object]:

@@ -130,19 +130,12 @@ def make_discovery(
     max_items: int,
     max_count: int,
     delta: float,
-    schedule: str = "per_tick",
     every: int | None = None,
+    *,
+    constant: bool = False,
 ) -> Discovery:
-    if (every is not None) is not (schedule == "every"):
-        raise ValueError(
-            f"every = {every}: exactly with schedule 'every', here {schedule!r}"
-        )
-    if schedule == "constant":
+    if constant:
         return ConstantDiscovery(counter, max_items, max_count, delta)
-    if schedule not in ("per_tick", "every"):
-        raise ValueError(
-            f"schedule = {schedule!r}: must be one of per_tick, constant, every"
-        )
     return Discovery(counter, max_items, max_count, delta, every)
 
 

@@ -49,7 +49,7 @@ class KnownLaplaceConfig(
         family="running",
         answers="running counts of every declared label, epsilon pure",
         page="Every item of a list that was declared beforehand is shown.",
-        counters=("tree",),
+        counters="tree",
         subtracts=True,
         whole_domain=True,
         per_item=True,

@@ -33,7 +33,6 @@ Source: 000 Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a cell are t
 """
 
 import math
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -49,7 +48,13 @@ from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.curves import DigitCurve, blocks_figure
 from workers.mechanisms.ledger import Parts, with_capacity
-from workers.mechanisms.mechanism import Noise, Release, State, expect_type
+from workers.mechanisms.mechanism import (
+    Noise,
+    Release,
+    State,
+    body_of,
+    expect_type,
+)
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import (
     KNOWN,
@@ -71,7 +76,6 @@ from workers.runtime.errors import StateRefused
 BLOCK_ROWS = 4096
 # 2: includes the number of rows, so that truncated blocks are detected.
 _VERSION = 2
-_HEAD = struct.Struct("<BH")
 _COUNT = np.dtype("<i8")
 
 
@@ -82,7 +86,7 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
         answers="running counts as sums of one-shot releases",
         on="a count that all its blocks show",
         rule="block",
-        counters=("tree",),
+        counters="tree",
         bounded=True,
         subtracts_with='algorithm = "known_gauss"',
         pays="pays only with known_gumbel or limit_dom and events of many items",
@@ -135,7 +139,7 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
 
 
 class MetaState(State):
-    """Counts of open and released cells. Sensitive: its repr shows no counts."""
+    """Counts of open and released cells. Sensitive."""
 
     def __init__(self, levels: int) -> None:
         super().__init__()
@@ -144,9 +148,6 @@ class MetaState(State):
         self._sums = np.zeros((levels, 0), dtype=np.int64)
         self._has = np.zeros((levels, 0), dtype=np.bool_)
         self._dirty: set[tuple[str, int, int]] = set()
-
-    def __repr__(self) -> str:
-        return f"MetaState({self.ledger.n} rows, {len(self._sums)} levels)"
 
     @property
     def nbytes(self) -> int:
@@ -196,7 +197,7 @@ class MetaState(State):
         return rows, total[rows]
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
-        found = []
+        blocks = []
         for kind, level, block in sorted(self._dirty):
             rows = slice(
                 block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self.ledger.n)
@@ -209,10 +210,10 @@ class MetaState(State):
                 counts = counts[:0]
                 flags = flags[:0]
             body = counts.astype(_COUNT).tobytes() + flags.tobytes()
-            text = _HEAD.pack(_VERSION, len(counts)) + body
-            found.append((f"m{kind}{level:02x}/{block:08x}", text))
+            text = bytes((_VERSION,)) + len(counts).to_bytes(2, "little") + body
+            blocks.append((f"m{kind}{level:02x}/{block:08x}", text))
         self._dirty = set()
-        return found
+        return blocks
 
     def restore(self, name: str, block: bytes) -> None:
         if name[:2] not in ("mo", "mn") or len(name) != 13 or name[4] != "/":
@@ -221,20 +222,16 @@ class MetaState(State):
         start = int(name[5:], 16) * BLOCK_ROWS
         noisy = name[1] == "n"
         self.grow()
-        version, rows = (
-            _HEAD.unpack_from(block) if len(block) >= _HEAD.size else (None, 0)
-        )
-        body = block[_HEAD.size :]
-        whole = version == _VERSION and len(body) == rows * (_COUNT.itemsize + noisy)
-        if not whole or level >= len(self._sums) or start + rows > self.ledger.n:
-            raise StateRefused(
-                f"stored state: block {name!r} is damaged or of another version"
-            )
-        counts = np.frombuffer(body, dtype=_COUNT, count=rows)
+        body = body_of(name, block, _VERSION)
+        rows = int.from_bytes(body[:2], "little")
+        is_whole = len(body) == 2 + rows * (_COUNT.itemsize + noisy)
+        if not is_whole or level >= len(self._sums) or start + rows > self.ledger.n:
+            raise StateRefused(f"stored state: block {name!r} is cut short")
+        counts = np.frombuffer(body, dtype=_COUNT, count=rows, offset=2)
         (self._sums if noisy else self._open)[level][start : start + rows] = counts
         if noisy:
             self._has[level][start : start + rows] = np.frombuffer(
-                body[rows * 8 :], dtype=np.bool_
+                body, dtype=np.bool_, offset=2 + rows * _COUNT.itemsize
             )
 
     def _mark(self, kind: str, level: int, rows: Rows) -> None:
@@ -259,7 +256,7 @@ class Meta(Budgeted):
         self.algorithm = make_algorithm(
             config.algorithm,
             replace(config.parameters(), releases=self.ticks_of_item()),
-            math.nextafter(self._budget.rho / self.levels, 0.0),
+            math.nextafter(self._cost.rho / self.levels, 0.0),
             self.delta_discovery / self.levels * (1 - 1e-12),
         )
         # Of a single cell: an item is shown once one cell shows it.
@@ -280,9 +277,6 @@ class Meta(Budgeted):
 
     def blocks(self) -> DigitCurve:
         return DigitCurve(self.radix, [self.sd(1) ** 2] * self.levels)
-
-    def curve(self, last: int) -> DigitCurve:
-        return self.blocks()
 
     def row_bytes(self) -> RowBytes:
         note = f"an open and a released count for each of {self.levels} levels"

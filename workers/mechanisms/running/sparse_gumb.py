@@ -40,7 +40,7 @@ Noise cells (upper halves of the counters' cells stay below 2^16):
 """
 
 import math
-import struct
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal
@@ -69,22 +69,28 @@ from workers.mechanisms.config.histogram import (
     most_shown_by,
 )
 from workers.mechanisms.counters.base import LONGEST_HORIZON, Counter
-from workers.mechanisms.counters.counter import CounterMechanism, counter_of
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Noise, Release, State, expect_type, short_hash
+from workers.mechanisms.mechanism import (
+    Noise,
+    Release,
+    State,
+    body_of,
+    expect_type,
+    short_hash,
+)
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise.discrete_laplace import (
     DiscreteLaplace,
     Geometric,
     round_up_scale,
 )
-from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import (
     SELECTION_VERSION,
     gumbel_top_k,
     selection_tv,
 )
+from workers.mechanisms.running.on_counters import CounterMechanism, counter_of
 from workers.runtime.errors import StateRefused
 
 # 2: includes the number of chosen items, so that truncated blocks are detected.
@@ -93,7 +99,7 @@ TEST = 0x20 << 56
 THRESHOLD = 0x21 << 56
 PICK = 0x22 << 56
 
-_HEAD = struct.Struct("<BII")
+_BLOCK_NAME = re.compile("m[0-9a-f]{8}")
 
 
 class SparseState(State):
@@ -114,57 +120,37 @@ class SparseState(State):
         blocks = []
         for key in sorted(self._changed):
             chosen = self.chosen[key]
-            head = _HEAD.pack(STATE_VERSION, self.used[key], len(chosen))
-            blocks.append(
-                (f"m{key:08x}", head + np.array(chosen, dtype="<u4").tobytes())
-            )
+            numbers = np.array((self.used[key], len(chosen), *chosen), dtype="<u4")
+            block = bytes((STATE_VERSION,)) + numbers.tobytes()
+            blocks.append((f"m{key:08x}", block))
         self._changed = set()
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
-        if (
-            len(name) != 9
-            or name[0] != "m"
-            or not set(name[1:]) <= set("0123456789abcdef")
-        ):
+        if not _BLOCK_NAME.fullmatch(name):
             super().restore(name, block)
-        if len(block) < _HEAD.size:
-            raise StateRefused(
-                f"stored state: block {name!r} of {len(block)} bytes is cut short"
-            )
-        version, used, k = _HEAD.unpack_from(block)
-        if version != STATE_VERSION:
-            raise StateRefused(
-                f"stored state has version {version} of sparse_gumb's blocks, this is {STATE_VERSION}"
-            )
-        if len(block) != _HEAD.size + 4 * k:
+        numbers = body_of(name, block, STATE_VERSION)
+        if len(numbers) < 8 or len(numbers) % 4:
+            raise StateRefused(f"stored state: block {name!r} is cut short")
+        used, k, *chosen = np.frombuffer(numbers, dtype="<u4").tolist()
+        if len(chosen) != k:
             raise StateRefused(
                 f"stored state: block {name!r} of {k} items is cut short or too long"
             )
         key = int(name[1:], 16)
-        self.chosen[key] = tuple(
-            np.frombuffer(block, dtype="<u4", offset=_HEAD.size).tolist()
-        )
+        self.chosen[key] = tuple(chosen)
         self.used[key] = used
 
 
 class SparseNoise:
-    def __init__(
-        self,
-        stream: NoiseStream,
-        counter: Counter,
-        test: InversionTable,
-        threshold: InversionTable,
-    ) -> None:
+    def __init__(self, mechanism: "SparseGumb", stream: NoiseStream) -> None:
+        counter = mechanism._counter
         self._stream = stream
         self._counter = counter
-        self._test = test
-        self._threshold = threshold
-        # A sqrt counter's noise depends on its earlier ticks.
-        self._columns = counter.columns(stream) if counter.kind == "sqrt" else None
-
-    def __repr__(self) -> str:
-        return f"SparseNoise({self._counter!r})"
+        self._test = mechanism._test_table
+        self._threshold = mechanism._threshold_table
+        # Where state grows, so does the time to draw a tick from nothing.
+        self._columns = counter.columns(stream) if counter.grows else None
 
     def at(self, t: int, tags: Tags) -> Longs:
         return self._counter.draw(self._stream, t, tags)
@@ -202,7 +188,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
         family="running",
         answers="running counts of a top k of declared labels",
         page="The largest items of a declared list; which ones is chosen again now and then.",
-        counters=("lifted", "tree", "sqrt"),
+        counters="every",
         ends=True,
         subtracts=True,
         in_ledger=True,
@@ -244,7 +230,7 @@ class SparseGumb(CounterMechanism):
         k = config.top_k
         s = config.switches
         kappa = k + (Fraction(1, 8) if tight else Fraction(2))
-        tau_squared = kappa * config.max_count**2 / Fraction(self._budget.rho)
+        tau_squared = kappa * config.max_count**2 / Fraction(self._cost.rho)
         tau_1 = _root_up(s * tau_squared)
         tau_2 = _root_up((s + 1) * tau_squared)
         # Rounded down: the zCDP of a unit change in one item's counter.
@@ -346,17 +332,14 @@ class SparseGumb(CounterMechanism):
         return 0
 
     def row_bytes(self) -> RowBytes:
-        found = super().row_bytes()
-        kept = self.config.ticks if self._counter.kind == "sqrt" else 0
-        return found._replace(noise=8 * kept)
+        kept = self.config.ticks if self._counter.grows else 0
+        return super().row_bytes()._replace(noise=8 * kept)
 
     def init(self) -> State:
         return SparseState()
 
     def noise(self, stream: NoiseStream) -> Noise:
-        return SparseNoise(
-            stream, self._counter, self._test_table, self._threshold_table
-        )
+        return SparseNoise(self, stream)
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise

@@ -18,8 +18,10 @@ from typing import Any
 
 from msgspec import structs
 
-from workers.mechanisms.config.histogram import SQRT_HORIZON_MAX, HistogramConfig
-from workers.mechanisms.counters.tree import best_radix, default_radix
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.counters.base import Counter
+from workers.mechanisms.counters.kinds import KINDS, kinds_of
+from workers.mechanisms.counters.tree import best_radix
 from workers.mechanisms.curves import DigitCurve
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
@@ -178,21 +180,21 @@ def _counters(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
     ticks = config.horizon_ticks
-    best = default_radix(config.horizon_ticks)
-    kinds = [("lifted", None), ("tree", best), ("tree", 2), ("sqrt", None)]
-    own = (config.counter, (config.radix or best) if config.counter == "tree" else None)
-    for kind, radix in dict.fromkeys([own, *kinds]):
-        choice = CounterChoice(counter=kind, radix=radix, chosen=(kind, radix) == own)
-        if kind == "sqrt" and (reason := _why_not_sqrt(config)):
+    own = (config.counter, config.radix or KINDS[config.counter].radixes(ticks)[0])
+    choices = [(name, radix) for name in KINDS for radix in KINDS[name].radixes(ticks)]
+    for name, radix in dict.fromkeys([own, *choices]):
+        kind = KINDS[name]
+        choice = CounterChoice(counter=name, radix=radix, chosen=(name, radix) == own)
+        if reason := _why_not(kind, config):
             choice = structs.replace(choice, possible=False, reason=reason)
         if choice.chosen:
             worst = noise.worst_sd
             rms = noise.rms_sd
             bytes_per_row = mechanism.row_bytes().noise
-        elif kind == "sqrt" and (ticks is None or ticks > SQRT_HORIZON_MAX):
+        elif kind.is_beyond(ticks):
             yield choice
             continue
-        elif other := mechanism.other_counter(kind, radix):
+        elif other := mechanism.other_counter(name, radix):
             variance, bytes_per_row = other
             worst, rms = variance.worst_and_rms(noise.ticks_looked_at)
         else:
@@ -207,11 +209,11 @@ def _counters(
         )
 
 
-def _why_not_sqrt(config: HistogramConfig) -> str:
-    if "sqrt" not in config.about.counters:
+def _why_not(kind: type[Counter], config: HistogramConfig) -> str:
+    if kind.grows and config.about.counters != "every":
         return "only where labels are declared: an item that comes later would be caught up from tick 1"
-    if config.horizon_ticks is None or config.horizon_ticks > SQRT_HORIZON_MAX:
-        return f"only for a horizon of at most {SQRT_HORIZON_MAX:,} ticks"
+    if kind.is_beyond(config.horizon_ticks):
+        return f"only for a horizon of at most {kind.longest:,} ticks"
     return ""
 
 
@@ -233,7 +235,7 @@ def _blocks(
                 continue
             worst, rms = other.curve(last).worst_and_rms(last)
         yield CounterChoice(
-            counter="tree",
+            counter=config.counter,
             radix=radix,
             chosen=chosen,
             worst_sd=worst,
@@ -246,7 +248,8 @@ def _intervals(
     config: HistogramConfig, mechanism: Mechanism, first_error: float
 ) -> Iterator[CounterChoice]:
     own = (config.counter, config.radix)
-    for kind, radix in dict.fromkeys([own, ("lifted", None), ("tree", None)]):
+    others = [(kind, None) for kind in kinds_of(config.about)]
+    for kind, radix in dict.fromkeys([own, *others]):
         other = mechanism
         if (kind, radix) != own:
             other = build(structs.replace(config, counter=kind, radix=radix))
@@ -354,7 +357,7 @@ def _advise_counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
         )
         what = "the error promised" if best.error is not None else "the worst noise"
         held = ""
-        if best.counter == "sqrt" and best.noise_per_row:
+        if KINDS[best.counter].grows and best.noise_per_row:
             held = f", at {best.noise_per_row:,} bytes an item"
         yield f"{name} would give {100 * times:.0f} % of {what}{held}."
 

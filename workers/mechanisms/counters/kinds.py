@@ -1,0 +1,66 @@
+"""The kinds of counter by their names in the settings, and which of them a mechanism takes.
+
+A counter gives the noise of one item's running sum at every tick. It is stateless: the noise of
+(item, t) is a function of the key, so every item uses the counter that started at tick 1. A counter
+that started when the item first occurred would reveal that tick, which is data.
+
+A kind is one file of this folder: a subclass of `Counter` that says what it is (`base`). All files
+here are imported, so a new one is found, and settings, plans and documents read it.
+"""
+
+import pkgutil
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+
+from workers.mechanisms import counters
+from workers.mechanisms.about import About
+from workers.mechanisms.counters.base import Counter
+from workers.runtime.frozen import memoized
+
+for _module in pkgutil.iter_modules(counters.__path__, counters.__name__ + "."):
+    if _module.name != __name__:
+        import_module(_module.name)
+del _module
+
+# The first is the default.
+KINDS: Mapping[str, type[Counter]] = MappingProxyType(
+    {
+        kind.kind: kind
+        for kind in sorted(Counter.__subclasses__(), key=lambda kind: kind.order)
+    }
+)
+
+
+def kinds_of(about: About) -> list[str]:
+    """Return the kinds that a mechanism takes."""
+    if about.counters == "tree":
+        return ["tree"]
+    return [
+        name
+        for name, kind in KINDS.items()
+        if about.counters == "every" or (about.counters == "steady" and not kind.grows)
+    ]
+
+
+def kinds_with(setting: str) -> str:
+    """Return the kinds that take a setting, as an error names them."""
+    takers = (name for name, kind in KINDS.items() if setting in kind.takes)
+    return "counter = " + " or ".join(f'"{name}"' for name in takers)
+
+
+@memoized(512)
+def make_counter(
+    kind: str,
+    horizon: int | None,
+    rho_item: float,
+    radix: int | None = None,
+    end_share: float | None = None,
+) -> Counter:
+    """Return a counter that costs at most rho_item; equal arguments share its cached ticks."""
+    if kind not in KINDS:
+        raise ValueError(f"counter = {kind!r}: must be one of {', '.join(KINDS)}")
+    for setting, value in (("radix", radix), ("end_share", end_share)):
+        if value is not None and setting not in KINDS[kind].takes:
+            raise ValueError(f"{setting} = {value}: only with {kinds_with(setting)}")
+    return KINDS[kind].make(horizon, rho_item, radix, end_share)
