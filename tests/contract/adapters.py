@@ -14,7 +14,6 @@ from tests.contract.probe import Block, Half
 from tests.contract.stage import KEY, NAME, Histogram, Run, Tick, steps_of
 from tests.contract.variants import MAXIMA, PER_TICK, Variant, built
 from workers.arrays.types import Longs
-from workers.mechanisms.counters.laplace_tree import LaplaceTree
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import USE, MisraGries
 from workers.mechanisms.misra_gries.sketch import Sketch
@@ -103,6 +102,22 @@ def counter_moves(
         raise ValueError(f"counter = {kind!r}: this suite does not know its statistics")
 
 
+def move_counter(
+    found: Moves,
+    public: Mapping[str, Any],
+    label: str | None,
+    tick: int,
+    amount: int,
+    place: int = 0,
+) -> None:
+    """Move the noise of one item's counter by what `amount` in a tick changes."""
+    for (level, k), change in counter_moves(public, tick, amount):
+        if public["kind"] == "laplace tree":
+            found.add(block(label, (place ^ level, k)), int(change))
+        else:
+            found.add_number(number(label, (level, k), place), change)
+
+
 class Counting(Adapter):
     """Running counts; twice the sum of numbers less R times the count; all counts of a key."""
 
@@ -114,21 +129,14 @@ class Counting(Adapter):
         of = self.mechanism.config.sum
         for tick, items in events:
             for label, amount in items.items():
-                for node, change in counter_moves(self.counter, tick, amount):
-                    if self.counter["kind"] == "laplace tree":
-                        found.add(block(label, node), -sign * int(change))
-                    else:
-                        found.add_number(number(label, node), -sign * change)
+                move_counter(found, self.counter, label, tick, -sign * amount)
                 if of is not None:
                     centred = amount * (2 * steps_of(label, of.steps) - of.steps)
-                    for node, change in counter_moves(
-                        public["sum"]["counter"], tick, centred
-                    ):
-                        found.add_number(number(label, node, 1 << 56), -sign * change)
+                    counter = public["sum"]["counter"]
+                    move_counter(found, counter, label, tick, -sign * centred, 1 << 56)
             if "total_counter" in public:
-                total = sum(items.values())
-                for node, change in counter_moves(public["total_counter"], tick, total):
-                    found.add_number(number(None, node), -sign * change)
+                total = -sign * sum(items.values())
+                move_counter(found, public["total_counter"], None, tick, total)
         return found
 
 
@@ -197,8 +205,7 @@ class Sparse(Adapter):
         ever = {domain[place].decode() for note in first.notes for place in note[1]}
         for label, amount in items.items():
             if label in ever:
-                for node, change in counter_moves(self.counter, tick, amount):
-                    found.add_number(number(label, node), -sign * change)
+                move_counter(found, self.counter, label, tick, -sign * amount)
         for used in range(self.mechanism.config.switches):
             # The choice is made at the end of the first of these ticks; only the last can stop it.
             ticks = [t for t, note in enumerate(first.notes[:-1], 1) if note[0] == used]
@@ -402,8 +409,11 @@ class Maxima(Adapter):
             threshold = engine.INNER_TAU << 56 | j, i
             found.tests.append(_test(threshold, engine.INNER_MU, closed, moved, sign))
         if closed:
+            # The event is in one of the counter's intervals.
+            counter = mechanism.sum_noise(j).public()
+            place = engine.INNER_COLUMNS << 56 | j << 8
             for label, amount in items.items():
-                self._closes(found, j, i, label, -sign * amount)
+                move_counter(found, counter, label, i, -sign * amount, place)
             if mechanism.queries.k > 1:
                 stand = notes[closed - 1]
                 begun = stand.start + stand.noise
@@ -431,22 +441,6 @@ class Maxima(Adapter):
         values = map(self.mechanism.queries.values, sums)
         without, more = ((one - stand.thresholds).max() for one in values)
         return int(more - without)
-
-    def _closes(
-        self, found: Moves, segment: int, interval: int, label: str, amount: int
-    ) -> None:
-        """Move the counter over intervals; the event is in one of them."""
-        assert isinstance(self.mechanism, OrderStatistics)
-        noise = self.mechanism.sum_noise(segment)
-        place = engine.INNER_COLUMNS << 56 | segment << 8
-        if isinstance(noise, LaplaceTree):
-            for level in range(noise.levels):
-                found.add(
-                    block(label, (place ^ level, (interval - 1) >> level)), amount
-                )
-            return
-        for node, change in counter_moves(noise.public(), interval, amount):
-            found.add_number(number(label, node, place), change)
 
     def _exact(self, stream: Sequence[Tick], t: int) -> Longs:
         labels = [label.decode() for label in self.mechanism.domain()]

@@ -17,8 +17,6 @@ from tests.contract.long_messages import (
     STATES,
     TICK,
     longest,
-    max_state,
-    pay_state,
     table,
 )
 from tests.kafka.harness import create_topic, read, settled, unique
@@ -28,12 +26,8 @@ from workers.kafka.reading import end_of
 from workers.kafka.records import Outgoing
 from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
-from workers.mechanisms.one_shot import pay
-from workers.mechanisms.one_shot.pay import PayState
-from workers.mechanisms.order_statistics import engine
-from workers.mechanisms.order_statistics.engine import MaxState
 from workers.pipeline import contributions, ledger_blocks, snapshots, users
-from workers.pipeline.ledger_blocks import read_paged, split_pages
+from workers.pipeline.ledger_blocks import joined_pages, read_paged, split_pages
 from workers.runtime.errors import MessageTooLong, StateRefused
 from workers.runtime.sizes import (
     BATCH_BYTES,
@@ -191,8 +185,7 @@ def in_halves(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
         (rekey, "OURS_BYTES_MAX", 0, SENT_ON),
         (contributions, "_ROW_BYTES", 18, "contributions: shortest rows"),
         (contributions, "_SECTION_BYTES", 0, "contributions: most sections"),
-        (engine, "VALUE_BYTES", 1 << 30, "state: MaxState"),
-        (pay, "_BLOCK_KEYS", 1 << 30, "state: PayState"),
+        (ledger_blocks.split_pages, "__defaults__", (1 << 30,), "state: MaxState"),
         (users, "BLOCK_ROWS", 1 << 30, "users' pairs"),
         (ledger_blocks.split_pages, "__defaults__", (1 << 30,), "progress of stage 2"),
     ],
@@ -246,35 +239,19 @@ def test_the_limits_lie_in_their_order() -> None:
 # ---- state over several blocks, parts or pages is restored whole, or refused ----
 
 
-def test_a_partition_of_many_columns_is_restored_from_its_pages() -> None:
+@pytest.mark.parametrize("kind", STATES)
+def test_state_of_a_mechanism_is_restored_from_its_pages(kind: str) -> None:
     """40,000 columns take 1.28 MB: a lost page would give other thresholds under the same noise."""
-    blocks = max_state().changed()
-    assert [name for name, _ in blocks] == ["m00100000", "m00100000.0001"]
-    again = MaxState()
+    blocks = STATES[kind]().changed()
+    pages = dict[bytes, bytes]()
     for name, block in blocks:
-        again.restore(name, block)
-    [was], [found] = (made.of.values() for made in (max_state(), again))
-    assert found.encode() == was.encode()
-    with pytest.raises(StateRefused, match="a page of block m00100000 is missing"):
-        MaxState().restore(*blocks[1])
-    half = MaxState()
-    half.restore(*blocks[0])
-    assert half.of == {}, "not taken for whole"
-
-
-def test_budgets_of_many_stream_keys_are_restored_from_their_blocks() -> None:
-    """With keys = "public" the data sets their number: a block of 131,000 was never accepted."""
-    was = pay_state()
-    again = PayState()
-    blocks = was.changed()
-    assert len(blocks) == 4
-    for name, block in blocks:
-        again.restore(name, block)
-    assert again.left == was.left
-    damaged = PayState()
-    damaged.restore(*blocks[0])
-    with pytest.raises(StateRefused, match="a block before"):
-        damaged.restore(*blocks[2])
+        for key, value in split_pages(name.encode(), block, 9_000):
+            pages[key] = value or b""
+    assert len(pages) > len(blocks)
+    assert dict(joined_pages(pages)) == dict(blocks)
+    del pages[next(name for name in pages if b"." in name)]
+    with pytest.raises(StateRefused, match="a page of m.* is missing"):
+        dict(joined_pages(pages))
 
 
 @pytest.mark.parametrize(

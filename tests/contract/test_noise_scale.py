@@ -23,14 +23,11 @@ import pytest
 from tests.contract.probe import Probe
 from tests.contract.stage import NAME, Run, Tick, steps_of, worst
 from tests.contract.variants import MAXIMA, PER_TICK, TICKS, VARIANTS, Variant, built
-from workers.mechanisms.counters.base import Counter as NoiseCounter
-from workers.mechanisms.counters.laplace_tree import LaplaceTree
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.mechanisms.misra_gries.misra_gries import PureMisraGries
 from workers.mechanisms.noise.discrete_laplace import (
     DiscreteLaplace,
     Geometric,
-    discrete_laplace,
 )
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
@@ -185,12 +182,7 @@ def of_sums(
             variance = segments.column_variance(one.segment) if segments else 0.0
             if one.interval > 1:
                 noise = mechanism.sum_noise(one.segment)
-                n = one.interval - 1
-                if isinstance(noise, LaplaceTree):
-                    variance += n.bit_count() * discrete_laplace(noise.scale).variance
-                else:
-                    assert isinstance(noise, NoiseCounter)
-                    variance += noise.sd(n) ** 2
+                variance += noise.sd(one.interval - 1) ** 2
             # Only once a stream key, so that no segment's noise counts twice.
             if one.segment + one.interval == 3:
                 yield from ((one.shown - exact) ** 2 / variance).tolist()

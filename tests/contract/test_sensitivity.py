@@ -23,7 +23,7 @@ from tests.contract.variants import (
     built,
     named,
 )
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.kinds import make_counter
 from workers.mechanisms.ledger import Ledger, tick_rows
 from workers.mechanisms.misra_gries.misra_gries import PureMisraGries, pure_scale
 from workers.mechanisms.misra_gries.sketch import Sketch

@@ -37,6 +37,15 @@ def labelled(state: State, release: object) -> dict[bytes, int]:
     return {state.ledger.label(row): n for row, n in zip(rows, counts, strict=True)}
 
 
+def show(
+    mechanism: Mechanism, state: State, t: int, noise: Any, counts: Mapping[bytes, int]
+) -> dict[bytes, int]:
+    """Step a tick of the only stream key, "k"; return what it shows."""
+    parts = [counted(counts)] if counts else []
+    _, release = mechanism.step(state, t, parts, noise)
+    return labelled(state, release)
+
+
 def assert_variance(found: float, stated: float, tolerance: float = 0.05) -> None:
     """Assert that a sample variance is the stated one, and neither half nor double of it."""
     for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):

@@ -53,9 +53,11 @@ def test_rows_with_small_words_need_no_exact_numbers(
 
     counter = thawed(counter)
     monkeypatch.setattr(counter, "exact", count)
+    columns = counter.columns(stream)
     for t in (1, 7, 13):
         expected = [exact(stream, t, tags[i : i + 1]) for i in range(3)]
         assert counter.draw(stream, t, tags).tolist() == expected
+        assert columns.at(t, tags).tolist() == expected
         if v:
             terms = base._terms(counter, t)
             (lower, upper) = counter._interval(stream, t, tags, 3)

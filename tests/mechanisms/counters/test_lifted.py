@@ -1,6 +1,5 @@
 """The lifted counter: factorization, sensitivity, correct rounding, and the design's figures."""
 
-import math
 from collections.abc import Sequence
 from fractions import Fraction
 from statistics import NormalDist
@@ -11,10 +10,10 @@ import pytest
 from mpmath import mp
 
 from bench.lifted_haar import analyze
-from tests.mechanisms.small import KEY, STREAM, numbered
+from tests.mechanisms.small import STREAM, numbered
 from workers.arrays.types import Tags, Words
 from workers.mechanisms.counters import base, lifted
-from workers.mechanisms.counters.base import Counter, Node
+from workers.mechanisms.counters.base import Node
 from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.noise.keyed import Cell, NoiseStream
 from workers.runtime.frozen import thawed
@@ -126,63 +125,6 @@ def test_a_fault_in_the_mechanism_is_noticed(
     assert max(spent(counter, matrix)) > Fraction(counter.rho_item)
 
 
-@pytest.mark.parametrize(
-    ("horizon", "worst", "root_mean_square"),
-    [(2**10, 3.55, 3.35), (2**16, 5.05, 4.80), (2**20, 6.05, 5.75)],
-)
-def test_error_per_unit_of_mu_is_that_stated(
-    horizon: int, worst: float, root_mean_square: float
-) -> None:
-    """sd * mu, at the worst tick and over all ticks; a tenth less would be a defect as well."""
-    counter = LiftedCounter(horizon, 0.005)
-    mu = math.sqrt(2 * counter.rho_item)
-    variances = counter.variances(np.arange(1, horizon + 1))
-    assert 0.98 * worst < math.sqrt(variances.max()) * mu <= worst
-    assert (
-        0.98 * root_mean_square < math.sqrt(variances.mean()) * mu <= root_mean_square
-    )
-    assert counter.worst_variance() == pytest.approx(variances.max(), rel=0.01)
-    assert counter.worst_variance() >= variances.max()
-
-
-@pytest.mark.parametrize(
-    ("horizon", "share"),
-    [
-        (1, None),
-        (2, None),
-        (37, 0.6),
-        (256, None),
-        (1000, 0.3),
-        (4096, None),
-        (60_000, None),
-    ],
-)
-def test_worst_and_mean_variance_are_those_of_all_ticks(
-    horizon: int, share: float | None
-) -> None:
-    counter = LiftedCounter(horizon, 0.01, share)
-    curve = counter.variance_curve
-    ticks = np.arange(1, horizon + 1)
-    variances = curve.at(ticks)
-    for t in {1, horizon // 3 + 1, horizon}:
-        assert variances[t - 1] == pytest.approx(float(counter.variance(t)), rel=1e-12)
-    for last in {horizon, horizon // 3 + 1}:
-        assert curve.mean(last) == pytest.approx(variances[:last].mean(), rel=1e-12)
-        found = float(curve.at(np.array([curve.noisiest(last)]))[0])
-        assert found == pytest.approx(variances[:last].max(), rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("octave", "worst"), [(10, 5.6), (16, 8.3), (20, 10.1), (30, 14.9)]
-)
-def test_unbounded_error_grows_with_the_logarithm_of_the_tick(
-    octave: int, worst: float
-) -> None:
-    counter = LiftedCounter(None, 0.005)
-    tick = counter.variance_curve.noisiest(2**octave)
-    assert math.sqrt(float(counter.variance(tick)) * 2 * counter.rho_item) < worst
-
-
 @pytest.mark.parametrize("share", [0.01, 0.6, 0.99])
 @pytest.mark.parametrize("horizon", HORIZONS)
 def test_the_last_tick_has_the_noise_of_the_total_alone(
@@ -269,32 +211,6 @@ def test_noise_is_that_of_an_independent_computation(
         assert counter.exact(STREAM, t, tags[:1]) == expected[0]
 
 
-@pytest.mark.parametrize("path", ["columns", "floats"])
-def test_every_path_gives_the_same_noise(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A bound so coarse that no row is decided by the state, or by floats."""
-    counter = thawed(LiftedCounter(16, 0.01))
-    tags = numbered("paths", 20)
-    plain = [counter.draw(STREAM, t, tags).tolist() for t in range(1, 17)]
-    monkeypatch.setattr(
-        counter, "fixed", counter.fixed._replace(error=1 << counter.fixed.point)
-    )
-    asked = []
-    if path == "floats":
-        monkeypatch.setattr(base._Terms, "error", 1.0, raising=False)
-        exact = counter.exact
-
-        def count(stream: NoiseStream, t: int, tag: Tags) -> int:
-            asked.append(t)
-            return exact(stream, t, tag)
-
-        monkeypatch.setattr(counter, "exact", count)
-    columns = counter.columns(STREAM)
-    assert [columns.at(t, tags).tolist() for t in range(1, 17)] == plain
-    assert len(asked) == (16 * len(tags) if path == "floats" else 0)
-
-
 class Planted(NoiseStream, shared=False):
     """A stream whose first digits of one node are given; the rest are pseudorandom."""
 
@@ -351,29 +267,3 @@ def test_neither_path_shares_a_word_between_nodes() -> None:
             for further in range(5):
                 cell = (level, (k >> 1) + further * base._FURTHER)
                 assert seen.setdefault((cell, k & 1), (level, k)) == (level, k)
-
-
-def test_small_words_make_rows_that_are_drawn_exactly() -> None:
-    """A word below 2^34 comes once in 2^30; here for every row."""
-    tags = KEY.tags("small", [b"a", b"b"])
-    stream = Planted([12345])
-    counter = LiftedCounter(8, 0.01)
-    columns = counter.columns(stream)
-    for t in range(1, 9):
-        exact = [counter.exact(stream, t, tags[i : i + 1]) for i in range(2)]
-        assert (
-            columns.at(t, tags).tolist()
-            == counter.draw(stream, t, tags).tolist()
-            == exact
-        )
-
-
-def test_the_words_of_a_counter_are_public_parameters() -> None:
-    """Every parameter that changes a noise value has a name in the mechanism's id."""
-    public = LiftedCounter(100, 0.1, 0.6).public()
-    assert list(public) == [
-        *("kind", "horizon", "levels", "offset", "end_share", "sigma_squared"),
-        "normal_version",
-    ]
-    assert (public["offset"], public["end_share"]) == (28, "0.6")
-    assert isinstance(LiftedCounter(100, 0.1), Counter)

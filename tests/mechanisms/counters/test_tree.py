@@ -6,7 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.mechanisms.small import STREAM, numbered
 from workers.mechanisms.counters.tree import TreeCounter, best_radix, digits_of
 
 
@@ -136,55 +135,3 @@ def test_blocks_of_an_unbounded_release_partition_its_prefix(t: int) -> None:
         assert 0 < last - first < counter.radix
         ends.append(last * counter.radix**level)
     assert ends[-1] == t
-
-
-@pytest.mark.parametrize(
-    ("horizon", "worst"), [(2**10, 11.9), (2**16, 18.3), (2**20, 21.8)]
-)
-def test_error_without_a_horizon_is_what_the_module_states(
-    horizon: int, worst: float
-) -> None:
-    """Worst sd times mu over all ticks up to there, summed digit by digit here."""
-    counter = TreeCounter(None, 0.005)
-    variances = np.zeros(horizon)
-    rest = np.arange(1, horizon + 1)
-    for level in range(counter._tree.levels):
-        variances += rest % 5 * float(counter.variance(5**level))
-        rest //= 5
-    assert math.sqrt(variances.max() * 2 * counter.rho_item) == pytest.approx(
-        worst, abs=0.06
-    )
-    assert float(counter.variance(horizon)) == pytest.approx(variances[-1])
-
-
-def test_covariance_between_ticks_is_that_of_the_shared_blocks() -> None:
-    """n = 20,000 rows: the sd of a covariance is at most sd sd' sqrt(2/n), five are allowed."""
-    counter = TreeCounter(100, 0.01, 3)
-    tags = numbered("covariance", 20_000)
-    sigma_squared = float(counter.variance(1))
-    for first, second, shared in (
-        (1, 2, 1),
-        (27, 29, 1),
-        (53, 54, 1),
-        (26, 27, 0),
-        (80, 79, 7),
-    ):
-        pair = np.cov(
-            counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags)
-        )
-        scale = counter.sd(first) * counter.sd(second)
-        slack = 5 * scale * math.sqrt(2 / 20_000)
-        assert pair[0, 1] == pytest.approx(shared * sigma_squared, abs=slack)
-
-
-def test_sums_of_wide_noise_do_not_wrap() -> None:
-    """The type follows the largest possible sum; both give what `draw` gives."""
-    tags = numbered("wide", 50)
-    for rho_item, width in ((1e-7, np.int64), (0.01, np.int32)):
-        counter = TreeCounter(1000, rho_item, 4)
-        assert counter.fixed.dtype == width
-        columns = counter.columns(STREAM)
-        for t in (*range(1, 40), 999, 1000):
-            assert (
-                columns.at(t, tags).tolist() == counter.draw(STREAM, t, tags).tolist()
-            )

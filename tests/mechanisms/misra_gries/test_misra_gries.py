@@ -16,9 +16,8 @@ from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Items
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.misra_gries.state import SketchState
-from workers.runtime.errors import HorizonExceeded, StateRefused
+from workers.runtime.errors import HorizonExceeded
 
-STREAM = KEY.stream(b"i" * 16)
 KEYS = ("k", "other")
 Tick = dict[int, int]
 
@@ -126,75 +125,14 @@ def test_cells_of_t_are_added(
         assert state.counters <= len(KEYS) * mechanism.counters_max
 
 
-def run(
-    mechanism: MisraGries, ticks: list[Tick], crash: bool, split: bool = False
-) -> list[tuple[object, ...]]:
-    """Return the releases and stores of every tick; with `crash`, restore the state after each."""
-    state = start(mechanism)
-    noise = mechanism.noise(STREAM)
-    store: dict[str, bytes] = {}
-    seen: list[tuple[object, ...]] = []
-    for t, tick in enumerate(ticks, 1):
-        parts = [part({"k": tick})]
-        if split:  # the same items in other messages and another order
-            some = {item: n // 2 for item, n in tick.items() if n > 1}
-            rest = {item: n - some.get(item, 0) for item, n in reversed(tick.items())}
-            parts = [part({"k": rest}), part({"k": some})]
-        _, items = mechanism.step(state, t, parts, noise)
-        changed = list(state.changed())
-        store.update(changed)
-        shown = items.keys.tolist(), list(items.labels), items.counts.tolist(), items.sd
-        seen.append((*shown, changed))
-        if crash:
-            state = start(mechanism)
-            noise = mechanism.noise(STREAM)
-            for name, block in sorted(store.items(), reverse=t % 2 == 0):
-                state.restore(name, block)
-    return seen
-
-
-@pytest.mark.parametrize("release", ["pmg", "merge"])
-@settings(deadline=None, max_examples=30)
-@given(ticks=STREAMS)
-def test_crashes_and_other_messages_change_no_byte(
-    release: str, ticks: list[Tick]
-) -> None:
-    """Repeating a tick with other noise or data would reveal it; message splits must not matter."""
-    mechanism = MisraGries(config(release=release))
-    plain = run(mechanism, ticks, crash=False)
-    assert run(mechanism, ticks, crash=True) == plain
-    assert run(mechanism, ticks, crash=False, split=True) == plain
-
-
-def test_changed_cells_are_stored_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tick writes the cells it touched, in pages; a missing or unknown page is refused."""
-    monkeypatch.setattr("workers.mechanisms.misra_gries.state.PAGE_BYTES", 100)
+def test_a_tick_writes_the_cells_it_touched() -> None:
     mechanism = MisraGries(config(size=50))
     state = start(mechanism)
     mechanism.step(state, 1, [part({"k": dict.fromkeys(range(40), 30)})], Silent())
-    blocks = dict(state.changed())
-    assert len(blocks) > 20 and all(len(block) <= 105 for block in blocks.values())
+    assert {name[:2] for name, _ in state.changed()} == {"mo", "mr"}
     assert not state.changed()
-    again = start(mechanism)
-    for name, block in blocks.items():
-        again.restore(name, block)
-    assert again.counters == state.counters and again.shown() == state.shown() != []
     mechanism.step(state, 2, [], Silent())
     assert {name[:2] for name, _ in state.changed()} <= {"mo"}
-    for wrong in ("mo000000000.0001", "mx000000000000.0", "z"):
-        with pytest.raises(StateRefused):
-            again.restore(wrong, b"\x01\x00\x00\x01\x00")
-    with pytest.raises(StateRefused, match="version 9"):
-        again.restore(next(iter(blocks)), b"\x09" + next(iter(blocks.values()))[1:])
-    for page in (".0000", ".0001"):
-        lacking = start(mechanism)
-        paged = [name for name in blocks if name[:12] + ".0001" in blocks]
-        gone = next(name for name in paged if name.endswith(page))
-        for name, block in blocks.items():
-            if name != gone:
-                lacking.restore(name, block)
-        with pytest.raises(StateRefused, match="missing"):
-            lacking.shown()
 
 
 def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash() -> (
@@ -215,60 +153,6 @@ def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash
     # Levels 1 to 3 begin together; level 1 restarts at 4 (its cell of 7 to 9 is never released, so
     # not kept), levels 1 and 2 restart at 10.
     assert held == [1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("release", "max_items", "max_count", "norm_squared"),
-    [
-        ("pmg", 1, 1, 1.0),
-        ("pmg", 3, 2, 36.0),
-        ("merge", 9, 1, 5.0),
-        ("merge", 9, 2, 20.0),
-    ],
-)
-def test_the_cost_is_one_gaussian_release_a_level_at_the_sketchs_l2_sensitivity(
-    release: str, max_items: int, max_count: int, norm_squared: float
-) -> None:
-    mechanism = MisraGries(
-        config(
-            release=release,
-            max_items=max_items,
-            max_count=max_count,
-            epsilon=2.0,
-            delta=1e-6,
-        )
-    )
-    cost = dict(mechanism.cost().failures)
-    assert mechanism.tree.levels == 3
-    rho = 3 * norm_squared / (2 * float(mechanism.sigma_squared))
-    assert mechanism.cost().rho == pytest.approx(rho)
-    assert sum(cost.values()) + 0.4e-6 < 1e-6
-
-
-def test_counts_stay_within_the_error_of_the_theorem() -> None:
-    """Zipf data: n/(k+1) for sketches, threshold and noise per cell; fails below 1e-6 (5 sd)."""
-    mechanism = MisraGries(
-        config(size=60, horizon=64, radix=2, epsilon=1.0, delta=1e-6)
-    )
-    random = np.random.default_rng(3)
-    state = start(mechanism)
-    noise = mechanism.noise(STREAM)
-    exact: Counter[int] = Counter()
-    for t in range(1, 65):
-        tick = Counter((random.zipf(1.4, 3_000) % 900).tolist())
-        exact.update(tick)
-        _, items = mechanism.step(state, t, [part({"k": dict(tick)})], noise)
-        assert state.counters <= mechanism.counters_max
-        shown = released(items)
-        cells = mechanism.tree.cells(t)
-        low = (
-            exact.total() / 61
-            + cells * (mechanism.threshold(t) or 0)
-            + 6 * mechanism.sd(t)
-        )
-        high = -6 * mechanism.sd(t)
-        assert all(high <= n - shown.get(item, 0) <= low for item, n in exact.items())
-        assert shown.keys() <= exact.keys() and shown[1] > 0
 
 
 def test_ticks_outside_the_horizon_and_settings_without_a_guarantee_are_refused() -> (

@@ -18,7 +18,6 @@ from workers.mechanisms.misra_gries.misra_gries import (
     MisraGriesConfig,
     PureMisraGries,
 )
-from workers.runtime.errors import StateRefused
 
 # Declared in an order that is neither that of labels nor that of tags; items 8 to 11 of the streams
 # are not declared.
@@ -70,51 +69,6 @@ def test_it_is_algorithm_3_in_the_cells_of_t(
         assert state.counters <= len(common.KEYS) * mechanism.counters_max
 
 
-@settings(deadline=None, max_examples=60)
-@given(ticks=common.STREAMS, size=st.integers(1, 6))
-def test_a_count_is_too_low_by_at_most_its_share_before_noise(
-    ticks: list[Tick], size: int
-) -> None:
-    """n/(k+1), the sketch's loss plus Algorithm 3's; half a count for rounding."""
-    mechanism = PureMisraGries(config(size=size))
-    state = start(mechanism)
-    exact: Counter[int] = Counter()
-    for t, tick in enumerate(ticks, 1):
-        exact.update({item: n for item, n in tick.items() if item in ITEMS})
-        shown = released(mechanism.step(state, t, [part({"k": tick})], Silent())[1])
-        for item in ITEMS:
-            short = exact[item] - shown.get(item, 0)
-            assert -0.5 <= short <= exact.total() / (size + 1) + 0.5
-
-
-@pytest.mark.parametrize(
-    ("max_items", "max_count", "size"), [(1, 1, 1), (1, 1, 5), (3, 2, 5), (2, 1, 40)]
-)
-def test_the_cost_is_the_sum_of_the_levels(
-    max_items: int, max_count: int, size: int
-) -> None:
-    """epsilon = L m (2k - 1) / b; rho = epsilon^2 / (2 L) (pure levels); delta: samplers only."""
-    mechanism = PureMisraGries(
-        config(
-            max_items=max_items,
-            max_count=max_count,
-            size=size,
-            epsilon=1.0,
-            delta=1e-20,
-        )
-    )
-    levels = mechanism.tree.levels
-    guarantee = mechanism.guarantee
-    spent = levels * max_items * max_count * (2 * size - 1) / mechanism.scale
-    assert levels == 3 and 0.9999 < spent <= 1 == guarantee.epsilon
-    assert mechanism.cost().rho == guarantee.rho == pytest.approx(1 / 6, rel=1e-4)
-    assert guarantee.rho <= 1 / 6 * (1 + 1e-9)
-    assert (
-        dict(mechanism.cost().failures) == {"numerical": 1e-20}
-        and guarantee.delta == 1e-20
-    )
-
-
 def test_a_base_of_the_tree_is_chosen_for_a_pure_epsilon() -> None:
     """Levels cost more than in zCDP: the default base is best by the bound (r - 1) L^3."""
     chosen = PureMisraGries(config(radix=None, horizon=64))
@@ -127,30 +81,6 @@ def test_a_base_of_the_tree_is_chosen_for_a_pure_epsilon() -> None:
         for one in [chosen, *worst]
     ]
     assert min(bound) == bound[0]
-
-
-def test_the_domain_is_stored_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restarted worker needs it to give absent labels their noise."""
-    monkeypatch.setattr("workers.mechanisms.misra_gries.state.PAGE_BYTES", 100)
-    mechanism = PureMisraGries(config())
-    state = start(mechanism)
-    noise = mechanism.noise(common.STREAM)
-    blocks = dict(state.changed())
-    assert {name[:2] for name in blocks} == {"md"} and len(blocks) == 2 * 2
-    again = mechanism.init()
-    lacking = mechanism.init()
-    for other in (again, lacking):
-        other.key_tags = state.key_tags
-        for name, block in blocks.items():
-            if other is again or not name.startswith("md00000001"):
-                other.restore(name, block)
-    tick = [part({"k": {0: 60, 1: 20, 9: 5}})]
-    before, after = (
-        released(mechanism.step(one, 1, tick, noise)[1]) for one in (state, again)
-    )
-    assert before == after != {}
-    with pytest.raises(StateRefused, match="domain of stream key 1 is missing"):
-        mechanism.step(lacking, 1, tick, noise)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from workers.mechanisms.misra_gries.misra_gries import (
     reduced,
     shown_above,
 )
-from workers.mechanisms.misra_gries.sketch import Sketch, batch
-from workers.mechanisms.misra_gries.state import DomainTags
+from workers.mechanisms.misra_gries.sketch import Sketch, SortedTags, batch
 from workers.mechanisms.noise.keyed import NoiseKey
 
 KEY = NoiseKey(b"k" * 32)
@@ -39,7 +38,7 @@ def test_a_sketch_with_an_item_outside_the_domain_is_refused() -> None:
     sketch.feed(batch(tags[3:4], Texts.of(labels[3:4]), np.array([40_000])))
     with pytest.raises(ValueError, match="not declared"):
         largest_parts(
-            sketch, DomainTags(tags[:3]), labels[:3], np.zeros(3, dtype=np.int64)
+            sketch, SortedTags(tags[:3]), labels[:3], np.zeros(3, dtype=np.int64)
         )
 
 

@@ -1,11 +1,9 @@
 """Words, samples and goodness of fit of the inversion tables."""
 
-import math
-
 import numpy as np
 
 from tests.mechanisms.small import STREAM
-from workers.arrays.types import Floats, Longs, Words
+from workers.arrays.types import Longs, Words
 from workers.mechanisms.noise.inversion import InversionTable
 
 WORDS = 1 << 128
@@ -30,18 +28,3 @@ def sample(table: InversionTable, words: Words) -> Longs:
 
 def drawn(table: InversionTable, rows: int, seed: int) -> Longs:
     return table.values(STREAM, (1, 2), random_words(rows, seed))
-
-
-def follows(values: Longs, lowest: int, probabilities: Floats) -> bool:
-    """Return whether Pearson's statistic is within six sd, and 12, of its mean.
-
-    Expectations under 10 are pooled. Its mean is the degrees of freedom, df, its sd sqrt(2 df).
-    """
-    expected = probabilities * len(values)
-    observed = np.bincount(values - lowest, minlength=len(expected))
-    often = expected >= 10
-    rest = expected[~often].sum()
-    freedom = int(often.sum())
-    statistic = ((observed[often] - expected[often]) ** 2 / expected[often]).sum()
-    statistic += (observed[~often].sum() - rest) ** 2 / max(rest, 1.0)
-    return bool(statistic < freedom + 6 * math.sqrt(2 * freedom) + 12)

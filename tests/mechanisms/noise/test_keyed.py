@@ -2,13 +2,11 @@
 
 import json
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from tests.contract.racing import switching
 from tests.mechanisms.noise.tables import random_words
 from tests.mechanisms.vectors import VECTORS, compute_vectors
 from workers.arrays.types import Words
@@ -114,33 +112,6 @@ def test_words_are_uncorrelated_between_mechanisms_stream_keys_cells_and_items()
     assert abs(correlation(base, STREAM.words(tags, (1, 8)))) < LIMIT
     assert abs(correlation(base, STREAM.words(tags, (7, 1)))) < LIMIT
     assert abs(correlation(base[:-1], base[1:])) < LIMIT
-
-
-def test_every_bit_of_the_words_is_balanced() -> None:
-    """The sampler compares all 128 bits; 40,000 draws: sd 0.0025, five of them allowed."""
-    words = STREAM.words(
-        KEY.tags("bits", [b"%d" % number for number in range(ROWS)]), (0, 1)
-    )
-    shares = np.unpackbits(words.view(np.uint8).reshape(ROWS, 16), axis=1).mean(axis=0)
-    assert shares.shape == (128,)
-    assert np.abs(shares - 0.5).max() < 0.0125
-
-
-def test_threads_that_share_a_stream_do_not_mix_their_words() -> None:
-    """Partitions run in their own threads; another row's words would be shared noise."""
-    tags = [random_words(5000, seed) for seed in range(4)]
-    expected = [STREAM.words(part, (1, 1)) for part in tags]
-    wrong: list[int] = []
-
-    def draw(number: int) -> None:
-        for _ in range(100):
-            if (STREAM.words(tags[number], (1, 1)) != expected[number]).any():
-                wrong.append(number)
-
-    # So that threads meet inside a call, as they seldom would.
-    with switching(1e-6), ThreadPoolExecutor(4) as pool:
-        list(pool.map(draw, range(4)))
-    assert wrong == []
 
 
 @pytest.mark.parametrize("size", [0, 16, 31, 33])

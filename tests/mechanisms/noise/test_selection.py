@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tests.mechanisms.noise.tables import random_words
 from workers.mechanisms.noise.selection import (
     gumbel_top_k,
-    gumbel_top_k_or_bottom,
     kth_largest,
+    peel,
     selection_tv,
 )
 
@@ -81,7 +81,7 @@ def test_picks_end_with_bottom_as_often_as_enumeration_says() -> None:
     observed: Counter[tuple[int, ...]] = Counter()
     for i in range(DRAWS):
         own = drawn[i * k : i * k + k]
-        picks, ended = gumbel_top_k_or_bottom(np.array(counts), bottom, scale, k, own)
+        picks, ended = peel(np.array(counts), bottom, scale, k, own)
         observed[(*picks.tolist(), *([len(counts)] if ended else []))] += 1
     weights = [math.exp(count / float(scale)) for count in (*counts, bottom)]
     assert statistic(observed, enumerated(weights, k, bottom=3)) < 6
@@ -180,9 +180,7 @@ def test_fewer_candidates_than_picks_are_all_picked_once() -> None:
         gumbel_top_k(np.array([1, 2, 3]), Fraction(1), 9, words(3)).tolist()
     ) == [0, 1, 2]
     assert gumbel_top_k(np.empty(0, dtype=np.int64), Fraction(1), 9, []).tolist() == []
-    assert gumbel_top_k_or_bottom(
-        np.empty(0, dtype=np.int64), 5, Fraction(1), 3, words(1)
-    )[1]
+    assert peel(np.empty(0, dtype=np.int64), 5, Fraction(1), 3, words(1))[1]
 
 
 def test_too_few_words_are_refused() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.mechanisms.noise.test_selection import Law, enumerated, statistic
 from tests.mechanisms.small import KEY, STREAM
-from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.one_shot import algorithms
 from workers.mechanisms.one_shot.algorithms import (
     Bottom,
@@ -185,15 +184,3 @@ def test_one_event_changes_few_of_the_kbar_largest(data: st.DataObject) -> None:
         assert all(h[i] - limit <= most for i in seen - others)
     changed_in_both = len(chosen & tops[0] & tops[1])
     assert changed_in_both + (bars[0] != bars[1]) <= len(chosen)
-
-
-def test_noise_of_the_difference_is_what_the_quantile_is_for() -> None:
-    """Laplace: 100,000 pairs exceed the 1 % quantile about 1 % of the time (sd 0.03 %)."""
-    table = discrete_laplace(Fraction(5))
-    tags = np.random.default_rng(3).integers(
-        0, 2**64, size=(200_000, 2), dtype=np.uint64
-    )
-    z = table.values(STREAM, (7, 7), tags)
-    x = algorithms.laplace_quantile(Fraction(5), 0.01, difference=True)
-    share = float((z[::2] - z[1::2] >= x).mean())
-    assert 0.0075 < share <= 0.01 + 6 * 0.0003

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.order_statistics.unknown_max import assert_variance
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.order_statistics.above_threshold import (
     BLOCK_TICKS,
@@ -103,19 +102,6 @@ def test_the_range_is_not_larger_than_it_needs_to_be() -> None:
     assert 0.9 * float(test.span) < loss.max() - loss.min() <= float(test.span) + 1e-6
 
 
-@BOTH
-def test_tau_and_mu_have_the_stated_scale(one_sided: bool) -> None:
-    """Against the law's variance; half and double are rejected."""
-    test = AboveThreshold(1, Fraction(3), Fraction(9, 2), one_sided)
-    for samples, scale in (
-        (test.tau(STREAM, (3, 0), TAGS), 3.0),
-        (test.mu(STREAM, (4, 0), TAGS), 4.5),
-    ):
-        one = 1 / (4 * math.sinh(1 / (2 * scale)) ** 2)
-        assert_variance(samples, one if one_sided else 2 * one)
-        assert (samples.min() >= 0) == one_sided
-
-
 def test_a_block_of_ticks_has_the_words_of_its_ticks() -> None:
     """Batching is for speed alone: a restart in mid-block must draw the same noise."""
     test = AboveThreshold(1, Fraction(3), Fraction(9, 2), True)
@@ -137,18 +123,3 @@ def test_calibration_ends_on_the_private_side(reach: int) -> None:
         assert (
             0.999 * amount < AboveThreshold.of(amount, reach, pure=True).spent <= amount
         )
-
-
-@BOTH
-def test_noise_stays_within_its_bounds_as_often_as_said(one_sided: bool) -> None:
-    """low and high set the promised error: they fail at most beta, not a tenth, of the time."""
-    test = AboveThreshold(1, Fraction(3), Fraction(9, 2), one_sided)
-    beta = 0.02
-    low, high = test.bounds(beta, beta)
-    tau = test.tau(STREAM, (5, 0), TAGS)
-    mu = test.mu(STREAM, (6, 0), TAGS)
-    # Each of the two fails with probability beta; five standard errors of 200,000 draws.
-    assert np.mean(mu - tau > low) < 2 * beta + 5 * math.sqrt(2 * beta / len(TAGS))
-    assert np.mean(tau - mu > high) < 2 * beta + 5 * math.sqrt(2 * beta / len(TAGS))
-    if one_sided:
-        assert np.mean(mu > low) > beta / 10 and np.mean(tau > high) > beta / 10

@@ -19,7 +19,6 @@ from workers.mechanisms.order_statistics.engine import (
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.runtime.frozen import read_only
 
-KINDS = ("bounded_max", "doubling", "two_level", "two_level_k")
 Numbers = NDArray[np.int64]
 
 
@@ -194,36 +193,3 @@ def assert_as_printed(mechanism: OrderStatistics, rows: Sequence[Numbers]) -> in
             }
             assert got == {**wanted, "since": since}
     return made
-
-
-def worst_error(
-    mechanism: OrderStatistics, rows: Sequence[Numbers], seed: int
-) -> float:
-    """Return the largest |answer - truth| / published error, over a run's ticks and values."""
-    run = Run(mechanism, seed=seed)
-    sums = np.zeros(len(rows[0]), dtype=np.int64)
-    worst = 0.0
-    for t, row in enumerate(rows, 1):
-        sums += row
-        answer: Any = run.step(t, [row])[0]
-        for truth, shown in zip(
-            mechanism.queries.answers(sums),
-            answer.get("answers", [answer]),
-            strict=True,
-        ):
-            miss = np.max(np.abs(np.array(truth["value"]) - np.array(shown["value"])))
-            worst = max(worst, float(miss) / answer["error"])
-    return worst
-
-
-def assert_variance(samples: Numbers, variance: float, sigmas: float = 6.0) -> None:
-    """Check that the sample variance is right, and that half and twice the noise fail.
-
-    The tolerance is `sigmas` standard errors, from the sample's own fourth moment: below 1e-6 of
-    false alarms.
-    """
-    centred = samples - samples.mean()
-    error = sigmas * np.sqrt(np.var(centred.astype(float) ** 2) / len(samples))
-    found = float(np.mean(centred.astype(float) ** 2))
-    assert abs(found - variance) < error
-    assert abs(found - variance / 2) > error and abs(found - 2 * variance) > error
