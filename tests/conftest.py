@@ -189,6 +189,16 @@ def bootstrap(pytestconfig: pytest.Config) -> str:
     return pytestconfig.stash[SUPPLIES].get("bootstrap")
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The address of a simulated Kafka: a file that uses it runs workers and commands in this process."""
+    from tests.cluster.worker import running_cluster
+    from tests.worker import harness
+
+    with running_cluster(harness.now_ms(), harness) as address:
+        yield address
+
+
 @pytest.fixture(scope="session")
 def own_kafka(pytestconfig: pytest.Config) -> None:
     """Java and Kafka's jars, for tests that start brokers of their own."""

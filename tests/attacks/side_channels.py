@@ -25,10 +25,11 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from tests.attacks.bounds import Worlds, measure
 from tests.attacks.runs import Published
-from tests.contract.variants import VARIANTS
-from tests.neighbours.driver import CLOCK, Log, Sent, ShardRun, framed, replaced
+from tests.cluster.connection import records_of
+from tests.cluster.offline import worker_document
+from tests.contract.variants import START, VARIANTS
+from tests.neighbours.driver import CLOCK, Log, Sent, ShardRun, replaced
 from tests.neighbours.scenes import NAME, START_MS, TICK_MS, Scene
-from tests.worker.harness import Bare
 from workers.arrays.types import Bools, Floats
 from workers.client.messages import Pages
 from workers.dashboard.api import application
@@ -185,7 +186,7 @@ def seen(sides: Sides, seed: int = 2) -> Seen:
                     sent += 1
                 sent += 1  # the transaction's marker
             before = release.offset
-            batch = Batch(before, sent, framed(out))
+            batch = Batch(before, sent, records_of(out))
             began = time.thread_time_ns()
             release.feed(batch)
             times[tick] = (took + second.at_ns - began) / 1_000
@@ -211,23 +212,13 @@ def _scene(max_items: int) -> Scene:
         "epsilon": EPSILON,
         "delta": DELTA,
     }
-    document = {
-        "worker": {
-            "name": NAME,
-            "data_dir": "data",
-            "key_file": "key",
-            "commit_interval": "1s",
-        },
-        "kafka": {"bootstrap": "127.0.0.1:1"},
-        "events": {
-            "topic": "events",
-            "key": "key",
-            "items": "items",
-            "timestamp": "ts",
-        },
-        "privacy": {"unit": "event"},
-        "histogram": [histogram | {"start": Bare("2026-01-01T00:00:00Z")}],
-    }
+    document = worker_document(
+        NAME,
+        events={"topic": "events", "key": "key", "items": "items", "timestamp": "ts"},
+        privacy={"unit": "event"},
+        histogram=[histogram | {"start": START}],
+    )
+    document["worker"]["commit_interval"] = "1s"
     return Scene(document, VARIANTS[0], "list", 1, 1, 1, tight=False)
 
 

@@ -19,9 +19,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from tests.bounds.encoded import OneSchema, encode_all
 from tests.bounds.shapes import BATCH_BYTES as WHOLE_BYTES
 from tests.bounds.shapes import CODECS, NOW_MS, Kind, Shape, of
-from tests.worker.harness import known, toml, unk
+from tests.cluster.offline import factory_of, worker_document
+from tests.worker.harness import known, unk
 from workers.agents.rekey import RekeyShard
-from workers.agents.topics import Topics
 from workers.agents.worker import Factory
 from workers.commands.check.examine import examine
 from workers.commands.check.sample import Part, Sample
@@ -30,17 +30,16 @@ from workers.events.json import Json
 from workers.events.log import Format
 from workers.events.schemas import AlwaysOpen
 from workers.events.tree import Node
-from workers.kafka.clients import Connection
 from workers.kafka.decoding import PART_RECORDS, ColumnRecords, RecordSet
 from workers.kafka.records import Outgoing, Records
 from workers.kafka.shard import Shard
-from workers.kafka.topics import ExistingTopic
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.growth.sources import Place, SourceTopic
 from workers.replay.offline import replay
 from workers.replay.sources import open_source
 from workers.runtime.errors import SettingsError
-from workers.settings.settings import Settings, load
+from workers.settings.settings import Settings
+from workers.settings.settings import settings_of as parse_settings
 
 Column = Sequence[bytes | None]
 KEY = NoiseKey(bytes(range(32)))
@@ -133,22 +132,13 @@ _EVENTS = {"topic": "events", "key": "key", "items": "items", "timestamp": "ts"}
 @lru_cache(maxsize=16)
 def settings_of(variant: str) -> Settings:
     given = VARIANTS[variant]
-    document = {
-        "worker": {
-            "name": "bounds",
-            "data_dir": "data",
-            "key_file": "key",
-            "owner_partitions": 1,
-        },
-        "kafka": {"bootstrap": "127.0.0.1:1"},
-        "events": _EVENTS | given.get("events", {}),
-        "privacy": {"unit": "event", **given.get("privacy", {})},
-        "histogram": given["histogram"],
-    }
-    with TemporaryDirectory() as directory:
-        path = Path(directory) / "settings.toml"
-        path.write_text(toml(document))
-        return load(path)
+    document = worker_document(
+        "bounds",
+        events=_EVENTS | given.get("events", {}),
+        privacy={"unit": "event", **given.get("privacy", {})},
+        histogram=given["histogram"],
+    )
+    return parse_settings(document, Path("/"))
 
 
 class _Committed:
@@ -177,15 +167,8 @@ class _Committed:
 @lru_cache(maxsize=16)
 def _factory(variant: str) -> Factory:
     settings = settings_of(variant)
-    names = ["events", settings.contributions_topic, settings.contribute_state_topic]
-    names += [settings.release_state_topic, "bounds.by-user", "bounds.rekey-state"]
-    existing = {name: ExistingTopic(name, 1) for name in names}
-    of: Any = {
-        "by_user": "bounds.by-user" if settings.privacy.rekey else None,
-        "embedded": True,
-    }
-    topics = Topics(events=("events",), plan=[], existing=existing, **of)
-    return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)
+    own = (*settings.internal_topics, "bounds.by-user", "bounds.rekey-state")
+    return factory_of(settings, KEY, dict.fromkeys(("events", *own), 1))
 
 
 def fetched(keys: Column, values: Column, codec: str = "none") -> bytes:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from tests.cluster.broker import Attempt, Log, Record, Watcher
 from tests.pipeline.pipeline import rows_of
-from tests.simulation.broker import Attempt, Log, Record
 from workers.agents.progress import PROGRESS, read_progress
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.contributions import decode
@@ -52,7 +52,7 @@ def place_of(key: bytes | None, value: bytes) -> Place:
 
 
 @dataclass
-class Checks:
+class Checks(Watcher):
     roles: Roles
     ceiling: bool
     #: Which lanes each event should count in, by label, and labels by the event's bytes.

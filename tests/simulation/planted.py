@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import msgspec
 
-from tests.simulation.broker import Log, Record
-from tests.simulation.connection import Running
-from tests.simulation.loop import current
-from tests.simulation.producer import SimulatedProducer
+from tests.cluster.broker import Log, Record
+from tests.cluster.connection import Running
+from tests.cluster.loop import current
+from tests.cluster.producer import SimulatedProducer
 from workers.agents.contribute import ContributeShard
 from workers.agents.progress import PROGRESS
 from workers.agents.release import ReleaseShard

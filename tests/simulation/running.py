@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
-from tests.simulation.loop import simulated_time
+from tests.cluster.loop import simulated_time
 from tests.simulation.planted import planted
 from tests.simulation.sites import Site, make_sites
 from tests.simulation.world import Outcome, World

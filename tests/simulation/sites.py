@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.broker import id_of
+from tests.cluster.connection import SimulatedConnection
 from tests.simulation.checks import Roles
-from tests.simulation.connection import SimulatedConnection, id_of
 from workers.agents.topics import Topics, first_state_topic
 from workers.agents.worker import Factory
 from workers.kafka.topics import ExistingTopic, plan_topics

@@ -8,18 +8,16 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from tests.simulation.broker import Broker, Partition, ProducerState, Record
+from tests.cluster.broker import Broker, Partition, ProducerState, Record
+from tests.cluster.connection import Running, follow
+from tests.cluster.loop import BASE_MS, TIME, Actor, Loop
+from tests.cluster.network import Network, Rates
 from tests.simulation.checks import Checks, Place, Violation
-from tests.simulation.connection import Running, records_of
-from tests.simulation.loop import BASE_MS, TIME, Actor, Loop
-from tests.simulation.network import Network, Rates
 from tests.simulation.sites import EVENTS, Site
 from workers.agents.contribute import ContributeShard
 from workers.agents.source_shard import SourceShard
 from workers.kafka.clients import unreachable
-from workers.kafka.offsets import LogEnd, ReadPosition
 from workers.kafka.placement import partitions_of
-from workers.kafka.records import Batch
 from workers.kafka.shard import Shard, ShardClosed
 from workers.kafka.transaction import TRANSACTION_TIMEOUT_MS
 from workers.kafka.transaction_state import State
@@ -315,30 +313,19 @@ class World:
     def _serve(self, actor: ShardActor, shard: Shard) -> None:
         rng = self.rng
         log = self.broker.logs[actor.slot.where]
-        shard.open()
-        if shard.offset is None:
-            shard.offset = shard.committed = 0
-        if shard.offset > log.stable:
-            raise Violation(
-                f"{actor.name}: continues at {shard.offset}, the log ends at {log.stable}"
-            )
-        handed = shard.offset
-        self.loop.note(f"{actor.name}: open at {handed}")
-        while True:
-            actor.park(
-                self.site.pace * rng.choice((0.3, 2.0, 5.0)) * rng.uniform(0.5, 1.5)
-            )
-            now_ms = self.loop.now_ms
-            stable = log.stable
-            if handed < stable:
-                end = stable if rng.random() < 0.6 else rng.randint(handed + 1, stable)
-                shard.feed(Batch(handed, end, records_of(log.data(handed, end))))
-                handed = end
-            shard.tick_idle()
-            if not shard.ends.full and shard.wants_end(now_ms):
-                shard.ends.note(LogEnd(now_ms, stable))
-            if shard.ends:
-                shard.tick(ReadPosition(handed, handed, stable))
+
+        def pause_s() -> float:
+            return self.site.pace * rng.choice((0.3, 2.0, 5.0)) * rng.uniform(0.5, 1.5)
+
+        def next_end(start: int, stable: int) -> int:
+            return stable if rng.random() < 0.6 else rng.randint(start + 1, stable)
+
+        for handed in follow(shard, log, pause_s, next_end):
+            if handed > log.stable:
+                raise Violation(
+                    f"{actor.name}: continues at {handed}, the log ends at {log.stable}"
+                )
+            self.loop.note(f"{actor.name}: open at {handed}")
 
     def before_wait(self, actor: Actor) -> None:
         """Perhaps end the process that waits, or keep its thread from going on."""

@@ -12,7 +12,7 @@ from workers.cli import execute
 from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.registry import build
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.slow
 
 
 class Command:
@@ -48,11 +48,11 @@ def burst(site: Site) -> None:
 
 
 def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
-    bootstrap: str, tmp_path: Path, command: Command
+    cluster: str, tmp_path: Path, command: Command
 ) -> None:
     """What left the settings was still published: its price must not vanish."""
     histograms = [unk(horizon=3), known(epsilon=2.0), unk("gone", epsilon=1.0)]
-    site = Site(bootstrap, tmp_path, histograms, partitions=2)
+    site = Site(cluster, tmp_path, histograms, partitions=2)
     nothing = command.json(site)
     assert (nothing["state"], nothing["histograms"], nothing["total"]) == (
         "empty",
@@ -147,10 +147,10 @@ def assert_equal_to_snapshots(
 
 
 def test_budget_of_a_worker_that_never_ran_and_of_a_broker_that_is_away_is_one_clear_line(
-    bootstrap: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    cluster: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zero because nothing was spent must not look like a missing answer."""
-    site = Site(bootstrap, tmp_path, [unk()], create=False)
+    site = Site(cluster, tmp_path, [unk()], create=False)
     status, out, _ = command(site.config)
     assert (
         status == 0
@@ -167,13 +167,13 @@ def test_budget_of_a_worker_that_never_ran_and_of_a_broker_that_is_away_is_one_c
 
 
 def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
-    bootstrap: str, tmp_path: Path, command: Command
+    cluster: str, tmp_path: Path, command: Command
 ) -> None:
     """Either histogram fits alone, both are too much. No epoch ends during the test."""
     privacy = {"unit": "user", "max_epsilon": 4.0, "max_delta": 1e-4, "period": "epoch"}
     users: dict[str, Any] = {"max_items": 1, "epsilon": 1.0, "max_items_per_user": 1}
     kinds: dict[str, Any] = {"events": {"user": "user"}, "privacy": privacy}
-    site = Site(bootstrap, tmp_path, [unk(**users)], partitions=1, owners=1, **kinds)
+    site = Site(cluster, tmp_path, [unk(**users)], partitions=1, owners=1, **kinds)
     at = now_ms()
     site.produce(0, [sale(["a"], at, user="u") for _ in range(5)])
     site.run_until(at)

@@ -7,14 +7,14 @@ import pytest
 
 from tests.worker.harness import Site, known, now_ms, sale, until
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.slow
 
 
 def test_idle_partitions_close_ticks_by_the_wall_clock(
-    bootstrap: str, tmp_path: Path
+    cluster: str, tmp_path: Path
 ) -> None:
     """A quiet shop must not hold up all others; empty ticks are published as well."""
-    site = Site(bootstrap, tmp_path, [known(keys=["k", "silent"])])
+    site = Site(cluster, tmp_path, [known(keys=["k", "silent"])])
     at = now_ms()
     # partitions 0, 1 and 3 never see an event
     site.produce(2, [sale("a", at)])
@@ -27,7 +27,7 @@ def test_idle_partitions_close_ticks_by_the_wall_clock(
 
 
 def test_wrong_times_are_rejected_late_events_count_in_the_open_tick_and_early_ones_in_their_own(
-    bootstrap: str, tmp_path: Path
+    cluster: str, tmp_path: Path
 ) -> None:
     """A closed tick never changes, and one wrong clock must not close the ticks of all.
 
@@ -40,7 +40,7 @@ def test_wrong_times_are_rejected_late_events_count_in_the_open_tick_and_early_o
         "owners": 1,
         "events": {"max_ahead": "1m"},
     }
-    site = Site(bootstrap, tmp_path, histograms, **kinds)
+    site = Site(cluster, tmp_path, histograms, **kinds)
 
     def contributed() -> set[str]:
         return {what.label for what in site.contributed()}

@@ -10,11 +10,11 @@ from tests.consumers.scene import joined
 from tests.worker.harness import Site, known, now_ms, sale, unk
 from workers.cli import execute
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.slow
 
 
 def test_exports_of_a_running_worker_are_exact_twice_with_a_restart_between(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The worker is killed, epochs end, and the snapshots of a histogram have pages."""
     (tmp_path / "large.txt").write_text(
@@ -22,7 +22,7 @@ def test_exports_of_a_running_worker_are_exact_twice_with_a_restart_between(
     )
     large = known("large", tick="2s", keys=["k"], domain_file="large.txt")
     del large["domain"]
-    site = Site(bootstrap, tmp_path, [unk("items", horizon=4), large], partitions=2)
+    site = Site(cluster, tmp_path, [unk("items", horizon=4), large], partitions=2)
     rng = random.Random(1)
     rows = dict.fromkeys(KINDS, 0)
 
@@ -42,7 +42,8 @@ def test_exports_of_a_running_worker_are_exact_twice_with_a_restart_between(
                     sale([rng.choice("abc")], at, rng.choice("kl")) for _ in range(40)
                 ]
                 site.produce(partition, events)
-            site.wait_published(at)
+            # In the next epoch.
+            site.wait_published(at + 4_000)
             export()
             worker.kill()
     export()

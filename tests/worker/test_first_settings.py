@@ -18,7 +18,7 @@ from tests.worker.harness import Site, Worker, now_ms, succeed, unk
 from workers.events.times import time_ms
 from workers.settings.settings import Settings
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.slow
 
 PARTITIONS = 2
 # Enough events that ticks are an hour or less, and all of them are over.
@@ -124,13 +124,13 @@ CASES: dict[str, tuple[list[str], Callable[[Settings, list[Keyed]], Counted]]] =
 
 @pytest.mark.parametrize("kind", CASES)
 def test_what_init_writes_counts_right(
-    kind: str, bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, cluster: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """This is the path of a new user; a day that begins meanwhile begins an epoch."""
     (options, reference) = CASES[kind]
     guessed = GUESSED[kind]
     # Its topic, and how to read what is published; `init` writes the settings.
-    site = Site(bootstrap, tmp_path, [unk()], partitions=PARTITIONS, create=False)
+    site = Site(cluster, tmp_path, [unk()], partitions=PARTITIONS, create=False)
     site.create_events()
     encode: Encode = lambda event: json.dumps(event).encode()  # noqa: E731
     if kind == "sensors":
@@ -141,7 +141,7 @@ def test_what_init_writes_counts_right(
         options = [*options, "--schema-registry", url]
     events = fill(site, kind, encode)
     site.config = file = tmp_path / "first.toml"
-    new = "--bootstrap", bootstrap, "--topic", site.topic, "--output", str(file)
+    new = "--bootstrap", cluster, "--topic", site.topic, "--output", str(file)
     succeed("init", *new, *options)
     text = file.read_text()
     file.write_text(text.replace("epsilon = 1.0\n", "epsilon = 8.0\n"))

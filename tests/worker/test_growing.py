@@ -4,17 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import QUICKER
 from tests.worker.growing import grow, growing, wait_joined
 from tests.worker.harness import Site, now_ms, quietcount, sale, succeed, unk
 
 pytestmark = pytest.mark.waits
 
 
-def test_partitions_that_join_under_load_count_once_though_workers_are_killed(
-    bootstrap: str, tmp_path: Path
-) -> None:
-    """An event of theirs in a tick that was published would be lost, or counted twice."""
-    growing(bootstrap, tmp_path, steps=[(2,), (4,), (7,)], kills=1, seed=7)
+@pytest.fixture(autouse=True)
+def quicker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(QUICKER, "workers.agents.topics.INTERVAL_S=0.5")
 
 
 def test_origins_of_two_topics_join_and_all_users_stay_where_they_are(

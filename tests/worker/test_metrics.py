@@ -173,3 +173,32 @@ def test_workers_of_one_settings_file_have_their_own_directories(
     assert done.returncode == 2
     said = done.stderr.splitlines()[-1]
     assert "--data-dir = " in said and "give a directory that can be written" in said
+
+
+def test_a_worker_that_rejects_nearly_all_says_so(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """`/readyz`, the metric and the log agree, and the command that they name exists."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=2, worker={"metrics_port": 0})
+    begin = now_ms() - 1_000
+    site.produce(0, [sale([f"p{i % 3}"], begin + i, None) for i in range(300)])
+    with site.running() as worker:
+        until(
+            lambda: "nearly all records are rejected (" in worker.output(), "the line"
+        )
+        worker.at_work()
+        assert not ready(worker)
+        body = ask(worker, "/readyz")[1]
+        assert (
+            "nearly all records are rejected" in body
+            and "quietcount check -c FILE" in body
+        )
+        assert total("quietcount_rejecting", worker, topic=site.topic) == 1
+        begin = now_ms() - 1_000
+        site.produce(1, [sale([f"p{i % 3}"], begin + i) for i in range(400)])
+        until(
+            lambda: "its records are accepted again" in worker.output(),
+            "the other line",
+        )
+        until(lambda: ready(worker), "it is ready")
+    assert worker.output().count("nearly all records are rejected (") == 1

@@ -1,5 +1,6 @@
 """Kafka killed, frozen or absent: two log lines, no exit, and every event counts once."""
 
+import json
 import re
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests import ROOT
-from tests.broker import Brokers, OwnBroker, fixed_port, own_broker
+from tests.broker import Brokers, OwnBroker, fixed_port, local_broker, own_broker
 from tests.kafka.harness import read, settled
 from tests.kafka.test_shard import Cluster
 from tests.worker.harness import (
@@ -255,3 +256,25 @@ def test_a_transaction_that_the_broker_ended_is_no_newer_owner(
     again = cluster.shard()
     assert again.offset == 0 and cluster.published() == []
     again.close()
+
+
+@pytest.mark.usefixtures("own_kafka")
+def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
+    """Groups and transactions lack topics for seconds; ERROR would suggest a fault."""
+    many = "offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n"
+    with local_broker(many) as address:
+        own: dict[str, Any] = {
+            "partitions": 2,
+            "owners": 1,
+            "worker": {"log_format": "json"},
+        }
+        site = Site(address, tmp_path, [unk()], **own)
+        at = now_ms()
+        site.produce(0, [sale("a", at)])
+        with site.running() as worker:
+            site.wait_published(at)
+        lines = [json.loads(line) for line in worker.output().splitlines()]
+    [place, *_] = [i for i, line in enumerate(lines) if "took over" in line["message"]]
+    assert not [
+        line for line in lines[: place + 1] if line["level"] in ("error", "critical")
+    ]

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from tests.worker.harness import Bare, Site, now_ms, quietcount, sale, unk, until
+from workers.agents.contribute import ContributeShard
+from workers.agents.release import ReleaseShard
 from workers.agents.topics import check_topics
 from workers.agents.worker import Factory
 from workers.runtime.errors import SettingsError
 from workers.runtime.metrics import CONTRIBUTE, RELEASE
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.slow
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -27,22 +29,22 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 
 
 @pytest.fixture
-def site(bootstrap: str, tmp_path: Path) -> Site:
-    return Site(bootstrap, tmp_path, [unk()], partitions=2, owners=1)
+def site(cluster: str, tmp_path: Path) -> Site:
+    return Site(cluster, tmp_path, [unk()], partitions=2, owners=1)
 
 
 @pytest.fixture
-def bare(bootstrap: str, tmp_path: Path) -> Site:
-    return Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
+def bare(cluster: str, tmp_path: Path) -> Site:
+    return Site(cluster, tmp_path, [unk()], partitions=2, create=False)
 
 
 @pytest.fixture(scope="module")
-def ran(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
+def ran(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A site with the state of a run. The tests below damage it in turn, each in a way that is
     refused before the damage of an earlier one could be.
     """
     site = Site(
-        bootstrap, tmp_path_factory.mktemp("ran"), [unk()], partitions=2, owners=1
+        cluster, tmp_path_factory.mktemp("ran"), [unk()], partitions=2, owners=1
     )
     site.run_once()
     return site
@@ -57,9 +59,9 @@ def test_key_file_that_is_missing_or_readable_by_others_is_refused(bare: Site) -
     assert_refused(bare.run_to_end(), "quietcount key new")
 
 
-def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) -> None:
+def test_topics_that_do_not_exist_are_refused(cluster: str, tmp_path: Path) -> None:
     """Starting on a mistyped topic would silently publish nothing."""
-    site = Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
+    site = Site(cluster, tmp_path, [unk()], partitions=2, create=False)
     assert_refused(site.run_to_end(), "events.topic", site.topic, "create it")
     site.create_events()
     assert_refused(
@@ -159,6 +161,9 @@ def test_a_partition_that_appears_while_the_worker_runs_is_not_read(site: Site) 
     topics = check_topics(settings, site.connection)
     factory = Factory(settings, site.connection, topics, site.key, None)
     read = factory.stages[CONTRIBUTE][site.topic]
-    assert read(1) is not None and read(2) is None
     own = factory.stages[RELEASE][settings.contributions_topic]
-    assert own(0) is not None and own(1) is None
+    source = read(1)
+    owner = own(0)
+    assert isinstance(source, ContributeShard) and isinstance(owner, ReleaseShard)
+    assert source._gil_lock is owner.merge.gil_lock, "one for all shards"
+    assert read(2) is None and own(1) is None

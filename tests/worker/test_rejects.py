@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from tests.worker.harness import Site, known, now_ms, sale, unk, until
-from tests.worker.test_metrics import ask, ready, total
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.slow
 
 GOOD_BETWEEN = 5
 
@@ -57,7 +56,7 @@ def broken(at: int) -> list[tuple[object, str]]:
 
 
 def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_around_it_count(
-    bootstrap: str, tmp_path: Path
+    cluster: str, tmp_path: Path
 ) -> None:
     """One bad producer must not stop the histograms of all others, nor lose a good event."""
     histograms = [unk(), known(max_items=3, max_count=5)]
@@ -66,7 +65,7 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
         "owners": 1,
         "events": {"max_bytes": 10_000},
     }
-    site = Site(bootstrap, tmp_path, histograms, **kinds)
+    site = Site(cluster, tmp_path, histograms, **kinds)
     at = now_ms()
     bad = broken(at)
     good = {
@@ -105,11 +104,11 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
 
 
 def test_record_keys_and_timestamps_are_checked_too(
-    bootstrap: str, tmp_path: Path
+    cluster: str, tmp_path: Path
 ) -> None:
     """With `$key` and without a time field, the record itself can be invalid."""
     kinds: dict[str, Any] = {"partitions": 1, "owners": 1, "events": {"key": "$key"}}
-    site = Site(bootstrap, tmp_path, [known(keys=["k"])], **kinds)
+    site = Site(cluster, tmp_path, [known(keys=["k"])], **kinds)
     del site.document["events"]["timestamp"]
     site.rewrite()
     for key in (b"k", None, b"\xff", b"x" * 1_025, b"stranger", b"k"):
@@ -120,32 +119,3 @@ def test_record_keys_and_timestamps_are_checked_too(
     reasons = site.reasons()
     assert reasons == ["record key is no label"] * 3 + ["key not declared"]
     assert site.contributed().total() == 2
-
-
-def test_a_worker_that_rejects_nearly_all_says_so(
-    bootstrap: str, tmp_path: Path
-) -> None:
-    """`/readyz`, the metric and the log agree, and the command that they name exists."""
-    site = Site(bootstrap, tmp_path, [unk()], partitions=2, worker={"metrics_port": 0})
-    begin = now_ms() - 1_000
-    site.produce(0, [sale([f"p{i % 3}"], begin + i, None) for i in range(300)])
-    with site.running() as worker:
-        until(
-            lambda: "nearly all records are rejected (" in worker.output(), "the line"
-        )
-        worker.at_work()
-        assert not ready(worker)
-        body = ask(worker, "/readyz")[1]
-        assert (
-            "nearly all records are rejected" in body
-            and "quietcount check -c FILE" in body
-        )
-        assert total("quietcount_rejecting", worker, topic=site.topic) == 1
-        begin = now_ms() - 1_000
-        site.produce(1, [sale([f"p{i % 3}"], begin + i) for i in range(400)])
-        until(
-            lambda: "its records are accepted again" in worker.output(),
-            "the other line",
-        )
-        until(lambda: ready(worker), "it is ready")
-    assert worker.output().count("nearly all records are rejected (") == 1

@@ -22,7 +22,7 @@ from workers.replay.sources import open_source
 from workers.replay.sources_topic import open_topic
 from workers.settings.settings import Settings
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.slow
 
 PARTITIONS = 3
 TICKS = 20
@@ -144,11 +144,11 @@ def replayed(
 
 @pytest.mark.parametrize("unit", ["iso", "s", "us"])
 def test_every_way_in_counts_what_plain_python_counts(
-    bootstrap: str, tmp_path: Path, unit: str
+    cluster: str, tmp_path: Path, unit: str
 ) -> None:
     """An invalid field rejects its own event and no other."""
     given = {**EVENTS, "timestamp_unit": unit}
-    site = Site(bootstrap, tmp_path, HISTOGRAMS, partitions=PARTITIONS, events=given)
+    site = Site(cluster, tmp_path, HISTOGRAMS, partitions=PARTITIONS, events=given)
     rng = random.Random(7)
     events = list(generated(rng, unit, now_ms()))
     bad_shop = events[0] | {"order": events[0]["order"] | {"shop": 1.5}}

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.broker import local_broker
 from tests.deploy.messages import GUIDE
 from tests.worker.harness import Site, known, now_ms, quietcount, sale, succeed, unk
 from tests.worker.test_refusals import assert_refused
 from workers.commands.explaining import HOLE, rows
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.slow
 
 # Messages as in docs/operations.md; `…` replaces what varies.
 LEFT = (
@@ -60,10 +59,10 @@ def refused(done: subprocess.CompletedProcess[str], message: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
+def site(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """Two histograms with state. The tests below change the settings in turn and restore them."""
     directory = tmp_path_factory.mktemp("slips")
-    site = Site(bootstrap, directory, [unk(), known()], partitions=2, owners=2)
+    site = Site(cluster, directory, [unk(), known()], partitions=2, owners=2)
     site.run_once()
     return site
 
@@ -170,34 +169,12 @@ def test_retired_it_stays_charged_and_its_generation_is_over(without: Site) -> N
     refused(quietcount("run", "-c", str(again)), USED)
 
 
-def test_topics_is_3_where_something_is_missing(bootstrap: str, tmp_path: Path) -> None:
+def test_topics_is_3_where_something_is_missing(cluster: str, tmp_path: Path) -> None:
     """Scripts must distinguish missing topics from wrong ones."""
-    bare = Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
+    bare = Site(cluster, tmp_path, [unk()], partitions=2, create=False)
     bare.create_events()
     shown = quietcount("topics", "-c", str(bare.config))
     assert shown.returncode == 3, shown.stderr
     assert f"{bare.name}.release-state" in said(shown.stderr, ABSENT)
     succeed("topics", "-c", str(bare.config), "--create")
     succeed("topics", "-c", str(bare.config))
-
-
-@pytest.mark.usefixtures("own_kafka")
-def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
-    """Groups and transactions lack topics for seconds; ERROR would suggest a fault."""
-    many = "offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n"
-    with local_broker(many) as address:
-        own: dict[str, Any] = {
-            "partitions": 2,
-            "owners": 1,
-            "worker": {"log_format": "json"},
-        }
-        site = Site(address, tmp_path, [unk()], **own)
-        at = now_ms()
-        site.produce(0, [sale("a", at)])
-        with site.running() as worker:
-            site.wait_published(at)
-        lines = [json.loads(line) for line in worker.output().splitlines()]
-    [place, *_] = [i for i, line in enumerate(lines) if "took over" in line["message"]]
-    assert not [
-        line for line in lines[: place + 1] if line["level"] in ("error", "critical")
-    ]

@@ -12,6 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
     ResourceType,
 )
 
+from tests.forked import QUICKER
 from tests.worker.harness import Site, Worker, now_ms, sale, unk, until
 
 pytestmark = pytest.mark.waits
@@ -56,7 +57,8 @@ def assert_refused(worker: Worker, *words: str) -> None:
 
 
 @pytest.fixture
-def site(bootstrap: str, tmp_path: Path) -> Site:
+def site(bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv(QUICKER, "workers.agents.topics.INTERVAL_S=0.5")
     return Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1)
 
 

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from tests.worker.harness import Site, now_ms, sale, unk
 from workers.kafka.reading import bounds_of, read_spans, reader
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.slow
 
 
 class Collector(ThreadingHTTPServer):
@@ -40,10 +40,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def test_a_released_tick_leads_back_to_the_batches_of_its_events(
-    bootstrap: str, tmp_path: Path
+    cluster: str, tmp_path: Path
 ) -> None:
     """An operator who asks why a tick was late follows the links; snapshots carry no trace."""
-    site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1)
+    site = Site(cluster, tmp_path, [unk()], partitions=1, owners=1)
     with Collector() as collector:
         Thread(target=collector.serve_forever, daemon=True).start()
         site.set("worker", traces=f"http://127.0.0.1:{collector.server_port}/v1/traces")

@@ -7,16 +7,16 @@ import pytest
 
 from tests.worker.harness import Site, now_ms, sale, succeed, unk
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.slow
 
 
 def test_windows_may_change_and_audit_compares_the_rest(
-    bootstrap: str, tmp_path: Path
+    cluster: str, tmp_path: Path
 ) -> None:
     """Nothing is charged again; forged counts are found; window metadata changes no count."""
     paid = {"field": "paid", "from": -2, "to": 8, "step": 0.1}
     histogram = unk(keys=["k"], sum=paid, total_share=0.2)
-    site = Site(bootstrap, tmp_path, [histogram], partitions=1, owners=1)
+    site = Site(cluster, tmp_path, [histogram], partitions=1, owners=1)
     seen: list[tuple[int, ...]] = []
     for windows in ([], ["1s"], ["2s", "5s"]):
         site.document["histogram"][0] |= {"windows": windows}

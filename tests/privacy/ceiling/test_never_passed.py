@@ -1,4 +1,4 @@
-"""Worker topics never exceed the ceiling in any period, on a real broker.
+"""Worker topics never exceed the ceiling in any period.
 
 Four days of one histogram are exactly what any three days may touch.
 """
@@ -13,8 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
-from tests.privacy.ceiling.oracle import Epoch, days_of, published, worst
-from tests.privacy.ceiling.stages import (
+from tests.cluster.stages import (
     DAY_MS,
     FIRST_MS,
     HOUR_MS,
@@ -23,6 +22,7 @@ from tests.privacy.ceiling.stages import (
     day,
     order,
 )
+from tests.privacy.ceiling.oracle import Epoch, days_of, published, worst
 from tests.worker.harness import Bare, Site, until
 from workers.agents.ceiling_guard import CeilingGuard
 from workers.cli import execute
@@ -33,7 +33,7 @@ from workers.privacy.ceiling import check_ceiling
 from workers.privacy.total import charge_of, epsilon_at
 from workers.runtime.errors import CeilingReached, Fenced
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.slow
 
 DELTA = 1e-4
 PERIOD_MS = 3 * DAY_MS
@@ -71,7 +71,7 @@ class Scene:
 
     def __init__(
         self,
-        bootstrap: str,
+        cluster: str,
         directory: Path,
         *histograms: Histogram,
         data: Path | None = None,
@@ -89,7 +89,7 @@ class Scene:
             "events": {"user": "user"},
         }
         self.site = Site(
-            bootstrap, directory, histograms, privacy=given | privacy, **owned
+            cluster, directory, histograms, privacy=given | privacy, **owned
         )
         self.stages = Stages(self.site, data)
         self.all: list[Histogram] = list(histograms)
@@ -137,10 +137,10 @@ class Scene:
 
 @pytest.mark.parametrize("change", ["renamed", "generation", "second"])
 def test_what_was_spent_counts_whatever_the_settings_and_the_data_directory_say(
-    bootstrap: str, tmp_path: Path, change: str
+    cluster: str, tmp_path: Path, change: str
 ) -> None:
     """Two days of the first histogram and two of its successor, from the second day, are four."""
-    scene = Scene(bootstrap, tmp_path, of_user(), data=tmp_path / "data")
+    scene = Scene(cluster, tmp_path, of_user(), data=tmp_path / "data")
     scene.publish(1.5)
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
     scene.publish(2.5)
@@ -205,10 +205,10 @@ def recreate(
 
 
 def test_a_restored_state_is_charged_up_to_where_it_was_ended(
-    bootstrap: str, tmp_path: Path
+    cluster: str, tmp_path: Path
 ) -> None:
     """The copy knows of one day, but two were published. The unknown part is taken as charged."""
-    scene = Scene(bootstrap, tmp_path, of_user())
+    scene = Scene(cluster, tmp_path, of_user())
     scene.publish(1.5)
     state = scene.site.settings.release_state_topic
     copy = [
@@ -228,13 +228,13 @@ def test_a_restored_state_is_charged_up_to_where_it_was_ended(
 
 
 def test_a_renamed_worker_pays_for_what_the_old_name_published(
-    bootstrap: str, tmp_path: Path
+    cluster: str, tmp_path: Path
 ) -> None:
     """The renamed worker reads the events topic from its beginning and counts every event again."""
-    scene = Scene(bootstrap, tmp_path / "old", of_user())
+    scene = Scene(cluster, tmp_path / "old", of_user())
     scene.publish(3)
     assert scene.days() == {"items": [1, 2]}
-    renamed = Scene(bootstrap, tmp_path / "new", of_user())
+    renamed = Scene(cluster, tmp_path / "new", of_user())
     renamed.site.topics = scene.site.topics
     renamed.site.places = scene.site.places
     renamed.site.set("events", topic=scene.site.topic)
@@ -252,11 +252,9 @@ def test_a_renamed_worker_pays_for_what_the_old_name_published(
 # ---- times ---------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_jumps_spends_nothing_twice(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_a_clock_that_jumps_spends_nothing_twice(cluster: str, tmp_path: Path) -> None:
     """Skipped days are published empty and charged; repeated days are not published again."""
-    scene = Scene(bootstrap, tmp_path, of_user())
+    scene = Scene(cluster, tmp_path, of_user())
     scene.publish(2.5)
     assert scene.stages.go(day(8.5)) == []
     assert scene.stages.go(day(3.5), [order(day(3.2), i) for i in range(4)]) == []
@@ -269,12 +267,12 @@ def test_a_clock_that_jumps_spends_nothing_twice(
 
 
 def test_epochs_of_unlike_lengths_are_added_up_where_they_meet(
-    bootstrap: str, tmp_path: Path
+    cluster: str, tmp_path: Path
 ) -> None:
     """Epochs of 24 and 25 hours overlap at varying offsets; the limit must be exact."""
     odd = of_user("odd", tick="5h", horizon=5, epsilon=0.25)
     first = of_user(epsilon=0.25)
-    scene = Scene(bootstrap, tmp_path, first, odd, period="epoch", max_epsilon=10.0)
+    scene = Scene(cluster, tmp_path, first, odd, period="epoch", max_epsilon=10.0)
     exactly = check_ceiling(scene.site.settings)
     assert exactly is not None
     scene.site.set("privacy", max_epsilon=exactly)
@@ -296,12 +294,12 @@ def test_epochs_of_unlike_lengths_are_added_up_where_they_meet(
 
 
 def test_an_event_pays_for_a_new_generation_once_a_period(
-    bootstrap: str, tmp_path: Path
+    cluster: str, tmp_path: Path
 ) -> None:
     """It is in only one of them, but a restored copy cannot tell, so it may be in both."""
     once = daily(epsilon=1.0)
     scene = Scene(
-        bootstrap, tmp_path, once, unit="event", max_epsilon=1.0, period="epoch"
+        cluster, tmp_path, once, unit="event", max_epsilon=1.0, period="epoch"
     )
     scene.publish(2.5)
     scene.now_has(once | {"generation": 2})
@@ -319,12 +317,12 @@ def test_an_event_pays_for_a_new_generation_once_a_period(
 
 
 def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
-    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has one owner partition and a histogram; both are too much for one user."""
     limit = (price(0.9, 1) + price(0.9, 2)) / 2
     first = of_user(epsilon=0.9)
-    scene = Scene(bootstrap, tmp_path, first, max_epsilon=limit, period="epoch")
+    scene = Scene(cluster, tmp_path, first, max_epsilon=limit, period="epoch")
     one = scene.stages.factory()
     scene.now_has(of_user("other", epsilon=0.9))
     other = scene.stages.factory()
@@ -352,10 +350,10 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
 
 
 def test_of_two_workers_of_one_name_the_older_spends_nothing(
-    bootstrap: str, tmp_path: Path
+    cluster: str, tmp_path: Path
 ) -> None:
     """An uncommitted reservation does not count; a committed one is charged to both."""
-    scene = Scene(bootstrap, tmp_path, of_user())
+    scene = Scene(cluster, tmp_path, of_user())
     older = [scene.stages.take_over(owner) for owner in range(2)]
     scene.stages.contribute(day(2.5), scene.events(2.5))
     for shard in (scene.stages.take_over(owner) for owner in range(2)):

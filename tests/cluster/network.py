@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 
 from confluent_kafka import KafkaError
 
-from tests.simulation.broker import Broker, Reply
-from tests.simulation.loop import Loop
+from tests.cluster.broker import Broker, Reply
+from tests.cluster.loop import Loop
 
 BACKOFF_S = 0.8, 1.2
 _SILENT_S = 0.2, 12.0

@@ -1,17 +1,17 @@
-"""Both stages of a worker on a real broker, in this process, at times chosen by a test."""
+"""Both stages of a worker on the simulated Kafka, at times chosen by a test."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.connection import Running, records_of
 from tests.kafka.harness import settled
 from tests.worker.harness import Site
 from workers.agents.release import ReleaseShard
 from workers.agents.topics import check_topics
 from workers.agents.worker import Factory
 from workers.kafka.offsets import LogEnd
-from workers.kafka.reading import read_partition
-from workers.kafka.records import Batch, Records
+from workers.kafka.records import Batch
 from workers.kafka.shard import Shard
 from workers.runtime.errors import CeilingReached, QuietcountError
 
@@ -103,18 +103,12 @@ class Stages:
         return refused
 
     def _feed(self, shard: Shard, topic: str, partition: int) -> None:
-        start = shard.offset or 0
         settled(self.site.connection, topic, partition)
-        records = list(
-            read_partition(self.site.connection, topic, partition, since=start)
-        )
-        if records:
-            offsets = [one.offset() or 0 for one in records]
-            keys = [one.key() for one in records]
-            times = [one.timestamp()[1] for one in records]
-            values = [one.value() for one in records]
-            found = Records.of(values, keys=keys, times=times, offsets=offsets)
-            shard.feed(Batch(start, offsets[-1] + 1, found))
+        start = shard.offset or 0
+        log = Running.network.broker.logs[topic, partition]
+        if start < log.stable:
+            records = records_of(log.data(start, log.stable))
+            shard.feed(Batch(start, log.stable, records))
 
 
 def order(at_ms: int, number: int = 0) -> dict[str, Any]:

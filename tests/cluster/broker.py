@@ -6,14 +6,13 @@ batches, the last stable offset, and (`verifies`) the leader's question to the c
 the first record of a transaction (`transaction.partition.verification.enable`).
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from confluent_kafka import KafkaError
 
-from tests.simulation.loop import Loop
+from tests.cluster.loop import Loop
 
 OK = 0
 Partition = tuple[str, int]
@@ -103,10 +102,16 @@ class Transaction:
         return self.state.startswith("prepare")
 
 
-class Watcher(Protocol):
+class Watcher:
+    """Sees every append and marker."""
+
     def appended(self, log: Log, records: Sequence[Record]) -> None: ...
 
     def marked(self, log: Log, records: Sequence[Record], committed: bool) -> None: ...
+
+
+def id_of(topic: str, times_made: int = 1) -> str:
+    return f"id-of-{topic}" + "'" * (times_made - 1)
 
 
 class Broker:
@@ -124,6 +129,11 @@ class Broker:
         self._marker_s = marker_s
         self.logs: dict[Partition, Log] = {}
         self.transactions: dict[str, Transaction] = {}
+        #: Settings of topics, and how often each was created.
+        self.configs: dict[str, Mapping[str, str]] = {}
+        self._made: Counter[str] = Counter()
+        #: Members of the only consumer group.
+        self.workers: list[object] = []
         #: Until when the coordinator is moving, and whether it says so or is silent.
         self.moving_until_s = 0.0
         self.silent = False
@@ -131,6 +141,22 @@ class Broker:
 
     def create(self, topic: str, partition: int) -> None:
         self.logs[topic, partition] = Log((topic, partition))
+
+    def create_topic(
+        self, topic: str, partitions: int, config: Mapping[str, str]
+    ) -> None:
+        self._made[topic] += 1
+        self.configs[topic] = config
+        for partition in range(partitions):
+            self.create(topic, partition)
+
+    def delete_topic(self, topic: str) -> None:
+        for partition in range(self.partitions(topic)):
+            del self.logs[topic, partition]
+
+    def id_of(self, topic: str) -> str:
+        """Return an id that no earlier topic of this name had."""
+        return id_of(topic, self._made[topic])
 
     def partitions(self, topic: str) -> int:
         return sum(name == topic for name, _ in self.logs)

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tests.simulation.broker import OK, Attempt, Partition, Record, Reply
-from tests.simulation.loop import Actor, current
-from tests.simulation.network import BACKOFF_S, Call, Link, Network
+from tests.cluster.broker import OK, Attempt, Partition, Record, Reply
+from tests.cluster.loop import Actor, current
+from tests.cluster.network import BACKOFF_S, Call, Link, Network
 
 _FENCED = KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED
 _LATER = KafkaError.CONCURRENT_TRANSACTIONS, KafkaError.NOT_COORDINATOR
@@ -51,6 +51,10 @@ class SimulatedMessage:
 
     def error(self) -> KafkaError | None:
         return self._error
+
+
+def partition_of(key: bytes | None, partitions: int) -> int:
+    return sum(key or b"") % partitions
 
 
 Report = Callable[[KafkaError | None, SimulatedMessage], object]
@@ -127,7 +131,7 @@ class SimulatedProducer:
         headers: Sequence[tuple[str, bytes | None]] | None = None,
     ) -> None:
         if partition == _NO_PARTITION:
-            partition = sum(key or b"") % self._broker.partitions(topic)
+            partition = partition_of(key, self._broker.partitions(topic))
         at = self._loop.now_ms if timestamp is None else timestamp
         self._attempt.messages += 1
         record = Record(0, key, value, headers or (), at, attempt=self._attempt)
@@ -140,6 +144,14 @@ class SimulatedProducer:
         if not self._serve_reports() and timeout:
             self._actor.park(timeout)
             self._serve_reports()
+
+    def flush(self, timeout: float) -> int:
+        def delivered() -> bool:
+            self._serve_reports()
+            return not len(self)
+
+        self._until(timeout, delivered)
+        return 0
 
     def commit_transaction(self, timeout: float) -> None:
         self._attempt.commits = True

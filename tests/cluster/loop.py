@@ -28,7 +28,9 @@ class Killed(BaseException):
 
 
 class Loop:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, base_ms: int = BASE_MS) -> None:
+        """`base_ms` is the wall clock at second 0."""
+        self._base_ms = base_ms
         self.rng = random.Random(seed)
         self.now_s = 0.0
         self.steps = 0
@@ -39,7 +41,7 @@ class Loop:
 
     @property
     def now_ms(self) -> int:
-        return BASE_MS + int(self.now_s * 1000)
+        return self._base_ms + int(self.now_s * 1000)
 
     @property
     def digest(self) -> str:
@@ -69,13 +71,16 @@ class Client(Protocol):
 
 
 class Actor:
-    """A greenlet of one shard; `dead` tells whether its process has ended."""
+    """A greenlet, as of one shard; `dead` tells whether its process has ended."""
 
     #: Its Kafka producers, which end with its process.
     clients: list[Client]
 
     def __init__(
-        self, loop: Loop, name: str, before_wait: Callable[["Actor"], object]
+        self,
+        loop: Loop,
+        name: str,
+        before_wait: Callable[["Actor"], object] = lambda _: None,
     ) -> None:
         self.loop = loop
         self.name = name
@@ -89,7 +94,7 @@ class Actor:
     @property
     def state_offset(self) -> int:
         """Where the state that it knows ends."""
-        raise NotImplementedError
+        return 0
 
     def start(self, body: Callable[[], object]) -> None:
         def run() -> None:
@@ -147,6 +152,20 @@ class Actor:
         self._greenlet.switch()
 
 
+class Driver(Actor):
+    """The greenlet that runs the loop: while it waits, the others run."""
+
+    def park(self, most_s: float) -> None:
+        self._token += 1
+        token = self._token
+        self.loop.after(most_s, lambda: self._resume(token))
+        self.loop.run(lambda: self._token != token)
+
+    def _resume(self, token: int) -> None:
+        if token == self._token:
+            self._token += 1
+
+
 ACTORS: dict[greenlet, Actor] = {}
 
 
@@ -173,15 +192,32 @@ class SimulatedTime:
     def sleep(self, seconds: float) -> None:
         current().park(seconds)
 
+    def __getattr__(self, name: str) -> object:
+        return getattr(time, name)
+
 
 TIME = SimulatedTime()
 
 
 @contextmanager
-def simulated_time() -> Iterator[None]:
-    """Replace the clock of every imported module of the worker."""
+def driving(loop: Loop) -> Iterator[None]:
+    """Let this greenlet wait, which runs the loop."""
+    TIME.loop = loop
+    here = getcurrent()
+    ACTORS[here] = Driver(loop, "driver")
+    try:
+        yield
+    finally:
+        del ACTORS[here]
+
+
+@contextmanager
+def simulated_time(*further: str) -> Iterator[None]:
+    """Replace the clock of every imported module of the worker, and of further modules."""
     modules = [
-        one for name, one in sorted(sys.modules.items()) if name.startswith("workers.")
+        one
+        for name, one in sorted(sys.modules.items())
+        if name.startswith("workers.") or name in further
     ]
     users = [one for one in modules if getattr(one, "time", None) is time]
     for module in users:
