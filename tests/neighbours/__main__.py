@@ -7,17 +7,19 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import count, islice
 from multiprocessing import get_context
 from typing import NamedTuple
 
 from tests.neighbours.driver import replaced
 from tests.neighbours.pairing import STREAMS, WORLDS, Figures, Search, shrunk
 from tests.neighbours.planted import LEAKS
+from tests.neighbours.scenes import BY_NAME, Seed
 from workers.runtime.process import keep_freed_memory
 
 SHOWN = 3
-# Streams of a seed.
-STREAMS_MAX = 10**9
+# Scenes of a variant and seed.
+SCENES_MAX = 10**6
 PROGRESS_S = 60
 
 
@@ -36,7 +38,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1, help="of all pairs")
     parser.add_argument(
-        "--only", type=int, metavar="SEED", help="of one stream, as printed"
+        "--only", type=Seed.of, metavar="SEED", help="of one stream, as printed"
     )
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -45,13 +47,13 @@ def main() -> int:
     )
     given = parser.parse_args()
     begun = time.perf_counter()
-    first = given.seed * STREAMS_MAX
+    first = given.seed * SCENES_MAX
     if given.planted:
         begin()
         return planted(first, min(given.pairs, 80_000))
     if given.only is not None:
         begin()
-        print(*of_streams(range(given.only, given.only + 1)).violations, sep="\n")
+        print(*of_streams([given.only]).violations, sep="\n")
         return 0
     figures = defaultdict[str, Figures](Figures)
     kinds = defaultdict[str, int](int)
@@ -97,15 +99,15 @@ def begin() -> None:
     gc.set_threshold(200_000, 20, 100)  # as in the worker
 
 
-def scenes(first: int, pairs: int) -> Iterator[range]:
-    """Yield the seeds of the streams of whole scenes, until they have this many pairs."""
+def scenes(first: int, pairs: int) -> Iterator[list[Seed]]:
+    """Yield the seeds of whole scenes, of all variants in turn, until they have this many pairs."""
     number = -(-pairs // (STREAMS * WORLDS * (WORLDS - 1) // 2))
-    return (
-        range(first + i * STREAMS, first + (i + 1) * STREAMS) for i in range(number)
-    )
+    turns = ((name, scene) for scene in count(first) for name in BY_NAME)
+    for name, scene in islice(turns, number):
+        yield [Seed(name, scene, stream) for stream in range(STREAMS)]
 
 
-def compared(seeds: Iterator[range], jobs: int) -> Iterator[Done]:
+def compared(seeds: Iterator[list[Seed]], jobs: int) -> Iterator[Done]:
     if jobs == 1:
         begin()
         yield from map(of_streams, seeds)
@@ -114,7 +116,7 @@ def compared(seeds: Iterator[range], jobs: int) -> Iterator[Done]:
         yield from pool.imap(of_streams, seeds)
 
 
-def of_streams(seeds: range) -> Done:
+def of_streams(seeds: list[Seed]) -> Done:
     search = Search()
     with replaced():
         violations = [str(shrunk(violation)) for violation in search.streams(seeds)]

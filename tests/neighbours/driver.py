@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
+from tests.cluster.connection import records_of
 from tests.neighbours.formats import Registered
 from tests.neighbours.scenes import BY_USER, Record, Scene, Step
 from workers.agents import ceiling_guard, contribute, rekey, release, source_shard
@@ -250,7 +251,7 @@ class Log:
             end = self._ends[place - 1][1] if place else 0
         else:
             end = part[-1].offset + 1
-        return Batch(start, max(start, end), framed(part))
+        return Batch(start, max(start, end), records_of(part))
 
 
 class Events(Log):
@@ -332,42 +333,6 @@ class Trail:
     where: Where
     commits: list[Commit]
     ended: str | None = None
-
-
-def framed(part: Sequence[Sent]) -> Records:
-    """Return records with their headers behind their values, as the decoder leaves them."""
-    found = Records.of(
-        [
-            None if one.value is None else one.value + _headers(one.headers)
-            for one in part
-        ],
-        [one.key for one in part],
-        [one.time_ms for one in part],
-        [one.offset for one in part],
-    )
-    for row, one in enumerate(part):
-        if one.value is not None:
-            found.values[row, 1] = found.values[row, 0] + len(one.value)
-    columns = found.data, found.keys, found.values, found.times, found.offsets
-    return Records(*columns, framed=True)
-
-
-def _headers(headers: Headers) -> bytes:
-    out = _varint(len(headers))
-    for name, value in headers:
-        text = name.encode()
-        out += _varint(len(text)) + text
-        out += _varint(-1) if value is None else _varint(len(value)) + value
-    return out
-
-
-def _varint(number: int) -> bytes:
-    bits = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while bits > 127:
-        out.append(bits & 127 | 128)
-        bits >>= 7
-    return bytes((*out, bits))
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """How events and garbage are written in every format, and a registry that knows their schemas."""
 
-import base64
 import io
 import json
 from collections.abc import Callable, Mapping
@@ -8,13 +7,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import fastavro
-from google.protobuf import (
-    descriptor_pb2,
-    descriptor_pool,
-    json_format,
-    message_factory,
-)
+from google.protobuf import json_format, message_factory
 
+from workers.events.formats.protobuf import ProtobufSchema
 from workers.events.schemas import AVRO, PROTOBUF, Schema
 
 FORMATS = ("avro", "protobuf", "json_schema")
@@ -87,47 +82,22 @@ def _avro_text(schema_id: int) -> str:
 
 @cache
 def _protobuf(schema_id: int) -> Any:
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(_protobuf_file(schema_id))
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Event"))
+    schema = ProtobufSchema(Schema(PROTOBUF, _protobuf_text(schema_id)))
+    return message_factory.GetMessageClass(schema.message([0]))
 
 
-def _protobuf_file(schema_id: int) -> descriptor_pb2.FileDescriptorProto:
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="event.proto", syntax="proto3")
-    event = file.message_type.add(name="Event")
-    line = file.message_type.add(name="Line")
-
-    def add(
-        message: Any, name: str, kind: int, many: bool = False, of: str = ""
-    ) -> None:
-        label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
-        number = len(message.field) + 1
-        message.field.add(
-            name=name, number=number, type=kind, label=label, type_name=of or None
-        )
-
-    time = kinds.TYPE_STRING if schema_id % 10 == TEXT_TIME else kinds.TYPE_INT64
-    add(event, "ts", time)
-    for name in ("user", "key", "kind"):
-        add(event, name, kinds.TYPE_STRING)
-    add(event, "paid", kinds.TYPE_DOUBLE)
-    add(event, "other", kinds.TYPE_STRING, many=True)
-    add(line, "sku", kinds.TYPE_STRING)
-    add(line, "qty", kinds.TYPE_INT64)
-    if schema_id % 10 == NO_ITEMS:
-        return file
-    shape = SHAPES[schema_id // 10]
-    if shape == "list":
-        add(event, "items", kinds.TYPE_STRING, many=True)
-    elif shape == "object":
-        entry = event.nested_type.add(name="ItemsEntry", options={"map_entry": True})
-        add(entry, "key", kinds.TYPE_STRING)
-        add(entry, "value", kinds.TYPE_INT64)
-        add(event, "items", kinds.TYPE_MESSAGE, many=True, of=".Event.ItemsEntry")
-    else:
-        add(event, "lines", kinds.TYPE_MESSAGE, many=True, of=".Line")
-    return file
+def _protobuf_text(schema_id: int) -> str:
+    time = "string" if schema_id % 10 == TEXT_TIME else "int64"
+    kinds = ("repeated string items", "map<string, int64> items", "repeated Line lines")
+    items = "" if schema_id % 10 == NO_ITEMS else f"{kinds[schema_id // 10]} = 7;"
+    return f"""
+        syntax = "proto3";
+        message Event {{
+          {time} ts = 1; string user = 2; string key = 3; string kind = 4; double paid = 5;
+          repeated string other = 6; {items}
+        }}
+        message Line {{ string sku = 1; int64 qty = 2; }}
+        """
 
 
 class Registered:
@@ -140,10 +110,9 @@ class Registered:
     def schema(self, schema_id: int, waiting: object) -> Schema | None:
         if schema_id % 10 == UNKNOWN or schema_id > 10 * len(SHAPES):
             return None
-        if not self._protobuf:
-            return Schema(AVRO, _avro_text(schema_id))
-        file = _protobuf_file(schema_id).SerializeToString()
-        return Schema(PROTOBUF, base64.b64encode(file).decode())
+        if self._protobuf:
+            return Schema(PROTOBUF, _protobuf_text(schema_id))
+        return Schema(AVRO, _avro_text(schema_id))
 
 
 def garbage_of(name: str, shape: str) -> Mapping[str, Garbage]:

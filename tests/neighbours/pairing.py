@@ -1,9 +1,10 @@
 """Pairs from seeds, their figures, and the fewest events that still show a violation."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, groupby
+from operator import attrgetter
 from typing import TypeVar
 
 from tests.neighbours.compare import Comparison, Sizes, rejected
@@ -17,7 +18,7 @@ from tests.neighbours.pairs import (
     neighbours,
 )
 from tests.neighbours.rules import alone
-from tests.neighbours.scenes import Scene, make_scene
+from tests.neighbours.scenes import Scene, Seed, make_scene
 from workers.runtime.errors import QuietcountError
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Violation:
-    seed: int
+    seed: Seed
     stream: Stream
     neighbour: Neighbour
     texts: tuple[str, ...]
@@ -69,18 +70,15 @@ class Search:
     figures: dict[str, Figures] = field(default_factory=lambda: defaultdict(Figures))
     kinds: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
-    def streams(self, seeds: range) -> Iterator[Violation]:
+    def streams(self, seeds: Iterable[Seed]) -> Iterator[Violation]:
         """Compare the neighbours of the streams of these seeds; yield the violations."""
-        scene = None
-        of = -1
-        for seed in seeds:
-            if scene is None or seed // STREAMS != of:
-                of = seed // STREAMS
-                scene = make_scene(of)
-                _ = scene.factories  # settings that are refused are no violation
-            yield from self._stream(scene, seed)
+        for name, of_scene in groupby(seeds, attrgetter("variant", "scene")):
+            scene = make_scene(*name)
+            _ = scene.factories  # settings that are refused are no violation
+            for seed in of_scene:
+                yield from self._stream(scene, seed)
 
-    def _stream(self, scene: Scene, seed: int) -> Iterator[Violation]:
+    def _stream(self, scene: Scene, seed: Seed) -> Iterator[Violation]:
         stream = make_stream(scene, seed)
         sizes = Sizes()
         near = neighbours(stream, seed, self.worlds)
@@ -89,7 +87,8 @@ class Search:
         done: list[World] = []
         for place, events in enumerate(near.events):
             of_world = replace(stream, events=events)
-            whole = (seed * self.worlds + place) % WHOLE == 0
+            number = seed.scene * STREAMS + seed.stream
+            whole = (number * self.worlds + place) % WHOLE == 0
             try:
                 world = World(
                     scene, of_world.records(), stream.script, () if whole else done

@@ -25,6 +25,7 @@ from tests.neighbours.scenes import (
     Event,
     Record,
     Scene,
+    Seed,
     Step,
     in_world,
 )
@@ -94,7 +95,7 @@ class Neighbours(NamedTuple):
         )
 
 
-def make_stream(scene: Scene, seed: int) -> Stream:
+def make_stream(scene: Scene, seed: Seed) -> Stream:
     rng = random.Random(f"stream {seed}")
     now_ms = START_MS + rng.randrange(10) * TICK_MS + rng.choice((0, 1, 500, 999))
     lag_ms = rng.choice((0, 0, 0, 0, 0, 0, 5, 2_000, 11_000))
@@ -245,7 +246,7 @@ def read_at(stream: Stream) -> list[int]:
     return found
 
 
-def neighbours(stream: Stream, seed: int, number: int) -> Neighbours:
+def neighbours(stream: Stream, seed: Seed, number: int) -> Neighbours:
     """Return the stream and its neighbours, in one event or user, or only in a rejected record."""
     rng = random.Random(f"neighbours {seed}")
     scene = stream.scene

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
+from tests.neighbours.scenes import Seed
 from workers.agents.contribute import ContributeShard
 from workers.agents.release import ReleaseShard
 from workers.arrays.types import Longs, Tags
@@ -157,18 +158,36 @@ def _full_closes() -> AbstractContextManager[object]:
 
 
 #: Each leak, and the seed of a stream that shows it.
-LEAKS: dict[str, tuple[Leak, int]] = {
-    "an item over max_items is kept": (_wider(1, 0), 1000000008),
-    "a count over max_count is kept": (_wider(0, 1), 1000000008),
-    "a user's bound is forgotten at a restart": (_forget_users, 1000000054),
-    "a rejected event moves the watermark": (_rejected_move_time, 1000000114),
-    "max_ahead is ignored": (_no_max_ahead, 1000000114),
-    "a shown item is forgotten at a restart": (_forget_shown, 1000002580),
-    "noise depends on the number of rows": (_noise_of_rows, 1000000048),
-    "an empty tick is not released": (_skip_empty, 1000000016),
-    "an owner is told only about its rows": (_rows_only, 1000000000),
-    "a record of an unknown schema is committed": (_unknown_schema_commits, 1000000366),
-    "an epoch without rows is not charged": (_charged_with_rows, 1000000016),
-    "data that waits in a file is forgotten": (_forget_spilled, 1000000096),
-    "a full buffer closes a tick": (_full_closes, 1000000483),
+LEAKS: dict[str, tuple[Leak, Seed]] = {
+    "an item over max_items is kept": (_wider(1, 0), Seed("known_base-tree", 0)),
+    "a count over max_count is kept": (_wider(0, 1), Seed("known_base-tree", 0)),
+    "a user's bound is forgotten at a restart": (
+        _forget_users,
+        Seed("known_gauss-user", 2),
+    ),
+    "a rejected event moves the watermark": (
+        _rejected_move_time,
+        Seed("known_base-lifted", 0),
+    ),
+    "max_ahead is ignored": (_no_max_ahead, Seed("known_base-lifted", 0)),
+    "a shown item is forgotten at a restart": (
+        _forget_shown,
+        Seed("unk_base-total_user", 16),
+    ),
+    "noise depends on the number of rows": (_noise_of_rows, Seed("known_base-tree", 0)),
+    "an empty tick is not released": (_skip_empty, Seed("meta-positive_gauss", 0)),
+    "an owner is told only about its rows": (_rows_only, Seed("known_base-lifted", 0)),
+    "a record of an unknown schema is committed": (
+        _unknown_schema_commits,
+        Seed("meta-known_gauss", 4),
+    ),
+    "an epoch without rows is not charged": (
+        _charged_with_rows,
+        Seed("known_base-sqrt", 0),
+    ),
+    "data that waits in a file is forgotten": (
+        _forget_spilled,
+        Seed("known_base-sum", 0),
+    ),
+    "a full buffer closes a tick": (_full_closes, Seed("unk_base-user", 0)),
 }

@@ -1,4 +1,4 @@
-"""Random settings, streams and scripts; all of a pair follows from one number.
+"""Random settings, streams and scripts; all of a pair follows from its seed.
 
 A script decides what each shard reads when, by which clock, and where shards restart. It depends on
 times and partitions of records, never on their content, so both worlds of a pair share it.
@@ -9,26 +9,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from tests.contract.variants import DOMAIN, OTHERS, VARIANTS, Variant
+from tests.cluster.offline import factory_of, worker_document
+from tests.contract.variants import DOMAIN, OTHERS, START, VARIANTS, Variant
 from tests.neighbours.formats import FORMATS, Garbage, garbage_of, written
-from tests.worker.harness import Bare, toml
-from workers.agents.topics import Topics
 from workers.agents.worker import Factory
-from workers.kafka.clients import Connection
-from workers.kafka.topics import ExistingTopic
 from workers.mechanisms.config.histogram import names_of
 from workers.mechanisms.config.sums import Sum
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.privacy.ceiling import check_ceiling
 from workers.runtime.errors import SettingsError
-from workers.settings.settings import Settings, load
+from workers.settings.settings import Settings, settings_of
 
 PER_ITEM = tuple(names_of(lambda about: about.per_item))
 
 KEY = NoiseKey(b"n" * 32)
+BY_NAME = {str(variant): variant for variant in VARIANTS}
 NAME = "near"
 BY_USER = f"{NAME}.by-user"
 #: 2026-01-01. Streams begin up to two epochs later.
@@ -46,6 +43,25 @@ class Record(NamedTuple):
     value: bytes | None
     time_ms: int
     arrived_ms: int
+
+
+class Seed(NamedTuple):
+    """The name of a stream: of a variant, a number of its scene, and one of its streams.
+
+    All choices follow from it, so a variant that is added leaves the others' scenes as they are.
+    """
+
+    variant: str
+    scene: int
+    stream: int = 0
+
+    def __str__(self) -> str:
+        return "/".join(map(str, self))
+
+    @classmethod
+    def of(cls, text: str) -> "Seed":
+        variant, scene, stream = text.split("/")
+        return cls(variant, int(scene), int(stream))
 
 
 class Step(NamedTuple):
@@ -147,25 +163,17 @@ class Scene:
             settings.release_state_topic: self.owners,
             f"{NAME}.rekey-state": 99,
         }
-        existing = {
-            name: ExistingTopic(name, number) for name, number in numbers.items()
-        }
-        of: Any = {"by_user": BY_USER if self.rekey else None, "embedded": True}
-        topics = Topics(events=("events",), plan=[], existing=existing, **of)
-        return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)
+        return factory_of(settings, KEY, numbers)
 
 
 def _loaded(document: Mapping[str, Any]) -> Settings:
-    with TemporaryDirectory() as directory:
-        path = Path(directory) / "settings.toml"
-        path.write_text(toml(document))
-        return load(path)
+    return settings_of(dict(document), Path("/"))
 
 
-def make_scene(seed: int) -> Scene:
-    """Return the scene of a seed; consecutive seeds take the variants of all mechanisms in turn."""
-    rng = random.Random(f"scene {seed}")
-    variant = VARIANTS[seed % len(VARIANTS)]
+def make_scene(name: str, number: int) -> Scene:
+    """Return a scene of a variant."""
+    rng = random.Random(f"scene {name} {number}")
+    variant = BY_NAME[name]
     user = variant.unit == "user"
     rekey = user and rng.random() < 0.5
     shape = rng.choice(("list", "object", "rows"))
@@ -191,7 +199,7 @@ def make_scene(seed: int) -> Scene:
     )
     common |= {"max_items": rng.choice((1, 2, 3)), "max_count": rng.choice((1, 2, 3))}
     if rng.random() < 0.5 or "start" in variant.options:
-        common["start"] = Bare("2026-01-01T00:00:00Z")
+        common["start"] = START
     first = (
         common | {"name": "first", "mechanism": variant.mechanism} | _options(variant)
     )
@@ -201,21 +209,11 @@ def make_scene(seed: int) -> Scene:
     histograms = [first]
     if rng.random() < 0.6:
         histograms.append(_second(rng, common, user))
-    document = {
-        "worker": {
-            "name": NAME,
-            "data_dir": "data",
-            "key_file": "key",
-            "commit_interval": "1s",
-        },
-        "kafka": {"bootstrap": "127.0.0.1:1"},
-        "events": events,
-        "privacy": {
-            "unit": "user" if user else "event",
-            **({"rekey": True} if rekey else {}),
-        },
-        "histogram": histograms,
-    }
+    privacy = {"unit": "user" if user else "event"} | ({"rekey": True} if rekey else {})
+    document = worker_document(
+        NAME, events=events, privacy=privacy, histogram=histograms
+    )
+    document["worker"]["commit_interval"] = "1s"
     partitions = rng.choice((1, 2, 2, 3))
     owners = rng.choice((1, 2, 2))
     sources = rng.choice((1, 2)) if rekey else partitions
@@ -224,7 +222,7 @@ def make_scene(seed: int) -> Scene:
             if histogram["mechanism"] in PER_ITEM and "total_share" not in histogram:
                 histogram["split"] = owners
     # Drawn apart, so that a new format or limit leaves other scenes as they are.
-    rng = random.Random(f"surroundings {seed}")
+    rng = random.Random(f"surroundings {name} {number}")
     if rng.random() < 0.4:
         events["format"] = rng.choice(FORMATS)
         if events["format"] != "json_schema":
