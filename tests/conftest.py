@@ -40,8 +40,12 @@ COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "PYTHONWARNINGS")
 for name in (*COLOURS, "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
-#: Files that wait for more than a minute.
-LONGEST = {"test_threads.py", "test_chaos.py", "test_outages.py"}
+#: Files that wait for more than a minute, the longest first.
+LONGEST = (
+    *("test_brokers.py", "test_chaos.py", "test_growing.py", "test_threads.py"),
+    *("test_topics_under_way.py", "test_outages.py", "test_partial_outages.py"),
+    *("test_handover.py", "test_open_transactions.py"),
+)
 SUPPLIES = pytest.StashKey[Supplies | Borrower]()
 LENDER = pytest.StashKey[Lender]()
 
@@ -135,7 +139,8 @@ def in_order(items: Iterable[pytest.Item]) -> list[Path]:
     waiting = [path for path, names in marks.items() if "waits" in names]
     others = [path for path, names in marks.items() if "waits" not in names]
     computing = sorted(others, key=lambda path: "slow" not in marks[path])
-    waiting.sort(key=lambda path: path.name not in LONGEST)
+    longest = {name: place for place, name in enumerate(LONGEST)}
+    waiting.sort(key=lambda path: longest.get(path.name, len(longest)))
     places = {path: 0.85 * i / len(waiting) for i, path in enumerate(waiting)}
     places |= {path: (i + 0.5) / len(computing) for i, path in enumerate(computing)}
     return sorted(places, key=places.__getitem__)

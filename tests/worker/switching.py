@@ -24,7 +24,7 @@ LEAST_S = 1e-6
 MOST_S = 5e-3
 # Longer than the worker takes to hand all partitions their first tick; where one has no pick the
 # others continue.
-_HELD_S = 10.0
+_HELD_S = 4.0
 
 
 def switch_at_random(seed: int) -> None:

@@ -18,8 +18,8 @@ from workers.pipeline.growth.owners import owner_of
 OWNERS = 8
 EXAMPLES = ROOT / "examples" / "mechanisms"
 LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
-# Ticks of the attack: with a key for every owner, 112 releases of each histogram.
-TICKS = 14
+# Ticks of the attack: with a key for every owner, 64 releases of each histogram.
+TICKS = 8
 MAX_COUNT = 8
 # Ticks of an epoch of `audited_run`, which ends within it.
 EPOCH = 32
