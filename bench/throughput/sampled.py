@@ -58,10 +58,10 @@ class Sampler(Thread):
         self._write()
 
     def _write(self) -> None:
-        found = [[*at, spent / 1e9] for at, spent in self._used.most_common()]
+        threads = [[*spot, spent / 1e9] for spot, spent in self._used.most_common()]
         # What librdkafka's own threads use is in this alone.
         self._out.write_text(
-            json.dumps({"process_s": time.process_time(), "threads": found})
+            json.dumps({"process_s": time.process_time(), "threads": threads})
         )
 
 
@@ -73,13 +73,18 @@ def kind(name: str) -> str:
 
 
 def place(frame: FrameType) -> str:
-    """Return the innermost line of this project in a stack, or else its innermost line."""
-    at: FrameType | None = frame
-    while at is not None:
-        file = at.f_code.co_filename
-        if file.startswith(_PROJECT) and "/site-packages/" not in file:
-            return f"{file.removeprefix(_PROJECT)}:{at.f_lineno} {at.f_code.co_name}"
-        at = at.f_back
+    """Return the innermost line of this project in a stack, or else its innermost line.
+
+    What a kernel uses counts for the line that calls it.
+    """
+    line: FrameType | None = frame
+    while line is not None:
+        file = line.f_code.co_filename
+        is_ours = file.startswith(_PROJECT) and "/site-packages/" not in file
+        if is_ours and not file.endswith("/arrays/compiled.py"):
+            name = file.removeprefix(_PROJECT)
+            return f"{name}:{line.f_lineno} {line.f_code.co_name}"
+        line = line.f_back
     return f"{Path(frame.f_code.co_filename).name} {frame.f_code.co_name}"
 
 
