@@ -107,8 +107,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             logger.debug("the group was not left: %s", describe(exc))
             if self._consumer is not None:
                 # This closes all connections before it awaits any of them.
-                closing = asyncio.ensure_future(self._consumer._client.close())
-                await asyncio.wait([closing], timeout=_LEAVE_S)
+                closing = asyncio.wait_for(self._consumer._client.close(), _LEAVE_S)
+                await asyncio.gather(closing, return_exceptions=True)
         self._consumer = None  # releases fetched data
 
     def close(self) -> None:
