@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.kinds import make_counter
-from workers.mechanisms.counters.lifted_variance import LiftedCurve
+from workers.mechanisms.counters.lifted import LiftedCurve
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.one_shot import PositiveLaplaceConfig

@@ -93,7 +93,7 @@ class Counter(Frozen):
 
     kind        its name in the settings
     order       its place in comparisons; the first is the default
-    takes       its settings besides the horizon: "radix", "end_share"
+    takes       its settings, "radix" or "end_share": arguments after `horizon` and `rho_item`
     longest     most ticks of an epoch; None: any number, or no end
     grows       a row's state grows with every tick: only for declared labels
     """
@@ -117,17 +117,6 @@ class Counter(Frozen):
         self.horizon = horizon
         self.rho_item = rho_item
         self._last_tick = last_tick_of(horizon)
-
-    @classmethod
-    def make(
-        cls,
-        horizon: int | None,
-        rho_item: float,
-        radix: int | None,
-        end_share: float | None,
-    ) -> "Counter":
-        """Return a counter with those of the settings that it `takes`."""
-        return cls(horizon, rho_item)
 
     @classmethod
     def radixes(cls, horizon: int | None) -> tuple[int | None, ...]:

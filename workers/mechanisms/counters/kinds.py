@@ -12,6 +12,7 @@ import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
 from workers.mechanisms import counters
 from workers.mechanisms.about import About
@@ -60,7 +61,10 @@ def make_counter(
     """Return a counter that costs at most rho_item; equal arguments share its cached ticks."""
     if kind not in KINDS:
         raise ValueError(f"counter = {kind!r}: must be one of {', '.join(KINDS)}")
-    for setting, value in (("radix", radix), ("end_share", end_share)):
-        if value is not None and setting not in KINDS[kind].takes:
+    settings = {"radix": radix, "end_share": end_share}
+    takes = KINDS[kind].takes
+    for setting, value in settings.items():
+        if value is not None and setting not in takes:
             raise ValueError(f"{setting} = {value}: only with {kinds_with(setting)}")
-    return KINDS[kind].make(horizon, rho_item, radix, end_share)
+    own: list[Any] = [settings[setting] for setting in takes]
+    return KINDS[kind](horizon, rho_item, *own)

@@ -89,16 +89,6 @@ class TreeCounter(Counter):
         )
 
     @classmethod
-    def make(
-        cls,
-        horizon: int | None,
-        rho_item: float,
-        radix: int | None,
-        end_share: float | None,
-    ) -> Counter:
-        return cls(horizon, rho_item, radix)
-
-    @classmethod
     def radixes(cls, horizon: int | None) -> tuple[int | None, ...]:
         return default_radix(horizon), 2
 

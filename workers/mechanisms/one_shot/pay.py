@@ -39,7 +39,7 @@ from workers.mechanisms.one_shot.algorithms import (
     bar_figure,
     scale_for,
 )
-from workers.mechanisms.one_shot.config import Count, Kbar, ReleasingConfig
+from workers.mechanisms.one_shot.one_shot import Count, Kbar, ReleasingConfig
 from workers.runtime.errors import BudgetExhausted, StateRefused
 
 # Remaining budgets, 8 bytes a stream key.

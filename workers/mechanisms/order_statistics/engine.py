@@ -27,6 +27,9 @@ the interval: H takes its counts, s and the answers are recomputed, reached thre
     reach       Delta: growth limit of the watched values of h + G; c_max, or by segment
     n, e        `capacity`: intervals H has noise for, none closes after that; H's error over them
 
+H publishes every column's sum once after each interval, guaranteed for adaptive input: in zCDP a
+lifted or tree counter with rho / (D Dinf^2) per column, pure a `LaplaceTree` (001 Fact 4).
+
 Costs, once for all intervals and segments (they are disjoint in ticks): AboveThreshold; H; and for
 k > 1 k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale. Error at a tick of one run, with probability
 1 - beta: a tick that closes an interval publishes g_i(s), off by e; any other has g_i(h) <= K_i +
@@ -93,13 +96,15 @@ from workers.mechanisms.mechanism import (
     expect_type,
     short_hash,
 )
+from workers.mechanisms.noise import discrete_laplace as laplace
+from workers.mechanisms.noise import gaussian
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics import config as settings
 from workers.mechanisms.order_statistics.above_threshold import (
     BLOCK_TICKS,
     AboveThreshold,
 )
-from workers.mechanisms.order_statistics.column_sums import OneVector
 from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import Frozen
@@ -181,6 +186,47 @@ class MaxState(State):
             super().restore(name, block)
         numbers = body_of(name, block, BLOCK_VERSION)
         self.of[int(name[1:], 16)] = KeyState.decode(numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class OneVector:
+    """Noise of a vector released once; an event changes `changed` (D) entries by at most Dinf.
+
+    Discrete Gaussian at D Dinf^2 / (2 sigma^2) rho, or discrete Laplace of scale b at D Dinf / b.
+    Its moment generating function is at most that of the continuous one of the same scale (cosh is
+    convex in its square), so the tail bounds for Laplace sums hold for it.
+    """
+
+    sampler: gaussian.IntegerGaussian | DiscreteLaplace
+    changed: int
+    parameter: Fraction  # the scale, or sigma^2
+    spent: Fraction  # pure epsilon or rho
+    variance: float  # at least that of one entry's noise
+
+    @classmethod
+    def of(cls, budget: Fraction, changed: int, reach: int, *, pure: bool) -> OneVector:
+        if pure:
+            scale = laplace.round_up_scale(changed * reach / budget)
+            table = laplace.discrete_laplace(scale)
+            return cls(table, changed, scale, changed * reach / scale, table.variance)
+        sigma_squared = gaussian.round_up_sigma_squared(
+            changed * reach**2 / (2 * budget)
+        )
+        spent = changed * reach**2 / (2 * sigma_squared)
+        sampler = gaussian.integer_gaussian(sigma_squared)
+        return cls(sampler, changed, sigma_squared, spent, float(sigma_squared))
+
+    def bound(self, beta: float) -> float:
+        """Bound one entry's absolute noise, with failure probability at most beta."""
+        if isinstance(self.sampler, DiscreteLaplace):
+            return float(self.parameter) * math.log(1 / beta) + 1
+        return normal_bound(float(self.parameter), 1, beta) + 0.5
+
+    def sum_bound(self, times: int, beta: float) -> float:
+        """Bound the absolute sum of one entry's noise over `times` vectors."""
+        if isinstance(self.sampler, DiscreteLaplace):
+            return laplace_sum(times, float(self.parameter), 1, beta)
+        return normal_bound(times * float(self.parameter), 1, beta) + 0.5
 
 
 MOST_INTERVALS = 1 << 30

@@ -69,8 +69,7 @@ from workers.mechanisms.one_shot.algorithms import (
     make_algorithm,
 )
 from workers.mechanisms.one_shot.bounds import SOURCES, choice_error, sum_error
-from workers.mechanisms.one_shot.config import Count, ReleasingConfig
-from workers.mechanisms.one_shot.one_shot import domain_hash
+from workers.mechanisms.one_shot.one_shot import Count, ReleasingConfig, domain_hash
 from workers.runtime.errors import StateRefused
 
 BLOCK_ROWS = 4096
