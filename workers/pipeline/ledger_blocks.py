@@ -110,9 +110,15 @@ def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | Non
 
 
 def joined_pages(pairs: Mapping[bytes, bytes]) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and whole value of everything that `split_pages` made these pairs of."""
+    """Yield the name and whole value of everything that `split_pages` made these pairs of.
+
+    Raise StateRefused if a page is missing, or what pages belong to.
+    """
     for name in pairs:
-        value = None if b"." in name else read_paged(name, pairs.get)
+        head, dot, _ = name.partition(b".")
+        if head not in pairs:
+            raise StateRefused(f"stored state: {head.decode()} is missing")
+        value = None if dot else read_paged(name, pairs.get)
         if value is not None:
             yield name.decode(), value
 
