@@ -24,7 +24,6 @@ from workers.cli import execute
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import ReleasedTick, Snapshot
-from workers.replay.interrupts import Interrupts
 from workers.replay.offline import (
     Offline,
     ReplayHistogram,
@@ -165,29 +164,6 @@ def test_ctrl_c_while_reading_leaves_the_ticks_that_are_complete(
     assert summary.partial and summary.events == 1_700
     assert found == [s for s in whole if s.end_ms <= T0 + 16_000]
     assert len(found) == summary.snapshots > 0
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
-    done: list[int] = []
-
-    def pressed(*, held: bool, times: int = 1) -> bool:
-        with Interrupts() as interrupts:
-            step = interrupts.deferred() if held else contextlib.nullcontext()
-            try:
-                with step:
-                    for _ in range(times):
-                        os.kill(os.getpid(), signal.SIGINT)
-                        time.sleep(0)  # a signal is seen between two instructions
-                    done.append(times)
-            except KeyboardInterrupt:
-                return True
-            return False
-
-    assert pressed(held=True) and done == [1]
-    assert not pressed(held=True, times=0) and done == [1, 0]  # it was one Ctrl-C
-    assert pressed(held=False) and done == [1, 0]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow

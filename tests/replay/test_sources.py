@@ -134,11 +134,16 @@ def test_parquet_gives_the_events_that_json_gives(
         assert read(given_settings, table) == read(given_settings, lines)
 
 
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.fixture(params=[1, 100])
+def groups(request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
+    """Read row groups one by one, or together."""
+    monkeypatch.setattr(parquet, "GROUP_ROWS", request.param)
+
+
+@pytest.mark.usefixtures("groups")
 def test_both_refuse_the_same_rows_for_the_same_reasons(
-    base: Settings, tmp_path: Path, monkeypatch: Patch, alone: bool
+    base: Settings, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
     long = "x" * 1025
     no_time = "field 'ts' is not a time in ms"
     changes: list[tuple[dict[str, Any], str]] = [
@@ -161,12 +166,10 @@ def test_both_refuse_the_same_rows_for_the_same_reasons(
     assert [event[1] for event in events] == [{"x": 1, "y": 1}, {}, {"x": 1, "y": 1}]
 
 
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.usefixtures("groups")
 def test_counts_come_from_maps_and_from_lists_of_structures(
-    base: Settings, tmp_path: Path, monkeypatch: Patch, alone: bool
+    base: Settings, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
-
     def read_items(
         kind: Any, values: list[Any]
     ) -> tuple[list[Any], list[tuple[int, str]]]:

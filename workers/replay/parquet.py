@@ -31,7 +31,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
-from pathlib import Path as FilePath
 from typing import IO, Any, NamedTuple
 
 import msgspec
@@ -228,11 +227,7 @@ def numbers_of(array: Any) -> NDArray[Any]:
 
 def flags_of(array: Any) -> Bools:
     """Return the values of an array of booleans without nulls."""
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return np.empty(0, dtype=np.bool_)
-    bits = np.unpackbits(np.frombuffer(buffer, dtype=np.uint8), bitorder="little")
-    return bits[array.offset : array.offset + len(array)].astype(np.bool_)
+    return numbers_of(array.cast(pa.uint8())).view(np.bool_)
 
 
 class ItemRows(NamedTuple):
@@ -509,11 +504,8 @@ def open_parquet(settings: Settings, name: str, file: IO[bytes]) -> ParquetLines
         file.seek(0)
         shape = shape_of_files(settings)
         schema = metadata.schema.to_arrow_schema()
-        if is_flat(shape, schema):
-            return ParquetRows(settings, name, file, metadata)
-        for check in _field_checks(shape):
-            check.check(schema, name)
-        return ParquetLines(settings, name, file, metadata)
+        kind = ParquetRows if is_flat(shape, schema) else ParquetLines
+        return kind(settings, name, file, metadata)
     except (pa.ArrowException, OSError) as error:
         raise SettingsError(f"{name}: not a Parquet file: {_why(error)}") from error
 
@@ -541,18 +533,40 @@ class ParquetLines(FileSource):
     ) -> None:
         """`texts` are the columns to read as dictionaries."""
         super().__init__(settings, name, metadata.num_rows)
-        shape = shape_of_files(settings)
-        paths = (check.path for check in _field_checks(shape))
-        self._columns = list(dict.fromkeys(path.steps[0] for path in paths))
-        shape = _shape_in(metadata.schema.to_arrow_schema(), shape)
-        reader = EventReader(shape, max_bytes=INT64_MAX)
+        self._schema = metadata.schema.to_arrow_schema()
+        self._checks = list(_field_checks(self.shape))
+        self.shape = _shape_in(self._schema, self.shape)
+        reader = EventReader(self.shape, max_bytes=INT64_MAX)
         self._reader = SourceReader(reader, declared_keys(settings))
         # With `pre_buffer` memory would grow with the file.
         self._file = pq.ParquetFile(
             file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False
         )
 
+    def sample(self, number: int) -> Records:
+        lines: list[bytes] = []
+        try:
+            for rows in self._file.iter_batches(
+                min(number, ParquetLines.rows_at_once), use_threads=False
+            ):
+                lines += _lines_of(_objects_in(rows))
+                if len(lines) >= number:
+                    break
+        except (pa.ArrowException, OSError) as error:
+            raise self._unreadable(len(lines), error) from error
+        return Records.of(lines[:number])
+
+    def _unreadable(self, read: int, error: Exception) -> SettingsError:
+        return SettingsError(
+            f"{self.name}: cannot be read after row {read:,}: {_why(error)}"
+        )
+
+    def _check_fields(self) -> None:
+        for check in self._checks:
+            check.check(self._schema, self.name)
+
     def batches(self) -> Iterator[EventBatch]:
+        self._check_fields()
         read = 0
         try:
             for rows in prefetch(self._rows()):
@@ -561,16 +575,15 @@ class ParquetLines(FileSource):
                 for events, rejected in self._events(rows):
                     yield self._batch(number, events, rejected, read)
         except (pa.ArrowException, OSError) as error:
-            raise SettingsError(
-                f"{self.name}: cannot be read after row {read:,}: {_why(error)}"
-            ) from error
+            raise self._unreadable(read, error) from error
 
     def _rows(self) -> Iterator[Any]:
+        columns = dict.fromkeys(check.path.steps[0] for check in self._checks)
         for groups in self._groups:
             yield from self._file.iter_batches(
                 self.rows_at_once,
                 row_groups=groups,
-                columns=self._columns,
+                columns=list(columns),
                 use_threads=False,
             )
 
@@ -579,25 +592,6 @@ class ParquetLines(FileSource):
         lines = _lines_of(_objects_in(rows))
         for reading in self._reader.read(Records.of(lines)):
             yield reading.events, reading.rejects
-
-
-def first_rows(
-    settings: Settings, name: str, path: FilePath, number: int
-) -> tuple[Records, Shape]:
-    """Return the first rows of a file as whole JSON events, and the fields to read in them."""
-    lines: list[bytes] = []
-    try:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            shape = _shape_in(file.schema_arrow, shape_of_files(settings))
-            for rows in file.iter_batches(
-                min(number, ParquetLines.rows_at_once), use_threads=False
-            ):
-                lines += _lines_of(_objects_in(rows))
-                if len(lines) >= number:
-                    break
-    except (pa.ArrowException, OSError) as error:
-        raise SettingsError(f"{name}: not a Parquet file: {_why(error)}") from error
-    return Records.of(lines[:number]), shape
 
 
 def _shape_in(schema: Any, shape: Shape) -> Shape:
@@ -661,6 +655,9 @@ class ParquetRows(ParquetLines):
         self._keys = TextColumn(Names(declared or ()), declared)
         self._labels = TextColumn(self._coder.labels)
 
+    def _check_fields(self) -> None:
+        """Types are those of `is_flat`."""
+
     def _events(self, rows: Any) -> Iterator[tuple[Events, Sequence[Reject]]]:
         n = rows.num_rows
         self._keys.begin()
@@ -708,16 +705,16 @@ class ParquetRows(ParquetLines):
     def _rejects(self, rows: Any, wrong: Bools) -> list[Reject]:
         """Return the rejects of the rows that are `wrong` (n,), for the reasons of JSON events."""
         places = np.flatnonzero(wrong)
-        if not len(places):
-            return []
-        columns = _objects_in(rows.take(pa.array(places)))
-        columns[self._items] = list(map(self._json_items, columns[self._items]))
         # Of equal labels JSON knows only the last, so it may not see another's count.
         miscounted = f"a count in {self._items!r} is not a non-negative integer"
         reasons = dict.fromkeys(places.tolist(), miscounted)
-        for reading in self._reader.read(Records.of(_lines_of(columns))):
-            for reject in reading.rejects:
-                reasons[int(places[reject.index])] = reject.reason
+        for start in range(0, len(places), ParquetLines.rows_at_once):
+            part = places[start : start + ParquetLines.rows_at_once]
+            columns = _objects_in(rows.take(pa.array(part)))
+            columns[self._items] = list(map(self._json_items, columns[self._items]))
+            for reading in self._reader.read(Records.of(_lines_of(columns))):
+                for reject in reading.rejects:
+                    reasons[int(part[reject.index])] = reject.reason
         return [Reject(row, reason) for row, reason in reasons.items()]
 
     def _json_items(self, items: Any) -> Any:

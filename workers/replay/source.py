@@ -16,6 +16,7 @@ import numpy as np
 from workers.arrays.types import Longs
 from workers.events.columns import Events
 from workers.events.reading import Reject
+from workers.kafka.records import Records
 from workers.mechanisms.config.views import RECORD_KEY, Path, Shape, complaints
 from workers.runtime.errors import SettingsError
 from workers.settings.durations import format_duration
@@ -91,13 +92,18 @@ class Source:
 
 
 class FileSource(Source):
-    """A file, whose records are numbered from 1."""
+    """A file, whose records are numbered from 1; `shape` has the fields to read in them."""
 
     def __init__(self, settings: Settings, name: str, total: int | None) -> None:
         self.name = name
         self.total = total
+        self.shape = shape_of_files(settings)
         self._grace = settings.events.grace_ms
         self._latest = 0
+
+    def sample(self, number: int) -> Records:
+        """Return the first records as whole JSON events, without reading any as events."""
+        raise NotImplementedError
 
     def _batch(
         self, number: int, events: Events, rejected: Iterable[Reject], position: int

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
+from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
@@ -19,14 +20,11 @@ from numpy.typing import NDArray
 from workers.arrays.texts import find_lines, readonly_contiguous
 from workers.events.reading import Reading, SourceReader
 from workers.kafka.records import Records
-from workers.mechanisms.config.views import Shape
 from workers.pipeline.factory import declared_keys, reader_of
 from workers.replay.source import (
     EventBatch,
     FileSource,
-    Source,
     prefetch,
-    shape_of_files,
 )
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
@@ -39,7 +37,7 @@ NEWLINE = ord("\n")
 
 
 @contextmanager
-def open_source(settings: Settings, name: str) -> Iterator[Source]:
+def open_source(settings: Settings, name: str) -> Iterator[FileSource]:
     """Open a source file; "-" is standard input, one JSON event a line."""
     if name == "-":
         yield JsonLines(
@@ -57,8 +55,12 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
             size = path.stat().st_size
             file.seek(0)
             if magic == PARQUET_MAGIC or path.suffix == ".parquet":
-                with _needs_pyarrow(shown):
+                try:
                     from workers.replay.parquet import open_parquet
+                except ImportError as error:
+                    raise SettingsError(
+                        f"{shown}: Parquet needs pyarrow: install quietcount[replay]"
+                    ) from error
                 yield open_parquet(settings, shown, file)
             elif magic[:2] == GZIP_MAGIC:
                 with gzip.GzipFile(fileobj=file) as unpacked:
@@ -69,34 +71,6 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
         if error.filename is not None and Path(error.filename) == path:
             raise SettingsError(f"{shown}: {error.strerror}") from error
         raise
-
-
-def first_rows(settings: Settings, name: str, number: int) -> tuple[Records, Shape]:
-    """Return the first rows of a Parquet file as JSON events, and the fields to read in them."""
-    shown = f"--input {name}"
-    with _needs_pyarrow(shown):
-        from workers.replay import parquet
-    return parquet.first_rows(settings, shown, Path(name), number)
-
-
-@contextmanager
-def _needs_pyarrow(shown: str) -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise SettingsError(
-            f"{shown}: Parquet needs pyarrow: install quietcount[replay]"
-        ) from error
-
-
-def is_parquet(path: Path) -> bool:
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(4) == PARQUET_MAGIC or path.suffix == ".parquet"
-    except OSError:
-        return False
 
 
 class JsonLines(FileSource):
@@ -118,7 +92,7 @@ class JsonLines(FileSource):
         self._file = file
         self._raw = raw
         self._max = settings.events.max_bytes
-        reader = reader_of(settings, shape_of_files(settings))
+        reader = reader_of(settings, self.shape)
         self._reader = SourceReader(reader, declared_keys(settings))
         self._read = self._lines = 0  # bytes; and lines in the last chunk
 
@@ -137,6 +111,16 @@ class JsonLines(FileSource):
             yield self._batch(number, reading.events, rejects, position)
             if reading.stop == len(lines):
                 number += len(lines)
+
+    def sample(self, number: int) -> Records:
+        lines = (
+            records.value(i) or b""
+            for records in self.lines()
+            for i in range(len(records))
+        )
+        # An empty line is neither an event nor an error.
+        events = (line for line in lines if line.strip(b"\r"))
+        return Records.of(list(islice(events, number)))
 
     def _pieces(self) -> Iterator[tuple[Records, Reading, int]]:
         """Yield lines, a part of them, and the file position after all of them."""

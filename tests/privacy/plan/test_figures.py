@@ -118,18 +118,6 @@ def test_a_user_pays_for_all_histograms_whatever_their_stream_keys() -> None:
     assert found.epsilon > 2.0
 
 
-def test_a_pure_epsilon_is_added_where_that_is_less_than_converting_it() -> None:
-    """Half of a large pure epsilon squared is a poor rho; either way of adding is valid."""
-    pure = config(
-        MECHANISMS["two_level"], domain=LABELS, accounting="pure", epsilon=0.1
-    )
-    other = config(UnkBaseConfig, name="b", epsilon=1.0)
-    found = total_of(built(pure, other))
-    assert found.epsilon <= 1.1 + 1e-12
-    assert found.epsilon == min(found.epsilon, found.epsilon_of_the_sum)
-    assert found.delta >= pure.delta + other.delta
-
-
 @pytest.mark.parametrize("rows", [1_024, 5_000, 100_000])
 def test_real_columns_stay_within_the_memory_stated(rows: int) -> None:
     """Operators size machines by it: rows are really appended, in batches of any size."""

@@ -176,20 +176,15 @@ def test_the_highest_threshold_is_that_of_all_ticks(threshold: str) -> None:
     own = config(UnkBaseConfig, horizon=100, threshold=threshold, every=every_tick)
     mechanism = build(own)
     found = thresholds_of(mechanism, own, noise_of(mechanism, own))
-    every = [
-        value for t in range(1, 101) if (value := mechanism.threshold(t)) is not None
-    ]
+    thresholds = {
+        t: value for t in range(1, 101) if (value := mechanism.threshold(t)) is not None
+    }
+    every = thresholds.values()
     assert found is not None
-    assert (found.least, found.most, found.ticks_computed) == (
-        min(every),
-        max(every),
-        len(every),
-    )
-    assert mechanism.threshold(found.most_tick) == found.most
-    passed = [
-        (t, m) for t in range(1, 101) if (m := mechanism.threshold(t)) is not None
-    ]
-    below = [(m - found.likely_from) / mechanism.sd(t) for t, m in passed]
+    assert (found.least, found.most) == (min(every), max(every))
+    assert found.ticks_computed == len(every)
+    assert thresholds[found.most_tick] == found.most
+    below = [(m - found.likely_from) / mechanism.sd(t) for t, m in thresholds.items()]
     shown = [math.erfc(distance / math.sqrt(2)) / 2 for distance in below]
     assert 0.95 <= min(shown) < 0.98
 

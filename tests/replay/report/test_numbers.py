@@ -14,8 +14,9 @@ from tests.replay.site import run_replay
 from workers.mechanisms.config.buckets import Buckets, parse_buckets
 from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest import results
-from workers.replay.backtest.results import BoardRow
+from workers.replay.backtest.results import BoardRow, Outcome
 from workers.replay.report.runs import (
+    Measured,
     buckets_of,
     interval_holds,
     measured,
@@ -87,14 +88,19 @@ def site(directory: Path, settings: str) -> Path:
     return directory
 
 
-@pytest.mark.slow
-def test_all_buckets_are_on_the_boards_and_drawn(report: Path) -> None:
-    [of] = measured(results.read(report))
-    [run] = of.runs
+def numeric_run(report: Path) -> tuple[Measured, Outcome, Numeric]:
+    [data] = measured(results.read(report))
+    [run] = data.runs
     numeric = numeric_of(run)
     assert numeric is not None
+    return data, run, numeric
+
+
+@pytest.mark.slow
+def test_all_buckets_are_on_the_boards_and_drawn(report: Path) -> None:
+    data, run, numeric = numeric_run(report)
     assert numeric.quantiles == (0.5, 0.95)
-    for ticks in of.board(run).values():
+    for ticks in data.board(run).values():
         for rows in ticks.values():
             assert {one.label for one in rows} == set(numeric.labels)
             assert all(one.released is not None for one in rows)
@@ -106,13 +112,10 @@ def test_all_buckets_are_on_the_boards_and_drawn(report: Path) -> None:
 @pytest.mark.slow
 def test_it_says_how_far_the_quantiles_were_off(report: Path) -> None:
     """Each row against the boards themselves; 95 of 100 intervals hold, as far as that can be seen here."""
-    [of] = measured(results.read(report))
-    [run] = of.runs
-    numeric = numeric_of(run)
-    assert numeric is not None
-    table = quantile_table(of, run, numeric)
+    data, run, numeric = numeric_run(report)
+    table = quantile_table(data, run, numeric)
     assert [line[0] for line in table.rows] == ["0.5", "0.95"]
-    boards = {(one.seed, one.key, one.tick) for one in of.boards}
+    boards = {(one.seed, one.key, one.tick) for one in data.boards}
     for line in table.rows:
         assert line[1] == f"{len(boards)}"
         mean, most, hold = (float((cell or "nan").split()[0]) for cell in line[3:])

@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
 
 from workers.agents.topics import check_events, connection_of
 from workers.commands.init.sample import WIDER, Record, read_sample
@@ -13,8 +11,7 @@ from workers.kafka.records import Records
 from workers.kafka.topic_reader import open_reader
 from workers.mechanisms.config.views import Shape
 from workers.pipeline.growth.sources import Place, SourceTopic
-from workers.replay.source import shape_of_files
-from workers.replay.sources import JsonLines, first_rows, is_parquet, open_source
+from workers.replay.sources import open_source
 from workers.settings.settings import Settings
 
 PATIENCE_S = 15.0
@@ -149,21 +146,9 @@ def of_file(settings: Settings, name: str, number: int) -> Sample:
     """Return the first events of a file: JSON lines, also gzipped or from "-", or Parquet."""
     source = Place(0, SourceTopic(name, 1, None), 0)
     shown = f"the first events of {'standard input' if name == '-' else name}"
-    if name != "-" and is_parquet(Path(name)):
-        records, shape = first_rows(settings, name, number)
-        return Sample(shown, [Part(source, records)], shape, live=False)
     with open_source(settings, name) as opened:
-        assert isinstance(opened, JsonLines), "what is no Parquet is lines"
-        lines = (
-            records.value(i) or b""
-            for records in opened.lines()
-            for i in range(len(records))
-        )
-        # An empty line is neither an event nor an error.
-        values = list(islice((line for line in lines if line.strip(b"\r")), number))
-    return Sample(
-        shown, [Part(source, Records.of(values))], shape_of_files(settings), live=False
-    )
+        part = Part(source, opened.sample(number))
+        return Sample(shown, [part], opened.shape, live=False)
 
 
 def shares(there: Mapping[Partition, int], number: int) -> dict[Partition, int]:
