@@ -209,7 +209,7 @@ class _ViewProjection(Frozen):
         of_list = Path(steps)
         for element in _at(record, steps) if items else ():
             value = _at(element, label, of_list)
-            if not self._empty or (value is not None and value is not _ABSENT):
+            if not self._is_missing(value):
                 given = _at(element, path.steps[len(steps) :], of_list)
                 found.append(_number(_required(given, path), path))
         return found
@@ -217,60 +217,45 @@ class _ViewProjection(Frozen):
     def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         items = self._view.items
         count = self._view.count
-        at = items.list_at
-        if at is not None and at < len(items.steps):
-            return self._of_elements(record, items.steps[:at], items.steps[at:])
+        depth = items.list_at
+        if depth is not None and depth < len(items.steps):
+            return self._of_elements(record, items.steps[:depth], items.steps[depth:])
         value = _at(record, items.steps)
-        if self._empty and (value is None or value is _ABSENT):
+        if self._is_missing(value):
             return [], []
         value = _required(value, items)
+        field = f"field {_name(items)} is"
         if isinstance(value, list):
             if count is not None:
-                raise _Rejected(
-                    f"field {_name(items)} is not one item, as {_name(count)} is"
-                )
+                raise _Rejected(f"{field} not one item, as {_name(count)} is")
             return self._of_list(value)
-        if items.list_at is not None:
+        if depth is not None:
             raise _Rejected(f"field {_name(Path(items.steps))} is not a list")
         if isinstance(value, Mapping) and self._view.edges is None and count is None:
             return self._of_object(value)
-        if not self._fits(value):
-            if count is not None or isinstance(value, str):
-                raise _Rejected(f"field {_name(items)} is {self._fault(value)}")
-            if self._view.edges is not None:
-                raise _Rejected(
-                    f"field {_name(items)} is not a number or a list of them"
-                )
-            raise _Rejected(f"field {_name(items)} is not a string, list or object")
-        if not _is_unicode(value):
-            raise _Rejected(f"field {_name(items)} is {NOT_UNICODE}")
-        amount = 1 if count is None else _amount(_field(record, count), count)
-        return [self._label(value)], [amount]
+        if count is None and not isinstance(value, str) and not self._fits(value):
+            if self._view.edges is None:
+                raise _Rejected(f"{field} not a string, list or object")
+            raise _Rejected(f"{field} not a number or a list of them")
+        label = self._label(value, field)
+        return [label], [1 if count is None else _amount(_field(record, count), count)]
 
-    def _of_list(self, found: list[Any]) -> tuple[list[Any], list[int]]:
-        values = (
-            [value for value in found if value is not None] if self._empty else found
-        )
-        name = _name(Path(self._view.items.steps))
-        if None in values:
-            raise _Rejected(f"field {name} has an item that is null")
-        for value in values:
-            if not self._fits(value):
-                raise _Rejected(
-                    f"field {name} has an item that is {self._fault(value)}"
-                )
-            if not _is_unicode(value):
-                raise _Rejected(f"field {name} has an item that is {NOT_UNICODE}")
-        return [self._label(value) for value in values], [1] * len(values)
+    def _of_list(self, elements: list[Any]) -> tuple[list[Any], list[int]]:
+        item = f"field {_name(Path(self._view.items.steps))} has an item that is"
+        if self._empty:
+            elements = [element for element in elements if element is not None]
+        if None in elements:
+            raise _Rejected(f"{item} null")
+        return [self._label(element, item) for element in elements], [1] * len(elements)
 
-    def _of_object(self, found: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
+    def _of_object(self, counts: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         items = _name(self._view.items)
-        for label, count in found.items():
+        for label, count in counts.items():
             if _count_fault(count):
                 raise _Rejected(f"a count in {items} is {_count_fault(count)}")
             if not _is_unicode(label):
                 raise _Rejected(f"a label in {items} is {NOT_UNICODE}")
-        return list(found), [_clamped(count) for count in found.values()]
+        return list(counts), [_clamped(count) for count in counts.values()]
 
     def _of_elements(
         self, record: Mapping[str, Any], steps: tuple[str, ...], rest: tuple[str, ...]
@@ -279,11 +264,11 @@ class _ViewProjection(Frozen):
         count = self._view.count
         of_list = Path(steps)
         elements = _at(record, steps)
-        if self._empty and (elements is None or elements is _ABSENT):
+        if self._is_missing(elements):
             return [], []
         if not isinstance(_required(elements, of_list), list):
             raise _Rejected(f"field {_name(of_list)} is not a list")
-        values: list[Any] = []
+        labels: list[Any] = []
         amounts: list[int] = []
         for element in elements:
             if not isinstance(element, Mapping):
@@ -291,34 +276,36 @@ class _ViewProjection(Frozen):
                     f"field {_name(of_list)} has an item that is not an object"
                 )
             value = _at(element, rest, of_list)
-            if self._empty and (value is None or value is _ABSENT):
+            if self._is_missing(value):
                 continue
             value = _required(value, items)
-            if not self._fits(value):
-                raise _Rejected(f"field {_name(items)} is {self._fault(value)}")
-            if not _is_unicode(value):
-                raise _Rejected(f"field {_name(items)} is {NOT_UNICODE}")
-            values.append(self._label(value))
-            if count is None:
-                amounts.append(1)
-            else:
+            labels.append(self._label(value, f"field {_name(items)} is"))
+            amount = 1
+            if count is not None:
                 given = _at(element, count.steps[len(steps) :], of_list)
-                amounts.append(_amount(_required(given, count), count))
-        return values, amounts
+                amount = _amount(_required(given, count), count)
+            amounts.append(amount)
+        return labels, amounts
 
-    def _fault(self, value: object) -> str:
-        """Return what is wrong with a value that does not fit."""
-        if self._view.edges is None:
-            return "not a string, whole number or boolean"
-        return _number_fault(value)
+    def _is_missing(self, value: object) -> bool:
+        """Return whether a value is absent or null where that means no items."""
+        return self._empty and (value is None or value is _ABSENT)
 
     def _fits(self, value: object) -> bool:
         if self._view.edges is None:
             return isinstance(value, str | int)
         return number_of(value) is not None
 
-    def _label(self, value: Any) -> Any:
+    def _label(self, value: Any, place: str) -> Any:
+        """Return a value's label or bucket; `place` begins what a reject says of it."""
         edges = self._view.edges
+        if not self._fits(value):
+            fault = "not a string, whole number or boolean"
+            raise _Rejected(
+                f"{place} {fault if edges is None else _number_fault(value)}"
+            )
+        if not _is_unicode(value):
+            raise _Rejected(f"{place} {NOT_UNICODE}")
         return _text(value) if edges is None else bucket(edges, value)
 
 

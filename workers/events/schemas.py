@@ -243,9 +243,9 @@ class Registry:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
-            found = self._client.get_schema(schema_id)
+            registered = self._client.get_schema(schema_id)
             references: dict[str, Reference] = {}
-            self._add_references(found, references, set())
+            self._add_references(registered, references, set())
         except SchemaRegistryError as error:
             status = error.http_status_code
             code = error.error_code
@@ -255,8 +255,8 @@ class Registry:
                 raise _UnknownId from None
             raise
         return Schema(
-            found.schema_type or AVRO,
-            found.schema_str or "",
+            registered.schema_type or AVRO,
+            registered.schema_str or "",
             tuple(references.values()),
         )
 

@@ -21,9 +21,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any, TypeAlias
 
 from google.protobuf import descriptor_pb2
@@ -93,9 +95,9 @@ def compile_schema(schema: Schema) -> Compiled:
     ):
         return Compiled(list(files.values()))
     deadline = time.monotonic() + _PROTOC_S
-    found, errors = _run_protoc(texts, list(files.values()), main, deadline)
-    if found:
-        return Compiled(found)
+    compiled, errors = _run_protoc(texts, list(files.values()), main, deadline)
+    if compiled:
+        return Compiled(compiled)
     missing = sorted(set(_NOT_FOUND.findall(errors)))
     if not missing:
         raise ValueError("no Protobuf schema")
@@ -104,10 +106,10 @@ def compile_schema(schema: Schema) -> Compiled:
     stubs: dict[str, str] = {}
     for _ in range(_ROUNDS):
         given = texts | _stub_files(missing, stubs)
-        found, errors = _run_protoc(given, list(files.values()), main, deadline)
-        if found:
+        compiled, errors = _run_protoc(given, list(files.values()), main, deadline)
+        if compiled:
             files_of_registry = {*texts, *files, main}
-            return _certain_part(found, missing, stubs, files_of_registry)
+            return _certain_part(compiled, missing, stubs, files_of_registry)
         undefined = [name for form in _UNDEFINED for name in form.findall(errors)]
         more = {name: "message" for name in undefined if name not in stubs}
         more |= {
@@ -136,25 +138,25 @@ def _run_protoc(
 ) -> tuple[list[File], str]:
     """Compile `main`, preceded by its imports; return the files, or nothing and protoc's errors."""
     with tempfile.TemporaryDirectory(prefix="quietcount-protoc-") as made:
-        place = pathlib.Path(made)
+        folder = pathlib.Path(made)
         command = [
             sys.executable,
             "-m",
             "grpc_tools.protoc",
-            f"--proto_path={place / 'texts'}",
+            f"--proto_path={folder / 'texts'}",
         ]
         command += _bundled_paths()
         try:
-            (place / "texts").mkdir()
+            (folder / "texts").mkdir()
             for name, text in texts.items():
-                _write_text(place / "texts", name, text)
+                _write_text(folder / "texts", name, text)
             if files:
                 known = descriptor_pb2.FileDescriptorSet(file=files)
-                (place / "known").write_bytes(known.SerializeToString())
-                command.append(f"--descriptor_set_in={place / 'known'}")
+                (folder / "known").write_bytes(known.SerializeToString())
+                command.append(f"--descriptor_set_in={folder / 'known'}")
             command += [
                 "--include_imports",
-                f"--descriptor_set_out={place / 'out'}",
+                f"--descriptor_set_out={folder / 'out'}",
                 main,
             ]
             left_s = max(0.0, deadline_s - time.monotonic())
@@ -164,7 +166,7 @@ def _run_protoc(
             if done.returncode:
                 return [], done.stderr.decode(errors="replace")
             found = descriptor_pb2.FileDescriptorSet.FromString(
-                (place / "out").read_bytes()
+                (folder / "out").read_bytes()
             )
         except (subprocess.SubprocessError, OSError, DecodeError, ValueError):
             # A name may be too long for a file, or be that of a folder.
@@ -211,29 +213,29 @@ def without_custom_options(text: str) -> str:
     Nor with `packed`, which protoc accepts for no stub.
     """
     tokens = [found[0] for found in _TOKEN.finditer(text) if found["space"] is None]
-    kept: list[str] = []
-    at = 0
-    while at < len(tokens):
-        begins = not kept or kept[-1] in (";", "{", "}")
-        if begins and tokens[at : at + 2] == ["option", "("]:
-            at = _end(tokens, at, ";") + 1
-        elif tokens[at] == "[":
-            end = _end(tokens, at + 1, "]")
+    output: list[str] = []
+    pos = 0
+    while pos < len(tokens):
+        begins = not output or output[-1] in (";", "{", "}")
+        if begins and tokens[pos : pos + 2] == ["option", "("]:
+            pos = _end(tokens, pos, ";") + 1
+        elif tokens[pos] == "[":
+            end = _end(tokens, pos + 1, "]")
             entries = [
                 each
-                for each in _entries(tokens[at + 1 : end])
+                for each in _entries(tokens[pos + 1 : end])
                 if not _is_needless(each)
             ]
             if entries:
-                kept.append("[")
+                output.append("[")
                 for place, entry in enumerate(entries):
-                    kept += [",", *entry] if place else entry
-                kept.append("]")
-            at = end + 1
+                    output += [",", *entry] if place else entry
+                output.append("]")
+            pos = end + 1
         else:
-            kept.append(tokens[at])
-            at += 1
-    return _spaced(kept)
+            output.append(tokens[pos])
+            pos += 1
+    return _spaced(output)
 
 
 def _end(tokens: Sequence[str], at: int, mark: str) -> int:
@@ -300,20 +302,19 @@ def _certain_part(
     of_registry: set[str],
 ) -> Compiled:
     made = {*missing, *(_STUB.format(number) for number in range(len(stubs)))}
-    known: set[str] = set()
-    for file in files:
-        if file.name not in of_registry | made:
-            known |= {f".{name}" for name in _type_names(file.package, file)}
+    types = {
+        file.name: {f".{name}" for name in _type_names(file.package, file)}
+        for file in files
+    }
+    known = {*chain(*(types[name] for name in types.keys() - of_registry - made))}
     unread: set[tuple[str, str]] = set()
     for file in files:
         if file.name in of_registry:
             within = f".{file.package}." if file.package else "."
-            own = {f".{name}" for name in _type_names(file.package, file)}
-            pruner = _Pruner(
-                within, own | known, {f".{name}" for name in stubs}, unread
-            )
+            certain = types[file.name] | known
+            is_certain = partial(_is_certain, within, certain, stubs)
             for message in file.message_type:
-                pruner.prune(message, within[1:] + message.name)
+                unread.update(_prune(message, within[1:] + message.name, is_certain))
     return Compiled(files, tuple(missing), frozenset(unread))
 
 
@@ -329,49 +330,42 @@ def _type_names(scope: str, holder: Any) -> Iterator[str]:
         yield from _type_names(before + message.name, message)
 
 
-@dataclass(frozen=True)
-class _Pruner:
-    """Drops the fields of one file with types that are not certain, and notes them in `unread`."""
+def _is_certain(
+    within: str, certain: set[str], stubs: Mapping[str, str], member: Any
+) -> bool:
+    kind = member.type_name
+    if kind[1:] in stubs:
+        return False
+    return not kind or kind in certain or bool(kind.startswith(within))
 
-    within: str
-    certain: set[str]
-    stubs: set[str]
-    unread: set[tuple[str, str]]
 
-    def prune(self, message: Any, name: str) -> None:
-        entries = {f".{name}.{inner.name}": inner for inner in message.nested_type}
-        kept: list[Any] = []
-        cleared: set[int] = set()
-        for each in message.field:
-            entry = entries.get(each.type_name)
-            is_map = entry is not None and entry.options.map_entry
-            if self._is_certain(each) and not (
-                is_map
-                and entry is not None
-                and not all(map(self._is_certain, entry.field))
-            ):
-                kept.append(each)
-                continue
-            self.unread.add((name, each.name))
-            if each.HasField("oneof_index"):
-                cleared.add(each.oneof_index)
-        for each in kept:
-            if each.HasField("oneof_index") and each.oneof_index in cleared:
-                self.unread.add((name, each.name))
-        if len(kept) < len(message.field):
-            _keep_fields(message, kept)
-        for inner in message.nested_type:
-            # Indexes of records count the entries of maps, and without a value they are invalid.
-            if not inner.options.map_entry:
-                self.prune(inner, f"{name}.{inner.name}")
-
-    def _is_certain(self, each: Any) -> bool:
-        kind = each.type_name
-        if not kind:
-            return True
-        if kind in self.stubs:
-            return False
-        return kind in self.certain or kind.startswith(self.within)
+def _prune(
+    message: Any, name: str, is_certain: Callable[[Any], bool]
+) -> Iterator[tuple[str, str]]:
+    """Drop the fields with types that are not certain; yield those that cannot be wanted."""
+    entries = {f".{name}.{inner.name}": inner for inner in message.nested_type}
+    certain: list[Any] = []
+    cleared: set[int] = set()
+    for member in message.field:
+        entry = entries.get(member.type_name)
+        needed = [member]
+        if entry is not None and entry.options.map_entry:
+            needed += entry.field
+        if all(map(is_certain, needed)):
+            certain.append(member)
+            continue
+        yield name, member.name
+        if member.HasField("oneof_index"):
+            cleared.add(member.oneof_index)
+    for member in certain:
+        if member.HasField("oneof_index") and member.oneof_index in cleared:
+            yield name, member.name
+    if len(certain) < len(message.field):
+        _keep_fields(message, certain)
+    for inner in message.nested_type:
+        # Indexes of records count the entries of maps, and without a value they are invalid.
+        if not inner.options.map_entry:
+            yield from _prune(inner, f"{name}.{inner.name}", is_certain)
 
 
 def _keep_fields(message: Any, kept: Sequence[Any]) -> None:
