@@ -21,6 +21,7 @@ from workers.arrays.words import (
     put_word,
     same_bytes,
     word_at,
+    write_integer,
 )
 
 LISTS = st.lists(st.binary(max_size=6), max_size=12)
@@ -201,3 +202,13 @@ def test_a_word_is_written_as_it_was_read() -> None:
         out = np.full(24, 7, dtype=np.uint8)
         put_word(out, at, np.uint64(word_at(text, 3)))
         assert out.tolist() == [7] * at + text[3:11].tolist() + [7] * (16 - at)
+
+
+def test_a_number_is_written_as_python_writes_it() -> None:
+    """All lengths, both signs, and the least number, which has no positive counterpart."""
+    powers = [10**n + d for n in range(19) for d in (-1, 0, 1)]
+    for number in [*powers, *(-n for n in powers), 2**63 - 1, -(2**63)]:
+        out = np.full(24, 120, dtype=np.uint8)
+        end = write_integer(out, 2, number)
+        assert out.tobytes() == (b"xx%d" % number).ljust(24, b"x")
+        assert end == 2 + len(str(number))

@@ -153,7 +153,7 @@ def test_a_short_climb_finds_a_buffer_that_doubles_with_the_rows(
     right = Json.scan
 
     def wasteful(
-        self: Json, data: Bytes, values: Longs, plain: Bools | None = None
+        self: Json, data: Bytes, values: Longs, plain: Bools
     ) -> Iterator[FieldSpans]:
         for logs in right(self, data, values, plain):
             rows = 8 * len(logs.ends) + 64

@@ -1,62 +1,18 @@
-"""Hostile, random and mutated JSON events on which the scanner and the general reader must agree.
+"""The one corpus of JSON: hostile bytes, and records at random along a tree of wanted paths.
 
-`python -m tests.events.json_corpus [--records N] [--seed S]` reads N records with and without the
-scanner and prints the counts; exit 1 at the first difference.
+Every test of a JSON reader takes its bytes from here: `json_log_corpus` compares the scanner's logs
+with Python's reader, `shapes_corpus` events with the reference, `tests.fuzz` mutates them further.
 """
 
-import argparse
+import json
 import random
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product
+from collections.abc import Sequence
 
-from msgspec.structs import replace
+from workers.events.tree import NO_SLOT, Node, Wanted, build
 
-from tests.events.reading import amounts_of, event_reader
-from workers.events.reading import EventReader, Reading, Reject
-from workers.kafka.records import Records
-from workers.mechanisms.config.views import Path
-from workers.settings.settings import EventsSettings
-
-Row = tuple[int, int, bytes | None, bytes | None, list[bytes], list[int]]
-# A difference, and how many records the scanner read, could be read, and were compared.
-Compared = tuple[str | None, int, int, int]
-
-BATCH = 4_000
+# The longest record of the corpus.
 MAX_BYTES = 4_000
-PLAIN = EventsSettings(topic="t", key="key", items="items", max_bytes=MAX_BYTES)
 NAMES = ("key", "items", "ts", "user")
-# Names beyond ASCII, with odd characters, and some that are prefixes of others.
-ODD_NAMES = (
-    ("clé", "c", "cl", "žluťoučký"),
-    ("/", "\x7f", " key", "a b"),
-    ("i", "it", "ite", "item"),
-)
-
-
-def settings() -> list[tuple[EventsSettings, str | None]]:
-    """Return settings of every kind, keyed with their user field."""
-    found: list[tuple[EventsSettings, str | None]] = []
-    kinds: Iterable[tuple[Sequence[str], str, bool, str | None]] = product(
-        [NAMES], ("", "$key", "$all"), (True, False), (None, "", "$key")
-    )
-    for names, key, has_time, user in [
-        *kinds,
-        *((names, "", True, "") for names in ODD_NAMES),
-    ]:
-        key_field, items, time_field, user_field = (
-            str(Path((name,))) for name in names
-        )
-        timestamp = time_field if has_time else None
-        events = replace(PLAIN, key=key or key_field, items=items, timestamp=timestamp)
-        found.append((events, user_field if user == "" else user))
-    return found
-
-
-def readers() -> list[EventReader]:
-    return [event_reader(*each) for each in settings()]
-
 
 # Valid and invalid values, and bytes that resemble values.
 NUMBERS = [
@@ -219,14 +175,6 @@ def corpus() -> list[bytes]:
             good.replace(b'"%b"' % name, name),
             good.replace(b'"%b"' % name, b"'%b'" % name),
         ]
-    for names in ODD_NAMES:
-        pairs = zip((name.encode() for name in names), FIELDS.values(), strict=True)
-        whole = b"{" + b",".join(b'"%b":%b' % pair for pair in pairs) + b"}"
-        odd += [
-            whole,
-            whole[:-1] + b',"%b":1}' % names[0].encode(),
-            whole.replace(b"/", b"\\/"),
-        ]
     return odd
 
 
@@ -250,216 +198,186 @@ SPACES = [b""] * 30 + [b" ", b"  ", b"\t", b"\n", b"\r\n"]
 
 
 class Generator:
-    """Generator of mostly plain events of many shapes, and of mutations."""
+    """Generator of mostly valid records, and of values at any place."""
 
     def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+        self.random = random.Random(seed)
 
     def value(self, depth: int = 0) -> bytes:
-        kind = self._random.random()
-        choice = self._random.choice
+        kind = self.random.random()
+        choice = self.random.choice
         if kind < 0.3 or depth > 3:
             return choice(b'1 -2.5 true false null 0 "" "x" 12345'.split())
         if kind < 0.5:
             return choice(STRINGS[:8])
-        inner = [self.value(depth + 1) for _ in range(self._random.randrange(4))]
+        inner = [self.value(depth + 1) for _ in range(self.random.randrange(4))]
         if kind < 0.7:
             return b"[%b]" % b",".join(inner)
         if kind < 0.9:
-            return b"{%b}" % b",".join(
-                choice(STRINGS[:8]) + b":" + each for each in inner
-            )
+            named = (choice(STRINGS[:8]) + b":" + each for each in inner)
+            return b"{%b}" % b",".join(named)
         return choice(VALUES)
 
-    def label(self) -> bytes:
-        kind = self._random.random()
-        if kind < 0.8:
-            return b'"item%d"' % self._random.randrange(40)
-        if kind < 0.97:
-            return b'"' + self._random.choice(UTF8) + b'"'
-        return self._random.choice(STRINGS)
-
     def items(self) -> bytes:
-        kind = self._random.random()
-        number = self._random.randrange(6)
+        kind = self.random.random()
+        labels = [self.label() for _ in range(self.random.randrange(6))]
         if kind < 0.2:
             return self.label()
         if kind < 0.6:
-            return b"[" + b",".join(self.label() for _ in range(number)) + b"]"
-        return (
-            b"{"
-            + b",".join(self.label() + b":" + self.whole(14) for _ in range(number))
-            + b"}"
-        )
+            return b"[%b]" % b",".join(labels)
+        counts = (label + b":" + self.whole(14) for label in labels)
+        return b"{%b}" % b",".join(counts)
 
     def whole(self, digits: int) -> bytes:
-        return b"%d" % self._random.randrange(10 ** self._random.randrange(1, digits))
+        return b"%d" % self.random.randrange(10 ** self.random.randrange(1, digits))
 
-    def marks(self) -> list[bytes]:
-        """Return a comma, a colon and nothing, each with spaces around."""
-        choice = self._random.choice
-        return [
-            b"%b%b%b" % (choice(SPACES), mark, choice(SPACES))
-            for mark in (b",", b":", b"")
-        ]
-
-    def event(self, names: Sequence[bytes]) -> bytes:
-        draw = self._random.random
-        choice = self._random.choice
+    def object(self, node: Node) -> bytes:
+        """Return an object with most of the wanted fields and some others."""
+        draw = self.random.random
+        choice = self.random.choice
+        names = list(node.children)
+        if len(names) > 12:
+            names = self.random.sample(names, 5)
         parts = [
-            (names[0], self.label()),
-            (names[1], self.items()),
-            (names[2], self.whole(18)),
+            (name.encode(), self.at(node.children[name]))
+            for name in names
+            if draw() < 0.85
         ]
-        parts.append((names[3], self.label() if draw() < 0.5 else self.whole(20)))
         for _ in range(choice((0, 0, 1, 2))):
-            other = choice((b"x", b"", "é".encode(), b"extra", b"k", b"itemss"))
-            parts.append((other, self.value()))
-        if draw() < 0.5:
-            self._random.shuffle(parts)
-        comma, colon, around = self.marks()
-        fields = comma.join(b'"%b"%b%b' % (name, colon, value) for name, value in parts)
-        return b"%b{%b}%b" % (around, fields, around)
+            known = [name.encode() for name in names[:2]]
+            parts.append(
+                (choice((b"x", b"xs", b"ke", b"field95", *known)), self.value())
+            )
+        if draw() < 0.3:
+            self.random.shuffle(parts)
+        comma, colon, around = (
+            choice(SPACES) + mark + choice(SPACES) for mark in (b",", b":", b"")
+        )
+        quoted = (self.quoted(name.decode()) for name, _ in parts)
+        fields = [
+            name + colon + value for name, (_, value) in zip(quoted, parts, strict=True)
+        ]
+        return b"{%b%b}%b" % (around, comma.join(fields), around)
 
-    def mutated(self, event: bytes, other: bytes) -> bytes:
-        pick = self._random.randrange
-        at = pick(len(event) + 1)
-        to = min(len(event), at + 1 + pick(1 + pick(12)))
-        kind = pick(9)
-        if kind == 0 and at < len(event):
-            return event[:at] + bytes([event[at] ^ 1 << pick(8)]) + event[at + 1 :]
-        if kind == 1:
-            return event[:at] + bytes([pick(256)]) + event[at + 1 :]
-        if kind == 2:
-            return event[:at] + event[to:]
-        if kind == 3:
-            return event[:to] + event[at:to] + event[to:]
-        if kind == 4:
-            return event[:at] + other[pick(len(other) + 1) :]
-        if kind == 5:
-            return event[: at if pick(4) == 0 else len(event)]
-        if kind == 6:
-            place = pick(len(other) + 1)
-            return event[:at] + other[place : place + pick(20)] + event[at:]
-        return (
-            event[:at] + self._random.choice(TOKENS) + event[at if kind == 7 else to :]
+    def at(self, node: Node) -> bytes:
+        """Return a valid value for a node, sometimes null, and sometimes any value."""
+        kind = self.random.random()
+        if kind < 0.03:
+            return b"null"
+        if kind < 0.05:
+            return self.value()
+        if node.children and (node.elements is None or kind < 0.5):
+            return self.object(node)
+        if node.elements is not None:
+            number = self.random.choice((0, 1, 2, 2, 3, 9))
+            return b"[%b]" % b",".join(self.at(node.elements) for _ in range(number))
+        return self.items() if node.many else self.scalar()
+
+    def quoted(self, text: str) -> bytes:
+        """Return a string literal: unescaped, in ASCII, or with random escapes."""
+        kind = self.random.random()
+        if kind < 0.93:
+            return json.dumps(text, ensure_ascii=kind > 0.9).encode()
+        choice = self.random.choice
+        digits = self.random.choice("xX")
+        parts = []
+        for each in text:
+            units = memoryview(each.encode("utf-16-le")).cast("H")
+            plain, short = (
+                json.dumps(each, ensure_ascii=ascii)[1:-1] for ascii in (False, True)
+            )
+            parts.append(
+                choice(
+                    (plain, short, "".join(f"\\u{unit:04{digits}}" for unit in units))
+                )
+            )
+        return f'"{"".join(parts)}"'.encode()
+
+    def label(self) -> bytes:
+        kind = self.random.random()
+        made = b'"item%d"' % self.random.randrange(40)
+        if kind > 0.97:
+            made = self.random.choice(STRINGS)
+        elif kind > 0.8:
+            made = b'"' + self.random.choice(UTF8) + b'"'
+        try:
+            return made if kind < 0.7 else self.quoted(json.loads(made))
+        except ValueError:  # it is not JSON, or half a surrogate pair
+            return made
+
+    def scalar(self) -> bytes:
+        pick = self.random.randrange
+        kind = self.random.random()
+        if kind < 0.4:
+            return self.label()
+        if kind < 0.7:
+            return b"%d" % (pick(10 ** pick(1, 20)) * self.random.choice((1, 1, -1)))
+        if kind < 0.85:
+            return b"%d.%d" % (pick(10 ** pick(1, 17)), pick(10 ** pick(1, 17)))
+        if kind < 0.9:
+            point = b".%d" % pick(10 ** pick(1, 17)) if pick(2) else b""
+            mark = self.random.choice((b"e", b"E", b"e+", b"E-", b"e-", b"E+"))
+            return b"%d%b%b%d" % (pick(10 ** pick(1, 17)), point, mark, pick(120))
+        return self.random.choice(
+            (b"true", b"false", b"null", b"0", b"1e5", b"-0", b"{}", b"[]")
         )
 
-    def batch(self, names: Sequence[bytes], size: int) -> list[bytes]:
-        """Return events: a third unchanged, the rest mutated up to four times."""
-        bases = [self.event(names) for _ in range(size // 4 + 1)]
-        return self.mutations(bases, size, (0, 0, 1, 1, 2, 4))
 
-    def mutations(
-        self, bases: list[bytes], size: int, times: Sequence[int]
-    ) -> list[bytes]:
-        """Return `size` of the events, each mutated one of these times."""
-        found = []
-        for _ in range(size):
-            made = self._random.choice(bases)
-            for _ in range(self._random.choice(times)):
-                made = self.mutated(made, self._random.choice(bases))
-            found.append(made)
-        return found
-
-
-def read_back(spans: Reading) -> list[Row]:
-    """Return events as (record, time, stream key, user, labels, amounts)."""
-    data = spans.data.tobytes()
-    labels = [data[start:stop] for start, stop in spans.labels[0].tolist()]
-    amounts = amounts_of(spans, 0)
-    n = len(spans)
-    keys, users = (
-        [None] * n
-        if column is None
-        else [data[start:stop] for start, stop in column.tolist()]
-        for column in (spans.keys[0], spans.users)
-    )
-    rows = []
-    events = zip(spans.index.tolist(), spans.times.tolist(), keys, users, strict=True)
-    for event, at, more in zip(events, spans.first[0], spans.number[0], strict=True):
-        rows.append((*event, labels[at : at + more], amounts[at : at + more]))
-    return rows
-
-
-def difference(
-    reader: EventReader, values: Sequence[bytes]
-) -> tuple[str | None, int, int]:
-    """Return the first record on which the scanner and reader differ, records scanned, and events."""
-    keys = [None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)]
-    records = Records.of(values, keys, range(len(values)))
-    fast = list(reader.read(records))
-    slow = list(reader.read_general(records))
-    scanned = len(values) - sum(spans.declined for spans in fast)
-    events = sum(len(spans) for spans in slow)
-    for spans in (*fast, *slow):
-        if len(spans.labels[0]) != spans.number[0].sum():
-            return "labels that belong to no event", scanned, events
-    said = []
-    for parts in (fast, slow):
-        rows = [row for spans in parts for row in read_back(spans)]
-        said.append((rows, [reject for spans in parts for reject in spans.rejects]))
-    if said[0] == said[1]:
-        return None, scanned, events
-    by_record: list[dict[int, Row | Reject]] = [
-        {row[0]: row for row in rows} | {reject.index: reject for reject in rejects}
-        for rows, rejects in said
-    ]
-    for i, value in enumerate(values):
-        with_it, without = (found.get(i) for found in by_record)
-        if with_it != without:
-            return (
-                f"{value!r}: {with_it} with the scanner, {without} without",
-                scanned,
-                events,
+def tree(*paths: str, many: Sequence[str] = ()) -> Node:
+    """Return the tree of paths without quoted names, in slot order; list slots start at 1,000."""
+    lists: dict[str, int] = {}
+    wanted = []
+    for slot, path in enumerate(paths):
+        before, brackets, _ = path.partition("[]")
+        at = before.count(".") + 1 if brackets else None
+        listed = lists.setdefault(before, 1_000 + len(lists)) if brackets else NO_SLOT
+        wanted.append(
+            Wanted(
+                tuple(path.replace("[]", "").split(".")), at, slot, path in many, listed
             )
-    return "the order of the rows", scanned, events
+        )
+    return build(wanted)
 
 
-def mutations(records: int, seed: int) -> Iterator[tuple[EventReader, list[bytes]]]:
-    """Yield batches, `records` records in total, with the reader for each batch."""
-    generator = Generator(seed)
-    makers = readers()
-    done = 0
-    names_of = [NAMES] * (len(makers) - len(ODD_NAMES)) + [*ODD_NAMES]
-    while done < records:
-        for reader, names in zip(makers, names_of, strict=True):
-            size = min(BATCH, records - done)
-            if size:
-                yield reader, generator.batch([name.encode() for name in names], size)
-            done += size
-
-
-def compare(records: int, seed: int) -> Iterator[Compared]:
-    for reader, values in mutations(records, seed):
-        yield *difference(reader, values), len(values)
-
-
-def long_run(compare: Callable[[int, int], Iterator[Compared]]) -> int:
-    """Compare `--records` records from `--seed` on, and print the counts; 1 if any two differ."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    begun = time.monotonic()
-    scanned = 0
-    readable = 0
-    records = 0
-    for found, more_scanned, more_readable, more in compare(
-        options.records, options.seed
-    ):
-        scanned = scanned + more_scanned
-        readable = readable + more_readable
-        records += more
-        if found is not None:
-            print(f"seed {options.seed}, after {records:,} records: {found}")
-            return 1
-    print(
-        f"{records:,} records, seed {options.seed}, {time.monotonic() - begun:.0f} s: no difference; "
-        f"{readable:,} could be read, the scanner read {scanned:,}"
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(long_run(compare))
+DOTTED = build(
+    [
+        Wanted(("shop.name", '"'), None, 0),
+        Wanted(("order", "a[]", "é"), 2, 1, False, 2),
+        Wanted(("order.a[]",), None, 3),
+    ]
+)
+TREES = {
+    "flat": tree("key", "items", "ts", "user", many=["items"]),
+    "nested": tree(
+        "order.lines[].sku", "order.lines[].qty", "order.id", "order.shop.name", "ts"
+    ),
+    "lists": tree("tags[]", "a.b[]", "meta", "meta2.x", many=["meta"]),
+    "itself and within": tree(
+        "order",
+        "order.id",
+        "order.lines",
+        "order.lines[].sku",
+        "order.lines[].sku.x",
+        "ts",
+    ),
+    "several": tree("m", "m.x", "l", "l[].y", "b.c", "b[].c", "ts", many=["m", "l"]),
+    "prefixes": tree(
+        "i",
+        "it",
+        "ite",
+        "item",
+        "items",
+        "smeti",
+        "é",
+        "žluťoučký",
+        "\x7f",
+        "",
+        "a b",
+        many=["items"],
+    ),
+    "names as no TOML has them": DOTTED,
+    "many fields": tree(
+        *(f"field{i}" for i in range(90)), *(f"in.f{i}.x" for i in range(70))
+    ),
+    "deep": tree(".".join("abcdefghijklmnop"), "a.b.c.d[].e.f.g"),
+}

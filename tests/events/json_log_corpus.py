@@ -1,179 +1,37 @@
-"""Random records on which the tree scanner must agree with the general reader and `json.loads`.
+"""Records of the corpus on which the scanner's logs, the general reader and `json.loads` must agree.
 
-`python -m tests.events.json_log_corpus [--records N] [--seed S]` reads N records and prints the
-counts; exit 1 at the first difference.
+`python -m tests.events.json_log_corpus [--records N] [--seed S]` is the long run.
 """
 
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
-from tests.events.json_corpus import Compared, Generator, long_run
+from tests.events.comparison import Outcome, long_run, together
+from tests.events.json_corpus import MAX_BYTES, TOKENS, TREES, Generator
+from tests.fuzz.mutations import Mutator
 from workers.arrays.texts import readonly_contiguous
 from workers.events import json_scanner
 from workers.events import log as kinds
 from workers.events.json import JsonDecoder, JsonTree
-from workers.events.json_scanner import nesting_depths
+from workers.events.json_scanner import nesting_depth
+from workers.events.log import Output
 from workers.events.numbers import decimal, whole
-from workers.events.tree import NO_SLOT, Node, Wanted, build
+from workers.events.tree import NO_SLOT, Node
 from workers.kafka.records import Records
 
 Logs = Callable[..., tuple[int, int]]
 # A row of a log: slot, kind, and its text, word or number.
 Row = tuple[int, int, str | int | None]
+# A batch, and the name of its tree.
+Batch = tuple[str, Sequence[bytes]]
 
-BATCH = 2_000
+BATCH = 500
 NESTED_MAX = 512
-
-
-def tree(*paths: str, many: Sequence[str] = ()) -> Node:
-    """Return the tree of paths without quoted names, in slot order; list slots start at 1,000."""
-    lists: dict[str, int] = {}
-    wanted = []
-    for slot, path in enumerate(paths):
-        before, brackets, _ = path.partition("[]")
-        at = before.count(".") + 1 if brackets else None
-        listed = lists.setdefault(before, 1_000 + len(lists)) if brackets else NO_SLOT
-        wanted.append(
-            Wanted(
-                tuple(path.replace("[]", "").split(".")), at, slot, path in many, listed
-            )
-        )
-    return build(wanted)
-
-
-DOTTED = build(
-    [
-        Wanted(("shop.name", '"'), None, 0),
-        Wanted(("order", "a[]", "é"), 2, 1, False, 2),
-        Wanted(("order.a[]",), None, 3),
-    ]
-)
-TREES = {
-    "flat": tree("key", "items", "ts", "user", many=["items"]),
-    "nested": tree(
-        "order.lines[].sku", "order.lines[].qty", "order.id", "order.shop.name", "ts"
-    ),
-    "lists": tree("tags[]", "a.b[]", "meta", "meta2.x", many=["meta"]),
-    "itself and within": tree(
-        "order",
-        "order.id",
-        "order.lines",
-        "order.lines[].sku",
-        "order.lines[].sku.x",
-        "ts",
-    ),
-    "several": tree("m", "m.x", "l", "l[].y", "b.c", "b[].c", "ts", many=["m", "l"]),
-    "prefixes": tree(
-        *("i", "it", "ite", "item", "items", "smeti", "é", "žluťoučký", "\x7f"),
-        "",
-        "a b",
-        many=["items"],
-    ),
-    "names as no TOML has them": DOTTED,
-    "many fields": tree(
-        *(f"field{i}" for i in range(90)), *(f"in.f{i}.x" for i in range(70))
-    ),
-    "deep": tree(".".join("abcdefghijklmnop"), "a.b.c.d[].e.f.g"),
-}
-
-
-class Shapes(Generator):
-    def object(self, node: Node) -> bytes:
-        """Return an object with most of the wanted fields and some others."""
-        draw = self._random.random
-        choice = self._random.choice
-        names = list(node.children)
-        if len(names) > 12:
-            names = self._random.sample(names, 5)
-        parts = [
-            (name.encode(), self.at(node.children[name]))
-            for name in names
-            if draw() < 0.85
-        ]
-        for _ in range(choice((0, 0, 1, 2))):
-            known = [name.encode() for name in names[:2]]
-            parts.append(
-                (choice((b"x", b"xs", b"ke", b"field95", *known)), self.value())
-            )
-        if draw() < 0.3:
-            self._random.shuffle(parts)
-        comma, colon, around = self.marks()
-        quoted = (self.quoted(name.decode()) for name, _ in parts)
-        fields = [
-            name + colon + value for name, (_, value) in zip(quoted, parts, strict=True)
-        ]
-        return b"{%b%b}%b" % (around, comma.join(fields), around)
-
-    def at(self, node: Node) -> bytes:
-        """Return a valid value for a node, sometimes null, and sometimes any value."""
-        kind = self._random.random()
-        if kind < 0.03:
-            return b"null"
-        if kind < 0.05:
-            return self.value()
-        if node.children and (node.elements is None or kind < 0.5):
-            return self.object(node)
-        if node.elements is not None:
-            number = self._random.choice((0, 1, 2, 2, 3, 9))
-            return b"[%b]" % b",".join(self.at(node.elements) for _ in range(number))
-        return self.items() if node.many else self.scalar()
-
-    def quoted(self, text: str) -> bytes:
-        """Return a string literal: unescaped, in ASCII, or with random escapes."""
-        kind = self._random.random()
-        if kind < 0.93:
-            return json.dumps(text, ensure_ascii=kind > 0.9).encode()
-        choice = self._random.choice
-        digits = self._random.choice("xX")
-        parts = []
-        for each in text:
-            units = memoryview(each.encode("utf-16-le")).cast("H")
-            plain, short = (
-                json.dumps(each, ensure_ascii=ascii)[1:-1] for ascii in (False, True)
-            )
-            parts.append(
-                choice(
-                    (plain, short, "".join(f"\\u{unit:04{digits}}" for unit in units))
-                )
-            )
-        return f'"{"".join(parts)}"'.encode()
-
-    def label(self) -> bytes:
-        made = super().label()
-        try:
-            return (
-                made if self._random.random() < 0.8 else self.quoted(json.loads(made))
-            )
-        except ValueError:  # it is not JSON, or half a surrogate pair
-            return made
-
-    def scalar(self) -> bytes:
-        pick = self._random.randrange
-        kind = self._random.random()
-        if kind < 0.4:
-            return self.label()
-        if kind < 0.7:
-            return b"%d" % (pick(10 ** pick(1, 20)) * self._random.choice((1, 1, -1)))
-        if kind < 0.85:
-            return b"%d.%d" % (pick(10 ** pick(1, 17)), pick(10 ** pick(1, 17)))
-        if kind < 0.9:
-            point = b".%d" % pick(10 ** pick(1, 17)) if pick(2) else b""
-            mark = self._random.choice((b"e", b"E", b"e+", b"E-", b"e-", b"E+"))
-            return b"%d%b%b%d" % (pick(10 ** pick(1, 17)), point, mark, pick(120))
-        return self._random.choice(
-            (b"true", b"false", b"null", b"0", b"1e5", b"-0", b"{}", b"[]")
-        )
-
-    def shaped(self, root: Node, size: int) -> list[bytes]:
-        """Return records: half unchanged, the rest mutated up to four times."""
-        bases = [self.object(root) for _ in range(size // 4 + 1)]
-        return self.mutations(bases, size, (0, 0, 0, 1, 2, 4))
 
 
 class Whole(str):
@@ -286,6 +144,8 @@ FORMS = {
 
 
 class Scanner:
+    """The scanner's logs; `logs` replaces the compiled `scan_all`."""
+
     def __init__(self, root: Node, logs: Logs | None = None) -> None:
         self.root = root
         self._walk = JsonTree(root).walk()
@@ -294,24 +154,30 @@ class Scanner:
 
     def read(self, records: Records) -> list[list[Row] | None]:
         """Return the rows of every record; None where the scanner declines it."""
-        data = readonly_contiguous(records.data)
-        values = readonly_contiguous(records.values)
-        number = np.empty(len(records), dtype=np.int64)
-        done = 0
+        n = len(records)
+        given = (
+            readonly_contiguous(records.data),
+            readonly_contiguous(records.values),
+            readonly_contiguous(np.ones(n, dtype=np.bool_)),
+            self._walk,
+        )
+        ends = np.empty(n, dtype=np.int64)
+        status = np.empty(n, dtype=np.int8)
         found: list[list[Row] | None] = []
         while True:
-            begin = done
+            begin = len(found)
             rows = np.empty((self._room, 4), dtype=np.int64)
             decoded = np.empty(self._room, dtype=np.uint8)
-            done, filled = self._logs(
-                data, values, self._walk, begin, number, rows, decoded
-            )
+            out = Output(rows, ends, status, declined_bytes=1 << 62)
+            done, filled = self._logs(*given, decoded, begin, out)
             content = records.data.tobytes() + decoded[:filled].tobytes()
-            left = iter(rows[: np.maximum(number[begin:done], 0).sum()].tolist())
-            for more in number[begin:done].tolist():
-                said = [row_back(content, *row) for row in islice(left, max(more, 0))]
-                found.append(None if more == kinds.DECLINED else said)
-            if done == len(records):
+            first = 0
+            for record in range(begin, done):
+                log = rows[first : ends[record]].tolist()
+                first = ends[record]
+                said = [row_back(content, *row) for row in log]
+                found.append(None if status[record] == kinds.DECLINED else said)
+            if done == n:
                 return found
             self._room *= 2
 
@@ -353,74 +219,70 @@ PLAIN_LOADS = json.JSONDecoder(
 
 def difference(
     scanner: Scanner, decoder: JsonDecoder, values: Sequence[bytes]
-) -> tuple[str | None, int, int]:
-    """Return the first record on which scanner, general reader and `json.loads` disagree, with
-    their results; the number of records the scanner read; and the number it could have read
-    according to the log's specification.
+) -> Outcome:
+    """Compare the scanner's logs, the general reader and `json.loads`.
+
+    Readable is what the scanner could have read, by the log's specification.
     """
-    records = Records.of(values)
     scanned = could = 0
-    for value, depth, rows in zip(
-        values,
-        nesting_depths(
-            readonly_contiguous(records.data), readonly_contiguous(records.values)
-        ),
-        scanner.read(records),
-        strict=True,
-    ):
+    for value, rows in zip(values, scanner.read(Records.of(values)), strict=True):
         scanned += rows is not None
         expected: list[Row] | None = None
         said: object = ValueError
+        deep = is_too_deep(value)
         try:
             # Python's decoder reads no byte order mark, and deeper JSON not at all.
             text = value.removeprefix(b"\xef\xbb\xbf").decode().strip(" \t\r\n")
-            loaded = LOADS.decode(text) if depth <= NESTED_MAX else refuse("too deep")
+            loaded = refuse("too deep") if deep else LOADS.decode(text)
             said = PLAIN_LOADS.decode(text)
             expected = list(rows_of_object(scanner.root, loaded))
         except (ValueError, NotPlainError, RecursionError):
             pass
         could += expected is not None
-        if rows is not None and rows != expected:
-            return (
-                f"{value!r}: the scanner says {rows}, json {expected}",
-                scanned,
-                could,
-            )
         try:
-            decoded: object = (
-                decoder.decode(value) if depth <= NESTED_MAX else ValueError
-            )
+            decoded: object = ValueError if deep else decoder.decode(value)
         except ValueError:
             decoded = ValueError
-        same = repr(part(scanner.root, decoded)) == repr(part(scanner.root, said))
-        if not same:
-            return f"{value!r}: decoded {decoded}, json says {said}", scanned, could
-        if rows is not None and decoded is ValueError:
-            return (
-                f"{value!r}: the scanner says {rows}, and it cannot be decoded",
-                scanned,
-                could,
-            )
-    return None, scanned, could
+        differs = None
+        if rows is not None and rows != expected:
+            differs = f"the scanner says {rows}, json {expected}"
+        elif repr(part(scanner.root, decoded)) != repr(part(scanner.root, said)):
+            differs = f"decoded {decoded}, json says {said}"
+        elif rows is not None and decoded is ValueError:
+            differs = f"the scanner says {rows}, and it cannot be decoded"
+        if differs is not None:
+            return Outcome(f"{value!r}: {differs}", could, scanned)
+    return Outcome(None, could, scanned)
 
 
-def mutations(records: int, seed: int) -> Iterator[tuple[str, list[bytes]]]:
-    """Yield batches, `records` records in total, with the tree name of each batch."""
-    shapes = Shapes(seed)
-    done = 0
-    while done < records:
-        for name, root in TREES.items():
-            size = min(BATCH, records - done)
-            if size:
-                yield name, shapes.shaped(root, size)
-            done += size
+def is_too_deep(value: bytes) -> bool:
+    if value.count(b"[") + value.count(b"{") <= NESTED_MAX:
+        return False
+    return nesting_depth(np.frombuffer(value, dtype=np.uint8)) > NESTED_MAX
 
 
-def compare(records: int, seed: int) -> Iterator[Compared]:
-    readers = {name: (Scanner(root), JsonDecoder(root)) for name, root in TREES.items()}
-    for name, values in mutations(records, seed):
-        yield *difference(*readers[name], values), len(values)
+def compare(batches: Iterable[Batch], logs: Logs | None = None) -> Outcome:
+    readers = {
+        name: (Scanner(root, logs), JsonDecoder(root)) for name, root in TREES.items()
+    }
+    return together(difference(*readers[name], values) for name, values in batches)
+
+
+def random_batches(records: int, seed: int) -> Iterator[Batch]:
+    """Yield batches: half of the records as they were made for the tree, half mutated."""
+    generator = Generator(seed)
+    mutator = Mutator(generator.random, TOKENS, MAX_BYTES)
+    trees = cycle(TREES.items())
+    for begin in range(0, records, BATCH):
+        name, root = next(trees)
+        size = min(BATCH, records - begin)
+        made = [generator.object(root) for _ in range((size + 1) // 2)]
+        yield name, [*made, *(mutator.mutated(made) for _ in range(size // 2))]
+
+
+def run(records: int, seed: int) -> Outcome:
+    return compare(random_batches(records, seed))
 
 
 if __name__ == "__main__":
-    sys.exit(long_run(compare))
+    long_run(run)

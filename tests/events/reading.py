@@ -17,6 +17,8 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Rows
 from workers.settings.settings import EventsSettings, shape_of
 
+# An event: record, time, stream key, user, labels and amounts.
+Row = tuple[int, int, bytes | None, bytes | None, list[bytes | None], list[int]]
 # Allow every stream key.
 ANY: Mapping[str, None] = MappingProxyType({"": None})
 FIELDS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
@@ -33,21 +35,38 @@ def reader(*, users: bool = False) -> SourceReader:
     )
 
 
-def one(parts: Iterable[Reading]) -> tuple[Reading, list[Reject]]:
-    [reading] = parts
-    return reading, reading.rejects
-
-
 def events_of(parts: Iterable[Reading]) -> tuple[Events, list[Reject]]:
     """Return the only part's events as columns, and its rejects."""
-    reading, rejects = one(parts)
-    return reading.events, rejects
+    [reading] = parts
+    return reading.events, reading.rejects
 
 
 def amounts_of(reading: Reading, column: int) -> list[int]:
     """Return the count of every label of a column."""
     amounts: list[int] = reading.amounts[column].tolist()
     return amounts or [1] * len(reading.labels[column])
+
+
+def read_back(reading: Reading) -> list[Row]:
+    """Return the events of the only view."""
+    data = reading.data.tobytes()
+
+    def texts(spans: Any) -> list[bytes | None]:
+        if spans is None:
+            return [None] * len(reading)
+        return [data[start:stop] for start, stop in spans.tolist()]
+
+    labels = texts(reading.labels[0])
+    amounts = amounts_of(reading, 0)
+    keys = texts(reading.keys[0])
+    users = texts(reading.users)
+    rows: list[Row] = []
+    for row, record in enumerate(reading.index.tolist()):
+        time = int(reading.times[row])
+        first = int(reading.first[0, row])
+        part = slice(first, first + int(reading.number[0, row]))
+        rows.append((record, time, keys[row], users[row], labels[part], amounts[part]))
+    return rows
 
 
 def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> Events:

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from tests.events.json_log_corpus import tree
+from tests.events.json_corpus import tree
 from workers.events.json import JsonDecoder
 from workers.events.tree import Wanted, build
 
@@ -62,29 +62,13 @@ def test_numbers_are_what_is_written(text: str, expected: object) -> None:
 
 
 NOT_JSON = (
-    *(
-        b"",
-        b" ",
-        b"{",
-        b'{"ts":}',
-        b'{"ts":01}',
-        b'{"ts":NaN}',
-        b'{"ts":1}x',
-        b'{"x":"\x00"}',
-    ),
-    *(
-        b'\xef\xbb\xbf\xef\xbb\xbf{"ts":1}',
-        b' \xef\xbb\xbf{"ts":1}',
-        b'{"ts":"\xff"}',
-        b'{"ts":"a\nb"}',
-    ),
-    *(b'{"order":5,"x":"\xff"}', b'{"x":"\xff","ts":1}', b'{"\xff":1}', b"[" * 100_000),
-    *(
-        b'{"x":NaN}',
-        b'{"x":-Infinity,"y":"\\ud800"}',
-        b'{"x":"\\ud80"}',
-        b'{"x":"a \\x22"}',
-    ),
+    b"",
+    b'{"ts":1}x',
+    b'\xef\xbb\xbf\xef\xbb\xbf{"ts":1}',
+    b'{"ts":"\xff"}',
+    b'{"order":5,"x":"\xff"}',
+    b"[" * 100_000,
+    b'{"x":-Infinity,"y":"\\ud800"}',
 )
 
 

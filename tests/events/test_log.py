@@ -1,4 +1,4 @@
-"""Properties of the logs of a batch as a whole."""
+"""What a scanner notes of every record."""
 
 from typing import Any
 
@@ -6,66 +6,27 @@ import numpy as np
 import pytest
 
 from tests.arrays.uncompiled import WAYS
-from workers.arrays.texts import readonly_contiguous
-from workers.events.log import (
-    DECLINED,
-    DECLINED_EACH,
-    log_ends,
-    longest_log,
-    longest_value,
-)
+from workers.events.log import COLUMNS, DECLINED, DECLINED_EACH, Output, end_log
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_logs_end_where_those_before_and_their_own_rows_end(way: Any) -> None:
-    """A declined record has no rows, and one without rows need not be declined."""
-    choose = np.random.default_rng(5)
-    for n in (0, 1, 2, 100):
-        number = choose.integers(-1, 5, n)
-        ends = np.empty(n, dtype=np.int64)
-        status = np.full(n, 7, dtype=np.int8)
-        values = readonly_contiguous(np.zeros((n, 2), dtype=np.int64))
-        assert way(log_ends)(number, values, 1 << 40, ends, status) == n
-        assert ends.tolist() == np.cumsum(np.maximum(number, 0)).tolist()
-        assert status.tolist() == [
-            DECLINED if rows == DECLINED else 0 for rows in number.tolist()
-        ]
-        assert way(longest_log)(readonly_contiguous(ends)) == max([0, *number.tolist()])
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_part_ends_with_the_declined_record_that_takes_the_last_of_its_room(
-    way: Any,
-) -> None:
-    """Only declined records take room: their bytes, and the objects made from each."""
-    number = np.array([2, DECLINED, 3, DECLINED, DECLINED])
-    values = readonly_contiguous(
-        np.array([(0, 500), (500, 600), (600, 9_000), (9_000, 9_001), (9_001, 9_900)])
-    )
-    ends = np.empty(5, dtype=np.int64)
-    status = np.empty(5, dtype=np.int8)
-    second = 100 + DECLINED_EACH
-    third = second + 1 + DECLINED_EACH
-    for room, records in (
-        (1, 2),
-        (second, 2),
-        (second + 1, 4),
-        (third, 4),
-        (third + 1, 5),
+def test_a_log_ends_with_its_rows_and_only_declined_records_take_room(way: Any) -> None:
+    """Their bytes, and the objects made from each; one without a value has no bytes."""
+    rows = np.empty((0, COLUMNS), dtype=np.int64)
+    ends = np.full(4, 7, dtype=np.int64)
+    status = np.full(4, 7, dtype=np.int8)
+    out = Output(rows, ends, status, declined_bytes=0)
+    values = np.array([(0, 500), (500, 600), (-1, -1), (600, 601)])
+    room = 1_000
+    used = 0
+    for record, end, taken in (
+        (0, 2, 0),
+        (1, DECLINED, 100 + DECLINED_EACH),
+        (2, DECLINED, DECLINED_EACH),
+        (3, 2, 0),
     ):
-        assert way(log_ends)(number, values, room, ends, status) == records
-        assert ends[:records].tolist() == [2, 2, 5, 5, 5][:records]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_widest_text_is_found(way: Any) -> None:
-    """A log entry without a value is no wider than an empty one."""
-    for places, most in (
-        ([], 0),
-        ([(-1, -1)], 0),
-        ([(3, 5), (5, 5), (0, 4)], 4),
-        ([(0, 4), (4, 5)], 4),
-        ([(1, 2), (9, 20)], 11),
-    ):
-        texts = np.array(places, dtype=np.int64).reshape(-1, 2)
-        assert way(longest_value)(readonly_contiguous(texts)) == most
+        left = way(end_log)(out, record, values, used, end, room)
+        assert left == (2, room - taken)
+        used, room = left
+    assert ends.tolist() == [2, 2, 2, 2]
+    assert status.tolist() == [0, DECLINED, DECLINED, 0]

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.agents.monitor.scene import Scene
 from tests.agents.test_rekey_users import read_all
-from tests.events.json_corpus import Row, corpus, read_back, readers, settings
-from tests.events.reading import event_reader
+from tests.events.json_corpus import MAX_BYTES, corpus
+from tests.events.reading import FIELDS, Row, event_reader, read_back
 from workers.agents.contribute import ContributeProgress, ContributeShard
 from workers.agents.progress import PROGRESS
 from workers.events import log
@@ -61,15 +62,28 @@ def joined(
 
 
 @pytest.mark.parametrize("scanned", [True, False])
-@pytest.mark.parametrize("place", range(0, len(settings()), 5))
+@pytest.mark.parametrize(
+    ("key", "timestamp", "user"),
+    [
+        ("key", "ts", None),
+        ("key", None, "$key"),
+        ("$key", None, "user"),
+        ("$all", None, None),
+    ],
+)
 def test_events_and_rejects_are_the_same_wherever_parts_end(
-    monkeypatch: pytest.MonkeyPatch, place: int, scanned: bool
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    timestamp: str | None,
+    user: str | None,
+    scanned: bool,
 ) -> None:
     """Times, keys, users and decoded texts of a record come from its own part."""
     values = corpus()[:: 1 if scanned else 7]
     keys = [None if i % 50 == 0 else b"k%d" % (i % 7) for i in range(len(values))]
     records = Records.of(values, keys, range(len(values)))
-    reader = readers()[place]
+    events = replace(FIELDS, key=key, timestamp=timestamp, max_bytes=MAX_BYTES)
+    reader = event_reader(events, user)
     rows, rejects, whole = joined(reader, records, scanned=scanned)
     small(monkeypatch)
     again = joined(reader, records, scanned=scanned)
@@ -91,9 +105,7 @@ def test_json_behind_a_schema_id_comes_in_parts_too(
         else b"\0\0\0\0\1" + (body[:-1] + b',"ts":7}' if i % 3 == 0 else body)
         for i, body in enumerate(bodies)
     ]
-    reader = event_reader(
-        EventsSettings(topic="t", key="key", items="items", timestamp="ts")
-    )
+    reader = event_reader(FIELDS)
     fmt = FramedJson(Json(reader.layout.tree))
     records = Records.of(values)
     whole = joined(reader, records, scanned=True, fmt=fmt)
@@ -118,20 +130,16 @@ def test_users_are_the_same_wherever_parts_end(
     records = Records.of(
         values, [b"u%d" % (i % 9) for i in range(len(values))], range(len(values))
     )
-    shape = shape_of(
-        EventsSettings(topic="t", key="key", items="items", timestamp=timestamp), user
-    )
-    whole = read_all(shape, records, max_bytes=4_000)
+    shape = shape_of(replace(FIELDS, timestamp=timestamp), user)
+    whole = read_all(shape, records, max_bytes=MAX_BYTES)
     small(monkeypatch)
-    assert read_all(shape, records, max_bytes=4_000) == whole
+    assert read_all(shape, records, max_bytes=MAX_BYTES) == whole
 
 
 def test_ordinary_batches_are_one_part() -> None:
     """A part costs as much as a small batch."""
     value = b'{"key":"k1","items":["item1","item2"],"ts":1795296236471}'
-    reader = event_reader(
-        EventsSettings(topic="t", key="key", items="items", timestamp="ts")
-    )
+    reader = event_reader(FIELDS)
     records = Records.of([value] * 60_000)
     assert [reading.stop for reading in reader.read(records)] == [60_000]
     few = Records.of(

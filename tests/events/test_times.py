@@ -15,7 +15,6 @@ from tests.events.reading import (
     columns,
     event_reader,
     events_of,
-    one,
     reader,
 )
 from tests.pipeline.pipeline import KEY, unk
@@ -31,8 +30,8 @@ DAY_MS = 86_400_000
 def reasons(value: object, unit: str = "ms") -> list[str]:
     by = SourceReader(event_reader(replace(FIELDS, timestamp_unit=unit)), ANY)
     record = json.dumps({"key": "k", "items": ["a"], "ts": value}).encode()
-    _, rejects = one(by.read(Records.of([record]), NOW_MS + 300_000))
-    return [reject.reason for reject in rejects]
+    [reading] = by.read(Records.of([record]), NOW_MS + 300_000)
+    return [reject.reason for reject in reading.rejects]
 
 
 @pytest.mark.parametrize(
@@ -62,10 +61,10 @@ def test_a_record_without_a_time_says_so() -> None:
     """Kafka has -1 where a producer gave none; that is not a wrong unit."""
     fields = replace(FIELDS, timestamp=None)
     record = json.dumps({"key": "k", "items": ["a"]}).encode()
-    _, rejects = one(
-        SourceReader(event_reader(fields), ANY).read(Records.of([record], times=[-1]))
+    [reading] = SourceReader(event_reader(fields), ANY).read(
+        Records.of([record], times=[-1])
     )
-    assert [reject.reason for reject in rejects] == ["record without a time"]
+    assert [reject.reason for reject in reading.rejects] == ["record without a time"]
 
 
 def test_seconds_read_as_milliseconds_begin_no_epoch_of_1970() -> None:

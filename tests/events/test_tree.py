@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.events.json_log_corpus import Scanner, tree
+from tests.events.json_corpus import tree
+from tests.events.json_log_corpus import Scanner
 from workers.events.json import JsonTree
 from workers.events.log import WHOLE
 from workers.events.tree import NO_SLOT, Node, Wanted, build

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
+from tests.events.comparison import Differs
 from tests.fuzz.mutations import Mutator
 from workers.runtime.errors import QuietcountError
 
@@ -33,10 +34,6 @@ FINDINGS_MAX = 10
 SHOWN_BYTES = 600
 #: Outcomes whose first inputs become seeds.
 KEPT_MAX = 2_000
-
-
-class Differs(Exception):
-    """Two readers, or what was sent and what was answered, disagree."""
 
 
 class Hung(BaseException):

@@ -41,24 +41,22 @@ class Mutator:
         self._max = max_bytes
         self._tokens = [*tokens, *NOT_UTF8, *UTF8]
         self._ways: Sequence[Callable[[bytes, bytes], bytes]] = (
-            *(
-                self.flip,
-                self.flip,
-                self.byte,
-                self.byte,
-                self.cut,
-                self.end,
-                self.repeat,
-            ),
-            *(
-                self.splice,
-                self.insert,
-                self.token,
-                self.token,
-                self.number,
-                self.number,
-            ),
-            *(self.binary, self.nest, self.long),
+            self.flip,
+            self.flip,
+            self.byte,
+            self.byte,
+            self.cut,
+            self.end,
+            self.repeat,
+            self.splice,
+            self.insert,
+            self.token,
+            self.token,
+            self.number,
+            self.number,
+            self.binary,
+            self.nest,
+            self.long,
         )
 
     def mutated(self, seeds: Sequence[bytes]) -> bytes:

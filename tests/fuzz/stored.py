@@ -18,8 +18,9 @@ from tests.contract.stage import Run
 from tests.contract.test_purity import stream_of
 from tests.contract.variants import VARIANTS, built
 from tests.dashboard.feeding import answer, message
+from tests.events.comparison import Differs
 from tests.events.reading import rows
-from tests.fuzz.fuzzing import Differs, Target
+from tests.fuzz.fuzzing import Target
 from tests.worker.harness import toml
 from workers.agents import contribute, progress, rekey
 from workers.agents.progress import PROGRESS
@@ -82,35 +83,29 @@ def settings() -> Target:
         return "loaded"
 
     words = (
-        *(
-            b'"unbounded"',
-            b'"public"',
-            b"2026-01-01",
-            b"1979-05-27T07:32:00Z",
-            b"inf",
-            b"true",
-        ),
-        *(
-            b"[[histogram]]\n",
-            b"[events]\n",
-            b'"10s"',
-            b'"1ms"',
-            b'"36500d"',
-            b'"$all"',
-            b'"$key"',
-        ),
-        *(
-            b"a[].b",
-            b"1_000",
-            b"0x10",
-            b"'''",
-            b'"""',
-            b"[a.b.c]\n",
-            b"{}",
-            b"[]",
-            b'""',
-            b"\n",
-        ),
+        b'"unbounded"',
+        b'"public"',
+        b"2026-01-01",
+        b"1979-05-27T07:32:00Z",
+        b"inf",
+        b"true",
+        b"[[histogram]]\n",
+        b"[events]\n",
+        b'"10s"',
+        b'"1ms"',
+        b'"36500d"',
+        b'"$all"',
+        b'"$key"',
+        b"a[].b",
+        b"1_000",
+        b"0x10",
+        b"'''",
+        b'"""',
+        b"[a.b.c]\n",
+        b"{}",
+        b"[]",
+        b'""',
+        b"\n",
     )
     documented = (SettingsError,)
     return Target("settings", run, seeds, words, documented, close=directory.cleanup)
@@ -271,12 +266,14 @@ def source_state() -> Target:
         return epoch
 
     readers = (
-        *(
-            sources.decode_sources,
-            progress.read_progress,
-            of_shard(contribute._DECODER),
-        ),
-        *(of_shard(rekey._DECODER), of_users, marks, ledger_blocks.decode, paged),
+        sources.decode_sources,
+        progress.read_progress,
+        of_shard(contribute._DECODER),
+        of_shard(rekey._DECODER),
+        of_users,
+        marks,
+        ledger_blocks.decode,
+        paged,
     )
 
     def run(data: bytes) -> str:

@@ -43,6 +43,7 @@ def look_up(
     decide it. `high` and `low` (k,) are the halves of the ascending thresholds; `words` (n, 2)
     have the upper half first.
     """
+    # The guide decides nearly all words; the others lie near a threshold and need a binary search.
     for i in range(len(words)):
         value = guide[words[i, 0] >> shift]
         if value == open_mark:
@@ -88,6 +89,7 @@ def find_shown(
             )
         if found == 0:
             continue
+        # Written at each row, and kept by advancing only where the row counts: no branch to guess.
         for row in range(begin, stop):
             count = counts[row] + noise[row]
             before = shown[row] != 0

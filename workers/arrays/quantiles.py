@@ -64,7 +64,7 @@ def quantile(
     total += counts[n]
     if total <= normal * sd * math.sqrt(n + 1):
         return OPEN, 0.0, OPEN, 0.0, OPEN, 0.0
-    # the first edge at which G may be at least 0, the last at which at most
+    # The first edge at which G may be at least 0, the last at which at most
     first = n
     last = -1
     for i in range(n):
@@ -90,6 +90,8 @@ def quantile(
         # Lower is concave within a bucket, from at most 0 to above 0: it passes 0 once.
         high = last + 1
         high_at = root(high, g[last], counts[high], n - high, -normal, sd, q)
+    # The quantile is where G's best ascending fit passes 0: the bucket at which the sum of G below
+    # is least. Noise makes G itself pass 0 several times.
     bucket = 0
     least = 0.0
     below = 0.0
@@ -100,6 +102,8 @@ def quantile(
             least = below
     if bucket == 0 or bucket == n:
         return bucket, 0.0, low, low_at, high, high_at
+    # The ascending fit at the edges beside it: the largest mean of G that ends at the left one,
+    # the least that begins at the right one; between them, G is a line.
     left = -q * total
     right = (1 - q) * total
     below = 0.0

@@ -61,6 +61,7 @@ def effective_times(
 
     The watermark starts at `mark` and trails times, capped at `latest`, by `grace`.
     """
+    # An event's own time may advance the watermark, but never beyond that time.
     for i in range(len(times)):
         mark = max(mark, min(times[i], latest) - grace)
         out[i] = max(times[i], mark)
@@ -150,6 +151,7 @@ def count_events(
             pairs[used] = key | np.uint64(NO_LABEL)
             counts[used] = 0
             used += 1
+        # Labels are in order of first occurrence: the bound keeps the first ones.
         begin = ends[i - 1] if i else 0
         for k in range(begin, min(ends[i], begin + max_items)):
             amount = min(int(amounts[k]), max_count) if weighted else 1
@@ -242,6 +244,8 @@ def group_by_owner(
     starts = np.zeros(codes + 1, dtype=np.int64)
     places = np.empty(codes, dtype=np.int32)
     met = np.empty(codes, dtype=np.int32)
+    # Two counting sorts. In each, counts become starts, every entry advances the start of its group
+    # as it is placed, and the shift at the end makes them starts again. First keys by owner:
     keys = 0
     for row in range(used):
         if pairs[row] & np.uint64(NO_LABEL) == np.uint64(NO_LABEL):
@@ -258,6 +262,7 @@ def group_by_owner(
     for owner in range(len(bounds) - 1, 0, -1):
         bounds[owner] = bounds[owner - 1]
     bounds[0] = 0
+    # Then label rows by key.
     for row in range(used):
         if pairs[row] & np.uint64(NO_LABEL) != np.uint64(NO_LABEL):
             starts[places[pairs[row] >> np.uint64(32)] + 1] += 1

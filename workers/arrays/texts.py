@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
 from workers.arrays.types import Bytes, Codes, Longs
-from workers.arrays.words import ONES, WORD, first_marked, put_word, word_at
+from workers.arrays.words import (
+    ONES,
+    WORD,
+    WRITTEN_MAX,
+    first_marked,
+    put_word,
+    word_at,
+    write_integer,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,13 +124,11 @@ NO_TEXTS = Texts(np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64))
 
 
 # Of a JSON item after its label: the longest int64, a bracket and a comma.
-ITEM_BYTES = 20 + 2
+ITEM_BYTES = WRITTEN_MAX + 2
 # Bits of a number that encodes an item; results where there is no number.
 NUMBER_BITS = 63
 NO_RANK = -1
 TOO_LONG = -2
-# Of the largest int64.
-_DIGITS = 19
 _NEWLINE = 10
 _NEWLINES = np.uint64(_NEWLINE) * ONES
 _LOWER_BITS = np.uint64(0x7F) * ONES
@@ -279,7 +285,6 @@ def numbers_as_json(
         out: room for 2 bytes per list, ITEM_BYTES and its text per item, and `WORD` bytes more.
     """
     (shift, rank_bits, largest) = packing
-    ten = np.uint64(10)
     of_rank = (np.int64(1) << rank_bits) - 1
     of_list = (np.int64(1) << shift) - 1
     written = 0
@@ -293,22 +298,11 @@ def numbers_as_json(
             count = largest - ((numbers[k] & of_list) >> rank_bits)
             begin = begins[row]
             length = lengths[row]
+            # Whole words, whatever the length: what follows is overwritten by what comes next.
             for offset in range(0, length, WORD):
                 put_word(out, written + offset, word_at(text, begin + offset))
             written += length
-            if count < 0:
-                out[written] = 45  # -
-                written += 1
-            left = np.uint64(abs(count))
-            digits = 1
-            power = ten
-            while left >= power and digits < _DIGITS:
-                power *= ten
-                digits += 1
-            for offset in range(written + digits - 1, written - 1, -1):
-                out[offset] = np.uint8(48 + left % ten)
-                left //= ten
-            written += digits
+            written = write_integer(out, written, count)
             out[written] = 93  # ]
             out[written + 1] = 44  # ,
             written += 2

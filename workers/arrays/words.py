@@ -18,15 +18,19 @@ SPACES = np.uint64(0x2020202020202020)
 ZEROS = np.uint64(0x3030303030303030)
 # Added to a byte, makes 128 or more of all but 0 to 9.
 BEYOND_NINE = np.uint64(0x7676767676767676)
+TEN = np.uint64(10)
+# Digits of the largest int64, and the bytes of the longest one.
+DIGITS_MAX = 19
+WRITTEN_MAX = 20
 # Times one in byte k, its highest byte is k.
 PLACES = np.uint64(0x0001020304050607)
 
 
 @kernel_inline
-def word_at(data: Bytes, at: int) -> np.uint64:
-    """Return data[at : at + 8] as a little-endian number; compiled, it is one load."""
+def word_at(data: Bytes, pos: int) -> np.uint64:
+    """Return data[pos : pos + 8] as a little-endian number; compiled, it is one load."""
     # With an unsigned index, LLVM merges the eight reads into one load.
-    i = np.uint64(at)
+    i = np.uint64(pos)
     return (
         np.uint64(data[i])
         | np.uint64(data[i + np.uint64(1)]) << np.uint64(8)
@@ -40,8 +44,8 @@ def word_at(data: Bytes, at: int) -> np.uint64:
 
 
 @kernel_inline
-def put_word(out: Bytes, at: int, word: np.uint64) -> None:
-    i = np.uint64(at)
+def put_word(out: Bytes, pos: int, word: np.uint64) -> None:
+    i = np.uint64(pos)
     out[i] = np.uint8(word)
     out[i + np.uint64(1)] = np.uint8(word >> np.uint64(8))
     out[i + np.uint64(2)] = np.uint8(word >> np.uint64(16))
@@ -68,17 +72,17 @@ def not_plain(word: np.uint64) -> np.uint64:
 
 
 @kernel_inline
-def past_plain(data: Bytes, at: int, stop: int) -> int:
-    """Return where plain ASCII from `at` ends, at most `stop`; or up to eight bytes before."""
+def past_plain(data: Bytes, pos: int, stop: int) -> int:
+    """Return where plain ASCII from `pos` ends, at most `stop`; or up to eight bytes before."""
     last = len(data) - WORD
-    if at < 0:
-        return at
-    while at < stop and at <= last:
-        marks = not_plain(word_at(data, at))
+    if pos < 0:
+        return pos
+    while pos < stop and pos <= last:
+        marks = not_plain(word_at(data, pos))
         if marks != 0:
-            return min(at + first_marked(marks), stop)
-        at += WORD
-    return min(at, stop)
+            return min(pos + first_marked(marks), stop)
+        pos += WORD
+    return min(pos, stop)
 
 
 @kernel_inline
@@ -97,10 +101,10 @@ def past_digits(data: Bytes, position: int, stop: int) -> int:
 
 
 @kernel_inline
-def digits_at(data: Bytes, at: int, number: int) -> int:
-    """Parse the 1 to 8 digits at `at`; eight bytes there must be readable."""
+def digits_at(data: Bytes, pos: int, number: int) -> int:
+    """Parse the 1 to 8 digits at `pos`; eight bytes there must be readable."""
     # Bytes after the digits are shifted out; zeros take their place in front.
-    digits = (word_at(data, at) ^ ZEROS) << np.uint64(8 * (WORD - number))
+    digits = (word_at(data, pos) ^ ZEROS) << np.uint64(8 * (WORD - number))
     # Two, four and eight digits at a time, each in the lower half of its bytes.
     pairs = (digits * np.uint64(10) + (digits >> np.uint64(8))) & np.uint64(
         0x00FF00FF00FF00FF
@@ -112,6 +116,25 @@ def digits_at(data: Bytes, at: int, number: int) -> int:
         0xFFFFFFFF
     )
     return int(np.int64(eight))
+
+
+@kernel_inline
+def write_integer(out: Bytes, pos: int, number: int) -> int:
+    """Write an int64 in decimal from out[pos] on; return its end, at most WRITTEN_MAX further."""
+    if number < 0:
+        out[pos] = 45  # -
+        pos += 1
+    # Unsigned: the least int64 has no positive counterpart.
+    left = np.uint64(abs(number))
+    digits = 1
+    power = TEN
+    while left >= power and digits < DIGITS_MAX:
+        power *= TEN
+        digits += 1
+    for place in range(pos + digits - 1, pos - 1, -1):
+        out[place] = np.uint8(48 + left % TEN)
+        left //= TEN
+    return pos + digits
 
 
 @kernel_inline

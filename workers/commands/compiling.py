@@ -31,7 +31,7 @@ from workers.commands.failures import log
 from workers.events.formats import avro_scanner, protobuf_scanner
 from workers.events.formats.wire import parse_headers, zigzag
 from workers.events.json import Json
-from workers.events.log import FieldSpans, Format, log_ends
+from workers.events.log import FieldSpans, Format, Output
 from workers.events.reading import EARLIEST_MS, EventReader, SourceReader
 from workers.events.tree import Node
 from workers.kafka.placement import PARTITIONERS, Placement, partitions_of
@@ -149,7 +149,9 @@ def _compile_share() -> None:
     )
     list(
         Json(EventReader(shape).layout.tree).scan(
-            np.frombuffer(data, dtype=np.uint8), places
+            np.frombuffer(data, dtype=np.uint8),
+            places,
+            np.ones(len(places), dtype=np.bool_),
         )
     )
     # A sketch fed more items than it has counters, including an item that takes all rounds.
@@ -170,9 +172,7 @@ def _with_formats() -> bool:
 class _Unscanned(Json):
     """JSON format that leaves every record to the general reader."""
 
-    def scan(
-        self, data: Bytes, values: Longs, plain: Bools | None = None
-    ) -> Iterator[FieldSpans]:
+    def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
         yield FieldSpans.declined(data, len(values), self.decoder(data, values))
 
 
@@ -312,7 +312,7 @@ def _compile_avro() -> None:
     scan = avro_scanner.Scan(data, 0, program, stack)
     number = np.zeros(1, dtype=np.int64)
     avro_scanner.scan_record(scan, 0, 0, 0, log, 0)
-    avro_scanner.scan_all(scan, _longs(1, 2), roots, 0, number, log)
+    avro_scanner.scan_all(scan, _longs(1, 2), roots, 0, _output(log))
     zigzag(data, 0, 1)
     pairs = np.zeros((1, 2), dtype=np.int64)
     values = readonly_contiguous(np.array([[0, 8]]))
@@ -328,9 +328,12 @@ def _compile_protobuf() -> None:
     fields = _longs(1, protobuf_scanner.FIELD_COLUMNS)
     program = protobuf_scanner.Program(messages, fields, _longs(1, 6), _longs(1, 3))
     scan = protobuf_scanner.Scan(data, 0, program, stack, lists)
-    number = np.zeros(1, dtype=np.int64)
-    protobuf_scanner.scan_all(scan, _longs(1, 2), roots, 0, number, log)
-    log_ends(number, _longs(1, 2), 0, number.copy(), np.zeros(1, dtype=np.int8))
+    protobuf_scanner.scan_all(scan, _longs(1, 2), roots, 0, _output(log))
+
+
+def _output(log: Longs) -> Output:
+    ends = np.zeros(1, dtype=np.int64)
+    return Output(log, ends, np.zeros(1, dtype=np.int8), declined_bytes=1)
 
 
 def _bytes_and_roots() -> tuple[Bytes, Longs]:

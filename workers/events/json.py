@@ -19,8 +19,7 @@ from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.arrays.words import WORD
 from workers.events import json_scanner as scanner
-from workers.events.json_scanner import nesting_depths
-from workers.events.log import FieldSpans, scan_parts
+from workers.events.log import FieldSpans, Output, scan_parts
 from workers.events.numbers import decimal, whole
 from workers.events.tree import Node
 from workers.runtime.frozen import Frozen, read_only
@@ -170,20 +169,18 @@ class Json(JsonDecoder):
         super().__init__(tree)
         self._tree = JsonTree(tree)
 
-    def scan(
-        self, data: Bytes, values: Longs, plain: Bools | None = None
-    ) -> Iterator[FieldSpans]:
-        bytes_of = readonly_contiguous(data)
-        scanned = values if plain is None else np.where(plain[:, None], values, -1)
-        places = readonly_contiguous(scanned)
-        walk = self._tree.walk()
+    def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
+        given = (
+            readonly_contiguous(data),
+            readonly_contiguous(values),
+            readonly_contiguous(plain),
+            self._tree.walk(),
+        )
 
-        def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
+        def scan(begin: int, out: Output) -> tuple[Bytes, int]:
             # Decoding never lengthens a text: one record always has room.
             decoded = np.empty_like(data)
-            done, filled = scanner.scan_all(
-                bytes_of, places, walk, begin, number, rows, decoded
-            )
+            done, filled = scanner.scan_all(*given, decoded, begin, out)
             return (np.concatenate([data, decoded[:filled]]) if filled else data), done
 
         return scan_parts(values, scan, self.decoder(data, values))
@@ -200,11 +197,7 @@ def _checked_text(value: bytes) -> str:
     """Return the text of a record that is nested no deeper than its readers go."""
     if value.count(b"[") + value.count(b"{") > NESTED_MAX:
         record = np.frombuffer(value, dtype=np.uint8)
-        all_of_it = np.array([[0, len(value)]])
-        depths = nesting_depths(
-            readonly_contiguous(record), readonly_contiguous(all_of_it)
-        )
-        if depths[0] > NESTED_MAX:
+        if scanner.nesting_depth(record) > NESTED_MAX:
             raise ValueError("not JSON")
     try:
         return value.removeprefix(_BYTE_ORDER_MARK).decode()

@@ -30,7 +30,6 @@ from workers.arrays.compiled import (
     checked_kernel,
     checked_kernel_with_arrays,
     checked_part,
-    kernel_part,
 )
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.arrays.words import past_digits, past_plain, same_bytes
@@ -47,6 +46,8 @@ from workers.events.log import (
     STOP,
     TEXT,
     WHOLE_DIGITS,
+    Output,
+    end_log,
     put,
 )
 
@@ -73,8 +74,9 @@ TRUE, FALSE, NULL = (
     np.frombuffer(word, dtype=np.uint8) for word in (b"true", b"false", b"null")
 )
 SMALL_E = 101
-LARGE_E = 69
 SMALL_U = 117
+# This bit makes an ASCII letter lower case.
+LOWER = 32
 # By byte: the character that it escapes, and its value as a hexadecimal digit; -1: invalid.
 ESCAPES = np.full(256, -1)
 ESCAPES[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
@@ -91,30 +93,30 @@ DEPTH_MAX = 32
 
 
 @checked_inline
-def byte_at(data: Bytes, at: int) -> int:
-    """Return the byte at `at`; an unsigned index skips the negative-index wraparound."""
-    return int(data[np.uint64(at)])
+def byte_at(data: Bytes, pos: int) -> int:
+    """Return the byte at `pos`; an unsigned index skips the negative-index wraparound."""
+    return int(data[np.uint64(pos)])
 
 
 @checked_inline
-def peek(data: Bytes, at: int, stop: int) -> int:
-    return byte_at(data, at) if at < stop else END
+def peek(data: Bytes, pos: int, stop: int) -> int:
+    return byte_at(data, pos) if pos < stop else END
 
 
 @checked_part
-def skip_space(data: Bytes, at: int, stop: int) -> int:
-    while at < stop:
-        byte = byte_at(data, at)
+def skip_space(data: Bytes, pos: int, stop: int) -> int:
+    while pos < stop:
+        byte = byte_at(data, pos)
         if byte > SPACE or byte not in (SPACE, NEWLINE, TAB, RETURN):
             break
-        at += 1
-    return at
+        pos += 1
+    return pos
 
 
 @checked_part
-def utf8_length(data: Bytes, at: int, stop: int) -> int:
+def utf8_length(data: Bytes, pos: int, stop: int) -> int:
     """Return the byte length of a non-ASCII character; 0 if invalid by table 3-7 of Unicode."""
-    lead = int(data[at])
+    lead = int(data[pos])
     low = 0x80
     high = 0xBF
     length = 2
@@ -132,209 +134,214 @@ def utf8_length(data: Bytes, at: int, stop: int) -> int:
                 low = 0x90
             elif lead == 0xF4:
                 high = 0x8F
-    if at + length > stop or not low <= data[at + 1] <= high:
+    if pos + length > stop or not low <= data[pos + 1] <= high:
         return 0
-    for place in range(at + 2, at + length):
+    for place in range(pos + 2, pos + length):
         if not 0x80 <= data[place] <= 0xBF:
             return 0
     return length
 
 
 @checked_part
-def skip_plain(data: Bytes, at: int, stop: int) -> int:
+def skip_plain(data: Bytes, pos: int, stop: int) -> int:
     """Skip plain text up to a quote, backslash, control character, invalid UTF-8 or `stop`."""
-    while at < stop:
-        at = past_plain(data, at, stop)
-        if at == stop:
+    while pos < stop:
+        pos = past_plain(data, pos, stop)
+        if pos == stop:
             break
-        byte = byte_at(data, at)
+        byte = byte_at(data, pos)
         if byte >= 0x80:
-            length = utf8_length(data, at, stop)
+            length = utf8_length(data, pos, stop)
             if length == 0:
                 break
-            at += length
+            pos += length
         elif byte in (QUOTE, BACKSLASH) or byte < SPACE:
             break
         else:
-            at += 1
-    return at
+            pos += 1
+    return pos
 
 
 @checked_part
-def text(data: Bytes, at: int, stop: int) -> int:
-    """Return the closing quote of a string without escapes that opens at `at`."""
-    if peek(data, at, stop) != QUOTE:
+def text(data: Bytes, pos: int, stop: int) -> int:
+    """Return the closing quote of a string without escapes that opens at `pos`."""
+    if peek(data, pos, stop) != QUOTE:
         return REFUSED
-    end = skip_plain(data, at + 1, stop)
+    end = skip_plain(data, pos + 1, stop)
     return end if peek(data, end, stop) == QUOTE else REFUSED
 
 
 @checked_inline
-def unit(data: Bytes, at: int, stop: int) -> int:
-    """Return the value of the four hexadecimal digits at `at`; negative if invalid."""
-    if at + 4 > stop:
+def unit(data: Bytes, pos: int, stop: int) -> int:
+    """Return the value of the four hexadecimal digits at `pos`; negative if invalid."""
+    if pos + 4 > stop:
         return REFUSED
     value = 0
-    for place in range(at, at + 4):
+    for place in range(pos, pos + 4):
         # An invalid digit, -1, keeps the value negative.
         value = value << 4 | HEXADECIMAL[data[place]]
     return value
 
 
 @checked_inline
-def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Decode the escape at `at`, a backslash; return its code point and end."""
-    after = peek(data, at + 1, stop)
+def escape(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
+    """Decode the escape at `pos`, a backslash; return its code point and end."""
+    after = peek(data, pos + 1, stop)
     if after != SMALL_U:
-        found = ESCAPES[after] if after != END else REFUSED
-        return found, (at + 2 if found >= 0 else REFUSED)
-    at += 6
-    found = unit(data, at - 4, stop)
-    if HIGH <= found < LOW:
-        if peek(data, at, stop) != BACKSLASH or peek(data, at + 1, stop) != SMALL_U:
+        point = ESCAPES[after] if after != END else REFUSED
+        return point, (pos + 2 if point >= 0 else REFUSED)
+    pos += 6
+    point = unit(data, pos - 4, stop)
+    if HIGH <= point < LOW:
+        if peek(data, pos, stop) != BACKSLASH or peek(data, pos + 1, stop) != SMALL_U:
             return REFUSED, REFUSED
-        at += 6
-        second = unit(data, at - 4, stop)
+        pos += 6
+        second = unit(data, pos - 4, stop)
         if not LOW <= second < SURROGATES_STOP:
             return REFUSED, REFUSED
-        return 0x10000 + ((found - HIGH) << 10) + (second - LOW), at
-    if found < 0 or LOW <= found < SURROGATES_STOP:
+        return 0x10000 + ((point - HIGH) << 10) + (second - LOW), pos
+    if point < 0 or LOW <= point < SURROGATES_STOP:
         return REFUSED, REFUSED
-    return found, at
+    return point, pos
+
+
+@checked_part
+def skip_text(data: Bytes, pos: int, stop: int) -> int:
+    """Return the closing quote of an unwanted string that opens at `pos`."""
+    if peek(data, pos, stop) != QUOTE:
+        return REFUSED
+    pos = skip_plain(data, pos + 1, stop)
+    # Nobody reads the text, so its surrogates need not be in pairs.
+    while peek(data, pos, stop) == BACKSLASH:
+        after = peek(data, pos + 1, stop)
+        if after == SMALL_U and unit(data, pos + 2, stop) >= 0:
+            pos += 6
+        elif after != END and ESCAPES[after] >= 0:
+            pos += 2
+        else:
+            return REFUSED
+        pos = skip_plain(data, pos, stop)
+    return pos if peek(data, pos, stop) == QUOTE else REFUSED
+
+
+@checked_part
+def skip_digits(data: Bytes, pos: int, stop: int, most: int) -> int:
+    stop = min(stop, pos + most)
+    pos = past_digits(data, pos, stop)
+    while pos < stop and ZERO <= byte_at(data, pos) <= NINE:
+        pos += 1
+    return pos
 
 
 @checked_inline
-def skip_escape(data: Bytes, at: int, stop: int) -> int:
-    """Return the end of the escape at `at`, a backslash; surrogates need not be in pairs."""
-    after = peek(data, at + 1, stop)
-    if after == SMALL_U:
-        return at + 6 if unit(data, at + 2, stop) >= 0 else REFUSED
-    return at + 2 if after != END and ESCAPES[after] >= 0 else REFUSED
-
-
-@checked_part
-def skip_escaped(data: Bytes, at: int, stop: int) -> int:
-    """Skip the rest of an unwanted string from an escape on, as `skip_text`."""
-    while peek(data, at, stop) == BACKSLASH:
-        at = skip_escape(data, at, stop)
-        if at == REFUSED:
-            return REFUSED
-        at = skip_plain(data, at, stop)
-    return at if peek(data, at, stop) == QUOTE else REFUSED
-
-
-@checked_part
-def skip_text(data: Bytes, at: int, stop: int) -> int:
-    """Return the closing quote of an unwanted string that opens at `at`."""
-    if peek(data, at, stop) != QUOTE:
-        return REFUSED
-    at = skip_plain(data, at + 1, stop)
-    if peek(data, at, stop) == QUOTE:
-        return at
-    return skip_escaped(data, at, stop)
-
-
-@checked_part
-def skip_digits(data: Bytes, at: int, stop: int, most: int) -> int:
-    stop = min(stop, at + most)
-    at = past_digits(data, at, stop)
-    while at < stop and ZERO <= byte_at(data, at) <= NINE:
-        at += 1
-    return at
-
-
-@checked_part
-def skip_number(data: Bytes, at: int, stop: int) -> int:
-    if peek(data, at, stop) == MINUS:
-        at += 1
-    end = skip_digits(data, at, stop, NUMBER_DIGITS)
-    if at == end or (data[at] == ZERO and at + 1 < end):
-        return REFUSED
+def scan_number(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
+    """Return the end of a number, or REFUSED, and its kind: OTHER beyond the limits of a log."""
+    begin = pos
+    if peek(data, pos, stop) == MINUS:
+        pos += 1
+    end = skip_digits(data, pos, stop, NUMBER_DIGITS)
+    digits = end - pos
+    zero = digits > 0 and data[pos] == ZERO
+    if digits == 0 or (zero and digits > 1):
+        return REFUSED, kinds.OTHER
     byte = peek(data, end, stop)
+    if byte != POINT and byte | LOWER != SMALL_E:
+        # As a label, "-0" is "0": the general reader writes it anew.
+        is_whole = digits <= WHOLE_DIGITS and not (zero and pos > begin)
+        return end, kinds.WHOLE if is_whole else kinds.OTHER
+    kind = kinds.NUMBER if digits <= POINT_DIGITS else kinds.OTHER
     if byte == POINT:
-        at = end + 1
-        end = skip_digits(data, at, stop, NUMBER_DIGITS)
-        if at == end:
-            return REFUSED
-        byte = peek(data, end, stop)
-    if byte not in (SMALL_E, LARGE_E):
-        return end
-    at = end + 1
-    at += peek(data, at, stop) in (PLUS, MINUS)
-    end = skip_digits(data, at, stop, NUMBER_DIGITS)
-    return end if at < end else REFUSED
+        pos = end + 1
+        end = skip_digits(data, pos, stop, NUMBER_DIGITS)
+        if end == pos:
+            return REFUSED, kinds.OTHER
+        if end - pos > BEHIND_DIGITS:
+            kind = kinds.OTHER
+        if peek(data, end, stop) | LOWER != SMALL_E:
+            return end, kind
+    pos = end + 1
+    pos += peek(data, pos, stop) in (PLUS, MINUS)
+    end = skip_digits(data, pos, stop, NUMBER_DIGITS)
+    if end == pos:
+        return REFUSED, kinds.OTHER
+    within = kind == kinds.NUMBER and end - pos <= EXPONENT_DIGITS
+    return end, kinds.EXPONENT if within else kinds.OTHER
 
 
 @checked_part
-def skip_word(data: Bytes, at: int, stop: int, word: Bytes) -> int:
-    end = at + len(word)
-    return end if end <= stop and same(data, at, end, word, 0, len(word)) else REFUSED
+def skip_word(data: Bytes, pos: int, stop: int, word: Bytes) -> int:
+    end = pos + len(word)
+    return end if end <= stop and same(data, pos, end, word, 0, len(word)) else REFUSED
 
 
 @checked_part
-def skip_name(data: Bytes, at: int, stop: int) -> int:
-    at = skip_text(data, at, stop)
-    if at == REFUSED:
+def skip_name(data: Bytes, pos: int, stop: int) -> int:
+    pos = skip_text(data, pos, stop)
+    if pos == REFUSED:
         return REFUSED
-    at = skip_space(data, at + 1, stop)
-    return skip_space(data, at + 1, stop) if peek(data, at, stop) == COLON else REFUSED
+    pos = skip_space(data, pos + 1, stop)
+    return (
+        skip_space(data, pos + 1, stop) if peek(data, pos, stop) == COLON else REFUSED
+    )
 
 
 @checked_part
-def scan_word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    byte = peek(data, at, stop)
+def scan_word(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
+    byte = peek(data, pos, stop)
     if byte == TRUE[0]:
-        return skip_word(data, at, stop, TRUE), kinds.TRUE
+        return skip_word(data, pos, stop, TRUE), kinds.TRUE
     if byte == FALSE[0]:
-        return skip_word(data, at, stop, FALSE), kinds.FALSE
+        return skip_word(data, pos, stop, FALSE), kinds.FALSE
     if byte == NULL[0]:
-        return skip_word(data, at, stop, NULL), kinds.NULL
+        return skip_word(data, pos, stop, NULL), kinds.NULL
     return REFUSED, kinds.OTHER
 
 
 @checked_part
-def skip_flat(data: Bytes, at: int, stop: int) -> int:
-    byte = peek(data, at, stop)
+def skip_flat(data: Bytes, pos: int, stop: int) -> int:
+    byte = peek(data, pos, stop)
     if byte == QUOTE:
-        at = skip_text(data, at, stop)
-        return at + 1 if at != REFUSED else REFUSED
-    end, _ = scan_word(data, at, stop)
-    return skip_number(data, at, stop) if end == REFUSED else end
+        pos = skip_text(data, pos, stop)
+        return pos + 1 if pos != REFUSED else REFUSED
+    end, _ = scan_word(data, pos, stop)
+    if end == REFUSED:
+        end, _ = scan_number(data, pos, stop)
+    return end
 
 
 @checked_part
-def skip(data: Bytes, at: int, stop: int) -> int:
+def skip(data: Bytes, pos: int, stop: int) -> int:
     depth = 0
     objects = 0
     while True:
-        byte = peek(data, at, stop)
+        byte = peek(data, pos, stop)
         opened = byte in (OPEN_LIST, OPEN_OBJECT)
         if opened:
             if depth == DEPTH_MAX:
                 return REFUSED
             depth += 1
             objects = objects << 1 | (byte == OPEN_OBJECT)
-            at = skip_space(data, at + 1, stop)
+            pos = skip_space(data, pos + 1, stop)
         else:
-            at = skip_flat(data, at, stop)
-        while depth > 0 and at != REFUSED:
-            at = skip_space(data, at, stop)
-            byte = peek(data, at, stop)
+            pos = skip_flat(data, pos, stop)
+        while depth > 0 and pos != REFUSED:
+            pos = skip_space(data, pos, stop)
+            byte = peek(data, pos, stop)
             if byte != (CLOSE_OBJECT if objects & 1 else CLOSE_LIST):
                 break
             depth -= 1
             objects >>= 1
-            at += 1
+            pos += 1
             opened = False
-        if depth == 0 or at == REFUSED:
-            return at
+        if depth == 0 or pos == REFUSED:
+            return pos
         if not opened:
             if byte != COMMA:
                 return REFUSED
-            at = skip_space(data, at + 1, stop)
+            pos = skip_space(data, pos + 1, stop)
         if objects & 1:
-            at = skip_name(data, at, stop)
-            if at == REFUSED:
+            pos = skip_name(data, pos, stop)
+            if pos == REFUSED:
                 return REFUSED
 
 
@@ -349,28 +356,26 @@ def same(
     return within and same_bytes(data, start, other, begin, stop - start)
 
 
-@checked_kernel_with_arrays
-def nesting_depths(data: Bytes, values: Longs) -> Longs:
-    """Return the nesting depth of each record, int64 (n,): exact for valid JSON, 0 for no value."""
-    deepest = np.zeros(len(values), dtype=np.int64)
-    for i in range(len(values)):
-        if values[i, 0] < 0:
-            continue
-        depth = 0
-        inside = False
-        at = values[i, 0]
-        while at < values[i, 1]:
-            byte = int(data[at])
-            if byte == QUOTE:
-                inside = not inside
-            elif inside:
-                at += byte == BACKSLASH  # an escaped quote does not end the string
-            elif byte in (OPEN_LIST, OPEN_OBJECT):
-                depth += 1
-                deepest[i] = max(deepest[i], depth)
-            elif byte in (CLOSE_LIST, CLOSE_OBJECT):
-                depth -= 1
-            at += 1
+@checked_kernel
+def nesting_depth(record: Bytes) -> int:
+    """Return how deeply a record is nested: exact for valid JSON."""
+    depth = 0
+    deepest = 0
+    is_text = False
+    pos = 0
+    while pos < len(record):
+        byte = int(record[pos])
+        if byte == QUOTE:
+            is_text = not is_text
+        elif is_text:
+            # An escaped quote does not end the string.
+            pos += byte == BACKSLASH
+        elif byte in (OPEN_LIST, OPEN_OBJECT):
+            depth += 1
+            deepest = max(deepest, depth)
+        elif byte in (CLOSE_LIST, CLOSE_OBJECT):
+            depth -= 1
+        pos += 1
     return deepest
 
 
@@ -379,16 +384,16 @@ def valid_texts(data: Bytes, texts: Longs, most: int) -> Bools:
     """Return a mask of the texts that exist and are valid UTF-8 of at most `most` bytes."""
     valid = np.zeros(len(texts), dtype=np.bool_)
     for i in range(len(texts)):
-        at = texts[i, 0]
+        pos = texts[i, 0]
         stop = texts[i, 1]
-        if at < 0 or stop - at > most:
+        if pos < 0 or stop - pos > most:
             continue
-        while at < stop:
-            length = 1 if data[at] < 0x80 else utf8_length(data, at, stop)
+        while pos < stop:
+            length = 1 if data[pos] < 0x80 else utf8_length(data, pos, stop)
             if length == 0:
                 break
-            at += length
-        valid[i] = at == stop
+            pos += length
+        valid[i] = pos == stop
     return valid
 
 
@@ -414,37 +419,37 @@ def put_utf8(decoded: Bytes, filled: int, point: int) -> int:
 
 @checked_part
 def decoded_text(
-    data: Bytes, at: int, stop: int, decoded: Bytes, filled: int
+    data: Bytes, pos: int, stop: int, decoded: Bytes, filled: int
 ) -> tuple[int, int]:
-    """Decode the string at `at`; return the closing quote or REFUSED, and `filled` or FULL."""
-    at += 1
+    """Decode the string at `pos`; return the closing quote or REFUSED, and `filled` or FULL."""
+    pos += 1
     # No character is longer than its escape.
-    if filled + (stop - at) > len(decoded):
+    if filled + (stop - pos) > len(decoded):
         return REFUSED, FULL
-    while at < stop:
-        byte = int(data[at])
+    while pos < stop:
+        byte = int(data[pos])
         if byte == BACKSLASH:
-            point, at = escape(data, at, stop)
-            if at == REFUSED:
+            point, pos = escape(data, pos, stop)
+            if pos == REFUSED:
                 return REFUSED, filled
             filled = put_utf8(decoded, filled, point)
             continue
         if byte == QUOTE:
-            return at, filled
-        length = 1 if byte < 0x80 else utf8_length(data, at, stop)
+            return pos, filled
+        length = 1 if byte < 0x80 else utf8_length(data, pos, stop)
         if byte < SPACE or length == 0:
             return REFUSED, filled
         for _ in range(length):
-            decoded[filled] = data[at]
+            decoded[filled] = data[pos]
             filled += 1
-            at += 1
+            pos += 1
     return REFUSED, filled
 
 
 @checked_part
 def put_decoded(
     data: Bytes,
-    at: int,
+    pos: int,
     stop: int,
     decoded: Bytes,
     filled: int,
@@ -452,96 +457,72 @@ def put_decoded(
     used: int,
     slot: int,
 ) -> tuple[int, int, int]:
-    """Log the string at `at`; return its end or REFUSED, the rows used or FULL, and `filled`."""
-    end, more = decoded_text(data, at, stop, decoded, filled)
-    if more == FULL:
-        return REFUSED, FULL, filled
+    """Log the string at `pos`; return its end or REFUSED, the rows used or FULL, and `filled`."""
+    end, more = decoded_text(data, pos, stop, decoded, filled)
     if end == REFUSED:
-        return REFUSED, used, filled
-    return (
-        end + 1,
-        put(log, used, slot, TEXT, len(data) + filled, len(data) + more),
-        more,
-    )
-
-
-@checked_part
-def same_beyond(
-    data: Bytes, decoded: Bytes, start: int, begin: int, length: int
-) -> bool:
-    """Compare two texts, at least one of them in `decoded`."""
-    behind = start - len(data)
-    beyond = begin - len(data)
-    if behind < 0:
-        return same(data, start, start + length, decoded, beyond, beyond + length)
-    if beyond < 0:
-        return same(decoded, behind, behind + length, data, begin, begin + length)
-    return same(decoded, behind, behind + length, decoded, beyond, beyond + length)
+        return REFUSED, FULL if more == FULL else used, filled
+    start = len(data) + filled
+    return end + 1, put(log, used, slot, TEXT, start, len(data) + more), more
 
 
 @checked_inline
 def same_text(
     data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, end: int
 ) -> bool:
+    """Compare two texts; positions from len(data) on are those in `decoded`."""
     if stop - start != end - begin:
         return False
-    if max(start, begin) < len(data):
-        return same(data, start, stop, data, begin, end)
-    return same_beyond(data, decoded, start, begin, stop - start)
+    first = data
+    if start >= len(data):
+        first = decoded
+        start -= len(data)
+        stop -= len(data)
+    second = data
+    if begin >= len(data):
+        second = decoded
+        begin -= len(data)
+        end -= len(data)
+    return same(first, start, stop, second, begin, end)
 
 
-@kernel_part
-def put_one(log: Longs, used: int, slot: int, kind: int, at: int, end: int) -> int:
-    """Log the value from `at` to `end`, of a kind that `scan_value` returned; see `put`."""
-    if kind == OTHER:
-        return put(log, used, slot, OTHER, -1, -1)
-    quote = kind == TEXT
-    return put(log, used, slot, kind, at + quote, end - quote)
-
-
-LOWER = 32
 ESCAPED = -1
 
 
 @checked_inline
-def scan_number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    begin = at
-    if peek(data, at, stop) == MINUS:
-        at += 1
-    end = skip_digits(data, at, stop, WHOLE_DIGITS)
-    zero = end > at and data[at] == ZERO
-    if end == at or (zero and end > at + 1):
-        return REFUSED, kinds.OTHER
-    byte = peek(data, end, stop)
-    if byte != POINT and byte | LOWER != SMALL_E:
-        return (REFUSED if zero and at > begin else end), kinds.WHOLE
-    if end - at > POINT_DIGITS:
-        return REFUSED, kinds.OTHER
-    if byte == POINT:
-        at = end + 1
-        end = skip_digits(data, at, stop, BEHIND_DIGITS)
-        if end == at:
-            return REFUSED, kinds.NUMBER
-        if peek(data, end, stop) | LOWER != SMALL_E:
-            return end, kinds.NUMBER
-    at = end + 1
-    at += peek(data, at, stop) in (PLUS, MINUS)
-    end = skip_digits(data, at, stop, EXPONENT_DIGITS)
-    return (end if end > at else REFUSED), kinds.EXPONENT
+def scan_value(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
+    """Return the end (or REFUSED) and kind of a value; ESCAPED for a string that is not plain."""
+    byte = peek(data, pos, stop)
+    if byte == QUOTE:
+        end = skip_plain(data, pos + 1, stop)
+        return end + 1, (kinds.TEXT if peek(data, end, stop) == QUOTE else ESCAPED)
+    if byte == MINUS or ZERO <= byte <= NINE:
+        end, kind = scan_number(data, pos, stop)
+        return REFUSED if kind == kinds.OTHER else end, kind
+    if byte in (OPEN_LIST, OPEN_OBJECT):
+        return skip(data, pos, stop), kinds.OTHER
+    return scan_word(data, pos, stop)
 
 
 @checked_inline
-def scan_value(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return the end (or REFUSED) and kind of a value; ESCAPED for a string that is not plain."""
-    byte = peek(data, at, stop)
-    if byte == QUOTE:
-        end = skip_plain(data, at + 1, stop)
-        return end + 1, (kinds.TEXT if peek(data, end, stop) == QUOTE else ESCAPED)
-    if byte == MINUS or ZERO <= byte <= NINE:
-        return scan_number(data, at, stop)
-    if byte in (OPEN_LIST, OPEN_OBJECT):
-        return skip(data, at, stop), kinds.OTHER
-    return scan_word(data, at, stop)
+def log_value(
+    data: Bytes,
+    pos: int,
+    stop: int,
+    decoded: Bytes,
+    filled: int,
+    log: Longs,
+    used: int,
+    slot: int,
+) -> tuple[int, int, int]:
+    """Log a single value; return as `put_decoded`."""
+    end, kind = scan_value(data, pos, stop)
+    if kind == ESCAPED:
+        return put_decoded(data, pos, stop, decoded, filled, log, used, slot)
+    if kind == OTHER:
+        return end, put(log, used, slot, OTHER, NONE, NONE), filled
+    # A text is logged without its quotes.
+    quote = kind == TEXT
+    return end, put(log, used, slot, kind, pos + quote, end - quote), filled
 
 
 # Columns of `nodes`. The children of a node are contiguous, from FIRST to LAST.
@@ -623,20 +604,20 @@ def child_named(
 
 @checked_inline
 def is_named(
-    data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child: int
+    data: Bytes, pos: int, stop: int, nodes: Longs, names: Bytes, child: int
 ) -> bool:
     if nodes[child, PLAIN] == 0:
         return False
     begin = nodes[child, NAME_START] - 1
     end = nodes[child, NAME_STOP] + 1
-    behind = at + end - begin
-    return behind <= stop and same(data, at, behind, names, begin, end)
+    behind = pos + end - begin
+    return behind <= stop and same(data, pos, behind, names, begin, end)
 
 
 @checked_part
 def child_escaped(
     data: Bytes,
-    at: int,
+    pos: int,
     stop: int,
     walk: Walk,
     node: int,
@@ -645,11 +626,9 @@ def child_escaped(
     filled: int,
 ) -> tuple[int, int]:
     """Return the closing quote, FULL or REFUSED, of a non-plain name, and the child it names."""
-    end, more = decoded_text(data, at, stop, decoded, filled)
-    if more == FULL:
-        return FULL, NONE
+    end, more = decoded_text(data, pos, stop, decoded, filled)
     if end == REFUSED:
-        return REFUSED, NONE
+        return FULL if more == FULL else REFUSED, NONE
     # The name has an escape, so it is not empty.
     return end, child_named(decoded, filled, more, walk.nodes, walk.names, node, hint)
 
@@ -657,75 +636,68 @@ def child_escaped(
 @checked_part
 def log_items(
     data: Bytes,
-    at: int,
+    pos: int,
     stop: int,
+    decoded: Bytes,
+    filled: int,
     log: Longs,
     used: int,
     slot: int,
-    decoded: Bytes,
-    filled: int,
 ) -> tuple[int, int, int]:
-    """Log a list or object as items, a row for each value; returns as `put_decoded`."""
-    row = used
+    """Log a list or object as items, a row for each value; return as `put_decoded`."""
+    head = used
     count = 0
-    mapped = peek(data, at, stop) == OPEN_OBJECT
-    close = CLOSE_OBJECT if mapped else CLOSE_LIST
-    used = put(log, used, slot, kinds.MAP if mapped else kinds.LIST, 0, NONE)
-    at = skip_space(data, at + 1, stop)
-    if peek(data, at, stop) == close:
-        return at + 1, used, filled
+    is_map = peek(data, pos, stop) == OPEN_OBJECT
+    close = CLOSE_OBJECT if is_map else CLOSE_LIST
+    used = put(log, used, slot, kinds.MAP if is_map else kinds.LIST, 0, NONE)
+    pos = skip_space(data, pos + 1, stop)
+    if peek(data, pos, stop) == close:
+        return pos + 1, used, filled
     while used != FULL:
-        if mapped:
-            if peek(data, at, stop) != QUOTE or count == MAP_NAMES_MAX:
+        if is_map:
+            if peek(data, pos, stop) != QUOTE or count == MAP_NAMES_MAX:
                 return REFUSED, used, filled
             name = used
-            end = skip_plain(data, at + 1, stop)
-            if peek(data, end, stop) == QUOTE:
-                used = put(log, used, slot, kinds.TEXT, at + 1, end)
-                at = end + 1
-            else:
-                at, used, filled = put_decoded(
-                    data, at, stop, decoded, filled, log, used, slot
-                )
-            if at == REFUSED or used == FULL:
+            pos, used, filled = log_value(
+                data, pos, stop, decoded, filled, log, used, slot
+            )
+            if pos == REFUSED or used == FULL:
                 return REFUSED, used, filled
-            for other in range(row + 1, name, 2):
-                start = log[name, START]
-                end = log[name, STOP]
+            # Of a repeated name, the last value wins: that is left to the general reader.
+            for other in range(head + 1, name, 2):
                 if same_text(
-                    data, decoded, start, end, log[other, START], log[other, STOP]
+                    data,
+                    decoded,
+                    log[name, START],
+                    log[name, STOP],
+                    log[other, START],
+                    log[other, STOP],
                 ):
                     return REFUSED, used, filled
-            at = skip_space(data, at, stop)
-            if peek(data, at, stop) != COLON:
+            pos = skip_space(data, pos, stop)
+            if peek(data, pos, stop) != COLON:
                 return REFUSED, used, filled
-            at = skip_space(data, at + 1, stop)
-        end, kind = scan_value(data, at, stop)
-        if kind == ESCAPED:
-            end, used, filled = put_decoded(
-                data, at, stop, decoded, filled, log, used, slot
-            )
-        elif end != REFUSED:
-            used = put_one(log, used, slot, kind, at, end)
-        if end == REFUSED:
+            pos = skip_space(data, pos + 1, stop)
+        pos, used, filled = log_value(data, pos, stop, decoded, filled, log, used, slot)
+        if pos == REFUSED:
             return REFUSED, used, filled
         count += 1
-        at = skip_space(data, end, stop)
-        byte = peek(data, at, stop)
+        pos = skip_space(data, pos, stop)
+        byte = peek(data, pos, stop)
         if byte == close:
             break
         if byte != COMMA:
             return REFUSED, used, filled
-        at = skip_space(data, at + 1, stop)
+        pos = skip_space(data, pos + 1, stop)
     if used != FULL:
-        log[row, START] = count
-    return at + 1, used, filled
+        log[head, START] = count
+    return pos + 1, used, filled
 
 
 @checked_inline
 def scan_record(
     data: Bytes,
-    at: int,
+    pos: int,
     stop: int,
     walk: Walk,
     log: Longs,
@@ -741,36 +713,31 @@ def scan_record(
     hint = NONE
     child = 0
     before = NONE
-    at = skip_space(data, at, stop)
-    if peek(data, at, stop) != OPEN_OBJECT:
+    pos = skip_space(data, pos, stop)
+    if peek(data, pos, stop) != OPEN_OBJECT:
         return DECLINED, filled
     while True:
-        # The value of `child` begins at `at`; NONE: not wanted.
+        # The value of `child` begins at `pos`; NONE: not wanted.
         opens = False
         if child == NONE:
-            at = skip(data, at, stop)
+            pos = skip(data, pos, stop)
         else:
             slot = nodes[child, NODE_SLOT]
             sort = nodes[child, SORT]
-            byte = peek(data, at, stop)
+            byte = peek(data, pos, stop)
             if sort == ITEMS and byte in (OPEN_LIST, OPEN_OBJECT):
-                at, used, filled = log_items(
-                    data, at, stop, log, used, slot, decoded, filled
+                pos, used, filled = log_items(
+                    data, pos, stop, decoded, filled, log, used, slot
                 )
             elif sort in (ONE, ITEMS):
-                end, kind = scan_value(data, at, stop)
-                if kind == ESCAPED:
-                    end, used, filled = put_decoded(
-                        data, at, stop, decoded, filled, log, used, slot
-                    )
-                else:
-                    used = put_one(log, used, slot, kind, at, end)
-                at = end
+                pos, used, filled = log_value(
+                    data, pos, stop, decoded, filled, log, used, slot
+                )
             elif byte == NULL[0] and row == NONE:
-                end = skip_word(data, at, stop, NULL)
+                end = skip_word(data, pos, stop, NULL)
                 if slot != NONE:
-                    used = put(log, used, slot, kinds.NULL, at, end)
-                at = end
+                    used = put(log, used, slot, kinds.NULL, pos, end)
+                pos = end
             elif (
                 byte != (OPEN_OBJECT if sort == OBJECT else OPEN_LIST)
                 or sort == SEVERAL
@@ -778,7 +745,7 @@ def scan_record(
                 return DECLINED, filled
             else:
                 opens = True
-                at += 1
+                pos += 1
                 if slot != NONE:
                     used = put(log, used, slot, kinds.OTHER, NONE, NONE)
                 if level > 0:
@@ -800,20 +767,20 @@ def scan_record(
                     used = put(log, used, nodes[child, LIST_SLOT], kinds.LIST, 0, NONE)
             if used == FULL:
                 return FULL, filled
-        if at == REFUSED:
+        if pos == REFUSED:
             return DECLINED, filled
         # After a value or an opening bracket: close all levels that end here.
         while True:
-            at = skip_space(data, at, stop)
-            byte = peek(data, at, stop)
+            pos = skip_space(data, pos, stop)
+            byte = peek(data, pos, stop)
             if byte != (CLOSE_OBJECT if row == NONE else CLOSE_LIST):
                 break
             opens = False
-            at += 1
+            pos += 1
             level -= 1
             if level == 0:
                 return (
-                    used if skip_space(data, at, stop) == stop else DECLINED
+                    used if skip_space(data, pos, stop) == stop else DECLINED
                 ), filled
             node = stack[level - 1, HELD_NODE]
             row = stack[level - 1, HELD_ROW]
@@ -823,21 +790,21 @@ def scan_record(
         if not opens:
             if byte != COMMA:
                 return DECLINED, filled
-            at = skip_space(data, at + 1, stop)
+            pos = skip_space(data, pos + 1, stop)
         if row != NONE:
             log[row, START] += 1
             child = node
             continue
-        if is_named(data, at, stop, nodes, names, hint):
+        if is_named(data, pos, stop, nodes, names, hint):
             child = hint
-            end = at + 1 + nodes[child, NAME_STOP] - nodes[child, NAME_START]
+            end = pos + 1 + nodes[child, NAME_STOP] - nodes[child, NAME_START]
         else:
-            end = text(data, at, stop)
+            end = text(data, pos, stop)
             if end != REFUSED:
-                child = child_named(data, at + 1, end, nodes, names, node, hint)
-            elif peek(data, at, stop) == QUOTE:
+                child = child_named(data, pos + 1, end, nodes, names, node, hint)
+            elif peek(data, pos, stop) == QUOTE:
                 end, child = child_escaped(
-                    data, at, stop, walk, node, hint, decoded, filled
+                    data, pos, stop, walk, node, hint, decoded, filled
                 )
             if end < 0:
                 return (FULL if end == FULL else DECLINED), filled
@@ -851,41 +818,40 @@ def scan_record(
                 seen[before, NEXT] = child
             before = child
             hint = seen[child, NEXT]
-        at = skip_space(data, end + 1, stop)
-        if peek(data, at, stop) != COLON:
+        pos = skip_space(data, end + 1, stop)
+        if peek(data, pos, stop) != COLON:
             return DECLINED, filled
-        at = skip_space(data, at + 1, stop)
+        pos = skip_space(data, pos + 1, stop)
 
 
 @checked_kernel
 def scan_all(
     data: Bytes,
     values: Longs,
+    plain: Bools,
     walk: Walk,
-    begin: int,
-    number: Longs,
-    rows: Longs,
     decoded: Bytes,
+    begin: int,
+    out: Output,
 ) -> tuple[int, int]:
-    """Log the records from `begin` on, until the output is full.
+    """Log the records from `begin` on, until the output is full; others than `plain` are declined.
 
-    Returns the record to resume from, or n, and the bytes used in `decoded`; writes the log rows of
-    each record, or DECLINED, to `number`.
+    Returns the record to resume from, or n, and the bytes used in `decoded`.
     """
     used = 0
     filled = 0
+    room = out.declined_bytes
     for i in range(begin, len(values)):
-        number[i] = DECLINED
-        start = values[i, 0]
-        stop = values[i, 1]
-        if start >= 0:
+        end = DECLINED
+        if plain[i] and values[i, 0] >= 0:
             end, more = scan_record(
-                data, start, stop, walk, rows, used, decoded, filled
+                data, values[i, 0], values[i, 1], walk, out.rows, used, decoded, filled
             )
             if end == FULL:
                 return i, filled
             if end != DECLINED:
-                number[i] = end - used
-                used = end
                 filled = more
+        used, room = end_log(out, i, values, used, end, room)
+        if room <= 0:
+            return i + 1, filled
     return len(values), filled

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import kernel, kernel_part
-from workers.arrays.texts import readonly_contiguous
+from workers.arrays.compiled import kernel_inline, kernel_part
 from workers.arrays.types import Bools, Bytes, Longs
+from workers.runtime.frozen import read_only
 
 Flags = NDArray[np.int8]
 
@@ -84,58 +84,54 @@ def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> i
     return used + 1
 
 
-@kernel
-def log_ends(
-    number: Longs, values: Longs, room: int, ends: Longs, status: Flags
-) -> int:
-    """Convert row counts, or DECLINED, to the end and status (0 or DECLINED) of each record's log.
+# Maximum bytes of declined records in a part. The general reader uses up to 50 bytes per byte.
+DECLINED_BYTES = 2 << 20
 
-    Returns the number of records up to and including the one that exhausts `room` bytes, or n; each
-    declined record takes its length plus DECLINED_EACH.
+
+class Output(NamedTuple):
+    """Logs as a scanner writes them, for the records of a batch from some index on.
+
+    `rows`, int64 (room, 4), has the concatenated logs; `ends`, int64 (n,), the end of each record's
+    log; `status`, int8 (n,), is 0, or DECLINED where there is none. Once declined records have
+    `declined_bytes`, the scanner returns: the general reader's objects would fill the memory.
     """
-    end = 0
-    for i in range(len(number)):
-        ends[i] = end
-        status[i] = DECLINED
-        if number[i] == DECLINED:
-            room -= values[i, 1] - values[i, 0] + DECLINED_EACH
-            if room <= 0:
-                return i + 1
-        else:
-            end += number[i]
-            ends[i] = end
-            status[i] = 0
-    return len(number)
+
+    rows: Longs
+    ends: Longs
+    status: Flags
+    declined_bytes: int
 
 
-@kernel
-def longest_log(ends: Longs) -> int:
-    most = 0
-    before = 0
-    for i in range(len(ends)):
-        most = max(most, ends[i] - before)
-        before = ends[i]
-    return most
+@kernel_inline
+def end_log(
+    out: Output, record: int, values: Longs, used: int, end: int, room: int
+) -> tuple[int, int]:
+    """Note that a record's log ends with row `end`, or DECLINED; return the rows used, and `room`.
+
+    `room`, the bytes that declined records may still take, shrinks by those of a declined one.
+    """
+    if end != DECLINED:
+        out.status[record] = 0
+        out.ends[record] = end
+        return end, room
+    out.status[record] = DECLINED
+    out.ends[record] = used
+    return used, room - (values[record, 1] - values[record, 0]) - DECLINED_EACH
 
 
-@kernel
-def longest_value(texts: Longs) -> int:
-    most = 0
-    for i in range(len(texts)):
-        most = max(most, texts[i, 1] - texts[i, 0])
-    return most
+def longs(rows: object, columns: int) -> Longs:
+    """Return rows of whole numbers, maybe none, as a frozen table."""
+    return read_only(np.array(rows, dtype=np.int64)).reshape(-1, columns)
 
 
-#: Scans from a record on into `number` and `rows`; returns the indexed bytes and the next record.
-Scan = Callable[[int, Longs, Longs], tuple[Bytes, int]]
+#: Scans from a record on; returns the bytes that the rows index, and the next record.
+Scan = Callable[[int, Output], tuple[Bytes, int]]
 
 # Log rows of a part: ROWS_EXPECTED per record, and at least ROWS_MIN, 8 MiB.
 ROWS_EXPECTED = 8
 ROWS_MIN = 1 << 18
 # Limit for a single record: one row per byte, plus ROWS_FREE, because an Avro item may be empty.
 ROWS_FREE = 1 << 16
-# Maximum bytes of declined records in a part. The general reader uses up to 50 bytes per byte.
-DECLINED_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -170,45 +166,33 @@ def scan_parts(
     n = len(values)
     done = 0
     room = 0
-    values = readonly_contiguous(values)
-    number = np.empty(n, dtype=np.int64)
+    ends = np.empty(n, dtype=np.int64)
+    status = np.empty(n, dtype=np.int8)
     while True:
         begin = done
         room = max(room, ROWS_EXPECTED * (n - done) + 64, ROWS_MIN)
         rows = np.empty((room, COLUMNS), dtype=np.int64)
-        data, done = scan(begin, number, rows)
+        data, done = scan(begin, Output(rows, ends, status, DECLINED_BYTES))
         if begin == done < n:
+            # Not even one record fits.
             most = int(values[begin, 1] - values[begin, 0]) + ROWS_FREE
             if room < most:
                 del rows
                 room = min(2 * room, most)
                 continue
-            number[begin] = DECLINED
+            ends[begin] = 0
+            status[begin] = DECLINED
             done = begin + 1
         room = 0
-        first = 0
-        while True:
-            ends = np.empty(done - begin, dtype=np.int64)
-            status = np.empty(done - begin, dtype=np.int8)
-            m = log_ends(
-                number[begin:done], values[begin:done], DECLINED_BYTES, ends, status
-            )
-            last = first + int(ends[m - 1]) if m else first
-            yield FieldSpans(
-                begin, data, rows[first:last], ends[:m], status[:m], decode
-            )
-            begin = begin + m
-            first = last
-            if begin == done:
-                break
+        used = int(ends[done - 1]) if done > begin else 0
+        part = slice(begin, done)
+        yield FieldSpans(begin, data, rows[:used], ends[part], status[part], decode)
         if done == n:
             return
 
 
 class Format(Protocol):
-    def scan(
-        self, data: Bytes, values: Longs, plain: Bools | None = None
-    ) -> Iterator[FieldSpans]:
+    def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
         """Log the wanted fields of records, part by part.
 
         `values`, int64 (n, 2), has start and stop of each record, negative if it has no value;

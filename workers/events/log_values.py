@@ -6,7 +6,7 @@ import numpy as np
 
 from workers.arrays.compiled import checked_inline, checked_part, kernel_inline
 from workers.arrays.types import Bytes, Longs
-from workers.arrays.words import WORD, digits_at
+from workers.arrays.words import WORD, digits_at, write_integer
 from workers.events import log as kinds
 from workers.events.json_scanner import (
     MINUS,
@@ -51,8 +51,6 @@ NO_OFFSET = -1 << 20
 
 TRUE_WORD = np.frombuffer(b"true", dtype=np.uint8)
 FALSE_WORD = np.frombuffer(b"false", dtype=np.uint8)
-# Longest text that `write_integer` makes.
-WRITTEN_MAX = 20
 
 
 @checked_inline
@@ -102,6 +100,7 @@ def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
         position += 1
     if position < stop:
         power += parse_integer(data, position + 1 + (data[position + 1] == PLUS), stop)
+    # Powers of ten are exact up to EXACT_POWER, so scaling rounds only once, at the end.
     scale = 1.0
     for _ in range(abs(power)):
         scale *= 10.0
@@ -121,15 +120,15 @@ def kind_in_text(data: Bytes, start: int, stop: int) -> int:
     if byte != MINUS and not ZERO <= byte <= NINE:
         return kinds.OTHER
     end, kind = scan_number(data, start, stop)
-    return kind if end == stop else kinds.TEXT
+    return kind if end == stop and kind != kinds.OTHER else kinds.TEXT
 
 
 @checked_part
 def past_whole_digits(data: Bytes, start: int, stop: int) -> int:
     """Return the place of the point in a number, or `stop`."""
-    for at in range(start, stop):
-        if data[at] == POINT:
-            return at
+    for pos in range(start, stop):
+        if data[pos] == POINT:
+            return pos
     return stop
 
 
@@ -150,6 +149,8 @@ def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
     exponent = 0
     if end < stop:
         exponent = parse_integer(data, end + 1 + (data[end + 1] == PLUS), stop)
+    # The power of ten of each digit, from the first on; digits below PART only decide how a
+    # negative number is rounded down.
     power = (end if point < 0 else point) - first + exponent
     integer = 0
     part = 0
@@ -218,33 +219,10 @@ def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool
 
 
 @checked_part
-def write_integer(data: Bytes, used: int, value: int) -> int:
-    """Write an integer in decimal from data[used] on, and return its end."""
-    end = used
-    if value < 0:
-        data[end] = 45
-        end += 1
-    begin = end
-    while True:
-        digit = value % 10 if value >= 0 else (10 - value % 10) % 10
-        data[end] = ZERO + digit
-        end += 1
-        value = (value - digit) // 10 if value >= 0 else (value + digit) // 10
-        if value == 0:
-            break
-    stop = end - 1
-    while begin < stop:
-        data[begin], data[stop] = data[stop], data[begin]
-        begin += 1
-        stop -= 1
-    return end
-
-
-@checked_part
 def write_boolean(data: Bytes, used: int, kind: int) -> int:
     word = TRUE_WORD if kind == kinds.TRUE else FALSE_WORD
-    for at in range(len(word)):
-        data[used + at] = word[at]
+    for pos in range(len(word)):
+        data[used + pos] = word[pos]
     return used + len(word)
 
 
@@ -284,8 +262,8 @@ def odd_count(data: Bytes, start: int, stop: int, kind: int) -> int:
     if kind not in (kinds.WHOLE, kinds.NUMBER):
         return -1
     point = past_whole_digits(data, start, stop)
-    for at in range(point + 1, stop):
-        if data[at] != ZERO:
+    for pos in range(point + 1, stop):
+        if data[pos] != ZERO:
             return -1
     few = point - start <= COUNT_DIGITS and data[start] != MINUS
     return parse_integer(data, start, point) if few else -1
@@ -306,23 +284,23 @@ def item_count(data: Bytes, log: Longs, row: int) -> int:
 
 
 @checked_part
-def two(data: Bytes, at: int) -> int:
+def two(data: Bytes, pos: int) -> int:
     """Parse two digits; -1 if invalid."""
-    tens = int(data[at]) - ZERO
-    ones = int(data[at + 1]) - ZERO
+    tens = int(data[pos]) - ZERO
+    ones = int(data[pos + 1]) - ZERO
     return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else -1
 
 
 @checked_part
-def offset_minutes(data: Bytes, at: int, stop: int) -> int:
+def offset_minutes(data: Bytes, pos: int, stop: int) -> int:
     """Return the minutes of an offset from UTC, (+|-)hh[[:]mm]; NO_OFFSET for any other form."""
-    plus = data[at] == PLUS
-    if (not plus and data[at] != MINUS) or stop - at < 3:
+    plus = data[pos] == PLUS
+    if (not plus and data[pos] != MINUS) or stop - pos < 3:
         return NO_OFFSET
-    hours = two(data, at + 1)
+    hours = two(data, pos + 1)
     minutes = 0
-    if stop - at > 3:
-        begin = at + 3 + (data[at + 3] == 58)
+    if stop - pos > 3:
+        begin = pos + 3 + (data[pos + 3] == 58)
         if stop - begin != 2:
             return NO_OFFSET
         minutes = two(data, begin)
@@ -353,6 +331,7 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
     if data[start + 10] != 84 and data[start + 10] != 32:
         return -1
     year += 100 * century
+    # Months have 31 and 30 days in turn, up to July and again from August on.
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     days = 30 + ((month + (month > 7)) & 1) if month != 2 else 28 + leap
     if year < 1970 or not 1 <= month <= 12 or not 1 <= day <= days:
@@ -409,11 +388,11 @@ def decimal_seconds(data: Bytes, start: int, stop: int) -> int:
     """Return the ms of a number of seconds with a point that is not negative."""
     ms = 0
     behind = -1
-    for at in range(start, stop):
-        if data[at] == 46:
+    for pos in range(start, stop):
+        if data[pos] == 46:
             behind = 0
         elif behind < 3:
-            ms = ms * 10 + (int(data[at]) - ZERO)
+            ms = ms * 10 + (int(data[pos]) - ZERO)
             behind += behind >= 0
     while behind < 3:
         ms *= 10

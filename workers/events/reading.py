@@ -38,13 +38,7 @@ from workers.events.columns import (
 )
 from workers.events.json import Json
 from workers.events.json_scanner import valid_texts
-from workers.events.log import (
-    DECLINED,
-    FieldSpans,
-    Format,
-    longest_log,
-    longest_value,
-)
+from workers.events.log import DECLINED, FieldSpans, Format
 from workers.events.project import Event, Projection
 from workers.events.times import PER_SECOND, PLAUSIBLE_MS, UNIT_WORDS
 from workers.events.views import READ, UNSEEN, Layout, Logs, Spans, project_views
@@ -104,7 +98,7 @@ class Reading:
 
     Attributes:
         start, stop: the part's records in the batch.
-        declined: number of records that went to the general reader.
+        unread: rows of the part that are left to the general reader.
         rejects: those found so far, in order.
         data: uint8, the record bytes followed by text that readers decoded, in UTF-8.
         index: int64 (n,), the batch index of each event's record.
@@ -136,7 +130,7 @@ class Reading:
         self.rejects: list[Reject] = []
         self._layout = layout
         self._project(logs)
-        self.declined = int(np.count_nonzero(logs.status == DECLINED))
+        self.unread: list[int] = np.flatnonzero(logs.status == DECLINED).tolist()
         # Packed arrays, not lists of objects: a record may have one label per two bytes.
         columns = range(len(layout.items_of))
         self._texts = bytearray()
@@ -156,12 +150,9 @@ class Reading:
         return seen
 
     @property
-    def unread(self) -> list[int]:
-        """Return the rows of the part that are left to the general reader."""
-        if not self.declined:
-            return []
-        rows: list[int] = np.flatnonzero(self._spans.status == DECLINED).tolist()
-        return rows
+    def declined(self) -> int:
+        """Return how many records went to the general reader."""
+        return len(self.unread)
 
     def _project(self, logs: FieldSpans) -> None:
         """Run the kernel on all logs; repeat from where its room ended, with twice as much."""
@@ -171,7 +162,7 @@ class Reading:
         columns = len(layout.items_of)
         rows = readonly_contiguous(logs.rows)
         ends = readonly_contiguous(logs.ends)
-        longest = longest_log(ends)
+        longest = int(np.diff(ends, prepend=0).max(initial=0))
         room = min(len(rows), LABELS_EXPECTED * n + longest)
         spans = Spans(
             logs.status,
@@ -324,14 +315,10 @@ class EventReader(Frozen):
     def read(self, records: Records, fmt: Format | None = None) -> Iterator[Reading]:
         """Yield the events of a batch, at least one part. A `fmt` of None means JSON."""
         named = self._named(records)
-        plain = None
-        if (
-            named is not None
-            or longest_value(readonly_contiguous(records.values)) > self._max
-        ):
-            # For a record without a value, the general reader finds the fault.
-            plain = records.values[:, 1] - records.values[:, 0] <= self._max
-            plain = plain if named is None else plain & named
+        # Of a record without a value, the general reader finds the fault.
+        plain = records.values[:, 1] - records.values[:, 0] <= self._max
+        if named is not None:
+            plain &= named
         return self._parts(records, fmt, named, plain)
 
     def read_general(
@@ -366,7 +353,7 @@ class EventReader(Frozen):
         records: Records,
         fmt: Format | None,
         named: Bools | None,
-        plain: Bools | None,
+        plain: Bools,
     ) -> Iterator[Reading]:
         for logs in (fmt or self._json).scan(records.data, records.values, plain):
             reading = Reading(self.layout, logs)

@@ -12,7 +12,6 @@ label per log row. `log_values` checks its reads of event bytes.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -21,10 +20,10 @@ import numpy as np
 
 from workers.arrays.compiled import kernel, kernel_inline, kernel_part
 from workers.arrays.types import Bytes, Floats, Longs
-from workers.arrays.words import WORD
+from workers.arrays.words import WORD, WRITTEN_MAX
 from workers.events import log as kinds
 from workers.events.json_scanner import same
-from workers.events.log import DECLINED, KIND, SLOT, START, STOP, Flags
+from workers.events.log import DECLINED, KIND, SLOT, START, STOP, Flags, longs
 from workers.events.log_values import (
     EXACT_DIGITS,
     ISO,
@@ -35,7 +34,6 @@ from workers.events.log_values import (
     POWERS,
     US,
     WHOLE_MAX,
-    WRITTEN_MAX,
     S,
     decimal_parts,
     item_count,
@@ -44,8 +42,6 @@ from workers.events.log_values import (
     may_be_time,
     number_bounds,
     parse_time,
-    write_boolean,
-    write_integer,
 )
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.mechanisms.config.sums import Sum
@@ -163,29 +159,28 @@ class Target(NamedTuple):
 def is_listed(
     logs: Logs, used: int, row: int, program: Program, first: int, last: int
 ) -> bool:
-    kind = logs.rows[row, KIND]
+    """Return whether a value, as a label, is one of the program's words `first` to `last`."""
     start = logs.rows[row, START]
     stop = logs.rows[row, STOP]
-    is_written = False
-    if kind == kinds.VALUE:
-        stop = write_integer(logs.written, used, start)
-        start = used
-        is_written = True
-    elif (kind in (kinds.TRUE, kinds.FALSE)) and start < 0:
-        start = used
-        stop = write_boolean(logs.written, used, kind)
-        is_written = True
-    elif kind not in (kinds.TEXT, kinds.WHOLE, kinds.TRUE, kinds.FALSE):
-        return False
-    given = logs.written if is_written else logs.data
-    text = program.text
+    # A text in the data may be longer than a label.
+    if logs.rows[row, KIND] not in (kinds.TEXT, kinds.WHOLE):
+        start, stop, _ = label(logs.data, logs.written, used, logs.rows, row)
+        if start < 0:
+            return False
+    # The text of a binary format's number follows the data.
+    behind = start - len(logs.data)
+    holder = logs.data
+    if behind >= 0:
+        holder = logs.written
+        start = behind
+        stop -= len(logs.data)
     words = program.words
-    found = False
-    for word in range(first, last):
-        if same(given, start, stop, text, words[word, 0], words[word, 1]):
-            found = True
-            break
-    return found
+    word = first
+    while word < last and not same(
+        holder, start, stop, program.text, words[word, 0], words[word, 1]
+    ):
+        word += 1
+    return word < last
 
 
 @kernel_inline
@@ -648,15 +643,15 @@ class Layout(Frozen):
             self.unit,
             self.user_slot,
             read_only(key_slots),
-            _table(of_views, VIEW_COLUMNS),
-            _table(list(rows.columns.values()), COLUMN_COLUMNS),
-            _table(rows.conditions, 4),
+            longs(of_views, VIEW_COLUMNS),
+            longs([*rows.columns.values()], COLUMN_COLUMNS),
+            longs(rows.conditions, 4),
             text,
             read_only(np.stack((ends - lengths, ends), axis=1)),
             read_only(np.array(rows.reals, dtype=np.float64)),
             read_only(np.array(rows.edges, dtype=np.float64)),
-            read_only(np.array(rows.sums or np.empty((0, 4)), dtype=np.float64)),
-            _table(rows.exact_sums, EXACT_COLUMNS),
+            read_only(np.array(rows.sums, dtype=np.float64)).reshape(-1, 4),
+            longs(rows.exact_sums, EXACT_COLUMNS),
             shape.empty,
         )
         self.tree = build(list(rows.wanted.values()))
@@ -692,10 +687,6 @@ def _exact_steps(range_: Sum) -> list[int]:
     if largest >= 10**EXACT_DIGITS:
         return [*row, 0, 0, -1]
     return [*row, int(range_.from_.scaleb(digits)), int(half.scaleb(digits)), digits]
-
-
-def _table(rows: Sequence[Sequence[int]], width: int) -> Longs:
-    return read_only(np.array(rows or np.empty((0, width)), dtype=np.int64))
 
 
 class _Rows:

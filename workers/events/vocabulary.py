@@ -65,24 +65,24 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
     v1 = secret[1] ^ np.uint64(0x646F72616E646F6D)
     v2 = secret[0] ^ np.uint64(0x6C7967656E657261)
     v3 = secret[1] ^ np.uint64(0x7465646279746573)
-    at = start
-    while stop - at >= 8:
-        word = word_at(data, at)
+    pos = start
+    while stop - pos >= 8:
+        word = word_at(data, pos)
         v3 ^= word
         v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
         v0 ^= word
-        at += 8
+        pos += 8
     word = np.uint64(stop - start) << np.uint64(56)
     if stop - start >= 8:
         # The last eight bytes without those absorbed, by two shifts: one by 64 is undefined.
-        absorbed = np.uint64(4 * (8 - (stop - at)))
+        absorbed = np.uint64(4 * (8 - (stop - pos)))
         word |= word_at(data, stop - 8) >> absorbed >> absorbed
-    elif at + WORD <= len(data):
-        behind = np.uint64(4 * (8 - (stop - at)))
-        word |= word_at(data, at) << behind << behind >> behind >> behind
+    elif pos + WORD <= len(data):
+        behind = np.uint64(4 * (8 - (stop - pos)))
+        word |= word_at(data, pos) << behind << behind >> behind >> behind
     else:
         shift = np.uint64(0)
-        for k in range(at, stop):
+        for k in range(pos, stop):
             word |= np.uint64(data[k]) << shift
             shift += np.uint64(8)
     v3 ^= word
@@ -110,7 +110,7 @@ class Table(NamedTuple):
     Attributes:
         slots: int32 (a power of two,): the code in each slot, -1 if free.
         hashes, ends: uint64 and int64 (capacity,), the hash of each text and its end in `text`.
-        found: uint64 (BLOCK_TEXTS,), scratch for hashes.
+        block_hashes: uint64 (BLOCK_TEXTS,), scratch for hashes.
         recent: uint64 (RECENT, 3), the last text in each slot, or 0. Finds most texts in 4 to 6
             ns instead of 24; flooding its weak hash costs one wasted look. Texts of more than
             sixteen bytes are also compared with their code's text.
@@ -121,7 +121,7 @@ class Table(NamedTuple):
     hashes: Words
     ends: Longs
     text: Bytes
-    found: Words
+    block_hashes: Words
     recent: Words
 
 
@@ -129,22 +129,22 @@ class Table(NamedTuple):
 def guess_codes(
     data: Bytes, places: Longs, table: Table, used: int, guesses: Codes
 ) -> None:
-    """Write the hash of each text to `found`, and its probable code, or -1, to `guesses`.
+    """Write the hash of each text to `block_hashes`, and its probable code, or -1, to `guesses`.
 
     Reads are independent, so the processor overlaps them: half the time if the table exceeds the
     caches.
     """
     slots = table.slots
     hashes = table.hashes
-    found = table.found
+    block_hashes = table.block_hashes
     mask = np.uint64(len(slots) - 1)
     for i in range(len(places)):
-        found[i] = sip_hash(data, places[i, 0], places[i, 1], table.secret)
+        block_hashes[i] = sip_hash(data, places[i, 0], places[i, 1], table.secret)
     for i in range(len(places)):
-        guesses[i] = slots[found[i] & mask]
+        guesses[i] = slots[block_hashes[i] & mask]
     for i in range(len(places)):
         code = guesses[i]
-        if code < 0 or code >= used or hashes[code] != found[i]:
+        if code < 0 or code >= used or hashes[code] != block_hashes[i]:
             guesses[i] = -1
 
 
@@ -157,7 +157,7 @@ def encode_texts(
     Returns n, the text to resume from once there is room, or OUTSIDE if a text is not in the data;
     and the number of texts.
     """
-    secret, slots, hashes, ends, text, found, recent = table
+    secret, slots, hashes, ends, text, block_hashes, recent = table
     mask = np.uint64(len(slots) - 1)
     large = len(slots) >= LARGE
     for block in range(first, len(places), BLOCK_TEXTS):
@@ -175,7 +175,9 @@ def encode_texts(
                 and _same(data, start, stop, text, ends, codes[i])
             ):
                 continue
-            place = -1
+            # The last text in a slot of `recent`, known by its first and last bytes and its length,
+            # saves the hash; in a large table, texts seldom recur soon enough.
+            entry = -1
             head = np.uint64(0)
             tail = np.uint64(0)
             size = np.uint64(stop - start + 1)
@@ -187,16 +189,21 @@ def encode_texts(
                     # Drop the bytes after the text; two shifts, as one by 64 is undefined.
                     behind = np.uint64(4 * (WORD - (stop - start)))
                     head = head << behind << behind
-                place = recent_place(head, tail)
-                same_ends = recent[place, 0] == head and recent[place, 1] == tail
-                if same_ends and recent[place, 2] >> _HALF == size:
-                    known = int(np.int64(recent[place, 2] & _LOWER))
+                entry = recent_place(head, tail)
+                same_ends = recent[entry, 0] == head and recent[entry, 1] == tail
+                if same_ends and recent[entry, 2] >> _HALF == size:
+                    known = int(np.int64(recent[entry, 2] & _LOWER))
                     if stop - start <= 2 * WORD or _same(
                         data, start, stop, text, ends, known
                     ):
                         codes[i] = known
                         continue
-            hashed = found[i - block] if large else sip_hash(data, start, stop, secret)
+            # Linear probing: the text's own slot, or the next free one.
+            hashed = (
+                block_hashes[i - block]
+                if large
+                else sip_hash(data, start, stop, secret)
+            )
             slot = hashed & mask
             while True:
                 code = slots[slot]
@@ -218,10 +225,10 @@ def encode_texts(
                     break
                 slot = slot + np.uint64(1) & mask
             codes[i] = code
-            if place >= 0:
-                recent[place, 0] = head
-                recent[place, 1] = tail
-                recent[place, 2] = size << _HALF | np.uint64(code)
+            if entry >= 0:
+                recent[entry, 0] = head
+                recent[entry, 1] = tail
+                recent[entry, 2] = size << _HALF | np.uint64(code)
     return len(places), used
 
 
@@ -312,21 +319,22 @@ class Vocabulary:
     def code_of(self, text: str) -> int:
         return int(self.codes_of(Texts.of([text.encode()]))[0])
 
+    @property
+    def _texts(self) -> Texts:
+        """All texts, by code."""
+        return Texts(self._table.text[: self._bytes], self._table.ends[: self._used])
+
     def texts(self, codes: NDArray[np.int32] | NDArray[np.int64]) -> Texts:
-        return Texts(
-            self._table.text[: self._bytes], self._table.ends[: self._used]
-        ).take(codes)
+        return self._texts.take(codes)
 
     def name(self, code: int) -> str:
         """Return a code's text; caches the first NAMES_KEPT, since stream keys recur."""
         if len(self._names) <= code < NAMES_KEPT:
-            more = range(len(self._names), min(self._used, NAMES_KEPT))
-            self._names += [self._text_of(each) for each in more]
-        return self._names[code] if code < len(self._names) else self._text_of(code)
-
-    def _text_of(self, code: int) -> str:
-        start = int(self._table.ends[code - 1]) if code else 0
-        return self._table.text[start : int(self._table.ends[code])].tobytes().decode()
+            more = self._texts.part(len(self._names), NAMES_KEPT)
+            self._names += [text.decode() for text in more]
+        if code < len(self._names):
+            return self._names[code]
+        return self._texts[code].decode()
 
     def _grow(self, length: int) -> None:
         table = self._table

@@ -11,8 +11,9 @@ from typing import Any
 
 import fastavro
 
+from tests.events.comparison import Outcome, long_run
 from tests.events.formats import corpus
-from tests.events.formats.corpus import NAMES, Case, Outcome, Paths
+from tests.events.formats.corpus import NAMES, Case, Paths
 from workers.events.formats.avro import AvroFormat, AvroSchema, parse
 from workers.events.formats.fitting import SchemaRefused
 from workers.events.schemas import Schema
@@ -226,7 +227,7 @@ def difference(
     try:
         number = fmt.add(Schema("AVRO", json.dumps(schema)))
     except SchemaRefused:
-        return None, 0, 0
+        return Outcome(None)
     return corpus.difference(fmt, number, tree, payloads)
 
 
@@ -258,4 +259,4 @@ def run(records: int, seed: int, *, evolving: bool = False, way: Any = None) -> 
 
 
 if __name__ == "__main__":
-    corpus.main(run, partial(run, evolving=True))
+    long_run(run, partial(run, evolving=True))

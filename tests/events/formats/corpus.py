@@ -1,13 +1,14 @@
 """What the random corpora of both binary formats share: trees, broken records, the comparison."""
 
-import argparse
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.events.comparison import Outcome, together
 from tests.events.formats.walking import content, expected, unordered
 from workers.arrays.texts import readonly_contiguous
 from workers.events.formats.fitting import SchemaFormat
@@ -17,8 +18,6 @@ from workers.events.tree import Node, Wanted, build
 NAMES = ("a", "b", "c", "d", "e", "shop", "lines")
 # Whether the value at a path has to be opened.
 Paths = dict[tuple[tuple[str, ...], int | None], bool]
-# What scanner and general reader say differently; records that the latter and both could read.
-Outcome = tuple[str | None, int, int]
 
 
 class Draw:
@@ -107,7 +106,7 @@ def difference(
             found = fmt.decode(number, payload)
         except ValueError:
             if logs.status[i] == 0:
-                return f"{payload!r}: scanned, though it cannot be decoded", 0, 0
+                return Outcome(f"{payload!r}: scanned, though it cannot be decoded")
             continue
         readable += 1
         if logs.status[i] == DECLINED:
@@ -117,8 +116,8 @@ def difference(
         said = unordered(content(rows, data))
         right = unordered(expected(found, tree))
         if said != right:
-            return f"{tree} {payload!r}: {said}, not {right}", 0, 0
-    return None, readable, scanned
+            return Outcome(f"{tree} {payload!r}: {said}, not {right}")
+    return Outcome(None, readable, scanned)
 
 
 class Case(NamedTuple):
@@ -133,28 +132,21 @@ def run(
     make: Callable[[int, int], Case | int], records: int, seed: int, way: Any = None
 ) -> Outcome:
     """Compare over many schemas. `make(seed, good)` returns a case, or how many records it skips."""
-    readable = scanned = 0
-    while records > 0:
-        case = make(seed, min(records, 20))
-        if isinstance(case, int):
-            records -= case
-        else:
-            _, fmt, number, tree, payloads = case
-            said, more, read = difference(fmt, number, tree, payloads, way)
-            if said is not None:
-                return f"seed {seed}: {case.shown}: {said}", readable, scanned
-            readable = readable + more
-            scanned = scanned + read
-            records -= len(payloads)
-        seed += 1
-    return None, readable, scanned
 
+    def outcomes() -> Iterator[Outcome]:
+        left = records
+        for number in count(seed):
+            if left <= 0:
+                return
+            case = make(number, min(left, 20))
+            if isinstance(case, int):
+                left -= case
+                continue
+            left -= len(case.payloads)
+            outcome = difference(case.fmt, case.number, case.tree, case.payloads, way)
+            if outcome.differs is not None:
+                shown = f"seed {number}: {case.shown}: {outcome.differs}"
+                outcome = outcome._replace(differs=shown)
+            yield outcome
 
-def main(*ways: Callable[[int, int], Outcome]) -> None:
-    """Print what each comparison says of its share of the records."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1_000_000)
-    options = parser.parse_args()
-    for way in ways:
-        print(way(options.records // len(ways), options.seed))
+    return together(outcomes())

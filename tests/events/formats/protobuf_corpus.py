@@ -8,8 +8,9 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, message_factory
 
+from tests.events.comparison import Outcome, long_run
 from tests.events.formats import corpus
-from tests.events.formats.corpus import NAMES, Case, Outcome, Paths
+from tests.events.formats.corpus import NAMES, Case, Paths
 from workers.events.formats.fitting import SchemaRefused
 from workers.events.formats.protobuf import ProtobufFormat, ProtobufSchema
 from workers.events.schemas import Schema
@@ -240,4 +241,4 @@ def run(records: int, seed: int, way: Any = None) -> Outcome:
 
 
 if __name__ == "__main__":
-    corpus.main(run)
+    long_run(run)

@@ -20,7 +20,7 @@ with event.install_recorder("numba:compile") as recorder:
     for make, head in ((avro, 5), (protobuf, 6)):
         reader, payloads = make(events(3))
         records = Records.of(payloads)
-        [logs] = reader.scan(records.data, records.values)
+        [logs] = reader.scan(records.data, records.values, records.values[:, 0] >= 0)
         assert logs.ends.tolist() == [5, 10, 15]
         assert logs.decode(0)["shop"] == reader.fmt.decode(0, payloads[0][head:])["shop"] == "shop0"
 late = sorted({str(e.data["dispatcher"].py_func.__qualname__) for _, e in recorder.buffer if e.is_start})

@@ -7,39 +7,32 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2
 
-from tests.events.json_log_corpus import tree as tree_of
-from workers.arrays.texts import readonly_contiguous
+from tests.events.formats.walking import scanned
+from tests.events.json_corpus import tree as tree_of
 from workers.events.formats.fitting import SchemaRefused, Unreadable
 from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_schemas import without_custom_options
 from workers.events.formats.reader import FormatReader
-from workers.events.log import DECLINED
 from workers.events.schemas import Access, AlwaysOpen, Reference, Registry, Schema
 from workers.kafka.records import Records
 
 pytestmark = pytest.mark.slow
 
 WELL_KNOWN = (
-    *(
-        "confluent/meta.proto",
-        "confluent/type/decimal.proto",
-        "confluent/type/variant.proto",
-    ),
-    *("confluent/types/decimal.proto", "google/protobuf/timestamp.proto"),
-    *(
-        "google/protobuf/struct.proto",
-        "google/protobuf/wrappers.proto",
-        "google/type/money.proto",
-    ),
-    *(
-        "google/type/date.proto",
-        "google/rpc/status.proto",
-        "google/api/annotations.proto",
-    ),
+    "confluent/meta.proto",
+    "confluent/type/decimal.proto",
+    "confluent/type/variant.proto",
+    "confluent/types/decimal.proto",
+    "google/protobuf/timestamp.proto",
+    "google/protobuf/struct.proto",
+    "google/protobuf/wrappers.proto",
+    "google/type/money.proto",
+    "google/type/date.proto",
+    "google/rpc/status.proto",
+    "google/api/annotations.proto",
 )
 
 
@@ -120,21 +113,18 @@ def test_a_missing_import_does_not_matter_to_fields_that_do_not_need_it(
     assert (fmt.absent, fmt.missing) == ([], ("acme/units.proto",))
     assert fmt.decode(number, PAYLOAD) == expected
     # The scanner reads it, too.
-    data = np.frombuffer(PAYLOAD + fmt.texts.tobytes(), dtype=np.uint8)
-    values = np.array([[0, len(PAYLOAD)]])
-    roots = np.array(fmt.roots[number:])
-    scan = fmt.scanner(
-        readonly_contiguous(data), values, readonly_contiguous(roots), len(PAYLOAD)
-    )
-    rows = np.empty(1, dtype=np.int64)
-    assert scan(0, rows, np.empty((64, 4), dtype=np.int64)) == 1
-    assert rows[0] != DECLINED
+    assert scanned(fmt, number, PAYLOAD) is not None
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        *("unit", "unit.x", "kinds", "units", "line.unit", "inner.x"),
+        "unit",
+        "unit.x",
+        "kinds",
+        "units",
+        "line.unit",
+        "inner.x",
         "card",  # `cash` may come after it and clear it
         "other.n",  # the missing file may define shop.common.Line, which would be nearer
     ],
@@ -169,19 +159,15 @@ def test_the_id_and_the_missing_import_are_named(
 
 
 HOSTILE = (
-    *(
-        "/*" * 200_000,
-        '"' * 200_000,
-        "[" * 200_000,
-        "message M { string s = 1 [" + "(" * 200_000,
-    ),
-    *(
-        "option (" * 50_000,
-        "message A { " * 20_000,
-        "\0" * 1_000,
-        "\ud800",
-        "'" + "\\" * 99_999,
-    ),
+    "/*" * 200_000,
+    '"' * 200_000,
+    "[" * 200_000,
+    "message M { string s = 1 [" + "(" * 200_000,
+    "option (" * 50_000,
+    "message A { " * 20_000,
+    "\0" * 1_000,
+    "\ud800",
+    "'" + "\\" * 99_999,
 )
 
 

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
+from workers.arrays.texts import readonly_contiguous
 from workers.events import log as kinds
+from workers.events.formats.fitting import SchemaFormat
+from workers.events.log import DECLINED, scan_parts
 from workers.events.tree import NO_SLOT, Node
 
 Said = dict[int, list[tuple[Any, ...]]]
@@ -85,6 +89,25 @@ def content(log: NDArray[np.int64], data: NDArray[np.uint8]) -> Said:
             row = ({kinds.NULL: "null", kinds.OTHER: "other"}[kind],)
         said.setdefault(slot, []).append(row)
     return said
+
+
+def scanned(fmt: SchemaFormat[Any], number: int, payload: bytes) -> Said | None:
+    """Return what the scanner says of a record of a schema; None where it declines."""
+    data = np.frombuffer(payload + fmt.texts.tobytes(), dtype=np.uint8)
+    values = readonly_contiguous(np.array([[0, len(payload)]]))
+    roots = readonly_contiguous(np.array(fmt.roots[number : number + 1]))
+    scan = fmt.scanner(data, values, roots, len(payload))
+    [logs] = scan_parts(values, lambda *to: (data, scan(*to)), lambda row: row)
+    return None if logs.status[0] == DECLINED else unordered(content(logs.rows, data))
+
+
+def assert_refused(
+    fmt: SchemaFormat[Any], number: int, payload: bytes, reason: str
+) -> None:
+    """Bytes that are no record: the scanner declines, and the general reader says why."""
+    assert scanned(fmt, number, payload) is None
+    with pytest.raises(ValueError, match=f"^{reason}$"):
+        fmt.decode(number, payload)
 
 
 def unordered(said: Said) -> Said:

@@ -1,14 +1,12 @@
-"""Producers' own serializers, a real Kafka and a real registry: what was sent is what is read."""
+"""Producers' own serializers and a real registry: what was sent is what is read."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 from confluent_kafka.schema_registry import Schema as Registered
 from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -17,22 +15,18 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 
-from tests.admin import admin_of
-from tests.events.formats.walking import Said, content, unordered
+from tests.events.formats.walking import Said, scanned
 from tests.events.registry.test_registry import Shard, in_thread, opened
 from tests.kafka.harness import wait_until
 from tests.registry_server import RegistryServer
-from workers.arrays.texts import readonly_contiguous
 from workers.events.formats.avro import AvroFormat, parse
 from workers.events.formats.protobuf import ProtobufFormat, ProtobufSchema
 from workers.events.formats.reader import FormatReader, Prepared, json_payloads
 from workers.events.log import DECLINED
 from workers.events.schemas import AlwaysOpen, Reference, Schema
 from workers.events.tree import Wanted, build
-from workers.kafka.clients import Connection
 from workers.kafka.records import Records
 
-_topics = iter(range(1_000_000))
 ORDER = build(
     [
         Wanted(("shop",), None, 0),
@@ -66,61 +60,25 @@ PROTO = (
 )
 
 
-def through_kafka(bootstrap: str, values: Sequence[bytes | None]) -> Records:
-    topic = f"formats-{next(_topics)}-{np.random.default_rng().integers(2**40)}"
-    admin = admin_of(Connection(bootstrap))
-    for future in admin.create_topics([NewTopic(topic, 1, 1)]).values():
-        future.result(30)
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for value in values:
-        producer.produce(topic, value, partition=0)
-    assert producer.flush(30) == 0
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": topic,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    consumer.subscribe([topic])
-    found: list[bytes | None] = []
-    while len(found) < len(values):
-        message = consumer.poll(30)
-        assert message is not None
-        assert message.error() is None
-        found.append(message.value())
-    consumer.close()
-    return Records.of(found)
-
-
 def context(topic: str) -> SerializationContext:
     return SerializationContext(topic, MessageField.VALUE)
 
 
-def scanned(reader: FormatReader, prepared: Prepared) -> list[Said | None]:
-    """Return what the log of each record says; None where the scanner declines or it is refused."""
-    fmt = reader.fmt
-    found = list[Said | None]()
-    log = np.empty((1_000, 4), dtype=np.int64)
-    number = np.empty(1, dtype=np.int64)
-    for i in range(len(prepared.roots)):
-        values = prepared.payloads[i : i + 1]
-        roots = prepared.roots[i : i + 1]
-        scan = fmt.scanner(
-            prepared.data,
-            readonly_contiguous(values),
-            readonly_contiguous(roots),
-            prepared.base,
-        )
-        assert scan(0, number, log) == 1
-        said = unordered(content(log[: max(int(number[0]), 0)], prepared.data))
-        found.append(None if number[0] == DECLINED else said)
-    return found
+def prepared(
+    reader: FormatReader, records: Records
+) -> tuple[Prepared, list[Said | None]]:
+    """Return what a batch is to the scanner, and what it says of each record.
 
-
-def prepared(reader: FormatReader, records: Records) -> Any:
+    None where the scanner declines a record, or it is refused.
+    """
     ready = reader.prepare(records.data, records.values)
-    return ready, scanned(reader, ready)
+    rows = zip(ready.numbers.tolist(), ready.payloads.tolist(), strict=True)
+    return ready, [
+        None
+        if number < 0
+        else scanned(reader.fmt, number, ready.data[start:stop].tobytes())
+        for number, (start, stop) in rows
+    ]
 
 
 def order(n: int, country: str | None = None) -> dict[str, Any]:
@@ -154,9 +112,7 @@ def avro_serializers(registry: RegistryServer) -> list[Callable[[object], bytes]
     return [partial(serializer, ctx=context("orders")) for serializer in serializers]
 
 
-def test_avro_of_several_versions_in_one_batch(
-    bootstrap: str, registry: RegistryServer
-) -> None:
+def test_avro_of_several_versions_in_one_batch(registry: RegistryServer) -> None:
     first, second, third = avro_serializers(registry)
     values = [
         first(order(1)),
@@ -171,7 +127,7 @@ def test_avro_of_several_versions_in_one_batch(
         second(order(6)),
     ]
     reader = FormatReader(AvroFormat(ORDER), opened(registry, 0.0), AlwaysOpen())
-    ready, found = prepared(reader, through_kafka(bootstrap, values))
+    ready, found = prepared(reader, Records.of(values))
     none = "no schema id"
     unknown = "unknown schema id"
     assert ready.refused == {1: none, 4: "no value", 5: none, 6: unknown}
@@ -181,7 +137,9 @@ def test_avro_of_several_versions_in_one_batch(
     expected = {0: said(1), 2: said(2, text), 8: without_shop, 9: said(6, null)}
     assert found == [expected.get(row) for row in range(len(values))]
     # As the reader of events gets it: what the scanner declines is decoded by its place, or refused.
-    [logs] = reader.scan(ready.data, through_kafka(bootstrap, values).values)
+    records = Records.of(values)
+    every = np.ones(len(records), dtype=np.bool_)
+    [logs] = reader.scan(records.data, records.values, every)
     assert logs.status.tolist() == [0 if row is not None else DECLINED for row in found]
     for row in np.flatnonzero(logs.status).tolist():
         with pytest.raises(ValueError, match=f"^{ready.refused.get(row, 'not Avro')}$"):
@@ -189,22 +147,18 @@ def test_avro_of_several_versions_in_one_batch(
     assert logs.decode(9) == {**order(6), "country": None}
 
 
-def test_avro_as_a_readers_schema_names_it(
-    bootstrap: str, registry: RegistryServer
-) -> None:
+def test_avro_as_a_readers_schema_names_it(registry: RegistryServer) -> None:
     first, _, third = avro_serializers(registry)
     values = [first(order(1)), third({**order(5), "store": "s5"})]
     reader = FormatReader(
         AvroFormat(ORDER, parse(READER)), opened(registry, 0.0), AlwaysOpen()
     )
-    _, found = prepared(reader, through_kafka(bootstrap, values))
+    _, found = prepared(reader, Records.of(values))
     default: Said = {4: [("text", "nowhere")]}
     assert found == [said(1, default), said(5, default)]
 
 
-def test_protobuf_of_java_and_of_python(
-    bootstrap: str, registry: RegistryServer
-) -> None:
+def test_protobuf_of_java_and_of_python(registry: RegistryServer) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     client.register_schema("line.proto", Registered(PROTO_LINE, "PROTOBUF"))
     text = client.register_schema(
@@ -231,7 +185,7 @@ def test_protobuf_of_java_and_of_python(
         java + message(3, "fr").SerializeToString(),
     ]
     reader = FormatReader(ProtobufFormat(ORDER), opened(registry, 0.0), AlwaysOpen())
-    ready, found = prepared(reader, through_kafka(bootstrap, values))
+    ready, found = prepared(reader, Records.of(values))
     assert ready.refused == {3: "no such message in the schema", 4: "no schema id"}
     first = said(1, {4: [("text", "de")]})
     third = said(3, {4: [("text", "fr")]})
@@ -241,11 +195,11 @@ def test_protobuf_of_java_and_of_python(
 
 
 def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(
-    bootstrap: str, registry: RegistryServer
+    registry: RegistryServer,
 ) -> None:
     first, second, _ = avro_serializers(registry)
-    known = through_kafka(bootstrap, [first(order(n)) for n in range(3)])
-    new = through_kafka(bootstrap, [first(order(7)), second(order(8, "de"))])
+    known = Records.of([first(order(n)) for n in range(3)])
+    new = Records.of([first(order(7)), second(order(8, "de"))])
     shard = Shard()
     reader = FormatReader(AvroFormat(ORDER), opened(registry, 0.0), shard)
     assert prepared(reader, known)[1] == [said(n) for n in range(3)]
@@ -263,9 +217,7 @@ def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(
     assert ready.refused == {}
 
 
-def test_json_schema_is_json_behind_an_id(
-    bootstrap: str, registry: RegistryServer
-) -> None:
+def test_json_schema_is_json_behind_an_id(registry: RegistryServer) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     schema = {
         "title": "Order",
@@ -274,7 +226,7 @@ def test_json_schema_is_json_behind_an_id(
     }
     serializer = JSONSerializer(json.dumps(schema), client)
     framed = [serializer({"shop": f"s{n}"}, context("json")) for n in range(3)]
-    records = through_kafka(bootstrap, [*framed, b'{"shop": "bare"}', None])
+    records = Records.of([*framed, b'{"shop": "bare"}', None])
     payloads, refused = json_payloads(records.data, records.values)
     places = [place for place in payloads.tolist() if place[0] >= 0]
     found = [json.loads(records.data[start:stop].tobytes()) for start, stop in places]
@@ -283,7 +235,7 @@ def test_json_schema_is_json_behind_an_id(
 
 
 def test_a_schema_that_cannot_be_used_is_said_once_and_rejects_its_events(
-    bootstrap: str, registry: RegistryServer, caplog: pytest.LogCaptureFixture
+    registry: RegistryServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     wrong = '{"type": "record", "name": "Wrong", "fields": [{"name": "lines", "type": "string"}]}'
@@ -292,7 +244,7 @@ def test_a_schema_that_cannot_be_used_is_said_once_and_rejects_its_events(
     values = [b"\0" + n.to_bytes(4, "big") + b"\x02x" for n in (number, other, number)]
     reader = FormatReader(AvroFormat(ORDER), opened(registry, 0.0), AlwaysOpen())
     reason = "field 'lines[].sku': 'lines' is a string in the schema"
-    records = through_kafka(bootstrap, values)
+    records = Records.of(values)
     for _ in range(2):
         ready, found = prepared(reader, records)
         assert ready.refused == {0: reason, 1: "schema of another format", 2: reason}

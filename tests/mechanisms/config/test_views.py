@@ -164,8 +164,8 @@ def test_nothing_that_could_match_is_refused(name: str) -> None:
     settings = settings_of(document(events, histograms, None), File())
     views = [config.view for config in settings.histograms]
     case = Case(events, histograms, None, EventReader(settings.shape), views, [])
-    said, _, number = difference(case, [b"{}", b"{}", value])
-    assert said is None and number >= 1
+    outcome = difference(case, [b"{}", b"{}", value])
+    assert outcome.differs is None and outcome.readable >= 1
 
 
 def test_histograms_that_agree_share_a_view() -> None:

@@ -32,7 +32,6 @@ from workers.events.formats.fitting import (
     Unreadable,
     child,
     element,
-    longs,
     paths_of,
     wants,
 )
@@ -49,6 +48,7 @@ from workers.events.log import (
     TEXT,
     TRUE,
     VALUE,
+    longs,
 )
 from workers.events.schemas import AVRO, Schema
 from workers.events.tree import NO_SLOT, Node
@@ -127,19 +127,19 @@ def _plain(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     logical = ("logicalType", "precision", "scale")
-    made = {name: value for name, value in schema.items() if name not in logical}
+    plain = {name: value for name, value in schema.items() if name not in logical}
     for name in ("type", "items", "values"):
-        if name in made:
-            made[name] = _plain(made[name])
-    if isinstance(made.get("fields"), list):
-        made["fields"] = [_plain(each) for each in made["fields"]]
+        if name in plain:
+            plain[name] = _plain(plain[name])
+    if isinstance(plain.get("fields"), list):
+        plain["fields"] = [_plain(each) for each in plain["fields"]]
     if (
-        isinstance(made.get("type"), str)
-        and made["type"] in PRIMITIVES
-        and "name" not in made
+        isinstance(plain.get("type"), str)
+        and plain["type"] in PRIMITIVES
+        and "name" not in plain
     ):
-        return made["type"]
-    return made
+        return plain["type"]
+    return plain
 
 
 def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> bool:
@@ -149,8 +149,8 @@ def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> 
     if isinstance(w, list) or isinstance(r, list):
         return True
     kind = w["type"]
-    other = r["type"]
-    if kind in _NAMED and other in _NAMED:
+    read_kind = r["type"]
+    if kind in _NAMED and read_kind in _NAMED:
         name = w["name"]
         aliases = r.get("aliases", ())
         short = name.rsplit(".", 1)[-1]
@@ -160,14 +160,14 @@ def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> 
             and short not in aliases
         ):
             return False
-        if kind != other or (kind == "fixed" and w["size"] != r["size"]):
+        if kind != read_kind or (kind == "fixed" and w["size"] != r["size"]):
             raise Unsure
         return True
-    if kind == other == "map":
+    if kind == read_kind == "map":
         return matches(writer, w["values"], reader, r["values"])
-    if kind == other == "array":
+    if kind == read_kind == "array":
         return matches(writer, w["items"], reader, r["items"])
-    return bool(kind == other or other in _PROMOTED.get(kind, ()))
+    return bool(kind == read_kind or read_kind in _PROMOTED.get(kind, ()))
 
 
 def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> Any:
@@ -382,7 +382,7 @@ class _Walk:
         return self._program.row(ops.UNION, NO_SLOT, *self._program.parts(rows))
 
     def _map(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
-        of = self._inner_type(w, r, "values")
+        values_read = self._inner_type(w, r, "values")
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "a map")
         slot = node.slot
@@ -395,11 +395,11 @@ class _Walk:
         if len(node.children) > ops.CHILDREN_MAX:
             raise Unsure
         rows = [
-            (name, self.place(w["values"], of, each, child(path, name)))
+            (name, self.place(w["values"], values_read, each, child(path, name)))
             for name, each in node.children.items()
         ]
         first, number = self._program.names(rows)
-        values = self.place(w["values"], of, inner, path)
+        values = self.place(w["values"], values_read, inner, path)
         self._program.fill(row, ops.MAP_OP, slot, values, head, first, number)
 
     def _record(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
@@ -414,8 +414,8 @@ class _Walk:
             rows.append(
                 self._program.constants([(opened.slot, MAP, len(w["fields"]), -1)])
             )
-        for each, becomes in zip(w["fields"], read, strict=True):
-            name = each["name"] if becomes is None else becomes["name"]
+        for member, becomes in zip(w["fields"], read, strict=True):
+            name = member["name"] if becomes is None else becomes["name"]
             of = None if becomes is None else becomes["type"]
             inner = UNWANTED
             if opened is not None:
@@ -424,14 +424,14 @@ class _Walk:
                 inner = opened
             elif r is None or becomes is not None:
                 inner = node.children.get(name, UNWANTED)
-            rows.append(self.place(each["type"], of, inner, child(path, name)))
-        for each in left:
-            if "default" not in each:
+            rows.append(self.place(member["type"], of, inner, child(path, name)))
+        for member in left:
+            if "default" not in member:
                 raise Unsure
-            inner = node.children.get(each["name"], UNWANTED)
+            inner = node.children.get(member["name"], UNWANTED)
             if wants(inner):
                 rows.append(
-                    self._program.constants(self._default(each["default"], inner))
+                    self._program.constants(self._default(member["default"], inner))
                 )
         slot = NO_SLOT if node.many else node.slot
         self._program.fill(row, ops.RECORD, slot, *self._program.parts(rows))
@@ -439,33 +439,28 @@ class _Walk:
     def _default(self, value: Any, node: Node) -> list[Row]:
         for slot, _ in paths_of(node):
             self._fit.possible(Node(slot))
-        if node.many and isinstance(value, dict):
+        if node.many and isinstance(value, dict | list):
             slot = _opened(node).slot
+            if isinstance(value, list):
+                items = [self._scalar(item, slot) for item in value]
+                return [(slot, LIST, len(value), -1), *items]
             if len(value) > MAP_NAMES_MAX:
                 raise Unsure
-            rows: list[Row] = [(slot, MAP, len(value), -1)]
-            for name, each in value.items():
-                rows += [
-                    (slot, TEXT, *self._program.text(name)),
-                    self._scalar(each, slot),
-                ]
-            return rows
-        if node.many and isinstance(value, list):
-            if node.elements is not None:
-                raise Unsure
-            items = [self._scalar(each, node.slot) for each in value]
-            return [(node.slot, LIST, len(value), -1), *items]
+            entries = [(slot, MAP, len(value), -1)]
+            for name, count in value.items():
+                entries += [self._scalar(name, slot), self._scalar(count, slot)]
+            return entries
         rows = [] if node.slot == NO_SLOT else [self._scalar(value, node.slot)]
         if isinstance(value, dict):
-            for name, each in node.children.items():
+            for name, child_node in node.children.items():
                 if name in value:
-                    rows += self._default(value[name], each)
+                    rows += self._default(value[name], child_node)
         elif isinstance(value, list) and node.elements is not None:
             rows.append((node.list_slot, LIST, len(value), -1))
-            for each in value:
-                if node.elements.children and not isinstance(each, dict):
+            for item in value:
+                if node.elements.children and not isinstance(item, dict):
                     raise Unsure
-                rows += self._default(each, node.elements)
+                rows += self._default(item, node.elements)
         elif value is not None and (node.children or node.elements is not None):
             raise Unsure
         return rows

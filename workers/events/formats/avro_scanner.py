@@ -23,7 +23,15 @@ from workers.arrays.types import Bytes, Longs
 from workers.events import log as kinds
 from workers.events.formats.wire import REFUSED, delimited, has_name, real, zigzag
 from workers.events.json_scanner import same
-from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, put
+from workers.events.log import (
+    DECLINED,
+    FULL,
+    MAP_NAMES_MAX,
+    START,
+    Output,
+    end_log,
+    put,
+)
 
 OP, SLOT, A, B, C, D = range(6)
 COLUMNS = 6
@@ -71,7 +79,7 @@ class Scan(NamedTuple):
 
 
 @checked_inline
-def scan_flat(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int]:
+def scan_flat(scan: Scan, row: int, pos: int, stop: int) -> tuple[int, int, int, int]:
     """Return kind, start, stop and end of a value without parts; the end is REFUSED if invalid."""
     data = scan.data
     rows = scan.program.rows
@@ -79,56 +87,57 @@ def scan_flat(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, 
     op = rows[row, OP]
     a = rows[row, A]
     if op in (STRING, BYTES):
-        length, at = zigzag(data, at, stop)
-        return delimited(data, at, stop, length, op == STRING)
+        length, pos = zigzag(data, pos, stop)
+        return delimited(data, pos, stop, length, op == STRING)
     if op in (LONG, INT):
-        value, at = zigzag(data, at, stop)
-        if op == INT and not -INT_MAX - 1 <= value <= INT_MAX:
-            return kinds.VALUE, 0, 0, REFUSED
-        return kinds.VALUE, value, -1, at
+        value, pos = zigzag(data, pos, stop)
+        is_within = op == LONG or -INT_MAX - 1 <= value <= INT_MAX
+        return kinds.VALUE, value, -1, pos if is_within else REFUSED
     if op == NULL_OP:
-        return kinds.NULL, -1, -1, at
+        return kinds.NULL, -1, -1, pos
     if op == BOOLEAN:
-        if at >= stop or data[at] > 1:
+        if pos >= stop or data[pos] > 1:
             return kinds.TRUE, 0, 0, REFUSED
-        return (kinds.TRUE if data[at] == 1 else kinds.FALSE), -1, -1, at + 1
+        return (kinds.TRUE if data[pos] == 1 else kinds.FALSE), -1, -1, pos + 1
     if op == ENUM:
-        which, at = zigzag(data, at, stop)
-        if at == REFUSED or not 0 <= which < rows[row, B]:
+        which, pos = zigzag(data, pos, stop)
+        if pos == REFUSED or not 0 <= which < rows[row, B]:
             return kinds.TEXT, 0, 0, REFUSED
         return (
             kinds.TEXT,
             scan.base + names[a + which, 0],
             scan.base + names[a + which, 1],
-            at,
+            pos,
         )
     if op == FIXED:
-        return kinds.OTHER, -1, -1, at + a if a <= stop - at else REFUSED
-    return real(data, at, stop, 4 if op == FLOAT else 8)
+        return kinds.OTHER, -1, -1, pos + a if a <= stop - pos else REFUSED
+    return real(data, pos, stop, 4 if op == FLOAT else 8)
 
 
 @checked_part
-def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
+def block(data: Bytes, pos: int, stop: int) -> tuple[int, int, int]:
     """Return item count, start (REFUSED if invalid) and end (-1 if not stated) of a block."""
-    count, at = zigzag(data, at, stop)
-    if at == REFUSED or count >= 0:
-        return count, at, -1
-    size, at = zigzag(data, at, stop)
-    if at == REFUSED or not 0 <= size <= stop - at or count < -(2**62):
+    count, pos = zigzag(data, pos, stop)
+    if pos == REFUSED or count >= 0:
+        return count, pos, -1
+    size, pos = zigzag(data, pos, stop)
+    if pos == REFUSED or not 0 <= size <= stop - pos or count < -(2**62):
         return 0, REFUSED, -1
-    return -count, at, at + size
+    return -count, pos, pos + size
 
 
 @checked_kernel
 def scan_record(
-    scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
+    scan: Scan, pos: int, stop: int, root: int, log: Longs, used: int
 ) -> int:
-    """Log the record data[at:stop] from row `used` on; return the rows used, DECLINED or FULL."""
+    """Log the record data[pos:stop] from row `used` on; return the rows used, DECLINED or FULL."""
     data, base, program, stack = scan
     rows, parts, names, constants = program
     depth = 0
     row = root
-    steps = STEPS_FREE + STEPS_A_BYTE * (stop - at)
+    # Every turn reads the value of the type in `row`, unless that is a union: then the next turn
+    # reads the branch. A stack instead of recursion: a hostile record must not end the process.
+    steps = STEPS_FREE + STEPS_A_BYTE * (stop - pos)
     while True:
         steps -= 1
         if steps < 0:
@@ -136,16 +145,16 @@ def scan_record(
         op = rows[row, OP]
         slot = rows[row, SLOT]
         if op <= LAST_FLAT:
-            kind, start, end, at = scan_flat(scan, row, at, stop)
-            if at == REFUSED:
+            kind, start, end, pos = scan_flat(scan, row, pos, stop)
+            if pos == REFUSED:
                 return DECLINED
             if slot >= 0:
                 used = put(log, used, slot, kind, start, end)
                 if used == FULL:
                     return FULL
         elif op == UNION:
-            which, at = zigzag(data, at, stop)
-            if at == REFUSED or not 0 <= which < rows[row, B]:
+            which, pos = zigzag(data, pos, stop)
+            if pos == REFUSED or not 0 <= which < rows[row, B]:
                 return DECLINED
             row = parts[rows[row, A] + which]
             continue
@@ -183,7 +192,7 @@ def scan_record(
         # After a value or an opening: find the next value.
         while True:
             if depth == 0:
-                return used if at == stop else DECLINED
+                return used if pos == stop else DECLINED
             top = depth - 1
             holder = stack[top, F_ROW]
             op = rows[holder, OP]
@@ -195,12 +204,13 @@ def scan_record(
                 row = parts[stack[top, F_NEXT]]
                 stack[top, F_NEXT] += 1
                 break
+            # A list or map comes in blocks; an empty one ends it.
             slot = rows[holder, B]
             if stack[top, F_LEFT] == 0:
-                if stack[top, F_END] >= 0 and stack[top, F_END] != at:
+                if stack[top, F_END] >= 0 and stack[top, F_END] != pos:
                     return DECLINED
-                left, at, end = block(data, at, stop)
-                if at == REFUSED:
+                left, pos, end = block(data, pos, stop)
+                if pos == REFUSED:
                     return DECLINED
                 if left == 0:
                     if slot >= 0:
@@ -214,10 +224,11 @@ def scan_record(
             if op == ARRAY:
                 stack[top, F_COUNT] += 1
                 break
-            length, at = zigzag(data, at, stop)
-            _, start, end, at = delimited(data, at, stop, length, True)
-            if at == REFUSED:
+            length, pos = zigzag(data, pos, stop)
+            _, start, end, pos = delimited(data, pos, stop, length, True)
+            if pos == REFUSED:
                 return DECLINED
+            # Of a repeated name, the last value wins: that is left to the general reader.
             if slot >= 0:
                 if stack[top, F_COUNT] == MAP_NAMES_MAX or has_name(
                     data, start, end, log, stack[top, F_HEAD], used
@@ -227,6 +238,7 @@ def scan_record(
                 used = put(log, used, slot, kinds.TEXT, start, end)
                 if used == FULL:
                     return FULL
+            # A value that a path names has a row of its own, which replaces that of all values.
             first = rows[holder, C]
             for which in range(rows[holder, D]):
                 name = first + which
@@ -242,23 +254,22 @@ def scan_record(
 
 
 @checked_kernel
-def scan_all(
-    scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs
-) -> int:
-    """Scan records from `begin` on until the log is full; return where to resume, or n.
+def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, out: Output) -> int:
+    """Log records from `begin` on until the output is full; return where to resume, or n.
 
-    `roots` has the program's row for each record, DECLINED to skip it. Writes the log rows of each
-    record, or DECLINED, to `number`.
+    `roots` has the program's row for each record, DECLINED to skip it.
     """
     used = 0
+    room = out.declined_bytes
     for i in range(begin, len(values)):
-        number[i] = DECLINED
-        if roots[i] == DECLINED:
-            continue
-        end = scan_record(scan, values[i, 0], values[i, 1], roots[i], log, used)
+        end = DECLINED
+        if roots[i] != DECLINED:
+            end = scan_record(
+                scan, values[i, 0], values[i, 1], roots[i], out.rows, used
+            )
         if end == FULL:
             return i
-        if end != DECLINED:
-            number[i] = end - used
-            used = end
+        used, room = end_log(out, i, values, used, end, room)
+        if room <= 0:
+            return i + 1
     return len(values)

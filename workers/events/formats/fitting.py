@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from workers.arrays.types import Bytes, Longs
+from workers.events.log import Output
 from workers.events.schemas import Schema
 from workers.events.tree import NO_SLOT, Node
 from workers.mechanisms.config.views import Path
@@ -41,12 +42,8 @@ def imports_named(names: Sequence[str]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-#: Scans from a record on into `number` and `log`; returns the next record.
-RecordScan = Callable[[int, Longs, Longs], int]
-
-
-def longs(rows: object, columns: int) -> Longs:
-    return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
+#: Scans from a record on; returns the next record.
+RecordScan = Callable[[int, Output], int]
 
 
 class Program:

@@ -27,7 +27,6 @@ from workers.events.formats.fitting import (
     Unreadable,
     child,
     element,
-    longs,
     wants,
 )
 from workers.events.formats.protobuf_schemas import (
@@ -36,7 +35,7 @@ from workers.events.formats.protobuf_schemas import (
     compile_schema,
 )
 from workers.events.formats.wire import REFUSED, zigzag
-from workers.events.log import FALSE, LIST, MAP, OTHER, REAL, TEXT, VALUE
+from workers.events.log import FALSE, LIST, MAP, OTHER, REAL, TEXT, VALUE, longs
 from workers.events.schemas import PROTOBUF, Schema
 from workers.events.tree import NO_SLOT, Node
 from workers.mechanisms.config.views import Path
@@ -56,22 +55,22 @@ class ProtobufSchema:
         self._file = self.compiled.files[-1]
 
     def message(self, indexes: Sequence[int]) -> Any:
-        """Return the message at a path of indexes through nested messages, else ValueError."""
+        """Return the message at a path of indexes through nested messages."""
         name = self._file.package
         types = self._file.message_type
         for index in indexes:
             if not 0 <= index < len(types):
-                raise ValueError("no such message in the schema")
+                raise SchemaRefused(NO_MESSAGE)
             name = f"{name}.{types[index].name}" if name else types[index].name
             types = types[index].nested_type
         try:
             return self._pool.FindMessageTypeByName(name)
         except (KeyError, TypeError):
-            raise ValueError("no such message in the schema") from None
+            raise SchemaRefused(NO_MESSAGE) from None
 
 
 def indexes_of(message: bytes) -> list[int]:
-    """Parse the message path after a schema id: its length, then the indexes; else ValueError."""
+    """Parse the message path after a schema id: its length, then the indexes."""
     data = np.frombuffer(message, dtype=np.uint8)
     number, at = zigzag(data, 0, len(data))
     if number == 0 and at == len(message):
@@ -81,7 +80,7 @@ def indexes_of(message: bytes) -> list[int]:
         index, at = zigzag(data, at, len(data))
         found.append(index)
     if at == REFUSED or len(found) != number:
-        raise ValueError("no message indexes")
+        raise SchemaRefused(NO_MESSAGE)
     return found
 
 
@@ -239,19 +238,21 @@ class _Walk:
         kind = field.type
         state = self._program.list_state()
         slot = head = outer = NO_SLOT
-        of = Node()
+        element_node = Node()
         if node.many:
             slot = head = node.slot
-            of = Node(node.slot)
+            element_node = Node(node.slot)
         else:
             outer = node.slot
             if node.elements is not None:
-                of = node.elements
+                element_node = node.elements
                 slot = node.elements.slot
                 head = node.list_slot
-                self._fit.possible(of)
+                self._fit.possible(element_node)
         inner, count = self._inner(
-            field, of, element(path) if of is node.elements else path
+            field,
+            element_node,
+            element(path) if element_node is node.elements else path,
         )
         if node.many and node.elements is not None:
             kind = ops.DECLINE
@@ -379,26 +380,18 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
         if schema.kind != PROTOBUF:
             raise SchemaRefused(NOT_OF_FORMAT)
         try:
-            found = self._schemas.get(schema)
-            if found is None:
-                found = self._schemas[schema] = ProtobufSchema(schema)
-        except MissingImports as error:
-            raise Unreadable(error.names) from None
-        except ValueError:
-            raise Unreadable from None
-        try:
-            descriptor = found.message(indexes_of(message))
-        except ValueError:
-            raise SchemaRefused(NO_MESSAGE) from None
-        try:
-            root, fit = self._source.add(descriptor, found.compiled)
+            source = self._schemas.get(schema)
+            if source is None:
+                source = self._schemas[schema] = ProtobufSchema(schema)
+            descriptor = source.message(indexes_of(message))
+            root, fit = self._source.add(descriptor, source.compiled)
             kind = message_factory.GetMessageClass(descriptor)
         except MissingImports as error:
             raise Unreadable(error.names) from None
-        except RecursionError:
+        except (ValueError, RecursionError):
             raise Unreadable from None
         number = self._accept(root, fit)
-        self.missing = found.compiled.missing
+        self.missing = source.compiled.missing
         self._classes.append(kind)
         return number
 
@@ -423,26 +416,26 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
 def _object(message: Any, node: Node | None) -> dict[str, object]:
     """Return the wanted fields of a message, or all; those with presence only if set."""
     fields = message.DESCRIPTOR.fields_by_name
-    made: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name in fields if node is None else node.children:
         inner = node and node.children[name]
         field = fields.get(name)
         if field is None or (field.has_presence and not message.HasField(name)):
             continue
-        found = getattr(message, name)
+        content = getattr(message, name)
         if not field.is_repeated:
-            made[name] = _value(field, found, inner)
+            values[name] = _value(field, content, inner)
         elif _is_map(field):
             value = field.message_type.fields_by_name["value"]
-            named = {_name(key): each for key, each in found.items()}
-            made[name] = {
+            named = {_name(key): each for key, each in content.items()}
+            values[name] = {
                 key: _value(value, each, inner and inner.children.get(key, UNWANTED))
                 for key, each in named.items()
             }
         else:
             of = inner and (inner.elements or UNWANTED)
-            made[name] = [_value(field, each, of) for each in found]
-    return made
+            values[name] = [_value(field, each, of) for each in content]
+    return values
 
 
 def _name(key: object) -> str:

@@ -43,7 +43,15 @@ from workers.events.formats.wire import (
     zigzag,
 )
 from workers.events.json_scanner import same
-from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, put
+from workers.events.log import (
+    DECLINED,
+    FULL,
+    MAP_NAMES_MAX,
+    START,
+    Output,
+    end_log,
+    put,
+)
 
 FIRST, N, MODE, MISSING, M = range(5)
 MESSAGE_COLUMNS = 5
@@ -139,52 +147,43 @@ def row_of(table: Longs, column: int, first: int, count: int, number: int) -> in
 
 
 @checked_inline
-def scalar(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int]:
+def scalar(scan: Scan, row: int, pos: int, stop: int) -> tuple[int, int, int, int]:
     """Return kind, start, stop and end of a field's value; the end is REFUSED if invalid."""
     data = scan.data
     fields = scan.program.fields
     names = scan.program.names
     kind = fields[row, TYPE]
     if kind in (STRING, BYTES):
-        length, at = varint(data, at, stop)
-        return delimited(data, at, stop, length, kind == STRING)
-    if kind in (SINT32, SINT64):
-        value, at = zigzag(data, at, stop)
-        if kind == SINT32 and not -(2**31) <= value < 2**31:
-            return kinds.VALUE, 0, 0, REFUSED
-        return kinds.VALUE, value, -1, at
-    if WIRES[kind] == VARINT:
-        value, at = varint(data, at, stop)
-        if at == REFUSED:
-            return kinds.VALUE, 0, 0, REFUSED
-        if kind == BOOL:
-            end = at if 0 <= value <= 1 else REFUSED
-            return (kinds.TRUE if value == 1 else kinds.FALSE), -1, -1, end
-        if kind == ENUM:
-            name = row_of(names, 2, fields[row, INNER], fields[row, COUNT], value)
-            if name < 0:
-                return kinds.TEXT, 0, 0, REFUSED
-            return (
-                kinds.TEXT,
-                scan.base + names[name, 0],
-                scan.base + names[name, 1],
-                at,
-            )
-        if kind == INT32 and not -(2**31) <= value < 2**31:
-            return kinds.VALUE, 0, 0, REFUSED
-        if (kind == UINT32 and not 0 <= value < 2**32) or (
-            kind == UINT64 and value < 0
-        ):
-            return kinds.VALUE, 0, 0, REFUSED
-        return kinds.VALUE, value, -1, at
+        length, pos = varint(data, pos, stop)
+        return delimited(data, pos, stop, length, kind == STRING)
     if kind in (FLOAT, DOUBLE):
-        return real(data, at, stop, 4 if kind == FLOAT else 8)
-    value, at = fixed(data, at, stop, 8 if WIRES[kind] == EIGHT else 4)
+        return real(data, pos, stop, 4 if kind == FLOAT else 8)
+    if kind in (SINT32, SINT64):
+        value, pos = zigzag(data, pos, stop)
+    elif WIRES[kind] == VARINT:
+        value, pos = varint(data, pos, stop)
+    else:
+        value, pos = fixed(data, pos, stop, 8 if WIRES[kind] == EIGHT else 4)
+    if kind == BOOL:
+        end = pos if 0 <= value <= 1 else REFUSED
+        return kinds.TRUE if value == 1 else kinds.FALSE, -1, -1, end
+    if kind == ENUM:
+        name = row_of(names, 2, fields[row, INNER], fields[row, COUNT], value)
+        if name < 0:
+            return kinds.TEXT, 0, 0, REFUSED
+        base = scan.base
+        return kinds.TEXT, base + names[name, 0], base + names[name, 1], pos
     if kind == SFIXED32 and value >= 2**31:
         value -= 2**32
-    if kind == FIXED64 and value < 0:
-        return kinds.VALUE, 0, 0, REFUSED
-    return kinds.VALUE, value, -1, at
+    # A decoder would cut bits off.
+    if kind in (INT32, SINT32):
+        is_within = -(2**31) <= value < 2**31
+    elif kind == UINT32:
+        is_within = 0 <= value < 2**32
+    else:
+        # Beyond an int64, unsigned numbers look negative.
+        is_within = value >= 0 or kind not in (UINT64, FIXED64)
+    return kinds.VALUE, value, -1, pos if is_within else REFUSED
 
 
 @checked_part
@@ -215,12 +214,12 @@ def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
 
 @checked_part
 def log_value(
-    scan: Scan, row: int, at: int, stop: int, log: Longs, used: int
+    scan: Scan, row: int, pos: int, stop: int, log: Longs, used: int
 ) -> tuple[int, int]:
     fields = scan.program.fields
     lists = scan.lists
-    kind, start, end, at = scalar(scan, row, at, stop)
-    if at == REFUSED:
+    kind, start, end, pos = scalar(scan, row, pos, stop)
+    if pos == REFUSED:
         return REFUSED, DECLINED
     state = fields[row, STATE]
     if state >= 0:
@@ -229,12 +228,12 @@ def log_value(
         used = put(log, used, fields[row, SLOT], kind, start, end)
     if state >= 0:
         lists[state, L_END] = used
-    return at, used
+    return pos, used
 
 
 @checked_part
 def log_map_entry(
-    scan: Scan, row: int, at: int, stop: int, log: Longs, used: int
+    scan: Scan, row: int, pos: int, stop: int, log: Longs, used: int
 ) -> int:
     data, base, program, _, lists = scan
     fields = program.fields
@@ -245,31 +244,33 @@ def log_map_entry(
     kind = kinds.TEXT
     start = base
     end = base
-    of = fields[inner, TYPE]
-    named = valued = False
-    while at < stop:
-        tag, at = varint(data, at, stop)
+    value_type = fields[inner, TYPE]
+    named = False
+    valued = False
+    # An entry is a message with the name as field 1 and the value as field 2; both may be missing.
+    while pos < stop:
+        tag, pos = varint(data, pos, stop)
         if tag == 1 << 3 | LENGTH and not named:
-            length, at = varint(data, at, stop)
-            _, name, name_end, at = delimited(data, at, stop, length, True)
+            length, pos = varint(data, pos, stop)
+            _, name, name_end, pos = delimited(data, pos, stop, length, True)
             named = True
-        elif tag == 2 << 3 | WIRES[of] and not valued:
-            kind, start, end, at = scalar(scan, inner, at, stop)
+        elif tag == 2 << 3 | WIRES[value_type] and not valued:
+            kind, start, end, pos = scalar(scan, inner, pos, stop)
             valued = True
         else:
             return DECLINED
-        if at == REFUSED:
+        if pos == REFUSED:
             return DECLINED
     if not valued:
         # Log the type's default; enum and bytes are left to the general reader.
-        if of in (ENUM, BYTES):
+        if value_type in (ENUM, BYTES):
             return DECLINED
-        if of == BOOL:
+        if value_type == BOOL:
             kind = kinds.FALSE
             start = -1
             end = -1
-        elif of != STRING:
-            kind = kinds.REAL if of in (FLOAT, DOUBLE) else kinds.VALUE
+        elif value_type != STRING:
+            kind = kinds.REAL if value_type in (FLOAT, DOUBLE) else kinds.VALUE
             start = 0
             end = -1
     state = fields[row, STATE]
@@ -293,12 +294,12 @@ def log_map_entry(
         )
         lists[state, L_END] = used
     for which in range(fields[row, COUNT]):
-        at = fields[row, INNER] + which
-        if same(data, name, name_end, data, base + names[at, 0], base + names[at, 1]):
+        pos = fields[row, INNER] + which
+        if same(data, name, name_end, data, base + names[pos, 0], base + names[pos, 1]):
             if lists[state, L_SEEN] >> which & 1:
                 return DECLINED
             lists[state, L_SEEN] |= 1 << which
-            used = put(log, used, names[at, 2], kind, start, end)
+            used = put(log, used, names[pos, 2], kind, start, end)
     return used
 
 
@@ -323,22 +324,22 @@ def log_missing(scan: Scan, message: int, seen: int, log: Longs, used: int) -> i
 
 
 @checked_part
-def skip_field(data: Bytes, at: int, stop: int, wire: int) -> int:
+def skip_field(data: Bytes, pos: int, stop: int, wire: int) -> int:
     """Skip the value of an unknown field; groups are REFUSED."""
     if wire == VARINT:
-        return varint(data, at, stop)[1]
+        return varint(data, pos, stop)[1]
     if wire == LENGTH:
-        length, at = varint(data, at, stop)
-        return at + length if at != REFUSED and 0 <= length <= stop - at else REFUSED
+        length, pos = varint(data, pos, stop)
+        return pos + length if pos != REFUSED and 0 <= length <= stop - pos else REFUSED
     size = 8 if wire == EIGHT else 4
-    return at + size if wire in (EIGHT, FOUR) and size <= stop - at else REFUSED
+    return pos + size if wire in (EIGHT, FOUR) and size <= stop - pos else REFUSED
 
 
 @checked_kernel
 def scan_record(
-    scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
+    scan: Scan, pos: int, stop: int, root: int, log: Longs, used: int
 ) -> int:
-    """Log the message data[at:stop] from row `used` on; return the rows used, DECLINED or FULL."""
+    """Log the message data[pos:stop] from row `used` on; return the rows used, DECLINED or FULL."""
     data, _, program, stack, lists = scan
     messages = program.messages
     fields = program.fields
@@ -350,61 +351,65 @@ def scan_record(
     stack[0, F_SEEN] = 0
     stack[0, F_HINT] = 0
     while True:
+        # Every turn reads a field of the innermost message, or ends that message.
         top = depth - 1
         message = stack[top, F_MESSAGE]
         end = stack[top, F_END]
         if messages[message, MODE] == DECLINES:
             return DECLINED
-        if at == end:
+        if pos == end:
             used = log_missing(scan, message, stack[top, F_SEEN], log, used)
             depth = top
             if depth == 0 or used < 0:
                 return used
             continue
-        tag, at = varint(data, at, end)
+        tag, pos = varint(data, pos, end)
         number = tag >> 3
         wire = tag & 7
-        if at == REFUSED or not 1 <= number <= NUMBER_MAX:
+        if pos == REFUSED or not 1 <= number <= NUMBER_MAX:
             return DECLINED
         first = messages[message, FIRST]
         count = messages[message, N]
+        # Most messages have their fields in the order of the schema: try the next row first.
         row = first + stack[top, F_HINT]
         if row == first + count or fields[row, NUMBER] != number:
             row = row_of(fields, NUMBER, first, count, number)
         if row < 0:
-            at = skip_field(data, at, end, wire)
-            if at == REFUSED or messages[message, MODE] == STRICT:
+            pos = skip_field(data, pos, end, wire)
+            if pos == REFUSED or messages[message, MODE] == STRICT:
                 return DECLINED
             continue
         stack[top, F_HINT] = row - first + 1
         kind = fields[row, TYPE]
         bit = fields[row, BIT]
         state = fields[row, STATE]
+        # Of a field that comes twice, or of a oneof, the last value wins: upb decides that.
         if bit >= 0:
             if stack[top, F_SEEN] >> bit & 1:
                 return DECLINED
             stack[top, F_SEEN] |= 1 << bit
         if kind not in (MESSAGE, MAP):
+            # Repeated numbers may be packed behind one length, whatever the schema says.
             if WIRES[kind] == wire:
-                at, used = log_value(scan, row, at, end, log, used)
+                pos, used = log_value(scan, row, pos, end, log, used)
             elif wire == LENGTH and state != -1 and kind != DECLINE:
-                length, at = varint(data, at, end)
-                if at == REFUSED or not 0 <= length <= end - at:
+                length, pos = varint(data, pos, end)
+                if pos == REFUSED or not 0 <= length <= end - pos:
                     return DECLINED
-                last = at + length
-                while at < last and used >= 0:
-                    at, used = log_value(scan, row, at, last, log, used)
+                last = pos + length
+                while pos < last and used >= 0:
+                    pos, used = log_value(scan, row, pos, last, log, used)
             else:
                 return DECLINED
             if used < 0:
                 return used
             continue
-        length, at = varint(data, at, end)
-        if wire != LENGTH or at == REFUSED or not 0 <= length <= end - at:
+        length, pos = varint(data, pos, end)
+        if wire != LENGTH or pos == REFUSED or not 0 <= length <= end - pos:
             return DECLINED
         if kind == MAP:
-            used = log_map_entry(scan, row, at, at + length, log, used)
-            at += length
+            used = log_map_entry(scan, row, pos, pos + length, log, used)
+            pos += length
         else:
             if depth == len(stack):
                 return DECLINED
@@ -415,7 +420,7 @@ def scan_record(
             if state >= 0:
                 lists[state, L_END] = used
             stack[depth, F_MESSAGE] = fields[row, INNER]
-            stack[depth, F_END] = at + length
+            stack[depth, F_END] = pos + length
             stack[depth, F_SEEN] = 0
             stack[depth, F_HINT] = 0
             depth += 1
@@ -424,19 +429,19 @@ def scan_record(
 
 
 @checked_kernel
-def scan_all(
-    scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs
-) -> int:
-    """Scan messages, as `avro_scanner.scan_all`; `roots` are rows of `messages`."""
+def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, out: Output) -> int:
+    """Log messages, as `avro_scanner.scan_all`; `roots` are rows of `messages`."""
     used = 0
+    room = out.declined_bytes
     for i in range(begin, len(values)):
-        number[i] = DECLINED
-        if roots[i] == DECLINED:
-            continue
-        end = scan_record(scan, values[i, 0], values[i, 1], roots[i], log, used)
+        end = DECLINED
+        if roots[i] != DECLINED:
+            end = scan_record(
+                scan, values[i, 0], values[i, 1], roots[i], out.rows, used
+            )
         if end == FULL:
             return i
-        if end != DECLINED:
-            number[i] = end - used
-            used = end
+        used, room = end_log(out, i, values, used, end, room)
+        if room <= 0:
+            return i + 1
     return len(values)

@@ -39,9 +39,7 @@ class FramedJson:
     def __init__(self, json: Json) -> None:
         self._json = json
 
-    def scan(
-        self, data: Bytes, values: Longs, plain: Bools | None = None
-    ) -> Iterator[FieldSpans]:
+    def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
         payloads, refused = json_payloads(data, values)
         decoder = self._json.decoder(data, payloads)
 
@@ -160,17 +158,15 @@ class FormatReader:
         self.fmt = fmt
         self._schemas = schemas
         self._waiting = waiting
-        # Known pairs of schema id and message; their number in `fmt`, or DECLINED and a reason.
+        # Known pairs of schema id and message; the number of each, or DECLINED and a reason.
         self._known = np.empty((0, 2), dtype=np.int64)
         self._numbers: list[int] = []
-        self._reasons: list[str | None] = []
+        self._reasons: list[str] = []
 
-    def scan(
-        self, data: Bytes, values: Longs, plain: Bools | None = None
-    ) -> Iterator[FieldSpans]:
+    def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
         """Log the wanted fields of records part by part; raises as `prepare`."""
         ready = self.prepare(data, values)
-        roots = ready.roots if plain is None else np.where(plain, ready.roots, DECLINED)
+        roots = np.where(plain, ready.roots, DECLINED)
         payloads = readonly_contiguous(ready.payloads)
         log = self.fmt.scanner(
             ready.data, payloads, readonly_contiguous(roots), ready.base
@@ -184,10 +180,7 @@ class FormatReader:
                 int(ready.numbers[row]), ready.data[start:stop].tobytes()
             )
 
-        def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
-            return ready.data, log(begin, number, rows)
-
-        return scan_parts(ready.payloads, scan, decode)
+        return scan_parts(ready.payloads, lambda *to: (ready.data, log(*to)), decode)
 
     def prepare(self, data: Bytes, values: Longs) -> Prepared:
         """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard closes."""
@@ -212,15 +205,14 @@ class FormatReader:
             if reason is not None:
                 refused[done] = reason
                 done += 1
-        for row in np.flatnonzero(rows < 0).tolist():
-            refused.setdefault(row, _UNFIT.get(int(rows[row]), ""))
-        bad = [row for row, why in enumerate(self._reasons) if why is not None]
-        for row in np.flatnonzero(np.isin(rows, bad)).tolist() if bad else ():
-            refused[row] = self._reasons[rows[row]] or ""
         # Index -1 is DECLINED, in both.
         numbers = np.array([*self._numbers, DECLINED], dtype=np.int64)[
             np.maximum(rows, -1)
         ]
+        for row in np.flatnonzero(numbers < 0).tolist():
+            pair = int(rows[row])
+            why = self._reasons[pair] if pair >= 0 else _UNFIT.get(pair, "")
+            refused.setdefault(row, why)
         roots = np.array([*self.fmt.roots, DECLINED], dtype=np.int64)[numbers]
         payloads[numbers < 0] = -1
         base = len(data)
@@ -238,21 +230,18 @@ class FormatReader:
         if schema is None:
             return UNKNOWN_SCHEMA
         number = DECLINED
-        reason = None
+        reason = ""
         try:
             number = self.fmt.add(schema, message)
-        except Unreadable as refusal:
-            reason = f"schema cannot be read: id {schema_id}"
-            if refusal.imports:
-                names = imports_named(refusal.imports)
-                reason = f"schema cannot be read: id {schema_id} imports {names}, which is missing"
-            logger.error(
-                "schema %d: every event of it is a reject: %s", schema_id, reason
-            )
         except SchemaRefused as refusal:
             reason = str(refusal)
             if reason == NO_MESSAGE:
                 return reason
+            if isinstance(refusal, Unreadable):
+                reason += f": id {schema_id}"
+                if refusal.imports:
+                    names = imports_named(refusal.imports)
+                    reason += f" imports {names}, which is missing"
             logger.error(
                 "schema %d: every event of it is a reject: %s", schema_id, reason
             )

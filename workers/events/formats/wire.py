@@ -7,8 +7,11 @@ A record with a schema in a registry begins with this header:
 `stop` is the exclusive end of the record. A position of REFUSED means invalid bytes.
 """
 
+import numpy as np
+
 from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
+from workers.arrays.words import word_at
 from workers.events.json_scanner import same, utf8_length
 from workers.events.log import OTHER, REAL, START, STOP, TEXT
 
@@ -20,48 +23,46 @@ INT64_MAX = 2**63 - 1
 
 
 @checked_part
-def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+def varint(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
     """Decode a varint as an int64; return it and its end, REFUSED if cut off or too long."""
-    if at >= stop:
+    if pos >= stop:
         return 0, REFUSED
-    byte = int(data[at])
-    at += 1
+    byte = int(data[pos])
+    pos += 1
     value = byte & BITS
     shift = 7
     while byte >= MORE:
-        if at >= stop or shift > 63:
+        if pos >= stop or shift > 63:
             return 0, REFUSED
-        byte = int(data[at])
-        at += 1
+        byte = int(data[pos])
+        pos += 1
         if byte == 0 or (shift == 63 and byte > 1):
             return 0, REFUSED
         if shift == 63:
-            return value + INT64_MIN, at
+            return value + INT64_MIN, pos
         value |= (byte & BITS) << shift
         shift += 7
-    return value, at
+    return value, pos
 
 
 @checked_kernel
-def zigzag(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+def zigzag(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
     """Decode a zigzag integer in its shortest form; return it and its end."""
-    bits, at = varint(data, at, stop)
-    return (bits >> 1 & INT64_MAX) ^ -(bits & 1), at
+    bits, pos = varint(data, pos, stop)
+    return (bits >> 1 & INT64_MAX) ^ -(bits & 1), pos
 
 
 @checked_part
-def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
-    """Decode `size` little-endian bytes, unsigned unless 8; return the value and its end."""
-    if size > stop - at:
+def fixed(data: Bytes, pos: int, stop: int, size: int) -> tuple[int, int]:
+    """Decode 4 little-endian bytes, unsigned, or 8, signed; return the value and its end."""
+    if size > stop - pos or stop > len(data):
         return 0, REFUSED
-    value = 0
-    for place in range(min(size, 7)):
-        value |= int(data[at + place]) << 8 * place
     if size == 8:
-        value |= (int(data[at + 7]) & BITS) << 56
-        if data[at + 7] >= MORE:
-            value += INT64_MIN
-    return value, at + size
+        return int(np.uint64(word_at(data, pos)).view(np.int64)), pos + 8
+    value = 0
+    for place in range(size):
+        value |= int(data[pos + place]) << 8 * place
+    return value, pos + size
 
 
 @checked_part
@@ -84,33 +85,33 @@ def widen_float(bits: int) -> int:
 
 
 @checked_part
-def real(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int, int, int]:
+def real(data: Bytes, pos: int, stop: int, size: int) -> tuple[int, int, int, int]:
     """Decode a float of 4 or 8 bytes; return kind, START and STOP of its log row, and its end."""
-    bits, at = fixed(data, at, stop, size)
+    bits, pos = fixed(data, pos, stop, size)
     if size == 4:
         bits = widen_float(bits)
     is_nan = (
         bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
     )
-    return (OTHER if is_nan else REAL), bits, -1, at
+    return (OTHER if is_nan else REAL), bits, -1, pos
 
 
 @checked_inline
 def delimited(
-    data: Bytes, at: int, stop: int, length: int, is_text: bool
+    data: Bytes, pos: int, stop: int, length: int, is_text: bool
 ) -> tuple[int, int, int, int]:
-    """Return, as `real`, text or bytes of a length that ends at `at`; the text must be UTF-8."""
-    if at == REFUSED or not 0 <= length <= stop - at:
+    """Return, as `real`, text or bytes of a length that ends at `pos`; the text must be UTF-8."""
+    if pos == REFUSED or not 0 <= length <= stop - pos:
         return OTHER, 0, 0, REFUSED
-    end = at + length
+    end = pos + length
     if not is_text:
         return OTHER, -1, -1, end
-    start = at
-    while at < end:
-        width = 1 if data[at] < MORE else utf8_length(data, at, end)
+    start = pos
+    while pos < end:
+        width = 1 if data[pos] < MORE else utf8_length(data, pos, end)
         if width == 0:
             return OTHER, 0, 0, REFUSED
-        at += width
+        pos += width
     return TEXT, start, end, end
 
 
@@ -138,21 +139,21 @@ UNKNOWN = -3
 
 
 @checked_part
-def message_path(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+def message_path(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
     """Return the encoded message path of a record as one number, and its end."""
-    begin = at
-    left, at = zigzag(data, at, stop)
-    if at == REFUSED or left < 0 or left > MESSAGE_BYTES:
+    begin = pos
+    left, pos = zigzag(data, pos, stop)
+    if pos == REFUSED or left < 0 or left > MESSAGE_BYTES:
         return 0, REFUSED
     while left > 0:
-        index, at = zigzag(data, at, stop)
-        if at == REFUSED or index < 0 or at - begin > MESSAGE_BYTES:
+        index, pos = zigzag(data, pos, stop)
+        if pos == REFUSED or index < 0 or pos - begin > MESSAGE_BYTES:
             return 0, REFUSED
         left -= 1
     found = 0
-    for place in range(at - 1, begin - 1, -1):
+    for place in range(pos - 1, begin - 1, -1):
         found = found << 8 | int(data[place])
-    return found, at
+    return found, pos
 
 
 @checked_kernel
@@ -160,20 +161,20 @@ def parse_headers(
     data: Bytes,
     values: Longs,
     named: bool,
-    known: Longs,
+    pairs: Longs,
     begin: int,
     ids: Longs,
     payloads: Longs,
     numbers: Longs,
 ) -> int:
-    """Parse record headers from `begin` on, until a pair of schema and message is not in `known`.
+    """Parse record headers from `begin` on, until a pair of schema and message is not in `pairs`.
 
     Returns n, or the record of that pair: its `ids` are written, its number is UNKNOWN. The caller
     resolves it and resumes there.
 
     Args:
         ids, payloads: int64 (n, 2), written: id and message, start and stop; -1 if none.
-        numbers: int64 (n,), written: row of `known`, NO_VALUE or NO_ID.
+        numbers: int64 (n,), written: row of `pairs`, NO_VALUE or NO_ID.
     """
     last = 0
     for row in range(begin, len(values)):
@@ -189,24 +190,24 @@ def parse_headers(
         schema = 0
         for place in range(start + 1, start + HEADER):
             schema = schema << 8 | int(data[place])
-        at = start + HEADER
+        pos = start + HEADER
         which = 0
         if named:
-            which, at = message_path(data, at, stop)
-            if at == REFUSED:
+            which, pos = message_path(data, pos, stop)
+            if pos == REFUSED:
                 continue
         ids[row, 0] = schema
         ids[row, 1] = which
-        payloads[row, 0] = at
+        payloads[row, 0] = pos
         payloads[row, 1] = stop
         # Most records have the same schema as the previous one.
-        if last >= len(known) or known[last, 0] != schema or known[last, 1] != which:
+        if last >= len(pairs) or pairs[last, 0] != schema or pairs[last, 1] != which:
             last = 0
-            while last < len(known) and (
-                known[last, 0] != schema or known[last, 1] != which
+            while last < len(pairs) and (
+                pairs[last, 0] != schema or pairs[last, 1] != which
             ):
                 last += 1
-            if last == len(known):
+            if last == len(pairs):
                 numbers[row] = UNKNOWN
                 return row
         numbers[row] = last
