@@ -1,6 +1,8 @@
 """What a worker does about partitions that have not joined."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -34,21 +36,26 @@ class Scene:
             monkeypatch.setattr(module, "stored_progress", self._progress)
         monkeypatch.setattr(growth, "add_partitions", self._add)
         self.growth = Growth(
-            Connection("unused:9092"),
-            "state",
-            SOURCES,
+            connection=Connection("unused:9092"),
+            state="state",
+            sources=SOURCES,
             grow=self._grow,
             restart=lambda: self.did.append("restart"),
             refusal=refusal,
         )
 
     def owners(self, horizon: int | None) -> OwnerGrowth:
-        names = {"contributions": "c", "contribute_state": "s", "release_state": "r"}
+        grid = TickGrid(tick_ms=10, start_ms=0, horizon=horizon)
+        settings: Any = SimpleNamespace(
+            contributions_topic="c",
+            contribute_state_topic="s",
+            release_state_topic="r",
+            histograms=[SimpleNamespace(grid=grid)],
+        )
         return OwnerGrowth(
-            Connection("unused:9092"),
-            self.known,
-            **names,
-            epochs=[TickGrid(tick_ms=10, start_ms=0, horizon=horizon)],
+            settings=settings,
+            connection=Connection("unused:9092"),
+            owners=self.known,
             grow=self.did.append,
             restart=lambda: self.did.append("restart"),
         )

@@ -22,6 +22,7 @@ from tests.bounds.shapes import CODECS, NOW_MS, Kind, Shape, of
 from tests.cluster.offline import factory_of, worker_document
 from tests.worker.harness import known, unk
 from workers.agents.rekey import RekeyShard
+from workers.agents.source_shard import SourceShard
 from workers.agents.worker import Factory
 from workers.commands.check.examine import examine
 from workers.commands.check.sample import Part, Sample
@@ -316,8 +317,9 @@ class Stages:
 
         def work() -> None:
             _feed(shard, raw)
-            if hasattr(shard, "_commit_all") and shard.committed != shard.offset:
-                shard._commit_all(shard.offset)
+            if isinstance(shard, SourceShard) and shard.committed != shard.offset:
+                assert shard.offset is not None
+                shard._commit(shard.offset)
 
         try:
             return _measured(work, _size(keys, values), memory), committed

@@ -60,7 +60,7 @@ def main(bootstrap: str, topic: str, partitions: str, state: str, seconds: str) 
             transactions = Transactions(connection, name, log, Nobody())
             transactions.take_over()
             try:
-                transactions.run(
+                transactions.transact(
                     [], [(b"key", b"value")] * 10, [Slow(topic, partition)]
                 )
             except KafkaAway as error:

@@ -135,7 +135,7 @@ def looped(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
             await test(stage=stage, **others)
             for shard in stage.made.values():
                 shard.gate.set()
-            await stage.handover.release()
+            await stage.handover.give_up()
 
         asyncio.run(main())
 
@@ -186,9 +186,7 @@ async def test_a_take_over_that_another_has_overtaken_changes_nothing(
     late = stage.log.late = asyncio.Event()
     ours = True
     first = asyncio.ensure_future(stage.handover.acquire(EVENTS, lambda: ours))
-    await settle(
-        lambda: len(stage.made) == 2 and all(s.offset == 0 for s in stage.made.values())
-    )
+    await settle(lambda: [one.offset for one in stage.made.values()] == [0, 0])
     ours = False
     stage.log.late = None
     await stage.handover.acquire(EVENTS)
@@ -204,10 +202,8 @@ async def test_a_take_over_whose_shards_were_released_meanwhile_changes_nothing(
     """Without a broker all is let go, and the same assignment stays ours."""
     late = stage.log.late = asyncio.Event()
     acquired = asyncio.ensure_future(stage.handover.acquire(EVENTS))
-    await settle(
-        lambda: len(stage.made) == 2 and all(s.offset == 0 for s in stage.made.values())
-    )
-    await stage.handover.release()
+    await settle(lambda: [one.offset for one in stage.made.values()] == [0, 0])
+    await stage.handover.give_up()
     late.set()
     assert await acquired == {}
     assert not stage.handover.assigned and not stage.handover.lags
@@ -244,33 +240,6 @@ async def test_batches_that_wait_for_a_shard_are_bounded(stage: Stage) -> None:
     stage.made[0].gate.set()
     await settle(lambda: len(room) == WAITING_MAX)
     assert all(room), "there is room when it is told"
-
-
-@looped
-async def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is(
-    stage: Stage,
-) -> None:
-    """Processing time depends on content, so it must not decide the tick of another event."""
-    await stage.handover.acquire(EVENTS)
-    idle = stage.made[0]
-    slow = stage.made[1]
-    # The second log has records up to 7; one slow batch of them is in progress.
-    stage.log.at = {EVENTS[0]: 0, EVENTS[1]: 7}
-    stage.log.read = {
-        EVENTS[0]: ReadPosition(0, 0, 0),
-        EVENTS[1]: ReadPosition(4, 4, 7),
-    }
-    slow.gate.clear()
-    await stage.handover.feed(stage.batch(1, 0, 4))
-    await stage.handover.tick()
-    await settle(lambda: bool(idle.seen))
-    # A batch that reaches past 7: it entered the log after the end was noted.
-    await stage.handover.feed(stage.batch(1, 4, 9, 6, 8))
-    slow.gate.set()
-    await settle(lambda: len(slow.seen) == 4)
-    assert idle.seen == [LogEnd(5000, 0)]
-    assert slow.seen == [0, 4, LogEnd(5000, 7), 7]
-    assert stage.log.asked == EVENTS
 
 
 @looped
@@ -365,7 +334,7 @@ async def test_a_batch_of_a_shard_that_was_given_up_does_nothing(stage: Stage) -
     await stage.handover.acquire(EVENTS)
     old = stage.made[0]
     late = stage.batch(0, 0, 1)
-    await stage.handover.release()
+    await stage.handover.give_up()
     await stage.handover.feed(late)
     await asyncio.sleep(0.05)
     assert (old.seen, old.offset) == ([], 0)

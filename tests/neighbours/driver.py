@@ -182,7 +182,9 @@ class ShardRun:
         shard.connection = self  # for `complete_ms`
         shard.store.load = self._load
         if stage == RELEASE and shard._guard is not None:
-            shard._guard._connection = self
+            shard._guard.others = ceiling_guard.OtherWorkers(
+                factory.settings, cast(Any, self)
+            )
         self._shard = shard
         shard.open()
         shard.offset = shard.offset or 0

@@ -147,14 +147,14 @@ def _forget_spilled() -> AbstractContextManager[object]:
 
 
 def _full_closes() -> AbstractContextManager[object]:
-    commit = ContributeShard._commit_all
+    commit = ContributeShard._commit
 
     def closing(self: ContributeShard, offset: int) -> None:
         if self._intake.full:
             self._intake.advance_to((self.watermark or 0) + 1_000)
         commit(self, offset)
 
-    return patch.object(ContributeShard, "_commit_all", closing)
+    return patch.object(ContributeShard, "_commit", closing)
 
 
 #: Each leak, and the seed of a stream that shows it.

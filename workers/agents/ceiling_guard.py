@@ -9,6 +9,7 @@ may read, unless `privacy.uncounted_workers` lists it.
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from confluent_kafka import KafkaException
@@ -29,6 +30,7 @@ from workers.privacy.ceiling import (
 )
 from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import CeilingReached, StateRefused
+from workers.runtime.printing import iso_time
 from workers.settings.settings import Settings, TopicNames, internal_topics
 
 logger = logging.getLogger(__name__)
@@ -145,21 +147,19 @@ def topics_overlap(
 _CHARGES_NAMED = 4
 
 
+@dataclass
 class CeilingGuard:
-    """The ceiling of one owner partition, used only by its thread."""
+    """The ceiling of one owner partition, used only by its thread.
 
-    def __init__(
-        self, ceiling: Ceiling, owner: int, owners: int, others: OtherWorkers
-    ) -> None:
-        """`owners` is how many this worker knows."""
-        self._ceiling = ceiling
-        self._owner = owner
-        self._owners = owners
-        self._others = others
-        self._settings = others.settings
-        self._connection = others.connection
-        self._charges: list[Charge] = []
-        self._refreshed = False
+    `owners` is how many this worker knows.
+    """
+
+    ceiling: Ceiling
+    owner: int
+    owners: int
+    others: OtherWorkers
+    _charges: Sequence[Charge] = ()
+    _refreshed = False
 
     def refresh(self) -> None:
         """Read the current charges of all other partitions and workers.
@@ -169,21 +169,25 @@ class CeilingGuard:
         """
         # Must precede reading the state, which by then includes the charges of published epochs.
         published = None if self._refreshed else self._published()
-        state = self._settings.release_state_topic
-        number = max(self._owners, partition_counts(self._connection).get(state, 0))
-        tails = read_newest(self._connection, [(state, at) for at in range(number)])
+        state = self.others.settings.release_state_topic
+        number = max(
+            self.owners, partition_counts(self.others.connection).get(state, 0)
+        )
+        tails = read_newest(
+            self.others.connection, [(state, at) for at in range(number)]
+        )
         if published is not None and not tails:
             raise CeilingReached(
-                f"{self._ceiling}: topic {published} holds snapshots, but "
-                f"{self._settings.release_state_topic} has no charge for them: it was deleted or "
+                f"{self.ceiling}: topic {published} holds snapshots, but "
+                f"{self.others.settings.release_state_topic} has no charge for them: it was deleted or "
                 "emptied. Restore it, or delete all topics of this worker, after the last period "
                 "in which they were published"
             )
         self._refreshed = True
-        own = self._settings.worker.name
-        others = [tails[where] for where in tails if where[1] != self._owner]
-        charges = (charges_of(own, state, self._settings) for state in others)
-        self._charges = [*chain.from_iterable(charges), *self._others.charges()]
+        own = self.others.settings.worker.name
+        others = [tails[where] for where in tails if where[1] != self.owner]
+        charges = (charges_of(own, state, self.others.settings) for state in others)
+        self._charges = [*chain.from_iterable(charges), *self.others.charges()]
 
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
         """Check the periods of the epochs in `beginning`, by histogram, on top of `progress`.
@@ -191,28 +195,23 @@ class CeilingGuard:
         Raise CeilingReached if, with the charges from the last `refresh`, one exceeds the ceiling.
         """
         own = charges_of(
-            self._settings.worker.name, progress, self._settings, beginning
+            self.others.settings.worker.name, progress, self.others.settings, beginning
         )
         charges = merge([*own, *self._charges])
         generations = {
-            config.name: config.generation for config in self._settings.histograms
+            config.name: config.generation for config in self.others.settings.histograms
         }
         for name, epoch in beginning.items():
             wanted = (name, generations[name])
             [charge] = [one for one in own if (one.histogram, one.generation) == wanted]
             begin, end = charge.span(epoch)
-            held = self._ceiling.fullest(charges, begin, end)
-            if not self._ceiling.holds(held.epsilon):
-                # rich is for commands only
-                from workers.runtime.printing import (
-                    iso_time,
-                )
-
+            window = self.ceiling.fullest(charges, begin, end)
+            if not self.ceiling.holds(window.epsilon):
                 dated = "" if begin == -EVER else f", from {iso_time(begin)},"
-                unit = self._ceiling.unit
+                unit = self.ceiling.unit
                 raise CeilingReached(
-                    f"{self._ceiling}: epoch {epoch:,} of histogram {name!r}{dated} would bring one {unit} to "
-                    f"{self._sum(held, charges)}, with {describe_charges(charges, held, unit)}. No tick of it is published, and its "
+                    f"{self.ceiling}: epoch {epoch:,} of histogram {name!r}{dated} would bring one {unit} to "
+                    f"{self._sum(window, charges)}, with {describe_charges(charges, window, unit)}. No tick of it is published, and its "
                     "contributions wait: raise the ceiling, undo the change, or begin later (docs/budget.md)"
                 )
 
@@ -220,13 +219,13 @@ class CeilingGuard:
         if held.epsilon is not None:
             return f"epsilon {held.epsilon:.6g} at that delta"
         for charge, count in zip(charges, held.counts, strict=True):
-            if count and charge.unit != self._ceiling.unit:
+            if count and charge.unit != self.ceiling.unit:
                 return f"no epsilon at that delta ({charge} protected another unit)"
         return "no epsilon at that delta"
 
     def _published(self) -> str | None:
-        settings = self._settings
-        with reader(self._connection, uncommitted=True) as consumer:
+        settings = self.others.settings
+        with reader(self.others.connection, uncommitted=True) as consumer:
             topics = consumer.list_topics(timeout=60).topics
             for config in settings.histograms:
                 topic = settings.output_topic(config)

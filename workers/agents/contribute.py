@@ -103,9 +103,8 @@ class ContributeShard(SourceShard):
         if any(lane.max_items_per_user for lane in lanes):
             placements = stream.sources.placements
             placement = Placement(events.partitioner, place.partition, placements)
-        self._reader = SourceReader(
-            stream.reader, stream.declared, placement, make_format(self)
-        )
+        form = make_format(self)
+        self._reader = SourceReader(stream.reader, stream.declared, placement, form)
         self._origins = None if stream.origins is None else Origins(stream.origins)
         self._owners = stream.owners
         self._sequences = [0] * stream.owners.number
@@ -117,20 +116,24 @@ class ContributeShard(SourceShard):
     def restore(self) -> None:
         self._restore()
         stream = self._stream
-        mark = self._intake.watermark
+        of_users = epochs_of_users(stream.lanes)
         for at, partitions in stream.sources.placements:
-            pending = at > 0 and (mark is None or at > mark)
-            if pending and next_epoch(epochs_of_users(stream.lanes), at - 1) != at:
+            if at > 0 and self._splits_epoch(of_users, at):
                 raise StateRefused(
                     f"users move to {partitions} partitions of {stream.sources} at {iso_time(at)}, in the middle of an epoch of a "
                     "histogram that bounds users: add it, or change its epochs, after that"
                 )
         for number, at in self._owners.grown:
-            if (mark is None or at > mark) and next_epoch(stream.epochs, at - 1) != at:
+            if self._splits_epoch(stream.epochs, at):
                 raise StateRefused(
                     f"stream keys move to {number} owner partitions at {iso_time(at)}, in the middle of an epoch of a "
                     "histogram: add it, or change its epochs, after that"
                 )
+
+    def _splits_epoch(self, epochs: Sequence[TickGrid], at: int) -> bool:
+        """Return whether a time to come lies within one of `epochs`."""
+        mark = self._intake.watermark
+        return (mark is None or at > mark) and next_epoch(epochs, at - 1) != at
 
     def _restore(self) -> None:
         progress = self._stored(_DECODER)
@@ -183,8 +186,7 @@ class ContributeShard(SourceShard):
         number = self._wanted_owners
         self._wanted_owners = 0
         owners = self._owners
-        grown = self._owners.grown
-        after_ms = max([self._notice_ms(), *(at for _, at in grown)])
+        after_ms = max([self._notice_ms(), *(at for _, at in owners.grown)])
         at_ms = next_epoch(self._stream.epochs, after_ms)
         if (
             self.offset is None
@@ -194,10 +196,10 @@ class ContributeShard(SourceShard):
         ):
             return
         self.transactions.look_up()
-        self._owners = Owners(owners.first, (*grown, (number, at_ms)))
+        self._owners = Owners(owners.first, (*owners.grown, (number, at_ms)))
         self._sequences += [0] * (number - owners.number)
         self._joining = True
-        self._commit_all(self.offset)
+        self._commit(self.offset)
         raise SourcesGrown(
             f"{number} owner partitions are counted from {iso_time(at_ms)} on"
         )
@@ -213,20 +215,17 @@ class ContributeShard(SourceShard):
         latest_ms = now_ms + self._stream.events.max_ahead_ms
         records = batch.records
         late = None
-        if self._origins is not None:
+        origins = self._origins
+        if origins is not None:
             user_is_key = self._stream.events.user == RECORD_KEY
             records, late = restore_originals(records, user_is_key=user_is_key)
         for reading in self._reader.read(records, latest_ms):
             columns = reading.events
             rejects = reading.rejects
             self.metrics.declined.inc(reading.declined)
-            if self._origins is not None:
-                rejects = self._origins.take(
-                    records,
-                    range(reading.start, reading.stop),
-                    rejects,
-                    self._place,
-                )
+            if origins is not None:
+                part = range(reading.start, reading.stop)
+                rejects = origins.take(records, part, rejects, self._place)
             behind = self._intake.add(
                 columns, now_ms, None if late is None else late[columns.index]
             )
@@ -234,16 +233,10 @@ class ContributeShard(SourceShard):
             relevant = int(np.count_nonzero(columns.in_any_view)) + len(rejects)
             # unchanged, so they can be sent back
             self._reject(batch.records, rejects, relevant)
-            if self._origins is not None:
-                self._intake.advance_to(self._origins.watermark)
+            if origins is not None:
+                self._intake.advance_to(origins.watermark)
             self._new_events += len(columns) - len(behind)
-            if self._due() or self._rejects.full or self._intake.full:
-                self._commit_all(
-                    batch.end
-                    if reading.stop == len(records)
-                    else int(records.offsets[reading.stop])
-                )
-            self.report_progress()
+            self._done(batch, reading.stop, enough=self._intake.full)
 
     def wants_end(self, now_ms: int) -> bool:
         # Where the clock closes ticks by origin, the origins' marks say so.
@@ -256,7 +249,7 @@ class ContributeShard(SourceShard):
             return None
         return next_epoch(epochs_of_users(stream.lanes), self._notice_ms())
 
-    def _commit_all(self, offset: int) -> None:
+    def _commit(self, offset: int) -> None:
         intake = self._intake
         topic = self._stream.contributions
         closed = intake.ticks_closed()
@@ -289,7 +282,7 @@ class ContributeShard(SourceShard):
             owners=self._owners,
             origins=None if self._origins is None else self._origins.all,
         )
-        self._commit(progress, messages, users)
+        self._transact(progress, messages, users)
         self.metrics.events.inc(self._new_events)
         self.metrics.ticks_closed.inc(closed)
         for lane, (number, late) in counted.items():

@@ -20,6 +20,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import confluent_kafka
@@ -65,15 +66,15 @@ GAUGES: Mapping[str, str] = MappingProxyType(
 )
 
 
+@dataclass(eq=False)
 class PartitionGauges(Collector):
-    def __init__(self, health: Health, topic_partitions: Mapping[str, int]) -> None:
-        self._health = health
-        self._topic_partitions = topic_partitions
+    health: Health
+    topic_partitions: Mapping[str, int]
 
     def collect(self) -> Iterator[Metric]:
         families = _families()
-        settings = self._health.settings
-        handover = self._health.handover
+        settings = self.health.settings
+        handover = self.health.handover
         now_s = time.monotonic()
         now_ms = time.time_ns() // 1_000_000
 
@@ -82,14 +83,11 @@ class PartitionGauges(Collector):
 
         versions = platform.python_version(), confluent_kafka.libversion()[0]
         show("build_info", 1, version() or "unknown", *versions)
-        show("ready", 0 if self._health.readiness_reasons(now_s, now_ms) else 1)
+        show("ready", 0 if self.health.readiness_reasons(now_s, now_ms) else 1)
         shards = list(handover.shards.items())
-        for stage, number in self._topic_partitions.items():
-            show(
-                "partitions_assigned",
-                sum(shard.stage == stage for _, shard in shards),
-                stage,
-            )
+        for stage, number in self.topic_partitions.items():
+            assigned = sum(shard.stage == stage for _, shard in shards)
+            show("partitions_assigned", assigned, stage)
             show("topic_partitions", number, stage)
         show("grace_seconds", settings.events.grace_ms / 1000)
         for config in settings.histograms:
@@ -100,14 +98,13 @@ class PartitionGauges(Collector):
         for tp, shard in shards:
             if shard.closed:  # taken over by another worker, which shows it
                 continue
+            where = shard.stage, *tp
             if (lag := handover.lags.get(tp)) is not None:
-                show("consumer_lag_records", lag.records, shard.stage, *tp)
-                show("consumer_lag_seconds", lag.seconds(now_s), shard.stage, *tp)
+                show("consumer_lag_records", lag.records, *where)
+                show("consumer_lag_seconds", lag.seconds(now_s), *where)
             if shard.last_commit_s:
-                show(
-                    "commit_age_seconds", now_s - shard.last_commit_s, shard.stage, *tp
-                )
-            show("copy_missing", shard.store.in_memory, shard.stage, *tp)
+                show("commit_age_seconds", now_s - shard.last_commit_s, *where)
+            show("copy_missing", shard.store.in_memory, *where)
             if isinstance(shard, SourceShard) and shard.watermark is not None:
                 show("watermark_lag_seconds", (now_ms - shard.watermark) / 1000, *tp)
             elif isinstance(shard, ReleaseShard):
@@ -117,22 +114,12 @@ class PartitionGauges(Collector):
                     if tick is not None:
                         lag_s = (now_ms - histogram.grid.end(tick - 1)) / 1000
                         show("release_lag_seconds", lag_s, name, shard.partition)
-                    show("ledger_rows", histogram.columns.n, name, shard.partition)
-                    show(
-                        "ledger_bytes", histogram.columns.nbytes, name, shard.partition
-                    )
-                show(
-                    "waiting_bytes",
-                    shard.merge.waiting.held_bytes,
-                    shard.partition,
-                    "memory",
-                )
-                show(
-                    "waiting_bytes",
-                    shard.merge.waiting.spilled_bytes,
-                    shard.partition,
-                    "file",
-                )
+                    columns = histogram.columns
+                    show("ledger_rows", columns.n, name, shard.partition)
+                    show("ledger_bytes", columns.nbytes, name, shard.partition)
+                waiting = shard.merge.waiting
+                show("waiting_bytes", waiting.held_bytes, shard.partition, "memory")
+                show("waiting_bytes", waiting.spilled_bytes, shard.partition, "file")
         yield from families.values()
 
 
@@ -232,11 +219,18 @@ class Health:
         for tp, shard in list(self.handover.shards.items()):
             lag = self.handover.lags.get(tp)
             committed_s = shard.last_commit_s
-            behind_s = None if lag is None else round(lag.seconds(now_s), 1)
-            age_s = round(now_s - committed_s, 1) if committed_s else None
-            found = {"stage": shard.stage, "topic": tp[0], "partition": tp[1]}
             shards.append(
-                found | {"behind_seconds": behind_s, "commit_age_seconds": age_s}
+                {
+                    "stage": shard.stage,
+                    "topic": tp[0],
+                    "partition": tp[1],
+                    "behind_seconds": None
+                    if lag is None
+                    else round(lag.seconds(now_s), 1),
+                    "commit_age_seconds": round(now_s - committed_s, 1)
+                    if committed_s
+                    else None,
+                }
             )
         body = {"ready": not reasons, "reasons": reasons, "partitions": shards}
         return 503 if reasons else 200, body

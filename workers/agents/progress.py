@@ -22,6 +22,7 @@ from workers.kafka.topics import describe
 from workers.pipeline.contributions import decode
 from workers.pipeline.ledger_blocks import decode_stored, read_paged
 from workers.pipeline.merge import VERSION, ReleaseProgress, join
+from workers.pipeline.watermark import least_of
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import internal_topics
 
@@ -48,8 +49,7 @@ def complete_ms(
         join(marks, message)
         if message.page == message.pages and 0 <= message.source < len(marks):
             marks[message.source] = message.watermark
-    known = [mark for mark in marks if mark is not None]
-    return min(known) if len(known) == len(marks) else None
+    return least_of(marks)
 
 
 def read_states(
@@ -112,37 +112,33 @@ def newest_values(
     bounds = {where: (low, high) for where, (low, high) in bounds.items() if low < high}
     newest = NEWEST
     while bounds:
-        spans = {
-            where: (max(low, high - newest), high)
-            for where, (low, high) in bounds.items()
+        starts = {
+            where: max(low, high - newest) for where, (low, high) in bounds.items()
         }
         values: dict[Partition, dict[bytes, bytes | None]] = {
-            where: {} for where in spans
+            where: {} for where in bounds
         }
-        complete: dict[Partition, bytes] = {}
         cut: dict[Partition, StateRefused] = {}
-        for taken in read_spans(consumer, dict(spans)):
-            where = taken.where
+        spans = {where: (start, bounds[where][1]) for where, start in starts.items()}
+        for taken in read_spans(consumer, spans):
             pairs = values[taken.where]
             for message in taken.messages:
                 key = message.key() or b""
-                if key == PROGRESS or key.startswith(PROGRESS + b"."):
+                if key.startswith(PROGRESS):
                     pairs[key] = message.value()
                 # Pages precede their record; pages of an unfinished record do not count.
                 if key == PROGRESS:
                     try:
                         if (value := read_paged(PROGRESS, pairs.get)) is not None:
-                            complete[where] = value
-                    except (
-                        StateRefused
-                    ) as error:  # some of its pages may be further back
-                        cut[where] = error
-        newest_by_partition |= complete
-        for where, refusal in cut.items():
-            if where not in complete and spans[where][0] == bounds[where][0]:
-                raise refusal
-        for where, (first, _) in spans.items():
-            if where in complete or first == bounds[where][0]:
+                            newest_by_partition[taken.where] = value
+                    except StateRefused as error:
+                        # Some of its pages may be further back.
+                        cut[taken.where] = error
+        for where, start in starts.items():
+            is_whole = start == bounds[where][0]
+            if where in newest_by_partition or is_whole:
                 del bounds[where]
+            if where in cut and where not in newest_by_partition and is_whole:
+                raise cut[where]
         newest *= _FURTHER_BACK
     return newest_by_partition

@@ -11,11 +11,9 @@ segment, so it counts from then on, however old the events are.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.agents.source_shard import EventsStage, SourceShard
 from workers.arrays.types import Bytes, Longs
@@ -100,44 +98,21 @@ class ForwardBatch:
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         data = self.data
         noted = (self.keys[:, 0] >= 0) | (self.late != NO_TIME) | (self.own > 0)
-        columns: list[NDArray[Any]] = [
-            *self.users.T,
-            *self.values.T,
-            self.partitions,
-            self.times,
-        ]
-        some = bool(noted.any())  # rare
-        if some:
-            columns += noted, *self.keys.T, self.late, self.own
+        columns = (*self.users.T, *self.values.T, self.partitions, self.times, noted)
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        if not some:
-            for user, stop, value, end, partition, time_ms in rows:
-                yield data[value:end], data[user:stop], partition, time_ms, None
-            return
-        for (
-            user,
-            stop,
-            value,
-            end,
-            partition,
-            time_ms,
-            says,
-            key,
-            key_end,
-            late,
-            own,
-        ) in rows:
-            headers: Headers | None = None
-            if says:
-                ours = (
-                    HEADER,
-                    encode_header(late, None if key < 0 else data[key:key_end]),
-                )
-                headers = [
-                    ours,
-                    *((headers_at(data, end, MESSAGE_BYTES) or ()) if own else ()),
-                ]
+        for row, (user, stop, value, end, partition, time_ms, is_noted) in enumerate(
+            rows
+        ):
+            headers = self._headers(row, end) if is_noted else None
             yield data[value:end], data[user:stop], partition, time_ms, headers
+
+    def _headers(self, row: int, end: int) -> Headers:
+        """Return the headers, which are rare, of a record whose value ends at `end`."""
+        key, stop = self.keys[row].tolist()
+        original = None if key < 0 else self.data[key:stop]
+        ours = HEADER, encode_header(int(self.late[row]), original)
+        own = headers_at(self.data, end, MESSAGE_BYTES) if self.own[row] else None
+        return [ours, *(own or ())]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -175,25 +150,25 @@ def read_users(
     """
     by_record_time = users.layout.shape.time is None
     for reading in users.read(records, users_format):
+        start = reading.start
         rows = reading.index
         places = reading.users
         row_times = reading.times
         assert places is not None, "the shape has a user"
-        if by_record_time and int(row_times.max(initial=0)) > latest_ms:
+        if by_record_time:
             in_time = row_times <= latest_ms
             rows = rows[in_time]
             places = places[in_time]
             row_times = row_times[in_time]
-        number = reading.stop - reading.start
-        times = np.full(number, NO_TIME, dtype=np.int64)
-        times[rows - reading.start] = row_times
+        times = np.full(reading.stop - start, NO_TIME, dtype=np.int64)
+        times[rows - start] = row_times
         rejects: list[Reject] = []
-        if len(rows) < number:
-            without = np.setdiff1d(np.arange(reading.start, reading.stop), rows)
+        if len(rows) < len(times):
+            without = np.setdiff1d(np.arange(start, reading.stop), rows)
             counted, rejects = _without_user(events, records, without, events_format)
-            times[without - reading.start] = counted
+            times[without - start] = counted
         yield UserRows(
-            reading.start,
+            start,
             reading.stop,
             reading.data,
             rows,
@@ -220,16 +195,11 @@ def _without_user(
     for reading in events.read(some, fmt):
         # What a view includes has a user: only its time can keep it from being forwarded.
         late = reading.in_any_view
-        too_late = zip(
+        rejects += reading.rejects
+        for row, time_ms in zip(
             reading.index[late].tolist(), reading.times[late].tolist(), strict=True
-        )
-        rejects += [
-            *reading.rejects,
-            *(
-                Reject(row, with_unit(AHEAD, time_ms, "ms"))
-                for row, time_ms in too_late
-            ),
-        ]
+        ):
+            rejects.append(Reject(row, with_unit(AHEAD, time_ms, "ms")))
         times[reading.index[~late]] = reading.times[~late]
     found = [Reject(int(rows[reject.index]), reject.reason) for reject in rejects]
     return times, sorted(found, key=lambda reject: reject.index)
@@ -303,13 +273,7 @@ class RekeyShard(SourceShard):
             relevant = len(part.rows) + len(part.rejects)
             self._reject(records, [*part.rejects, *too_large], relevant)
             enough = self._records >= PENDING_RECORDS or self._bytes >= PENDING_BYTES
-            if self._due() or enough or self._rejects.full:
-                self._commit_all(
-                    batch.end
-                    if part.stop == len(records)
-                    else int(records.offsets[part.stop])
-                )
-            self.report_progress()
+            self._done(batch, part.stop, enough=enough)
 
     def _watermarks_of_late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
         """Advance the watermark by `times`; return it at late records, else NO_TIME, int64 (n,)."""
@@ -333,13 +297,11 @@ class RekeyShard(SourceShard):
         times = np.clip(records.times[rows], 1, now_ms + RECORDS_AHEAD_MAX_MS)
         partitions = partitions_of(part.data, part.users, self._stream.topic.partitions)
         values = records.values[rows]
-        # The number of a record's own headers follows its value.
-        with_own = (
-            np.flatnonzero(records.data[values[:, 1]]) if records.framed else rows[:0]
-        )
         data = part.data.tobytes()
         own_bytes = np.zeros(len(rows), dtype=np.int64)
-        for row in with_own.tolist():
+        # The number of a record's own headers follows its value.
+        own = records.data[values[:, 1]] if records.framed else own_bytes
+        for row in np.flatnonzero(own).tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
             message = Outgoing("", None, None, None, headers or ())
             own_bytes[row] = MESSAGE_BYTES if headers is None else message.nbytes
@@ -356,19 +318,19 @@ class RekeyShard(SourceShard):
         )
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
         if len(large):
-            others = replace(
+            part = replace(
                 part,
                 rows=np.delete(rows, large),
                 users=np.delete(part.users, large, axis=0),
             )
-            self._add(records, others, late, now_ms)
+            self._add(records, part, late, now_ms)
             return [Reject(row, "record too large") for row in rows[large].tolist()]
         self._pending.append(sent)
         self._records += len(rows)
         self._bytes += len(data)
         return []
 
-    def _commit_all(self, offset: int) -> None:
+    def _commit(self, offset: int) -> None:
         origins = self._sources
         topic = self._stream.topic
         mark = Mark(self.partition, len(origins), self._sequence, self._clock.watermark)
@@ -388,7 +350,7 @@ class RekeyShard(SourceShard):
         marks = [
             Outgoing(topic.name, at, encoded, None) for at in range(topic.partitions)
         ]
-        self._commit(progress, marks, (), self._pending)
+        self._transact(progress, marks, (), self._pending)
         self._sequence = progress.sequence
         self._pending = []
         self._records = 0

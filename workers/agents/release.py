@@ -14,7 +14,6 @@ A histogram's first epoch is recorded before its first tick, so every later gene
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -64,7 +63,6 @@ class ReleaseShard(Shard):
         self._name_of = {
             histogram.topic: histogram.name for histogram in merge.histograms
         }
-        self._topic_of = {name: topic for topic, name in self._name_of.items()}
 
     def open(self) -> None:
         super().open()
@@ -162,9 +160,8 @@ class ReleaseShard(Shard):
     def _hand_over(
         self, handed: Sequence[tuple[int, HandedOver]]
     ) -> Iterator[Outgoing]:
-        key = self.merge.key.fingerprint
         for owner, each in handed:
-            for message in handing_over(each, key=key):
+            for message in handing_over(each, key=self.merge.key.fingerprint):
                 yield Outgoing(self._contributions, owner, None, message.encoded())
 
     def _reserve(self, histograms: Sequence[Histogram]) -> None:
@@ -173,44 +170,40 @@ class ReleaseShard(Shard):
         Without a ceiling this is only for a histogram's first tick. Readers of uncommitted records
         may see it although its transaction is aborted, so a later generation must know of it.
         """
-        if self._guard is None:
-            for histogram in histograms:
-                histogram.reserve()
-            self._commit([])
-            self.merge.reserving = self._unrecorded()
-            return
+        guard = self._guard
         epochs = _next_epochs(histograms)
-        # Checked first, so that a refused epoch is not charged.
-        self._guard.check(self.merge.progress(), epochs)
+        if guard is not None:
+            # Checked first, so that a refused epoch is not charged.
+            guard.check(self.merge.progress(), epochs)
         for histogram in histograms:
             histogram.reserve()
         self._commit([])
-        self._guard.refresh()
-        self._guard.check(self.merge.progress(), epochs)
+        if guard is None:
+            self.merge.reserving = self._unrecorded()
+            return
+        guard.refresh()
+        guard.check(self.merge.progress(), epochs)
 
     def _ticks(self) -> dict[str, int]:
-        released = {h.name: (h.life.first or 0, h.next) for h in self.merge.histograms}
         return {
-            name: end - first
-            for name, (first, end) in released.items()
-            if end is not None
+            h.name: h.next - (h.life.first or 0)
+            for h in self.merge.histograms
+            if h.next is not None
         }
 
     def _count(self, released: Released, before: dict[str, int]) -> None:
         for name, ticks in self._ticks().items():
             self.metrics.ticks_released.labels(name).inc(ticks - before.get(name, 0))
-        numbers = Counter[str]()
-        sizes = Counter[str]()
+        sizes: dict[str, list[int]] = {}
         for snapshot in released.snapshots:
-            name = self._name_of[snapshot.topic]
-            numbers[name] += 1
-            sizes[name] += len(snapshot.value)
-        for name, number in numbers.items():
-            self.metrics.snapshots.labels(name).inc(number)
+            sizes.setdefault(snapshot.topic, []).append(len(snapshot.value))
+        for topic, of_topic in sizes.items():
+            name = self._name_of[topic]
+            self.metrics.snapshots.labels(name).inc(len(of_topic))
             if self.metrics.begins_to_publish(name):
                 told = "histogram %s: first snapshot published since the start, on topic %s"
-                logger.info(told, name, self._topic_of[name])
-            self.metrics.snapshot_bytes.labels(name).inc(sizes[name])
+                logger.info(told, name, topic)
+            self.metrics.snapshot_bytes.labels(name).inc(sum(of_topic))
 
 
 def _next_epochs(histograms: Sequence[Histogram]) -> dict[str, int]:

@@ -31,7 +31,9 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
         )
     states = read_states(connection, settings.worker.name) or []
     lives = {
-        owner: one for owner, one in enumerate(states) if one and name in one.histograms
+        owner: state
+        for owner, state in enumerate(states)
+        if state and name in state.histograms
     }
     if not lives:
         there = sorted(
@@ -52,12 +54,12 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
     topic_id = describe_topics(connection, [topic])[topic].topic_id
     for owner in lives:
         store = Store(None, Changelog(topic, owner, topic_id))
-        one = _Owner(Assignment(connection, f"{group}-release-{owner}", owner, store))
+        shard = _Owner(Assignment(connection, f"{group}-release-{owner}", owner, store))
         try:
-            one.open()
-            one.retire(name, settings.contributions_topic)
+            shard.open()
+            shard.retire(name, settings.contributions_topic)
         finally:
-            one.close()
+            shard.close()
     return max(state.histograms[name].generation for state in lives.values()), len(
         lives
     )

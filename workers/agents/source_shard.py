@@ -17,7 +17,7 @@ import msgspec
 from workers.agents.progress import PROGRESS
 from workers.events.reading import Reject
 from workers.kafka.offsets import LogEnd
-from workers.kafka.records import Forwarded, Outgoing, Records
+from workers.kafka.records import Batch, Forwarded, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.growth.sources import (
@@ -100,16 +100,19 @@ class Rejects:
             if now_s - self._said_s.get(reason, -math.inf) < REPEAT_S:
                 continue
             topic, partition = self._place.log
-            about = {
-                "topic": topic,
-                "partition": partition,
-                "reason": reason,
-                "records": n,
-            }
-            fields = json_fields(event="rejected", **about)
-            parts = self._place, reason, n, self._topic
             logger.warning(
-                "%s: records rejected: %s (%d); see topic %s", *parts, extra=fields
+                "%s: records rejected: %s (%d); see topic %s",
+                self._place,
+                reason,
+                n,
+                self._topic,
+                extra=json_fields(
+                    event="rejected",
+                    topic=topic,
+                    partition=partition,
+                    reason=reason,
+                    records=n,
+                ),
             )
             self._said_s[reason] = now_s
             del self._unsaid[reason]
@@ -134,7 +137,7 @@ class EventsStage:
 
 
 class SourceShard(Shard):
-    """Shard of one partition of events; subclasses read them and implement `_commit_all`."""
+    """Shard of one partition of events; subclasses read them and implement `_commit`."""
 
     def __init__(
         self,
@@ -218,14 +221,12 @@ class SourceShard(Shard):
             return
         self._sources = msgspec.structs.replace(self._sources, joined=joined)
         self._joining = True
-        self._commit_all(self.offset)
+        self._commit(self.offset)
         at = self._sources.users_from
         said = f"{len(self._sources)} partitions of {self._sources} are counted"
-        raise SourcesGrown(
-            said
-            if at is None
-            else f"{said}, and users are placed on all of them from {iso_time(at)} on"
-        )
+        if at is not None:
+            said += f", and users are placed on all of them from {iso_time(at)} on"
+        raise SourcesGrown(said)
 
     def _reject(
         self, records: Records, rejects: Sequence[Reject], relevant: int
@@ -254,30 +255,34 @@ class SourceShard(Shard):
         if self.offset is None or nothing_new:
             return
         if self._due():
-            self._commit_all(self.offset)
+            self._commit(self.offset)
+
+    def _done(self, batch: Batch, stop: int, *, enough: bool) -> None:
+        """Commit a batch's records up to row `stop` if that is due, or `enough` is pending."""
+        if self._due() or enough or self._rejects.full:
+            offsets = batch.records.offsets
+            self._commit(batch.end if stop == len(offsets) else int(offsets[stop]))
+        self.report_progress()
 
     def _due(self) -> bool:
         age_s = time.monotonic() - self.last_commit_s
         return age_s >= self._stream.commit_interval_s or self._clock.commit_due()
 
-    def _commit_all(self, offset: int) -> None:
+    def _commit(self, offset: int) -> None:
+        """Commit everything before `offset`, with `_transact`."""
         raise NotImplementedError
 
-    def _commit(
+    def _transact(
         self,
         progress: SourceProgress,
         messages: list[Outgoing],
         changes: Sequence[Change] = (),
         forwarded: Sequence[Forwarded] = (),
     ) -> None:
-        sources = (
-            [] if self._set_stored else split_pages(SOURCES, self._sources.encoded())
-        )
-        changes = [
-            *changes,
-            *sources,
-            *split_pages(PROGRESS, msgspec.json.encode(progress)),
-        ]
+        changes = list(changes)
+        if not self._set_stored:
+            changes += split_pages(SOURCES, self._sources.encoded())
+        changes += split_pages(PROGRESS, msgspec.json.encode(progress))
         messages = messages + self._rejects.messages
         self.transact(messages, changes, progress.offset, forwarded)
         self._set_stored = True

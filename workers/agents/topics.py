@@ -271,9 +271,9 @@ def events_topics(
     settings: Settings, connection: Connection
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return events topics and uncounted matches; SettingsError if none, or a known one is gone."""
-    wanted = settings.events.topics
-    if wanted.pattern is None:
-        return wanted.names, ()
+    events = settings.events.topics
+    if events.pattern is None:
+        return events.names, ()
     counts = partition_counts(connection)
     matches = matching(settings, counts)
     state = first_state_topic(settings)
@@ -283,7 +283,7 @@ def events_topics(
     if stored is None:
         if not matches:
             raise SettingsError(
-                f"events.topic = {wanted.pattern!r}: matches no topic on {settings.kafka.bootstrap}; create one first, "
+                f"events.topic = {events.pattern!r}: matches no topic on {settings.kafka.bootstrap}; create one first, "
                 "or allow this worker to see it (deploy/acls.md)"
             )
         return tuple(matches), ()
@@ -308,17 +308,31 @@ def matching(settings: Settings, existing: Collection[str]) -> list[str]:
     return [name for name in sorted(existing) if name not in own and selects(name)]
 
 
+@dataclass
 class RunningTopics:
-    """The worker's topics during one run: `look` finds what was done to them since its start."""
+    """The worker's topics during one run: `look` finds what was done to them since its start.
 
-    def __init__(self, topics: Topics, fail: Callable[[str], object]) -> None:
-        """`fail` ends the worker, with a sentence for its operator."""
-        self._topics = topics
-        self._fail = fail
+    `fail` ends the worker, with a sentence for its operator; None: on no change.
+    """
+
+    settings: Settings
+    topics: Topics
+    metrics: Metrics
+    growths: Sequence[Growth | OwnerGrowth] = ()
+    fail: Callable[[str], object] | None = None
+
+    def __post_init__(self) -> None:
+        topics = self.topics
         self._missing: Counter[str] = Counter()
         self._said = set(kafka_topics.cautions(topics.plan, topics.existing))
         #: What the worker uses, with the replicas that its topics need by now.
         self.used = topics.used(topics.existing)
+        self._note_unread(topics.others)
+
+    @property
+    def may_change(self) -> bool:
+        has_pattern = self.settings.events.topics.pattern is not None
+        return has_pattern or bool(self.growths) or self.fail is not None
 
     def look(
         self,
@@ -326,68 +340,63 @@ class RunningTopics:
         metadata: ClusterMetadata,
         errors: Sequence[KafkaError],
     ) -> None:
-        """Compare the topics with those of the start; `errors` gets those of the client."""
+        """Let new partitions join; `fail` for changes that would lose something.
+
+        Log matching topics that are not read, and set their metric. `errors` gets those of the
+        client.
+        """
+        counts = counts_of(metadata)
+        if self.settings.events.topics.pattern is not None:
+            matches = matching(self.settings, counts)
+            self._note_unread(set(matches).difference(self.topics.events))
+        for growth in self.growths:
+            growth.look(counts)
+        if self.fail is None:
+            return
 
         def is_away() -> bool:
             admin.poll(0)  # serves the callback
             return metadata.controller_id in unreached(errors)
 
-        topics = self._topics
+        topics = self.topics
         there = kafka_topics.among(metadata, topics.existing)
         current = kafka_topics.with_details(admin, there, is_away)
         absent = topics.existing.keys() - current.keys()
         self._missing = Counter({name: self._missing[name] + 1 for name in absent})
         # A broker that has just started may not know every topic yet.
-        unsure = {
-            name for name, looks in self._missing.items() if looks < MISSING_LOOKS
-        }
-        current |= {name: topics.existing[name] for name in unsure}
+        for name, looks in self._missing.items():
+            if looks < MISSING_LOOKS:
+                current[name] = topics.existing[name]
         problems, notes = kafka_topics.find_changes(
             topics.plan, topics.existing, current
         )
         for note in notes:
-            if note not in self._said:
-                self._said.add(note)
-                logger.warning("%s", note)
+            self._say(note)
         self.used = topics.used(current)
         if problems:
-            self._fail("; ".join(problems))
+            self.fail("; ".join(problems))
+
+    def _note_unread(self, names: Collection[str]) -> None:
+        pattern = self.settings.events.topics.pattern
+        for name in sorted(names):
+            self._say(
+                f"topic {name} matches events.topic = {pattern!r} too, but is not counted: {FIXED}"
+            )
+        self.metrics.unread_topics.set(len(names))
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s", text)
 
 
 @contextmanager
-def watch_topics(
-    settings: Settings,
-    connection: Connection,
-    topics: Topics,
-    metrics: Metrics,
-    growths: Sequence[Growth | OwnerGrowth] = (),
-    running: RunningTopics | None = None,
-) -> Iterator[None]:
-    """While the block runs, look at the topics every `INTERVAL_S`.
-
-    New partitions join (`growths`), changes that would lose something end the worker (`running`),
-    and matching topics that are not read are logged, and set their metric.
-    """
-    pattern = settings.events.topics.pattern
-    warned = set[str]()
-
-    def warn(names: Collection[str]) -> None:
-        for name in names:
-            if name not in warned:
-                parts = name, pattern, FIXED
-                logger.warning(
-                    "topic %s matches events.topic = %r too, but is not counted: %s",
-                    *parts,
-                )
-        warned.update(names)
-        metrics.unread_topics.set(len(names))
-
-    def look(counts: Mapping[str, int]) -> None:
-        if pattern is not None:
-            found = matching(settings, counts)
-            warn([name for name in found if name not in topics.events])
-        for growth in growths:
-            growth.look(counts)
+def watch_topics(connection: Connection, running: RunningTopics) -> Iterator[None]:
+    """While the block runs, look at the topics every `INTERVAL_S`."""
+    if not running.may_change:
+        yield
+        return
+    ended = threading.Event()
 
     def poll() -> None:
         while not ended.wait(_AGAIN_S):
@@ -397,9 +406,7 @@ def watch_topics(
                 while not lost and not ended.wait(INTERVAL_S):
                     try:
                         metadata = admin.list_topics(timeout=_ANSWER_S)
-                        look(counts_of(metadata))
-                        if running is not None:
-                            running.look(admin, metadata, errors)
+                        running.look(admin, metadata, errors)
                         errors.clear()
                     except (KafkaException, QuietcountError) as error:
                         lost = unreachable(error)
@@ -408,11 +415,6 @@ def watch_topics(
                             describe_error(error),
                         )
 
-    warn(topics.others)
-    if pattern is None and not growths and running is None:
-        yield
-        return
-    ended = threading.Event()
     thread = threading.Thread(target=poll, name="topics", daemon=True)
     thread.start()
     try:

@@ -22,7 +22,6 @@ from workers.agents.growth import Growth, OwnerGrowth
 from workers.agents.monitor import OperatorPort
 from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
-from workers.agents.source_shard import SourceShard
 from workers.agents.state import (
     await_coordinator,
     check_states,
@@ -120,7 +119,6 @@ class Factory:
         counted_lanes = tuple(lanes(settings))
         commit_interval_s = settings.worker.commit_interval_ms / 1000
         self.owners = topics.owners(contributions)
-        self.epochs = tuple(config.grid for config in settings.histograms)
         self._stream = ContributeStage(
             events=settings.events,
             rejects=settings.rejects_topic,
@@ -130,7 +128,7 @@ class Factory:
             sources=topics.sources,
             contributions=contributions,
             owners=self.owners,
-            epochs=self.epochs,
+            epochs=tuple(config.grid for config in settings.histograms),
             names=MappingProxyType(names_by_lane(settings)),
             sums=MappingProxyType(sums(settings.histograms)),
             origins=None if topics.by_user is None else topics.origins.first_count,
@@ -395,11 +393,13 @@ def _log_start(factory: Factory) -> None:
     built = list(zip(settings.histograms, factory.mechanisms, strict=True))
     for config, mechanism in built:
         promise = mechanism.guarantee
-        names = (config.name, mechanism.kind)
-        figures = *names, promise.epsilon, promise.delta, promise.unit
         logger.info(
             "histogram %s: %s, epsilon %.4g and delta %.3g for one %s and epoch",
-            *figures,
+            config.name,
+            mechanism.kind,
+            promise.epsilon,
+            promise.delta,
+            promise.unit,
         )
     for warning in warnings_of(built):
         logger.warning("%s", warning)
@@ -459,11 +459,11 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
 
     give_up = partial(in_loop, app.handover.stop_for_outage)
 
+    first_stage = RekeyShard if rekeys else ContributeShard
+
     def grow(now: Sequence[SourceTopic]) -> None:
         for shard in list(app.handover.shards.values()):
-            if isinstance(shard, SourceShard) and shard.stage == (
-                REKEY if rekeys else CONTRIBUTE
-            ):
+            if isinstance(shard, first_stage):
                 shard.grow(now)
 
     def grow_owners(number: int) -> None:
@@ -471,42 +471,35 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
             if isinstance(shard, ContributeShard):
                 shard.grow_owners(number)
 
-    growths: list[Growth | OwnerGrowth] = []
-    running = RunningTopics(topics, partial(in_loop, app.handover.fail, EXIT_REFUSED))
-    if not topics.embedded:
-        joining = Growth(
-            connection,
-            first_state_topic(settings),
-            topics.origins,
-            grow=partial(in_loop, grow),
-            restart=give_up,
-            refusal=factory.cannot_grow,
-        )
-        moving = OwnerGrowth(
-            connection,
-            factory.owners,
-            contributions=settings.contributions_topic,
-            contribute_state=settings.contribute_state_topic,
-            release_state=settings.release_state_topic,
-            epochs=factory.epochs,
-            grow=partial(in_loop, grow_owners),
-            restart=give_up,
-        )
-        growths = [joining, moving]
-
+    joining = Growth(
+        connection=connection,
+        state=first_state_topic(settings),
+        sources=topics.origins,
+        grow=partial(in_loop, grow),
+        restart=give_up,
+        refusal=factory.cannot_grow,
+    )
+    moving = OwnerGrowth(
+        connection=connection,
+        settings=settings,
+        owners=factory.owners,
+        grow=partial(in_loop, grow_owners),
+        restart=give_up,
+    )
+    refuse = partial(in_loop, app.handover.fail, EXIT_REFUSED)
+    running = RunningTopics(
+        settings,
+        topics,
+        metrics,
+        growths=() if topics.embedded else (joining, moving),
+        fail=None if topics.embedded else refuse,
+    )
     try:
         with (
             watch_kafka(
                 connection, lambda: running.used, metrics.outage, metrics.waits, give_up
             ),
-            watch_topics(
-                settings,
-                connection,
-                topics,
-                metrics,
-                growths,
-                None if topics.embedded else running,
-            ),
+            watch_topics(connection, running),
         ):
             return run_app(app)
     finally:

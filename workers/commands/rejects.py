@@ -175,7 +175,7 @@ def retry_rejects(
                 if good:
                     offsets = [offset for offset, _ in good]
                     listing = resent_listing(settings.rejects_topic, partition, offsets)
-                    transactions.run(
+                    transactions.transact(
                         [*(resent_record(reject) for _, reject in good), listing], []
                     )
                     outcome.sent += len(good)

@@ -101,12 +101,11 @@ class Connection:
             raise SettingsError(
                 "kafka.bootstrap is empty: give host:port, or several separated by commas"
             )
-        for name in self.client:
+        for name, value in self.client.items():
             if name in CLIENT_RESERVED:
                 raise SettingsError(
                     f"kafka.client.{name}: the worker sets this itself; remove it"
                 )
-        for name, value in self.client.items():
             if name.endswith(".location") and value != "probe":
                 check_client_file(name, value)
         login = tokens.login_of(self.client, self.token_file, self.token_command)
@@ -202,14 +201,13 @@ class Connection:
                 except KafkaException as exc:
                     admin.poll(0)  # serves the callback
                     if (refused := _refusal(errors)) is not None:
-                        advice = _REFUSED[refused.code()]
-                        if (
-                            self.tokens is not None
-                            and refused.code() != KafkaError._SSL
-                        ):
+                        code = refused.code()
+                        advice = _REFUSED[code]
+                        if self.tokens is not None and code != KafkaError._SSL:
                             advice = self.tokens.advice
-                        text = f"{_line(refused)}. {advice}"
-                        raise KafkaRefuses(f"{where}: {text}") from exc
+                        raise KafkaRefuses(
+                            f"{where}: {_line(refused)}. {advice}"
+                        ) from exc
                     left_s = deadline - time.monotonic()
                     if left_s <= 0:
                         reason = _line(_network(errors) or exc.args[0])
@@ -239,11 +237,10 @@ def _with_tokens(config: dict[str, Any], shared: Tokens) -> dict[str, Any]:
             on_error(error)
 
     kept = {name: value for name, value in config.items() if name not in tokens.NAMES}
-    log = _TokenLog(config["logger"], shared)
     return kept | {
         "oauth_cb": shared.for_librdkafka,
         "error_cb": on_other_error,
-        "logger": log,
+        "logger": _TokenLog(config["logger"], shared),
     }
 
 
@@ -306,12 +303,12 @@ def unreached(errors: Iterable[KafkaError]) -> set[int]:
     While a request waits for a broker that refuses connections, librdkafka (2.16) connects to it
     again without a pause, over a thousand times a second: end such a client.
     """
-    named = (
-        _BROKER_ID.match(error.str())
+    return {
+        int(match[1])
         for error in errors
         if error.code() == KafkaError._TRANSPORT
-    )
-    return {int(match[1]) for match in named if match}
+        and (match := _BROKER_ID.match(error.str()))
+    }
 
 
 def _line(error: KafkaError) -> str:
@@ -328,24 +325,20 @@ def faust_credentials(
         raise SettingsError(
             f"kafka.client.security.protocol = {protocol!r}: use one of {', '.join(_PROTOCOLS)}"
         )
-    translated = (
-        _TRANSLATED if connection.tokens is None else (*_TRANSLATED, *tokens.NAMES)
-    )
+    translated = (*_TRANSLATED, *(tokens.NAMES if connection.tokens else ()))
     for name in client:
         security = name.startswith(("ssl.", "sasl.", "enable.ssl.", "https."))
         if security and name not in translated:
-            known = ", ".join(sorted(translated))
             raise SettingsError(
-                f"kafka.client.{name}: not supported by the Faust consumer; it knows {known}"
+                f"kafka.client.{name}: not supported by the Faust consumer; it knows {', '.join(sorted(translated))}"
             )
     context = _tls_context(client) if protocol in ("ssl", "sasl_ssl") else None
     if protocol == "plaintext":
         return None
     if protocol == "ssl":
         return SSLCredentials(context)
-    mechanism = client.get(
-        "sasl.mechanism", client.get("sasl.mechanisms", "GSSAPI")
-    ).upper()
+    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "GSSAPI"))
+    mechanism = mechanism.upper()
     if mechanism == "GSSAPI":
         service = client.get("sasl.kerberos.service.name", "kafka")
         return GSSAPICredentials(
@@ -359,13 +352,15 @@ def faust_credentials(
         raise SettingsError(
             f"kafka.client.sasl.mechanism = {mechanism!r}: use one of {allowed}"
         )
-    login = {name: client.get(f"sasl.{name}") for name in ("username", "password")}
-    for name, value in login.items():
-        if not value:
-            raise SettingsError(
-                f"kafka.client.sasl.{name} is missing: {mechanism} needs it"
-            )
-    return SASLCredentials(**login, ssl_context=context, mechanism=mechanism)
+    for name in ("sasl.username", "sasl.password"):
+        if not client.get(name):
+            raise SettingsError(f"kafka.client.{name} is missing: {mechanism} needs it")
+    return SASLCredentials(
+        username=client["sasl.username"],
+        password=client["sasl.password"],
+        ssl_context=context,
+        mechanism=mechanism,
+    )
 
 
 def consumer_security(connection: Connection) -> Mapping[str, Any]:
@@ -446,23 +441,23 @@ class EmbeddedCluster:
     """
 
     def __enter__(self) -> Self:
-        config = {
-            "bootstrap.servers": "unused",
-            "log_level": 2,
-            "test.mock.num.brokers": 1,
-        }
-        self._owner: Producer | None = Producer(config)
+        self._owner: Producer | None = Producer(
+            {
+                "bootstrap.servers": "unused",
+                "log_level": 2,
+                "test.mock.num.brokers": 1,
+            }
+        )
         try:
             metadata = self._owner.list_topics(timeout=60)
         except KafkaException as exc:
             raise SettingsError(f"the embedded Kafka did not start: {exc}") from exc
         [broker] = metadata.brokers.values()
         self.bootstrap = f"{broker.host}:{broker.port}"
-        cluster_id = metadata.cluster_id or ""
         # Transactional batches have wrong CRCs.
-        self.connection = Connection(
-            self.bootstrap, {"check.crcs": "false"}, embedded=cluster_id
-        )
+        client = {"check.crcs": "false"}
+        cluster_id = metadata.cluster_id or ""
+        self.connection = Connection(self.bootstrap, client, cluster_id)
         return self
 
     def __exit__(self, *_: object) -> None:

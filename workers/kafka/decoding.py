@@ -2,9 +2,9 @@
 
 aiokafka would create an eleven-field object per record, in the consumer's thread, under the GIL.
 Here its fetcher keeps raw bytes (`RecordSet`), `ColumnRecords` reads the 61-byte batch headers, and
-the shard checks the CRC, decompresses, and finds records in compiled loops. As in aiokafka, aborted
-transactions and control batches are skipped, and positions move past them. Messages in a format
-from before Kafka 0.11 are refused.
+the shard checks the CRC, decompresses, and finds records in a compiled loop. As in aiokafka,
+aborted transactions and control batches are skipped, and positions move past them. Messages in a
+format from before Kafka 0.11 are refused.
 
 Only the producer bounds the decompressed size of a fetch, so the shard decodes it in parts of at
 most `PART_RECORDS` records and `PART_BYTES` bytes (or the longest value plus 1 MiB, if more). It
@@ -25,7 +25,7 @@ from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
-from aiokafka.record.util import encode_varint
+from aiokafka.record.util import calc_crc32c, encode_varint
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bytes, Longs
@@ -38,12 +38,9 @@ from workers.kafka.records import (
     Batch,
     FetchedRecords,
     Records,
-    crc_tables,
-    first_damaged,
     read_batches,
 )
 from workers.runtime.errors import SettingsError
-from workers.runtime.frozen import read_only
 from workers.runtime.sizes import MESSAGE_BYTES, VALUE_BYTES
 
 # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and largest
@@ -56,7 +53,6 @@ _CODEC = 7
 _APPEND_TIME = 8
 _TRANSACTIONAL = 16
 _CONTROL = 32
-_TABLES = read_only(crc_tables())
 
 #: Each part, however small, waits for the GIL about sixty times: 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
@@ -110,6 +106,10 @@ class RecordSet:
 class RecordBatch:
     """One record batch and its header; only the base offset of a message in an old format."""
 
+    number = 1
+    producer_id: int | None = None
+    is_control_batch = is_transactional = False
+
     def __init__(self, response: bytes, start: int, stop: int) -> None:
         self.response = response
         self.start = start
@@ -118,10 +118,6 @@ class RecordBatch:
         if self.is_old:
             self.base_offset = int.from_bytes(response[start : start + 8], signed=True)
             self.next_offset = self.base_offset + 1
-            self.number = 1
-            self.producer_id = None
-            self.is_control_batch = False
-            self.is_transactional = False
             return
         header = _HEADER.unpack_from(response, start)
         self.base_offset, _, _, _, self.crc, self._attributes, last = header[:7]
@@ -140,7 +136,11 @@ class RecordBatch:
         return next(iter(self))
 
     def validate_crc(self) -> bool:
-        return bool(self._aiokafka_batch().validate_crc())
+        if self.is_old:
+            return bool(self._aiokafka_batch().validate_crc())
+        # In C, without the GIL, at 1.8 GB/s.
+        content = memoryview(self.response)[self.start + _CRC_FROM : self.stop]
+        return bool(calc_crc32c(content) == self.crc)
 
     def _aiokafka_batch(self) -> Any:
         return MemoryRecords(self.response[self.start : self.stop]).next_batch()
@@ -176,7 +176,7 @@ def _decode(
         yield Batch(start, end, Records.of([]))
         return
     try:
-        if check_crcs and not _crcs_match(batches):
+        if check_crcs and not all(batch.validate_crc() for batch in batches):
             raise CorruptRecordException("Invalid CRC")
         left = sum(batch.number for batch in batches)
         for records in _read(batches, longest):
@@ -196,17 +196,6 @@ def _decode(
     except CorruptRecordException as error:
         text = f"{name} from offset {start}: {error.args[0]}"
         raise CorruptRecordException(text) from error
-
-
-def _crcs_match(batches: list[RecordBatch]) -> bool:
-    data = np.frombuffer(batches[0].response, dtype=np.uint8)
-    places = np.array(
-        [(batch.start + _CRC_FROM, batch.stop) for batch in batches], dtype=np.int64
-    )
-    crcs = readonly_contiguous(
-        np.array([batch.crc for batch in batches], dtype=np.int64)
-    )
-    return bool(first_damaged(data, places, crcs, _TABLES) == len(batches))
 
 
 def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:

@@ -12,6 +12,8 @@ requested: `decompress_into` stops at the end of its buffer, and `Stream` yields
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from gzip import GzipFile
+from io import BytesIO
 from itertools import chain
 from types import MappingProxyType
 
@@ -24,9 +26,7 @@ Pieces = Iterator[bytes | memoryview]
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 _PIECE = 1 << 20
-# zlib copies its unconsumed input at every piece.
-_SLICE = 1 << 14
-_GZIP_WINDOW_BITS = 31
+
 # The window of the highest level, 22; also the library's own limit.
 _ZSTD_WINDOW_MAX = 1 << 27
 _LZ4_MAGIC = (0x184D2204).to_bytes(4, "little")
@@ -134,7 +134,13 @@ def _pieces(codec: int, packed: memoryview) -> Pieces:
         )
     try:
         yield from _STREAMS[codec](packed)
-    except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError) as error:
+    except (
+        EOFError,
+        OSError,
+        zlib.error,
+        zstandard.ZstdError,
+        cramjam.DecompressionError,
+    ) as error:
         raise CorruptRecordException(
             f"a record batch cannot be decompressed: {NAMES[codec]}: {error}"
         ) from error
@@ -145,17 +151,9 @@ def _plain(packed: memoryview) -> Pieces:
 
 
 def _gzip(packed: memoryview) -> Pieces:
-    inflate = zlib.decompressobj(_GZIP_WINDOW_BITS)
-    for at in range(0, len(packed), _SLICE):
-        left: bytes | memoryview = packed[at : at + _SLICE]
-        while True:
-            if inflate.eof and left:
-                inflate = zlib.decompressobj(_GZIP_WINDOW_BITS)
-            piece = inflate.decompress(left, _PIECE)
+    with GzipFile(fileobj=BytesIO(packed)) as members:
+        while piece := members.read(_PIECE):
             yield piece
-            left = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
-            if not left and len(piece) < _PIECE:
-                break
 
 
 def _zstd(packed: memoryview) -> Pieces:

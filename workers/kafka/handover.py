@@ -3,7 +3,7 @@
     acquire   after an assignment: open a shard per partition, fencing its older owner
     feed      pass a batch to its shard; shards work in parallel, a shard's batches stay in order
     tick      every 200 ms: commits by interval, and the wall clock for shards at their log's end
-    release   before a revocation is answered: give up every shard
+    give_up   before a revocation is answered: give up every shard
 
     event                                           reaction                                exit
     a newer owner fenced a shard                    drop it, and wait to be reassigned       -
@@ -33,7 +33,7 @@ from typing import Any, Protocol
 from aiokafka.errors import KafkaError as ConsumerError
 
 from workers.kafka.clients import forbidden, text_of, unreachable
-from workers.kafka.offsets import Lag, LogEnd, OpenTransaction, ReadPosition
+from workers.kafka.offsets import Lag, LogEnd, ReadPosition
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
@@ -98,7 +98,6 @@ class Handover:
         self.shards: dict[Partition, Shard] = {}
         self.metrics = Metrics() if metrics is None else metrics
         self.lags: dict[Partition, Lag] = {}
-        self._transactions: dict[Partition, OpenTransaction] = {}
         #: Whether the last assignment was taken over.
         self.assigned = False
         self.beat_s = time.monotonic()
@@ -125,7 +124,7 @@ class Handover:
     ) -> dict[Partition, int]:
         """Open a shard per partition; return the offsets to read from (none if revoked)."""
         started = time.perf_counter()
-        await self.release()
+        await self.give_up()
         if not still_ours():
             return {}
         self._unassigned_s = None
@@ -161,16 +160,16 @@ class Handover:
         self.metrics.recovery_seconds.observe(recovery_s)
         self.metrics.recovered_records.inc(records)
         self.lags = {tp: Lag() for tp in offsets}
-        self._transactions = {tp: OpenTransaction() for tp in offsets}
         self.assigned = True
-        fence_ms = max(shard.fence_s for shard in new.values()) * 1e3
-        load_ms = max(shard.load_s for shard in new.values()) * 1e3
         taken = len(offsets)
         seconds = round(recovery_s, 3)
-        figures = taken, recovery_s * 1e3, fence_ms, records, load_ms
         logger.info(
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
-            *figures,
+            taken,
+            recovery_s * 1e3,
+            max(shard.fence_s for shard in new.values()) * 1e3,
+            records,
+            max(shard.load_s for shard in new.values()) * 1e3,
             extra=json_fields(event="acquired", partitions=taken, seconds=seconds),
         )
         return offsets
@@ -181,38 +180,36 @@ class Handover:
         bounds: Mapping[Partition, tuple[int, int]],
     ) -> dict[Partition, int]:
         """Return each shard's start offset, after checking that its log still has it."""
+        offsets: dict[Partition, int] = {}
         for tp, shard in shards.items():
             low, high = bounds[tp]
             if shard.offset is None:
                 shard.offset = shard.committed = low
-                continue
+            next_record = f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log"
             if shard.offset > high:
-                message = (
-                    f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log ends at {high}: the topic was "
-                    "re-created or lost its tail, and counting it again could count records twice. Restore the topic, or "
-                    "continue under a new worker.name (a new epoch, charged again)"
+                self.fail(
+                    EXIT_REFUSED,
+                    f"{next_record} ends at {high}: the topic was re-created or lost its tail, and counting it again could "
+                    "count records twice. Restore the topic, or continue under a new worker.name (a new epoch, charged again)",
                 )
-            elif shard.offset < low:
-                message = (
-                    f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log now begins at {low}: retention "
-                    "removed records that were never counted. Nothing is published over a gap. Raise the topic's retention, "
-                    "and continue under a new worker.name (a new epoch, charged again) or restore the log"
+                return {}
+            if shard.offset < low:
+                self.fail(
+                    EXIT_REFUSED,
+                    f"{next_record} now begins at {low}: retention removed records that were never counted. Nothing is "
+                    "published over a gap. Raise the topic's retention, and continue under a new worker.name (a new epoch, "
+                    "charged again) or restore the log",
                 )
-            else:
-                continue
-            self.fail(EXIT_REFUSED, message)
-            return {}
-        return {
-            tp: shard.offset for tp, shard in shards.items() if shard.offset is not None
-        }
+                return {}
+            offsets[tp] = shard.offset
+        return offsets
 
-    async def release(self) -> None:
+    async def give_up(self) -> None:
         """Give up every shard; return when their threads have ended, or after ten seconds."""
         old = self.shards
         self.shards = {}
         self.assigned = False
         self.lags = {}
-        self._transactions = {}
         self.metrics.waits.drop(TRANSACTIONS)
         self._unassigned_s = time.monotonic()
         self._waiting.clear()
@@ -220,13 +217,16 @@ class Handover:
         if old:
             started = time.perf_counter()
             await asyncio.gather(*(shard.shutdown() for shard in old.values()))
-            self.metrics.released.inc(len(old))
+            number = len(old)
+            self.metrics.released.inc(number)
             took_s = time.perf_counter() - started
-            fields = json_fields(
-                event="given_up", partitions=len(old), seconds=round(took_s, 3)
-            )
             logger.info(
-                "gave up %d partitions in %.0f ms", len(old), took_s * 1e3, extra=fields
+                "gave up %d partitions in %.0f ms",
+                number,
+                took_s * 1e3,
+                extra=json_fields(
+                    event="given_up", partitions=number, seconds=round(took_s, 3)
+                ),
             )
 
     def _open_shard(self, partition: Partition) -> Shard | None:
@@ -271,14 +271,10 @@ class Handover:
             lag = self.lags.get(tp)
             if shard is not None and lag is not None and shard.offset is not None:
                 lag.sample(now, shard.offset, reading)
-                self._transactions[tp].sample(now, reading)
-        self._note_transactions()
-
-    def _note_transactions(self) -> None:
         held = {
-            f"{topic}[{partition}]": transaction
-            for (topic, partition), transaction in self._transactions.items()
-            if transaction.holds_up
+            f"{topic}[{partition}]": lag.transaction
+            for (topic, partition), lag in self.lags.items()
+            if lag.transaction.holds_up
         }
         whys = {log: transaction.why for log, transaction in held.items()}
         since_s = {log: transaction.since_s for log, transaction in held.items()}
@@ -329,15 +325,10 @@ class Handover:
         if time.monotonic() < self._next_group_commit:
             return
         self._next_group_commit = time.monotonic() + _GROUP_COMMIT_S
-        offsets = {
-            tp: at
-            for tp, shard in shards.items()
-            if (at := shard.committed) is not None
-        }
         changed = {
             tp: offset
-            for tp, offset in offsets.items()
-            if self._shown.get(tp) != offset
+            for tp, shard in shards.items()
+            if (offset := shard.committed) is not None and offset != self._shown.get(tp)
         }
         if changed:
             await self._reader().commit_group(changed)
@@ -395,12 +386,21 @@ class Handover:
             logger.warning("a newer owner took over: %s", failure, extra=fields)
             loop = asyncio.get_running_loop()
             loop.call_later(self.fenced_grace_s, self._still_fenced, shard)
-        elif unreachable(failure):
+        else:
+            self._react(shard.transactional_id, failure, shard.transactional_id)
+
+    def consumer_failed(self, what: str, failure: BaseException) -> None:
+        """React to a failure of the consumer while `what`, as to one of a shard."""
+        self._react(what, failure, f"{what} failed")
+
+    def _react(self, what: str, failure: BaseException, refused: str) -> None:
+        """Begin the run again, or stop; `refused` begins the message of a wrong setting."""
+        verdict = verdict_of(failure)
+        if unreachable(failure):
             self.stop_for_outage(text_of(failure))
-        elif verdict_of(failure) in (Verdict.MISSING, Verdict.FENCED):
+        elif verdict in (Verdict.MISSING, Verdict.FENCED):
             # Whether the topic is gone, the checks of the next start tell.
-            what = shard.transactional_id, text_of(failure)
-            logger.info("%s: %s: beginning the run again", *what)
+            logger.info("%s: %s: beginning the run again", what, text_of(failure))
             self.stop_for_outage()
         elif isinstance(failure, CopyFailed):
             logger.warning("worker.data_dir: %s: reading all of it again", failure)
@@ -410,31 +410,9 @@ class Handover:
             self.stop_for_outage()
         elif isinstance(failure, QuietcountError):
             self.fail(EXIT_REFUSED, str(failure))
-        elif (reason := forbidden(failure)) is not None:
-            self.fail(EXIT_REFUSED, f"{shard.transactional_id}: {reason}")
-        elif verdict_of(failure) is Verdict.SETTING:
-            self.fail(EXIT_REFUSED, f"{shard.transactional_id}: {text_of(failure)}")
-        else:
-            logger.error("%s failed", shard.transactional_id, exc_info=failure)
-            self.fail(
-                EXIT_FAILED, f"{shard.transactional_id} failed: {describe(failure)}"
-            )
-
-    def consumer_failed(self, what: str, failure: BaseException) -> None:
-        """React to a failure of the consumer while `what`, as `_failed` does to one of a shard."""
-        verdict = verdict_of(failure)
-        reason = forbidden(failure)
-        if isinstance(failure, QuietcountError) and verdict is None:
-            self.fail(EXIT_REFUSED, str(failure))
-        elif unreachable(failure):
-            self.stop_for_outage(text_of(failure))
-        elif verdict in (Verdict.MISSING, Verdict.FENCED):
-            logger.info("%s: %s: beginning the run again", what, text_of(failure))
-            self.stop_for_outage()
-        elif reason is not None:
-            self.fail(EXIT_REFUSED, f"{what} failed: {reason}")
-        elif verdict is Verdict.SETTING:
-            self.fail(EXIT_REFUSED, f"{what} failed: {text_of(failure)}")
+        elif verdict in (Verdict.FORBIDDEN, Verdict.SETTING):
+            reason = forbidden(failure) or text_of(failure)
+            self.fail(EXIT_REFUSED, f"{refused}: {reason}")
         else:
             logger.error("%s failed", what, exc_info=failure)
             self.fail(EXIT_FAILED, f"{what} failed: {describe(failure)}")

@@ -42,9 +42,6 @@ class LogEnds(deque[LogEnd]):
         return self.popleft() if self and self[0].offset <= position else None
 
 
-_SAMPLES_MAX = 512
-
-
 class ReadPosition(NamedTuple):
     """Offsets of one partition: `handed` is the end of the last batch given to the shard.
 
@@ -63,32 +60,6 @@ class ReadPosition(NamedTuple):
         return self.position if offset == self.handed else offset
 
 
-class Lag:
-    def __init__(self) -> None:
-        self.records = 0
-        #: The shard has reached the log's end at take-over.
-        self.reached = False
-        self._first: int | None = None
-        self._ends: deque[tuple[float, int]] = deque()
-
-    def sample(self, now_s: float, offset: int, reading: ReadPosition) -> None:
-        position = reading.passed(offset)
-        end = reading.end
-        if self._first is None:
-            self._first = end
-        self.reached = self.reached or position >= self._first
-        if not self._ends or end > self._ends[-1][1]:
-            self._ends.append((now_s, end))
-        while self._ends and self._ends[0][1] <= position:
-            self._ends.popleft()
-        if len(self._ends) > _SAMPLES_MAX:  # long backlog: keep every other sample
-            self._ends = deque(list(self._ends)[::2])
-        self.records = max(0, end - position)
-
-    def seconds(self, now_s: float) -> float:
-        return max(0.0, now_s - self._ends[0][0]) if self._ends else 0.0
-
-
 #: A transaction open this long holds the worker up. Exactly-once producers commit more often.
 OPEN_S = 10.0
 
@@ -99,12 +70,11 @@ class OpenTransaction:
     Offsets do not show when it began: it counts from when the last stable offset stood still.
     """
 
-    def __init__(self) -> None:
-        #: Records after it, at most: the broker counts its own control records too.
-        self.hidden = 0
-        self.offset = -1  # none that a log could have
-        self.since_s = self._seen_s = 0.0
-        self._fetched_ms = 0
+    #: Records after it, at most: the broker counts its own control records too.
+    hidden = 0
+    offset = -1  # none that a log could have
+    since_s = _seen_s = 0.0
+    _fetched_ms = 0
 
     def sample(self, now_s: float, reading: ReadPosition) -> None:
         stable = reading.end if reading.stable is None else reading.stable
@@ -126,3 +96,35 @@ class OpenTransaction:
     def why(self) -> str:
         hidden = f"hides up to {self.hidden:,} records from there on"
         return f"a transaction is open at offset {self.offset} and {hidden}"
+
+
+_SAMPLES_MAX = 512
+
+
+class Lag:
+    records = 0
+    #: The shard has reached the log's end at take-over.
+    reached = False
+    _first: int | None = None
+
+    def __init__(self) -> None:
+        self.transaction = OpenTransaction()
+        self._ends: deque[tuple[float, int]] = deque()
+
+    def sample(self, now_s: float, offset: int, reading: ReadPosition) -> None:
+        self.transaction.sample(now_s, reading)
+        position = reading.passed(offset)
+        end = reading.end
+        if self._first is None:
+            self._first = end
+        self.reached = self.reached or position >= self._first
+        if not self._ends or end > self._ends[-1][1]:
+            self._ends.append((now_s, end))
+        while self._ends and self._ends[0][1] <= position:
+            self._ends.popleft()
+        if len(self._ends) > _SAMPLES_MAX:  # long backlog: keep every other sample
+            self._ends = deque(list(self._ends)[::2])
+        self.records = max(0, end - position)
+
+    def seconds(self, now_s: float) -> float:
+        return max(0.0, now_s - self._ends[0][0]) if self._ends else 0.0

@@ -110,8 +110,47 @@ def watch_kafka(
         yield
         return
     ended = Event()
-    args = connection, topics, outage, waits, give_up, ended
-    thread = Thread(target=_watch, args=args, name="kafka-watch", daemon=True)
+
+    def watch() -> None:
+        answered_s = time.monotonic()
+        look_s = answered_s + LOOK_S
+        while not ended.is_set():
+            errors: list[KafkaError] = []
+            reasons: dict[str, str] = {}
+            with _eager_admin(connection, errors) as admin:
+                # A client goes on connecting to leaders that refuse it, without a pause.
+                while NO_ANSWER not in reasons.values() and not ended.wait(INTERVAL_S):
+                    try:
+                        # Any broker answers this; describe_cluster asks one, which may be away.
+                        admin.list_topics(topics().names[0], timeout=ASK_S)
+                    except KafkaException:
+                        admin.poll(0)  # serves the callback
+                        silent_s = time.monotonic() - answered_s
+                        is_new = silent_s >= AWAY_S and not outage.is_active
+                        if is_new and _answers(connection, topics()):
+                            answered_s = time.monotonic()
+                            continue
+                        if silent_s >= AWAY_S and not ended.is_set():
+                            waits.forget()
+                            outage.begin(connection.no_answer(errors), answered_s)
+                        if silent_s >= GIVE_UP_S:
+                            give_up()
+                            return
+                        continue
+                    answered_s = time.monotonic()
+                    outage.end()
+                    if answered_s >= look_s:
+                        reasons = unavailable(
+                            admin, errors, topics(), ASK_S, ended.is_set
+                        )
+                        if ended.is_set():
+                            return
+                        waits.note(PARTITIONS, reasons)
+                        look_s = time.monotonic() + LOOK_S
+                    errors.clear()
+                    waits.say()
+
+    thread = Thread(target=watch, name="kafka-watch", daemon=True)
     thread.start()
     try:
         yield
@@ -119,51 +158,6 @@ def watch_kafka(
         ended.set()
         # Its client's thread calls into Python, so it must not outlive Python.
         thread.join(_END_S)
-
-
-def _watch(
-    connection: Connection,
-    topics: Callable[[], UsedTopics],
-    outage: Outage,
-    waits: Waits,
-    give_up: Callback,
-    ended: Event,
-) -> None:
-    answered_s = time.monotonic()
-    look_s = answered_s + LOOK_S
-    while not ended.is_set():
-        errors: list[KafkaError] = []
-        reasons: dict[str, str] = {}
-        with _eager_admin(connection, errors) as admin:
-            # A client goes on connecting to leaders that refuse it, without a pause.
-            while NO_ANSWER not in reasons.values() and not ended.wait(INTERVAL_S):
-                try:
-                    # Any broker answers this; describe_cluster asks one, which may be away.
-                    admin.list_topics(topics().names[0], timeout=ASK_S)
-                except KafkaException:
-                    admin.poll(0)  # serves the callback
-                    silent_s = time.monotonic() - answered_s
-                    is_new = silent_s >= AWAY_S and not outage.is_active
-                    if is_new and _answers(connection, topics()):
-                        answered_s = time.monotonic()
-                        continue
-                    if silent_s >= AWAY_S and not ended.is_set():
-                        waits.forget()
-                        outage.begin(connection.no_answer(errors), answered_s)
-                    if silent_s >= GIVE_UP_S:
-                        give_up()
-                        return
-                    continue
-                answered_s = time.monotonic()
-                outage.end()
-                if answered_s >= look_s:
-                    reasons = unavailable(admin, errors, topics(), ASK_S, ended.is_set)
-                    if ended.is_set():
-                        return
-                    waits.note(PARTITIONS, reasons)
-                    look_s = time.monotonic() + LOOK_S
-                errors.clear()
-                waits.say()
 
 
 def _eager_admin(connection: Connection, errors: list[KafkaError]) -> AdminClient:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from workers.arrays.compiled import kernel, kernel_part
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.kafka.records import crc_table
 from workers.runtime.frozen import read_only
 
 _M = np.uint32(0x5BD1E995)
@@ -24,7 +23,17 @@ _SEED = np.uint32(0x9747B28C)
 MURMUR2 = "murmur2"
 CRC32 = "crc32"
 PARTITIONERS = (MURMUR2, CRC32)
-_TABLE = read_only(crc_table(0xEDB88320))
+
+
+def _crc_table() -> NDArray[np.uint32]:
+    """Return uint32 (256,): the CRC-32 of every byte."""
+    table: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = table >> np.uint32(1) ^ (table & np.uint32(1)) * np.uint32(0xEDB88320)
+    return table
+
+
+_TABLE = read_only(_crc_table())
 
 
 @kernel_part

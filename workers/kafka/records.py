@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import checked_kernel, checked_part, kernel, kernel_part
+from workers.arrays.compiled import checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
 
 # Columns of the batches of `read_batches`.
 START, STOP, BASE_OFFSET, BASE_MS, APPEND_MS, NUMBER = range(6)
-# Elements of `place`, the cursor of `read_batches` between calls.
+# Elements of the cursor of `read_batches`, which it keeps between calls.
 BATCH, FOUND, AT, LAST_OFFSET, ROWS = range(5)
 # A varint of 64 bits has at most ten bytes.
 _VARINT_BITS = 70
@@ -32,54 +32,6 @@ _VARINT_BITS = 70
 #: Keys and values, int64 (n, 2): start and stop in the data, start -1 for null; times, ms since
 #: 1970, and offsets, int64 (n,).
 Columns = tuple[Longs, Longs, Longs, Longs]
-
-
-def crc_table(polynomial: int) -> NDArray[np.uint32]:
-    """Return uint32 (256,): the CRC of every byte, for a reversed polynomial."""
-    table: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = table >> np.uint32(1) ^ (table & np.uint32(1)) * np.uint32(polynomial)
-    return table
-
-
-def crc_tables() -> NDArray[np.uint32]:
-    """Return uint32 (8, 256): the CRC-32C of every byte, followed by 0 to 7 zero bytes."""
-    tables = [crc_table(0x82F63B78)]  # Castagnoli
-    for _ in range(7):
-        tables.append(tables[0][tables[-1] & 255] ^ tables[-1] >> 8)
-    return np.stack(tables)
-
-
-@kernel_part
-def crc32c(data: Bytes, start: int, stop: int, tables: NDArray[np.uint32]) -> np.int64:
-    """Return the CRC-32C of data[start:stop]. Eight bytes at a time: 1.6 GB/s; one: 0.4 GB/s."""
-    crc = np.uint32(0xFFFFFFFF)
-    whole = stop - (stop - start) % 8
-    for at in range(start, whole, 8):
-        crc = (
-            tables[7, data[at] ^ (crc & np.uint32(255))]
-            ^ tables[6, data[at + 1] ^ (crc >> np.uint32(8) & np.uint32(255))]
-            ^ tables[5, data[at + 2] ^ (crc >> np.uint32(16) & np.uint32(255))]
-            ^ tables[4, data[at + 3] ^ crc >> np.uint32(24)]
-            ^ tables[3, data[at + 4]]
-            ^ tables[2, data[at + 5]]
-            ^ tables[1, data[at + 6]]
-            ^ tables[0, data[at + 7]]
-        )
-    for at in range(whole, stop):
-        crc = tables[0, data[at] ^ (crc & np.uint32(255))] ^ crc >> np.uint32(8)
-    return np.int64(crc ^ np.uint32(0xFFFFFFFF))
-
-
-@kernel
-def first_damaged(
-    data: Bytes, places: Longs, crcs: Longs, tables: NDArray[np.uint32]
-) -> int:
-    """Return the first row of `places`, int64 (m, 2), that fails its CRC-32C; m if none."""
-    for part in range(len(places)):
-        if crc32c(data, places[part, 0], places[part, 1], tables) != crcs[part]:
-            return part
-    return len(places)
 
 
 @checked_part
@@ -97,25 +49,30 @@ def varint(data: Bytes, at: int) -> tuple[Any, int]:
 
 
 @checked_part
-def _past_headers(data: Bytes, at: int, end: int) -> int:
+def _past_headers(data: Bytes, position: int, end: int) -> int:
     """Return the place after a record's headers; -1 if they are malformed."""
-    number, at = varint(data, at)
-    if at < 0 or number < 0:
+    number, position = varint(data, position)
+    if position < 0 or number < 0:
         return -1
     for _ in range(number):
         for part in range(2):
-            length, at = varint(data, at)
-            if at < 0 or at > end or length > end - at or (part == 0 and length < 0):
+            length, position = varint(data, position)
+            if (
+                position < 0
+                or position > end
+                or length > end - position
+                or (part == 0 and length < 0)
+            ):
                 return -1
-            at += max(length, 0)
-    return at
+            position += max(length, 0)
+    return position
 
 
 @checked_part
 def _read_records(
     data: Bytes,
     batch: Longs,
-    at: int,
+    position: int,
     last: int,
     first: int,
     end_row: int,
@@ -128,76 +85,80 @@ def _read_records(
     base_ms = batch[BASE_MS]
     append_ms = batch[APPEND_MS]
     for i in range(first, end_row):
-        start = at
-        length, at = varint(data, at)
-        end = at + length
-        if at < 0 or at > stop or length < 1 or end > stop:
+        start = position
+        length, position = varint(data, position)
+        end = position + length
+        if position < 0 or position > stop or length < 1 or end > stop:
             return i, start
-        delta_ms, at = varint(data, at + 1)
-        if at < 0:
+        delta_ms, position = varint(data, position + 1)
+        if position < 0:
             return i, start
-        delta, at = varint(data, at)
+        delta, position = varint(data, position)
         offset = base_offset + delta
-        if at < 0 or offset <= last:
+        if position < 0 or offset <= last:
             return i, start
         last = offset
         times[i] = append_ms if append_ms >= 0 else base_ms + delta_ms
         offsets[i] = offset
-        for place in (keys, values):
-            length, at = varint(data, at)
-            if at < 0 or length > end - at:
+        for span in (keys, values):
+            length, position = varint(data, position)
+            if position < 0 or length > end - position:
                 return i, start
             if length < 0:
-                place[i, 0] = place[i, 1] = -1
+                span[i, 0] = span[i, 1] = -1
             else:
-                place[i, 0] = at
-                at += length
-                place[i, 1] = at
-        if at >= end:
+                span[i, 0] = position
+                position += length
+                span[i, 1] = position
+        if position >= end:
             return i, start
-        at = _past_headers(data, at, end)
-        if at != end:
+        position = _past_headers(data, position, end)
+        if position != end:
             return i, start
-    return end_row, at
+    return end_row, position
 
 
 @checked_kernel
-def read_batches(data: Bytes, batches: Longs, place: Longs, columns: Columns) -> bool:
+def read_batches(data: Bytes, batches: Longs, cursor: Longs, columns: Columns) -> bool:
     """Parse the next n records of some batches; return whether all were found.
 
     `data`, uint8: the batches' uncompressed records, and nothing else. `batches`, int64 (m, 6):
-    columns START to NUMBER; APPEND_MS is -1 except under LogAppendTime. `place`, int64 (5,), the
-    updated cursor: BATCH, its records FOUND so far, place AT of the next one, LAST_OFFSET, and ROWS
+    columns START to NUMBER; APPEND_MS is -1 except under LogAppendTime. `cursor`, int64 (5,), which
+    is updated: BATCH, its records FOUND so far, place AT of the next one, LAST_OFFSET, and ROWS
     written by this call. `columns`: n rows, written; offsets must ascend. Raise IndexError, with no
     rows reported, if a record extends beyond the data.
     """
     offsets = columns[3]
-    place[ROWS] = row = 0
-    last = place[LAST_OFFSET]
-    for number in range(place[BATCH], len(batches)):
+    cursor[ROWS] = row = 0
+    number = cursor[BATCH]
+    parsed = cursor[FOUND]
+    position = cursor[AT]
+    last = cursor[LAST_OFFSET]
+    blocked = False
+    while number < len(batches) and row < len(offsets) and not blocked:
         batch = batches[number]
-        found, at = (place[FOUND], place[AT]) if number == place[BATCH] else (0, 0)
-        if found == 0:
-            at = batch[START]
-        end_row = min(row + batch[NUMBER] - found, len(offsets))
-        stopped, at = _read_records(data, batch, at, last, row, end_row, columns)
-        found += stopped - row
+        if parsed == 0:
+            position = batch[START]
+        end_row = min(row + batch[NUMBER] - parsed, len(offsets))
+        stopped, position = _read_records(
+            data, batch, position, last, row, end_row, columns
+        )
+        parsed += stopped - row
         if stopped > row:
             last = offsets[stopped - 1]
         row = stopped
-        if row < end_row or found < batch[NUMBER] or at != batch[STOP]:
-            place[BATCH] = number
-            place[FOUND] = found
-            place[AT] = at
-            place[LAST_OFFSET] = last
-            place[ROWS] = row
-            return bool(row == end_row and found < batch[NUMBER])
-    place[BATCH] = len(batches)
-    place[FOUND] = 0
-    place[AT] = batches[len(batches) - 1, STOP]
-    place[LAST_OFFSET] = last
-    place[ROWS] = row
-    return row == len(offsets)
+        # By a bad record, or by bytes behind the last one.
+        is_whole = parsed == batch[NUMBER]
+        blocked = row < end_row or (is_whole and position != batch[STOP])
+        if is_whole and not blocked:
+            number += 1
+            parsed = 0
+    cursor[BATCH] = number
+    cursor[FOUND] = parsed
+    cursor[AT] = position
+    cursor[LAST_OFFSET] = last
+    cursor[ROWS] = row
+    return bool(row == len(offsets) and not blocked)
 
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -256,15 +217,12 @@ class Records:
         """Build records; defaults: null keys, times 0 (ms), offsets from 0 on."""
         n = len(values)
         texts = [*values, *([None] * n if keys is None else keys)]
-        lengths = np.array(
-            [0 if text is None else len(text) for text in texts], dtype=np.int64
-        )
-        places = np.stack((np.cumsum(lengths) - lengths, np.cumsum(lengths)), axis=1)
+        lengths = np.array([len(text or b"") for text in texts], dtype=np.int64)
+        ends = np.cumsum(lengths)
+        places = np.stack((ends - lengths, ends), axis=1)
         places[[i for i, text in enumerate(texts) if text is None]] = -1
         return cls(
-            np.frombuffer(
-                b"".join(text for text in texts if text is not None), dtype=np.uint8
-            ),
+            np.frombuffer(b"".join(filter(None, texts)), dtype=np.uint8),
             places[n:],
             places[:n],
             np.zeros(n, dtype=np.int64)
@@ -295,30 +253,36 @@ class Records:
         return headers_at(self.data, at, most) if self.framed and at >= 0 else []
 
     def part(self, start: int, stop: int) -> Records:
-        columns = self.keys, self.values, self.times, self.offsets
-        keys, values, times, offsets = (column[start:stop] for column in columns)
-        return Records(self.data, keys, values, times, offsets, self.framed)
+        rows = slice(start, stop)
+        return Records(
+            self.data,
+            self.keys[rows],
+            self.values[rows],
+            self.times[rows],
+            self.offsets[rows],
+            self.framed,
+        )
 
 
 def headers_at(
-    data: Bytes | bytes, at: int, most: int
+    data: Bytes | bytes, position: int, most: int
 ) -> list[tuple[str, bytes | None]] | None:
-    """Return the headers, counted at `at`, that have UTF-8 names; None if over `most` bytes."""
-    number, at = _varint(data, at)
-    end = at + most
-    found: list[tuple[str, bytes | None]] = []
+    """Return the headers from `position` on that have UTF-8 names; None if over `most` bytes."""
+    number, position = _varint(data, position)
+    end = position + most
+    headers: list[tuple[str, bytes | None]] = []
     for _ in range(number):
-        if at >= end:
+        if position >= end:
             return None
-        length, at = _varint(data, at)
-        name = bytes(data[at : at + length])
-        at = at + length
-        length, at = _varint(data, at)
-        value = None if length < 0 else bytes(data[at : at + length])
-        at += max(length, 0)
+        length, position = _varint(data, position)
+        name = bytes(data[position : position + length])
+        position = position + length
+        length, position = _varint(data, position)
+        value = None if length < 0 else bytes(data[position : position + length])
+        position += max(length, 0)
         with suppress(UnicodeDecodeError):
-            found.append((name.decode(), value))
-    return found if at <= end else None
+            headers.append((name.decode(), value))
+    return headers if position <= end else None
 
 
 def _varint(data: Bytes | bytes, at: int) -> tuple[int, int]:

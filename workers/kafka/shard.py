@@ -213,8 +213,9 @@ class Shard:
     ) -> None:
         """Commit `messages` and `changes` in one transaction, then apply `changes` to the store.
 
-        Arguments and errors are those of `Transactions.run`. If it raises, the outcome is unknown,
-        and the shard must not be used again. `group_offset` is the source position now committed.
+        Arguments and errors are those of `Transactions.transact`. If it raises, the outcome is
+        unknown, and the shard must not be used again. `group_offset` is the source position now
+        committed.
         """
         self.check_open()
         started = time.perf_counter()
@@ -226,7 +227,7 @@ class Shard:
                     else one
                     for one in messages
                 ]
-            state_end = self.transactions.run(messages, changes, forwarded)
+            state_end = self.transactions.transact(messages, changes, forwarded)
             if changes and state_end < (self.store.offset or 0):
                 raise recreated(self.store.changelog.topic)
             if changes:

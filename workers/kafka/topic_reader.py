@@ -100,8 +100,6 @@ class TopicReader:
         self._silent_s: Counter[TopicPartition] = Counter()
         self._said: set[TopicPartition] = set()
         self._watching: asyncio.Task[None] | None = None
-        self._fetcher: Fetcher | None = None
-        self._client: AIOKafkaClient | None = None
 
     def start(self) -> None:
         self._call(self._start())
@@ -125,7 +123,6 @@ class TopicReader:
             request_timeout_ms=_REQUEST_MS,
             **consumer_security(connection),
         )
-        await asyncio.wait_for(self._client.bootstrap(), _ASK_S)
         self._subscription = SubscriptionState()
         self._fetcher = Fetcher(
             self._client,
@@ -139,6 +136,7 @@ class TopicReader:
             isolation_level="read_committed",
             client_rack=connection.client.get("client.rack"),
         )
+        await asyncio.wait_for(self._client.bootstrap(), _ASK_S)
 
     def close(self) -> None:
         with suppress(Exception):
@@ -151,10 +149,8 @@ class TopicReader:
     async def _close(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
-        if self._fetcher is not None:
-            await self._fetcher.close()
-        if self._client is not None:
-            await self._client.close()
+        await self._fetcher.close()
+        await self._client.close()
 
     def bounds(self, logs: Iterable[Partition]) -> dict[Partition, Bounds]:
         """Return the bounds of logs; KafkaAway names one that does not answer."""
@@ -175,14 +171,14 @@ class TopicReader:
     async def _ask(
         self, times: Mapping[Partition, int], isolation: int = READ_COMMITTED
     ) -> dict[Partition, int | None]:
-        fetcher, client = self._started()
+        fetcher = self._fetcher
         times_asked = {TopicPartition(*log): at for log, at in times.items()}
         if not times_asked:
             return {}
         # aiokafka has no other way to ask for the end of what is not committed yet.
         fetcher._isolation_level = isolation
         try:
-            client.set_topics({tp.topic for tp in (*times_asked, *self._wanted)})
+            self._client.set_topics({tp.topic for tp in (*times_asked, *self._wanted)})
             answered = await fetcher._retrieve_offsets(times_asked, _ASK_S * 1000)
         except KafkaTimeoutError:
             alone = (
@@ -252,41 +248,38 @@ class TopicReader:
                 return
 
     async def _seek(self, starts: Mapping[Partition, int]) -> None:
-        fetcher, client = self._started()
         tps = {TopicPartition(*log): start for log, start in starts.items()}
         if self._watching is not None:
             self._watching.cancel()
         self._wanted = set(tps)
         self._silent_s.clear()
         self._subscription.assign_from_user(list(tps))
-        client.set_topics([tp.topic for tp in tps])
+        self._client.set_topics([tp.topic for tp in tps])
         for tp, start in tps.items():
-            fetcher.seek_to(tp, start)
+            self._fetcher.seek_to(tp, start)
         self._watching = asyncio.ensure_future(self._watch())
 
     async def _take(
         self, logs: set[Partition]
     ) -> list[tuple[TopicPartition, FetchedRecords]]:
         """Return fetched records, waiting a moment for some; stop fetching what is not wanted."""
-        fetcher, _ = self._started()
         wanted = {TopicPartition(*log) for log in logs}
         for tp in self._wanted - wanted:
             self._subscription.pause(tp)
-            fetcher._records.pop(tp, None)
+            self._fetcher._records.pop(tp, None)
         self._wanted = wanted
-        found = await self._drain(fetcher)
+        found = await self._drain()
         if not found:
-            waiter = fetcher._create_fetch_waiter()
+            waiter = self._fetcher._create_fetch_waiter()
             await asyncio.wait([waiter], timeout=_WAIT_S)
             waiter.cancel()
-            found = await self._drain(fetcher)
+            found = await self._drain()
         if not found:
-            self._check(fetcher)
+            self._check()
         return found
 
-    async def _drain(
-        self, fetcher: Fetcher
-    ) -> list[tuple[TopicPartition, FetchedRecords]]:
+    async def _drain(self) -> list[tuple[TopicPartition, FetchedRecords]]:
+        fetcher = self._fetcher
         fetched: list[tuple[TopicPartition, FetchedRecords]] = []
         for tp in [tp for tp in fetcher._records if tp in self._wanted]:
             result = fetcher._records[tp]
@@ -323,27 +316,21 @@ class TopicReader:
                     "the log was cut, while it was read"
                 ) from None
 
-    def _started(self) -> tuple[Fetcher, AIOKafkaClient]:
-        if self._fetcher is None or self._client is None:
-            raise RuntimeError("the reader was not started")
-        return self._fetcher, self._client
-
     async def _watch(self) -> None:
         """Count for how long each log has given nothing; a suspended process counts no time."""
         positions: dict[TopicPartition, int] = {}
-        fetcher, _ = self._started()
         while True:
             await asyncio.sleep(1)
             for tp in self._wanted:
                 position = self._subscription._assigned_state(tp).position
-                if position == positions.get(tp) and tp not in fetcher._records:
+                if position == positions.get(tp) and tp not in self._fetcher._records:
                     self._silent_s[tp] += 1
                 else:
                     self._silent_s[tp] = 0
                 positions[tp] = position
 
-    def _check(self, fetcher: Fetcher) -> None:
-        if fetcher._fetch_task.done():
+    def _check(self) -> None:
+        if self._fetcher._fetch_task.done():
             raise KafkaAway("the Kafka client ended by itself; try again")
         for patience_s in (GIVE_UP_S, SAY_S):
             silent = [
@@ -370,8 +357,7 @@ class TopicReader:
         return f" from offset {self._subscription._assigned_state(tp).position}"
 
     def _why(self, tp: TopicPartition) -> str:
-        _, client = self._started()
-        leader = client.cluster.leader_for_partition(tp)
+        leader = self._client.cluster.leader_for_partition(tp)
         if leader is None:
             return "no broker knows this partition: was the topic deleted?"
         if leader == -1:

@@ -507,14 +507,14 @@ def find_lacking(
     plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
 ) -> list[Topic]:
     """Return the topics that are to get partitions, in that order."""
-    few = [
-        one
-        for one, here in _existing(plan, existing)
-        if here.partitions < one.partitions
+    of_owners = [
+        topic
+        for topic, here in _existing(plan, existing)
+        if topic.purpose in (RELEASE_STATE, CONTRIBUTIONS)
+        and here.partitions < topic.partitions
     ]
-    of_owners = [one for one in few if one.purpose in (RELEASE_STATE, CONTRIBUTIONS)]
     # A worker asks for the new owners' counts as soon as it sees their partitions.
-    of_owners.sort(key=lambda one: one.purpose == CONTRIBUTIONS)
+    of_owners.sort(key=lambda topic: topic.purpose == CONTRIBUTIONS)
     return [*find_growing(plan, existing), *of_owners]
 
 
@@ -545,17 +545,16 @@ def create_missing(
     absent = missing(plan, existing)
     if not absent:
         return []
+    names = [topic.name for topic in absent]
     with _connect(connection) as (admin, _):
         if connection.embedded is not None:  # listing a topic creates it
-            for topic in absent:
-                admin.list_topics(topic.name, timeout=_ANSWER_S)
-            return [topic.name for topic in absent]
+            for name in names:
+                admin.list_topics(name, timeout=_ANSWER_S)
+            return names
         created = []
         requests = [
-            NewTopic(
-                new_topic.name, new_topic.partitions, -1, config=new_topic.config()
-            )
-            for new_topic in absent
+            NewTopic(topic.name, topic.partitions, -1, config=topic.config())
+            for topic in absent
         ]
         for name, future in admin.create_topics(
             requests, operation_timeout=_ANSWER_S
@@ -572,13 +571,10 @@ def create_missing(
         deadline = time.monotonic() + _ANSWER_S
         with suppress(KafkaException):
             while time.monotonic() < deadline:
-                seen = admin.list_topics(timeout=_ANSWER_S).topics
-                if all(
-                    new_topic.name in seen and seen[new_topic.name].error is None
-                    for new_topic in absent
-                ):
+                seen = among(admin.list_topics(timeout=_ANSWER_S), names)
+                if len(seen) == len(names):
                     break
                 time.sleep(_AGAIN_S)
     # On an empty cluster this is the first check that it has ids.
-    describe(connection, [topic.name for topic in absent])
+    describe(connection, names)
     return created

@@ -1,6 +1,6 @@
 """Atomic transactions of one transactional id: messages and state changes.
 
-Everything sent by one `run` becomes visible together, at most once, and only while the
+Everything sent by one `transact` becomes visible together, at most once, and only while the
 transactional id has no newer owner. The transitions are in `kafka/transaction_state.py`.
 
 A retransmitted EndTxn may arrive during the next transaction and end it. librdkafka retries only
@@ -98,7 +98,7 @@ class Transactions:
         """Begin a new epoch if an EndTxn may still be in flight.
 
         Call this early: it would also fence a newer owner, likelier the longer ago the last commit.
-        Raise Fenced if one has committed; KafkaAway and ShardClosed as in `run`.
+        Raise Fenced if one has committed; KafkaAway and ShardClosed as in `transact`.
         """
         if self._state is not State.TAINTED:
             return
@@ -145,7 +145,7 @@ class Transactions:
                 "compression.type": "lz4",
                 # Only batches a transaction's messages: commit flushes immediately.
                 "linger.ms": 5,
-                # `run` rejects any longer message.
+                # `transact` rejects any longer message.
                 "batch.size": BATCH_BYTES,
                 "message.max.bytes": BATCH_BYTES,
                 # Places a key's snapshots where a Java producer would.
@@ -172,7 +172,7 @@ class Transactions:
                 self._call(producer.poll, _AGAIN_S)
         producer.purge()
 
-    def run(
+    def transact(
         self,
         messages: Sequence[Outgoing],
         changes: Sequence[Change],

@@ -129,19 +129,14 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     def read_positions(self) -> dict[Partition, ReadPosition]:
         """Return position and ends of the log per partition, as of its last fetch; no request."""
-        subscription = (
-            None
-            if self._consumer is None
-            else self._consumer._subscription.subscription
-        )
+        consumer = self._consumer
+        subscription = None if consumer is None else consumer._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
         positions: dict[Partition, ReadPosition] = {}
+        if assignment is None:
+            return positions
         for tp, handed in list(self._chain.items()):
-            state = (
-                None
-                if assignment is None
-                else assignment.state_value(TopicPartition(*tp))
-            )
+            state = assignment.state_value(TopicPartition(*tp))
             if state is not None and state.highwater is not None:
                 stable = None if state.lso is None or state.lso < 0 else state.lso
                 positions[tp] = ReadPosition(
@@ -156,20 +151,18 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     def group_error(self) -> BaseException | None:
         """Return the error that keeps the consumer out of its group; aiokafka raises it later."""
         coordinator = None if self._consumer is None else self._consumer._coordinator
-        return cast(
-            BaseException | None, getattr(coordinator, "_pending_exception", None)
-        )
+        error: BaseException | None = getattr(coordinator, "_pending_exception", None)
+        return error
 
     def task_failure(self) -> BaseException | None:
         """Return why one of aiokafka's tasks has ended, if so: nothing restarts it."""
         consumer = self._consumer
         if consumer is None or consumer._closed:
             return None
-        tasks = (
+        for task in (
             getattr(consumer._coordinator, "_coordination_task", None),
             getattr(consumer._fetcher, "_fetch_task", None),
-        )
-        for task in tasks:
+        ):
             if task is not None and task.done() and not task.cancelled():
                 # Its fetching returns quietly if one of its requests was cancelled.
                 error: BaseException | None = task.exception()
@@ -461,7 +454,7 @@ class Consumer(driver.Consumer):
         """Release all shards before answering the group; heartbeats continue meanwhile."""
         self.epoch += 1
         self.stop_flow()  # Faust skips this when the old assignment was empty
-        await self.handover.release()
+        await self.handover.give_up()
         await super().on_partitions_revoked(revoked)
 
     async def perform_seek(self) -> None:
@@ -487,7 +480,7 @@ class Consumer(driver.Consumer):
 
     async def on_stop(self) -> None:
         self.epoch += 1
-        await self.handover.release()
+        await self.handover.give_up()
         await super().on_stop()
 
     @Service.task
@@ -527,14 +520,16 @@ class Consumer(driver.Consumer):
     async def bounds(
         self, partitions: Iterable[Partition]
     ) -> Mapping[Partition, tuple[int, int]]:
-        found = await self.thread.call_thread(self.thread.bounds, list(partitions))
-        return cast(Mapping[Partition, tuple[int, int]], found)
+        found: dict[Partition, tuple[int, int]] = await self.thread.call_thread(
+            self.thread.bounds, list(partitions)
+        )
+        return found
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        found = await self.thread.call_thread(
+        found: dict[Partition, int] = await self.thread.call_thread(
             self.thread.ends, self.epoch, list(partitions)
         )
-        return cast(Mapping[Partition, int], found)
+        return found
 
     def read_positions(self) -> Mapping[Partition, ReadPosition]:
         return self.thread.read_positions() if self.epoch == self.thread.epoch else {}

@@ -19,5 +19,9 @@ forms of an event, from a fetch to a snapshot:
     ReleasedTick             the same, and what a snapshot says of it   pipeline.snapshots
     Snapshot                 a JSON message, in pages if it is long     pipeline.snapshots
 
-Kernels get them as tuples of arrays: `events.views.Logs` and `Spans`, `arrays.tallies`.
+Kernels get these as named tuples of arrays, without a copy: Records as `Columns` (kafka.records),
+FieldSpans and Reading as `Logs` and `Spans` (events.views), Events, Tally and Rows as
+`LabeledEvents`, `Table` and `LabelRows` (arrays.tallies), events of users as `Batch`
+(pipeline.users). Re-keying has two forms of its own (agents.rekey): `UserRows`, the users of a part
+of a batch, and `ForwardBatch`, the records that it sends on.
 """

@@ -88,39 +88,36 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     def contributions(self, *, of_sums: bool = False) -> Contributions:
         """Return the columns; raise StateRefused if they are damaged."""
         try:
-            return self._contributions(of_sums)
+            lengths = np.frombuffer(self.lengths, dtype=_LENGTH)
+            packed = np.frombuffer(self.counts, dtype=np.uint8)
+            n = len(lengths)
+            if not 0 <= self.width <= 3 or len(packed) != n << self.width:
+                raise ValueError(
+                    f"counts: {len(packed)} bytes for {n} rows of width {self.width}"
+                )
+            ends = np.empty(n, dtype=np.int64)
+            counts = np.empty(n, dtype=np.int64)
+            key_of_row = np.empty(n, dtype=np.int32)
+            rows_of_key = np.array(self.rows_per_key, dtype=np.int64)
+            written = unpack_rows(
+                lengths, packed, self.width, rows_of_key, ends, counts, key_of_row
+            )
+            if not written or len(rows_of_key) != len(self.keys):
+                raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
+            labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
+            words = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False)
+            return Contributions(
+                tuple(self.keys),
+                key_of_row,
+                words.reshape(-1, 2),
+                labels,
+                counts,
+                of_sums,
+            )
         except (ValueError, IndexError) as error:
             raise StateRefused(
                 f"the contributions topic holds a damaged section ({error}): was it written by something else?"
             ) from error
-
-    def _contributions(self, of_sums: bool) -> Contributions:
-        # Imported here because most commands never need numba.
-        lengths = np.frombuffer(self.lengths, dtype=_LENGTH)
-        packed = np.frombuffer(self.counts, dtype=np.uint8)
-        n = len(lengths)
-        if not 0 <= self.width <= 3 or len(packed) != n << self.width:
-            raise ValueError(
-                f"counts: {len(packed)} bytes for {n} rows of width {self.width}"
-            )
-        ends = np.empty(n, dtype=np.int64)
-        counts = np.empty(n, dtype=np.int64)
-        key_of_row = np.empty(n, dtype=np.int32)
-        rows_of_key = np.array(self.rows_per_key, dtype=np.int64)
-        written = unpack_rows(
-            lengths, packed, self.width, rows_of_key, ends, counts, key_of_row
-        )
-        if not written or len(rows_of_key) != len(self.keys):
-            raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
-        labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
-        tags = (
-            np.frombuffer(self.tags, dtype="<u8")
-            .astype(np.uint64, copy=False)
-            .reshape(-1, 2)
-        )
-        return Contributions(
-            tuple(self.keys), key_of_row, tags, labels, counts, of_sums
-        )
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):

@@ -180,10 +180,8 @@ class Histogram:
         self._keys: list[str] = []
         self._since: list[int] = []
         self._index: dict[str, int] = {}
-        self._public, declared = (
-            (True, ()) if config.keys == "public" else (False, config.keys)
-        )
-        self._declared = dict.fromkeys(declared, 0)
+        self._public = config.keys == "public"
+        self._declared = dict.fromkeys(() if self._public else config.keys, 0)
         self._keep_own()
         self._stored_keys = 0
         self._epoch: int | None = None
@@ -223,10 +221,6 @@ class Histogram:
         epoch = self.next_epoch
         reserved = self.life.reserved
         return epoch is not None and isinstance(reserved, int) and reserved >= epoch
-
-    @property
-    def id(self) -> str:
-        return self._id
 
     def part_of(self, name: str) -> int:
         """Return the part of a stream key that lies here; from `split` on, none does."""
@@ -296,9 +290,8 @@ class Histogram:
         self, tick: ReleasedTick, part_of: Callable[[str], int]
     ) -> Iterator[Snapshot]:
         ledger = self._state.ledger
-        labels = self._labels
         for name, value in snapshots_of(
-            tick, ledger, self._keys, labels, part_of=part_of
+            tick, ledger, self._keys, self._labels, part_of=part_of
         ):
             yield Snapshot(self.topic, name, value, tick.end_ms)
 
@@ -331,7 +324,7 @@ class Histogram:
             end_ms=self.grid.end(tick),
             guarantee=self.mechanism.guarantee,
             mechanism=self.mechanism.kind,
-            id=self._id,
+            id=self.id,
             release=release,
             parts=self.config.split,
             numeric=self._numeric,
@@ -393,13 +386,10 @@ class Histogram:
         self.life.begin = life.begin
         if life.next is None:
             return
-        while (
-            self._growing
-            and self._growing[0][0] < life.next
-            and life.first != life.next
-        ):
-            self._owners = self._growing.pop(0)[1]
-            self._keep_own()
+        if life.first != life.next:
+            while self._growing and self._growing[0][0] < life.next:
+                self._owners = self._growing.pop(0)[1]
+                self._keep_own()
         epoch, _ = self.grid.split(max(1, life.next - 1))
         of_epoch = f"{epoch}/"
         loading = ledger_blocks.Loading()
@@ -409,9 +399,7 @@ class Histogram:
             name = key.decode()[len(self.prefix) :]
             if name.startswith(ledger_blocks.PREFIX):
                 for known, since in ledger_blocks.decode(value):
-                    self._index[known] = len(self._keys)
-                    self._keys.append(known)
-                    self._since.append(since)
+                    self._append_key(known, since)
             elif name.startswith(of_epoch):
                 name = name[len(of_epoch) :]
                 names.add(name)
@@ -423,10 +411,9 @@ class Histogram:
                 self._deletions.append(key)
         self._stored_keys = len(self._keys)
         if not self._public:
-            removed = sum(name not in self._declared for name in self._keys)
-            if removed:
+            if removed := self._index.keys() - self._declared.keys():
                 raise self._refused(
-                    f"keys: {removed} stream keys that it served are no longer declared: declare them again, "
+                    f"keys: {len(removed)} stream keys that it served are no longer declared: declare them again, "
                     f"or set generation = {life.generation + 1} to start over, which is charged again"
                 )
             for name in self._keys:
@@ -444,17 +431,19 @@ class Histogram:
 
     def check(self, life: HistogramProgress) -> None:
         """Raise StateRefused, naming the changed settings, if another mechanism wrote `life`."""
-        now = msgspec.json.decode(msgspec.json.encode(self.life.description))
-        then = life.description
-        if now == then:
+        current = msgspec.json.decode(msgspec.json.encode(self.life.description))
+        stored = life.description
+        if current == stored:
             return
-        after = dict(flatten(now))
-        before = dict(flatten(then))
-        names = sorted(after.keys() | before.keys())
-        pairs = {name: (before.get(name), after.get(name)) for name in names}
-        changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        after = dict(flatten(current))
+        before = dict(flatten(stored))
+        changed = {
+            name: (before.get(name), after.get(name))
+            for name in sorted(after.keys() | before.keys())
+            if before.get(name) != after.get(name)
+        }
         if "stream" in changed:
-            if lacks_ids(str(then.get("stream", ""))):
+            if lacks_ids(str(stored.get("stream", ""))):
                 refuse_without_ids(f"histogram {self.name!r}")
             raise self._refused(
                 f"the internal topics are not those its state was made with "
@@ -476,9 +465,14 @@ class Histogram:
                 differing = {"epsilon": (life.epsilon, self.life.epsilon), **differing}
         last = {name: name.rpartition(".")[2] for name in differing}
         settings = [
-            n for n in differing if last[n] not in DERIVED and not n.endswith(".delta")
+            name
+            for name in differing
+            if not (
+                last[name] in DERIVED
+                or name.endswith(".delta")
+                or name.startswith(_FURTHER_COUNTERS)
+            )
         ]
-        settings = [name for name in settings if not name.startswith(_FURTHER_COUNTERS)]
         # The radix is the best one for the horizon.
         if getattr(self.config, "radix", None) is None and len(settings) > 1:
             settings = [name for name in settings if last[name] != "radix"]
@@ -492,9 +486,10 @@ class Histogram:
                 f"split = {self.config.split}: more than the {self._owners} owner partitions in "
                 "this epoch: begin it after they have grown"
             )
-        if self._epoch is not None:
-            own = f"{self.prefix}{self._epoch}/"
-            self._deletions += [(own + name).encode() for name in sorted(self._blocks)]
+        self._deletions += [
+            f"{self.prefix}{self._epoch}/{name}".encode()
+            for name in sorted(self._blocks)
+        ]
         self._epoch = epoch
         self._blocks = set()
         self._state = self.mechanism.init()
@@ -508,7 +503,7 @@ class Histogram:
         if self.life.first is None:
             raise self._refused("an epoch begins before its first tick is known")
         of_epoch = self.life.description, self.life.first, epoch
-        self._id = series_id(*of_epoch)
+        self.id = series_id(*of_epoch)
         self._noise = self.mechanism.noise(self._key.stream(mechanism_id(*of_epoch)))
 
     def _hand_over(self, tick: int, owners: int) -> None:
@@ -564,10 +559,10 @@ class Histogram:
             (state.key_tags, self._key.tags(name, [KEY_LABEL]))
         )
         tags = self._key.tags(name, labels)
-        if self.config.split > 1 and labels:
-            first = owner_of(name, self._owners)
-            split = self.config.split
+        split = self.config.split
+        if split > 1 and labels:
             owners = self._owners
+            first = owner_of(name, owners)
             here = [
                 p for p in range(split) if part_owner(first, p, owners) == self._owner
             ]

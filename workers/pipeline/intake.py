@@ -29,7 +29,7 @@ from workers.pipeline.contributions import Message, messages
 from workers.pipeline.growth.owners import Owners
 from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
 from workers.pipeline.users import Batch, StoredPairs, Users
-from workers.pipeline.watermark import Watermark, late_events
+from workers.pipeline.watermark import NO_LIMIT, Watermark, late_events
 from workers.runtime.sizes import VALUE_BYTES, Change
 
 _NO_SUMS: Mapping[Lane, Lane] = MappingProxyType({})
@@ -94,35 +94,28 @@ class Intake(Watermark):
         behind = np.flatnonzero(self.too_far_behind(times, effective))
         if len(behind):
             good = np.delete(np.arange(len(times)), behind)
+            if not len(good):
+                return behind
             events = events.select(good)
             effective = effective[good]
             times = events.times
-            if not len(good):
-                return behind
+        latest = NO_LIMIT if read_ms is None else read_ms
         if came_late is not None:
-            least = int(
-                (effective if read_ms is None else np.minimum(effective, read_ms)).min()
-            )
+            least = min(int(effective.min()), latest)
             self.first = least if self.first is None else min(least, self.first)
         elif self.first is None:
-            first = (
-                int(effective[0])
-                if read_ms is None
-                else min(int(effective[0]), read_ms)
-            )
+            first = min(int(effective[0]), latest)
             self.first = first if before is None else max(before, first)
-        grids: dict[
-            tuple[int, int], tuple[Longs, list[Run]]
-        ] = {}  # most lanes have the same grid
-        late: dict[tuple[int, int], Longs] = {}
+        # Most lanes have the same grid.
+        grids: dict[tuple[int, int], tuple[Longs, list[Run], Longs]] = {}
         bounded: dict[Lane, Longs] = {}
         for lane in self._lanes:
             grid = lane.start_ms, lane.tick_ms
             if grid not in grids:
                 # A tick is closed when it ends at or before W, so the tick that holds W is open.
-                grids[grid] = by_tick(times, effective, lane)
-                late[grid] = late_events(times, effective, lane)
-            ticks, runs = grids[grid]
+                late = late_events(times, effective, lane)
+                grids[grid] = (*by_tick(times, effective, lane), late)
+            ticks, runs, late = grids[grid]
             columns = events.views[lane.view]
             amounts = columns.amounts
             if (of := self._sums.get(lane)) is not None:
@@ -139,7 +132,7 @@ class Intake(Watermark):
             for tick, rows in runs:
                 self._tallies.add(columns, lane, tick, rows, amounts)
             if lane not in self._sums:
-                self._note_late(lane, columns, ticks, late[grid])
+                self._note_late(lane, columns, ticks, late)
         return behind
 
     def _note_late(
@@ -167,12 +160,8 @@ class Intake(Watermark):
     ) -> Longs:
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
-        epochs = (
-            np.zeros_like(ticks)
-            if lane.horizon is None
-            else (ticks - 1) // lane.horizon
-        )
-        epochs[ticks < 1] = -1
+        horizon = lane.horizon or NO_LIMIT
+        epochs = np.where(ticks < 1, -1, (ticks - 1) // horizon)
         number = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, number)
         of_names = self._pairs.of(lane.view, events.key_names, events.label_names)
@@ -258,8 +247,9 @@ def _bounded(lane: Lane, events: EventColumns) -> Longs:
 def _multiplied(numbers: EventColumns, counts: EventColumns, counted: Longs) -> Longs:
     """Return the steps to add for every label of a view with numbers."""
     out = np.empty(len(numbers.labels), dtype=np.int64)
-    ends = readonly_contiguous(counts.ends), readonly_contiguous(numbers.ends)
+    ends_of_counts = readonly_contiguous(counts.ends)
+    ends = readonly_contiguous(numbers.ends)
     steps = readonly_contiguous(numbers.amounts)
-    if not multiply_numbers(ends[0], counted, ends[1], steps, out):
+    if not multiply_numbers(ends_of_counts, counted, ends, steps, out):
         raise ValueError("an event's items differ between its counts and its numbers")
     return out

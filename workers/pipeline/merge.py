@@ -22,6 +22,7 @@ from workers.pipeline.growth.sources import refuse_other_count
 from workers.pipeline.histogram import Histogram, HistogramProgress, removal_refusals
 from workers.pipeline.snapshots import Snapshot
 from workers.pipeline.waiting import WAITING_BYTES_MAX, WaitingSections
+from workers.pipeline.watermark import least_of
 from workers.runtime.errors import StateRefused
 from workers.runtime.gil_lock import GilLock
 from workers.runtime.sizes import Change
@@ -210,28 +211,27 @@ class Merge:
             )
         before = self.watermarks[source]
         owners_known = () if message.owners is None else message.owners.grown
+        moved = [
+            (from_ms, f"users moved to {sources} partitions")
+            for sources, from_ms in self._moves
+            if message.sources < sources
+        ]
+        grown = [
+            (from_ms, f"there are {number} owner partitions")
+            for number, from_ms in self.grown[len(owners_known) :]
+        ]
         for part in message.sections:
-            if before is not None and part.lane.end_ms(part.tick) <= before:
+            end_ms = part.lane.end_ms(part.tick)
+            if before is not None and end_ms <= before:
                 raise StateRefused(
                     f"contributions offset {offset}: source partition {source} adds to a tick that it had closed"
                 )
-            for sources, from_ms in self._moves:
-                users = part.lane.max_items_per_user is not None
-                if (
-                    users
-                    and message.sources < sources
-                    and part.lane.end_ms(part.tick) > from_ms
-                ):
+            bounds_users = part.lane.max_items_per_user is not None
+            for from_ms, what in (*(moved if bounds_users else ()), *grown):
+                if end_ms > from_ms:
                     raise StateRefused(
-                        f"contributions offset {offset}: source partition {source} does not know that users moved to "
-                        f"{sources} partitions: its worker's clock is wrong, or it could not see the topic for minutes. "
-                        "Take a new worker name (a new stream, charged again)"
-                    )
-            for number, from_ms in self.grown[len(owners_known) :]:
-                if part.lane.end_ms(part.tick) > from_ms:
-                    raise StateRefused(
-                        f"contributions offset {offset}: source partition {source} does not know that there are {number} owner "
-                        "partitions: its worker's clock is wrong, or it could not see the topic for minutes. "
+                        f"contributions offset {offset}: source partition {source} does not know that {what}: its worker's "
+                        "clock is wrong, or it could not see the topic for minutes. "
                         "Take a new worker name (a new stream, charged again)"
                     )
         self._sequences[source] += 1
@@ -296,26 +296,25 @@ class Merge:
                 waiting = self.waiting.get(lane, tick)
                 turn.begin_piece(self._rows(lane) + sum(part.rows for part in waiting))
                 parts = [part.contributions() for part in waiting]
-                of_sums = {
-                    sums: self._sums_at(sums, tick) for sums in _sum_lanes(users)
+                of_sums: dict[Lane | None, list[Contributions]] = {
+                    sums: [
+                        part.contributions(of_sums=True)
+                        for part in self.waiting.get(sums, tick)
+                    ]
+                    for sums in _sum_lanes(users)
                 }
                 for histogram in users:
-                    sums = of_sums[histogram.sum_lane] if histogram.sum_lane else []
+                    sums = of_sums.get(histogram.sum_lane, ())
                     for snapshot in histogram.step([*parts, *sums]):
                         released.snapshots.append(snapshot)
                         size += len(snapshot.value)
                     released.handed += histogram.handed
                     histogram.handed = []
                 released.ticks += 1
-                for done in (lane, *of_sums):
+                for done in (lane, *_sum_lanes(users)):
                     self.waiting.drop(done, tick)
                 after_tick()
         return released
-
-    def _sums_at(self, lane: Lane, tick: int) -> list[Contributions]:
-        return [
-            part.contributions(of_sums=True) for part in self.waiting.get(lane, tick)
-        ]
 
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
         """Return a lane's place in release order; None if its next tick is incomplete."""
@@ -388,8 +387,7 @@ class Merge:
     @property
     def complete_ms(self) -> int | None:
         """Time up to which ticks are complete; None while a source has no watermark."""
-        marks = [mark for mark in self.watermarks if mark is not None]
-        return min(marks) if len(marks) == len(self.watermarks) else None
+        return least_of(self.watermarks)
 
     def changes(self) -> list[Change]:
         """Return store changes since the last call, except the progress record."""
@@ -429,9 +427,9 @@ class Merge:
             raise StateRefused(
                 "the key file holds another key than the one this state was made with: restore the old key file"
             )
-        if len(progress.watermarks) < len(self.watermarks):
-            now = len(self.watermarks)
-            then = len(progress.watermarks)
+        now = len(self.watermarks)
+        then = len(progress.watermarks)
+        if then < now:
             refuse_other_count("the events topic", now, then)
         refuse_other_count("the contributions topic", self.owners, progress.owners)
         for refusal in removal_refusals(

@@ -27,6 +27,7 @@ from workers.events.reading import Reject
 from workers.kafka.records import Records, varint
 from workers.pipeline.growth.owners import PARTITIONS_MAX
 from workers.pipeline.ledger_blocks import UNDECODABLE
+from workers.pipeline.watermark import least_of
 from workers.runtime.errors import StateRefused
 
 HEADER = "quietcount"
@@ -72,13 +73,10 @@ class Origins:
     @property
     def watermark(self) -> int | None:
         """Time up to which ticks may be closed; None while an origin has no watermark."""
-        marks = [
-            origin.watermark for origin in self.all if origin.watermark is not None
-        ]
-        return min(marks) if marks and len(marks) == len(self.all) else None
+        return least_of([origin.watermark for origin in self.all])
 
     def take(
-        self, records: Records, part: range, rejects: Sequence[Reject], place: object
+        self, records: Records, part: range, rejects: Sequence[Reject], where: object
     ) -> list[Reject]:
         """Take marks, return other rejects; StateRefused if one is missing, repeated or foreign."""
         marks: set[int] = set()
@@ -91,7 +89,7 @@ class Origins:
             if mark.origin >= mark.of:
                 continue
             marks.add(row)
-            self._take(mark, f"{place}: offset {records.offsets[row]}")
+            self._take(mark, f"{where}: offset {records.offsets[row]}")
         return [reject for reject in rejects if reject.index not in marks]
 
     def _take(self, mark: Mark, where: str) -> None:

@@ -563,8 +563,8 @@ def snapshots(
         written = labels.items(ledger, release.rows, release.counts, len(keys))
         if written is not None:
             for index, (key, whole) in enumerate(zip(keys, written, strict=True)):
-                behind = b"," + _members(further[index]) if further[index] else b""
-                value = frame.render(key, b'"items":' + whole + behind)
+                items = {"items": orjson.Fragment(whole), **further[index]}
+                value = frame.render(key, items)
                 if len(value) <= max_bytes:
                     yield key, value
                 else:
@@ -627,61 +627,61 @@ def _items(
 
 
 class _Frame:
+    """What the snapshots of a tick have in common."""
+
     def __init__(
         self, tick: ReleasedTick, part_of: Callable[[str], int], max_bytes: int
     ) -> None:
-        self._parts = tick.parts
+        self._tick = tick
         self._part_of = part_of
         self._max_bytes = max_bytes
-        sd = tick.release.sd
+        release = tick.release
+        threshold = None if isinstance(release, Answers) else release.threshold
         promise = tick.guarantee
-        threshold = (
-            None if isinstance(tick.release, Answers) else tick.release.threshold
-        )
-        self._before_key = _members({"histogram": tick.histogram}) + b',"key":'
-        self._behind_key = b"," + _members(
-            {
-                "epoch": tick.epoch,
-                "tick": tick.tick,
-                "start": tick.start_ms,
-                "end": tick.end_ms,
-            }
-        )
         guarantee = {
             name: getattr(promise, name) for name in ("unit", "rho", "epsilon", "delta")
         }
-        self._behind_fields = b"," + _members(
+        self._before: Fields = {
+            "epoch": tick.epoch,
+            "tick": tick.tick,
+            "start": tick.start_ms,
+            "end": tick.end_ms,
+        }
+        self._behind: Fields = {
+            "sd": None if release.sd is None else round(release.sd, SD_DIGITS),
+            "threshold": None if threshold is None else float(threshold),
+            **tick.windows,
+            "guarantee": orjson.Fragment(orjson.dumps(guarantee)),
+            "mechanism": tick.mechanism,
+            "id": tick.id,
+        }
+
+    def render(self, key: str, fields: Fields, page: int = 1, pages: int = 1) -> bytes:
+        tick = self._tick
+        parts = {}
+        if tick.parts > 1:
+            parts = {"part": self._part_of(key) + 1, "parts": tick.parts}
+        return orjson.dumps(
             {
-                "sd": None if sd is None else round(sd, 4),
-                "threshold": None if threshold is None else float(threshold),
-                **tick.windows,
-                "guarantee": guarantee,
-                "mechanism": tick.mechanism,
-                "id": tick.id,
+                "histogram": tick.histogram,
+                "key": key,
+                **self._before,
+                **fields,
+                **self._behind,
+                **parts,
+                "page": page,
+                "pages": pages,
             }
         )
 
-    def render(self, key: str, members: bytes, page: int = 1, pages: int = 1) -> bytes:
-        before = self._before_key + orjson.dumps(key) + self._behind_key
-        members = b"," + members if members else b""
-        part = b""
-        if self._parts > 1:
-            part = b',"part":%d,"parts":%d' % (self._part_of(key) + 1, self._parts)
-        fields = before, members, self._behind_fields, part, page, pages
-        return b'{%b%b%b%b,"page":%d,"pages":%d}' % fields
-
     def pages(self, key: str, fields: Fields) -> Iterator[tuple[str, bytes]]:
-        whole = self.render(key, _members(fields))
+        whole = self.render(key, fields)
         if len(whole) <= self._max_bytes:
             yield key, whole
             return
         lists = (*LISTS, *LISTED_BESIDE)
         empty = {name: [] if name in lists else field for name, field in fields.items()}
-        room = self._max_bytes - len(self.render(key, _members(empty))) - _DIGITS
+        room = self._max_bytes - len(self.render(key, empty)) - _DIGITS
         cut = split_fields(fields, room)
         for page, part in enumerate(cut, 1):
-            yield key, self.render(key, _members(part), page, len(cut))
-
-
-def _members(fields: Fields) -> bytes:
-    return orjson.dumps(fields)[1:-1]
+            yield key, self.render(key, part, page, len(cut))

@@ -6,7 +6,7 @@ group, so that labels and tags are looked up for thousands of rows at once.
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 
 import numpy as np
@@ -30,6 +30,7 @@ _FIRST_ROWS = 1 << 6
 _HASHED = -1
 _SLOTS_A_ROW = 4
 _ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
+_NO_OWNERS: Codes = read_only(np.empty(0, dtype=np.int32))
 # A tick and its events in a batch: (k,), in order.
 Run = tuple[int, Longs]
 
@@ -96,11 +97,8 @@ class Tally:
         met, bounds, starts = kernels.group_by_owner(
             self._table, self._used, owner_of, owners, out
         )
-        return (
-            [self.key_names.name(code) for code in met.tolist()],
-            bounds.tolist(),
-            starts,
-        )
+        names = [self.key_names.name(code) for code in met.tolist()]
+        return names, bounds.tolist(), starts
 
     def _make_room(self, rows: int) -> None:
         secret, bits, slots, has_row, pairs, counts = self._table
@@ -183,13 +181,9 @@ class ContributionBuilder:
 
     def build(self, counted: Sequence[Counted], owners: Owners) -> list[list[Rows]]:
         """Return rows by owner partition, in tally order."""
-        found = [
-            each
-            for group in _group(counted)
-            for each in self._rows(counted, group, owners)
-        ]
+        groups = (self._rows(counted, group, owners) for group in _group(counted))
         shares: list[list[Rows]] = [[] for _ in range(owners.number)]
-        for _, owner, rows in sorted(found, key=itemgetter(0)):
+        for _, owner, rows in sorted(chain.from_iterable(groups), key=itemgetter(0)):
             shares[owner].append(rows)
         # Forget vocabularies that have been replaced.
         used = {tally.key_names for _, _, tally in counted}
@@ -244,9 +238,8 @@ class ContributionBuilder:
                         yield index, part_owner(owner, part, number), own_rows
 
     def _owners(self, names: Vocabulary, owners: int) -> Codes:
-        known = self._owner_of.get((names, owners))
-        if known is None or len(known) < len(names):
-            known = np.empty(0, dtype=np.int32) if known is None else known
+        known = self._owner_of.get((names, owners), _NO_OWNERS)
+        if len(known) < len(names):
             more = [
                 owner_of(names.name(code), owners)
                 for code in range(len(known), len(names))

@@ -18,10 +18,11 @@ parallel (20 M events of 10 M users: 140 ns an event instead of 210). Marks avoi
 every slot passed (100 ns a new pair instead of 160).
 
 Every commit stores its new entries in counting order. The last block is rewritten until it has
-TAIL_ROWS rows, so small commits leave few blocks. Integers are big endian except `added`.
+TAIL_ROWS rows, so small commits leave few blocks. Integers of the rows are little endian, others
+big endian.
 
     name    b"U", lane (8 bytes), epoch (8), sequence (8)
-    block   version (1), n (4), users (16 each), pairs (8 each), added (4 each)
+    block   version (1), n (4), rows of user (16), pair (8) and added (4)
 """
 
 import secrets
@@ -305,8 +306,10 @@ def entries(events: Longs, batch: Batch, counted: Longs) -> tuple[Words, Words, 
     return of_user, of_pair, added
 
 
-VERSION = b"\x01"
-ROW_BYTES = 16 + 8 + 4
+VERSION = b"\x02"
+Rows = NDArray[np.void]
+_ROW = np.dtype([("user", "<u8", 2), ("pair", "<u8"), ("added", "<u4")])
+ROW_BYTES = _ROW.itemsize
 HEAD_BYTES = 1 + 4
 BLOCK_ROWS = (VALUE_BYTES - HEAD_BYTES) // ROW_BYTES
 TAIL_ROWS = 1_024
@@ -315,8 +318,6 @@ _ROOM = 1_024
 _GROWTH = 1.25
 _ROWS_MAX = 2**31 - 1
 
-Rows = NDArray[np.void]
-_ROW = np.dtype([("user", "<u8", 2), ("pair", "<u8"), ("added", "<u4")])
 _NO_ROWS: Rows = read_only(np.empty(0, _ROW))
 
 
@@ -338,10 +339,13 @@ class UserEpoch:
         """Count `events` (k,) of a batch; write the amounts that count to `counted` (m,)."""
         self._take(events, batch, counted)
         if self._keeps:
-            columns = entries(events, batch, counted)
-            if len(columns[1]):
-                self._new.append(_rows_of(*columns))
-                self.rows += len(columns[1])
+            users, pairs, added = entries(events, batch, counted)
+            rows = np.empty(len(pairs), dtype=_ROW)
+            rows["user"] = users
+            rows["pair"] = pairs
+            rows["added"] = added
+            self._new.append(rows)
+            self.rows += len(rows)
 
     def _take(self, events: Longs, batch: Batch, counted: Longs) -> None:
         users = readonly_contiguous(batch.users)
@@ -372,8 +376,7 @@ class UserEpoch:
         made: list[Change] = []
         for start in range(0, len(rows), BLOCK_ROWS):
             part = rows[start : start + BLOCK_ROWS]
-            columns = (part[column].tobytes() for column in ("user", "pair", "added"))
-            block = b"".join((VERSION, len(part).to_bytes(4), *columns))
+            block = VERSION + len(part).to_bytes(4) + part.tobytes()
             made.append((name + sequence.to_bytes(8), block))
             if len(part) >= TAIL_ROWS:
                 sequence = sequence + 1
@@ -390,21 +393,20 @@ class UserEpoch:
 
     def read_blocks(self, stored: Iterable[tuple[bytes, bytes]]) -> None:
         for name, value in stored:
-            users, pairs, added = _decode(value)
-            events = np.arange(len(pairs))
-            counted = np.zeros(len(pairs), dtype=np.int64)
-            self._take(
-                events,
-                Batch(users, events, np.ones_like(events), pairs, added),
-                counted,
-            )
+            rows = _decode(value)
+            events = np.arange(len(rows))
+            ones = np.ones_like(events)
+            added = rows["added"].astype(np.int64)
+            counted = np.zeros_like(added)
+            batch = Batch(rows["user"], events, ones, rows["pair"], added)
+            self._take(events, batch, counted)
             if not np.array_equal(counted, added):
                 raise StateRefused(
                     "stored pairs of users are more than their settings allow: the state was changed"
                 )
             self._sequence = int.from_bytes(name[-8:])
-            self._tail = _rows_of(users, pairs, added)
-            if len(pairs) >= TAIL_ROWS:
+            self._tail = rows
+            if len(rows) >= TAIL_ROWS:
                 self._sequence = self._sequence + 1
                 self._tail = _NO_ROWS
 
@@ -476,25 +478,13 @@ def _room(used: int, more: int) -> int:
     return room
 
 
-def _rows_of(users: Words, pairs: Words, added: Longs) -> Rows:
-    rows = np.empty(len(pairs), dtype=_ROW)
-    rows["user"] = users
-    rows["pair"] = pairs
-    rows["added"] = added
-    return rows
-
-
-def _decode(block: bytes) -> tuple[Words, Words, Longs]:
-    """Return the users (n, 2), pairs (n,) and amounts (n,) of a block."""
+def _decode(block: bytes) -> Rows:
     rows = int.from_bytes(block[1:HEAD_BYTES])
     if block[:1] != VERSION or len(block) != HEAD_BYTES + rows * ROW_BYTES:
         raise StateRefused(
             "stored pairs of users are of another version: were they written by a newer one?"
         )
-    users = np.frombuffer(block, "<u8", 2 * rows, HEAD_BYTES).reshape(-1, 2)
-    pairs = np.frombuffer(block, "<u8", rows, HEAD_BYTES + 16 * rows)
-    added = np.frombuffer(block, "<u4", rows, HEAD_BYTES + 24 * rows)
-    return users, pairs, added.astype(np.int64)
+    return np.frombuffer(block, _ROW, offset=HEAD_BYTES)
 
 
 PREFIX = b"U"

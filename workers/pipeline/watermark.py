@@ -47,9 +47,15 @@ def is_behind(watermark: int | None, grace_ms: int) -> bool:
     )
 
 
+def least_of(marks: Sequence[int | None]) -> int | None:
+    """Return the least of several watermarks; None while one is missing, or there is none."""
+    known = [mark for mark in marks if mark is not None]
+    return min(known) if 0 < len(known) == len(marks) else None
+
+
 logger = logging.getLogger(__name__)
 
-_NO_LIMIT = int(np.iinfo(np.int64).max)
+NO_LIMIT = int(np.iinfo(np.int64).max)
 
 
 def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
@@ -91,7 +97,7 @@ class Watermark:
         self._lanes = lanes
         self._grace = grace_ms
         self._moves = moves
-        self._max_behind = _NO_LIMIT if max_behind_ms is None else max_behind_ms
+        self._max_behind = NO_LIMIT if max_behind_ms is None else max_behind_ms
         self._commit_gap_s = commit_gap_s(lanes)
         self._closed_s = -math.inf
         self.watermark: int | None = None
@@ -115,7 +121,7 @@ class Watermark:
         Events that are `too_far_behind` do not move it. `read_ms` is the wall clock of the read,
         which limits the watermark; None where event times are the only clock (replay).
         """
-        latest = _NO_LIMIT if read_ms is None else read_ms
+        latest = NO_LIMIT if read_ms is None else read_ms
         effective = np.empty_like(times)
         begin = 0
         mark = self.watermark
@@ -163,11 +169,8 @@ class Watermark:
 
     def has_closed_tick(self) -> bool:
         """Return whether a tick of any lane has closed since the last commit."""
-        before = self._committed_watermark
-        mark = self.watermark
-        return mark is not None and (
-            before is None or self._closed_between(before, mark) > 0
-        )
+        first = self._committed_watermark is None and self.watermark is not None
+        return first or self.ticks_closed() > 0
 
     def commit_due(self) -> bool:
         """Return whether to commit a closed tick now; in a backlog, every `commit_gap_s`."""
@@ -181,9 +184,9 @@ class Watermark:
         """Return ticks closed since the last commit, over all lanes; 0 before the first."""
         mark = self.watermark
         before = self._committed_watermark
-        return (
-            0 if mark is None or before is None else self._closed_between(before, mark)
-        )
+        if mark is None or before is None:
+            return 0
+        return self._closed_between(before, mark)
 
     def _closed_between(self, before: int, mark: int) -> int:
         ends = (

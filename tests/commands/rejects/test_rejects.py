@@ -237,7 +237,7 @@ from workers.commands import rejects
 from workers.kafka.transaction import Transactions
 rejects.RECORDS_MAX = 10
 where, runs = {where!r}, []
-run, insist = Transactions.run, Transactions._call_until_done
+run, insist = Transactions.transact, Transactions._call_until_done
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 def watched(self, messages, changes):
     runs.append(1)
@@ -253,7 +253,7 @@ def insisting(self, name, call):
             import threading, time
             threading.Timer(0.001, die).start()
     return insist(self, name, call)
-Transactions.run, Transactions._call_until_done = watched, insisting
+Transactions.transact, Transactions._call_until_done = watched, insisting
 from workers.cli import execute
 sys.exit(execute(["rejects", "-c", sys.argv[1], "--retry"]))
 """
@@ -273,7 +273,7 @@ def test_a_second_run_fences_the_first(
     for i in range(20):
         reject(site, 0, good(i), offset=i)
     monkeypatch.setattr(rejects, "RECORDS_MAX", 5)
-    run = Transactions.run
+    run = Transactions.transact
     other: list[subprocess.CompletedProcess[bytes]] = []
 
     def slow(self: Any, messages: Any, changes: Any) -> int:
@@ -282,7 +282,7 @@ def test_a_second_run_fences_the_first(
             other.append(subprocess.run(retry, cwd=ROOT, check=False))
         return run(self, messages, changes)
 
-    monkeypatch.setattr(Transactions, "run", slow)
+    monkeypatch.setattr(Transactions, "transact", slow)
     with pytest.raises(Fenced):
         retry_rejects(site.settings, site.connection, any_reason)
     assert other[0].returncode == 0
