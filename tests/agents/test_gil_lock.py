@@ -20,7 +20,9 @@ TICK_MS = 1000
 
 
 def test_short_work_is_done_by_one_thread_at_a_time() -> None:
-    gil_lock, inside, most, seen = GilLock(), 0, 0, threading.Lock()
+    gil_lock = GilLock()
+    seen = threading.Lock()
+    inside = most = 0
 
     def work() -> None:
         nonlocal inside, most

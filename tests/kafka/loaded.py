@@ -1,10 +1,13 @@
-"""A site under load that knows what was sent, so that counts can be compared."""
+"""Sites under load, which know what was sent, and sites whose clients log in."""
 
+import json
 import time
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from tests.worker.harness import Site, now_ms, sale
+from tests.worker.harness import Bare, Site, known, now_ms, quietcount, sale, unk
 
 
 class LoadedSite(Site):
@@ -35,3 +38,42 @@ class LoadedSite(Site):
         counted = self.counted()
         assert {label: counted[label] for label in self.sent} == dict(self.sent)
         self.assert_clean()
+
+
+class LoginSite(LoadedSite):
+    """A site of two partitions whose commands log in; no secret of theirs may be shown."""
+
+    #: Whether a command that refuses says nothing else.
+    says_one_line = False
+
+    def __init__(self, inside: str, directory: Path, *, create: bool = True) -> None:
+        """`inside` is the broker's address without login."""
+        super().__init__(
+            inside,
+            directory,
+            [unk(), known()],
+            partitions=2,
+            owners=1,
+            worker={"metrics_port": 0},
+            create=create,
+        )
+
+    def log_in(self, bootstrap: str, client: Mapping[str, str], **more: object) -> None:
+        """Let commands use `client` as [kafka.client]; `Bare` values are TOML."""
+        pairs = (
+            f'"{name}" = {value if isinstance(value, Bare) else json.dumps(value)}'
+            for name, value in client.items()
+        )
+        table = Bare(f"{{ {', '.join(pairs)} }}")
+        self.rewrite(kafka={"bootstrap": bootstrap, "client": table, **more})
+
+    def refused_line(self, command: str) -> str:
+        """Return the only line with which a command refuses to go on."""
+        done = quietcount(command, "-c", str(self.config))
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "Planted" not in done.stderr + done.stdout
+        own = "" if self.says_one_line else "quietcount: "
+        lines = done.stderr.splitlines()
+        [line] = [line for line in lines if line.startswith(own)]
+        assert line.startswith("quietcount: ")
+        return line

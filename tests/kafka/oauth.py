@@ -1,19 +1,14 @@
-"""A token server (RFC 6749 client credentials, JWKS), and a broker that accepts its tokens.
-
-python -m tests.kafka.oauth --seconds 90 --life 15     a worker under load, through expiries
-"""
+"""A token server (RFC 6749 client credentials, JWKS), and a broker that accepts its tokens."""
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 import socket
 import ssl
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,8 +20,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from tests.broker import BRIEF, free_ports, own_broker
-from tests.kafka.loaded import LoadedSite
-from tests.worker.harness import Bare, known, unk
+from tests.kafka.loaded import LoginSite
+from tests.worker.harness import Bare
 from workers.settings.files import CLIENT_SECRETS
 
 CLIENT = "quiet"
@@ -216,80 +211,23 @@ def oauth_broker(server: TokenServer) -> Iterator[OAuthBroker]:
         yield OAuthBroker(f"127.0.0.1:{port}", running.bootstrap)
 
 
-class OAuthSite(LoadedSite):
+class OAuthSite(LoginSite):
     """A site with two workers' settings: every command logs in with tokens of `server`."""
 
     def __init__(
         self, broker: OAuthBroker, server: TokenServer, directory: Path
     ) -> None:
-        options: dict[str, Any] = {
-            "partitions": 2,
-            "owners": 1,
-            "worker": {"metrics_port": 0},
-        }
-        super().__init__(broker.inside, directory, [unk(), known()], **options)
+        super().__init__(broker.inside, directory)
         self.broker = broker
         self.server = server
         self.secret = directory / "secret"
         self.secret.write_text(SECRET + "\n")
-        self.log_in(server.client())
-
-    def log_in(self, client: dict[str, str], **more: object) -> None:
-        table = {name: json.dumps(value) for name, value in client.items()}
-        for name in table.keys() & set(CLIENT_SECRETS):
-            table[name] = '{ file = "secret" }'
-        inline = Bare(
-            "{ "
-            + ", ".join(f'"{name}" = {value}' for name, value in table.items())
-            + " }"
-        )
-        self.rewrite(
-            kafka={"bootstrap": self.broker.bootstrap, "client": inline, **more}
-        )
+        in_files = dict.fromkeys(CLIENT_SECRETS, Bare('{ file = "secret" }'))
+        client = server.client()
+        secrets = {name: in_files[name] for name in client.keys() & in_files.keys()}
+        self.log_in(broker.bootstrap, client | secrets)
 
     def assert_exact(self) -> None:
         # Clients are quicker without tokens.
         self.rewrite(kafka={"bootstrap": self.broker.inside})
         super().assert_exact()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="a worker under load, through expiries of tokens"
-    )
-    parser.add_argument("--seconds", type=float, default=90.0)
-    parser.add_argument("--life", type=float, default=15.0)
-    parser.add_argument(
-        "--away", type=float, default=0.0, help="seconds without token server"
-    )
-    options = parser.parse_args()
-    server = TokenServer(options.life)
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        with server.serving():
-            broker = stack.enter_context(oauth_broker(server))
-            site = OAuthSite(broker, server, Path(directory) / "site")
-            workers = [
-                stack.enter_context(site.worker(data)) for data in ("one", "two")
-            ]
-            at = site.load(options.seconds)
-        if options.away:
-            at = site.load(options.away)
-            with server.serving():
-                at = site.load(options.seconds / 3)
-                site.wait_published(at, 60.0)
-        with server.serving():
-            site.wait_published(at, 60.0)
-            for worker in workers:
-                assert worker.stop() == 0, worker.output()
-            site.assert_exact()
-        for worker in workers:
-            print(worker.output())
-    asked = len(server.asked)
-    sent = site.sent.total()
-    print(
-        f"{sent:,} events in {options.seconds:g} s, all counted once; {asked} tokens were issued"
-    )
-
-
-if __name__ == "__main__":
-    main()

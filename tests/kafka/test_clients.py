@@ -3,10 +3,10 @@
 import ssl
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
-from workers.kafka.clients import Connection, faust_credentials, unreachable, unreached
+from workers.kafka.clients import Connection, faust_credentials, unreached
 from workers.runtime.errors import SettingsError
 from workers.settings.files import CLIENT_RESERVED
 
@@ -136,21 +136,6 @@ def test_security_that_cannot_be_translated_is_refused(
     """Ignoring one of these would connect with less security than requested."""
     with pytest.raises(SettingsError, match=named):
         faust_credentials(Connection("a:1", client))
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-    ],
-)
-def test_what_a_broker_answers_after_an_election_is_waited_for(code: int) -> None:
-    """A takeover that met a new leader without a high watermark would end the worker with 70."""
-    assert unreachable(KafkaException(KafkaError(code)))
 
 
 def test_the_brokers_that_a_client_did_not_reach_are_known_from_its_errors() -> None:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -24,7 +23,6 @@ from tests.kafka.proxy import Api, Fate, Proxy, Request, proxied_broker
 from tests.kafka.test_shard import Cluster, say
 from workers.kafka import transaction
 from workers.kafka.clients import Connection
-from workers.kafka.shard import Shard
 from workers.runtime.errors import Fenced, KafkaAway
 
 pytestmark = pytest.mark.slow
@@ -60,10 +58,14 @@ def first(key: int, fate: Fate) -> Rule:
 class GivenUp(Exception): ...
 
 
-def late(
-    cluster: Cluster, proxy: Proxy, shard: Shard, monkeypatch: pytest.MonkeyPatch
-) -> list[int]:
-    """Deliver held requests during the next transaction, which is aborted and given up."""
+def test_a_late_commit_does_not_commit_the_next_transaction(
+    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka sent EndTxn twice; the first arrives in the next transaction, then aborted."""
+    shard = cluster.shard()
+    proxy.rule = HELD
+    cluster.transact(shard, b"one", 1)
+    assert [request.commits for request in proxy.held] == [True], "nothing was held"
     errors: list[int] = []
 
     def arrive() -> None:
@@ -73,22 +75,11 @@ def late(
     def give_up() -> None:
         raise GivenUp
 
+    # Held requests arrive during the next transaction, which is aborted and given up.
     before_commit(shard.transactions, arrive)
     monkeypatch.setattr(shard, "note_abort", give_up)
     with pytest.raises((GivenUp, Fenced)):
-        shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
-    return errors
-
-
-def test_a_late_commit_does_not_commit_the_next_transaction(
-    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """librdkafka sent EndTxn twice; the first arrives in the next transaction, then aborted."""
-    shard = cluster.shard()
-    proxy.rule = HELD
-    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    assert [request.commits for request in proxy.held] == [True], "nothing was held"
-    errors = late(cluster, proxy, shard, monkeypatch)
+        cluster.transact(shard, b"two", 2)
     assert cluster.published() == [b"one"]
     assert errors == [KafkaError.INVALID_PRODUCER_EPOCH]
     assert [m.value() for m in cluster.messages(cluster.state)] == [b"1"]
@@ -113,9 +104,9 @@ def test_a_late_abort_does_not_abort_the_next_transaction(
         abort()
 
     before_commit(shard.transactions, abort_then_arrive)
-    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    cluster.transact(shard, b"one", 1)
     assert errors == [KafkaError.INVALID_PRODUCER_EPOCH]
-    shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    cluster.transact(shard, b"two", 2)
     assert cluster.published() == [b"one", b"two"]
     assert [m.value() for m in cluster.messages(cluster.state)] == [b"1", b"2"]
     assert aborts(shard) == 1
@@ -157,11 +148,11 @@ def test_a_commit_that_may_have_been_sent_twice_is_followed_by_a_new_epoch(
     before = shard.transactions._producer
     proxy.rule = rule
     with caplog.at_level(logging.WARNING):
-        shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+        cluster.transact(shard, b"one", 1)
     assert proxy.seen[Api.END_TXN, cluster.name] == sent
     assert shard.transactions._producer is not before
     assert "continuing with a new producer epoch" in caplog.text
-    shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    cluster.transact(shard, b"two", 2)
     assert cluster.published() == [b"one", b"two"]
 
 
@@ -181,49 +172,6 @@ def test_a_commit_answered_at_once_costs_nothing_more(
     assert quick, "no transaction was quick enough to tell"
 
 
-Owners = tuple[Any, Any, Callable[[], None]]
-
-
-@pytest.fixture
-def owners(cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Owners:
-    """Return an owner that needs a new epoch, a newer owner, and the first one's renewal."""
-    old = cluster.shard()
-    renew = old.transactions.renew
-    monkeypatch.setattr(old.transactions, "renew", lambda: None)  # it stands still here
-    proxy.rule = HELD
-    old.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    return old, cluster.shard(path="new"), renew
-
-
-def test_a_new_epoch_is_not_used_after_another_owner_has_committed(
-    cluster: Cluster, owners: Owners
-) -> None:
-    """It fences an owner in between; resuming from old state would undo that owner's commit."""
-    old, new, renew = owners
-    new.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
-    with pytest.raises(Fenced, match="another owner has committed"):
-        renew()
-    with pytest.raises(RuntimeError, match="BEGIN while failed"):
-        old.transact(say(cluster, b"zombie"), [(b"offset", b"9")], 9)
-    assert cluster.published() == [b"one", b"two"]
-    with pytest.raises(Fenced):
-        new.transact(say(cluster, b"three"), [(b"offset", b"3")], 3)
-    heir = cluster.shard(path="heir")
-    assert heir.offset == 2
-
-
-def test_an_owner_that_came_in_between_and_committed_nothing_is_fenced(
-    cluster: Cluster, owners: Owners
-) -> None:
-    """Both owners could resume from the same state; only one may."""
-    old, new, renew = owners
-    renew()
-    old.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
-    with pytest.raises(Fenced):
-        new.transact(say(cluster, b"zombie"), [(b"offset", b"9")], 9)
-    assert cluster.published() == [b"one", b"two"]
-
-
 def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,14 +185,14 @@ def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
         return Fate.PASS
 
     proxy.rule = note
-    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    cluster.transact(shard, b"one", 1)
     # what follows is in the same epoch
     monkeypatch.setattr(transaction, "_SENT_ONCE_S", 60.0)
     before_commit(shard.transactions, lambda: proxy.deliver(sent[0].other()))
     with pytest.raises(
         KafkaAway, match="the producer cannot continue: INVALID_TXN_STATE"
     ):
-        shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+        cluster.transact(shard, b"two", 2)
     shard.close()
     assert cluster.published() == [b"one"]
     heir = cluster.shard(path="heir")
@@ -257,14 +205,14 @@ def test_a_late_take_over_of_our_own_fences_us_and_loses_nothing(
     """librdkafka #3928: InitProducerId was sent twice; the first arrives during later work."""
     proxy.rule = first(Api.INIT_PRODUCER_ID, Fate.HOLD)
     shard = cluster.shard()
-    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    cluster.transact(shard, b"one", 1)
     assert cluster.published() == [b"one"]  # and the coordinator is done with it
     assert proxy.release(cluster.name)
     with pytest.raises(Fenced):
-        shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+        cluster.transact(shard, b"two", 2)
     shard.close()
     heir = cluster.shard(path="heir")
-    heir.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    cluster.transact(heir, b"two", 2)
     assert cluster.published() == [b"one", b"two"]
 
 
@@ -278,15 +226,15 @@ def test_other_late_requests_leave_no_transaction_hanging(
     """
     proxy.rule = first(key, Fate.HOLD)
     shard = cluster.shard()
-    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    cluster.transact(shard, b"one", 1)
     assert proxy.release(cluster.name)
     assert cluster.published() == [b"one"]
     try:
-        shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+        cluster.transact(shard, b"two", 2)
     except KafkaAway:
         shard.close()
         shard = cluster.shard(path="heir")
-        shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+        cluster.transact(shard, b"two", 2)
     assert cluster.published() == [b"one", b"two"]
 
 
@@ -313,10 +261,10 @@ def test_a_transaction_that_ended_before_librdkafka_says_why_is_an_outage(
 
     monkeypatch.setattr(shard.transactions, "_produce", erroneous)
     with pytest.raises(KafkaAway, match="the transaction has ended"):
-        shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+        cluster.transact(shard, b"one", 1)
     shard.close()
     heir = cluster.shard(path="heir")
-    heir.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    cluster.transact(heir, b"one", 1)
     assert cluster.published() == [b"one"]
 
 

@@ -319,15 +319,21 @@ def test_an_endpoint_that_never_ends_its_answer_is_given_up(
             source.get()
 
 
+def unreadable(directory: Path) -> tuple[Path, Path]:
+    """Return a named pipe without a writer, and a file of 100 MiB."""
+    pipe = directory / "pipe"
+    huge = directory / "huge"
+    os.mkfifo(pipe)
+    huge.touch()
+    os.truncate(huge, 100 << 20)
+    return pipe, huge
+
+
 def test_a_token_file_that_is_no_file_or_too_long_is_refused_at_once(
     tmp_path: Path,
 ) -> None:
     """A named pipe without a writer would hang every client; a device has no end."""
-    pipe = tmp_path / "pipe"
-    huge = tmp_path / "huge"
-    os.mkfifo(pipe)
-    huge.touch()
-    os.truncate(huge, 100 << 20)
+    pipe, huge = unreadable(tmp_path)
     said = "longer than 1,048,576 bytes"
     unusable = {
         pipe: "not a regular file",
@@ -379,11 +385,7 @@ def locked(file: IO[str]) -> bool:
 def test_a_certificate_that_a_library_would_read_for_ever_is_refused(
     tmp_path: Path,
 ) -> None:
-    pipe = tmp_path / "pipe"
-    huge = tmp_path / "huge"
-    os.mkfifo(pipe)
-    huge.touch()
-    os.truncate(huge, 100 << 20)
+    pipe, huge = unreadable(tmp_path)
     for name in ("ssl.ca.location", "https.ca.location", "ssl.key.location"):
         for path, word in (
             (pipe, "not a regular file"),

@@ -44,16 +44,6 @@ def site(
     return OAuthSite(broker, server, tmp_path)
 
 
-def refused_line(site: OAuthSite, command: str) -> str:
-    done = quietcount(command, "-c", str(site.config))
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Planted" not in done.stderr + done.stdout
-    [line] = [
-        line for line in done.stderr.splitlines() if line.startswith("quietcount: ")
-    ]
-    return line
-
-
 def test_a_worker_goes_on_when_its_tokens_expire(site: OAuthSite) -> None:
     """The broker ends every session with its token: no event may be lost or counted twice."""
     # Below ten seconds, librdkafka would renew a session (at 90 %) before its token (at 80 %, once
@@ -76,22 +66,22 @@ def test_a_worker_goes_on_when_its_tokens_expire(site: OAuthSite) -> None:
 def test_a_wrong_secret_is_one_line_at_once(site: OAuthSite, command: str) -> None:
     """It must not look like an absent Kafka."""
     site.secret.write_text("PlantedWrong")
-    line = refused_line(site, command)
+    line = site.refused_line(command)
     assert "it answered 401 (invalid_client). Check sasl.oauthbearer.client.id" in line
 
 
 def test_a_token_that_the_broker_does_not_accept_is_one_line(site: OAuthSite) -> None:
     """Only the broker knows who signs its tokens."""
     (site.directory / "token").write_text(TokenServer().token())
-    site.log_in(OAUTH, token_file="token")
-    line = refused_line(site, "topics")
+    site.log_in(site.broker.bootstrap, OAUTH, token_file="token")
+    line = site.refused_line("topics")
     assert "kafka.bootstrap" in line and "Check the token in kafka.token_file" in line
 
 
 def test_commands_take_a_token_from_a_program(site: OAuthSite) -> None:
     (site.directory / "token").write_text(site.server.token())
     arguments = [sys.executable, "-c", SCRIPT, str(site.directory / "token")]
-    site.log_in(OAUTH, token_command=arguments)
+    site.log_in(site.broker.bootstrap, OAUTH, token_command=arguments)
     done = quietcount("topics", "-c", str(site.config))
     assert done.returncode == 0, done.stderr
 
@@ -100,8 +90,8 @@ def test_an_expired_token_file_is_waited_for(site: OAuthSite, tmp_path: Path) ->
     """Something else renews it, perhaps late: a command says so, a worker waits and goes on."""
     path = site.directory / "token"
     path.write_text(site.server.token(-60))
-    site.log_in(OAUTH, token_file="token")
-    assert "its token expired at 20" in refused_line(site, "check")
+    site.log_in(site.broker.bootstrap, OAUTH, token_file="token")
+    assert "its token expired at 20" in site.refused_line("check")
     with Worker(
         site.config, tmp_path / "debug.log", options=("--debug", "run")
     ) as worker:

@@ -51,6 +51,11 @@ class Cluster:
         self.opened.append(made)
         return made
 
+    def transact(self, shard: Shard, value: bytes, number: int) -> None:
+        """Publish a value and store the offset `number`."""
+        offset = (b"offset", b"%d" % number)
+        shard.transact(say(self, value), [offset], number)
+
     def close(self) -> None:
         for shard in self.opened:
             shard.close()
@@ -107,8 +112,8 @@ def test_an_aborted_transaction_is_repeated_and_published_once(
     """The broker may require an abort at any time: records sent before it must never be visible."""
     shard = cluster.shard()
     before_commit(shard.transactions, abort)
-    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    cluster.transact(shard, b"one", 1)
+    cluster.transact(shard, b"two", 2)
     assert cluster.published() == [b"one", b"two"]
     assert cluster.published("read_uncommitted") == [b"one", b"one", b"two"], (
         "nothing was aborted"
@@ -123,12 +128,12 @@ def test_an_aborted_transaction_is_repeated_and_published_once(
 def test_a_fenced_shard_publishes_nothing(cluster: Cluster) -> None:
     """Two owners of one partition must never both publish."""
     old = cluster.shard()
-    old.transact(say(cluster, b"old"), [(b"offset", b"1")], 1)
+    cluster.transact(old, b"old", 1)
     new = cluster.shard(path="new")
     with pytest.raises(Fenced):
         old.transact(say(cluster, b"zombie"), [(b"offset", b"2"), (b"zombie", b"1")], 2)
     assert old.store.get(b"zombie") is None
-    new.transact(say(cluster, b"new"), [(b"offset", b"3")], 3)
+    cluster.transact(new, b"new", 3)
     assert cluster.published() == [b"old", b"new"]
 
 

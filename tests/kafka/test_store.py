@@ -57,13 +57,6 @@ def test_a_position_never_decreases(path: Path | None) -> None:
     assert store.get(b"a") == b"1"
 
 
-def test_a_copy_is_there_after_a_restart(tmp_path: Path) -> None:
-    """This avoids reading the whole changelog."""
-    written(tmp_path / "deep" / "copy", (b"a", b"1")).close()
-    again = Store(tmp_path / "deep" / "copy", LOG).open()
-    assert (again.get(b"a"), again.offset) == (b"1", 5)
-
-
 @pytest.mark.parametrize(
     "other",
     [Changelog("other", 0), Changelog("state", 1), Changelog("state", 0, "new-id")],

@@ -1,6 +1,5 @@
 """Every client through TLS, SCRAM and ACLs, with only the rights of deploy/acls.md."""
 
-import json
 import logging
 import time
 import uuid
@@ -8,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message
 
 from tests import ROOT
+from tests.kafka.loaded import LoginSite
 from tests.kafka.secure import MECHANISM, Secure, rules_of, secure_broker
-from tests.worker.harness import Bare, Site, known, quietcount, unk, until
+from tests.worker.harness import Bare, quietcount, until
 from tests.worker.test_metrics import ready
 from workers.client.config import load_reader_settings
 from workers.dashboard.server import Background, Dashboard
@@ -35,16 +34,11 @@ def secure(
         yield broker
 
 
-class SecureSite(Site):
+class SecureSite(LoginSite):
+    says_one_line = True
+
     def __init__(self, secure: Secure, directory: Path) -> None:
-        options: dict[str, Any] = {
-            "partitions": 2,
-            "owners": 1,
-            "worker": {"metrics_port": 0},
-        }
-        super().__init__(
-            secure.inside, directory, [unk(), known()], create=False, **options
-        )
+        super().__init__(secure.inside, directory, create=False)
         self.secure = secure
         self.create_events()
         (directory / "password").write_text(PASSWORD + "\n")
@@ -80,15 +74,8 @@ class SecureSite(Site):
     def come_in_as(
         self, user: str, password: str = '{ file = "password" }', ca: Path | None = None
     ) -> None:
-        client = {
-            name: json.dumps(value) for name, value in self.login(user, ca).items()
-        }
-        client["sasl.password"] = password
-        table = ", ".join(f'"{name}" = {value}' for name, value in client.items())
-        bootstrap = self.secure.bootstrap
-        inline = Bare(f"{{ {table} }}")
-        self.document["kafka"] = {"bootstrap": bootstrap, "client": inline}
-        self.config = self.write(self.document)
+        client = self.login(user, ca) | {"sasl.password": Bare(password)}
+        self.log_in(self.secure.bootstrap, client)
 
 
 @pytest.fixture
@@ -170,14 +157,6 @@ def read_one(site: SecureSite, user: str, topic: str) -> Message:
         return found
 
 
-def refused_line(site: SecureSite, command: str) -> str:
-    done = quietcount(command, "-c", str(site.config))
-    assert done.returncode == 2
-    assert "Planted" not in done.stderr + done.stdout
-    [line] = done.stderr.splitlines()
-    return line
-
-
 @pytest.mark.parametrize("command", ["topics", "run", "audit"])
 @pytest.mark.parametrize("wrong", ["password", "certificate"])
 def test_a_login_that_fails_is_one_line_at_once(
@@ -191,8 +170,8 @@ def test_a_login_that_fails_is_one_line_at_once(
     else:
         words = ("certificate", "ssl.ca.location")
         site.come_in_as(site.user("worker"), ca=site.secure.other_ca)
-    line = refused_line(site, command)
-    assert line.startswith("quietcount: ") and all(word in line for word in words)
+    line = site.refused_line(command)
+    assert all(word in line for word in words)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +203,8 @@ def test_a_dashboard_that_is_not_let_in_says_why(
 
 def test_a_client_without_tls_is_told_to_look_at_the_protocol(site: SecureSite) -> None:
     """The broker does not answer such a client at all."""
-    site.document["kafka"] = {"bootstrap": site.secure.bootstrap}
-    site.config = site.write(site.document)
-    assert "security.protocol" in refused_line(site, "topics")
+    site.log_in(site.secure.bootstrap, {})
+    assert "security.protocol" in site.refused_line("topics")
 
 
 @pytest.mark.parametrize(

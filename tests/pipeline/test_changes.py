@@ -1,5 +1,6 @@
 """Refusals of changed settings name the changed settings, not derived values."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from workers.settings.settings import load
 EXAMPLES = ROOT / "examples" / "mechanisms"
 
 
+@cache
 def histogram(path: Path) -> Histogram:
     """Return a settings file's histogram, before its first tick."""
     settings = load(path)

@@ -14,7 +14,6 @@ from workers.arrays.texts import readonly_contiguous, unpack_rows
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import decode, messages
-from workers.pipeline.ledger_blocks import pack
 from workers.runtime.errors import StateRefused
 
 KEY = NoiseKey(bytes(32))
@@ -69,18 +68,6 @@ def test_what_is_decoded_is_what_was_counted(
     assert seen_keys == {(t, key) for t, tally in ticks for key in tally}
 
 
-@pytest.mark.slow
-@given(TALLY)
-def test_tags_are_those_of_the_stream_key_and_label(tally: Counts) -> None:
-    """A tag is a row's identity and noise: a wrong tag would merge two items."""
-    for value in encoded([tally], 900_000):
-        for section in decode(value).sections:
-            part = section.contributions()
-            for row, label in enumerate(part.labels):
-                key = part.keys[part.key_of_row[row]]
-                assert (part.tags[row] == KEY.tags(key, [label])[0]).all()
-
-
 @pytest.mark.parametrize(
     "value", [b"", b"{}", b"\x99\x01", encoded([], 900_000)[0][:-1]]
 )
@@ -90,49 +77,17 @@ def test_what_is_no_message_is_refused(value: bytes) -> None:
         decode(value)
 
 
-NUMBER = st.sampled_from([1, 255, 256, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
-ROWS = st.lists(st.tuples(st.integers(0, 1024), NUMBER), max_size=20)
-
-
-Row = tuple[int, int]  # length of the label, count
-
-
-def columns(way: Any, rows: list[Row], keys: list[int]) -> tuple[bool, list[list[int]]]:
-    width, packed = pack(np.array([count for _, count in rows], dtype=np.int64))
-    out = [
-        np.full(len(rows), -1, dtype=kind) for kind in (np.int64, np.int64, np.int32)
-    ]
-    lengths = readonly_contiguous(np.array([length for length, _ in rows], dtype="<u2"))
-    counts = readonly_contiguous(np.frombuffer(packed, dtype=np.uint8))
-    said = way(unpack_rows)(
-        lengths, counts, width, np.array(keys, dtype=np.int64), *out
-    )
-    return bool(said), [column.tolist() for column in out]
-
-
-@given(ROWS, st.data())
-def test_columns_are_those_that_were_packed(
-    rows: list[Row], data: st.DataObject
-) -> None:
-    """A wrong row would be published under a wrong name."""
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
-    keys = np.diff([0, *cuts, len(rows)]).tolist()
-    ends = np.cumsum([length for length, _ in rows], dtype=np.int64).tolist()
-    of_row = [key for key, number in enumerate(keys) for _ in range(number)]
-    for way in WAYS:
-        assert columns(way, rows, keys) == (
-            True,
-            [ends, [count for _, count in rows], of_row],
-        )
-
-
 @pytest.mark.parametrize(
     "keys", [[], [1], [2, 2], [4, -1], [2**62, 2**62, 2**62, 2**62, 3], [-3, 6]]
 )
 def test_keys_that_do_not_have_as_many_rows_are_refused(keys: list[int]) -> None:
     """Also where their sum would match but for its sign or 64-bit overflow."""
+    ones = readonly_contiguous(np.ones(3, dtype=np.uint8))
+    lengths = readonly_contiguous(np.ones(3, dtype="<u2"))
+    of_keys = np.array(keys, dtype=np.int64)
     for way in WAYS:
-        assert columns(way, [(1, 1)] * 3, keys)[0] is False
+        out = (np.empty(3, dtype=kind) for kind in (np.int64, np.int64, np.int32))
+        assert not way(unpack_rows)(lengths, ones, 0, of_keys, *out)
 
 
 def test_a_stream_key_that_is_not_utf8_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.test_ledger import TALLIES, as_dict, contributions
+from tests.mechanisms.test_ledger import contributions
 from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -16,31 +16,6 @@ from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES
 
 NAMES = ["a", "b", "shop"]
-
-
-@pytest.mark.slow
-@given(st.lists(TALLIES, max_size=6), st.data())
-def test_what_was_written_block_by_block_is_what_is_loaded(
-    parts: list[dict[str, dict[str, int]]], data: st.DataObject
-) -> None:
-    """Recovery must restore the committed state at every commit."""
-    columns = Ledger()
-    store: dict[str, bytes] = {}
-    for tick, tally in enumerate(parts, 1):
-        part = contributions(tally)
-        keys = np.array([NAMES.index(key) for key in part.keys], dtype=np.int32)
-        columns.merge(part, keys, add_rows=True)
-        if columns.n:
-            columns.mark_shown(
-                np.array([data.draw(st.integers(0, columns.n - 1))]), tick
-            )
-        store.update(ledger_blocks.changes(columns))
-        columns.clean()
-        again = ledger_blocks.load(sorted(store.items()), len(NAMES))
-        assert as_dict(again, NAMES) == as_dict(columns, NAMES)
-        assert np.array_equal(again.shown, columns.shown)
-        assert np.array_equal(again.tags, columns.tags)
-        assert not list(ledger_blocks.changes(again))
 
 
 @settings(max_examples=5)

@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 
 from workers.arrays.types import Floats
 from workers.mechanisms.config.buckets import Buckets, parse_buckets
-from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.registry import build
-from workers.mechanisms.running.base import KnownBaseConfig
 from workers.pipeline.snapshots import NORMAL_95, Numeric
 from workers.runtime.sizes import VALUE_BYTES
 
@@ -179,36 +176,6 @@ def test_the_interval_holds_the_quantile_19_times_in_20(q: float, scale: str) ->
     assert abs(covered(counts, numbers, q, sd, sd) - 0.95) < TOLERANCE
     assert covered(counts, numbers, q, sd / 2, sd) > 0.95 + TOLERANCE
     assert covered(counts, numbers, q, 2 * sd, sd) < 0.95 - TOLERANCE
-
-
-@pytest.mark.parametrize("counter", ["lifted", "tree", "sqrt"])
-def test_it_does_so_with_the_noise_of_a_mechanism(counter: str) -> None:
-    """The interval relies on its sd and independence between buckets; 1,500 stream keys."""
-    buckets = parse_buckets({"from": 0, "to": 400, "count": 16})
-    config: dict[str, Any] = {
-        "name": "h",
-        "tick_ms": 10,
-        "horizon": 64,
-        "keys": "public",
-    }
-    config |= {"max_items": 1, "epsilon": 1.0, "delta": 1e-9, "counter": counter}
-    config |= {"buckets": buckets, "domain": buckets.labels}
-    mechanism = build(KnownBaseConfig(**config))
-    counts = counts_of(2, 20_000, buckets)
-    key = NoiseKey(bytes(range(32)))
-    keys = 1_500
-    tick = 21
-    tags = np.concatenate([key.tags(f"k{i}", mechanism.domain()) for i in range(keys)])
-    noise = mechanism.noise(key.stream(bytes(16))).at(tick, tags).reshape(keys, -1)
-    numbers = Numeric(buckets, (0.5,))
-    sd = round(mechanism.sd(tick), 4)
-    hits = 0
-    truth = numbers.quantile(counts, 0.0, 0.5)["value"]
-    for row in noise:
-        found = numbers.quantile(counts + row, sd, 0.5)
-        hits += found["low"] <= truth <= found["high"]
-    # Four standard errors.
-    assert abs(hits / keys - 0.95) < 4 * math.sqrt(0.95 * 0.05 / keys)
 
 
 def test_fields_do_not_depend_on_the_order_of_the_items() -> None:

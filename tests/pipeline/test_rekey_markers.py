@@ -8,8 +8,8 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.arrays.uncompiled import uncompiled
+from tests.events.reading import columns as event_columns
 from tests.kafka.bombs import columns
-from workers.events.columns import NO_AMOUNTS, Events, LabelEncoder, Names
 from workers.events.reading import Reject
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
@@ -164,18 +164,8 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
     intake = Intake([lane], grace_ms=0, key=NoiseKey(bytes(32)))
 
     def add(*events: tuple[int, int]) -> None:
-        coder = LabelEncoder(Names())
-        n = len(events)
-        names = coder.labels.vocabulary
-        spans = np.stack((np.arange(n), np.arange(n) + 1), 1)
-        codes = names.codes(np.frombuffer(b"a" * n, np.uint8), spans)
-        first = np.arange(n)
-        number = np.ones(n, np.int64)
-        columns = coder.columns(codes, names, first, number, codes, NO_AMOUNTS)
-        times, late = (
-            np.array(column, dtype=np.int64) for column in zip(*events, strict=True)
-        )
-        intake.add(Events(np.arange(n), times, None, {"": columns}), None, late)
+        late = np.array([late for _, late in events])
+        intake.add(event_columns([("k", ["a"], at) for at, _ in events]), None, late)
 
     add((105, NO_TIME), (25, NO_TIME), (31, 47))
     assert (

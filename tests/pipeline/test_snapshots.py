@@ -3,7 +3,6 @@
 import json
 import random
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,12 @@ import orjson
 import pytest
 
 from tests.arrays.uncompiled import WAYS
+from workers.arrays import texts as kernels
 from workers.arrays.texts import (
     NO_RANK,
     TOO_LONG,
     Texts,
     items_as_numbers,
-    numbers_as_json,
     readonly_contiguous,
 )
 from workers.arrays.types import Longs
@@ -143,8 +142,13 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
             assert json.loads(value)["items"] == in_order(rows, known, counts, key)
 
 
-def test_items_are_written_as_a_json_library_writes_them() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_items_are_written_as_a_json_library_writes_them(
+    way: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A custom loop writes them; consumers must not notice, whatever the labels."""
+    for name in ("items_as_numbers", "numbers_as_json"):
+        monkeypatch.setattr(kernels, name, way(getattr(kernels, name)))
     names = [
         "",
         "a",
@@ -154,53 +158,22 @@ def test_items_are_written_as_a_json_library_writes_them() -> None:
         "\u00e9\u2028\U0001f600",
     ]
     names += ["x" * 1_000, "\x01" * 1_000]
+    # Plain Python has no words of 64 bits without a sign, which other text takes.
+    names = [name for name in names if way is WAYS[0] or name.isascii()]
     numbers = [0, 7, -1, 10, 99, 100, -(2**63 - 1), 2**63 - 1, 1_000_000_007]
     rows = [(i % 3, name + str(i)) for i, name in enumerate(names * 3)]
     table = columns(rows)
     cache = LabelCache()
-    for shown in ([2, 0, 5], list(range(len(rows))), [], [7]):
+    for shown in ([2, 0, 5], list(range(len(rows))), [], [7], [13, 10, 12, 14, 17]):
         counts = np.array(
             [numbers[row % len(numbers)] for row in shown], dtype=np.int64
         )
         made = tick(Release(np.array(shown, np.int64), counts, 1.0, None))
-        for key, value in snapshots(made, table, ["0", "1", "2"], cache):
-            own = in_order(rows, shown, counts, key)
-            assert b'"items":' + orjson.dumps(own) + b',"sd"' in value
-
-
-def test_lists_of_items_are_the_same_uncompiled() -> None:
-    text = np.frombuffer(b'["a",["bc",["",' + bytes(8), dtype=np.uint8)
-    begins = np.array([0, 5, 11])
-    lengths = np.array([5, 6, 4], dtype=np.int16)
-    key_of = np.array([0, 2, 0], dtype=np.int32)
-    ranks = np.array([1, 2, 0])
-    rows = np.array([1, 0, 2])
-    counts = np.array([1 << 50, -10, -10])
-    by_rank = np.array([2, 0, 1])
-    for way in WAYS:
-        numbers = np.empty(3, dtype=np.int64)
-        ends = np.empty(3, dtype=np.int64)
-        out = np.empty(200, dtype=np.uint8)
-        of_rows = map(readonly_contiguous, (key_of, ranks, lengths))
-        # the span of counts is a difference without a sign
+        # The span of counts is a difference without a sign.
         with np.errstate(over="ignore"):
-            shift, *how, size = way(items_as_numbers)(
-                readonly_contiguous(rows),
-                readonly_contiguous(counts),
-                *of_rows,
-                3,
-                numbers,
-            )
-        assert (shift, how, size) == (53, [2, 1 << 50], 15)
-        labels = map(readonly_contiguous, (text, begins, lengths, by_rank))
-        packing = shift, *how
-        way(numbers_as_json)(
-            *labels, readonly_contiguous(np.sort(numbers)), packing, ends, out
-        )
-        parts = [
-            out[start:end].tobytes() for start, end in pairwise([0, *ends.tolist()])
-        ]
-        assert parts == [b'[["",-10],["a",-10]]', b"[]", b'[["bc",1125899906842624]]']
+            for key, value in snapshots(made, table, ["0", "1", "2"], cache):
+                own = in_order(rows, shown, counts, key)
+                assert b'"items":' + orjson.dumps(own) + b',"sd"' in value
 
 
 @pytest.mark.parametrize("way", WAYS)

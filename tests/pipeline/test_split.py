@@ -134,21 +134,6 @@ def test_one_partition_that_has_all_parts_publishes_the_same_bytes(number: int) 
     )
 
 
-def test_an_owner_that_crashes_publishes_its_parts_again_with_the_same_bytes() -> None:
-    config = configs(split=2)[1]
-    for owner, messages in enumerate(contribute(events(), [config], owners=OWNERS)):
-        whole = Partition([config], 2, owner, OWNERS).run(messages)
-        partition = Partition([config], 2, owner, OWNERS)
-        found = list[Snapshot]()
-        for stop in range(len(messages) + 1):
-            partition.go_on(messages[:stop])
-            found += partition.commit(1) or []
-        partition.go_on(messages)
-        assert [one.value for one in found + partition.release_all()] == [
-            one.value for one in whole
-        ]
-
-
 def test_labels_that_were_chosen_do_not_load_one_part() -> None:
     """4,000 labels in 4 parts: 1,000 each, give or take 27 (one sd); 6 sd happen once in 1e8."""
     tags = KEY.tags("hot", [b"%d" % i for i in range(4_000)])

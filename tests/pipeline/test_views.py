@@ -72,21 +72,6 @@ ORDER = {
 PAGE = {"shop": 2, "type": "view", "page": {"type": "home"}, "ts": 6}
 
 
-def test_each_lane_counts_what_its_own_view_sees() -> None:
-    """One pass over the topic; events excluded by a condition count nowhere and are no rejects."""
-    given, reader, intake = worker(OWN)
-    abroad = ORDER | {"country": "cz", "total": 250.5}
-    events, rejects = read(reader, ORDER, PAGE, abroad, PAGE | {"shop": 1})
-    assert not rejects
-    intake.add(events)
-    assert counted(intake.take_messages(source=0, sequences=[0], offset=4), given) == [
-        {("1", "a"): 4, ("1", "b"): 2},
-        {("1", "at"): 1, ("1", "cz"): 1},
-        {("all", "home"): 2},
-        {("1", "[10,100)"): 1, ("1", ">=100"): 1},
-    ]
-
-
 def test_an_event_is_accepted_whole_or_not_at_all() -> None:
     """One view must not count an event that another one looking at it cannot."""
     given, reader, intake = worker(OWN)

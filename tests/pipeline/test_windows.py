@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import structs
 
-from tests.pipeline.pipeline import Partition, contribute, histogram_of, unk
+from tests.pipeline.pipeline import histogram_of, unk
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.registry import MECHANISMS, build
@@ -108,27 +107,6 @@ def test_windows_are_all_that_they_add_to_a_snapshot() -> None:
         assert {
             name: value for name, value in body.items() if name != "windows"
         } == plain[tick]
-
-
-def test_stored_state_goes_on_with_other_windows() -> None:
-    """They cost nothing, so there is no new charge and no new generation."""
-    config = unk(horizon=32)
-    events = [("k", {"a": 1}, 10 * tick) for tick in range(TICKS)]
-    [messages] = contribute([events], [config], owners=1)
-    partition = Partition([config], 1)
-    partition.receive(messages[:2], 0)
-    before = partition.release_all()
-    partition.configs = [structs.replace(config, windows=(20,))]
-    partition.go_on(messages)
-    after = [json.loads(snapshot.value) for snapshot in partition.release_all()]
-    assert (
-        before
-        and after
-        and after[0]["tick"] == json.loads(before[-1].value)["tick"] + 1
-    )
-    assert all("windows" in body for body in after)
-    [own] = {body["id"] for body in after if body["epoch"] == 1}
-    assert own == json.loads(before[0].value)["id"]
 
 
 def test_the_fields_are_those_of_the_reference() -> None:
