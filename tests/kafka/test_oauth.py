@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import ssl
 import sys
 import time
 from collections.abc import Iterator
@@ -316,6 +317,25 @@ def test_an_endpoint_that_never_ends_its_answer_is_given_up(
         client = GOOD | {"sasl.oauthbearer.token.endpoint.url": url}
         source = source_of(Connection("a:1", client))
         with pytest.raises((KafkaAway, SettingsError), match=word):
+            source.get()
+
+
+def test_a_connection_that_is_made_after_the_deadline_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine, its endless answer was read for ever."""
+    monkeypatch.setattr(tokens, "_TIMEOUT_S", 0.1)
+    context = tokens.Endpoint._context
+
+    def slow(self: tokens.Endpoint) -> ssl.SSLContext:
+        time.sleep(0.3)
+        return context(self)
+
+    monkeypatch.setattr(tokens.Endpoint, "_context", slow)
+    with dripping(b"HTTP/1.1 200 OK\r\n\r\n", b" ") as url:
+        client = GOOD | {"sasl.oauthbearer.token.endpoint.url": url}
+        source = source_of(Connection("a:1", client))
+        with pytest.raises(KafkaAway, match="it took more than 0.1 s"):
             source.get()
 
 

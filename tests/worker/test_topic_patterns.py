@@ -7,7 +7,7 @@ import pytest
 from tests.worker.harness import Site, now_ms, quietcount, sale, unk, until
 from tests.worker.test_refusals import assert_refused
 from workers.agents import topics as module
-from workers.agents.topics import check_topics, watch_topics
+from workers.agents.topics import RunningTopics, check_topics, watch_topics
 from workers.cli import execute
 from workers.kafka.topics import partition_counts
 from workers.runtime.metrics import Metrics
@@ -42,7 +42,8 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     unread = metrics.registry.get_sample_value
     topics = check_topics(site.settings, site.connection)
     assert topics.events == tuple(site.topics) and topics.others == ()
-    with watch_topics(site.settings, site.connection, topics, metrics):
+    running = RunningTopics(site.settings, topics, metrics)
+    with watch_topics(site.connection, running):
         assert unread("quietcount_unread_topics") == 0
         site.create_topic(early, 2)  # between the two of the first start
         until(lambda: unread("quietcount_unread_topics") == 1, "it is noticed")

@@ -347,6 +347,8 @@ class _Deadline:
         made = socket.create_connection(*args, **kwargs)
         # A copy: TLS takes the socket over, and the answer outlives its connection.
         self._sockets.append(made.dup())
+        if self.passed:
+            self._end()
         return made
 
     def _end(self) -> None:
