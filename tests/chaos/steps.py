@@ -268,7 +268,7 @@ def _commits(acting: Acting) -> None:
     patch(Transactions, "_commit", commit)
     after(
         Transactions,
-        "run",
+        "transact",
         lambda self: at("commit: committed, copy not written", self._id),
     )
     after(Shard, "transact", committed)
@@ -306,7 +306,7 @@ def _take_over(acting: Acting) -> None:
 def _hand_over(acting: Acting) -> None:
     at = acting.at
 
-    def release(original: Any) -> Any:
+    def give_up(original: Any) -> Any:
         async def call(self: Handover) -> None:
             held = bool(self.shards)
             if held:
@@ -321,7 +321,7 @@ def _hand_over(acting: Acting) -> None:
         acting.journal.note("close", shard.transactional_id)
         at("hand-over: closing", shard.transactional_id)
 
-    patch(Handover, "release", release)
+    patch(Handover, "give_up", give_up)
     before(Shard, "close", close)
 
 

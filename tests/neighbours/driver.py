@@ -144,7 +144,7 @@ class ShardRun:
             else:
                 shard.tick_idle()
 
-    def run(
+    def transact(
         self,
         messages: Sequence[Outgoing],
         changes: Sequence[Change],
