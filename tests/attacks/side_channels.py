@@ -132,9 +132,9 @@ class _Timed(ShardRun):
 
     at_ns = 0
 
-    def run(self, *given: Any) -> int:
+    def transact(self, *given: Any) -> int:
         self.at_ns = time.thread_time_ns()
-        return super().run(*given)
+        return super().transact(*given)
 
 
 def seen(sides: Sides, seed: int = 2) -> Seen:
