@@ -60,7 +60,7 @@ def test_a_broker_killed_while_workers_start_ends_none_of_them(tmp_path: Path) -
     )
     starts = [Start([Act(BROKER, step), Act("term", after_s=8.0)]) for step in killed]
     given = Segment(
-        number=0, seed=12, starts=starts, session_s=SESSION_S, patience_s=60.0
+        number=0, seed=12, starts=starts, session_s=SESSION_S, patience_s=120.0
     )
     given.ahead_ms = 60_000
     with cluster(1, tmp_path, living=BRIEFLY) as running:
