@@ -342,6 +342,9 @@ def _sets(
     for (owner, paid), key in paid_in.items():
         for group in _at_one_time(entries, paid, owner):
             sets[group] = key
+    if not sets:
+        # No declared key lies with the owners that have published: take everything.
+        sets[frozenset(range(len(entries)))] = None
     # Of equally large ones, the last is stated.
     return [
         ([entries[i] for i in sorted(group)], sets[group])

@@ -337,6 +337,19 @@ def test_a_retired_generation_may_have_served_every_key_whatever_the_settings_gi
     assert served == {"a": None, "b": frozenset({"k2"})}
 
 
+def test_what_was_published_where_no_declared_key_lies_is_charged_all_the_same() -> (
+    None
+):
+    """The other owner, which has the key, may not have begun: `budget` ended with a traceback."""
+    key = next(f"k{i}" for i in range(9) if owner_of(f"k{i}", 2) == 1)
+    config = unk(epsilon=1.0, delta=1e-6, keys=(key,))
+    first = state([(config, 1, 5)])
+    first.owners = 2
+    found = budget_of(settings(config), [first, None])
+    assert found.total is not None and found.total.epsilon == 1.0
+    assert found.person[0].losses[0].epsilon == 1.0
+
+
 def test_settings_that_differ_between_workers_under_one_generation_are_both_charged() -> (
     None
 ):
