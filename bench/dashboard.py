@@ -1,8 +1,11 @@
-"""Many viewers of one dashboard: `python -m bench.dashboard [--viewers 300] [--seconds 60]`, on a real broker.
+"""Many viewers of one dashboard: `python -m bench.dashboard [--viewers 300] [--seconds 60] [--ticks 150] [--full-disk]`, on a real broker.
 
 Every second each of 4 histograms x 10 stream keys gets a snapshot of 100 items. Of the viewers nine in ten watch one stream, as the page
 does, and one in ten everything. Further ones never read what they are sent. Lag is the time from handing a snapshot to the producer to
-its last byte at a viewer, so it has Kafka's share in it. Ends with 1 if a viewer that reads was behind by more than 2 s, or if the
+its last byte at a viewer, so it has Kafka's share in it. With many `--ticks` on the topics before it starts, the history is still being
+read meanwhile; with `--full-disk` its file cannot grow, and can again at the end.
+
+Ends with 1 if a viewer that reads was behind by more than 2 s, or if the
 server's memory grew by more than 16 MiB after the first 15 s (its history is full from the start).
 """
 
@@ -12,6 +15,7 @@ import json
 import os
 import platform
 import re
+import resource
 import socket
 import statistics
 import subprocess
@@ -24,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
+from urllib.request import urlopen
 
 import orjson
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
@@ -37,6 +42,7 @@ HISTOGRAMS = ("h1", "h2", "h3", "h4")
 KEYS = tuple(f"key {i}" for i in range(10))
 ITEMS = 100
 STALLED = 20
+HISTORY_S = 600.0
 WARM_S = 15.0
 LAG_S = 2.0
 GROWTH_MIB = 16.0
@@ -114,11 +120,13 @@ def server(config: Path) -> Iterator[tuple[int, str]]:
     try:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
+        begun = time.monotonic()
         deadline = time.monotonic() + 60
         while "Kafka: live" not in (config.parent / "log").read_text():
             if time.monotonic() > deadline:
                 raise RuntimeError((config.parent / "log").read_text())
             time.sleep(0.2)
+        print(f"the newest ticks are shown after {time.monotonic() - begun:.1f} s")
         yield process.pid, url
     finally:
         process.terminate()
@@ -158,6 +166,29 @@ def stall(host: str, port: int) -> socket.socket:
     opened.connect((host, port))
     opened.sendall(b"GET /api/stream HTTP/1.0\r\nHost: localhost\r\n\r\n")
     return opened
+
+
+def history_state(url: str) -> dict[str, object]:
+    """The state of the history, as /api/histograms has it."""
+    with urlopen(url + "api/histograms") as answer:
+        found: dict[str, object] = json.load(answer)["history"]
+    return found
+
+
+def await_history(url: str) -> None:
+    """Wait until the history has read everything, and print how long that took."""
+    begun = time.monotonic()
+    while (state := history_state(url)) != {"state": "live"}:
+        if time.monotonic() - begun > HISTORY_S:
+            raise RuntimeError(f"the history is not read: {state}")
+        time.sleep(0.5)
+    print(f"the history has all after {time.monotonic() - begun:.0f} s more")
+
+
+def processor_s(pid: int) -> float:
+    """Processor time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mib(pid: int) -> float:
@@ -204,6 +235,8 @@ def main() -> int:
     )
     parser.add_argument("--viewers", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--ticks", type=int, default=TICKS + 30)
+    parser.add_argument("--full-disk", action="store_true")
     given = parser.parse_args()
     print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}"
@@ -221,8 +254,10 @@ def main() -> int:
             future.result()
         try:
             now = time.time_ns() // 1_000_000
-            for tick in range(TICKS + 30):
-                source.publish(now - (TICKS + 30 - tick) * 1_000)
+            for tick in range(given.ticks):
+                source.publish(now - (given.ticks - tick) * 1_000)
+                if tick % 100 == 99:
+                    source.flush()
             source.flush()
             config = Path(directory) / "dashboard.toml"
             sections = "".join(
@@ -232,9 +267,21 @@ def main() -> int:
                 f'[worker]\nname = "{source.prefix}"\n[kafka]\nbootstrap = {json.dumps(bootstrap)}\n{sections}'
             )
             with server(config) as (pid, url):
+                if given.full_disk:
+                    resource.prlimit(
+                        pid, resource.RLIMIT_FSIZE, (4_096, resource.RLIM_INFINITY)
+                    )
+                print(f"history at the beginning: {history_state(url)}")
+                began_s = processor_s(pid)
                 seen, memory = asyncio.run(
                     run(source, pid, url, given.viewers, given.seconds)
                 )
+                print(f"history at the end: {history_state(url)}")
+                spent_s = processor_s(pid) - began_s
+                print(f"processor time of the server: {spent_s:.1f} s")
+                anything = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, anything)
+                await_history(url)
         finally:
             for future in admin.delete_topics(topics).values():
                 future.result()

@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,9 +12,11 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.admin import admin_of
+from tests.worker.harness import until
 from workers.client.config import HistogramTopic, ReaderSettings
 from workers.client.messages import Pages, SeenSnapshot
 from workers.dashboard.server import Background, Dashboard
+from workers.dashboard.store.store import Store
 from workers.kafka.clients import Connection, EmbeddedCluster
 from workers.mechanisms.config.buckets import Buckets
 from workers.pipeline.snapshots import Numeric
@@ -76,10 +78,40 @@ def answer(tick: int, **fields: Any) -> dict[str, Any]:
     return message(tick, GONE, **(usual | fields))
 
 
+def reader_settings(
+    *names: str,
+    connection: Connection | None = None,
+    prefix: str = "orders",
+    horizon: int | None = 1_024,
+) -> ReaderSettings:
+    """Settings of a dashboard, by default of one whose Kafka is away."""
+    return ReaderSettings(
+        worker=prefix,
+        connection=connection or Connection("127.0.0.1:1", {"log_level": "0"}),
+        histograms=tuple(
+            HistogramTopic(name, f"{prefix}.{name}", horizon) for name in names
+        ),
+    )
+
+
+def unopened() -> Store:
+    """A history that is never opened: only memory answers."""
+    return Store(reader_settings())
+
+
+def reads(running: Background) -> None:
+    """Wait until the history, and so memory too, has everything."""
+    store = running.dashboard.store
+    until(lambda: store.state == {"state": "live"}, "all is read", PATIENCE_S)
+
+
 class Moment:
     """What `recent` counts from: the moment at which the last cluster was made, so that the ticks of one test meet."""
 
     ms = 0
+
+
+Show = Callable[..., tuple["Topics", str]]
 
 
 def new_topic(name: str, partitions: int) -> NewTopic:
@@ -127,11 +159,8 @@ class Topics:
             ends.close()
 
     def settings(self, *names: str, horizon: int | None = 1_024) -> ReaderSettings:
-        shown = tuple(
-            HistogramTopic(name, f"{self.prefix}.{name}", horizon) for name in names
-        )
-        return ReaderSettings(
-            worker=self.prefix, connection=self.connection, histograms=shown
+        return reader_settings(
+            *names, connection=self.connection, prefix=self.prefix, horizon=horizon
         )
 
     def served(

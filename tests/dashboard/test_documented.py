@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests import ROOT
-from tests.dashboard.feeding import PATIENCE_S, embedded, message
-from tests.worker.harness import until
-from workers.dashboard.api import ENTRIES_MAX, READ_WAIT_S, VIEWERS_MAX
+from tests.dashboard.feeding import PATIENCE_S, embedded, message, reads
+from workers.dashboard.api import ENTRIES_MAX, VIEWERS_MAX
 from workers.dashboard.hub import MAX_BYTES, TICKS, TOPS
 from workers.dashboard.store.queries import ROWS_MAX
 from workers.dashboard.store.store import ANSWER_S, WAITING
+from workers.dashboard.ticks import READ_WAIT_S
 
 DOCUMENT = (ROOT / "docs" / "api.md").read_text()
 EXAMPLES = dict(
@@ -34,9 +34,7 @@ def url() -> Iterator[str]:
             *(message(tick, items, key=key) for tick in range(1, 6) for key in keys)
         )
         with topics.served("products") as running:
-            one = running.dashboard
-            until(lambda: one.hub.state["kafka"] == "live", "the topic is read")
-            until(lambda: one.store.state == {"state": "live"}, "the history is read")
+            reads(running)
             yield running.url
 
 

@@ -10,10 +10,11 @@ import pytest
 from confluent_kafka import Message
 
 from tests.admin import admin_of
-from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic
+from tests.dashboard.feeding import PATIENCE_S, Topics, message, new_topic
 from workers.client.messages import SeenSnapshot, Stream
 from workers.dashboard.feed import Feed
 from workers.dashboard.hub import TICKS, Hub
+from workers.dashboard.store.following import Backlog
 from workers.kafka.clients import Connection
 
 pytestmark = pytest.mark.slow
@@ -26,12 +27,13 @@ def follow(
     topics: Topics,
     until: Callable[[Hub], bool],
     then: Callable[[], None] = lambda: None,
+    backlog: Backlog | None = None,
 ) -> Hub:
     """Runs a feed until the first is true, does the second, and runs on until the first is true again."""
 
     async def run() -> Hub:
         hub = Hub()
-        feed = Feed(topics.connection, {f"{topics.prefix}.products": "products"}, hub)
+        feed = Feed(topics.settings("products"), hub, backlog or Backlog())
         task = asyncio.create_task(feed.run())
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -74,19 +76,6 @@ def test_the_last_ticks_are_read_from_a_long_topic_and_not_all_of_it(
     for key in keys:
         assert ticks(hub, Stream("products", key)) == list(range(2_001 - TICKS, 2_001))
     assert len(read) < 4 * TICKS * 2
-
-
-def test_what_comes_later_is_followed(topics: Topics) -> None:
-    wanted: list[int] = []
-
-    def reached(hub: Hub) -> bool:
-        return live(hub) and ticks(hub) == wanted
-
-    def publish() -> None:
-        topics.send(message(1), message(2))
-        wanted.extend([1, 2])
-
-    assert ticks(follow(topics, reached, publish)) == [1, 2]
 
 
 def test_uncommitted_and_aborted_snapshots_are_never_shown(topics: Topics) -> None:
@@ -154,13 +143,6 @@ def test_a_broker_that_is_away_is_told_and_tried_again() -> None:
     assert (
         follow(topics, lambda hub: hub.state["kafka"] == "away").history.streams() == []
     )
-
-
-def test_the_embedded_cluster_is_read_too() -> None:
-    with embedded("products") as topics:
-        topics.send(*(message(tick) for tick in range(1, 301)))
-        hub = follow(topics, lambda hub: live(hub) and bool(ticks(hub)))
-        assert ticks(hub) == list(range(301 - TICKS, 301))
 
 
 def test_it_commits_nothing_and_joins_no_group(topics: Topics) -> None:

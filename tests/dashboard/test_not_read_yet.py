@@ -1,9 +1,11 @@
-"""Memory and history are filled by two consumers: before one has read, an answer is true or 503."""
+"""Before memory or the history has been read, an answer is true or 503."""
 
 import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -13,11 +15,12 @@ import pytest
 
 from tests.dashboard.feeding import PATIENCE_S, Moment, Topics, embedded, recent
 from tests.worker.harness import until
-from workers.dashboard import api
+from workers.dashboard import ticks
 from workers.dashboard.feed import Feed
 from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.store import writing
-from workers.dashboard.store.following import Follower
+from workers.dashboard.store.following import Backlog
+from workers.settings.settings import HistorySettings
 
 pytestmark = pytest.mark.waits
 
@@ -32,7 +35,7 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.released = {name: threading.Event() for name in SOURCES}
         read = Feed._read
-        step = Follower.step
+        take = Backlog.take
         connect = writing.connect
 
         def held_read(feed: Feed, consumer: Any) -> Any:
@@ -42,16 +45,15 @@ class Held:
                 else ([], None)
             )
 
-        def held_step(follower: Follower) -> None:
-            if self.released["history"].wait(0.1):
-                step(follower)
+        def held_take(backlog: Backlog) -> Any:
+            return take(backlog) if self.released["history"].wait(0.1) else ({}, [])
 
         def held_connect(path: Any) -> Any:
             assert self.released["file"].wait(PATIENCE_S)
             return connect(path)
 
         monkeypatch.setattr(Feed, "_read", held_read)
-        monkeypatch.setattr(Follower, "step", held_step)
+        monkeypatch.setattr(Backlog, "take", held_take)
         monkeypatch.setattr("workers.dashboard.store.store.connect", held_connect)
 
     def release(self, *names: str) -> None:
@@ -61,7 +63,7 @@ class Held:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    monkeypatch.setattr(api, "READ_WAIT_S", 0.2)
+    monkeypatch.setattr(ticks, "READ_WAIT_S", 0.2)
     found = Held(monkeypatch)
     yield found
     found.release(*SOURCES)
@@ -190,16 +192,21 @@ def test_before_anything_is_read_every_question_is_told_to_come_back(
 
 
 def test_keys_are_listed_as_soon_as_they_are_read_and_never_as_none(
-    topics: Topics, held: Held, monkeypatch: pytest.MonkeyPatch
+    topics: Topics, held: Held, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The history is read first, as it happens on a busy machine; the question waits for the keys."""
-    held.release("history", "file")
-    with topics.served("products") as running:
+    """The history has them from an earlier run; the question waits until memory has them too."""
+    stored = HistorySettings(store=tmp_path / "history.duckdb")
+    settings = replace(topics.settings("products"), history=stored)
+    held.release(*SOURCES)
+    with Background(Dashboard(settings, port=0)) as running:
+        reads(running, "history")
+    held.released["memory"].clear()
+    with Background(Dashboard(settings, port=0)) as running:
         reads(running, "history")
         assert_not_yet(get(running, "api/histograms"), "api/histograms")
         # What the history has is answered; of another key the newest records are unread.
         ready_are(running, everything() - FROM_MEMORY)
-        monkeypatch.setattr(api, "READ_WAIT_S", PATIENCE_S)
+        monkeypatch.setattr(ticks, "READ_WAIT_S", PATIENCE_S)
         with ThreadPoolExecutor(2) as threads:
             listing = threads.submit(get, running, "api/histograms")
             newest = threads.submit(get, running, asked("s1")["newest"])

@@ -18,6 +18,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from tests.agents.monitor.scene import Scene
+from tests.dashboard.feeding import reader_settings, unopened
 from tests.dashboard.test_api import filled
 from tests.events.comparison import Differs
 from tests.fuzz.fuzzing import Target
@@ -128,10 +129,8 @@ def served_dashboard(token: str | None) -> Callable[[ExitStack], int]:
         port = int(listener.getsockname()[1])
 
         async def serve(stopped: asyncio.Event, ready: Callable[[], None]) -> None:
-            known = [("products", 64), ("maximum", None)]
-            app = application(
-                filled(), known, name="orders", host="127.0.0.1", token=token
-            )
+            settings = reader_settings("products", "maximum")
+            app = application(filled(), unopened(), settings, token=token)
             runner = web.AppRunner(app, shutdown_timeout=1.0, handle_signals=False)
             await runner.setup()
             server = await listen(runner, listener, refuse_unreadable)

@@ -17,7 +17,7 @@ from tests.contract import long_messages
 from tests.contract.stage import Run
 from tests.contract.test_purity import stream_of
 from tests.contract.variants import VARIANTS, built
-from tests.dashboard.feeding import answer, message
+from tests.dashboard.feeding import answer, message, reader_settings
 from tests.events.comparison import Differs
 from tests.events.reading import rows
 from tests.fuzz.fuzzing import Target
@@ -348,9 +348,9 @@ def snapshots() -> Target:
         for viewer in viewers:
             while len(viewer):
                 await viewer.take(1.0)
-        known = [("products", 64)]
+        known = reader_settings("products").histograms
         listed = {
-            "histograms": catalog(hub.history, known, {}),
+            "histograms": catalog(hub.history, known),
             "together": joint_guarantee(hub.history, known),
         }
         orjson.dumps(listed)

@@ -54,6 +54,11 @@ class ReaderSettings:
     histograms: tuple[HistogramTopic, ...]
     history: HistorySettings = field(default_factory=HistorySettings)
 
+    @property
+    def topics(self) -> dict[str, str]:
+        """The names of the histograms, by topic."""
+        return {histogram.topic: histogram.name for histogram in self.histograms}
+
 
 def load_reader_settings(path: Path) -> ReaderSettings:
     return from_file(path, _read)
@@ -114,29 +119,25 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
 
 
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:
-    name = _value(HistogramConfig, "name", values, where)
-    topic = f"{worker}.{name}"
-    if "topic" in values:
-        topic = _value(HistogramConfig, "topic", values, where)
+    texts = {
+        field: _value(HistogramConfig, field, values, where)
+        for field in ("name", "topic", "label", "unit")
+        if field in values or field == "name"
+    }
     counted = {name: values[name] for name in ("tick", "horizon") if name in values}
     with suppress(ValueError):  # the worker reports errors
         count_ticks(counted, where)
     horizon = counted.get("horizon")
     if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon <= 0:
         horizon = None
-    words = {
-        word: _value(HistogramConfig, word, values, where)
-        for word in ("label", "unit")
-        if word in values
-    }
     sum_section = values.get("sum")
     field = sum_section.get("field") if isinstance(sum_section, dict) else None
     return HistogramTopic(
-        name=name,
-        topic=topic,
+        name=texts["name"],
+        topic=texts.get("topic", f"{worker}.{texts['name']}"),
         horizon=horizon,
-        label=words.get("label"),
-        unit=words.get("unit"),
+        label=texts.get("label"),
+        unit=texts.get("unit"),
         sum_field=field if isinstance(field, str) else None,
     )
 

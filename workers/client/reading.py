@@ -249,6 +249,27 @@ def typed(seen: SeenSnapshot) -> Snapshot:
     return msgspec.structs.replace(snapshot, further=further)
 
 
+def offsets_at(
+    consumer: Consumer,
+    times_ms: Mapping[Partition, int],
+    bounds: Mapping[Partition, tuple[int, int]],
+    timeout_s: float = _ASK_S,
+) -> dict[Partition, int]:
+    """Return each partition's first offset from a record's time on, or else its very first."""
+    starts = {where: low for where, (low, _) in bounds.items()}
+    asked = [
+        TopicPartition(*where, time_ms)
+        for where, time_ms in times_ms.items()
+        if starts[where] < bounds[where][1]
+    ]
+    for answer in consumer.offsets_for_times(asked, timeout=timeout_s) if asked else ():
+        where = answer.topic, answer.partition
+        # There may be none: -1. The embedded cluster cannot look up a time and returns the end.
+        if answer.offset < bounds[where][1]:
+            starts[where] = max(starts[where], answer.offset)
+    return starts
+
+
 class Topics:
     """Topics of histograms; `bounds` has the first offset and the end of each partition."""
 
@@ -274,19 +295,8 @@ class Topics:
 
     def starts(self, since_ms: int | None = None) -> dict[Partition, int]:
         """Return the offsets of the first ticks that end after `since_ms`: a record's time."""
-        starts = {where: low for where, (low, _) in self.bounds.items()}
-        if since_ms is None:
-            return starts
-        filled = [where for where, (low, high) in self.bounds.items() if low < high]
-        asked = [TopicPartition(*where, since_ms) for where in filled]
-        for answer in (
-            self._consumer.offsets_for_times(asked, timeout=_ASK_S) if asked else ()
-        ):
-            where = answer.topic, answer.partition
-            # There may be none: -1. The embedded cluster cannot look up a time and returns the end.
-            if answer.offset < self.bounds[where][1]:
-                starts[where] = max(starts[where], answer.offset)
-        return starts
+        since = {} if since_ms is None else dict.fromkeys(self.bounds, since_ms)
+        return offsets_at(self._consumer, since, self.bounds)
 
     def read(self, positions: dict[Partition, int]) -> Iterator[FetchedChunk]:
         """Yield records from `positions` to the ends, and move `positions` past them."""

@@ -7,6 +7,7 @@ from typing import Any
 import duckdb
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 
 from workers.client.reading import Item, Snapshot
 
@@ -35,10 +36,9 @@ def table(snapshots: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
         snapshot.sums or unsummed * len(items)
         for snapshot, items in zip(many, shown, strict=True)
     )
-    for name, column in zip(
-        _SUMS, np.array(list(sums), np.float64).reshape(-1, 4).T, strict=True
-    ):
-        columns[name] = np.ma.masked_invalid(column)
+    by_sum = np.array(list(sums), np.float64).reshape(-1, 4).T
+    for name, column in zip(_SUMS, by_sum, strict=True):
+        columns[name] = float_column(column)
     database = duckdb.connect(":memory:")
     database.execute("set TimeZone = 'UTC'")
     database.register("columns", columns)
@@ -70,20 +70,10 @@ def _heads(many: list[Snapshot]) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     yield "rest", object_column([_rest(snapshot) for snapshot in many])
     for name in _NUMBERS:
         yield name, np.array([getattr(snapshot, name) for snapshot in many], np.int64)
-    for name in _PROMISE:
-        yield (
-            name,
-            np.array(
-                [getattr(snapshot.guarantee, name) for snapshot in many], np.float64
-            ),
-        )
-    for name in ("sd", "threshold"):
-        values = [getattr(snapshot, name) for snapshot in many]
-        missing = [value is None for value in values]
-        yield (
-            name,
-            np.ma.masked_array([value or 0.0 for value in values], missing, np.float64),
-        )
+    promises = [snapshot.guarantee for snapshot in many]
+    for names, owners in ((_PROMISE, promises), (("sd", "threshold"), many)):
+        for name in names:
+            yield name, float_column([getattr(owner, name) for owner in owners])
 
 
 def _rest(one: Snapshot) -> str | None:
@@ -96,3 +86,8 @@ def object_column(values: Sequence[Any]) -> np.ndarray[Any, Any]:
     column = np.empty(len(values), object)
     column[:] = values
     return column
+
+
+def float_column(values: ArrayLike) -> np.ndarray[Any, Any]:
+    """Return a column of doubles, in which None is null."""
+    return np.ma.masked_invalid(np.array(values, np.float64))

@@ -13,19 +13,18 @@ GET /metrics               Kafka outages, for Prometheus
 Error responses are JSON and quote nothing from an unreadable request. Files carry a Content-Length,
 so that a client notices a truncated one.
 
-Memory and history are filled by two consumers. What is not read yet is 503, never empty or 404; a
-request waits up to `READ_WAIT_S` for memory, which is filled a moment after a start.
+What is not read yet is 503, never empty or 404 (`ticks`).
 """
 
 import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
-from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 from aiohttp import hdrs, web
@@ -36,7 +35,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from workers.client.changes import can_subtract, changes, ticks_of
-from workers.client.messages import SeenSnapshot, Stream, select_items
+from workers.client.config import ReaderSettings
+from workers.client.messages import Stream, select_items
 from workers.client.schema import snapshot_schema
 from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
 from workers.dashboard.hub import (
@@ -59,15 +59,14 @@ from workers.dashboard.store.queries import (
     NotStored,
     Range,
     TickQuery,
-    beginnings,
     epochs,
     history,
     history_file,
     iso,
     locate,
-    one_tick,
 )
-from workers.dashboard.store.store import Query, QueryFailed, Store
+from workers.dashboard.store.store import QueryFailed, Store
+from workers.dashboard.ticks import NAME_CHARS, NoTick, NotYet, Ticks, with_end_time
 from workers.mechanisms.config.histogram import EPOCH
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.mechanisms.registry import MECHANISMS
@@ -93,12 +92,7 @@ def refuse_unreadable(status: int, error: BaseException | None) -> web.Response:
 
 
 BEAT_S = 5.0
-# A request waits this long for the newest snapshots, which are read within a second or two.
-READ_WAIT_S = 10.0
-READ_POLL_S = 0.05
-HISTORY_POLL_S = 0.25
 RETRY_AFTER = {"Retry-After": "5"}
-NAME_CHARS = 100
 # A client that receives nothing for this long is disconnected.
 STALLED_S = 60.0
 DRAIN_S = 0.05
@@ -135,26 +129,9 @@ TICK_PARAMS = {
     "since",
 }
 
-T = TypeVar("T")
-
-HUB = web.AppKey("hub", Hub)
-KNOWN = web.AppKey("known", frozenset)
-STORE = web.AppKey("store", Store)
-CHANGES = web.AppKey("changes", dict)
-
 
 class BadQuery(ValueError):
     """Invalid query string; the client sees the message."""
-
-
-class NotYet(Exception):
-    """A query for ticks not read yet; the client sees the message and the nearest ticks."""
-
-    def __init__(
-        self, message: str, nearest: Mapping[str, object] | None = None
-    ) -> None:
-        super().__init__(message)
-        self.nearest = nearest
 
 
 def refuse_unknown(query: Mapping[str, str], names: set[str], beside: str = "") -> None:
@@ -162,55 +139,6 @@ def refuse_unknown(query: Mapping[str, str], names: set[str], beside: str = "") 
         if name not in names:
             listed = ", ".join(sorted(names))
             raise BadQuery(f"{name[:NAME_CHARS]}: unknown{beside}; one of {listed}")
-
-
-def refuse_histogram(name: str, known: frozenset[str]) -> None:
-    if name not in known:
-        listed = ", ".join(sorted(known))
-        raise NotStored(f"no such histogram: {name[:NAME_CHARS]!r}; one of {listed}")
-
-
-def no_such_key(stream: Stream) -> NotStored:
-    where = f"no such key: {stream.key[:NAME_CHARS]!r} of {stream.histogram}"
-    return NotStored(f"{where}; /api/histograms lists the keys")
-
-
-async def wait_until_read(hub: Hub, histograms: Collection[str]) -> None:
-    """Wait a moment for the newest snapshots of histograms that are about to be read."""
-    until = time.monotonic() + READ_WAIT_S
-    while hub.waits_for_kafka(histograms) and time.monotonic() < until:
-        await asyncio.sleep(READ_POLL_S)
-
-
-async def require_read(hub: Hub, histogram: str) -> None:
-    """Wait as `wait_until_read`; raise `NotYet` if a histogram is not read then."""
-    await wait_until_read(hub, [histogram])
-    why = hub.why_unread(histogram)
-    if why is not None:
-        raise NotYet(f"{histogram} is not read yet: {why}")
-
-
-async def ask_history(hub: Hub, store: Store, stream: Stream, query: Query[T]) -> T:
-    """Ask the history; wait a moment for a new key, which memory may have a little earlier."""
-    until = time.monotonic() + READ_WAIT_S
-    while True:
-        try:
-            return await store.ask(query)
-        except NotStored:
-            comes = store.reading is None and hub.history.newest(stream) is not None
-            if not comes or time.monotonic() >= until:
-                raise
-        await asyncio.sleep(HISTORY_POLL_S)
-
-
-def history_unread(stream: Stream, hub: Hub, store: Store) -> str | None:
-    """Return why ticks of a stream may be missing in the history; None once all were read."""
-    reading = store.reading
-    if reading is not None:
-        return f"the history is still being read: {100 * reading:.0f} % of the topics so far"
-    # A topic that has just come is read by one of the two first.
-    why = hub.why_unread(stream.histogram)
-    return None if why is None else f"{stream.histogram} is not read yet: {why}"
 
 
 def param(query: MultiMapping[str], name: str) -> str:
@@ -310,25 +238,18 @@ class Page(NamedTuple):
 
 def application(
     hub: Hub,
-    histograms: Sequence[tuple[str, int | None]],
+    store: Store,
+    settings: ReaderSettings,
     *,
-    name: str,
-    host: str,
-    token: str | None,
+    host: str = "127.0.0.1",
+    token: str | None = None,
     further: Mapping[str, object] | None = None,
-    store: Store | None = None,
-    words: Mapping[str, Mapping[str, str | None]] | None = None,
 ) -> web.Application:
     """Return the web application, without Kafka. Without a `token`, readers need none.
 
-    `histograms` are (name, horizon) in settings order, `words` what the settings call each one's
-    numbers; `further` extends /api/histograms. Without a `store`, only memory is served.
+    `further` extends /api/histograms.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
-    app[HUB] = hub
-    app[CHANGES] = {}
-    names = [histogram for histogram, _ in histograms]
-    app[KNOWN] = frozenset(names)
     app.on_response_prepare.append(headers_for(host, token))
     schema = _page(orjson.dumps(snapshot_schema()), "application/schema+json")
     app.router.add_get("/snapshot.schema.json", _serve(schema))
@@ -339,16 +260,14 @@ def application(
         return json_of(hub.state)
 
     async def ready(_request: web.Request) -> web.Response:
-        opening = store is not None and store.opening
-        live = hub.state["kafka"] == "live" and not opening
-        about = {} if store is None else {"history": dict(store.state)}
-        state = {**hub.state, **about}
+        live = hub.state["kafka"] == "live" and not store.opening
+        state = {**hub.state, "history": dict(store.state)}
         return json_of(state) if live else json_of(state, 503, RETRY_AFTER)
 
     registry = CollectorRegistry(auto_describe=False)
     outages = CollectorRegistry()
     register_outages(hub.outage, outages)
-    registry.register(WithWorkerLabel(outages, name))
+    registry.register(WithWorkerLabel(outages, settings.worker))
     ProcessCollector(registry=registry)
 
     async def metrics(request: web.Request) -> web.Response:
@@ -364,44 +283,42 @@ def application(
                 400,
                 f"{parameter[:NAME_CHARS]}: unknown; this address takes no parameters",
             )
-        await wait_until_read(hub, names)
+        await ticks.wait_until_read(names)
         unread = [
             histogram
             for histogram in names
             if histogram in hub.unread and histogram not in hub.missing
         ]
-        listed = catalog(hub.history, histograms, words or {}, hub.missing)
         listing = {
-            "worker": name,
+            "worker": settings.worker,
             "now": now_ms(),
             "state": hub.state,
-            "histograms": listed,
+            "histograms": catalog(hub.history, histograms, hub.missing),
+            "together": joint_guarantee(hub.history, histograms),
+            "history": dict(store.state),
+            **(further or {}),
         }
-        listing["together"] = joint_guarantee(hub.history, histograms)
-        listing |= {} if store is None else {"history": dict(store.state)}
-        listing |= further or {}
         if not unread:
             return json_of(listing)
         # Also send what is known so far: the page shows it beside the state of Kafka.
         error = f"{', '.join(unread)}: not read yet: {hub.why_unread(unread[0])}"
         return json_of({"error": error} | listing, 503, RETRY_AFTER)
 
+    histograms = settings.histograms
+    names = [histogram.name for histogram in histograms]
+    ticks = Ticks(hub, store)
+    api = _Api(ticks, frozenset(names))
     served = {
         "/api/histograms": list_histograms,
-        "/api/snapshots": json_errors(_snapshots),
-    }
-    served |= {
-        "/api/stream": json_errors(_stream),
+        "/api/snapshots": json_errors(api.snapshots),
+        "/api/stream": json_errors(api.stream),
         "/healthz": health,
         "/readyz": ready,
+        "/api/history": json_errors(api.history),
+        "/api/epochs": json_errors(api.epochs),
+        "/metrics": metrics,
     }
-    if store is not None:
-        app[STORE] = store
-        served |= {
-            "/api/history": json_errors(_over_time),
-            "/api/epochs": json_errors(_by_epoch),
-        }
-    for path, handler in (served | {"/metrics": metrics}).items():
+    for path, handler in served.items():
         app.router.add_get(path, handler)
     app.on_shutdown.append(close)
     return app
@@ -453,75 +370,235 @@ def _serve(page: Page) -> Handler:
     return serve
 
 
-async def _snapshots(request: web.Request) -> web.Response:
-    query = request.query
-    hub = request.app[HUB]
-    if "histogram" in query:
-        refuse_histogram(query["histogram"], request.app[KNOWN])
-    if "window" in query or "since" in query:
-        return await _shared(request)
-    if "at" in query or "tick" in query:
-        return await tick(query, hub, request.app.get(STORE))
-    refuse_unknown(query, NEWEST_PARAMS | TICK_PARAMS)
-    if "epoch" in query or "id" in query:
-        raise BadQuery("epoch and id: only with tick, or id with at")
-    stream = stream_of(query)
-    named = items_of(query)
-    after = time_param(query, "after", 2**63 - 1)
-    top = optional_int(query, "top", 1, 2**31)
-    limit = optional_int(query, "limit", 1, SNAPSHOTS_MAX) or 100
-    items = frozenset(named) if named else None
-    await require_read(hub, stream.histogram)
-    if hub.history.newest(stream) is None:
-        raise no_such_key(stream)
-    found, more = hub.history.page(stream, after, limit)
-    lines = []
-    for index, snapshot in enumerate(found):
-        if (items is not None or top is not None) and index % 50 == 49:
-            await asyncio.sleep(0)  # cutting takes time: yield to other requests
-        line = select_items(snapshot, items=items, top=top)
-        lines.append(with_end_time(line, snapshot.end))
-    body = b'{"snapshots":[%s],"more":%s}' % (
-        b",".join(lines),
-        b"true" if more else b"false",
-    )
-    return answer(body)
+class _Api:
+    """The handlers that answer queries about streams."""
 
+    def __init__(self, ticks: Ticks, known: frozenset[str]) -> None:
+        self._ticks = ticks
+        self._hub = ticks.hub
+        self._store = ticks.store
+        self._known = known
+        # Changes of the last ticks, by query.
+        self._changes: dict[tuple[tuple[str, str], ...], asyncio.Task[bytes]] = {}
 
-def with_end_time(line: bytes, end_ms: int) -> bytes:
-    return b'%b,"end_time":"%b"}' % (line.rstrip()[:-1], iso(end_ms).encode())
+    def _refuse_unknown(self, histogram: str) -> None:
+        if histogram not in self._known:
+            listed = ", ".join(sorted(self._known))
+            name = repr(histogram[:NAME_CHARS])
+            raise NotStored(f"no such histogram: {name}; one of {listed}")
 
+    async def snapshots(self, request: web.Request) -> web.Response:
+        query = request.query
+        if "histogram" in query:
+            self._refuse_unknown(query["histogram"])
+        if "window" in query or "since" in query:
+            return await self._shared(query)
+        if "at" in query or "tick" in query:
+            refuse_unknown(query, TICK_PARAMS, " with at or tick")
+            line = await self._ticks.find(_tick_query(query))
+            return answer(b'{"snapshots":[%s],"more":false}' % line)
+        refuse_unknown(query, NEWEST_PARAMS | TICK_PARAMS)
+        if "epoch" in query or "id" in query:
+            raise BadQuery("epoch and id: only with tick, or id with at")
+        stream = stream_of(query)
+        items = frozenset(items_of(query)) or None
+        after = time_param(query, "after", 2**63 - 1)
+        top = optional_int(query, "top", 1, 2**31)
+        limit = optional_int(query, "limit", 1, SNAPSHOTS_MAX) or 100
+        await self._ticks.newest(stream)
+        found, more = self._hub.history.page(stream, after, limit)
+        lines = []
+        for index, snapshot in enumerate(found):
+            if (items is not None or top is not None) and index % 50 == 49:
+                await asyncio.sleep(0)  # cutting takes time: yield to other requests
+            line = select_items(snapshot, items=items, top=top)
+            lines.append(with_end_time(line, snapshot.end))
+        body = b'{"snapshots":[%s],"more":%s}' % (
+            b",".join(lines),
+            b"true" if more else b"false",
+        )
+        return answer(body)
 
-async def _stream(request: web.Request) -> web.StreamResponse:
-    query = request.query
-    refuse_unknown(query, {"histogram", "key", "top"})
-    if "top" in query and query["top"] not in {str(top) for top in TOPS}:
-        raise BadQuery(f"top: one of {', '.join(map(str, TOPS))}")
-    histograms = frozenset(query.getall("histogram")) if "histogram" in query else None
-    for histogram in histograms or ():
-        refuse_histogram(histogram, request.app[KNOWN])
-    keys = frozenset(query.getall("key")) if "key" in query else None
-    top = int(query["top"]) if "top" in query else None
-    selection = Filter(histograms=histograms, keys=keys, top=top)
-    hub = request.app[HUB]
-    if len(hub) >= VIEWERS_MAX:
-        full = f"{VIEWERS_MAX:,} viewers are connected already"
-        return refusal(503, full, **{hdrs.RETRY_AFTER: "10"})
-    headers = {hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"}
-    response = web.StreamResponse(headers=headers)
-    if request.method == hdrs.METH_HEAD:
-        await response.prepare(request)
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        query = request.query
+        refuse_unknown(query, {"histogram", "key", "top"})
+        if "top" in query and query["top"] not in {str(top) for top in TOPS}:
+            raise BadQuery(f"top: one of {', '.join(map(str, TOPS))}")
+        histograms = query.getall("histogram", [])
+        for histogram in histograms:
+            self._refuse_unknown(histogram)
+        selection = Filter(
+            histograms=frozenset(histograms) or None,
+            keys=frozenset(query.getall("key", [])) or None,
+            top=int(query["top"]) if "top" in query else None,
+        )
+        if len(self._hub) >= VIEWERS_MAX:
+            full = f"{VIEWERS_MAX:,} viewers are connected already"
+            return refusal(503, full, **{hdrs.RETRY_AFTER: "10"})
+        headers = {hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"}
+        response = web.StreamResponse(headers=headers)
+        if request.method == hdrs.METH_HEAD:
+            await response.prepare(request)
+            return response
+        viewer = self._hub.join(selection, request.headers.get("Last-Event-ID"))
+        try:
+            await response.prepare(request)
+            await _send(request, response, viewer)
+        except (ConnectionError, TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()  # drops unsent data
+        finally:
+            self._hub.leave(viewer)
         return response
-    viewer = hub.join(selection, request.headers.get("Last-Event-ID"))
-    try:
-        await response.prepare(request)
-        await _send(request, response, viewer)
-    except (ConnectionError, TimeoutError):
-        if request.transport is not None:
-            request.transport.abort()  # drops unsent data
-    finally:
-        hub.leave(viewer)
-    return response
+
+    async def history(self, request: web.Request) -> web.StreamResponse:
+        query = request.query
+        refuse_unknown(query, HISTORY_PARAMS | {"step"})
+        limit = optional_int(query, "limit", 1, ENTRIES_MAX) or 1_000
+        step = duration_param(query, "step") if "step" in query else None
+        history_query = HistoryQuery(
+            stream=self._known_stream(query),
+            range=_range(query),
+            items=items_of(query),
+            step=step,
+            limit=limit,
+        )
+        return await self._answer(request, history_query)
+
+    async def epochs(self, request: web.Request) -> web.StreamResponse:
+        query = request.query
+        refuse_unknown(query, HISTORY_PARAMS | {"top"})
+        limit = optional_int(query, "limit", 1, EPOCHS_MAX) or 100
+        top = optional_int(query, "top", 1, 2**31)
+        stream = self._known_stream(query)
+        span = _range(query)
+        items = items_of(query)
+        if top is None and not items:
+            top = 100
+        epochs_query = EpochsQuery(
+            stream=stream, range=span, items=items, top=top, limit=limit
+        )
+        return await self._answer(request, epochs_query)
+
+    def _known_stream(self, query: MultiMapping[str]) -> Stream:
+        stream = stream_of(query)
+        self._refuse_unknown(stream.histogram)
+        return stream
+
+    async def _shared(self, query: MultiMapping[str]) -> web.Response:
+        """Answer /api/snapshots with `window` or `since`, once for all that ask alike.
+
+        The viewers of a stream do: the page names the tick that it shows.
+        """
+        cache = self._changes
+        question = tuple(query.items())
+        if (task := cache.get(question)) is None:
+            task = cache[question] = asyncio.ensure_future(self._changed(query))
+            while len(cache) > CHANGES_KEPT:
+                del cache[next(iter(cache))]
+        keep = False
+        try:
+            body = await asyncio.shield(task)
+            # The newest tick changes, and what is missing may be read yet.
+            final = "at" in query and self._store.reading is None
+            keep = final and len(body) <= CHANGES_BYTES
+        finally:
+            if not keep and cache.get(question) is task:
+                del cache[question]
+        return answer(body)
+
+    async def _changed(self, query: MultiMapping[str]) -> bytes:
+        """Return changes in place of counts as JSON."""
+        refuse_unknown(query, TICK_PARAMS, " with window or since")
+        if ("window" in query) == ("since" in query):
+            raise BadQuery("window or since: one of the two")
+        stream = stream_of(query)
+        items = frozenset(items_of(query)) or None
+        top = optional_int(query, "top", 1, 2**31)
+        if "at" in query or "tick" in query:
+            at_end = replace(_tick_query(query), items=(), top=None)
+            line = await self._ticks.find(at_end)
+        else:
+            line = (await self._ticks.newest(stream)).json
+        newer = await asyncio.to_thread(orjson.loads, line)
+        if not can_subtract(newer):
+            raise BadQuery(f"the counts of {newer['mechanism']} cannot be subtracted")
+        since = time_param(query, "since")
+        if since is None:
+            window = duration_param(query, "window")
+        else:
+            window = newer["end"] - since
+            if window <= 0:
+                raise BadQuery("since: before the end of the tick")
+        older, begin_ms = await self._beginning(stream, newer, window)
+        snapshot = await asyncio.to_thread(
+            changes, newer, older, begin_ms, items=items, top=top
+        )
+        snapshot["end_time"] = iso(snapshot["end"])
+        snapshot["change"]["from_time"] = iso(begin_ms)
+        changed = {"snapshots": [snapshot], "more": False}
+        return await asyncio.to_thread(orjson.dumps, changed)
+
+    async def _beginning(
+        self, stream: Stream, newer: Mapping[str, Any], window_ms: int
+    ) -> tuple[dict[str, Any] | None, int]:
+        """Return the tick before a window, None if the series began in it, and its beginning."""
+        first_tick = newer["tick"] - ticks_of(newer, window_ms)
+        if first_tick <= 0:
+            return None, newer["end"] - newer["tick"] * (newer["end"] - newer["start"])
+        query = TickQuery(
+            stream=stream, epoch=newer["epoch"], tick=first_tick, id=newer["id"]
+        )
+        try:
+            line = await self._ticks.find(query)
+        except NoTick as missing:
+            nearest = missing.nearest or {}
+            before = nearest["before"]
+            if before is None:
+                begun = await self._ticks.began(stream, newer["id"])
+                if begun is not None:
+                    return None, begun
+                error = "no tick at the beginning of this window is stored"
+                raise NoTick(error, nearest) from None
+            # What is kept before it begins a longer window.
+            line = await self._ticks.find(replace(query, tick=before["tick"]))
+        older = await asyncio.to_thread(orjson.loads, line)
+        return older, older["end"]
+
+    async def _answer(
+        self, request: web.Request, query: HistoryQuery | EpochsQuery
+    ) -> web.StreamResponse:
+        store = self._store
+        stream = query.stream
+        file_type = (
+            param(request.query, "format") if "format" in request.query else "json"
+        )
+        # Taken before the query: the answer may lack what is read while it runs.
+        reading = store.reading
+        unread = self._ticks.unread(stream)
+
+        def as_json(cursor: Any) -> bytes:
+            if isinstance(query, HistoryQuery):
+                return history(cursor, query, reading)
+            return epochs(cursor, query, reading)
+
+        def as_file(cursor: Any) -> BinaryIO:
+            kind = cast(Format, file_type)
+            return history_file(cursor, query, reading, kind, store.path)
+
+        if file_type == "json":
+            return answer(await self._ticks.ask(stream, as_json))
+        if file_type not in FILE_TYPES:
+            raise BadQuery(
+                f"format = {file_type[:NAME_CHARS]!r}: must be json, csv or parquet"
+            )
+        await self._ticks.ask(stream, lambda cursor: locate(cursor, stream))
+        try:
+            async with store.make_file(as_file) as file:
+                name = _file_name(query, file_type)
+                return await _send_file(request, file, name, file_type)
+        except NotReadYet:
+            raise NotYet(unread or READING) from None
 
 
 async def _send(
@@ -544,163 +621,6 @@ async def _send(
                 await asyncio.sleep(DRAIN_S)
 
 
-async def _over_time(request: web.Request) -> web.StreamResponse:
-    query = request.query
-    refuse_unknown(query, HISTORY_PARAMS | {"step"})
-    limit = optional_int(query, "limit", 1, ENTRIES_MAX) or 1_000
-    step = duration_param(query, "step") if "step" in query else None
-    history_query = HistoryQuery(
-        stream=_known_stream(request),
-        range=_range(query),
-        items=items_of(query),
-        step=step,
-        limit=limit,
-    )
-    return await _answer(request, history_query)
-
-
-async def _by_epoch(request: web.Request) -> web.StreamResponse:
-    query = request.query
-    refuse_unknown(query, HISTORY_PARAMS | {"top"})
-    limit = optional_int(query, "limit", 1, EPOCHS_MAX)
-    top = optional_int(query, "top", 1, 2**31)
-    stream = _known_stream(request)
-    span = _range(query)
-    items = items_of(query)
-    if top is None and not items:
-        top = 100
-    epochs_query = EpochsQuery(
-        stream=stream, range=span, items=items, top=top, limit=limit or 100
-    )
-    return await _answer(request, epochs_query)
-
-
-async def tick(query: MultiMapping[str], hub: Hub, store: Store | None) -> web.Response:
-    """Answer /api/snapshots with `at` or `tick`, from memory or else from the store."""
-    refuse_unknown(query, TICK_PARAMS, " with at or tick")
-    found, nearest = await _find(_tick_query(query), hub, store)
-    if found is None:
-        return json_of(
-            {"error": "this tick is not stored", "nearest": nearest}, status=404
-        )
-    return answer(b'{"snapshots":[%s],"more":false}' % found)
-
-
-async def _shared(request: web.Request) -> web.Response:
-    """Answer /api/snapshots with `window` or `since`, once for all that ask alike.
-
-    The viewers of a stream do: the page names the tick that it shows.
-    """
-    cache = request.app[CHANGES]
-    query = tuple(request.query.items())
-    store = request.app.get(STORE)
-    if (task := cache.get(query)) is None:
-        made = changed(request.query, request.app[HUB], store)
-        task = cache[query] = asyncio.ensure_future(made)
-        while len(cache) > CHANGES_KEPT:
-            del cache[next(iter(cache))]
-    keep = False
-    try:
-        body, status = await asyncio.shield(task)
-        # The newest tick changes, and what is missing may be read yet.
-        final = (
-            status == 200
-            and "at" in request.query
-            and (store is None or store.reading is None)
-        )
-        keep = final and len(body) <= CHANGES_BYTES
-    finally:
-        if not keep and cache.get(query) is task:
-            del cache[query]
-    return answer(body, status)
-
-
-async def changed(
-    query: MultiMapping[str], hub: Hub, store: Store | None
-) -> tuple[bytes, int]:
-    """Return changes in place of counts as JSON, and the status."""
-    refuse_unknown(query, TICK_PARAMS, " with window or since")
-    if ("window" in query) == ("since" in query):
-        raise BadQuery("window or since: one of the two")
-    stream = stream_of(query)
-    items = frozenset(items_of(query)) or None
-    top = optional_int(query, "top", 1, 2**31)
-    if "at" in query or "tick" in query:
-        at_end = replace(_tick_query(query), items=(), top=None)
-        line, nearest = await _find(at_end, hub, store)
-    else:
-        await require_read(hub, stream.histogram)
-        newest = hub.history.newest(stream)
-        if newest is None:
-            raise no_such_key(stream)
-        line = newest.json
-        nearest = {}
-    if line is None:
-        return orjson.dumps(
-            {"error": "this tick is not stored", "nearest": nearest}
-        ), 404
-    newer = await asyncio.to_thread(orjson.loads, line)
-    if not can_subtract(newer):
-        raise BadQuery(f"the counts of {newer['mechanism']} cannot be subtracted")
-    since = time_param(query, "since")
-    width = newer["end"] - newer["start"]
-    if since is not None and since >= newer["end"]:
-        raise BadQuery("since: before the end of the tick")
-    window = duration_param(query, "window") if since is None else newer["end"] - since
-    older = None
-    begin_ms = newer["end"] - newer["tick"] * width
-    first_tick = newer["tick"] - ticks_of(newer, window)
-    if first_tick > 0:
-        at_beginning = TickQuery(
-            stream=stream, epoch=newer["epoch"], tick=first_tick, id=newer["id"]
-        )
-        line, nearest = await _find(at_beginning, hub, store)
-        if line is None and (before := nearest["before"]) is not None:
-            # What is kept before it begins a longer window.
-            earlier = replace(at_beginning, tick=before["tick"])
-            line, _ = await _find(earlier, hub, store)
-        if line is not None:
-            older = await asyncio.to_thread(orjson.loads, line)
-            begin_ms = older["end"]
-        elif (begun := await _began(stream, newer["id"], hub, store)) is not None:
-            begin_ms = begun
-        else:
-            error = "no tick at the beginning of this window is stored"
-            return orjson.dumps({"error": error, "nearest": nearest}), 404
-    snapshot = await asyncio.to_thread(
-        changes, newer, older, begin_ms, items=items, top=top
-    )
-    snapshot["end_time"] = iso(snapshot["end"])
-    snapshot["change"]["from_time"] = iso(begin_ms)
-    return await asyncio.to_thread(
-        orjson.dumps, {"snapshots": [snapshot], "more": False}
-    ), 200
-
-
-async def _began(
-    stream: Stream, series: str, hub: Hub, store: Store | None
-) -> int | None:
-    """Return when a series began to count from zero; None if that is not known."""
-    in_memory = hub.history.page(stream, None, hub.history.ticks)[0]
-    before: SeenSnapshot | None = None
-    for snapshot in in_memory:
-        if snapshot.id == series:
-            if before is not None and before.end == snapshot.start:
-                return snapshot.start  # it follows another one
-            break
-        before = snapshot
-    if store is None:
-        return None
-
-    def query(cursor: Any) -> int | None:
-        return beginnings(cursor, stream, locate(cursor, stream), [series]).get(series)
-
-    try:
-        return await ask_history(hub, store, stream, query)
-    except NotStored:
-        raise NotYet(f"{_COMES_LATER}: {stream.key[:NAME_CHARS]!r}") from None
-
-
 def _tick_query(query: MultiMapping[str]) -> TickQuery:
     if ("at" in query) == ("tick" in query):
         raise BadQuery("at, or epoch and tick: one of the two")
@@ -714,50 +634,6 @@ def _tick_query(query: MultiMapping[str]) -> TickQuery:
         items=items_of(query),
         top=optional_int(query, "top", 1, 2**31),
     )
-
-
-# A key whose first snapshots are in memory.
-_COMES_LATER = "the history does not have this new key yet"
-
-
-async def _find(
-    query: TickQuery, hub: Hub, store: Store | None
-) -> tuple[bytes | None, dict[str, Any]]:
-    """Return a tick as JSON, or None and its nearest neighbours; `NotYet` if it may be unread."""
-    in_memory = hub.history.page(query.stream, None, hub.history.ticks)[0]
-    matching = next(
-        (snapshot for snapshot in reversed(in_memory) if _matches(snapshot, query)),
-        None,
-    )
-    if matching is not None:
-        line = select_items(
-            matching, items=frozenset(query.items) or None, top=query.top
-        )
-        return with_end_time(line, matching.end), {}
-    snapshot = None
-    nearest = _nearest(in_memory, query)
-    if store is None:
-        why = hub.why_unread(query.stream.histogram)
-        if why is not None:
-            raise NotYet(f"{query.stream.histogram} is not read yet: {why}", nearest)
-        if not in_memory:
-            raise no_such_key(query.stream)
-        return None, nearest
-    unread = history_unread(query.stream, hub, store)
-    try:
-        snapshot, nearest = await ask_history(
-            hub, store, query.stream, lambda cursor: one_tick(cursor, query)
-        )
-    except QueryFailed as error:
-        raise NotYet(str(error), nearest) from None
-    except NotStored:
-        if unread is None and not in_memory:
-            raise no_such_key(query.stream) from None
-    if snapshot is not None:
-        return with_end_time(orjson.dumps(snapshot), snapshot["end"]), {}
-    if unread is not None:
-        raise NotYet(unread, nearest)
-    return None, nearest
 
 
 def json_errors(handler: Handler) -> Handler:
@@ -774,55 +650,10 @@ def json_errors(handler: Handler) -> Handler:
             return refusal(503, str(error), **RETRY_AFTER)
         except NotYet as error:
             near = {} if error.nearest is None else {"nearest": error.nearest}
-            return json_of({"error": str(error), **near}, 503, RETRY_AFTER)
+            again = RETRY_AFTER if error.status == 503 else {}
+            return json_of({"error": str(error), **near}, error.status, again)
 
     return handle
-
-
-def _not_stored(hub: Hub, stream: Stream, unread: str | None) -> Exception:
-    """Return why a stream is not in the history: not read yet, or no such key."""
-    if unread is not None:
-        return NotYet(unread)
-    if hub.history.newest(stream) is not None:
-        return NotYet(f"{_COMES_LATER}: {stream.key[:NAME_CHARS]!r}")
-    return no_such_key(stream)
-
-
-async def _answer(
-    request: web.Request, query: HistoryQuery | EpochsQuery
-) -> web.StreamResponse:
-    store = request.app[STORE]
-    file_type = param(request.query, "format") if "format" in request.query else "json"
-
-    def as_json(cursor: Any) -> bytes:
-        if isinstance(query, HistoryQuery):
-            return history(cursor, query, reading)
-        return epochs(cursor, query, reading)
-
-    def as_file(cursor: Any) -> BinaryIO:
-        return history_file(cursor, query, reading, cast(Format, file_type), store.path)
-
-    if file_type not in ("json", *FILE_TYPES):
-        raise BadQuery(
-            f"format = {file_type[:NAME_CHARS]!r}: must be json, csv or parquet"
-        )
-    # Taken before the query: the answer may lack what is read while it runs.
-    reading = store.reading
-    hub = request.app[HUB]
-    stream = query.stream
-    unread = history_unread(stream, hub, store)
-    try:
-        if file_type == "json":
-            return answer(await ask_history(hub, store, stream, as_json))
-        await ask_history(hub, store, stream, lambda cursor: locate(cursor, stream))
-        async with store.make_file(as_file) as file:
-            return await _send_file(
-                request, file, _file_name(query, file_type), file_type
-            )
-    except NotReadYet:
-        raise NotYet(unread or READING) from None
-    except NotStored:
-        raise _not_stored(hub, stream, unread) from None
 
 
 def _file_name(query: HistoryQuery | EpochsQuery, file_type: str) -> str:
@@ -867,52 +698,9 @@ async def _send_file(
     return response
 
 
-def _known_stream(request: web.Request) -> Stream:
-    stream = stream_of(request.query)
-    refuse_histogram(stream.histogram, request.app[KNOWN])
-    return stream
-
-
 def _range(query: MultiMapping[str]) -> Range:
     since = time_param(query, "from")
     until = time_param(query, "to")
     if since is not None and until is not None and since >= until:
         raise BadQuery("to: larger than from")
     return Range(since, until)
-
-
-def _matches(snapshot: SeenSnapshot, query: TickQuery) -> bool:
-    if query.id is not None and snapshot.id != query.id:
-        return False
-    if query.at is not None:
-        return snapshot.start < query.at <= snapshot.end
-    return (snapshot.epoch, snapshot.tick) == (query.epoch, query.tick)
-
-
-def _nearest(in_memory: list[SeenSnapshot], query: TickQuery) -> dict[str, object]:
-    def position(snapshot: SeenSnapshot) -> tuple[int, ...]:
-        if query.at is not None:
-            return (snapshot.end,)
-        return (snapshot.epoch, snapshot.tick)
-
-    wanted: tuple[int, ...] = (query.epoch or 0, query.tick or 0)
-    if query.at is not None:
-        wanted = (query.at,)
-    same = [snapshot for snapshot in in_memory if query.id in (None, snapshot.id)]
-    earlier = [snapshot for snapshot in same if position(snapshot) < wanted]
-    later = [snapshot for snapshot in same if position(snapshot) > wanted]
-    return {
-        "before": _named(max(earlier, key=position, default=None)),
-        "after": _named(min(later, key=position, default=None)),
-    }
-
-
-def _named(snapshot: SeenSnapshot | None) -> dict[str, object] | None:
-    if snapshot is None:
-        return None
-    return {
-        "id": snapshot.id,
-        "epoch": snapshot.epoch,
-        "tick": snapshot.tick,
-        "end": snapshot.end,
-    }

@@ -1,5 +1,7 @@
 """Reads the histogram topics: the last ticks of each partition, then new committed records.
 
+Viewers get them at once; the history takes them from the backlog, in its own time.
+
 Joins no group, commits nothing, and needs read permission on the histogram topics only. Retries
 until stopped, and reports its state:
 
@@ -14,7 +16,7 @@ until stopped, and reports its state:
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any, TypeVar
@@ -27,9 +29,14 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from workers.client.config import ReaderSettings
 from workers.client.messages import InvalidSnapshot, Pages, SeenSnapshot, decode
+from workers.client.reading import offsets_at
 from workers.dashboard.hub import TICKS, Hub
-from workers.kafka.clients import Connection, unreachable
+from workers.dashboard.store.following import Backlog, place_of
+from workers.kafka.clients import unreachable
+from workers.kafka.reading import Partition, read_spans
+from workers.kafka.topics import among
 from workers.kafka.verdicts import Verdict, verdict_of_code
 
 logger = logging.getLogger(__name__)
@@ -50,7 +57,6 @@ RETRY_S = 2.0
 CHECK_S = 5.0
 
 T = TypeVar("T")
-Place = tuple[str, int]
 
 
 def _refuses(error: KafkaError) -> bool:
@@ -62,23 +68,22 @@ def _refuses(error: KafkaError) -> bool:
 
 
 class Feed:
-    """One consumer, used only on its own thread (`_call`); `topics` maps topics to histograms."""
+    """One consumer, used only on its own thread (`_call`)."""
 
-    def __init__(
-        self, connection: Connection, topics: Mapping[str, str], hub: Hub
-    ) -> None:
-        self._connection = connection
-        self._topics = topics
+    def __init__(self, settings: ReaderSettings, hub: Hub, backlog: Backlog) -> None:
+        self._connection = settings.connection
+        self._topics = settings.topics
         self._hub = hub
+        self._backlog = backlog
         self._pages = Pages()
-        self._assigned: dict[Place, int] = {}
-        self._unread: set[Place] = set()
+        self._assigned: set[Partition] = set()
+        self._unread: set[Partition] = set()
         self._cause: KafkaError | None = None
         self._silence: KafkaError | None = None
         self._invalid = 0
         self._halted = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
-        hub.unread = frozenset(topics.values())
+        hub.unread = frozenset(self._topics.values())
 
     async def run(self) -> None:
         consumer = await self._consumer(
@@ -142,17 +147,23 @@ class Feed:
 
     def _assign(self, consumer: Consumer) -> list[str]:
         """Start reading new partitions; return the missing topics."""
-        existing = partitions_of(consumer, self._topics)
-        new = [partition for partition in existing if partition not in self._assigned]
+        # List all topics: asking for one by name may create it.
+        existing = among(consumer.list_topics(timeout=ANSWER_S), self._topics)
+        partitions = [
+            (topic, partition)
+            for topic, about in existing.items()
+            for partition in range(about.partitions)
+        ]
+        new = [partition for partition in partitions if partition not in self._assigned]
         if new:
             self._unread.update(new)
             starts = self._start_offsets(new)
             self._assigned.update(starts)
+            self._backlog.begin(starts)
             consumer.incremental_assign(
                 [TopicPartition(*tp, at) for tp, at in starts.items()]
             )
-        present = {topic for topic, _ in existing}
-        return [topic for topic in self._topics if topic not in present]
+        return [topic for topic in self._topics if topic not in existing]
 
     def _check(self, consumer: Consumer) -> None:
         for place in self._assigned:
@@ -166,10 +177,12 @@ class Feed:
         for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
             error = message.error()
             if error is None:
+                self._backlog.put(message)
                 snapshot = self._decode(message)
                 if snapshot is not None:
                     snapshots.append(snapshot)
             elif error.code() == KafkaError._PARTITION_EOF:
+                self._backlog.put(message)
                 self._unread.discard(place_of(message))
             else:
                 failed = error
@@ -188,74 +201,52 @@ class Feed:
                 )
             return None
 
-    def _start_offsets(self, partitions: list[Place]) -> dict[Place, int]:
+    def _start_offsets(self, partitions: list[Partition]) -> dict[Partition, int]:
         """Return the offset at which the last ticks of each partition begin."""
         options = {"enable.partition.eof": True, "error_cb": self._record_error}
-        with closing(self._connection.consumer(**options)) as with_end:
+        with closing(self._connection.consumer(**options)) as consumer:
             bounds = {
-                partition: with_end.get_watermark_offsets(
+                partition: consumer.get_watermark_offsets(
                     TopicPartition(*partition), timeout=ANSWER_S
                 )
                 for partition in partitions
             }
-            since = self._start_times(with_end, bounds)
-            times = [
-                TopicPartition(*partition, time_ms)
-                for partition, time_ms in since.items()
-            ]
-            answers = (
-                with_end.offsets_for_times(times, timeout=ANSWER_S) if times else []
-            )
-        offsets = {
-            (answer.topic, answer.partition): answer.offset for answer in answers
+            since = self._start_times(consumer, bounds)
+            starts = offsets_at(consumer, since, bounds, ANSWER_S)
+        return {
+            partition: max(start, bounds[partition][1] - HISTORY_RECORDS)
+            for partition, start in starts.items()
         }
-        starts = {}
-        for partition, (low, high) in bounds.items():
-            # The embedded cluster cannot look up a time and returns the end.
-            offset = offsets.get(partition, -1)
-            starts[partition] = max(
-                offset if offset < high else low, high - HISTORY_RECORDS, low
-            )
-        return starts
 
     def _start_times(
-        self, consumer: Consumer, bounds: Mapping[Place, tuple[int, int]]
-    ) -> dict[Place, int]:
+        self, consumer: Consumer, bounds: Mapping[Partition, tuple[int, int]]
+    ) -> dict[Partition, int]:
         """Return each partition's history start time, estimated from its last records."""
-        since: dict[Place, int] = {}
-        open_ends = {
-            partition for partition, (low, high) in bounds.items() if low < high
-        }
-        if not open_ends:
-            return since
+        since: dict[Partition, int] = {}
         tails = {
-            partition: max(low, high - TAIL_RECORDS)
+            partition: (max(low, high - TAIL_RECORDS), high)
             for partition, (low, high) in bounds.items()
+            if low < high
         }
-        consumer.assign(
-            [TopicPartition(*partition, tails[partition]) for partition in open_ends]
-        )
         deadline = time.monotonic() + TAIL_S
-        while open_ends and time.monotonic() < deadline and not self._halted:
-            for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
-                partition = place_of(message)
-                error = message.error()
-                if error is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        open_ends.discard(partition)
-                    elif error.fatal() or _refuses(error):
-                        raise KafkaException(error)
-                    continue
+
+        def give_up() -> None:
+            if time.monotonic() > deadline or self._halted:
+                tails.clear()
+
+        for chunk in read_spans(consumer, tails, give_up):
+            for message in chunk.messages:
                 with suppress(InvalidSnapshot):
-                    frame = decode(self._topics[partition[0]], message.value() or b"")
+                    topic = chunk.where[0]
+                    frame = decode(self._topics[topic], message.value() or b"")
                     # Use the record's timestamp: the broker may be configured to set it.
                     ends = message.timestamp()[1] - TICKS * (frame.end - frame.start)
-                    since[partition] = max(since.get(partition, 0), ends, 0)
-        consumer.unassign()
+                    since[chunk.where] = max(since.get(chunk.where, 0), ends, 0)
         return since
 
     def _report_reading(self, missing: list[str]) -> None:
         self._hub.outage.end()
+        self._backlog.away = False
         self._silence = None
         self._hub.unread = frozenset(self._topics[topic] for topic, _ in self._unread)
         # What was read of a topic that is gone stays.
@@ -280,6 +271,7 @@ class Feed:
         # Only the callback gets the reason for a broker's silence.
         cause = self._cause or error
         self._cause = None
+        self._backlog.away = True
         if _refuses(cause):
             self._set_state({"kafka": "refused"})
             logger.warning("Kafka: %s", cause.str())
@@ -294,26 +286,3 @@ class Feed:
             self._cause = error
         elif error.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE):
             self._silence = error
-
-
-def partitions_of(consumer: Consumer, topics: Iterable[str]) -> list[Place]:
-    # List all topics: asking for one by name may create it.
-    found = consumer.list_topics(timeout=ANSWER_S).topics
-    there = [
-        found[topic]
-        for topic in topics
-        if topic in found and found[topic].error is None
-    ]
-    return [
-        (str(about.topic), partition)
-        for about in there
-        for partition in about.partitions
-    ]
-
-
-def place_of(message: Message) -> Place:
-    topic = message.topic()
-    partition = message.partition()
-    if topic is None or partition is None:
-        raise KafkaException(message.error())
-    return topic, partition

@@ -15,6 +15,7 @@ from functools import lru_cache
 import msgspec
 import orjson
 
+from workers.client.config import HistogramTopic
 from workers.client.messages import SeenSnapshot, Stream, select_items
 from workers.mechanisms.accounting import Guarantee
 from workers.privacy.total import Charge, compose, spans_of, stated_cost
@@ -278,30 +279,29 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-# What the settings say of a histogram's numbers.
-WORDS = ("label", "unit", "sum_field")
+# What the settings say of a histogram.
+SETTINGS = ("horizon", "label", "unit", "sum_field")
 
 
 def catalog(
     history: History,
-    histograms: Collection[tuple[str, int | None]],
-    words: Mapping[str, Mapping[str, str | None]],
+    histograms: Collection[HistogramTopic],
     missing: Collection[str] = (),
 ) -> list[dict[str, object]]:
     """Return every histogram with its stream keys and the metadata of its newest snapshot.
 
-    `words` are the label and unit of a histogram's numbers, and the field that is added up. The
-    keys of `missing` histograms, whose topic is not there, are None.
+    The keys of `missing` histograms, whose topic is not there, are None.
     """
-    keys: dict[str, list[str]] = {name: [] for name, _ in histograms}
+    keys: dict[str, list[str]] = {one.name: [] for one in histograms}
     for stream in history.streams():
         keys.setdefault(stream.histogram, []).append(stream.key)
     newest = history.newest_of_histograms()
     listing = []
-    for name, horizon in histograms:
+    for histogram in histograms:
+        name = histogram.name
         declared_keys = None if name in missing else sorted(keys[name])
         about: dict[str, object] = {"histogram": name, "keys": declared_keys}
-        about |= {"horizon": horizon, **dict.fromkeys(WORDS), **words.get(name, {})}
+        about |= {word: getattr(histogram, word) for word in SETTINGS}
         for field in ("mechanism", "id", "epoch", "tick", "end", "guarantee"):
             about[field] = getattr(newest.get(name), field, None)
         listing.append(about)
@@ -312,14 +312,14 @@ LARGEST = 1e9
 
 
 def joint_guarantee(
-    history: History, histograms: Collection[tuple[str, int | None]]
+    history: History, histograms: Collection[HistogramTopic]
 ) -> dict[str, object] | None:
     """Return docs/api.md's total and loss table; None before anything was published.
 
     They cover an event or user that counts in all histograms, and use each snapshot's epoch cost.
     """
     newest = history.newest_of_histograms()
-    seen = [(newest[name], horizon) for name, horizon in histograms if name in newest]
+    seen = [(newest[one.name], one.horizon) for one in histograms if one.name in newest]
     units = {snapshot.guarantee.unit for snapshot, _ in seen}
     promises = [snapshot.guarantee for snapshot, _ in seen]
     # Nothing published, a changed unit in the settings, or a foreign producer on the topic.

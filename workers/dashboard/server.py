@@ -15,7 +15,7 @@ from workers.client.config import ReaderSettings, load_reader_settings, read_tok
 from workers.dashboard.api import application, refuse_unreadable
 from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
-from workers.dashboard.hub import WORDS, Hub
+from workers.dashboard.hub import Hub
 from workers.dashboard.store.store import Store
 from workers.kafka.outages import filter_outage_logs
 from workers.runtime.errors import SettingsError
@@ -42,35 +42,20 @@ class Dashboard:
         further: Mapping[str, object] | None = None,
     ) -> None:
         """`routes` and `further` are for the demo only."""
-        self._settings = settings
         self._host = host
         self._port = port
         self.hub = Hub()
-        histograms = [
-            (histogram.name, histogram.horizon) for histogram in settings.histograms
-        ]
-        topics = {histogram.topic: histogram.name for histogram in settings.histograms}
-        keep = settings.history
-        keep_ms = {"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms}
-        self.store = Store(
-            settings.connection, topics, path=keep.store, keep_ms=keep_ms
-        )
-        words = {
-            histogram.name: {word: getattr(histogram, word) for word in WORDS}
-            for histogram in settings.histograms
-        }
+        self.store = Store(settings)
         self._app = application(
             self.hub,
-            histograms,
-            name=settings.worker,
+            self.store,
+            settings,
             host=host,
             token=token,
             further=further,
-            store=self.store,
-            words=words,
         )
         self._app.add_routes(routes)
-        self._feed = Feed(settings.connection, topics, self.hub)
+        self._feed = Feed(settings, self.hub, self.store.backlog)
         self.url = ""
 
     async def run(self, stopped: asyncio.Event, ready: Callable[[], None]) -> None:

@@ -46,8 +46,10 @@ class FetchedChunk(NamedTuple):
 
 
 @contextmanager
-def reader(connection: Connection, *, uncommitted: bool = False) -> Iterator[Consumer]:
-    """Yield a consumer for `read_spans`."""
+def reader(
+    connection: Connection, *, uncommitted: bool = False, queued_kb: int = 65_536
+) -> Iterator[Consumer]:
+    """Yield a consumer for `read_spans`, which fetches up to `queued_kb` ahead."""
     config: dict[str, object] = {
         "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
         "enable.partition.eof": True,
@@ -56,7 +58,7 @@ def reader(connection: Connection, *, uncommitted: bool = False) -> Iterator[Con
         "fetch.wait.max.ms": 10,  # the default 500 ms would be wasted at the end
         "fetch.queue.backoff.ms": 10,
         "fetch.message.max.bytes": _FETCH_BYTES,
-        "queued.max.messages.kbytes": 65_536,
+        "queued.max.messages.kbytes": queued_kb,
     }
     consumer = connection.consumer(**config)
     try:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import duckdb
@@ -13,36 +17,50 @@ from confluent_kafka import Message, TopicPartition
 from tests.admin import admin_of
 from tests.dashboard.feeding import GONE, Topics, in_order, message, new_topic
 from tests.dashboard.store.making import at, at_ticks
+from tests.dashboard.test_feed import follow
 from tests.worker.harness import until
-from workers.dashboard.feed import Place
+from workers.client.messages import Stream
+from workers.dashboard.hub import Hub
 from workers.dashboard.store import following, writing
-from workers.dashboard.store.following import Follower
-from workers.dashboard.store.writing import Arrival, Writer
+from workers.dashboard.store.following import Backlog, Follower
+from workers.dashboard.store.writing import Writer
+from workers.kafka.reading import FetchedChunk, read_spans
+from workers.runtime.errors import KafkaAway
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 3
 
 
 class History:
+    """A history that is handed what comes after `__init__`, and has to read the rest itself."""
+
     def __init__(self, topics: Topics, path: Path) -> None:
         self.database = writing.connect(path)
         self.writer = Writer(self.database)
-        read = {f"{topics.prefix}.products": "products"}
-        self.follower = Follower(topics.connection, read, self.writer)
+        name = f"{topics.prefix}.products"
+        with closing(topics.connection.consumer()) as consumer:
+            self.ends = {
+                (name, part): consumer.get_watermark_offsets(
+                    TopicPartition(name, part)
+                )[1]
+                for part in range(PARTITIONS)
+            }
+        self.backlog = Backlog()
+        self.backlog.begin(self.ends)
+        settings = topics.settings("products")
+        self.follower = Follower(settings, self.writer, self.backlog)
+        self.steps = self.follower.steps()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.follower.close()
         self.database.close()
 
     def read_all(self) -> History:
-        def read() -> bool:
-            self.follower.step()
-            return self.follower.read is None
-
-        until(read, "all is read")
+        for _ in self.steps:
+            if self.follower.read is None:
+                break
         return self
 
     def ticks(self, key: str = "s1") -> list[int]:
@@ -69,29 +87,89 @@ def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(
             history.ticks(key) == list(range(1, 701)) for key in ("s1", "s2", "s3")
         )
         assert history.shown() == [("tea", 5 * 2_100)]
-        ends = {}
-        consumer = history.follower._consumer
-        for part in range(3):
-            place = TopicPartition(f"{topics.prefix}.products", part)
-            ends[part] = consumer.get_watermark_offsets(place)[1]
-        stored = {
-            part: position.next
-            for (_, part), position in history.writer.positions().items()
-        }
-        assert stored == {part: end for part, end in ends.items() if end}
+        positions = history.writer.positions()
+        assert {where: one.next for where, one in positions.items()} == history.ends
     topics.send(*at_ticks(range(701, 711)))
     with History(topics, tmp_path / "h") as history:
         read: list[object] = []
         receive = history.follower._receive
 
-        def counted(place: Place, record: Message) -> Arrival | None:
+        def counted(record: Message) -> None:
             read.append(record)
-            return receive(place, record)
+            receive(record)
 
         history.follower._receive = counted  # type: ignore[assignment, method-assign]  # counts, and passes on
         history.read_all()
         assert len(read) == 10
         assert history.ticks() == list(range(1, 711))
+
+
+def record(offset: int, value: bytes = b"", error: object = None) -> Any:
+    """A record as the feed puts it into the backlog; `error` ends its partition."""
+    fields = {"topic": "topic", "partition": 0, "offset": offset, "value": value}
+    methods = {name: partial(fields.get, name) for name in fields}
+    return SimpleNamespace(**methods, error=lambda: error)
+
+
+def test_the_backlog_hands_over_all_records_or_says_from_where_to_read_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "BACKLOG_BYTES", 10_000)
+    where = "topic", 0
+    backlog = Backlog()
+    backlog.begin({where: 5})
+
+    def put(*records: Any) -> None:
+        for one in records:
+            backlog.put(one)
+
+    first = [record(5), record(6), record(9, error="the end")]
+    put(*first)
+    assert backlog.take() == ({where: 5}, first)
+    later = record(9)
+    put(later)
+    assert backlog.take() == ({}, [later])
+    put(record(10, b"." * 6_000), record(11, b"." * 6_000))
+    last = record(12)
+    put(last)
+    assert backlog.take() == ({where: 12}, [last]), "it was full"
+    put(record(13), record(0))
+    assert backlog.take() == ({where: 1}, []), "the topic was made anew"
+    backlog.away = True
+    with pytest.raises(KafkaAway):
+        backlog.take()
+
+
+@pytest.mark.parametrize("most", [10 << 20, 50_000])
+def test_what_the_feed_reads_is_read_again_only_if_the_backlog_was_full(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(following, "BACKLOG_BYTES", most)
+    topics.send(*at_ticks(range(1, 301)))
+    read: list[int] = []
+
+    def counted(*given: Any) -> Iterator[FetchedChunk]:
+        for chunk in read_spans(*given):
+            read.append(len(chunk.messages))
+            yield chunk
+
+    monkeypatch.setattr(following, "read_spans", counted)
+    with History(topics, tmp_path / "h") as history:
+        history.read_all()
+
+        def publish() -> None:
+            topics.send(*at_ticks(range(301, 601)))
+
+        def reached(hub: Hub) -> bool:
+            newest = hub.history.newest(Stream("products", "s1"))
+            return newest is not None and newest.tick == topics.sent[-1]["tick"]
+
+        follow(topics, reached, publish, history.backlog)
+        for _ in history.steps:
+            if len(history.ticks()) == 600:
+                break
+        assert history.ticks() == list(range(1, 601))
+    assert (sum(read) > 310) == (most < 100_000)
 
 
 def test_what_was_not_committed_is_never_kept_and_pages_are_put_together(
@@ -135,15 +213,13 @@ def test_what_was_not_committed_is_never_kept_and_pages_are_put_together(
         ]
 
 
-@pytest.mark.parametrize("where", ["positions", "heads", "second piece"])
+@pytest.mark.parametrize("where", ["positions", "heads"])
 def test_a_crash_anywhere_loses_nothing_and_keeps_nothing_twice(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     topics.send(*at_ticks(range(1, 301), "s1", "s2"))
     calls: list[None] = []
-    monkeypatch.setattr(following, "BATCH", 50)  # so there are at least twelve
-    if where == "second piece":
-        monkeypatch.setattr(following, "PIECE_BYTES", 5_000)
+    monkeypatch.setattr(following, "PIECE_BYTES", 5_000)  # so there are many
     original = Writer._set_position if where == "positions" else Writer._insert
 
     def failing(self: Writer, *given: Any) -> None:

@@ -1,40 +1,98 @@
-"""Reads the histogram topics into the history, from the beginning or the stored positions.
+"""Fills the history with the records that the feed reads, and from Kafka with those before them.
 
-A separate consumer, so that viewers never wait for the disk; it joins no group. The topic is the
-queue: unstored records are read again.
+The feed never waits for the disk: it leaves records in a bounded `Backlog`. The topic is the real
+queue: at the start, after an error, and when the backlog was full, the follower reads everything
+between the stored positions and the backlog's beginning with a consumer of its own.
 """
 
 import logging
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from confluent_kafka import (
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicCollection,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaException, Message
 
-from workers.client.messages import InvalidSnapshot, Pages
-from workers.dashboard.feed import ANSWER_S, TOPICS_S, Place, partitions_of, place_of
+from workers.client.config import ReaderSettings
+from workers.client.messages import RECORD_BYTES, InvalidSnapshot, Pages
 from workers.dashboard.store.writing import Arrival, Position, Writer
-from workers.kafka.clients import Connection
+from workers.kafka.reading import EVENTS, Partition, bounds_of, read_spans, reader
+from workers.kafka.topics import describe
+from workers.runtime.errors import KafkaAway
 
 logger = logging.getLogger(__name__)
 
-BATCH = 500
 POLL_S = 0.5
-# A transaction stores this many bytes of snapshots, plus at most one snapshot.
+BACKLOG_BYTES = 16 << 20
+AHEAD_KB = 16 << 10
+# A transaction stores this many bytes of records, plus at most one record.
 PIECE_BYTES = 8 << 20
 # Drop a tick whose other records are not within this many of its partition.
 RECORDS_WITHIN = 1_000_000
 
 
+class Backlog:
+    """Records that the feed has read and the history has not. Thread-safe; nobody waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._ends: dict[Partition, int] = {}
+        #: Whether the feed gets no answer from Kafka.
+        self.away = False
+        self.restart()
+
+    def begin(self, starts: Mapping[Partition, int]) -> None:
+        """Note where the feed begins to read new partitions."""
+        with self._lock:
+            self._ends.update(starts)
+            self.restart()
+
+    def put(self, message: Message) -> None:
+        """Add a record, or the message that a partition has ended; restart beyond the limit."""
+        where = place_of(message)
+        offset = message.offset() or 0
+        with self._lock:
+            made_anew = offset < self._ends[where]
+            self._ends[where] = offset + (message.error() is None)
+            self._messages.append(message)
+            self._bytes += len(message.value() or b"") + RECORD_BYTES
+            if made_anew or self._bytes > BACKLOG_BYTES:
+                self.restart()
+
+    def restart(self) -> None:
+        """Drop all records: the follower reads those up to here from Kafka."""
+        with self._lock:
+            self._starts = dict(self._ends)
+            self._messages: list[Message] = []
+            self._bytes = 0
+
+    def take(self) -> tuple[Mapping[Partition, int], list[Message]]:
+        """Return the new records, and after a restart all partitions with where these begin."""
+        self.check()
+        with self._lock:
+            starts = self._starts
+            messages = self._messages
+            self.restart()
+            self._starts = {}
+        return starts, messages
+
+    def check(self) -> None:
+        if self.away:
+            raise KafkaAway("the feed gets no answer")
+
+
+def place_of(message: Message) -> Partition:
+    topic = message.topic()
+    partition = message.partition()
+    if topic is None or partition is None:
+        raise KafkaException(message.error())
+    return topic, partition
+
+
 @dataclass(slots=True)
-class _Partition:
+class _Reading:
+    """A partition: its first and last offset when it was begun, and the next one to read."""
+
     topic_id: str | None
     low: int
     high: int
@@ -48,163 +106,127 @@ class _Partition:
 
 
 class Follower:
-    """A consumer and the writer behind it, called by one thread."""
+    """Stores the records of all partitions; called by one thread. After an error, make another."""
 
     def __init__(
-        self, connection: Connection, topics: Mapping[str, str], writer: Writer
+        self, settings: ReaderSettings, writer: Writer, backlog: Backlog
     ) -> None:
-        self._connection = connection
-        self._topics = topics
+        self._connection = settings.connection
+        self._topics = settings.topics
         self._writer = writer
-        options: dict[str, Any] = {
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "queued.max.messages.kbytes": 16_384,
-            # The feed reports Kafka's state.
-            "error_cb": lambda _: None,
-            "logger": logging.getLogger("librdkafka.unheard"),
-        }
-        self._consumer = connection.consumer(**options)
-        self._partitions: dict[Place, _Partition] = {}
-        self._unread: set[Place] = set()
-        self._topics_at = 0.0
-
-    def close(self) -> None:
-        self._consumer.close()
+        self._backlog = backlog
+        self._partitions: dict[Partition, _Reading] = {}
+        self._piece: list[Arrival] = []
+        self._moved: set[Partition] = set()
+        self._bytes = 0
+        backlog.restart()
 
     @property
     def read(self) -> float | None:
         """Return the fraction of the topics that has been read; None once all of it has."""
-        if self._partitions and not self._unread:
+        readings = self._partitions.values()
+        ends = sum(one.high - one.low for one in readings)
+        unread = sum(max(one.high - one.next, 0) for one in readings)
+        if readings and not unread:
             return None
-        ends = sum(one.high - one.low for one in self._partitions.values())
-        done = sum(
-            min(one.next, one.high) - one.low for one in self._partitions.values()
-        )
-        return round(done / ends, 3) if ends else 0.0
+        return round(1 - unread / ends, 3) if ends else 0.0
 
-    def step(self) -> None:
-        """Read and store one poll; KafkaException: retry later; duckdb.Error: the file failed."""
-        if time.monotonic() >= self._topics_at:
-            self._assign()
-            self._topics_at = time.monotonic() + TOPICS_S
-        if not self._partitions:
+    def steps(self) -> Iterator[None]:
+        """Store all records, a transaction a step, without end.
+
+        KafkaException, QuietcountError: retry later; duckdb.Error: the file failed.
+        """
+        while True:
+            for message in self._messages():
+                self._receive(message)
+                if self._bytes > PIECE_BYTES:
+                    self._store()
+                    yield
+            self._store()
+            yield
             time.sleep(POLL_S)
-            return
-        messages = self._consumer.consume(num_messages=BATCH, timeout=POLL_S)
-        moved: set[Place] = set()
-        piece: list[Arrival] = []
-        size = 0
-        failed: KafkaError | None = None
-        for message in messages:
-            partition = place_of(message)
-            error = message.error()
-            if error is None:
-                arrived = self._receive(partition, message)
-                moved.add(partition)
-                if arrived is not None:
-                    piece.append(arrived)
-                    size += len(arrived.snapshot.json)
-                    if size > PIECE_BYTES:
-                        # Without positions: after a crash these arrive again and are skipped.
-                        self._writer.write(piece, {})
-                        piece = []
-                        size = 0
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._unread.discard(partition)
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                self._restart(partition)
-                moved.discard(partition)
-            else:
-                failed = error
-        if piece or moved:
-            self._writer.write(
-                piece,
-                {
-                    partition: self._partitions[partition].position
-                    for partition in moved
-                },
-            )
-        if failed is not None:
-            raise KafkaException(failed)
 
-    def _receive(self, partition: Place, message: Message) -> Arrival | None:
-        reading = self._partitions[partition]
+    def _messages(self) -> Iterator[Message]:
+        starts, messages = self._backlog.take()
+        if starts:
+            with reader(self._connection, queued_kb=AHEAD_KB) as consumer:
+                self._begin(consumer, starts)
+                spans = {
+                    where: (reading.next, starts[where])
+                    for where, reading in self._partitions.items()
+                    if reading.next < starts[where]
+                }
+                check = self._backlog.check
+                for chunk in read_spans(consumer, spans, check, EVENTS):
+                    yield from chunk.messages
+                    self._partitions[chunk.where].next = chunk.position
+        yield from messages
+
+    def _receive(self, message: Message) -> None:
+        where = place_of(message)
         offset = message.offset() or 0
-        reading.next = offset + 1
-        snapshot = None
+        reading = self._partitions.get(where)
+        # Of a topic that was deleted, or stored before.
+        if reading is None or offset < reading.next:
+            return
+        self._moved.add(where)
+        reading.next = offset
+        if message.error() is not None:
+            return
+        reading.next += 1
+        reading.pages.forget_before(offset - RECORDS_WITHIN)
+        topic, part = where
         try:
             snapshot = reading.pages.receive(
-                self._topics[partition[0]], message.value(), offset
+                self._topics[topic], message.value(), offset
             )
         except InvalidSnapshot as error:
-            if partition in self._unread:  # the feed reports later ones
-                logger.info(
-                    "%s[%d] offset %d: %s; not in the history",
-                    *partition,
-                    offset,
-                    error,
-                )
-        reading.pages.forget_before(offset - RECORDS_WITHIN)
-        return None if snapshot is None else Arrival(partition[1], snapshot)
-
-    def _assign(self) -> None:
-        existing = partitions_of(self._consumer, self._topics)
-        new = [partition for partition in existing if partition not in self._partitions]
-        if not new:
+            if offset < reading.high:  # the feed reports later ones
+                line = "%s[%d] offset %d: %s; not in the history"
+                logger.info(line, topic, part, offset, error)
             return
-        ids: dict[str, str] = {}
-        if self._connection.embedded is None:
-            with self._connection.quiet_admin([]) as admin:
-                names = TopicCollection(sorted({topic for topic, _ in new}))
-                answers = admin.describe_topics(names, request_timeout=ANSWER_S)
-                ids = {
-                    topic: str(future.result().topic_id)
-                    for topic, future in answers.items()
-                }
-        stored = self._writer.positions()
-        begun = {
-            partition: self._begin(
-                partition, ids.get(partition[0]), stored.get(partition)
-            )
-            for partition in new
-        }
-        self._unread.update(begun)
-        self._partitions.update(begun)
-        starts = [
-            TopicPartition(*partition, reading.next)
-            for partition, reading in begun.items()
-        ]
-        self._consumer.incremental_assign(starts)
+        if snapshot is not None:
+            self._piece.append(Arrival(part, snapshot))
+            self._bytes += len(snapshot.json)
 
-    def _begin(
-        self, partition: Place, topic_id: str | None, stored: Position | None
-    ) -> _Partition:
-        low, high = self._consumer.get_watermark_offsets(
-            TopicPartition(*partition), timeout=ANSWER_S
-        )
-        start = low if stored is None else stored.next
-        name = f"{partition[0]}[{partition[1]}]"
-        if stored is not None:
-            has_ids = topic_id is not None and stored.topic_id is not None
-            if start > high or (has_ids and topic_id != stored.topic_id):
+    def _store(self) -> None:
+        if self._moved:
+            positions = {
+                where: self._partitions[where].position for where in self._moved
+            }
+            self._writer.write(self._piece, positions)
+        self._piece = []
+        self._moved = set()
+        self._bytes = 0
+
+    def _begin(self, consumer: Consumer, partitions: Iterable[Partition]) -> None:
+        """Read all partitions from their stored positions on, or else from their beginnings."""
+        existing = describe(self._connection, self._topics)
+        positions = self._writer.positions()
+        self._partitions = {}
+        for where in partitions:
+            topic, part = where
+            if topic not in existing:
+                continue
+            low, high = bounds_of(consumer, topic, part)
+            topic_id = existing[topic].topic_id
+            stored = positions.get(where)
+            if stored is not None:
+                has_ids = topic_id is not None and stored.topic_id is not None
+                if stored.next > high or (has_ids and topic_id != stored.topic_id):
+                    logger.warning(
+                        "history: %s[%d] is not the topic that was read before; reading it from the beginning",
+                        topic,
+                        part,
+                    )
+                    stored = None
+            start = 0 if stored is None else stored.next
+            if start < low:
+                self._writer.note_gap(self._topics[topic], part)
                 logger.warning(
-                    "history: %s is not the topic that was read before; reading it from the beginning",
-                    name,
+                    "history: records of %s[%d] were removed before they were read; answers are marked incomplete",
+                    topic,
+                    part,
                 )
-                start = low
-                stored = None
-        if start < low or (stored is None and low > 0):
-            start = low
-            self._writer.note_gap(self._topics[partition[0]], partition[1])
-            logger.warning(
-                "history: records of %s were removed before they were read; answers are marked incomplete",
-                name,
-            )
-        return _Partition(topic_id, low, high, start)
-
-    def _restart(self, place: Place) -> None:
-        """Restart a partition whose unread records were removed."""
-        self._consumer.incremental_unassign([TopicPartition(*place)])
-        del self._partitions[place]
-        self._topics_at = 0.0
+            self._partitions[where] = _Reading(topic_id, low, high, max(start, low))
+            self._moved.add(where)

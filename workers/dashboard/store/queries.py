@@ -148,22 +148,23 @@ def locate(cursor: Database, stream: Stream) -> StoredRange:
     )
 
 
-def is_complete(
+def _completeness(
     cursor: Database,
     where: StoredRange,
     query: HistoryQuery | EpochsQuery,
     reading: float | None,
+    ticks: int,
 ) -> bool:
-    """Return whether all ticks of a range were read; a stream's ticks arrive in order."""
+    """Return whether all ticks of a range were read: a stream's ticks arrive in order.
+
+    NotReadYet if there are no `ticks` in an answer, and some may still come.
+    """
     end = query.range.until
-    if reading is not None and (end is None or end > where.last_ms):
-        return False
-    return not _lost(_gaps(cursor, query.stream, where), query.range)
-
-
-def _refuse_unread(ticks: int, reading: float | None, complete: bool) -> None:
-    if not ticks and reading is not None and not complete:
+    some_come = reading is not None and (end is None or end > where.last_ms)
+    lost = _lost(_gaps(cursor, query.stream, where), query.range)
+    if not ticks and reading is not None and (some_come or lost):
         raise NotReadYet
+    return not some_come and not lost
 
 
 def _gaps(
@@ -206,13 +207,10 @@ def beginnings(
 
 
 def item_numbers(cursor: Database, labels: Iterable[str]) -> dict[str, int]:
-    sought = list(labels)
-    if not sought:
-        return {}
     with_numbers = (
         "select label, item from labels where label in (select unnest(?::varchar[]))"
     )
-    return dict(cursor.execute(with_numbers, [sought]).fetchall())
+    return dict(cursor.execute(with_numbers, [list(labels)]).fetchall())
 
 
 def series_of(cursor: Database, numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
@@ -265,7 +263,6 @@ def history_file(
     Raises `NotStored`, `NotReadYet`, `AnswerTooLarge` (more than `ROWS_MAX` rows) or duckdb.Error.
     """
     where = locate(cursor, query.stream)
-    complete = is_complete(cursor, where, query, reading)
     if isinstance(query, HistoryQuery):
         heads = selected(where, query)
         counts = where.stepped("counts", query.range.since or 0, query.step)
@@ -280,7 +277,7 @@ def history_file(
         f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads"
     )
     total, low, high = first(cursor, totals) or (0, None, None)
-    _refuse_unread(total, reading, complete)
+    complete = _completeness(cursor, where, query, reading, total)
     if total > ROWS_MAX:
         raise AnswerTooLarge(
             f"the file would have {total:,} rows: at most {ROWS_MAX:,}; take a shorter time, a longer step or fewer items"
@@ -405,8 +402,7 @@ def history(cursor: Database, query: HistoryQuery, reading: float | None) -> byt
     )
     more = len(heads) > query.limit
     heads = heads[: query.limit]
-    complete = is_complete(cursor, where, query, reading)
-    _refuse_unread(len(heads), reading, complete)
+    complete = _completeness(cursor, where, query, reading, len(heads))
     if len(heads) * len(query.items) > COUNTS_MAX:
         raise AnswerTooLarge(
             f"{len(heads):,} entries of {len(query.items)} items: at most {COUNTS_MAX:,} counts; take a longer step"
@@ -451,8 +447,7 @@ def epochs(cursor: Database, query: EpochsQuery, reading: float | None) -> bytes
     for head, snapshot in zip(heads, snapshots, strict=True):
         snapshot |= {"total": head.total, "final": head.place != where.newest}
         snapshot |= {"began": began.get(snapshot["id"]), "end_time": iso(head.end_ms)}
-    complete = is_complete(cursor, where, query, reading)
-    _refuse_unread(len(snapshots), reading, complete)
+    complete = _completeness(cursor, where, query, reading, len(heads))
     about = {"complete": complete, "reading": reading, "kept": where.kept, "more": more}
     return orjson.dumps({"epochs": snapshots} | about)
 

@@ -22,7 +22,8 @@ from typing import BinaryIO, TypeVar
 import duckdb
 from confluent_kafka import KafkaException
 
-from workers.dashboard.store.following import Follower
+from workers.client.config import ReaderSettings
+from workers.dashboard.store.following import Backlog, Follower
 from workers.dashboard.store.writing import (
     Database,
     SchemaMismatch,
@@ -31,8 +32,7 @@ from workers.dashboard.store.writing import (
     connect,
     thin,
 )
-from workers.kafka.clients import Connection
-from workers.runtime.errors import describe
+from workers.runtime.errors import QuietcountError, describe
 
 logger = logging.getLogger(__name__)
 
@@ -69,20 +69,14 @@ class Store:
     `reading` is the fraction of the topics that has been read, None once all has.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        topics: Mapping[str, str],
-        *,
-        path: Path | None = None,
-        keep_ms: Mapping[str, int],
-    ) -> None:
-        """Take the histogram by topic, a file (None: a temporary one), and retention by level."""
-        self._connection = connection
-        self._topics = dict(topics)
-        self._keep_ms = dict(keep_ms)
-        self._path = path
-        self._own = path is None
+    def __init__(self, settings: ReaderSettings) -> None:
+        self._settings = settings
+        keep = settings.history
+        self._keep_ms = {"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms}
+        self.backlog = Backlog()
+        self._path = keep.store
+        # A temporary file.
+        self._own = keep.store is None
         self._database: Database | None = None
         self._cursors: set[Database] = set()
         self._idle = threading.Condition()
@@ -211,10 +205,8 @@ class Store:
                 Path(tempfile.mkdtemp(prefix="quietcount-history-")) / "history.duckdb"
             )
         database = connect(self._path)
-        follower: Follower | None = None
         try:
             writer = Writer(database)
-            follower = Follower(self._connection, self._topics, writer)
             # Another file may have taken the place of one that failed.
             self.reading = 0.0
             with self._idle:
@@ -226,23 +218,23 @@ class Store:
                 )
             # Not "waiting", in which the page asks for what the file already has.
             self._report({"state": "reading", "read": 0.0})
-            self._follow(database, writer, follower)
+            while not self._stopped.is_set():
+                with contextlib.suppress(KafkaException, QuietcountError):
+                    self._follow(database, writer)
+                self._report({"state": "waiting"})
+                self._stopped.wait(RETRY_S)
         finally:
-            if follower is not None:
-                follower.close()
             self._release()
             with contextlib.suppress(duckdb.Error):
                 database.close()
 
-    def _follow(self, database: Database, writer: Writer, follower: Follower) -> None:
+    def _follow(self, database: Database, writer: Writer) -> None:
+        """Fill the file until the end; propagate Kafka's errors too."""
+        follower = Follower(self._settings, writer, self.backlog)
         compact_at = 0.0
-        while not self._stopped.is_set():
-            try:
-                follower.step()
-            except KafkaException:
-                self._report({"state": "waiting"})
-                self._stopped.wait(RETRY_S)
-                continue
+        for _ in follower.steps():
+            if self._stopped.is_set():
+                return
             was = self.reading
             self.reading = follower.read
             live = self.reading is None
@@ -251,15 +243,12 @@ class Store:
                 if live
                 else {"state": "reading", "read": self.reading}
             )
-            if time.monotonic() >= compact_at or (
-                was is not None and self.reading is None
-            ):
+            if time.monotonic() >= compact_at or (live and was is not None):
                 compact(database)
                 newest = max(writer.ends.values(), default=0)
                 for level, keep in self._keep_ms.items():
-                    if newest - self._thinned.get(level, 0) >= max(
-                        keep // THIN_EVERY, 1
-                    ):
+                    thinned = self._thinned.get(level, 0)
+                    if newest - thinned >= max(keep // THIN_EVERY, 1):
                         thin(database, writer.ends, {level: keep})
                         self._thinned[level] = newest
                 compact_at = time.monotonic() + COMPACT_S

@@ -37,7 +37,7 @@ import numpy as np
 import orjson
 
 from workers.client.messages import Frame, SeenSnapshot
-from workers.client.tables import object_column
+from workers.client.tables import float_column, object_column
 from workers.pipeline.snapshots import LISTED_BESIDE
 
 Database: TypeAlias = duckdb.DuckDBPyConnection
@@ -489,10 +489,7 @@ def _insert(
 def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
     """Return a column; None is allowed only among nullable numbers, which are doubles."""
     if kind is float:
-        missing = [value is None for value in values]
-        return np.ma.masked_array(
-            [value or 0.0 for value in values], missing, dtype=np.float64
-        )
+        return float_column(values)
     return object_column(values) if kind is object else np.array(values, kind)
 
 

@@ -1,0 +1,186 @@
+"""All ticks of all streams: the newest from memory, the others from the history, or why not yet.
+
+What is not read yet is never said to be missing. The history gets a tick a moment after memory, and
+what is older than memory while it reads the topics from their beginning.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import orjson
+
+from workers.client.messages import SeenSnapshot, Stream, select_items
+from workers.dashboard.hub import READING, Hub
+from workers.dashboard.store.queries import (
+    NotReadYet,
+    NotStored,
+    TickQuery,
+    beginnings,
+    iso,
+    locate,
+    one_tick,
+)
+from workers.dashboard.store.store import Query, QueryFailed, Store
+
+# A request waits this long for the newest snapshots, which are read within a second or two.
+READ_WAIT_S = 10.0
+READ_POLL_S = 0.05
+HISTORY_POLL_S = 0.25
+NAME_CHARS = 100
+
+T = TypeVar("T")
+
+
+class NotYet(Exception):
+    """A query for ticks not read yet; the client sees the message and the nearest ticks."""
+
+    status = 503
+
+    def __init__(self, message: str, nearest: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.nearest = nearest
+
+
+class NoTick(NotYet):
+    """A query for a tick that is not stored."""
+
+    status = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """Answers from both; refuses with NotYet, NoTick, NotStored or QueryFailed."""
+
+    hub: Hub
+    store: Store
+
+    async def wait_until_read(self, histograms: Collection[str]) -> None:
+        """Wait a moment for the newest snapshots of histograms that are about to be read."""
+        until = time.monotonic() + READ_WAIT_S
+        while self.hub.waits_for_kafka(histograms) and time.monotonic() < until:
+            await asyncio.sleep(READ_POLL_S)
+
+    async def newest(self, stream: Stream) -> SeenSnapshot:
+        """Return a stream's newest tick, once it has been read."""
+        await self.wait_until_read([stream.histogram])
+        why = self.hub.why_unread(stream.histogram)
+        if why is not None:
+            raise NotYet(f"{stream.histogram} is not read yet: {why}")
+        snapshot = self.hub.history.newest(stream)
+        if snapshot is None:
+            raise _no_such_key(stream)
+        return snapshot
+
+    def unread(self, stream: Stream) -> str | None:
+        """Return why ticks of a stream may be missing in the history; None once all were read."""
+        reading = self.store.reading
+        if reading is not None:
+            return f"the history is still being read: {100 * reading:.0f} % of the topics so far"
+        # A topic that has just come is read into memory first.
+        why = self.hub.why_unread(stream.histogram)
+        return None if why is None else f"{stream.histogram} is not read yet: {why}"
+
+    async def ask(self, stream: Stream, query: Query[T]) -> T:
+        """Ask the history; wait a moment for a new key, which memory has a little earlier."""
+        unread = self.unread(stream)
+        until = time.monotonic() + READ_WAIT_S
+        while True:
+            try:
+                return await self.store.ask(query)
+            except NotReadYet:
+                raise NotYet(unread or READING) from None
+            except NotStored:
+                is_new = self.hub.history.newest(stream) is not None
+                comes = is_new and self.store.reading is None
+                if not comes or time.monotonic() >= until:
+                    break
+            await asyncio.sleep(HISTORY_POLL_S)
+        if unread is None and is_new:
+            key = f"{stream.key[:NAME_CHARS]!r}"
+            unread = f"the history does not have this new key yet: {key}"
+        raise _no_such_key(stream) if unread is None else NotYet(unread)
+
+    async def find(self, query: TickQuery) -> bytes:
+        """Return a tick as JSON; NoTick and NotYet name its nearest neighbours."""
+        in_memory = [
+            snapshot
+            for snapshot in self._in_memory(query.stream)
+            if query.id in (None, snapshot.id)
+        ]
+        for snapshot in reversed(in_memory):
+            if _matches(snapshot, query):
+                items = frozenset(query.items) or None
+                line = select_items(snapshot, items=items, top=query.top)
+                return with_end_time(line, snapshot.end)
+        unread = self.unread(query.stream)
+        try:
+            stored, nearest = await self.ask(
+                query.stream, lambda cursor: one_tick(cursor, query)
+            )
+        except (QueryFailed, NotYet) as error:
+            raise NotYet(str(error), _nearest(in_memory, query)) from None
+        if stored is not None:
+            return with_end_time(orjson.dumps(stored), stored["end"])
+        if unread is not None:
+            raise NotYet(unread, nearest)
+        raise NoTick("this tick is not stored", nearest)
+
+    async def began(self, stream: Stream, series: str) -> int | None:
+        """Return when a series began to count from zero; None if that is not known."""
+        before: SeenSnapshot | None = None
+        for snapshot in self._in_memory(stream):
+            if snapshot.id == series:
+                if before is not None and before.end == snapshot.start:
+                    return snapshot.start  # it follows another one
+                break
+            before = snapshot
+
+        def query(cursor: Any) -> int | None:
+            where = locate(cursor, stream)
+            return beginnings(cursor, stream, where, [series]).get(series)
+
+        return await self.ask(stream, query)
+
+    def _in_memory(self, stream: Stream) -> list[SeenSnapshot]:
+        return self.hub.history.page(stream, None, self.hub.history.ticks)[0]
+
+
+def with_end_time(line: bytes, end_ms: int) -> bytes:
+    return b'%b,"end_time":"%b"}' % (line.rstrip()[:-1], iso(end_ms).encode())
+
+
+def _no_such_key(stream: Stream) -> NotStored:
+    where = f"no such key: {stream.key[:NAME_CHARS]!r} of {stream.histogram}"
+    return NotStored(f"{where}; /api/histograms lists the keys")
+
+
+def _matches(snapshot: SeenSnapshot, query: TickQuery) -> bool:
+    if query.at is not None:
+        return snapshot.start < query.at <= snapshot.end
+    return (snapshot.epoch, snapshot.tick) == (query.epoch, query.tick)
+
+
+def _nearest(in_memory: list[SeenSnapshot], query: TickQuery) -> dict[str, object]:
+    def position(snapshot: SeenSnapshot) -> tuple[int, ...]:
+        if query.at is not None:
+            return (snapshot.end,)
+        return (snapshot.epoch, snapshot.tick)
+
+    wanted: tuple[int, ...] = (query.epoch or 0, query.tick or 0)
+    if query.at is not None:
+        wanted = (query.at,)
+    earlier = [snapshot for snapshot in in_memory if position(snapshot) < wanted]
+    later = [snapshot for snapshot in in_memory if position(snapshot) > wanted]
+    return {
+        "before": _named(max(earlier, key=position, default=None)),
+        "after": _named(min(later, key=position, default=None)),
+    }
+
+
+def _named(snapshot: SeenSnapshot | None) -> dict[str, object] | None:
+    if snapshot is None:
+        return None
+    return {name: getattr(snapshot, name) for name in ("id", "epoch", "tick", "end")}
