@@ -28,6 +28,7 @@ from tests.attacks.runs import Published
 from tests.cluster.connection import records_of
 from tests.cluster.offline import worker_document
 from tests.contract.variants import START, VARIANTS
+from tests.dashboard.feeding import reader_settings, unopened
 from tests.neighbours.driver import CLOCK, Log, Sent, ShardRun, replaced
 from tests.neighbours.scenes import NAME, START_MS, TICK_MS, Scene
 from workers.arrays.types import Bools, Floats
@@ -230,7 +231,7 @@ async def _answered(values: Sequence[bytes]) -> Floats:
     hub = Hub()
     pages = Pages()
     found = np.empty((len(values), 2))
-    app = application(hub, [("h", 64)], name=NAME, host="127.0.0.1", token=None)
+    app = application(hub, unopened(), reader_settings("h", prefix=NAME))
     async with TestClient(TestServer(app)) as client:
         for place, value in enumerate(values):
             snapshot = pages.receive("h", value)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.consumers.scene import EXAMPLES
+from tests.dashboard.feeding import message
 
 pytestmark = pytest.mark.waits
 
@@ -33,23 +34,16 @@ def readers() -> Iterator[Readers]:
 def snapshot(
     module: ModuleType, tick: int, items: dict[str, int], **changes: Any
 ) -> Any:
-    document = {
-        "histogram": "h",
-        "key": "s1",
-        "epoch": 1,
-        "tick": tick,
-        "start": 10_000 * tick,
-        "end": 10_000 * (tick + 1),
-        "items": sorted(items.items(), key=lambda item: (-item[1], item[0])),
-        "sd": 12.0,
-        "threshold": None,
-        "windows": [WINDOW | {"ticks": min(2, tick)}],
-        "mechanism": "unk_base",
-        "id": "0" * 32,
-        "page": 1,
-        "pages": 1,
-        "guarantee": {"unit": "event", "rho": 0.1, "epsilon": 1.0, "delta": 1e-9},
-    } | changes
+    document = message(
+        tick,
+        sorted(items.items(), key=lambda item: (-item[1], item[0])),
+        **{
+            "sd": 12.0,
+            "threshold": None,
+            "windows": [WINDOW | {"ticks": min(2, tick)}],
+            **changes,
+        },
+    )
     return module.Pages().receive(json.dumps(document).encode())
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.consumers.scene import EXAMPLES, Document, Program, Scene, run
+from tests.dashboard.feeding import message
 from tests.worker.harness import PATIENCE_S, until
 
 pytestmark = pytest.mark.waits
@@ -61,31 +62,13 @@ def expected(documents: list[Document]) -> list[tuple[object, ...]]:
 def test_sums_and_totals_are_stored_with_the_items_of_all_pages_and_parts(
     tmp_path: Path,
 ) -> None:
-    common = {
-        "histogram": "h",
-        "key": "s1",
-        "id": "0" * 32,
-        "epoch": 1,
-        "tick": 3,
-        "parts": 2,
-    }
-    common |= {
-        "start": 0,
-        "end": 10,
-        "sd": 2.5,
-        "threshold": None,
-        "mechanism": "unk_base",
-    }
-    common |= {
-        "guarantee": {"unit": "event", "rho": 0.1, "epsilon": 1.0, "delta": 1e-9}
-    }
-    common |= {"sum": {"from": 0, "to": 5, "step": 0.5, "sd": 6.5}}
-    common |= {
-        "windows": [
-            {"ms": 10, "ticks": 1, "sd": 1.5, "sum_sd": 4.5, "all_items_sd": 7.5}
-        ]
-    }
-    common |= {"all_items": {"count": 12, "sd": 3.5}}
+    common = message(
+        3,
+        parts=2,
+        sum={"from": 0, "to": 5, "step": 0.5, "sd": 6.5},
+        windows=[{"ms": 10, "ticks": 1, "sd": 1.5, "sum_sd": 4.5, "all_items_sd": 7.5}],
+        all_items={"count": 12, "sd": 3.5},
+    )
     cut: list[Any] = [
         (1, 1, 2, [["b", 3]], [[9.5, 3.2, 2.0, 5.0]]),
         (1, 2, 2, [["c", 1]], [[2.0, None, 0.0, 5.0]]),

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.dashboard.browser import Window
-from tests.dashboard.feeding import Topics, on_a_broker
+from tests.dashboard.feeding import (
+    Document,
+    Show,
+    Topics,
+    embedded,
+    on_a_broker,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -19,6 +26,20 @@ def window(chrome: Browser) -> Iterator[Window]:
     """A window in which nothing may go wrong: no error, no warning, no dialog."""
     with Window(chrome) as opened:
         yield opened
+
+
+@pytest.fixture
+def show() -> Iterator[Show]:
+    """Puts snapshots on topics of their own; returns these and the address of their page."""
+    with ExitStack() as stack:
+        topics = stack.enter_context(embedded())
+
+        def serve(*documents: Document) -> tuple[Topics, str]:
+            names = dict.fromkeys(one["histogram"] for one in documents)
+            topics.send(*documents)
+            return topics, stack.enter_context(topics.served(*names)).url
+
+        yield serve
 
 
 @pytest.fixture

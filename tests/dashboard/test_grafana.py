@@ -18,8 +18,7 @@ import yaml
 
 from tests import ROOT
 from tests.agents.monitor.test_deploy import assert_apart
-from tests.dashboard.feeding import Moment, embedded, recent
-from tests.worker.harness import until
+from tests.dashboard.feeding import Moment, embedded, reads, recent
 
 BOARD: dict[str, Any] = json.loads(
     (ROOT / "deploy" / "grafana" / "histograms.json").read_text()
@@ -59,10 +58,7 @@ def url() -> Iterator[str]:
             )
         )
         with topics.served("products") as running:
-            until(
-                lambda: running.dashboard.store.state == {"state": "live"},
-                "the history is read",
-            )
+            reads(running)
             yield running.url.rstrip("/")
 
 

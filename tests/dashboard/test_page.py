@@ -235,18 +235,15 @@ def test_everything_can_be_reached_with_the_keyboard_and_has_a_name(
     window.shows(
         'document.querySelectorAll("#key option").length === 2 && document.querySelector("#key").value === "s1"'
     )
-    page.focus("#key")
-    page.keyboard.press("ArrowDown")
+    page.press("#key", "ArrowDown")
     window.reads("#board-title", "^products of s2")
-    page.focus("tr.item .pick")
-    page.keyboard.press("ArrowDown")
+    page.press("tr.item .pick", "ArrowDown")
     page.keyboard.press("ArrowDown")
     window.reads("#item-name", "^pot$")
     assert page.evaluate("document.activeElement.textContent") == "pot"
     # The line of the item that was picked has to be there before a key can go along it.
     window.reads("#reading", "^Tick ")
-    page.focus("#chart")
-    page.keyboard.press("Home")
+    page.press("#chart", "Home")
     window.reads("#reading", "^Tick 1, ")
     page.keyboard.press("ArrowRight")
     window.reads("#reading", "^Tick 2, ")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.dashboard.browser import Window, text
-from tests.dashboard.feeding import Topics, embedded, numbers
+from tests.dashboard.feeding import Show, Topics, embedded, numbers
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -167,11 +167,9 @@ def test_a_quantile_is_followed_over_the_ticks(
         assert "item=q%3A0.99" in page.url
 
 
-def test_too_few_to_say_is_said(window: Window) -> None:
-    with embedded("latency") as topics:
-        topics.send(numbers(3, EDGES, [4, -9, 12, 3, -5, 1], (0.5,), 30.0, ticks=3))
-        with topics.served("latency") as dashboard:
-            page = opened(window, dashboard.url)
-            said = page.locator("#quantiles li").all_inner_texts()
-            assert said == ["Median\ncannot be said\nall counts together may be noise"]
-            assert page.locator("#bins line.quantile, #bins rect.interval").count() == 0
+def test_too_few_to_say_is_said(window: Window, show: Show) -> None:
+    _, url = show(numbers(3, EDGES, [4, -9, 12, 3, -5, 1], (0.5,), 30.0, ticks=3))
+    page = opened(window, url)
+    said = page.locator("#quantiles li").all_inner_texts()
+    assert said == ["Median\ncannot be said\nall counts together may be noise"]
+    assert page.locator("#bins line.quantile, #bins rect.interval").count() == 0

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.dashboard.browser import Window
-from tests.dashboard.feeding import GONE, embedded, message, recent
+from tests.dashboard.feeding import GONE, Show, embedded, message, recent
 
 pytestmark = pytest.mark.waits
 
@@ -56,45 +56,37 @@ ODD: list[dict[str, Any]] = [
 
 
 def test_nothing_is_called_unpublished_before_the_answer_is_here_and_the_guarantee_stays(
-    window: Window,
+    window: Window, show: Show
 ) -> None:
     """The other key has the same guarantee, so that one stays while its answer is awaited."""
     said = "[...window.said].join(' ')"
-    with embedded("products") as topics:
-        topics.send(
-            *(recent(2, [("tea", 9)], ticks=2, key=key) for key in ("s1", "s2"))
-        )
-        with topics.served("products") as dashboard:
-            window.page.add_init_script(f"{COLLECT}; ({LATE})('api/s')")
-            page = window.open(dashboard.url)
-            assert "Asking" in page.evaluate(said) and "Nothing" not in page.evaluate(
-                said
-            )
-            window.counts("#key option", 2)
-            before = page.inner_text("#guarantee")
-            assert "Anyone who sees all of this" in before
-            page.evaluate("window.said.clear()")
-            page.select_option("#key", "s2")
-            window.reads("#board-title", "s2, tick")
-            assert "Asking" in page.evaluate(said)
-            assert page.inner_text("#guarantee") == before
+    _, url = show(*(recent(2, [("tea", 9)], ticks=2, key=key) for key in ("s1", "s2")))
+    window.page.add_init_script(f"{COLLECT}; ({LATE})('api/s')")
+    page = window.open(url)
+    assert "Asking" in page.evaluate(said) and "Nothing" not in page.evaluate(said)
+    window.counts("#key option", 2)
+    before = page.inner_text("#guarantee")
+    assert "Anyone who sees all of this" in before
+    page.evaluate("window.said.clear()")
+    page.select_option("#key", "s2")
+    window.reads("#board-title", "s2, tick")
+    assert "Asking" in page.evaluate(said)
+    assert page.inner_text("#guarantee") == before
 
 
-def test_pause_holds_the_tick_that_is_seen(window: Window) -> None:
-    with embedded("products") as topics:
-        topics.send(recent(1, [("tea", 9)], ticks=2))
-        with topics.served("products") as dashboard:
-            page = window.open(dashboard.url)
-            page.evaluate(HOLD)
-            newer = recent(2, [("tea", 30)], ticks=2)
-            topics.send(newer)
-            page.wait_for_function("() => window.arrived", polling=100)
-            page.evaluate("document.querySelector('#follow').click()")
-            page.evaluate("window.goOn()")
-            window.reads("#follow", "Follow")
-            assert page.inner_text("tr.item .count") == "9"
-            at = page.evaluate("Number(new URLSearchParams(location.search).get('at'))")
-            assert at < newer["end"]
+def test_pause_holds_the_tick_that_is_seen(window: Window, show: Show) -> None:
+    topics, url = show(recent(1, [("tea", 9)], ticks=2))
+    page = window.open(url)
+    page.evaluate(HOLD)
+    newer = recent(2, [("tea", 30)], ticks=2)
+    topics.send(newer)
+    page.wait_for_function("() => window.arrived", polling=100)
+    page.evaluate("document.querySelector('#follow').click()")
+    page.evaluate("window.goOn()")
+    window.reads("#follow", "Follow")
+    assert page.inner_text("tr.item .count") == "9"
+    at = page.evaluate("Number(new URLSearchParams(location.search).get('at'))")
+    assert at < newer["end"]
 
 
 def test_odd_snapshots_do_not_stop_the_page(window: Window) -> None:
@@ -113,7 +105,9 @@ def test_odd_snapshots_do_not_stop_the_page(window: Window) -> None:
                 assert window.wrong == [], ODD[index]
 
 
-def test_a_label_without_a_shape_can_be_seen_and_picked(window: Window) -> None:
+def test_a_label_without_a_shape_can_be_seen_and_picked(
+    window: Window, show: Show
+) -> None:
     labels = {
         "\u200b": "U+200B",
         "  ": "U+0020 U+0020",
@@ -122,14 +116,12 @@ def test_a_label_without_a_shape_can_be_seen_and_picked(window: Window) -> None:
         "": "(no name)",
         "\u0924\u093e": "\u0924\u093e",
     }
-    with embedded("products") as topics:
-        topics.send(
-            recent(2, [(label, 90 - i) for i, label in enumerate(labels)], ticks=2)
-        )
-        with topics.served("products") as dashboard:
-            page = window.open(dashboard.url)
-            assert [label for _, label, _ in window.rows()] == list(labels.values())
-            widths = page.evaluate(
-                "[...document.querySelectorAll('.pick')].map((e) => e.getBoundingClientRect().width)"
-            )
-            assert min(widths) > 5
+    _, url = show(
+        recent(2, [(label, 90 - i) for i, label in enumerate(labels)], ticks=2)
+    )
+    page = window.open(url)
+    assert [label for _, label, _ in window.rows()] == list(labels.values())
+    widths = page.evaluate(
+        "[...document.querySelectorAll('.pick')].map((e) => e.getBoundingClientRect().width)"
+    )
+    assert min(widths) > 5

@@ -9,7 +9,14 @@ from urllib.request import urlopen
 import pytest
 
 from tests.dashboard.browser import Window, text
-from tests.dashboard.feeding import PATIENCE_S, RECENT_MS, Topics, embedded, recent
+from tests.dashboard.feeding import (
+    PATIENCE_S,
+    RECENT_MS,
+    Show,
+    Topics,
+    embedded,
+    recent,
+)
 from tests.worker.harness import until
 from workers.dashboard.guard import framed_by
 
@@ -180,37 +187,31 @@ def test_several_items_and_keys_are_lines_of_one_chart(
     assert f"{100 * 2_089 / total:.2f}\u00a0% \u00b1 " in page.inner_text("#item-words")
 
 
-def test_old_data_is_seen_on_the_tab(window: Window) -> None:
-    with embedded("products") as topics:
-        old = recent(1, ITEMS)
-        hour = 60 * RECENT_MS
-        topics.send(old | {"start": old["start"] - hour, "end": old["end"] - hour})
-        with topics.served("products") as dashboard:
-            page = window.open(dashboard.url)
-            window.counts('#icon[href="page/icon-stale.svg"]', 1)
-            topics.send(recent(1, ITEMS, ticks=1, key="s1") | {"tick": 61})
-            window.counts('#icon[href="page/icon.svg"]', 1)
-            for name in ("icon.svg", "icon-stale.svg"):
-                with urlopen(
-                    f"{dashboard.url}page/{name}", timeout=PATIENCE_S
-                ) as answer:
-                    assert answer.headers["Content-Type"].startswith("image/svg+xml")
-            assert page.title().startswith("s1 ")
+def test_old_data_is_seen_on_the_tab(window: Window, show: Show) -> None:
+    old = recent(1, ITEMS)
+    hour = 60 * RECENT_MS
+    topics, url = show(old | {"start": old["start"] - hour, "end": old["end"] - hour})
+    page = window.open(url)
+    window.counts('#icon[href="page/icon-stale.svg"]', 1)
+    topics.send(recent(1, ITEMS, ticks=1, key="s1") | {"tick": 61})
+    window.counts('#icon[href="page/icon.svg"]', 1)
+    for name in ("icon.svg", "icon-stale.svg"):
+        with urlopen(f"{url}page/{name}", timeout=PATIENCE_S) as answer:
+            assert answer.headers["Content-Type"].startswith("image/svg+xml")
+    assert page.title().startswith("s1 ")
 
 
-def test_paper_has_every_row_and_no_button(window: Window) -> None:
-    with embedded("products") as topics:
-        topics.send(recent(1, [(f"item {i:03}", 9_000 - 10 * i) for i in range(300)]))
-        with topics.served("products") as dashboard:
-            page = window.open(dashboard.url)
-            assert page.locator("tr.item").count() < 100
-            page.emulate_media(media="print")
-            page.evaluate('dispatchEvent(new Event("beforeprint"))')
-            assert page.locator("tr.item").count() == 300
-            assert page.locator("#follow").is_hidden()
-            assert "Noise is added on purpose" in page.inner_text(".frame-foot")
-            page.evaluate('dispatchEvent(new Event("afterprint"))')
-            assert page.locator("tr.item").count() < 100
+def test_paper_has_every_row_and_no_button(window: Window, show: Show) -> None:
+    _, url = show(recent(1, [(f"item {i:03}", 9_000 - 10 * i) for i in range(300)]))
+    page = window.open(url)
+    assert page.locator("tr.item").count() < 100
+    page.emulate_media(media="print")
+    page.evaluate('dispatchEvent(new Event("beforeprint"))')
+    assert page.locator("tr.item").count() == 300
+    assert page.locator("#follow").is_hidden()
+    assert "Noise is added on purpose" in page.inner_text(".frame-foot")
+    page.evaluate('dispatchEvent(new Event("afterprint"))')
+    assert page.locator("tr.item").count() < 100
 
 
 def test_a_wall_and_a_frame_show_counts_and_nothing_to_press(

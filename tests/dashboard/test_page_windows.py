@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.dashboard.browser import MINUS, Window, text
-from tests.dashboard.feeding import RECENT_MS, Topics, embedded, recent
+from tests.dashboard.feeding import RECENT_MS, Topics, embedded, reads, recent
 from tests.worker.harness import until
 from workers.dashboard.server import Background, Dashboard
 from workers.mechanisms.config.sums import parse_sum
@@ -102,9 +102,7 @@ def url(topics: Topics) -> Iterator[str]:
     with Background(
         Dashboard(replace(settings, histograms=tuple(shown)), port=0)
     ) as dashboard:
-        until(
-            lambda: dashboard.dashboard.store.state == {"state": "live"}, "all is read"
-        )
+        reads(dashboard)
         yield f"{dashboard.url}?histogram=products&key=s1"
 
 
@@ -121,6 +119,25 @@ def settled(page: Page) -> str:
     return found
 
 
+def saved(
+    page: Page, directory: Path, button: str = '#find-row [data-board="csv"]'
+) -> Path:
+    with page.expect_download() as found:
+        page.click(button)
+    path = directory / found.value.suggested_filename
+    found.value.save_as(path)
+    return path
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.open()))
+
+
+def last_hour(window: Window) -> None:
+    window.page.click('#windows button:has-text("Last hour")')
+    window.reads("#count-head", "^Counted$")
+
+
 def board(page: Page) -> list[tuple[str, ...]]:
     """Label, mark, count and error of each row."""
     cells = """() => [...document.querySelectorAll("tr.item")].map((row) =>
@@ -133,8 +150,7 @@ def test_the_last_hour_is_a_board_with_its_own_error(window: Window, url: str) -
     assert [row[1] for row in board(page)] == [""] * 5, (
         "the samovar came more than ten ticks ago"
     )
-    page.click('#windows button:has-text("Last hour")')
-    window.reads("#count-head", "^Counted$")
+    last_hour(window)
     now = dict(items(TICKS, "s1"))
     then = dict(items(TICKS - 60, "s1"))
     changed = {label: count - then.get(label, 0) for label, count in now.items()}
@@ -216,8 +232,7 @@ def test_the_last_row_is_what_is_not_listed_on_the_board_and_in_its_file(
     page.fill("#find", "tea")
     window.counts("tr.others:not([hidden])", 0)
     page.fill("#find", "")
-    page.click('#windows button:has-text("Last hour")')
-    window.reads("#count-head", "^Counted$")
+    last_hour(window)
     then = dict(items(TICKS - 60, "s3"))
     left = 6_000 - listed + sum(then.values())
     # What the samovar counted before the window, up to the threshold, the others counted less.
@@ -226,10 +241,7 @@ def test_the_last_row_is_what_is_not_listed_on_the_board_and_in_its_file(
         "others",
         f"between {left - off:,.0f} and {left + THRESHOLD + off:,.0f}",
     ]
-    with page.expect_download() as found:
-        page.click('#find-row [data-board="csv"]')
-    found.value.save_as(tmp_path / "board.csv")
-    last = list(csv.DictReader((tmp_path / "board.csv").open()))[-1]
+    last = rows_of(saved(page, tmp_path))[-1]
     assert (last["row"], last["item"], int(last["counted"])) == ("others", "", left)
     assert (float(last["low"]), float(last["high"])) == (
         left - off,
@@ -278,8 +290,7 @@ def test_sums_and_means_are_columns_of_the_board_over_any_window_and_in_its_file
         value = drawn["tea"][place]
         window.reads("#reading", f": {value} \\(.* to .*\\)$")
     page.select_option("#unit", "")
-    page.click('#windows button:has-text("Last hour")')
-    window.reads("#count-head", "^Counted$")
+    last_hour(window)
     then = dict(items(TICKS - 60, "s4"))
     in_hour = page.evaluate(cells)
     assert in_hour.pop("samovar") == [UNKNOWN, f"{MINUS}20 to 100", UNKNOWN, ""]
@@ -287,10 +298,7 @@ def test_sums_and_means_are_columns_of_the_board_over_any_window_and_in_its_file
     for label, (mean, interval, total, error) in in_hour.items():
         assert total == text(round((counts[label] - then[label]) * PRICES[label]))
         assert error == f"± {off:,.0f}" and "to" in interval and mean != drawn[label]
-    with page.expect_download() as found:
-        page.click('#find-row [data-board="csv"]')
-    found.value.save_as(tmp_path / "board.csv")
-    for row in csv.DictReader((tmp_path / "board.csv").open()):
+    for row in rows_of(saved(page, tmp_path)):
         if row["item"] == "samovar":
             assert (row["sum"], row["mean"], row["mean_low"], row["mean_high"]) == (
                 "",
@@ -390,13 +398,6 @@ def test_back_forward_and_a_link_show_the_same_picture(
 def test_files_hold_exactly_what_is_drawn(
     window: Window, url: str, tmp_path: Path
 ) -> None:
-    def saved(button: str) -> tuple[str, Path]:
-        with page.expect_download() as found:
-            page.click(button)
-        name = found.value.suggested_filename
-        found.value.save_as(tmp_path / name)
-        return name, tmp_path / name
-
     page = window.open(
         f"{url}&item=tea&with=pot&keys=s2&range=hour&unit=tick&window=1h"
     )
@@ -407,9 +408,9 @@ def test_files_hold_exactly_what_is_drawn(
     drawn = page.evaluate(
         """() => [...document.querySelectorAll("#numbers tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent))"""
     )
-    name, path = saved("#download-csv")
-    assert name.startswith("products_s1_tea_20") and name.endswith("Z.csv")
-    rows = list(csv.DictReader(path.open()))
+    path = saved(page, tmp_path, "#download-csv")
+    assert path.name.startswith("products_s1_tea_20") and path.name.endswith("Z.csv")
+    rows = rows_of(path)
     lines = [("s1", "tea"), ("s1", "pot"), ("s2", "tea")]
     for (key, item), column in zip(lines, (2, 4, 6), strict=True):
         of_line = [row for row in rows if (row["key"], row["item"]) == (key, item)]
@@ -421,7 +422,7 @@ def test_files_hold_exactly_what_is_drawn(
     first = rows[0]
     assert int(first["until"]) - int(first["from"]) == RECENT_MS
     assert first["until_time"].startswith("20") and first["until_time"].endswith("Z")
-    name, parquet = saved("#download-parquet")
+    parquet = saved(page, tmp_path, "#download-parquet")
     read = duckdb.execute("select * from read_parquet(?)", [str(parquet)])
     assert read.description is not None
     assert [one[0] for one in read.description] == list(first)
@@ -434,8 +435,7 @@ def test_files_hold_exactly_what_is_drawn(
         [float(row[k]) if k == "plus_minus" else row[k] for k in row] for row in rows
     ]
     assert as_text == expected
-    name, path = saved('#find-row [data-board="csv"]')
-    of_board = list(csv.DictReader(path.open()))
+    of_board = rows_of(saved(page, tmp_path))
     listed = [row for row in of_board if row["item"] != "samovar"]
     assert [(row["item"], f"{int(row['counted']):,}") for row in listed] == [
         (row[0], row[2]) for row in board(page) if row[0] != "samovar"

@@ -9,7 +9,7 @@ import pytest
 
 from tests import ROOT
 from tests.dashboard.browser import Window
-from tests.dashboard.feeding import embedded, recent
+from tests.dashboard.feeding import Show, embedded, recent
 from tests.privacy.plan.test_noise import config
 from tests.privacy.plan.test_words import GRID, WHETHER
 from workers.mechanisms.accounting import rho_of
@@ -122,20 +122,23 @@ WEAK = "too little to protect"
     ],
 )
 def test_the_page_says_what_the_figures_bear_out(
-    chrome: Browser, epsilon: float, delta: float, lead: str, parts: list[str]
+    chrome: Browser,
+    epsilon: float,
+    delta: float,
+    lead: str,
+    parts: list[str],
+    show: Show,
 ) -> None:
     """Once it said "can hardly tell" at every epsilon."""
     window = Window(chrome, width=1400, height=1000)
     promise = {"unit": "event", "epsilon": epsilon, "delta": delta}
     promise["rho"] = rho_of(epsilon, delta / 2)
-    with embedded("products") as topics:
-        topics.send(recent(1, [("tea", 500)], ticks=1, guarantee=promise))
-        with topics.served("products") as dashboard:
-            page = window.open(f"{dashboard.url}?histogram=products&key=s1")
-            window.shows('document.querySelector(".person") !== null')
-            said = page.inner_text("#guarantee")
-            shown = page.inner_text("#lead")
-            weak = page.locator("#guarantee .promise.weak").count()
+    _, url = show(recent(1, [("tea", 500)], ticks=1, guarantee=promise))
+    page = window.open(f"{url}?histogram=products&key=s1")
+    window.shows('document.querySelector(".person") !== null')
+    said = page.inner_text("#guarantee")
+    shown = page.inner_text("#lead")
+    weak = page.locator("#guarantee .promise.weak").count()
     assert lead in shown
     for part in parts:
         assert part in said

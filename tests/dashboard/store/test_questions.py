@@ -60,6 +60,12 @@ def kept(
         yield database, writer
 
 
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Kept]:
+    with opened(tmp_path / "history.duckdb") as found:
+        yield found
+
+
 def ask(
     database: duckdb.DuckDBPyConnection, reading: float | None = None, **question: Any
 ) -> dict[str, Any]:
@@ -220,48 +226,44 @@ def test_a_tick_that_is_not_there_is_never_replaced(kept: Kept) -> None:
 )
 @pytest.mark.parametrize("settled", [False, True])
 def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
-    tmp_path: Path, keep: tuple[int, int], settled: bool
+    empty: Kept, keep: tuple[int, int], settled: bool
 ) -> None:
-    with opened(tmp_path / "history.duckdb") as (database, writer):
-        for part in (LIFE[:1_200], LIFE[1_200:]):
-            store(writer, part)
-            if settled:
-                compact(database, 1, 1)
-            thin(database, writer.ends, {"ticks": keep[0], "quarters": keep[1]})
-        left = making.thinned(LIFE, *keep)
-        found = ask(database, items=LABELS)
-        assert found["entries"] == entries(stepped(left, None, None, None))
-        assert found["kept"]["first"] == min(document["end"] for document in left)
-        assert found["kept"]["last"] == LIFE[-1]["end"]
-        whole_from = found["kept"]["ticks"]
-        since, of_left = (
-            [
-                one
-                for one in documents
-                if one["end"] >= whole_from and one["id"][0] == "d"
-            ]
-            for documents in (LIFE, left)
-        )
-        assert since == of_left
-        finals = [one["items"] for one in ends_of_epochs(database)["epochs"]]
-        assert finals == [LIFE[place]["items"] for place in (399, 999, 1129, -1)]
-        if keep[1] > 20 * HOUR:
-            found = ask(database, items=LABELS, step=HOUR)
-            assert found["entries"] == entries(stepped(LIFE, None, None, HOUR))
-        # The next writer continues: it knows the newest tick of each stream.
-        newer = message(701, [("item 0", 1)], epoch=3, id="d" * 32, **at(1_761))
-        assert store(Writer(database), [*LIFE[-3:], newer]) == 1
+    database, writer = empty
+    for part in (LIFE[:1_200], LIFE[1_200:]):
+        store(writer, part)
+        if settled:
+            compact(database, 1, 1)
+        thin(database, writer.ends, {"ticks": keep[0], "quarters": keep[1]})
+    left = making.thinned(LIFE, *keep)
+    found = ask(database, items=LABELS)
+    assert found["entries"] == entries(stepped(left, None, None, None))
+    assert found["kept"]["first"] == min(document["end"] for document in left)
+    assert found["kept"]["last"] == LIFE[-1]["end"]
+    whole_from = found["kept"]["ticks"]
+    since, of_left = (
+        [one for one in documents if one["end"] >= whole_from and one["id"][0] == "d"]
+        for documents in (LIFE, left)
+    )
+    assert since == of_left
+    finals = [one["items"] for one in ends_of_epochs(database)["epochs"]]
+    assert finals == [LIFE[place]["items"] for place in (399, 999, 1129, -1)]
+    if keep[1] > 20 * HOUR:
+        found = ask(database, items=LABELS, step=HOUR)
+        assert found["entries"] == entries(stepped(LIFE, None, None, HOUR))
+    # The next writer continues: it knows the newest tick of each stream.
+    newer = message(701, [("item 0", 1)], epoch=3, id="d" * 32, **at(1_761))
+    assert store(Writer(database), [*LIFE[-3:], newer]) == 1
 
 
-def test_a_stream_that_stands_still_keeps_its_newest_tick(tmp_path: Path) -> None:
-    with opened(tmp_path / "history.duckdb") as (database, writer):
-        store(writer, at_ticks(range(1, 11), "s1"))
-        store(writer, at_ticks(range(1, 5_000), "s2"))
-        thin(database, writer.ends, {"ticks": 60_000, "quarters": 60_000})
-        assert [one["tick"] for one in ask(database)["entries"]] == [10]
-        store(writer, at_ticks((11, 5_000), "s1"))
-        thin(database, writer.ends, {"ticks": 60_000, "quarters": 3_600_000})
-        assert [one["tick"] for one in ask(database)["entries"]] == [11, 5_000]
+def test_a_stream_that_stands_still_keeps_its_newest_tick(empty: Kept) -> None:
+    database, writer = empty
+    store(writer, at_ticks(range(1, 11), "s1"))
+    store(writer, at_ticks(range(1, 5_000), "s2"))
+    thin(database, writer.ends, {"ticks": 60_000, "quarters": 60_000})
+    assert [one["tick"] for one in ask(database)["entries"]] == [10]
+    store(writer, at_ticks((11, 5_000), "s1"))
+    thin(database, writer.ends, {"ticks": 60_000, "quarters": 3_600_000})
+    assert [one["tick"] for one in ask(database)["entries"]] == [11, 5_000]
 
 
 NUMBERS = [("[0,10)", 5), ("<0", -3), (">=10", 0)]
@@ -303,112 +305,112 @@ for number, document in enumerate(ODD, 1):
 
 @pytest.mark.parametrize("document", ODD, ids=lambda document: str(document["id"][0]))
 def test_snapshots_of_every_kind_are_kept_as_they_are(
-    tmp_path: Path, document: dict[str, Any]
+    empty: Kept, document: dict[str, Any]
 ) -> None:
-    with opened(tmp_path / "history.duckdb") as (database, writer):
-        # What came before must not decide what the columns are taken for.
-        before = (message(tick, **at(tick)) for tick in range(1, 1_200))
-        assert store(writer, [*before, document], batch=5_000) == 1_200
-        found, _ = one_tick(database, at=document["end"], id=document["id"], top=10_000)
-        total = len(document["items"]) if "items" in document else None
-        assert found.pop("total_items", None) == total
-        expected = dict(document)
-        for one in (found, expected):
-            if "items" in one:
-                one["items"] = sorted(map(list, one["items"]))
-        assert orjson.loads(orjson.dumps(found)) == expected
-        last = ask(database, items=("[0,10)",))
-        [entry] = [one for one in last["entries"] if one["id"] == document["id"]]
-        assert ("counts" in entry) == ("items" in document)
-        of_answers = {
-            "query",
-            "value",
-            "since",
-            "error",
-            "answers",
-            "labels",
-            "complete",
-        }
-        rest = (of_answers | {"quantiles"}) & document.keys()
-        assert {name: entry[name] for name in rest} == {
-            name: document[name] for name in rest
-        }
-        [series] = [one for one in last["series"] if one["id"] == document["id"]]
-        assert series.get("edges") == document.get("edges")
+    database, writer = empty
+    # What came before must not decide what the columns are taken for.
+    before = (message(tick, **at(tick)) for tick in range(1, 1_200))
+    assert store(writer, [*before, document], batch=5_000) == 1_200
+    found, _ = one_tick(database, at=document["end"], id=document["id"], top=10_000)
+    total = len(document["items"]) if "items" in document else None
+    assert found.pop("total_items", None) == total
+    expected = dict(document)
+    for one in (found, expected):
+        if "items" in one:
+            one["items"] = sorted(map(list, one["items"]))
+    assert orjson.loads(orjson.dumps(found)) == expected
+    last = ask(database, items=("[0,10)",))
+    [entry] = [one for one in last["entries"] if one["id"] == document["id"]]
+    assert ("counts" in entry) == ("items" in document)
+    of_answers = {
+        "query",
+        "value",
+        "since",
+        "error",
+        "answers",
+        "labels",
+        "complete",
+    }
+    rest = (of_answers | {"quantiles"}) & document.keys()
+    assert {name: entry[name] for name in rest} == {
+        name: document[name] for name in rest
+    }
+    [series] = [one for one in last["series"] if one["id"] == document["id"]]
+    assert series.get("edges") == document.get("edges")
 
 
-def test_sums_are_those_of_the_items_that_an_answer_holds(tmp_path: Path) -> None:
+def test_sums_are_those_of_the_items_that_an_answer_holds(empty: Kept) -> None:
     """Beside a cut list of items they would be those of others."""
     document = ODD[-1]
-    with opened(tmp_path / "history.duckdb") as (database, writer):
-        store(writer, [document])
-        questions: list[tuple[dict[str, Any], list[int]]]
-        questions = [({"top": 1}, [0]), ({"items": ("b",)}, [1])]
-        for asked, kept in questions:
-            found, _ = one_tick(database, at=document["end"], **asked)
-            for name in ("items", "sums"):
-                assert [*map(list, found[name])] == [
-                    list(document[name][place]) for place in kept
-                ]
-        [entry] = ask(database, items=("c", "b"))["entries"]
-        assert entry["sums"] == [None, document["sums"][1]]
-        assert "sums" not in ask(database)["entries"][0]
+    database, writer = empty
+    store(writer, [document])
+    questions: list[tuple[dict[str, Any], list[int]]]
+    questions = [({"top": 1}, [0]), ({"items": ("b",)}, [1])]
+    for asked, kept in questions:
+        found, _ = one_tick(database, at=document["end"], **asked)
+        for name in ("items", "sums"):
+            assert [*map(list, found[name])] == [
+                list(document[name][place]) for place in kept
+            ]
+    [entry] = ask(database, items=("c", "b"))["entries"]
+    assert entry["sums"] == [None, document["sums"][1]]
+    assert "sums" not in ask(database)["entries"][0]
     seen = Pages().receive("products", orjson.dumps(document))
     assert seen is not None
     cut = orjson.loads(select_items(seen, items={"b"}))
     assert (cut["items"], cut["sums"]) == ([["b", 3]], document["sums"][1:])
 
 
-def test_what_a_bucket_histogram_shows_is_never_cut(tmp_path: Path) -> None:
-    with opened(tmp_path / "history.duckdb") as (database, writer):
-        store(writer, [ODD[4]])
-        found, _ = one_tick(database, at=ODD[4]["end"], top=1)
-        assert len(found["items"]) == 3
+def test_what_a_bucket_histogram_shows_is_never_cut(empty: Kept) -> None:
+    database, writer = empty
+    store(writer, [ODD[4]])
+    found, _ = one_tick(database, at=ODD[4]["end"], top=1)
+    assert len(found["items"]) == 3
 
 
-def test_an_answer_says_when_the_beginning_was_gone(tmp_path: Path) -> None:
-    with opened(tmp_path / "history.duckdb") as (database, writer):
-        writer.note_gap("products", 0)
-        store(writer, at_ticks(range(5, 10)))
-        writer.note_gap("products", 0)
-        store(writer, at_ticks(range(20, 25)))
+def test_an_answer_says_when_the_beginning_was_gone(empty: Kept) -> None:
+    database, writer = empty
+    writer.note_gap("products", 0)
+    store(writer, at_ticks(range(5, 10)))
+    writer.note_gap("products", 0)
+    store(writer, at_ticks(range(20, 25)))
 
-        def complete(
-            since: int | None, until: int | None, reading: float | None = None
-        ) -> bool:
-            bounds = [tick and at(tick)["end"] for tick in (since, until)]
-            return bool(
-                ask(database, reading, since=bounds[0], until=bounds[1])["complete"]
-            )
+    def complete(
+        since: int | None, until: int | None, reading: float | None = None
+    ) -> bool:
+        bounds = [tick and at(tick)["end"] for tick in (since, until)]
+        return bool(
+            ask(database, reading, since=bounds[0], until=bounds[1])["complete"]
+        )
 
-        assert not complete(None, None)
-        assert not complete(None, 8)
-        # Tick 5 of another key is the first that was read: that of this key may be gone.
-        assert not complete(4, 8)
-        assert complete(5, 8)
-        assert not complete(5, 9)  # and tick 9 may have come for another key alone
-        assert not complete(9, 20)
-        assert not complete(19, None)
-        assert complete(20, None)
-        # in a stream ticks ascend: these will not come later
-        assert complete(20, 24, reading=0.4)
-        assert not complete(20, None, reading=0.4)
+    assert not complete(None, None)
+    assert not complete(None, 8)
+    # Tick 5 of another key is the first that was read: that of this key may be gone.
+    assert not complete(4, 8)
+    assert complete(5, 8)
+    assert not complete(5, 9)  # and tick 9 may have come for another key alone
+    assert not complete(9, 20)
+    assert not complete(19, None)
+    assert complete(20, None)
+    # in a stream ticks ascend: these will not come later
+    assert complete(20, 24, reading=0.4)
+    assert not complete(20, None, reading=0.4)
 
 
 def test_when_a_series_began_is_said_only_where_its_first_tick_is_kept(
-    tmp_path: Path,
+    empty: Kept,
 ) -> None:
     """A generation that begins within an epoch counts from there, not from the grid's beginning."""
-    with opened(tmp_path / "history.duckdb") as (database, writer):
+    database, writer = empty
 
-        def began() -> list[int | None]:
-            return [one["began"] for one in ends_of_epochs(database)["epochs"]]
+    def began() -> list[int | None]:
+        return [one["began"] for one in ends_of_epochs(database)["epochs"]]
 
-        store(writer, at_ticks(range(1, 5)))
-        store(writer, at_ticks(range(5, 9), id="b" * 32))
-        assert began() == [at(1)["start"], at(5)["start"]]
-        writer.note_gap("products", 0)
-        store(writer, at_ticks(range(20, 400), id="c" * 32))
-        assert began() == [at(1)["start"], at(5)["start"], None]
-        thin(database, writer.ends, {"ticks": 60_000, "quarters": 60_000})
-        assert began() == [None, None, None]
+    store(writer, at_ticks(range(1, 5)))
+    store(writer, at_ticks(range(5, 9), id="b" * 32))
+    assert began() == [at(1)["start"], at(5)["start"]]
+    writer.note_gap("products", 0)
+    store(writer, at_ticks(range(20, 400), id="c" * 32))
+    assert began() == [at(1)["start"], at(5)["start"], None]
+    thin(database, writer.ends, {"ticks": 60_000, "quarters": 60_000})
+    assert began() == [None, None, None]
