@@ -1,9 +1,8 @@
 """`quietcount plan`: guarantee, noise, error and memory of every histogram, before a run."""
 
-from pathlib import Path
-
 from rich.console import Console
 
+from workers.commands.options import Plan
 from workers.privacy.ceiling import Ceiling, check_ceiling
 from workers.privacy.plan.make import make_plan
 from workers.privacy.plan.text import show
@@ -11,22 +10,16 @@ from workers.runtime.printing import print_json
 from workers.settings.settings import Settings
 
 
-def show_plan(
-    settings: Settings,
-    *,
-    as_json: bool,
-    report: Path | None,
-    since: Settings | None,
-    force: bool,
-) -> int:
+def show_plan(settings: Settings, before: Settings | None, given: Plan) -> int:
     """Print the plan; write pages to the directory `report`, if given: the promise, and charts.
 
-    The promise is compared with that of the settings `since`, if given.
+    The promise is compared with that of the settings `before`, if given.
     """
+    report = given.report
     if report is not None:
         from workers.replay.backtest.results import prepare
 
-        prepare(report, force=force)
+        prepare(report, force=given.force)
     epsilon = check_ceiling(settings)
     plan = make_plan(settings)
     if report is not None:
@@ -34,8 +27,8 @@ def show_plan(
         from workers.replay.report.promise import write_promise
 
         write_plan_report(report, plan)
-        write_promise(report, settings, plan, epsilon, since)
-    if as_json:
+        write_promise(report, settings, plan, epsilon, before)
+    if given.as_json:
         print_json(plan)
     else:
         show(plan, Console(highlight=False))

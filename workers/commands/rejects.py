@@ -23,6 +23,7 @@ from confluent_kafka import Message
 from rich.console import Console
 
 from workers.agents.topics import check_events, connection_of, partitions_by_user
+from workers.commands import options
 from workers.commands.compiling import ensure_compiled
 from workers.commands.json_fault import NOT_JSON, fault_of
 from workers.commands.undeclared import UndeclaredKeys, shown_key
@@ -302,17 +303,16 @@ def _decoded(settings: Settings, reject: Rejected) -> object:
     return None
 
 
-def list_rejects(
-    settings: Settings, *, reason: str | None, show: int | None, retry: bool
-) -> int:
+def list_rejects(settings: Settings, given: options.Rejects) -> int:
     """List rejects whose reason contains `reason`, print up to `show` of them, and resend them."""
     say = Printer(Console(highlight=False))
     connection = connection_of(settings)
+    reason = given.reason
 
     def wanted(text: str) -> bool:
         return reason is None or reason in text
 
-    if retry:
+    if given.retry:
         ensure_compiled()
         _print_retry(retry_rejects(settings, connection, wanted), say)
         say.line()
@@ -330,7 +330,7 @@ def list_rejects(
                     undeclared.add(
                         record_key(settings, reject), _decoded(settings, reject)
                     )
-                if not was_sent and len(shown) < (show or 0):
+                if not was_sent and len(shown) < (given.show or 0):
                     shown.append(reject)
                 number += 1
                 if number % 1_000 == 0:
@@ -359,7 +359,7 @@ def list_rejects(
                 f"{counted.cut:,} not whole, as the record was too long: cannot be sent back",
                 6,
             )
-    if show is not None:
+    if given.show is not None:
         say.line()
         first = f"The first {len(shown):,} that were not sent back."
         say.line(f"{first} Exact: for the operator only.", style="bold")

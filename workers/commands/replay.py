@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import IO, Self
 
 from workers.commands.compiling import ensure_compiled
 from workers.commands.failures import EXIT_INTERRUPTED, log
+from workers.commands.options import Replay
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
@@ -49,48 +49,45 @@ EXIT_TERMINATED = 143
 ROWS_SHOWN = 40
 # Runs of empty ticks, for each histogram.
 GAPS_SHOWN = 3
+# Of a backtest, if not given.
+SEEDS = 3
+TOP = 10
 _OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
 METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
 
 
-def _opener(
-    source: str | None, since: str | None, until: str | None
-) -> Callable[[Settings], AbstractContextManager[Source]]:
-    if source is not None:
-        return partial(open_source, name=source)
+def _opener(given: Replay) -> Callable[[Settings], AbstractContextManager[Source]]:
+    if given.source is not None:
+        return partial(open_source, name=given.source)
     from workers.replay.sources_topic import open_topic
 
-    since_ms = None if since is None else parse_time("--from", since)
-    until_ms = None if until is None else parse_time("--to", until)
+    since_ms = None if given.since is None else parse_time("--from", given.since)
+    until_ms = None if given.until is None else parse_time("--to", given.until)
     return partial(open_topic, since_ms=since_ms, until_ms=until_ms, say=log)
 
 
-def replay_events(
-    settings: Settings,
-    *,
-    source: str | None,
-    since: str | None,
-    until: str | None,
-    snapshots: str | None,
-    options: BacktestOptions | None,
-) -> int:
+def replay_events(settings: Settings, given: Replay) -> int:
     """Replay the events of the file `source`, or (None) those of the topic from `since` to `until`.
 
-    With `options` this is a backtest. Snapshots go to the file `snapshots`, one JSON object per
+    With `report` this is a backtest. Snapshots go to the file `snapshots`, one JSON object per
     line. Return the exit code: 0, even if lines were rejected; 130 after Ctrl-C and 143 after
     SIGTERM, with the ticks released by then.
     """
+    source = given.source
+    snapshots = given.snapshots
     if source is not None and snapshots is not None and "-" not in (source, snapshots):
         with suppress(OSError):  # one of them does not exist
             if Path(source).samefile(snapshots):
                 refusal = "it is the input; choose another file"
                 raise SettingsError(f"--snapshots {snapshots}: {refusal}")
-    opening = _opener(source, since, until)
+    opening = _opener(given)
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
     with Interrupts() as interrupts:
         backtest = (
-            None if options is None else BacktestRun(options, settings, key, snapshots)
+            None
+            if given.report is None
+            else BacktestRun(given, given.report, settings, key)
         )
         read = settings if backtest is None else backtest.settings
         with (
@@ -286,46 +283,34 @@ class Output:
                 self._part = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BacktestOptions:
-    config: Path
-    report: Path
-    vary: Sequence[str]
-    seeds: int
-    top: int
-    force: bool
-
-
 class BacktestRun:
     """The runs of a backtest, and its results; leaving the context ends its processes."""
 
     def __init__(
-        self,
-        options: BacktestOptions,
-        settings: Settings,
-        key: NoiseKey,
-        snapshots: str | None,
+        self, given: Replay, directory: Path, settings: Settings, key: NoiseKey
     ) -> None:
-        if options.vary and snapshots is not None:
+        written = given.snapshots is not None
+        if given.vary and written:
             refusal = (
                 "--snapshots writes those of one run, so it cannot be used with --vary"
             )
             raise SettingsError(refusal)
-        self._options = options
-        self._grid = make_grid(settings, options.config, options.vary)
+        self._directory = directory
+        self._grid = make_grid(settings, given.config, given.vary)
         self.settings = self._grid.reader_settings(settings)
-        prepare(options.report, force=options.force)
-        runs = runs_of(self._grid.combinations, options.seeds)
+        prepare(directory, force=given.force)
+        runs = runs_of(self._grid.combinations, given.seeds or SEEDS)
         self._number = len(runs)
         # This process writes the snapshots; other processes are forked before reading starts.
-        processes = 1 if snapshots is not None else processes_for(runs)
+        processes = 1 if written else processes_for(runs)
+        top = given.top or TOP
         self.runs: Backtest | Pool
         if processes > 1:
-            self.runs = Pool(runs, key, options.top, processes)
+            self.runs = Pool(runs, key, top, processes)
         else:
-            self.runs = Backtest(runs, key, options.top)
+            self.runs = Backtest(runs, key, top)
             for one in self.runs.watches():
-                one.histogram.written = snapshots is not None and one.run.seed == 0
+                one.histogram.written = written and one.run.seed == 0
 
     def __enter__(self) -> Self:
         return self
@@ -342,7 +327,7 @@ class BacktestRun:
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
         begun = time.perf_counter()
-        directory = self._options.report
+        directory = self._directory
         write(directory, self.runs.results(summary, word, self._grid.left_out))
         yield from table(read(directory))
         from workers.replay.report.report import write_report

@@ -13,7 +13,8 @@ from tests.worker.harness import Bare, known, toml, unk
 from workers.cli import execute
 from workers.commands.check.check import show
 from workers.commands.check.examine import Findings, examine
-from workers.commands.check.sample import Part, Sample, of_file, shares
+from workers.commands.check.sample import Part, Sample, of_file
+from workers.commands.init.sample import shares
 from workers.kafka.records import Records
 from workers.mechanisms.registry import build
 from workers.pipeline.growth.sources import Place, SourceTopic

@@ -677,13 +677,13 @@ def _weights(
         if first is not None:
             from_start = False
             if len(first):
-                low, high = sample.bounds[part.source.log]
+                low, high, _ = sample.bounds[part.source.log]
                 records = estimated_records(part.records.offsets, low, high)
                 events = records * len(times) / len(part.records)
                 from_start = low == 0
                 times = np.concatenate([first, times])
         elif part.source.log in sample.bounds:
-            from_start = sample.bounds[part.source.log][0] == 0
+            from_start = sample.bounds[part.source.log].low == 0
         samples.append(
             PartitionSample(times=times, events=events, from_start=from_start)
         )

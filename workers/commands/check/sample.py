@@ -1,14 +1,13 @@
 """Take a sample of events: the newest records of the events topics, or the first of a file."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workers.agents.topics import check_events, connection_of
-from workers.commands.init.sample import WIDER, Record, read_sample
+from workers.commands.init.sample import Record, read_ends
 from workers.kafka.reading import Partition
 from workers.kafka.records import Records
-from workers.kafka.topic_reader import open_reader
+from workers.kafka.topic_reader import Bounds
 from workers.mechanisms.config.views import Shape
 from workers.pipeline.growth.sources import Place, SourceTopic
 from workers.replay.sources import open_source
@@ -45,7 +44,7 @@ class Sample:
     stopped: bool = False
     notes: Sequence[str] = ()
     oldest: Sequence[Part] = ()
-    bounds: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
+    bounds: Mapping[Partition, Bounds] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(len(part.records) for part in self.parts)
@@ -61,75 +60,34 @@ def of_topics(
     connection = connection_of(settings)
     places = check_events(settings, connection, as_produced=True)
     sources = {source.log: source for source in places}
-    deadline = time.monotonic() + PATIENCE_S
-    longest = settings.events.max_bytes
-    with open_reader(connection, say) as topic_reader:
-        bounds = topic_reader.bounds(sources)
-        total = sum(
-            log_bounds.stable - log_bounds.low for log_bounds in bounds.values()
-        )
-        wide = number
-        while True:
-            newest = shares(
-                {
-                    log: log_bounds.stable - log_bounds.low
-                    for log, log_bounds in bounds.items()
-                },
-                wide,
-            )
-            ends = {log: bounds[log].stable for log in newest}
-            spans = {log: (ends[log] - n, ends[log]) for log, n in newest.items() if n}
-            records_of, cut = read_sample(
-                topic_reader, spans, deadline, BYTES_MAX, longest=longest
-            )
-            enough = cut or sum(map(len, records_of.values())) >= number
-            if enough or time.monotonic() > deadline or wide >= total:
-                break
-            wide *= WIDER
-        notes = topic_reader.open_transactions(bounds)
-        numbers = shares(
-            {log: len(records) for log, records in records_of.items()}, number
-        )
-        firsts = {log: records_of[log][-n].offset for log, n in numbers.items() if n}
-        openings = {
-            log: (bounds[log].low, min(first, bounds[log].low + WIDER * OLDEST))
-            for log, first in firsts.items()
-            if bounds[log].low < first
-        }
-        begun, _ = read_sample(
-            topic_reader,
-            openings,
-            deadline,
-            BYTES_MAX,
-            OLDEST,
-            longest=longest,
-            oldest=True,
-        )
-    oldest = [
-        Part(sources[log], _columns(records))
-        for log, records in begun.items()
-        if records
-    ]
-    sampled = ((log, source) for log, source in sources.items() if numbers.get(log))
-    parts = [
-        Part(source, _columns(records_of[log][-numbers[log] :]))
-        for log, source in sampled
-    ]
-    names = dict.fromkeys(source.topic.name for source in sources.values())
-    name = f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}"
-    stopped = not enough and time.monotonic() > deadline
+    ends = read_ends(
+        connection,
+        sources.keys(),
+        newest=number,
+        oldest=OLDEST * len(sources),
+        patience_s=PATIENCE_S,
+        bytes_max=BYTES_MAX,
+        longest=settings.events.max_bytes,
+        say=say,
+    )
+
+    def parts(found: Mapping[Partition, Sequence[Record]]) -> list[Part]:
+        return [
+            Part(source, _columns(found[log]))
+            for log, source in sources.items()
+            if found.get(log)
+        ]
+
+    names = dict.fromkeys(source.topic.name for source in places)
     return Sample(
-        name,
-        parts,
+        f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}",
+        parts(ends.newest),
         settings.shape,
         live=True,
-        stopped=stopped,
-        notes=notes,
-        oldest=oldest,
-        bounds={
-            log: (log_bounds.low, log_bounds.stable)
-            for log, log_bounds in bounds.items()
-        },
+        stopped=ends.late,
+        notes=ends.notes,
+        oldest=parts(ends.oldest),
+        bounds=ends.bounds,
     )
 
 
@@ -149,13 +107,3 @@ def of_file(settings: Settings, name: str, number: int) -> Sample:
     with open_source(settings, name) as opened:
         part = Part(source, opened.sample(number))
         return Sample(shown, [part], opened.shape, live=False)
-
-
-def shares(there: Mapping[Partition, int], number: int) -> dict[Partition, int]:
-    """Return how many records to take per partition: equal shares, shortfalls redistributed."""
-    taken = {}
-    left = number
-    for place, (log, has) in enumerate(sorted(there.items(), key=lambda one: one[1])):
-        taken[log] = min(has, -(-left // (len(there) - place)))
-        left -= taken[log]
-    return taken

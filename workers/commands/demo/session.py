@@ -48,6 +48,7 @@ from workers.commands.demo.generator import (
 from workers.commands.demo.view import Scene, ordinal, picture, render
 from workers.commands.failures import EXIT_EXPECTED, EXIT_FAULT, EXIT_FENCED, log
 from workers.commands.key import new_key
+from workers.commands.options import Demo
 from workers.dashboard.server import PORT, Background, Dashboard, is_free
 from workers.kafka.clients import (
     EMBEDDED_PARTITIONS,
@@ -229,13 +230,8 @@ NOTE = "Real flights from New York in 2013, played again quickly: where they go,
 
 
 class Session:
-    def __init__(
-        self, rate: int, bootstrap: str | None, picture: Path | None, port: int | None
-    ) -> None:
-        self._rate = rate
-        self._bootstrap = bootstrap
-        self._picture = picture
-        self._port = port
+    def __init__(self, given: Demo) -> None:
+        self._given = given
         self._console = Console(highlight=False)
         self._name = f"demo-{secrets.token_hex(4)}"
         self._samples: deque[tuple[float, int]] = deque()
@@ -271,10 +267,12 @@ class Session:
             producer = connection.producer(
                 None, **{"enable.idempotence": True, "linger.ms": 10}
             )
-            ahead = None if self._bootstrap else EMBEDDED_AHEAD
+            ahead = None if self._given.bootstrap else EMBEDDED_AHEAD
             place = (str(settings.events.topics), EMBEDDED_PARTITIONS)
             year = partial(flights, path)
-            generator = Generator(producer, *place, self._rate, year, exact, ahead)
+            generator = Generator(
+                producer, *place, self._given.rate, year, exact, ahead
+            )
             self._generator = generator
             # An ordinary downstream consumer: it sees only published snapshots.
             consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
@@ -298,9 +296,9 @@ class Session:
                     )
                 generator.stop()
                 child.stop(hurry=stop.urgent)
-                if self._bootstrap:
+                if self._given.bootstrap:
                     self._print(
-                        f"Left on {self._bootstrap}: topics {', '.join(created)}"
+                        f"Left on {self._given.bootstrap}: topics {', '.join(created)}"
                     )
             if generator.error is not None:
                 raise generator.error
@@ -319,15 +317,15 @@ class Session:
             return 0
 
     def _connect(self, stack: ExitStack) -> Connection:
-        if self._bootstrap is None:
+        if self._given.bootstrap is None:
             return stack.enter_context(EmbeddedCluster()).connection
         try:
-            return Connection(KafkaSettings(bootstrap=self._bootstrap).bootstrap)
+            return Connection(KafkaSettings(bootstrap=self._given.bootstrap).bootstrap)
         except ValueError as error:
             raise SettingsError(f"--bootstrap: {error}") from None
 
     def _dashboard(self, settings: ReaderSettings) -> Background:
-        port = self._port
+        port = self._given.port
         if port is None:
             port = PORT if is_free(PORT) else 0
         routes = [web.get(f"/{EXACT_PATH}", self._boards.answer)]
@@ -359,15 +357,15 @@ class Session:
                     return True
         if live is not None and self._boards.snapshots:
             self._console.print(render(scene, self._console))
-        if self._picture is not None:
-            picture(scene, self._picture)
+        if self._given.picture is not None:
+            picture(scene, self._given.picture)
         return False
 
     @contextmanager
     def _display(self) -> Iterator[Live | None]:
         if not self._console.is_terminal:
             self._print(f"Dashboard: {self._page}")
-            flights = f"{self._rate:,} flights a second from 2013-01-01 on"
+            flights = f"{self._given.rate:,} flights a second from 2013-01-01 on"
             self._print(f"{flights}; the first private histogram takes some seconds.")
             yield None
             return
@@ -476,25 +474,19 @@ class Session:
         self._console.print(line, markup=False, soft_wrap=True)
 
 
-def run_demo(
-    seconds: int | None,
-    rate: int,
-    bootstrap: str | None,
-    picture: Path | None,
-    port: int | None,
-) -> int:
+def run_demo(given: Demo) -> int:
     """Run the demo until Ctrl-C or for `seconds`; remove everything it started.
 
-    `rate` is events per second. `bootstrap` None is an embedded Kafka, `port` None the dashboard's
-    own, or any free one if that is taken. `picture` receives the last view as SVG. Return 0, or the
-    exit code of a failed worker.
+    Return 0, or the exit code of a failed worker.
     """
     if not all_compiled():  # after `pip install`; `make` compiles them itself
         from workers.commands.compiling import ensure_compiled
 
         ensure_compiled()
-    with Stop(seconds) as stop:  # first: from here on, Ctrl-C ends the demo cleanly
-        return Session(rate, bootstrap, picture, port).run(stop)
+    with Stop(
+        given.seconds
+    ) as stop:  # first: from here on, Ctrl-C ends the demo cleanly
+        return Session(given).run(stop)
 
 
 def _plain(row: Row) -> str:

@@ -8,7 +8,6 @@ named in the output by the commit that passes its records.
 
 from collections.abc import Collection, Mapping
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -21,6 +20,7 @@ from workers.client.tables import table
 from workers.commands.export.files import Files
 from workers.commands.export.iceberg import Table
 from workers.commands.export.output import Output, Progress, Selection, State
+from workers.commands.options import Export
 from workers.kafka.reading import Partition
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import plural, printable
@@ -32,31 +32,23 @@ ROWS = 250_000
 Offset = tuple[Partition, int]
 
 
-def export(
-    config: Path,
-    *,
-    output: Path,
-    kind: str,
-    histograms: tuple[str, ...],
-    since: str | None,
-    until: str | None,
-) -> int:
+def export(given: Export) -> int:
     """Export up to the present ends of the topics, and say how much that was."""
-    between = Between.of(since, until, ("--from", "--to"))
-    settings = load_reader_settings(config)
+    between = Between.of(given.since, given.until, ("--from", "--to"))
+    settings = load_reader_settings(given.config)
     selection = Selection(
         worker=settings.worker,
-        format=kind,
-        histograms=tuple(sorted(set(histograms))),
+        format=given.kind,
+        histograms=tuple(sorted(set(given.histograms))),
         since_ms=between.since_ms,
         until_ms=between.until_ms,
     )
-    opener = Table.open if kind == "iceberg" else Files.open
-    with opener(output, kind) as sink:
+    opener = Table.open if given.kind == "iceberg" else Files.open
+    with opener(given.output, given.kind) as sink:
         before = sink.load()
         if before is not None and before.selection != selection:
             raise SettingsError(
-                f"--output {output}: holds {_described(before.selection)}, and this is "
+                f"--output {given.output}: holds {_described(before.selection)}, and this is "
                 f"{_described(selection)}; give another directory"
             )
         with open_topics(settings, selection.histograms) as topics:

@@ -26,6 +26,7 @@ from workers.commands.init.names import UserKind
 from workers.commands.init.sample import sample_of
 from workers.commands.init.tick_choice import choose_tick
 from workers.commands.init.writing import CHOOSE, plain, settings_text, toml
+from workers.commands.options import Init
 from workers.commands.undeclared import QUOTES
 from workers.events.schemas import Access
 from workers.kafka.clients import Connection
@@ -54,21 +55,11 @@ _IDENTIFIED = MappingProxyType(
 _NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
 
 
-def write_settings(
-    *,
-    bootstrap: str,
-    topic: str,
-    output: Path,
-    records: int,
-    client: Iterable[str],
-    registry: str | None,
-    registry_options: Iterable[str],
-    keys: str | None,
-    users: bool | None,
-    range_: str | None,
-    ask: bool,
-) -> int:
-    """Write the settings file `output`; options that are None were not given."""
+def write_settings(given: Init) -> int:
+    """Write a settings file; options that are None were not given."""
+    output = given.output or Path(f"{given.topic}.toml")
+    bootstrap = given.bootstrap
+    topic = given.topic
     if output.exists() or output.is_symlink():
         raise SettingsError(
             f"{output}: exists already, and settings are never overwritten: "
@@ -77,13 +68,13 @@ def write_settings(
     base = output.absolute().parent
     if not base.is_dir():
         raise SettingsError(f"{output}: no directory {output.parent}")
-    buckets = None if range_ is None else _range(range_)
-    kafka_client = toml_values("--client", client)
+    buckets = None if given.range is None else _range(given.range)
+    kafka_client = toml_values("--client", given.client)
     values = client_values(table_of(kafka_client), base)
     schema_registry = {}
-    if registry is not None:
-        schema_registry = {"url": toml(registry)}
-        schema_registry |= toml_values("--registry", registry_options)
+    if given.schema_registry is not None:
+        schema_registry = {"url": toml(given.schema_registry)}
+        schema_registry |= toml_values("--registry", given.registry)
     try:
         KafkaSettings(bootstrap=bootstrap, client=values)
         asked = (
@@ -92,7 +83,7 @@ def write_settings(
     except ValueError as error:
         raise SettingsError(str(error)) from None
     access = None if asked is None else Access(asked.url, asked.client(), 0.0)
-    sample = sample_of(Connection(bootstrap, values), topic, records, log)
+    sample = sample_of(Connection(bootstrap, values), topic, given.records, log)
     for note in sample.notes:
         log(note)
     now_ms = time.time_ns() // 1_000_000
@@ -107,10 +98,10 @@ def write_settings(
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
-        asking = ask and sys.stdin.isatty() and sys.stdout.isatty()
+        asking = not given.yes and sys.stdin.isatty() and sys.stdout.isatty()
         if asking:
             _show_fields(console, guess, {})
-        draft = guess.draft(*_answers(guess, keys, users, buckets, ask=asking))
+        draft = guess.draft(*_answers(guess, given, buckets, ask=asking))
     except CannotGuess as nothing:
         log(f"no settings for the topic {topic}: {nothing}")
         return EXIT_NOTHING
@@ -175,13 +166,10 @@ def _range(text: str) -> Range:
 
 
 def _answers(
-    guess: SampleGuesses,
-    keys: str | None,
-    users: bool | None,
-    range_: Range | None,
-    *,
-    ask: bool,
+    guess: SampleGuesses, given: Init, range_: Range | None, *, ask: bool
 ) -> tuple[str, bool, Range | None]:
+    keys = given.keys
+    users = given.users
     fitting = [key for key in guess.keys if key.fits]
     if ask and keys is None and fitting:
         named = fitting[0]

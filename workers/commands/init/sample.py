@@ -1,18 +1,18 @@
-"""Sample the oldest and the newest records of every partition of a topic, in bounded time.
+"""Sample the oldest and the newest records of every partition, in bounded time.
 
-`check` reads its own sample with `read_sample`.
+`init` and `check` read topics so.
 """
 
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from workers.kafka.clients import Connection
 from workers.kafka.reading import Partition
 from workers.kafka.records import Records
-from workers.kafka.topic_reader import TopicReader, open_reader
+from workers.kafka.topic_reader import Bounds, TopicReader, open_reader
 from workers.kafka.topics import INTERNAL_PREFIX
 from workers.runtime.errors import SettingsError
 from workers.runtime.sizes import MESSAGE_BYTES
@@ -38,43 +38,111 @@ class Record:
         return len(self.value or b"") + len(self.key or b"")
 
 
-def read_sample(
+class Ends(NamedTuple):
+    """Records of some partitions: the newest, and the oldest unless they are among these.
+
+    `cut`: large records left others out; `late`: time ran out before there were enough. `notes` say
+    where partitions end before their logs do.
+    """
+
+    newest: dict[Partition, list[Record]]
+    oldest: dict[Partition, list[Record]]
+    bounds: dict[Partition, Bounds]
+    notes: Sequence[str]
+    cut: bool
+    late: bool
+
+
+def read_ends(
+    connection: Connection,
+    logs: Collection[Partition],
+    *,
+    newest: int,
+    oldest: int,
+    patience_s: float,
+    bytes_max: int,
+    longest: int = MESSAGE_BYTES,
+    say: Callable[[str], object] = lambda text: None,
+) -> Ends:
+    """Read about so many committed records, in equal shares of the partitions that have them.
+
+    It writes nothing and joins no group. `say` tells the operator which partition it waits for.
+    """
+    deadline = time.monotonic() + patience_s
+    with open_reader(connection, say) as topic_reader:
+        bounds = topic_reader.bounds(logs)
+        lengths = {log: ends.stable - ends.low for log, ends in bounds.items()}
+        wide = newest
+        while True:
+            spans = {
+                log: (bounds[log].stable - number, bounds[log].stable)
+                for log, number in shares(lengths, wide).items()
+            }
+            found, cut = _read(topic_reader, spans, deadline, bytes_max, longest)
+            enough = cut or sum(map(len, found.values())) >= newest
+            late = time.monotonic() > deadline
+            if enough or late or wide >= sum(lengths.values()):
+                break
+            wide *= WIDER
+        numbers = shares({log: len(records) for log, records in found.items()}, newest)
+        kept = {log: found[log][-number:] for log, number in numbers.items() if number}
+        before = {
+            log: records[0].offset - bounds[log].low for log, records in kept.items()
+        }
+        limits = shares(before, oldest)
+        spans = {
+            log: (bounds[log].low, bounds[log].low + min(before[log], WIDER * limit))
+            for log, limit in limits.items()
+        }
+        begun, more_cut = _read(
+            topic_reader, spans, deadline, bytes_max, longest, limits
+        )
+        notes = topic_reader.open_transactions(bounds)
+    return Ends(kept, begun, bounds, notes, cut or more_cut, late and not enough)
+
+
+def _read(
     topic_reader: TopicReader,
     spans: Mapping[Partition, tuple[int, int]],
     deadline: float,
     bytes_max: int,
-    limit: int = sys.maxsize,
-    *,
-    longest: int = MESSAGE_BYTES,
-    oldest: bool = False,
+    longest: int,
+    limits: Mapping[Partition, int] | None = None,
 ) -> tuple[dict[Partition, list[Record]], bool]:
-    """Return the committed records in spans of offsets, and whether `bytes_max` left some out.
+    """Return the records in spans of offsets, and whether `bytes_max` left some out.
 
-    Every partition has an equal share of `bytes_max` and at least one record. Of more than `limit`
-    records it keeps the newest, or the `oldest`. Stops at the deadline with what was read by then.
+    Every partition has an equal share of `bytes_max` and at least one record, the newest of them,
+    or with `limits` the oldest. Stops at the deadline with what was read by then.
     """
-    left = dict(spans)
-    share = bytes_max // max(len(spans), 1)
+    left = {log: span for log, span in spans.items() if span[0] < span[1]}
+    share = bytes_max // max(len(left), 1)
     cut = False
-    sampled = {log: deque[Record]() for log in spans}
+    sampled = {log: deque[Record]() for log in left}
     sizes = Counter[Partition]()
     for log, records, _, _ in topic_reader.read(left, longest, deadline):
         of_log = sampled[log]
         for record in _records_of(log[1], records):
-            if oldest and (len(of_log) >= limit or sizes[log] > share):
-                cut = cut or len(of_log) < limit
+            full = sizes[log] > share
+            if limits is not None and (full or len(of_log) >= limits[log]):
+                cut = cut or len(of_log) < limits[log]
                 left.pop(log, None)
                 break
             of_log.append(record)
             sizes[log] += record.nbytes
-            while (
-                not oldest
-                and len(of_log) > 1
-                and (len(of_log) > limit or sizes[log] > share)
-            ):
-                cut = cut or len(of_log) <= limit
+            while limits is None and len(of_log) > 1 and sizes[log] > share:
+                cut = True
                 sizes[log] -= of_log.popleft().nbytes
     return {log: list(of_log) for log, of_log in sampled.items()}, cut
+
+
+def shares(there: Mapping[Partition, int], number: int) -> dict[Partition, int]:
+    """Return how many records to take per partition: equal shares, shortfalls redistributed."""
+    taken = {}
+    left = number
+    for place, (log, has) in enumerate(sorted(there.items(), key=lambda one: one[1])):
+        taken[log] = min(has, -(-left // (len(there) - place)))
+        left -= taken[log]
+    return taken
 
 
 def _records_of(partition: int, records: Records) -> Iterator[Record]:
@@ -109,68 +177,41 @@ def sample_of(
     number: int,
     say: Callable[[str], object] = lambda text: None,
 ) -> Sample:
-    """Read about `number` records of a topic, without writing or joining a group.
-
-    `say` tells the operator which partition reading waits for.
-    """
+    """Read about `number` records of a topic, half of them at each end."""
     with connection.connect(_INTRODUCE_S) as (_, metadata):
         pass
     topics = [name for name in metadata.topics if not name.startswith(INTERNAL_PREFIX)]
     if topic not in topics:
         where = f"on {connection.bootstrap} that this principal may see"
         raise SettingsError(f"--topic {topic}: no such topic {where}")
-    deadline = time.monotonic() + PATIENCE_S
-    logs = [
-        (topic, partition) for partition in sorted(metadata.topics[topic].partitions)
-    ]
-    sampled: dict[tuple[int, int], Record] = {}
-    with open_reader(connection, say) as topic_reader:
-        bounds = topic_reader.bounds(logs)
-        filled = {
-            log: log_bounds
-            for log, log_bounds in bounds.items()
-            if log_bounds.low < log_bounds.stable
-        }
-        # Half of the sample at each end, in equal shares of all partitions.
-        limit = -(-number // (2 * max(len(filled), 1)))
-        wide = WIDER * limit
-        newest = {
-            log: (max(log_bounds.low, log_bounds.stable - wide), log_bounds.stable)
-            for log, log_bounds in filled.items()
-        }
-        oldest = {
-            log: (log_bounds.low, min(log_bounds.stable, log_bounds.low + wide))
-            for log, log_bounds in filled.items()
-        }
-        cut = False
-        for spans in (newest, oldest):
-            read, some_cut = read_sample(
-                topic_reader,
-                spans,
-                deadline,
-                BYTES_MAX // 2,
-                limit,
-                oldest=spans is oldest,
-            )
-            cut = cut or some_cut
-            for records in read.values():
-                sampled |= {
-                    (record.partition, record.offset): record for record in records
-                }
-        notes = topic_reader.open_transactions(bounds)
-    stopped = cut or time.monotonic() > deadline
-    if stopped and not sampled:
+    partitions = sorted(metadata.topics[topic].partitions)
+    half = -(-number // 2)
+    ends = read_ends(
+        connection,
+        [(topic, partition) for partition in partitions],
+        newest=half,
+        oldest=half,
+        patience_s=PATIENCE_S,
+        bytes_max=BYTES_MAX // 2,
+        say=say,
+    )
+    if ends.late and not ends.newest:
         late = f"no record could be read within {PATIENCE_S:g} s"
         raise SettingsError(f"--topic {topic}: {late}; try again")
+    bounds = {
+        partition: (found.low, found.stable)
+        for (_, partition), found in ends.bounds.items()
+    }
     return Sample(
-        records=[sampled[place] for place in sorted(sampled)],
-        partitions=len(logs),
-        total=sum(log_bounds.stable - log_bounds.low for log_bounds in bounds.values()),
+        records=[
+            record
+            for log in sorted(ends.newest)
+            for record in (*ends.oldest.get(log, ()), *ends.newest[log])
+        ],
+        partitions=len(partitions),
+        total=sum(high - low for low, high in bounds.values()),
         topics=topics,
-        stopped=stopped,
-        notes=notes,
-        bounds={
-            partition: (log_bounds.low, log_bounds.stable)
-            for (_, partition), log_bounds in bounds.items()
-        },
+        stopped=ends.cut or ends.late,
+        notes=ends.notes,
+        bounds=bounds,
     )
