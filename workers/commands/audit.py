@@ -351,13 +351,13 @@ class Auditor:
                     end = self._next.get(series, -1)
                     newer = published["start"] >= end >= 0
                 except (ValueError, KeyError, TypeError):
-                    where = f"{topic}[{message.partition()}] offset {message.offset()}"
-                    raise Difference(f"{where}: not a snapshot") from None
+                    raise Difference(
+                        f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot"
+                    ) from None
                 if recomputed and not newer:
-                    unfounded = (
-                        "published, but it does not follow from the contributions"
+                    raise Difference(
+                        f"{_name(value)}: published, but it does not follow from the contributions"
                     )
-                    raise Difference(f"{_name(value)}: {unfounded}")
                 self.others += not newer
 
 
@@ -425,8 +425,9 @@ def _new_file(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
     try:
         return open(path, "xb", opener=partial(os.open, mode=0o600))
     except OSError as error:
-        remedy = "give the name of a new file"
-        raise SettingsError(f"--exact {path}: {error.strerror}; {remedy}") from error
+        raise SettingsError(
+            f"--exact {path}: {error.strerror}; give the name of a new file"
+        ) from error
 
 
 def _digest(topic: str, key: bytes, value: bytes) -> bytes:

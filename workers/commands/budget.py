@@ -94,8 +94,9 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
     say = Printer(console)
     worker = f"worker {budget.worker}"
     if budget.state == "missing":
-        missing = f"topic {topic} does not exist on this cluster"
-        say.line(f"{worker}: {missing}: this worker has never run here.")
+        say.line(
+            f"{worker}: topic {topic} does not exist on this cluster: this worker has never run here."
+        )
     elif not any(
         generation.epochs_begun
         for histogram in budget.histograms
@@ -144,8 +145,10 @@ def _generation(
     )
     price = f"epsilon {generation.epsilon!r}, delta {generation.delta!r}, rho {generation.rho!r}"
     if not generation.epochs_begun or generation.charged is None:
-        cost = f"An epoch costs one {generation.unit}: {price}"
-        say.line(f"no tick published, so nothing is spent. {cost}", 4)
+        say.line(
+            f"no tick published, so nothing is spent. An epoch costs one {generation.unit}: {price}",
+            4,
+        )
         return
     length = (
         f"{generation.horizon:,} ticks of {format_duration(generation.tick_ms)}"
@@ -158,16 +161,18 @@ def _generation(
     )
     headings = ("epoch", "ticks published", "of", "mechanism id")
     say.table(headings, list(_rows(generation)), left=(3,), indent=4)
-    begun = f"{plural(generation.epochs_begun, 'epoch')} begun, {generation.ticks:,} ticks published"
     say.line(
-        f"{begun}, from {_time(generation.published_from)} to {_time(generation.published_to)}",
+        f"{plural(generation.epochs_begun, 'epoch')} begun, {generation.ticks:,} ticks published, from "
+        f"{_time(generation.published_from)} to {_time(generation.published_to)}",
         4,
     )
     if generation.unit == "event":
         say.line("charged to one event: one epoch, since it falls in one", 4)
     else:
-        charged = f"charged to one {generation.unit}, who may be in all of them"
-        say.line(f"{charged}: {_figures(generation.charged)}", 4)
+        say.line(
+            f"charged to one {generation.unit}, who may be in all of them: {_figures(generation.charged)}",
+            4,
+        )
     declared = about(generation.mechanism)
     if declared is not None and declared.family == "labels":
         say.line(
@@ -232,16 +237,21 @@ def _parts(parts: Sequence[spending.Counted]) -> str:
 
 def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
     period = "an epoch" if left.period == "epoch" else f"any {left.period}"
-    limit = f"epsilon {left.max_epsilon!r} at delta {left.max_delta!r}"
-    say.line(f"ceiling: {limit} for one {unit}, in {period}", style="bold")
+    say.line(
+        f"ceiling: epsilon {left.max_epsilon!r} at delta {left.max_delta!r} for one {unit}, in {period}",
+        style="bold",
+    )
     if not left.parts:
         say.line("nothing is charged yet, so all of it is left", 2)
     else:
         window = ""
         if left.begins is not None and left.ends is not None:
             window = f", {iso_time(left.begins)} to {iso_time(left.ends)},"
-        none = "no promise at that delta"
-        spent = none if left.epsilon is None else f"epsilon {left.epsilon:.9g}"
+        spent = (
+            "no promise at that delta"
+            if left.epsilon is None
+            else f"epsilon {left.epsilon:.9g}"
+        )
         say.line(f"the fullest of the newest periods{window} holds {spent}", 2)
         say.line(f"it holds: {_parts(left.parts)}", 2)
         say.line(f"left in it: rho {left.rho_left:.6g}", 2)
@@ -259,9 +269,8 @@ def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
         verdict = (
             "fits" if epoch_ahead.fits else "does not fit: the worker ends before it"
         )
-        epoch = f"epoch {epoch_ahead.epoch:,}{begins}"
         say.line(
-            f"next of {epoch_ahead.histogram}: {epoch}, which makes {epsilon}: {verdict}",
+            f"next of {epoch_ahead.histogram}: epoch {epoch_ahead.epoch:,}{begins}, which makes {epsilon}: {verdict}",
             2,
         )
     if left.outlook is not None:
@@ -289,12 +298,15 @@ def _outlook(outlook: Outlook, say: Printer) -> None:
         if outlook.epoch is None:
             say.line(f"the worker may run on at least until {within}", 2)
         elif outlook.until <= outlook.newest:
-            said = f"epoch {outlook.epoch:,} of {outlook.histogram} does not fit"
-            say.line(f"the worker may not run on: {said}", 2)
-        else:
-            ends = f"it ends before epoch {outlook.epoch:,} of {outlook.histogram}"
             say.line(
-                f"the worker may run on until {within}: {ends}, which does not fit", 2
+                f"the worker may not run on: epoch {outlook.epoch:,} of {outlook.histogram} does not fit",
+                2,
+            )
+        else:
+            say.line(
+                f"the worker may run on until {within}: it ends before epoch {outlook.epoch:,} of {outlook.histogram}, which "
+                "does not fit",
+                2,
             )
     say.line(
         "that is if the histograms of these settings all run on, and no other worker begins an epoch",

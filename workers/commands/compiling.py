@@ -18,29 +18,30 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.arrays import compiler, number_blocks
+from workers.arrays import compiler
 from workers.arrays.quantiles import quantile
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.commands.failures import log
-from workers.events.formats import avro_scanner, protobuf_scanner
-from workers.events.formats.wire import parse_headers, zigzag
+from workers.events.formats.reader import FormatReader, make_format
 from workers.events.json import Json
-from workers.events.log import FieldSpans, Format, Output
+from workers.events.log import FieldSpans, Format
 from workers.events.reading import EARLIEST_MS, EventReader, SourceReader
+from workers.events.schemas import AVRO, PROTOBUF, AlwaysOpen, Schema, SchemaWaiter
 from workers.events.tree import Node
 from workers.kafka.placement import PARTITIONERS, Placement, partitions_of
+from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.counters.kinds import KINDS, make_counter
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, batch
-from workers.mechanisms.noise.keyed import MECHANISM_ID_BYTES, ROOT_BYTES, NoiseKey
+from workers.mechanisms.noise.inversion import InversionTable
+from workers.mechanisms.noise.keyed import MECHANISM_ID_BYTES, NoiseKey
 from workers.pipeline import ledger_blocks
 from workers.pipeline.contributions import decode
 from workers.pipeline.intake import Intake
@@ -59,6 +60,12 @@ _TICK_MS = 1000
 # Earlier events would be rejected, and what counts events would not be compiled.
 _BEGIN_MS = EARLIEST_MS
 _KEY = NoiseKey(bytes(range(32)))
+_SCHEMAS = MappingProxyType(
+    {
+        AVRO: '{"type": "record", "name": "Event", "fields": []}',
+        PROTOBUF: 'syntax = "proto3"; message Event {}',
+    }
+)
 
 
 def ensure_compiled(say: Callable[[str], object] = log) -> None:
@@ -79,7 +86,7 @@ def compile_kernels() -> float:
         quantile(readonly_contiguous(np.ones(3)), 1.0, 0.5, 2.0, np.empty(2))
         _compile_batches(_Unscanned)
         if _with_formats():
-            _compile_avro()
+            _compile_format(AVRO)
         wait()
         # There is no second process, or it failed.
         _compile_share()
@@ -161,7 +168,7 @@ def _compile_share() -> None:
     )
     _compile_noise()
     if _with_formats():
-        _compile_protobuf()
+        _compile_format(PROTOBUF)
 
 
 def _with_formats() -> bool:
@@ -195,24 +202,11 @@ def _events() -> list[bytes]:
 
 
 def _compile_noise() -> None:
-    row = np.zeros(1, dtype=np.int64)
     words = np.zeros((1, 2), dtype=np.uint64)
-    fixed_words = readonly_contiguous(words)
-    first = readonly_contiguous(words[0])
-    number_blocks.xor(fixed_words, words, words)
-    widths: tuple[number_blocks.Narrow, ...] = (
-        np.zeros(1, np.int16),
-        np.zeros(1, np.int32),
-    )
-    for noise in widths:
-        table = readonly_contiguous(noise), np.uint64(48), -1
-        number_blocks.look_up(*table, first, first, 0, fixed_words, noise)
-    for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
-        number_blocks.find_shown(
-            row, row, sums, 0, True, row.copy(), row.copy(), row.copy()
-        )
-    number_blocks.mark_blocks(readonly_contiguous(row), 10, np.zeros(1, dtype=np.bool_))
-    stream = NoiseKey(bytes(ROOT_BYTES)).stream(bytes(MECHANISM_ID_BYTES))
+    for lowest in (0, 1 << 16):  # noise of 16 and of 32 bits
+        table = InversionTable([1 << 127], lowest)
+        table.sample(words, np.zeros(1, dtype=table.dtype))
+    stream = _KEY.stream(bytes(MECHANISM_ID_BYTES))
     for kind in KINDS:
         for rho_item in (1.0, 1e-8):  # state of 32 and of 64 bits
             counter = make_counter(kind, 4, rho_item)
@@ -298,48 +292,21 @@ def _require(counted: bool) -> None:
         raise RuntimeError("the events that compile the kernels were not counted")
 
 
-def _longs(rows: int, columns: int) -> NDArray[np.int64]:
-    return readonly_contiguous(np.zeros((rows, columns), dtype=np.int64))
+class _Registry(NamedTuple):
+    """A registry in which every id is of one schema."""
+
+    kind: str
+
+    def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema:
+        return Schema(self.kind, _SCHEMAS[self.kind])
 
 
-def _compile_avro() -> None:
-    data, roots = _bytes_and_roots()
-    log, stack = (
-        np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_scanner.FRAME)
-    )
-    columns = _longs(1, avro_scanner.COLUMNS)
-    program = avro_scanner.Program(columns, roots, _longs(1, 3), _longs(1, 4))
-    scan = avro_scanner.Scan(data, 0, program, stack)
-    number = np.zeros(1, dtype=np.int64)
-    avro_scanner.scan_record(scan, 0, 0, 0, log, 0)
-    avro_scanner.scan_all(scan, _longs(1, 2), roots, 0, _output(log))
-    zigzag(data, 0, 1)
-    pairs = np.zeros((1, 2), dtype=np.int64)
-    values = readonly_contiguous(np.array([[0, 8]]))
-    for named in (False, True):
-        parse_headers(data, values, named, _longs(0, 2), 0, pairs, pairs.copy(), number)
-
-
-def _compile_protobuf() -> None:
-    data, roots = _bytes_and_roots()
-    widths = (4, protobuf_scanner.FRAME, protobuf_scanner.LIST_COLUMNS)
-    log, stack, lists = (np.zeros((1, columns), dtype=np.int64) for columns in widths)
-    messages = _longs(1, protobuf_scanner.MESSAGE_COLUMNS)
-    fields = _longs(1, protobuf_scanner.FIELD_COLUMNS)
-    program = protobuf_scanner.Program(messages, fields, _longs(1, 6), _longs(1, 3))
-    scan = protobuf_scanner.Scan(data, 0, program, stack, lists)
-    protobuf_scanner.scan_all(scan, _longs(1, 2), roots, 0, _output(log))
-
-
-def _output(log: Longs) -> Output:
-    ends = np.zeros(1, dtype=np.int64)
-    return Output(log, ends, np.zeros(1, dtype=np.int8), declined_bytes=1)
-
-
-def _bytes_and_roots() -> tuple[Bytes, Longs]:
-    return np.frombuffer(bytes(8), dtype=np.uint8), readonly_contiguous(
-        np.zeros(1, dtype=np.int64)
-    )
+def _compile_format(kind: str) -> None:
+    """Scan records with a schema, one of them too short to have its id."""
+    fmt = make_format(kind.lower(), Node())
+    reader = FormatReader(fmt, _Registry(kind), AlwaysOpen())
+    records = Records.of([bytes(8), b""])
+    list(reader.scan(records.data, records.values))
 
 
 def _settings(unit: str) -> Settings:
@@ -350,6 +317,8 @@ def _settings(unit: str) -> Settings:
     kinds: list[dict[str, object]]
     kinds = [{"mechanism": "unk_base"}, {"mechanism": "known_base", **domain}]
     kinds.append({"mechanism": "unk_base", "sum": _SUM, "total_share": 0.1})
+    # Sums of 64 bits.
+    kinds.append({"mechanism": "unk_base", "epsilon": 1e-4})
     if unit == "user":
         events["user"] = "user"
         shared["max_items_per_user"] = 3

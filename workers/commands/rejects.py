@@ -361,14 +361,18 @@ def list_rejects(settings: Settings, given: options.Rejects) -> int:
             )
     if given.show is not None:
         say.line()
-        first = f"The first {len(shown):,} that were not sent back."
-        say.line(f"{first} Exact: for the operator only.", style="bold")
+        say.line(
+            f"The first {len(shown):,} that were not sent back. Exact: for the operator only.",
+            style="bold",
+        )
         by_record_key = any(
             view.key == RECORD_KEY for view in settings.shape.views.values()
         )
         for reject in shown:
-            place = f"{reject.topic}[{reject.partition}] offset {reject.offset:,}"
-            say.line(f"{place}, {iso_time(reject.time_ms)}: {reject.reason}", 2)
+            say.line(
+                f"{reject.topic}[{reject.partition}] offset {reject.offset:,}, {iso_time(reject.time_ms)}: {reject.reason}",
+                2,
+            )
             if by_record_key:
                 say.one_line(f"record key: {_shown(record_key(settings, reject))}", 6)
             if reject.reason == NOT_JSON and not reject.truncated:

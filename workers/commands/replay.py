@@ -78,8 +78,9 @@ def replay_events(settings: Settings, given: Replay) -> int:
     if source is not None and snapshots is not None and "-" not in (source, snapshots):
         with suppress(OSError):  # one of them does not exist
             if Path(source).samefile(snapshots):
-                refusal = "it is the input; choose another file"
-                raise SettingsError(f"--snapshots {snapshots}: {refusal}")
+                raise SettingsError(
+                    f"--snapshots {snapshots}: it is the input; choose another file"
+                )
     opening = _opener(given)
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
@@ -291,10 +292,9 @@ class BacktestRun:
     ) -> None:
         written = given.snapshots is not None
         if given.vary and written:
-            refusal = (
+            raise SettingsError(
                 "--snapshots writes those of one run, so it cannot be used with --vary"
             )
-            raise SettingsError(refusal)
         self._directory = directory
         self._grid = make_grid(settings, given.config, given.vary)
         self.settings = self._grid.reader_settings(settings)
@@ -322,8 +322,7 @@ class BacktestRun:
     def notes(self) -> Iterator[str]:
         yield from self._grid.notes
         yield from (f"left out: {reason}" for reason in self._grid.left_out)
-        combinations = f"{len(self._grid.combinations):,} combinations of settings"
-        yield f"{combinations}, {self._number:,} runs with their seeds"
+        yield f"{len(self._grid.combinations):,} combinations of settings, {self._number:,} runs with their seeds"
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
         begun = time.perf_counter()

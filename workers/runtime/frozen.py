@@ -71,8 +71,9 @@ class _Sealing(type):
             if isinstance(value, functools.cached_property) or hasattr(
                 value, "cache_clear"
             ):
-                what = f"{name}.{member} is a lazy cache, and threads share {name}"
-                raise TypeError(f"{what}: make it in the constructor")
+                raise TypeError(
+                    f"{name}.{member} is a lazy cache, and threads share {name}: make it in the constructor"
+                )
             if (
                 isinstance(value, (*_MUTABLE, np.ndarray))
                 and member != "__annotations__"

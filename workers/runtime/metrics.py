@@ -112,9 +112,12 @@ class RejectRate:
         self._log_clear(topic)
 
     def _log_alarm(self, topic: str, share: str, reason: str) -> None:
-        text = f"nearly all records are rejected ({share}), most of them: {reason}"
-        remedy = "`quietcount check -c FILE` says why, with examples"
-        logger.error("%s: %s. %s", topic, text, remedy)
+        logger.error(
+            "%s: %s. %s",
+            topic,
+            f"nearly all records are rejected ({share}), most of them: {reason}",
+            "`quietcount check -c FILE` says why, with examples",
+        )
 
     def _log_clear(self, topic: str) -> None:
         logger.warning("%s: its records are accepted again", topic)

@@ -177,15 +177,17 @@ def read_domain(path: Path) -> list[str]:
         if not line.strip():
             continue
         if len(line) > LABEL_BYTES_MAX:
-            limit = f"a label has at most {LABEL_BYTES_MAX:,}"
-            raise SettingsError(f"{where}: {len(line):,} bytes: {limit}")
+            raise SettingsError(
+                f"{where}: {len(line):,} bytes: a label has at most {LABEL_BYTES_MAX:,}"
+            )
         try:
             label = line.decode()
         except UnicodeDecodeError:
             raise SettingsError(f"{where}: not UTF-8") from None
         if label in lines:
-            repeated = f"{display(label)} is already on line {lines[label]}"
-            raise SettingsError(f"{where}: {repeated}: each label may occur only once")
+            raise SettingsError(
+                f"{where}: {display(label)} is already on line {lines[label]}: each label may occur only once"
+            )
         lines[label] = number
     if not lines:
         raise SettingsError(f"{path}: no labels in it; it needs one label per line")
@@ -248,8 +250,9 @@ def _client(
         elif isinstance(value, dict) and value:
             yield from _client(value, f"{name}.", base)
         elif name in CLIENT_SECRETS:
-            remedy = 'use { file = "..." } or { env = "NAME" }'
-            raise SettingsError(f"{where}: a secret must not be written here: {remedy}")
+            raise SettingsError(
+                f'{where}: a secret must not be written here: use {{ file = "..." }} or {{ env = "NAME" }}'
+            )
         elif isinstance(value, bool):
             yield name, "true" if value else "false"
         elif isinstance(value, str) and name.endswith(".location") and value != "probe":

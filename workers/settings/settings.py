@@ -116,8 +116,11 @@ _USER = f'{FIELD} or "{RECORD_KEY}" (the record key)'
 
 
 def _duration(least: int, most: int) -> Meta:
-    words = f"a duration from {format_duration(least)} to {format_duration(most)}"
-    return Meta(ge=least, le=most, description=words)
+    return Meta(
+        ge=least,
+        le=most,
+        description=f"a duration from {format_duration(least)} to {format_duration(most)}",
+    )
 
 
 def _allowed(allowed: str, pattern: str | None = None) -> Meta:
@@ -511,8 +514,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             yield from split_complaints(histogram, self.worker.owner_partitions)
             all_keys = (histogram.key or self.events.key) == ALL_KEYS
             if all_keys and histogram.keys != (ALL_STREAM_KEY,):
-                only = f'(the one stream key is "{ALL_STREAM_KEY}")'
-                yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" {only}'
+                yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" (the one stream key is "{ALL_STREAM_KEY}")'
         named = {
             lane.view: config
             for config in reversed(self.histograms)
@@ -650,9 +652,8 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
         # Editors on Windows begin a file with a byte order mark, which TOML does not know.
         text = read_file(path, may_be_pipe=True).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        where = f"byte {error.start:,}"
         raise SettingsError(
-            f"{path}: not UTF-8 at {where}; a TOML file is UTF-8"
+            f"{path}: not UTF-8 at byte {error.start:,}; a TOML file is UTF-8"
         ) from None
     try:
         if _DEEP_KEY.search(text):
@@ -812,8 +813,9 @@ def _section(
                     else parse_duration(value)
                 )
             except ValueError:
-                words = f"{rule.allowed}: {durations.ALLOWED}"
-                raise ValueError(f"{where}{name} = {shown}: {words}") from None
+                raise ValueError(
+                    f"{where}{name} = {shown}: {rule.allowed}: {durations.ALLOWED}"
+                ) from None
         elif rule.name == "where":
             try:
                 value = views.conditions(value)

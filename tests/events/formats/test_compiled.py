@@ -11,11 +11,11 @@ from tests import ROOT
 CODE = """
 import sys
 from numba.core import event
-from workers.commands.compiling import _compile_avro, _compile_protobuf
+from workers.commands.compiling import _compile_format
 from bench.format_scanners import avro, events, protobuf
 from workers.kafka.records import Records
-_compile_avro()
-_compile_protobuf()
+_compile_format("AVRO")
+_compile_format("PROTOBUF")
 with event.install_recorder("numba:compile") as recorder:
     for make, head in ((avro, 5), (protobuf, 6)):
         reader, payloads = make(events(3))

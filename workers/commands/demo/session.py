@@ -102,9 +102,8 @@ class Child:
     """Worker process and its directory; leaving the context removes both."""
 
     def __init__(self) -> None:
-        prefix = "quietcount-demo-"
         self._directory = tempfile.TemporaryDirectory(
-            prefix=prefix, ignore_cleanup_errors=True
+            prefix="quietcount-demo-", ignore_cleanup_errors=True
         )
         self.path = Path(self._directory.name)
         self.config = self.path / "demo.toml"
@@ -303,9 +302,8 @@ class Session:
             if generator.error is not None:
                 raise generator.error
             if failed:
-                silent = f"has published nothing for {SILENCE_S:.0f} s"
                 what = (
-                    silent
+                    f"has published nothing for {SILENCE_S:.0f} s"
                     if ended is None
                     else f"ended by itself with exit code {ended}"
                 )
@@ -365,8 +363,9 @@ class Session:
     def _display(self) -> Iterator[Live | None]:
         if not self._console.is_terminal:
             self._print(f"Dashboard: {self._page}")
-            flights = f"{self._given.rate:,} flights a second from 2013-01-01 on"
-            self._print(f"{flights}; the first private histogram takes some seconds.")
+            self._print(
+                f"{self._given.rate:,} flights a second from 2013-01-01 on; the first private histogram takes some seconds."
+            )
             yield None
             return
         with Live(
@@ -434,9 +433,9 @@ class Session:
                 "  ".join(_plain(row) for row in board.rows[:PLAIN_ITEMS])
                 or "nothing yet"
             )
-            shown = f"{len(board.rows)} shown, {board.hidden} hidden, threshold {board.threshold or 0:.0f}"
             self._print(
-                f"  {discovered} {origin} +-{2 * board.sd:.0f}: {rows}  ({shown})"
+                f"  {discovered} {origin} +-{2 * board.sd:.0f}: {rows}  ({len(board.rows)} shown, {board.hidden} hidden, "
+                f"threshold {board.threshold or 0:.0f})"
             )
         largest = ((origin, boards[declared, origin].rows[0]) for origin in ORIGINS)
         best = "  ".join(f"{origin}-{_plain(row)}" for origin, row in largest)
@@ -446,13 +445,13 @@ class Session:
         boards = self._boards
         generator = self._generator
         self._print("")
-        events = f"{generator.sent:,} events in {stop.elapsed_s:.0f} s"
         self._print(
-            f"{events}; {boards.ticks} ticks and {boards.snapshots} snapshots seen."
+            f"{generator.sent:,} events in {stop.elapsed_s:.0f} s; {boards.ticks} ticks and {boards.snapshots} snapshots seen."
         )
         if generator.failed:
-            lost = f"{generator.failed:,} events did not reach Kafka"
-            self._print(f"{lost}, so the exact counts are too large.")
+            self._print(
+                f"{generator.failed:,} events did not reach Kafka, so the exact counts are too large."
+            )
         if self._first_s is None:
             self._print("Nothing was published yet: that takes some seconds.")
         else:

@@ -73,9 +73,10 @@ def render(scene: Scene, console: Console) -> RenderableType:
     )
     title.add_row(what, Text(date, style="bold"))
     page = _line("in a browser: ", (scene.page, "bold"))
-    doubt = "   ┝┿┥ ± 2 standard deviations   "
     legend = _line(
-        ("▆▆ 123 private", BAR), (doubt, DOUBT), ("┃ 123 exact (demo only)", EXACT)
+        ("▆▆ 123 private", BAR),
+        ("   ┝┿┥ ± 2 standard deviations   ", DOUBT),
+        ("┃ 123 exact (demo only)", EXACT),
     )
     promise = Text(scene.promise, style="white")
     head: list[RenderableType] = [title, page, _numbers(scene), promise, legend]

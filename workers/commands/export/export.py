@@ -156,10 +156,10 @@ class _Run:
         if not self._snapshots:
             return f"nothing new{left_out}"
         since, until = map(when, self._ends)
-        counted = (
-            f"{plural(self._rows, 'row')} from {plural(self._snapshots, 'snapshot')}"
+        return (
+            f"{plural(self._rows, 'row')} from {plural(self._snapshots, 'snapshot')}, of ticks that ended from {since} to "
+            f"{until}{left_out}"
         )
-        return f"{counted}, of ticks that ended from {since} to {until}{left_out}"
 
 
 def _say_lost(lost: list[LostTick]) -> None:

@@ -45,8 +45,11 @@ class Table:
         place = directory.absolute()
         warehouse = _location(place)
         with locked(directory, _CATALOG):
-            uri = f"sqlite:///{quote(str(place / _CATALOG))}"
-            catalog = SqlCatalog(_NAMESPACE, uri=uri, warehouse=warehouse)
+            catalog = SqlCatalog(
+                _NAMESPACE,
+                uri=f"sqlite:///{quote(str(place / _CATALOG))}",
+                warehouse=warehouse,
+            )
             try:
                 yield cls(catalog)
             finally:

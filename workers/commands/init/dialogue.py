@@ -93,8 +93,9 @@ def write_settings(given: Init) -> int:
         decoded = decode_sample([record.value for record in sample.records], access)
         guess = SampleGuesses(sample, decoded, now_ms)
         if buckets is not None and guess.items.range is None:
-            counted = f"what would be counted, {guess.items.field.path}"
-            raise SettingsError(f"--range: {counted}, is not a number")
+            raise SettingsError(
+                f"--range: what would be counted, {guess.items.field.path}, is not a number"
+            )
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
@@ -160,8 +161,9 @@ def _range(text: str) -> Range:
     match = re.fullmatch(rf"({_NUMBER}):({_NUMBER})", text)
     found = range_between(float(match[1]), float(match[2])) if match else None
     if found is None:
-        form = "FROM:TO, two numbers, the first below the second, such as 0:100"
-        raise SettingsError(f"--range {text}: {form}")
+        raise SettingsError(
+            f"--range {text}: FROM:TO, two numbers, the first below the second, such as 0:100"
+        )
     return found
 
 
@@ -274,8 +276,7 @@ def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
     choices = sum(CHOOSE in line for line in text.splitlines()) - 1
     say = f"{choices} of its comments say {CHOOSE}: what only you can decide."
     console.print()
-    next_command = f"Next: quietcount check -c {file}"
-    lines = [f"{line}.", f"{file}: written. {say}", next_command]
+    lines = [f"{line}.", f"{file}: written. {say}", f"Next: quietcount check -c {file}"]
     if draft.quoted_keys and draft.key is not None and draft.key.setting == RECORD_KEY:
         lines.insert(1, f'key = "{RECORD_KEY}": {QUOTES}.')
     for shown in lines:

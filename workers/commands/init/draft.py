@@ -256,8 +256,9 @@ class SampleGuesses:
         users = self.users(key)
         user = users[0] if users and protect_users else None
         if protect_users and user is None:
-            nobody = "no field with a user's name was found, nor are the records keyed by one"
-            raise CannotGuess(f"--users: {nobody}")
+            raise CannotGuess(
+                "--users: no field with a user's name was found, nor are the records keyed by one"
+            )
         strict = self._events(self._shape(key, user, empty=False))
         lenient = self._events(self._shape(key, user, empty=True))
         empty = 1 - len(strict) / len(lenient) if lenient else 0.0

@@ -89,10 +89,12 @@ class SchemaDecoder:
             from workers.events.formats.avro import AvroFormat
             from workers.events.formats.protobuf import ProtobufFormat
         except ImportError as error:
-            remedy = "install quietcount[formats]"
-            raise SettingsError(f"--schema-registry: {remedy}: {error}") from None
-        late = f"did not answer within {_PATIENCE_S:g} s"
-        refusal = SettingsError(f"the schema registry at {access.url} {late}")
+            raise SettingsError(
+                f"--schema-registry: install quietcount[formats]: {error}"
+            ) from None
+        refusal = SettingsError(
+            f"the schema registry at {access.url} did not answer within {_PATIENCE_S:g} s"
+        )
         registry = Registry(access)
         waiting = CommandWait(_PATIENCE_S, refusal)
         # The registry itself asks again for an unknown id.

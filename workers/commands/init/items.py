@@ -302,10 +302,9 @@ def users_of(
     everywhere = len(keys) >= NEARLY_ALL * len(record_keys)
     if everywhere and repeated and not same and partitioner is not None:
         different = plural(len(counts), "different value")
-        reason = f"the record key, which no field of the events has: {different}"
         key = Candidate(
             setting=RECORD_KEY,
-            reason=reason,
+            reason=f"the record key, which no field of the events has: {different}",
             values=counts,
             score=1.0,
             partitioner=partitioner,
@@ -452,9 +451,11 @@ def _of_element(
         and other.number_of_values >= field.number_of_values
         and other.name_has(names.COUNT)
     )
-    reason = f"in each element of a list, {where}, with {plural(field.distinct, 'different value')}"
     yield ItemCandidate(
-        field=field, count=next(beside, None), score=score, reason=reason
+        field=field,
+        count=next(beside, None),
+        score=score,
+        reason=f"in each element of a list, {where}, with {plural(field.distinct, 'different value')}",
     )
 
 

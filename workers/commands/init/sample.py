@@ -182,8 +182,9 @@ def sample_of(
         pass
     topics = [name for name in metadata.topics if not name.startswith(INTERNAL_PREFIX)]
     if topic not in topics:
-        where = f"on {connection.bootstrap} that this principal may see"
-        raise SettingsError(f"--topic {topic}: no such topic {where}")
+        raise SettingsError(
+            f"--topic {topic}: no such topic on {connection.bootstrap} that this principal may see"
+        )
     partitions = sorted(metadata.topics[topic].partitions)
     half = -(-number // 2)
     ends = read_ends(
@@ -196,8 +197,9 @@ def sample_of(
         say=say,
     )
     if ends.late and not ends.newest:
-        late = f"no record could be read within {PATIENCE_S:g} s"
-        raise SettingsError(f"--topic {topic}: {late}; try again")
+        raise SettingsError(
+            f"--topic {topic}: no record could be read within {PATIENCE_S:g} s; try again"
+        )
     bounds = {
         partition: (found.low, found.stable)
         for (_, partition), found in ends.bounds.items()

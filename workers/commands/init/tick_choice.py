@@ -78,8 +78,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
     days = epoch_ms // DAY_MS
     length = "a day, from midnight UTC" if days == 1 else f"{days} days"
     horizon_reason = f"how long an epoch is: {length}; then counts begin at zero again"
-    deviation = f"a standard deviation of up to {about(sd)}"
-    noise = f"With these settings the noise of a count has {deviation}"
+    noise = f"With these settings the noise of a count has a standard deviation of up to {about(sd)}"
     threshold = mechanism.threshold(horizon)
     if threshold is not None:
         noise += f"; an item is first shown at about {about(threshold)}"

@@ -127,10 +127,11 @@ def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
     sample = draft.sample
     items = draft.items
     where = draft.where
-    size = (
-        f"{plural(sample.total, 'record')} in {plural(sample.partitions, 'partition')}"
+    lines.text(
+        "topic",
+        topic,
+        f"{plural(sample.total, 'record')} in {plural(sample.partitions, 'partition')}",
     )
-    lines.text("topic", topic, size)
     if draft.format != "json":
         lines.text("format", draft.format, "by the schemas that the values name")
     if where is not None:
@@ -150,10 +151,10 @@ def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
         why = "how many of it: a whole number beside it, by its name"
         lines.text("count", str(items.count.path), why)
     if draft.empty:
-        lacking = (
-            f"{percent(draft.empty)} of the events lack the items, or have null there"
+        why = (
+            f"{percent(draft.empty)} of the events lack the items, or have null there: they count as events without any, "
+            "instead of being rejected"
         )
-        why = f"{lacking}: they count as events without any, instead of being rejected"
         lines.text("missing", "empty", why)
     _time(lines, draft)
     _user(lines, draft)
@@ -168,8 +169,9 @@ def _personal(lines: _SettingsLines, draft: Draft) -> None:
     named = [f"{field.path} ({field.why})" for field in fields[:_PERSONAL_NAMED]]
     if len(fields) > len(named):
         named.append(f"and {len(fields) - len(named):,} more")
-    never = "never offered as items or stream keys, as they seem to identify people or single events"
-    lines.note(f"  {never}: {', '.join(named)}")
+    lines.note(
+        f"  never offered as items or stream keys, as they seem to identify people or single events: {', '.join(named)}"
+    )
 
 
 def _key(lines: _SettingsLines, draft: Draft) -> None:
@@ -183,14 +185,11 @@ def _key(lines: _SettingsLines, draft: Draft) -> None:
             reason = (
                 "no field is named like a shop or a region, which could have one each"
             )
-        why = f"one histogram for all events: {reason}"
-        lines.text("key", ALL_KEYS, why)
+        lines.text("key", ALL_KEYS, f"one histogram for all events: {reason}")
         for candidate in candidates[:_OTHERS]:
-            setting = (
-                f"key = {toml(candidate.setting)}, and keys below: a histogram for each"
-            )
             lines.note(
-                f"{CHOOSE}: or {setting}; {candidate.reason}{_quotes(draft, candidate.setting)}"
+                f"{CHOOSE}: or key = {toml(candidate.setting)}, and keys below: a histogram for each; "
+                f"{candidate.reason}{_quotes(draft, candidate.setting)}"
             )
         return
     named = "their names" if draft.keys == "public" else "those in keys below"
@@ -199,8 +198,13 @@ def _key(lines: _SettingsLines, draft: Draft) -> None:
         key.setting,
         f"a histogram for each; {named} are published: {key.reason}{_quotes(draft, key.setting)}",
     )
-    all_events = f"{ALL_KEYS} (one histogram for all)"
-    lines.others("key", [*(candidate.setting for candidate in candidates), all_events])
+    lines.others(
+        "key",
+        [
+            *(candidate.setting for candidate in candidates),
+            f"{ALL_KEYS} (one histogram for all)",
+        ],
+    )
 
 
 def _quotes(draft: Draft, setting: str) -> str:
@@ -311,13 +315,17 @@ def _histogram(
     if draft.user is not None:
         why = "most pairs of stream key and item that count of one user in an epoch"
         lines.set("max_items_per_user", str(ITEMS_PER_USER), f"{CHOOSE}: {why}")
-    limit = f"how much all snapshots of an epoch may reveal about one {unit}"
-    odds = f"{guesses_right(EPSILON, DELTA)} times in 100 instead of 50"
-    means = f"at {EPSILON:g}, a guess at even odds whether it was counted is right at most {odds}"
-    why = f"{CHOOSE}: {limit}; {means}; smaller reveals less, with more noise. {choice.noise}"
+    why = (
+        f"{CHOOSE}: how much all snapshots of an epoch may reveal about one {unit}; at {EPSILON:g}, a guess at even odds "
+        f"whether it was counted is right at most {guesses_right(EPSILON, DELTA)} times in 100 instead of 50; smaller "
+        f"reveals less, with more noise. {choice.noise}"
+    )
     lines.set("epsilon", str(EPSILON), why)
-    chance = f"the chance that they reveal more; far below 1 / (number of {unit}s in an epoch)"
-    lines.set("delta", f"{DELTA:g}".replace("e-0", "e-"), f"{CHOOSE}: {chance}")
+    lines.set(
+        "delta",
+        f"{DELTA:g}".replace("e-0", "e-"),
+        f"{CHOOSE}: the chance that they reveal more; far below 1 / (number of {unit}s in an epoch)",
+    )
     if draft.keys == "public":
         lines.text(
             "keys", "public", "as answered: every stream key in the data may be named"
