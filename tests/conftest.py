@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
     from xdist.workermanage import WorkerController
 
+    from tests.quietcount import Quietcount
+
 # The same examples in every run, however slow the machine is. To look for others: HYPOTHESIS_PROFILE=search.
 SAME: Any = {
     "database": None,
@@ -223,6 +225,13 @@ def chrome() -> Iterator[Browser]:
 
     with browser() as opened:
         yield opened
+
+
+@pytest.fixture
+def quietcount(capsys: pytest.CaptureFixture[str]) -> Quietcount:
+    from tests.quietcount import Quietcount
+
+    return Quietcount(capsys)
 
 
 @pytest.fixture

@@ -17,9 +17,10 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.admin import admin_of
+from tests.quietcount import Quietcount
 from tests.settings.test_settings import GOOD
 from tests.worker.harness import until
-from workers.cli import cli, execute
+from workers.cli import execute
 from workers.commands.failures import explain
 from workers.kafka.clients import Connection
 from workers.kafka.topics import default_partitions
@@ -45,10 +46,11 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_help_lists_the_commands_there_are_and_no_others(capsys: Capture) -> None:
+def test_help_lists_the_commands_there_are_and_no_others(
+    quietcount: Quietcount,
+) -> None:
     """A command in the help that does not work yet is a broken promise."""
-    assert execute(["--help"]) == 0
-    out = capsys.readouterr().out
+    out = quietcount("--help").out
     lines = out[out.index("Commands:") :].splitlines()[1:]
     listed = " ".join(line.split()[0] for line in lines if line.strip())
     first = "audit budget check dashboard demo explain export init key"
@@ -78,21 +80,19 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: Capture) -> Non
     ],
 )
 def test_every_command_explains_its_options(
-    command: str, options: str, capsys: Capture
+    command: str, options: str, quietcount: Quietcount
 ) -> None:
     """The names are the interface."""
-    assert execute([*command.split(), "--help"]) == 0
-    out = capsys.readouterr().out
+    out = quietcount(f"{command} --help").out
     assert all(option in out for option in options.split())
 
 
 @pytest.mark.parametrize("command", ["", "key "])
 def test_the_list_of_commands_is_not_cut(
-    command: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    command: str, quietcount: Quietcount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert execute([*command.split(), "--help"]) == 0
-    _, _, commands = capsys.readouterr().out.partition("Commands:")
+    _, _, commands = quietcount(f"{command} --help").out.partition("Commands:")
     assert commands.strip() and "..." not in commands
 
 
@@ -110,53 +110,43 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "LOADED"
 
 
-def test_version_is_one_line(capsys: Capture) -> None:
+def test_version_is_one_line(quietcount: Quietcount) -> None:
     """It is the first thing a bug report is asked for."""
-    assert execute(["--version"]) == 0
-    [line] = capsys.readouterr().out.splitlines()
+    [line] = quietcount("--version").out.splitlines()
     assert line.startswith("quietcount ")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "part"),
+    ("command", "part"),
     [
-        (["bogus"], "bogus"),
-        (["run"], "--config"),
-        (["replay", "-c", "x.toml"], "--input"),
-        (["demo", "--rate", "0"], "--rate"),
-        (["demo", "--seconds", "0"], "--seconds"),
-        (["key", "new"], "FILE"),
+        ("bogus", "bogus"),
+        ("run", "--config"),
+        ("replay -c x.toml", "--input"),
+        ("demo --rate 0", "--rate"),
+        ("demo --seconds 0", "--seconds"),
+        ("key new", "FILE"),
+        ("topics -c x.toml --events-topic", "--events-topic goes with --create"),
     ],
 )
 def test_wrong_usage_is_2_and_named(
-    arguments: list[str], part: str, capsys: Capture
+    command: str, part: str, quietcount: Quietcount
 ) -> None:
     """Usage errors go to stderr, so that a pipe does not read them as data."""
-    assert execute(arguments) == 2
-    captured = capsys.readouterr()
+    captured = quietcount(command, code=2)
     assert part in captured.err
     assert captured.out == ""
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        ["run"],
-        ["topics"],
-        ["audit"],
-        ["check"],
-        ["rejects"],
-        ["replay", "--input", "-"],
-    ],
+    "command", ["run", "topics", "audit", "check", "rejects", "replay --input -"]
 )
 def test_bad_settings_are_2_and_one_line_without_traceback(
-    tmp_path: Path, command: list[str], capsys: Capture
+    tmp_path: Path, command: str, quietcount: Quietcount
 ) -> None:
     """Every command that reads the settings refuses them alike, before it touches anything."""
     path = tmp_path / "bad.toml"
     path.write_text(GOOD.replace("epsilon = 1.0", "epsilon = -1"), encoding="utf-8")
-    assert execute([*command, "-c", str(path)]) == 2
-    captured = capsys.readouterr()
+    captured = quietcount(f"{command} -c {path}", code=2)
     assert captured.out == ""
     [line] = captured.err.splitlines()
     refusal = "epsilon = -1: a number above 0 and at most 50"
@@ -164,11 +154,12 @@ def test_bad_settings_are_2_and_one_line_without_traceback(
 
 
 def test_debug_adds_the_traceback_and_keeps_the_exit_code(
-    tmp_path: Path, capsys: Capture
+    tmp_path: Path, quietcount: Quietcount
 ) -> None:
     """The line that people and scripts look for stays the last one."""
-    assert execute(["--debug", "run", "-c", str(tmp_path / "none.toml")]) == 2
-    lines = capsys.readouterr().err.splitlines()
+    lines = quietcount(
+        f"--debug run -c {tmp_path / 'none.toml'}", code=2
+    ).err.splitlines()
     assert lines[0].startswith("Traceback")
     assert lines[-1] == f"quietcount: {tmp_path / 'none.toml'}: no such file"
 
@@ -220,18 +211,17 @@ def test_a_fault_of_the_program_tells_its_place_and_not_its_message(
 
 
 def test_a_new_key_is_32_fresh_bytes_for_its_owner_alone(
-    tmp_path: Path, capsys: Capture
+    tmp_path: Path, quietcount: Quietcount
 ) -> None:
     """Whatever the umask is, and never the same twice."""
     paths = [tmp_path / "one.key", tmp_path / "two.key"]
     for path, umask in zip(paths, (0o000, 0o277), strict=True):
         before = os.umask(umask)
         try:
-            assert execute(["key", "new", str(path)]) == 0
+            assert "key_file" in quietcount(f"key new {path}").out
         finally:
             os.umask(before)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert "key_file" in capsys.readouterr().out
     first, second = (read_key(path) for path in paths)
     assert len(first) == len(second) == 32
     assert first != second
@@ -239,7 +229,7 @@ def test_a_new_key_is_32_fresh_bytes_for_its_owner_alone(
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
 def test_a_key_is_never_written_over_something(
-    tmp_path: Path, kind: str, capsys: Capture
+    tmp_path: Path, kind: str, quietcount: Quietcount
 ) -> None:
     """A lost key is a lost worker: its state cannot be continued."""
     path = tmp_path / "noise.key"
@@ -250,8 +240,7 @@ def test_a_key_is_never_written_over_something(
         path.symlink_to(target)
         if kind == "link":
             target.write_bytes(b"precious")
-    assert execute(["key", "new", str(path)]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    line = quietcount(f"key new {path}", code=2).line
     assert line.startswith(f"quietcount: {path}: exists already")
     if kind == "dangling link":
         assert not target.exists()
@@ -260,29 +249,23 @@ def test_a_key_is_never_written_over_something(
 
 
 def test_a_key_in_no_directory_says_how_to_make_one(
-    tmp_path: Path, capsys: Capture
+    tmp_path: Path, quietcount: Quietcount
 ) -> None:
-    assert execute(["key", "new", str(tmp_path / "secrets" / "noise.key")]) == 2
-    assert f"mkdir -m 700 {tmp_path / 'secrets'}" in capsys.readouterr().err
+    assert (
+        f"mkdir -m 700 {tmp_path / 'secrets'}"
+        in quietcount(f"key new {tmp_path / 'secrets' / 'noise.key'}", code=2).err
+    )
 
 
 # replay
 
 
-def replaying(config: Path, events: Path, snapshots: Path) -> list[str]:
-    return [
-        "replay",
-        "-c",
-        str(config),
-        "--input",
-        str(events),
-        "--snapshots",
-        str(snapshots),
-    ]
+def replaying(config: Path, events: Path, snapshots: Path) -> str:
+    return f"replay -c {config} --input {events} --snapshots {snapshots}"
 
 
 def test_replay_writes_one_snapshot_a_tick_and_key_and_the_same_bytes_again(
-    config: Path, tmp_path: Path, capsys: Capture
+    config: Path, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     """Two ticks, two stream keys, and a broken line that is told on stderr only."""
     events = tmp_path / "events.jsonl"
@@ -291,10 +274,8 @@ def test_replay_writes_one_snapshot_a_tick_and_key_and_the_same_bytes_again(
     with_time = text.replace('key = "shop"', 'key = "shop"\ntimestamp = "ts"')
     config.write_text(with_time, encoding="utf-8")
     outputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
-    capsys.readouterr()
     for output in outputs:
-        assert execute(replaying(config, events, output)) == 0
-        captured = capsys.readouterr()
+        captured = quietcount(replaying(config, events, output))
         assert captured.out == ""
         for part in (
             "2 events, 1 rejected, 4 snapshots",
@@ -313,7 +294,7 @@ def test_replay_does_not_write_over_its_input(config: Path, tmp_path: Path) -> N
     """The events may be the only copy."""
     events = tmp_path / "events.jsonl"
     events.write_bytes(EVENTS[0])
-    assert execute(replaying(config, events, events)) == 2
+    assert execute(replaying(config, events, events).split()) == 2
     assert events.read_bytes() == EVENTS[0]
 
 
@@ -328,7 +309,7 @@ def test_ctrl_c_is_130_and_leaves_no_half_written_file(
     part = tmp_path / "out.jsonl.part"
     os.mkfifo(pipe)
     output.write_bytes(b"older")
-    command = [*COMMAND, *replaying(config, pipe, output)]
+    command = [*COMMAND, *replaying(config, pipe, output).split()]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         writing = opened_for(process, pipe)
         try:
@@ -427,14 +408,12 @@ def for_topics(config: Path, bootstrap: str) -> str:
 
 
 def shown_by_topics(
-    config: Path, capsys: Capture, *arguments: str
+    config: Path, quietcount: Quietcount, *arguments: str
 ) -> tuple[int, dict[str, tuple[str, str]], list[str]]:
     """Exit code of `topics`, state and partitions of every topic, lines on stderr."""
-    capsys.readouterr()
-    code = execute(["topics", "-c", str(config), *arguments])
-    captured = capsys.readouterr()
-    rows = [line.split() for line in captured.out.splitlines()[1:]]
-    return code, {row[0]: (row[1], row[2]) for row in rows}, captured.err.splitlines()
+    code, out, err = quietcount(f"topics -c {config}", *arguments, code=None)
+    rows = [line.split() for line in out.splitlines()[1:]]
+    return code, {row[0]: (row[1], row[2]) for row in rows}, err.splitlines()
 
 
 def create(admin: AdminClient, topic: NewTopic) -> None:
@@ -449,7 +428,7 @@ ENDS = ("contributions", "contribute-state", "release-state", "rejects", "produc
 
 
 def test_topics_shows_creates_once_and_is_content_after_that(
-    bootstrap: str, config: Path, capsys: Capture
+    bootstrap: str, config: Path, quietcount: Quietcount
 ) -> None:
     """Showing creates nothing, creating twice is as creating once, and what is missing is said on stderr."""
     name = for_topics(config, bootstrap)
@@ -457,7 +436,7 @@ def test_topics_shows_creates_once_and_is_content_after_that(
     states = []
     both = ["--create", "--events-topic"]
     for arguments in ([], [], both, both, ["--create"], []):
-        code, topics, lines = shown_by_topics(config, capsys, *arguments)
+        code, topics, lines = shown_by_topics(config, quietcount, *arguments)
         assert list(topics) == needed
         states.append({state for state, _ in topics.values()})
         assert (
@@ -484,13 +463,13 @@ def test_topics_shows_creates_once_and_is_content_after_that(
 
 
 def test_mistyped_events_topics_are_not_created(
-    bootstrap: str, config: Path, capsys: Capture
+    bootstrap: str, config: Path, quietcount: Quietcount
 ) -> None:
     """A typo would create a topic that nobody writes. The worker's own topics are created anyway: producers may create theirs later."""
     name = for_topics(config, bootstrap)
     admin = admin_of(Connection(bootstrap))
     create(admin, NewTopic(f"{name}s", 4, 1))
-    code, topics, [line] = shown_by_topics(config, capsys, "--create")
+    code, topics, [line] = shown_by_topics(config, quietcount, "--create")
     created = {f"{name}.{end}": "created" for end in ENDS}
     assert {own: topics[own][0] for own in topics} == {name: "missing", **created}
     assert code == 0, "it did all that it was asked to"
@@ -499,47 +478,38 @@ def test_mistyped_events_topics_are_not_created(
     for words in (absent, f"did you mean {name}s?", "--create --events-topic"):
         assert words in line
     # A question is answered with 3: a worker could not start yet.
-    code, topics, [line] = shown_by_topics(config, capsys)
+    code, topics, [line] = shown_by_topics(config, quietcount)
     assert code == 3 and topics[name][0] == "missing" and absent in line
-    assert execute(["run", "-c", str(config)]) == 2
-    assert f"events.topic = '{name}': no such topic on" in capsys.readouterr().err
+    assert (
+        f"events.topic = '{name}': no such topic on"
+        in quietcount(f"run -c {config}", code=2).err
+    )
 
 
 def test_an_events_topic_that_comes_later_fits_what_was_made_before_it(
-    bootstrap: str, config: Path, capsys: Capture
+    bootstrap: str, config: Path, quietcount: Quietcount
 ) -> None:
     """A producer creates it with the cluster's default number, `--events-topic` with the number that the state was made for."""
     name = for_topics(config, bootstrap)
-    assert shown_by_topics(config, capsys, "--create")[0] == 0
+    assert shown_by_topics(config, quietcount, "--create")[0] == 0
     default = str(default_partitions(Connection(bootstrap)))
-    code, topics, _ = shown_by_topics(config, capsys)
+    code, topics, _ = shown_by_topics(config, quietcount)
     assert topics[name] == ("missing", default)
     assert topics[f"{name}.contribute-state"] == ("there", default)
-    code, topics, _ = shown_by_topics(config, capsys, "--create", "--events-topic")
+    code, topics, _ = shown_by_topics(config, quietcount, "--create", "--events-topic")
     assert (code, topics[name]) == (0, ("created", default))
-    assert shown_by_topics(config, capsys)[0] == 0
-
-
-def test_events_topic_without_create_is_wrong_usage(
-    config: Path, capsys: Capture
-) -> None:
-    """It creates nothing by itself, and must not look as if it had."""
-    assert execute(["topics", "-c", str(config), "--events-topic"]) == 2
-    assert "--events-topic goes with --create" in capsys.readouterr().err
+    assert shown_by_topics(config, quietcount)[0] == 0
 
 
 def test_topics_is_1_for_misconfigured_topics(
-    bootstrap: str, config: Path, capsys: Capture
+    bootstrap: str, config: Path, quietcount: Quietcount
 ) -> None:
     """State in a topic that is not compacted is lost after a week: a script must not go on from there."""
     name = for_topics(config, bootstrap)
     admin = admin_of(Connection(bootstrap))
     state = f"{name}.release-state"
     create(admin, NewTopic(state, 3, config={"cleanup.policy": "delete"}))
-    assert execute(["topics", "-c", str(config), "--create"]) == 1
-    assert f"quietcount: {state} has cleanup.policy = delete" in capsys.readouterr().err
-
-
-def test_every_command_has_a_help_text() -> None:
-    """A new command without one would show an empty line."""
-    assert all(command.help for command in cli.commands.values())
+    assert (
+        f"quietcount: {state} has cleanup.policy = delete"
+        in quietcount(f"topics -c {config} --create", code=1).err
+    )

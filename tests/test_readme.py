@@ -1,7 +1,6 @@
 """The README's tutorial runs as written, and every link resolves."""
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -20,12 +19,8 @@ from tests import ROOT
 from tests.admin import admin_of
 from workers.kafka.clients import Connection
 from workers.mechanisms.config.checked import Checked, rules
-from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
-from workers.replay.offline import replay
-from workers.replay.sources import JsonLines
 from workers.settings import settings as sections
-from workers.settings.settings import load
 
 pytestmark = pytest.mark.waits
 
@@ -164,32 +159,6 @@ def test_every_setting_is_documented_and_no_other() -> None:
         assert named == known | (
             {"mechanism", "domain_file"} if section == "histogram" else set()
         )
-
-
-def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(
-    tmp_path: Path,
-) -> None:
-    """Consumers write their readers by it."""
-    text = (ROOT / "docs" / "settings.md").read_text()
-    [shown] = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    (tmp_path / "orders.toml").write_text((ORDERS / "orders.toml").read_text())
-    real: list[bytes] = []
-    settings = load(tmp_path / "orders.toml")
-    lines = io.BytesIO(b'{"shop":"s1","products":"tea","ts":1795296236471}\n' * 1_000)
-    events = JsonLines(settings, "events", lines)
-    replay(
-        settings,
-        NoiseKey(bytes(32)),
-        events,
-        lambda snapshot: real.append(snapshot.value),
-    )
-    assert shape(json.loads(shown)) == shape(json.loads(real[0]))
-
-
-def shape(value: object) -> object:
-    if isinstance(value, dict):
-        return [(name, shape(entry)) for name, entry in value.items()]
-    return [shape(value[0])] if isinstance(value, list) and value else type(value)
 
 
 @pytest.mark.parametrize(

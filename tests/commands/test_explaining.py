@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.deploy.messages import GUIDE
-from workers.cli import execute
+from tests.quietcount import Quietcount
 from workers.commands.explaining import HOLE, TABLES, explanations, patterns, rows
 
 TEXT = GUIDE.read_text()
@@ -29,29 +29,21 @@ def test_every_row_is_found_by_its_message_as_a_log_has_it(
 
 
 def test_a_message_is_explained_in_words_without_marks(
-    capsys: pytest.CaptureFixture[str],
+    quietcount: Quietcount,
 ) -> None:
     line = "orders.products s1: 3 ticks without all their parts left out, ended from T1 to T2"
-    assert execute(["explain", line]) == 0
-    told = " ".join(capsys.readouterr().out.split())
+    told = quietcount("explain", line).words
     assert "what to do: nothing" in told
     assert "why: the parts of a split (docs/settings.md#parts) histogram" in told
-    assert (
-        execute(
-            [
-                "explain",
-                *["cannot", "listen", "on", "127.0.0.1:80:", "Permission", "denied"],
-            ]
-        )
-        == 0
-    )
-    assert "another --metrics-port" in capsys.readouterr().out
+    words = "explain cannot listen on 127.0.0.1:80: Permission denied"
+    assert "another --metrics-port" in quietcount(words).out
 
 
 def test_what_no_row_explains_is_said_and_ends_with_1(
-    capsys: pytest.CaptureFixture[str],
+    quietcount: Quietcount,
 ) -> None:
-    assert execute(["explain", "all is well"]) == 1
-    assert "no row of docs/operations.md has these words" in capsys.readouterr().out
-    assert execute(["explain"]) == 2
-    assert not re.search("Traceback", capsys.readouterr().err)
+    assert (
+        "no row of docs/operations.md has these words"
+        in quietcount("explain", "all is well", code=1).out
+    )
+    assert not re.search("Traceback", quietcount("explain", code=2).err)

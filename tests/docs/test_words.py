@@ -1,6 +1,5 @@
 """What documents and pages say that an observer can learn is what the odds allow."""
 
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,24 +108,6 @@ def test_the_rules_find_what_they_are_to_forbid() -> None:
         "Someone who sees everything learns only a little.",
     ):
         assert TOO_MUCH.search(sentence)
-
-
-def test_the_table_of_odds_is_the_one_that_words_are_taken_from() -> None:
-    """Page, plan, signed page and demo use `WORDS`; readers look them up here."""
-    section = (
-        GUARANTEE.read_text().split("### How much that is")[1].split("## Neighbours")[0]
-    )
-    rows = re.findall(
-        r"^\| (up to|above) ([\d.]+) \| (.*?) \| (.*?) \|$", section, re.MULTILINE
-    )
-    assert len(rows) == len(WORDS)
-    for (bound, limit, right, words), (most, said) in zip(rows, WORDS, strict=True):
-        assert (bound == "above") == math.isinf(most)
-        if not math.isinf(most):
-            assert float(limit) == most
-        odds = guesses_right(float(limit), 0.0)
-        assert right == ("nearly every time" if odds is None else odds)
-        assert words.split(":")[0] == said.rstrip(",")
 
 
 def test_the_first_screen_of_the_readme_says_what_is_protected_and_what_is_not() -> (

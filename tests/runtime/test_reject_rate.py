@@ -1,10 +1,17 @@
-"""Reject-rate alarms start and end: not too early, without flapping, and not forever."""
+"""Alarms for rejects and late events start and end: not too early, without flapping, not forever."""
 
 import logging
 
 import pytest
 
-from workers.runtime.metrics import QUIET_S, RECORDS_MIN, WINDOW_S, RejectRate
+from workers.runtime.metrics import (
+    QUIET_S,
+    RECORDS_MIN,
+    WINDOW_S,
+    LateRate,
+    Metrics,
+    RejectRate,
+)
 
 BEGUN = "nearly all records are rejected ("
 OVER = "its records are accepted again"
@@ -86,3 +93,37 @@ def test_a_silent_topic_is_not_rejected_for_ever(
     assert [OVER in record.getMessage() for record in caplog.records] == [False, True]
     rate.note("t", QUIET_S + 2, 0, {})
     assert rate.reason("t", QUIET_S + 2) is None
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_late_events_are_many_above_a_tenth_and_few_at_a_twentieth(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rate = LateRate()
+    rate.note_events("products", 0.0, 1_000, 100)
+    assert said(caplog) == []
+    rate.note_events("products", 1.0, 10, 10)
+    [line] = said(caplog)
+    assert line.startswith(
+        "products: many events come late, after their tick has closed"
+    )
+    assert "(110 of 1010 within a minute)" in line and "events.grace" in line
+    rate.note_events("products", 2.0, 800, 0)
+    assert said(caplog) == [line], "six in a hundred: it neither ends nor begins again"
+    rate.note_events("products", 2.0 + 2 * WINDOW_S, 1_000, 50)
+    assert said(caplog) == [line, "products: few of its events come late now"]
+
+
+def test_events_of_a_commit_are_in_the_metrics_of_their_histogram() -> None:
+    metrics = Metrics()
+    metrics.expect_histogram("products")
+    metrics.expect_histogram("idle")
+    metrics.count_events("products", 10, 3)
+    for name, count in (("products", 10), ("idle", 0)):
+        labels = {"histogram": name}
+        value = metrics.registry.get_sample_value
+        assert value("quietcount_histogram_events_total", labels) == count
+        assert value("quietcount_late_events_total", labels) == (3 if count else 0)

@@ -40,55 +40,63 @@ OTHERS = {
     "pay_what_you_get": "k = 2\nkbar = 5\nlabels = 9\nqueries = 5\n",
 }
 SUM = 'sum = { field = "price", from = 0, to = 100, step = 0.01 }\n'
-REFUSALS = [
+#: What is added to the good file, and what is said about it.
+ADDED = [
+    ('windows = ["15s"]\n', "windows holds 15000 ms: a multiple of the tick, 10000 ms"),
     (
-        GOOD + 'windows = ["15s"]\n',
-        "windows holds 15000 ms: a multiple of the tick, 10000 ms",
-    ),
-    (
-        GOOD + 'windows = ["2d"]\n',
+        'windows = ["2d"]\n',
         "windows holds 172800000 ms: at most the epoch, 86400000 ms",
     ),
+    ('windows = ["60s", "1m"]\n', "windows holds 60000 ms more than once: every one"),
     (
-        GOOD + 'windows = ["60s", "1m"]\n',
-        "windows holds 60000 ms more than once: every one",
-    ),
-    (
-        GOOD + 'windows = ["1 hour"]\n',
+        'windows = ["1 hour"]\n',
         'windows = ["1 hour"]: a list of at most 20 durations from 1ms to 366d: a whole',
     ),
-    (GOOD + "windows = [60]\n", "windows = [60]: a list of at most 20 durations"),
-    (GOOD + 'windows = "1m"\n', "windows = 60000 ms: a list of at most 20 durations"),
+    ("windows = [60]\n", "windows = [60]: a list of at most 20 durations"),
+    ('windows = "1m"\n', "windows = 60000 ms: a list of at most 20 durations"),
+    ('windows = ["0s"]\n', "windows = [0] ms: a list of at most 20 durations from 1ms"),
+    (f"windows = {[f'{10 * i}s' for i in range(1, 22)]}\n", "at most 20 durations"),
+    ("buckets = [0, 10]\n", 'buckets is set ... "unk_base" has no declared domain'),
+    ("quantiles = [0.5]\n", "quantiles = [0.5]: only with buckets"),
+    ('unit = "ms"\n', 'unit = "ms": only with buckets'),
+    ("split = 0\n", "split = 0: a whole number from 1 to 10,000"),
+    ("sum = 3\n", 'sum = 3: a field and its range, such as { field = "price"'),
+    (SUM.replace("0.01", "0.03"), "sum.step = 0.03: to - from must be a whole number"),
     (
-        GOOD + 'windows = ["0s"]\n',
-        "windows = [0] ms: a list of at most 20 durations from 1ms",
+        SUM + "max_count = 101\n",
+        "max_count = 101: with 10,000 steps of sum at most 100",
     ),
     (
-        GOOD + f"windows = {[f'{10 * i}s' for i in range(1, 22)]}\n",
-        "at most 20 durations",
+        SUM.replace("price", "lines[].price"),
+        "in the same list as items = ... or without []",
     ),
+    (SUM.replace("price", "products"), 'sum.field = "products": must be a field other'),
+    (SUM.replace("price", "a..b"), 'sum.field = "a..b": at character 3'),
+    ("total_share = 1\n", "total_share = 1: a number from 0.01 to 0.9"),
     (
-        GOOD + "buckets = [0, 10]\n",
-        'buckets is set ... "unk_base" has no declared domain',
+        SUM.replace(" }", ", share = 0.9 }") + "total_share = 0.1\n",
+        "total_share = 0.1: with sum.share = 0.9 at most 0.95",
     ),
+    ("split = 2\ntotal_share = 0.1\n", "total_share = 0.1: only with split = 1"),
+]
+BUCKETS = [
+    ("[10, 0]", "buckets = [10, 0]: 0 at place 2 is not above 10"),
+    ("[10]", "buckets = [10]: 1 given ... 2 to 1,000 numbers"),
+    ('[0, "a"]', 'buckets = [0, "a"]: the edge at place 2 is no number'),
+    ("[0, inf]", "inf is not an edge ... finite"),
+    (
+        '{ from = 0, to = 9, count = 3, scale = "log" }',
+        'from = 0: above 0 with scale = "log"',
+    ),
+    ('"10"', 'buckets = "10": a list of 2 to 1,000 ... { from = 0, to = 500'),
+]
+REFUSALS = [
+    *((GOOD + added, said) for added, said in ADDED),
+    *((with_buckets(buckets), said) for buckets, said in BUCKETS),
     (
         with_buckets("[0, 10]") + 'domain = ["a"]\n',
         "domain_file ... buckets ... exactly one",
     ),
-    (with_buckets("[10, 0]"), "buckets = [10, 0]: 0 at place 2 is not above 10"),
-    (with_buckets("[10]"), "buckets = [10]: 1 given ... 2 to 1,000 numbers"),
-    (with_buckets('[0, "a"]'), 'buckets = [0, "a"]: the edge at place 2 is no number'),
-    (with_buckets("[0, inf]"), "inf is not an edge ... finite"),
-    (
-        with_buckets('{ from = 0, to = 9, count = 3, scale = "log" }'),
-        'from = 0: above 0 with scale = "log"',
-    ),
-    (
-        with_buckets('"10"'),
-        'buckets = "10": a list of 2 to 1,000 ... { from = 0, to = 500',
-    ),
-    (GOOD + "quantiles = [0.5]\n", "quantiles = [0.5]: only with buckets"),
-    (GOOD + 'unit = "ms"\n', 'unit = "ms": only with buckets'),
     (
         with_buckets("[0, 10]") + "quantiles = [1.0]\n",
         "quantiles = [1.0] ... above 0 and below 1",
@@ -99,44 +107,19 @@ REFUSALS = [
         + "k = 2\nquantiles = [0.5]\n",
         "quantiles = [0.5]: needs a mechanism that shows every bucket ... known_base, known_gauss",
     ),
-    (GOOD + "split = 0\n", "split = 0: a whole number from 1 to 10,000"),
     (with_buckets("[0, 10]") + "split = 2\n", "split = 2: not with buckets"),
     (
         GOOD.replace("[worker]\n", "[worker]\nowner_partitions = 3\n") + "split = 4\n",
         "split = 4: at most the number of owner partitions, 3",
-    ),
-    (GOOD + "sum = 3\n", 'sum = 3: a field and its range, such as { field = "price"'),
-    (
-        GOOD + SUM.replace("0.01", "0.03"),
-        "sum.step = 0.03: to - from must be a whole number",
-    ),
-    (
-        GOOD + SUM + "max_count = 101\n",
-        "max_count = 101: with 10,000 steps of sum at most 100",
     ),
     (
         GOOD.replace('"unk_base"', '"positive_gauss"') + SUM,
         "sum is set: only in known_base and unk",
     ),
     (
-        GOOD + SUM.replace("price", "lines[].price"),
-        "in the same list as items = ... or without []",
-    ),
-    (
-        GOOD + SUM.replace("price", "products"),
-        'sum.field = "products": must be a field other',
-    ),
-    (GOOD + SUM.replace("price", "a..b"), 'sum.field = "a..b": at character 3'),
-    (GOOD + "total_share = 1\n", "total_share = 1: a number from 0.01 to 0.9"),
-    (
-        GOOD + SUM.replace(" }", ", share = 0.9 }") + "total_share = 0.1\n",
-        "total_share = 0.1: with sum.share = 0.9 at most 0.95",
-    ),
-    (
         GOOD.replace('"unk_base"', '"positive_gauss"') + "total_share = 0.1\n",
         "total_share = 0.1: only in unk_base",
     ),
-    (GOOD + "split = 2\ntotal_share = 0.1\n", "total_share = 0.1: only with split = 1"),
     (
         GOOD.replace(
             "horizon = 8640", 'horizon = "unbounded"\nstart = 2026-01-01T00:00:00Z'

@@ -348,8 +348,7 @@ class Auditor:
                         published["key"],
                         published.get("part", 1),
                     )
-                    end = self._next.get(series, -1)
-                    newer = published["start"] >= end >= 0
+                    newer = published["start"] >= self._next.get(series, -1) >= 0
                 except (ValueError, KeyError, TypeError):
                     raise Difference(
                         f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot"

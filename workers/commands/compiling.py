@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from workers.arrays import compiler
+from workers.arrays.number_blocks import find_shown, mark_blocks, xor
 from workers.arrays.quantiles import quantile
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
@@ -206,6 +207,11 @@ def _compile_noise() -> None:
     for lowest in (0, 1 << 16):  # noise of 16 and of 32 bits
         table = InversionTable([1 << 127], lowest)
         table.sample(words, np.zeros(1, dtype=table.dtype))
+    # What only large streams, noise of 64 bits and ledgers of several blocks need.
+    row = np.zeros(1, dtype=np.int64)
+    xor(readonly_contiguous(words), words, words)
+    find_shown(row, row, row, 0, True, row.copy(), row.copy(), row.copy())
+    mark_blocks(readonly_contiguous(row), 10, np.zeros(1, dtype=np.bool_))
     stream = _KEY.stream(bytes(MECHANISM_ID_BYTES))
     for kind in KINDS:
         for rho_item in (1.0, 1e-8):  # state of 32 and of 64 bits
@@ -317,8 +323,6 @@ def _settings(unit: str) -> Settings:
     kinds: list[dict[str, object]]
     kinds = [{"mechanism": "unk_base"}, {"mechanism": "known_base", **domain}]
     kinds.append({"mechanism": "unk_base", "sum": _SUM, "total_share": 0.1})
-    # Sums of 64 bits.
-    kinds.append({"mechanism": "unk_base", "epsilon": 1e-4})
     if unit == "user":
         events["user"] = "user"
         shared["max_items_per_user"] = 3

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.kafka.produced import produce_batch, two_members
+from tests.quietcount import Quietcount
 from tests.worker.harness import Site, unk, until
-from workers.cli import execute
 from workers.commands.check.examine import examine
 from workers.commands.check.sample import of_topics
 from workers.kafka.reading import bounds_of, reader
@@ -38,7 +38,7 @@ def ends(site: Site) -> dict[str, list[tuple[int, int]]]:
 
 
 def test_the_newest_records_are_looked_at_and_nothing_is_written(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=3)
     for partition in range(3):
@@ -47,9 +47,7 @@ def test_the_newest_records_are_looked_at_and_nothing_is_written(
     site.produce(1, [event(i) for i in range(300)])
     site.produce(2, [event(i, items=None) for i in range(40)])
     before = until(lambda: ends(site), "every log has a leader")
-    capsys.readouterr()
-    assert execute(["check", "-c", str(site.config), "--records", "90"]) == 0
-    shown = capsys.readouterr().out
+    shown = quietcount(f"check -c {site.config} --records 90").out
     assert ends(site) == before
     for words in ("accepted  60", "rejected  30", "field 'items' is null"):
         assert words in shown
@@ -90,32 +88,28 @@ def test_users_in_the_wrong_partition_are_reported(
 
 @pytest.mark.parametrize("records", [[], [b"broken"] * 5])
 def test_exit_code_is_1_without_accepted_events(
-    bootstrap: str, tmp_path: Path, capsys: Capture, records: list[bytes]
+    bootstrap: str, tmp_path: Path, quietcount: Quietcount, records: list[bytes]
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     site.produce(0, records)
-    capsys.readouterr()
-    assert execute(["check", "-c", str(site.config)]) == 1
-    shown = capsys.readouterr()
+    shown = quietcount(f"check -c {site.config}", code=1)
     [line] = shown.err.splitlines()
     assert ("none of 5 would be accepted" if records else "there are none") in line
     assert ("not JSON: 5 (100.0 %)" in shown.out) == bool(records)
 
 
 def test_exit_code_is_2_for_a_missing_topic_and_an_unreachable_broker(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
-    assert execute(["check", "-c", str(site.config)]) == 2
-    assert "no such topic" in capsys.readouterr().err
+    assert "no such topic" in quietcount(f"check -c {site.config}", code=2).err
     site.document["kafka"]["bootstrap"] = "127.0.0.1:1"
-    assert execute(["check", "-c", str(site.write(site.document))]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    line = quietcount(f"check -c {site.write(site.document)}", code=2).line
     assert "no broker answered" in line
 
 
 def test_what_the_worker_reads_is_read_up_to_an_open_transaction(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     """Of a gzip batch of two members, which librdkafka does not read, it once showed half."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2)
@@ -125,19 +119,16 @@ def test_what_the_worker_reads_is_read_up_to_an_open_transaction(
     producer.begin_transaction()
     producer.produce(site.topic, json.dumps(event(0)), partition=1)
     assert producer.flush(60) == 0
-    capsys.readouterr()
-    assert execute(["check", "-c", str(site.config)]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = quietcount(f"check -c {site.config}").words
     where = f"! {site.topic}[1]: ends at offset 0, where a transaction is open"
     assert "accepted 100 100.0 %" in shown and where in shown
     producer.commit_transaction(60)
-    assert execute(["check", "-c", str(site.config)]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = quietcount(f"check -c {site.config}").words
     assert "accepted 101 100.0 %" in shown and "transaction" not in shown
 
 
 def test_a_wrong_date_at_the_beginning_of_any_partition_is_told(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     """A worker begins there, though the newest records show nothing of it."""
     site = Site(bootstrap, tmp_path, [unk(tick="1m", horizon="1d")], partitions=3)
@@ -145,18 +136,17 @@ def test_a_wrong_date_at_the_beginning_of_any_partition_is_told(
     site.produce(1, [old | {"ts": int(str(old["ts"])) - 20 * 86_400_000}], flush=False)
     for partition in range(3):
         site.produce(partition, [event(i) for i in range(300)])
-    capsys.readouterr()
-    assert execute(["check", "-c", str(site.config), "--records", "90"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = quietcount(f"check -c {site.config} --records 90").words
     assert "28,799 ticks in a row have no event" in said
     assert "is the date of the 1 event before them right?" in said
 
 
 def test_what_lies_between_the_oldest_and_the_newest_records_is_no_gap(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk(tick="100ms", horizon="1d")], partitions=1)
     site.produce(0, [event(500 * i - 5_000_000) for i in range(10_000)])
-    capsys.readouterr()
-    assert execute(["check", "-c", str(site.config), "--records", "90"]) == 0
-    assert "in a row have no event" not in capsys.readouterr().out
+    assert (
+        "in a row have no event"
+        not in quietcount(f"check -c {site.config} --records 90").out
+    )

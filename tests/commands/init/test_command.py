@@ -17,7 +17,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 from tests.admin import admin_of
 from tests.commands.init.topics import events, partition_of
 from tests.kafka.produced import produce_batch, two_members
-from workers.cli import execute
+from tests.quietcount import Quietcount
 from workers.commands.init.sample import sample_of
 from workers.kafka.clients import Connection
 from workers.settings.settings import load
@@ -55,17 +55,8 @@ def made(bootstrap: str, records: Records, *, abort: bool = False) -> str:
     return topic
 
 
-def options(bootstrap: str, topic: str, output: Path | str, *more: str) -> list[str]:
-    return [
-        "init",
-        "--bootstrap",
-        bootstrap,
-        "--topic",
-        topic,
-        "--output",
-        str(output),
-        *more,
-    ]
+def options(bootstrap: str, topic: str, output: Path | str, more: str = "") -> str:
+    return f"init --bootstrap {bootstrap} --topic {topic} --output {output} {more}"
 
 
 def test_the_oldest_and_the_newest_committed_records_are_looked_at(
@@ -95,13 +86,11 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_is_written_once_with_next_steps(
-    bootstrap: str, directory: Path, capsys: Capture
+    bootstrap: str, directory: Path, quietcount: Quietcount
 ) -> None:
     topic = made(bootstrap, events("orders", 600))
-    run = ["init", "--bootstrap", bootstrap, "--topic", topic]
-    run += ["--keys", "public", "--client", "client.id=x.y"]
-    assert execute(run) == 0
-    out = capsys.readouterr().out
+    run = f"init --bootstrap {bootstrap} --topic {topic} --keys public --client client.id=x.y"
+    out = quietcount(run).out
     assert (
         f"{topic}.toml: written" in out
         and f"Next: quietcount check -c {topic}.toml" in out
@@ -111,18 +100,17 @@ def test_a_file_is_written_once_with_next_steps(
     assert settings.kafka.client == {"client.id": "x.y"}
     text = Path(f"{topic}.toml").read_text()
     assert f"quietcount key new {topic}.key" in text
-    assert execute(run) == 2
-    assert "settings are never overwritten" in capsys.readouterr().err
+    assert "settings are never overwritten" in quietcount(run, code=2).err
     assert Path(f"{topic}.toml").read_text() == text
-    assert execute(["key", "new", f"{topic}.key"]) == 0
-    assert execute(["topics", "-c", f"{topic}.toml", "--create"]) == 0
+    quietcount(f"key new {topic}.key")
+    quietcount(f"topics -c {topic}.toml --create")
     # Its topics are there now: a second file gets another name, so that it cannot meddle with the first.
-    assert execute([*run, "--output", "second.toml"]) == 0
+    quietcount(f"{run} --output second.toml")
     assert load("second.toml").worker.name == f"{topic}-2"
 
 
 def test_what_the_worker_reads_is_read_up_to_an_open_transaction(
-    bootstrap: str, directory: Path, capsys: Capture
+    bootstrap: str, directory: Path, quietcount: Quietcount
 ) -> None:
     """Of a gzip batch of two members, which librdkafka does not read, it once saw half."""
     topic = made(bootstrap, [])
@@ -136,9 +124,9 @@ def test_what_the_worker_reads_is_read_up_to_an_open_transaction(
     sample = sample_of(Connection(bootstrap), topic, 10_000)
     values = [json.loads(record.value or b"") for record in sample.records]
     assert values == orders and not sample.stopped
-    assert execute(options(bootstrap, topic, "x.toml", "--keys", "public")) == 0
+    run = options(bootstrap, topic, "x.toml", "--keys public")
     where = f"{topic}[0]: ends at offset 600, where a transaction is open"
-    assert where in capsys.readouterr().err
+    assert where in quietcount(run).err
     upstream.abort_transaction(60)
 
 
@@ -157,11 +145,10 @@ def test_what_the_worker_reads_is_read_up_to_an_open_transaction(
     ids=["empty", "tombstones", "framed", "no JSON", "ids"],
 )
 def test_no_file_is_written_if_nothing_can_be_guessed(
-    records: Records, words: str, bootstrap: str, tmp_path: Path, capsys: Capture
+    records: Records, words: str, bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     topic = made(bootstrap, records)
-    assert execute(options(bootstrap, topic, tmp_path / "x.toml")) == 1
-    [line] = capsys.readouterr().err.splitlines()
+    line = quietcount(options(bootstrap, topic, tmp_path / "x.toml"), code=1).line
     assert (
         line.startswith(f"quietcount: no settings for the topic {topic}: ")
         and words in line
@@ -182,21 +169,27 @@ def test_no_file_is_written_if_nothing_can_be_guessed(
     ],
 )
 def test_a_wrong_option_gives_one_line_and_exit_code_2(
-    wrong: list[str], words: str, bootstrap: str, directory: Path, capsys: Capture
+    wrong: list[str],
+    words: str,
+    bootstrap: str,
+    directory: Path,
+    quietcount: Quietcount,
 ) -> None:
-    assert execute(["init", "--bootstrap", bootstrap, "--topic", "some", *wrong]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    line = quietcount(f"init --bootstrap {bootstrap} --topic some", *wrong, code=2).line
     assert words in line and "hunter2" not in line
     assert list(directory.iterdir()) == []
 
 
 def test_secrets_are_not_copied_into_the_file(
-    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quietcount: Quietcount,
 ) -> None:
     monkeypatch.setenv("QC_TEST_PASSWORD", "hunter2")
     topic = made(bootstrap, events("flights", 200))
-    secret = "--client", "sasl.password=env:QC_TEST_PASSWORD"
-    assert execute(options(bootstrap, topic, tmp_path / "x.toml", *secret)) == 0
+    secret = "--client sasl.password=env:QC_TEST_PASSWORD"
+    quietcount(options(bootstrap, topic, tmp_path / "x.toml", secret))
     text = (tmp_path / "x.toml").read_text()
     assert (
         '"sasl.password" = { env = "QC_TEST_PASSWORD" }' in text
@@ -210,8 +203,8 @@ def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
     answers = [
         ("May the names be published?", "declare"),
         ("Protect all events of one user", "y"),
+        ("Buckets FROM:TO [0:70]", "-10:90"),
     ]
-    answers.append(("Buckets FROM:TO [0:70]", "-10:90"))
     out, code = on_a_terminal(options(bootstrap, topic, tmp_path / "x.toml"), answers)
     assert code == 0, out
     assert (
@@ -238,13 +231,13 @@ def test_with_yes_it_asks_nothing_and_publishes_no_names(
     assert settings.events.key == "$all" and settings.privacy.unit == "event"
 
 
-def on_a_terminal(
-    arguments: list[str], answers: list[tuple[str, str]]
-) -> tuple[str, int]:
+def on_a_terminal(command: str, answers: list[tuple[str, str]]) -> tuple[str, int]:
     """Run the command on a terminal and answer its questions; return its output and exit code."""
     process, terminal = pty.fork()
     if process == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "workers.cli", *arguments])
+        os.execv(
+            sys.executable, [sys.executable, "-m", "workers.cli", *command.split()]
+        )
     shown = ""
     deadline = time.monotonic() + 60
     waiting = list(answers)

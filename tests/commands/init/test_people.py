@@ -18,7 +18,7 @@ from tests.commands.init.topics import (
     sample_of,
     written,
 )
-from workers.cli import execute
+from tests.quietcount import Quietcount
 from workers.commands.init.formats import CannotGuess
 from workers.settings.settings import load
 
@@ -179,11 +179,11 @@ def test_a_key_naming_an_event_or_its_subject_is_not_a_user() -> None:
 
 
 def test_the_command_writes_and_asks_about_user_and_rekey(
-    bootstrap: str, tmp_path: Path
+    bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     keyed, user, _, means = TOPICS["keyed by session"]
     name = made(bootstrap, keyed)
-    assert execute(options(bootstrap, name, tmp_path / "x.toml", "--users")) == 0
+    quietcount(options(bootstrap, name, tmp_path / "x.toml", "--users"))
     found = load(tmp_path / "x.toml")
     assert (found.events.user, found.privacy.rekey) == (user, True)
     command = options(bootstrap, name, tmp_path / "y.toml")

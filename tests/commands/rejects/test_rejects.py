@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Message
 
 from tests import ROOT
+from tests.quietcount import Quietcount
 from tests.worker.harness import Site, command, known, unk, until
-from workers.cli import execute
 from workers.commands import rejects
 from workers.commands.rejects import resent_offsets, retry_rejects
 from workers.kafka.transaction import Transactions
@@ -82,8 +82,13 @@ def assert_counted(site: Site, number: int, at: int) -> None:
     site.assert_clean()
 
 
+@pytest.fixture
+def site(bootstrap: str, tmp_path: Path) -> Site:
+    return Site(bootstrap, tmp_path, [unk()], partitions=1)
+
+
 def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     site = Site(bootstrap, tmp_path, [known(keys=["other"])], partitions=2, owners=1)
     at = time.time_ns() // 1_000_000
@@ -101,16 +106,13 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
         assert worker.stop() == 0
     site.document["histogram"] = [known(keys=["other", "k"])]
     site.config = site.write(site.document)
-    capsys.readouterr()
     for number in (240, 0):
-        assert execute(["rejects", "-c", str(site.config), "--retry"]) == 0
-        shown = capsys.readouterr().out
+        shown = quietcount(f"rejects -c {site.config} --retry").out
         assert (
             f"sent back: {number} records" in shown
             and "2 would not be accepted now" in shown
         )
-    assert execute(["rejects", "-c", str(site.config)]) == 0
-    shown = capsys.readouterr().out
+    shown = quietcount(f"rejects -c {site.config}").out
     for words in (
         "242 rejects",
         "key not declared: 240",
@@ -178,7 +180,7 @@ def test_a_rekeyed_event_that_is_rejected_and_resent_counts_once(
 
 
 def test_acceptable_rejects_are_resent_others_may_be_later(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=2)
     moved = {"shop": "k", "items": ["x"], "ts": NOW}
@@ -196,18 +198,15 @@ def test_acceptable_rejects_are_resent_others_may_be_later(
     second = retry_rejects(site.settings, site.connection, any_reason)
     assert (second.sent, second.refused) == (2, 1)
     assert sorted(labels_in(site)) == ["p0", "p1", "p2", "p3", "x", "x"]
-    capsys.readouterr()
-    assert execute(["rejects", "-c", str(site.config)]) == 0
-    shown = capsys.readouterr().out
+    shown = quietcount(f"rejects -c {site.config}").out
     for words in ("7 rejects", f"{missing}: 6", "6 sent back", "another reason: 1"):
         assert words in shown
     assert shown.count("sent back") == 1
 
 
 def test_rejects_that_cannot_be_resent_are_counted_and_left(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    site: Site, quietcount: Quietcount
 ) -> None:
-    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     long = json.dumps(good(0) | {"note": "x" * 950_000}).encode()
     reject(site, 0, long, reason="record too large")
     reject(site, 0, good(1), key=b"x" * 100_000)
@@ -217,18 +216,15 @@ def test_rejects_that_cannot_be_resent_are_counted_and_left(
     outcome = retry_rejects(site.settings, site.connection, any_reason)
     assert (outcome.sent, outcome.cut, outcome.foreign) == (0, 3, 2)
     assert list(site.read(site.topic)) == []
-    capsys.readouterr()
-    assert execute(["rejects", "-c", str(site.config), "--retry"]) == 0
-    shown = capsys.readouterr().out
+    shown = quietcount(f"rejects -c {site.config} --retry").out
     for words in ("sent back: 0 records", "3 not whole", "2 of topics or partitions"):
         assert words in shown
 
 
 @pytest.mark.parametrize("where", ["before", "between", "committing", "after"])
 def test_a_run_that_is_killed_anywhere_and_started_again_sends_none_twice(
-    bootstrap: str, tmp_path: Path, where: str
+    site: Site, where: str
 ) -> None:
-    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     for i in range(30):
         reject(site, 0, good(i), offset=i)
     killing = f"""
@@ -267,9 +263,8 @@ sys.exit(execute(["rejects", "-c", sys.argv[1], "--retry"]))
 
 
 def test_a_second_run_fences_the_first(
-    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     for i in range(20):
         reject(site, 0, good(i), offset=i)
     monkeypatch.setattr(rejects, "RECORDS_MAX", 5)
@@ -290,9 +285,8 @@ def test_a_second_run_fences_the_first(
 
 
 def test_it_waits_for_records_hidden_by_another_transaction(
-    bootstrap: str, tmp_path: Path
+    site: Site,
 ) -> None:
-    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     topic = site.settings.rejects_topic
     reject(site, 0, good(0))
     slow = site.connection.producer(f"{site.name}-contribute-0")
@@ -311,36 +305,30 @@ def test_it_waits_for_records_hidden_by_another_transaction(
 
 
 def test_exit_code_2_without_a_rejects_topic(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
-    assert execute(["rejects", "-c", str(site.config)]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    line = quietcount(f"rejects -c {site.config}", code=2).line
     assert f"topic {site.name}.rejects does not exist" in line
 
 
 def test_shown_rejects_take_one_line_and_are_safe_to_print(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    site: Site, quietcount: Quietcount
 ) -> None:
-    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
-    capsys.readouterr()
-    assert execute(["rejects", "-c", str(site.config)]) == 0
-    assert "no rejects" in capsys.readouterr().out
+    assert "no rejects" in quietcount(f"rejects -c {site.config}").out
     reject(site, 0, b"\x1b[2J\xff\r\n" * 100, reason="not JSON", offset=17)
     reject(site, 0, good(1))
-    assert (
-        execute(["rejects", "-c", str(site.config), "--show", "5", "--reason", "JSON"])
-        == 0
-    )
-    shown = capsys.readouterr().out
+    shown = quietcount(f"rejects -c {site.config} --show 5 --reason JSON").out
     assert (
         "1 reject" in shown
         and "\\x1b[2J" in shown
         and f"{site.topic}[0] offset 17" in shown
     )
     assert all(char.isprintable() or char == "\n" for char in shown)
-    assert execute(["rejects", "-c", str(site.config), "--reason", "nothing"]) == 0
-    assert "no rejects with a reason that holds 'nothing'" in capsys.readouterr().out
+    assert (
+        "no rejects with a reason that holds 'nothing'"
+        in quietcount(f"rejects -c {site.config} --reason nothing").out
+    )
 
 
 def test_a_reject_reads_back_as_what_was_rejected() -> None:
@@ -359,17 +347,15 @@ def test_a_reject_reads_back_as_what_was_rejected() -> None:
 
 
 def test_undeclared_record_keys_are_shown_with_their_quotes(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     site = Site(
         bootstrap, tmp_path, [unk(keys=["s1"])], partitions=1, events={"key": "$key"}
     )
-    assert execute(["topics", "-c", str(site.config), "--create"]) == 0
+    quietcount(f"topics -c {site.config} --create")
     for key in (b'"s1"', b'"s1"', b"s\xff", None):
         reject(site, 0, good(0), "key not declared", key=key)
-    capsys.readouterr()
-    assert execute(["rejects", "-c", str(site.config), "--show", "4"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = quietcount(f"rejects -c {site.config} --show 4").words
     assert '2 undeclared record keys: "\\"s1\\"" (2), "s\\\\xff" (1)' in said
     assert "quotes are part of each key" in said
     for written in ('"\\"s1\\""', '"s\\\\xff"', "none"):
@@ -377,16 +363,13 @@ def test_undeclared_record_keys_are_shown_with_their_quotes(
 
 
 def test_a_reject_that_is_not_json_is_shown_around_its_fault(
-    bootstrap: str, tmp_path: Path, capsys: Capture
+    site: Site, quietcount: Quietcount
 ) -> None:
-    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
-    assert execute(["topics", "-c", str(site.config), "--create"]) == 0
+    quietcount(f"topics -c {site.config} --create")
     filler = b'{"agent":"' + b"x" * 300
     reject(site, 0, filler + rb'\x22"}', "not JSON")
     reject(site, 0, filler + b'\xe9"}', "not JSON")
-    capsys.readouterr()
-    assert execute(["rejects", "-c", str(site.config), "--show", "2"]) == 0
-    said = capsys.readouterr().out
+    said = quietcount(f"rejects -c {site.config} --show 2").out
     assert r"the fault: at byte 311: invalid \escape" in said and r'xx>>>\x22"}' in said
     assert (
         "the fault: at byte 311: 0xe9 is not UTF-8" in said and r'xx>>>\xe9"}' in said

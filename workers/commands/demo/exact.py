@@ -186,7 +186,6 @@ class Boards:
             return refusal(
                 404, f"no such histogram and key: {histogram[:100]!r}, {key[:100]!r}"
             )
-        ticks = self.after(histogram, key, int(after))
-        response = web.json_response({"ticks": ticks})
+        response = web.json_response({"ticks": self.after(histogram, key, int(after))})
         response.enable_compression()
         return response

@@ -337,8 +337,7 @@ class SampleGuesses:
             sampled = np.array(offsets[partition], dtype=np.int64)
             low, high = self._sample.bounds.get(partition, (0, int(sampled.max()) + 1))
             # The other half may be the oldest records, far from these.
-            newest = sampled[len(sampled) // 2 :]
-            number = estimated_records(newest, low, high)
+            number = estimated_records(sampled[len(sampled) // 2 :], low, high)
             sample = PartitionSample(
                 times=np.array(accepted, dtype=np.int64),
                 events=number * len(accepted) / len(sampled),
