@@ -29,11 +29,13 @@ class PartitionSample:
     from_start: bool
 
 
+def joined(arrays: Sequence[Longs]) -> Longs:
+    return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
+
+
 def event_rates(samples: Sequence[PartitionSample]) -> list[float]:
     """Return the events per second of each partition; 0 where the samples have no time span."""
-    ordered = np.sort(
-        np.concatenate([np.empty(0, dtype=np.int64), *(s.times for s in samples)])
-    )
+    ordered = np.sort(joined([sample.times for sample in samples]))
     # One event of another year changes no rate.
     outliers = int(OUTLIERS * len(ordered))
     total = sum(sample.events for sample in samples)
@@ -57,9 +59,7 @@ def _first(times: Longs) -> int:
     """Return when a partition's first events are dated, without outliers."""
     if not len(times):
         return 0
-    return int(
-        np.partition(times, int(OUTLIERS * len(times)))[int(OUTLIERS * len(times))]
-    )
+    return int(np.sort(times)[int(OUTLIERS * len(times))])
 
 
 def estimated_records(offsets: Longs, low: int, high: int) -> float:

@@ -149,41 +149,15 @@ PREFIX = "quietcount"
 REKEY = "rekey"
 CONTRIBUTE = "contribute"
 RELEASE = "release"
+_BOUNDS_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    *(30.0, 60.0, 120.0, 300.0, 900.0),
+)
 # A transaction takes about 10 ms on a quiet broker, up to 15 s if it waits for a broker.
-_COMMIT_S = (
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    120.0,
-)
+_COMMIT_S = _BOUNDS_S[2:-2]
 # A tick of a million rows takes about half a second; one call releases up to 500 ticks.
-_RELEASE_S = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-)
-_RECOVERY_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+_RELEASE_S = _BOUNDS_S[:-4]
+_RECOVERY_S = _BOUNDS_S[6:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,12 @@ from workers.commands.check import unreadable
 from workers.commands.check.sample import Part, Sample
 from workers.commands.init.fields import walk
 from workers.commands.json_fault import NOT_JSON, Fault, fault_of
-from workers.commands.rates import PartitionSample, estimated_records, event_rates
+from workers.commands.rates import (
+    PartitionSample,
+    estimated_records,
+    event_rates,
+    joined,
+)
 from workers.commands.undeclared import UndeclaredKeys, json_string
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.formats.reader import RecordFormats
@@ -45,6 +50,7 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.views import CHARACTERS_MAX, UNITS, Path, Shape, parse
 from workers.mechanisms.mechanism import Mechanism
 from workers.pipeline.factory import lanes, reader_of, source_reader_of
+from workers.pipeline.growth.sources import Place
 from workers.pipeline.watermark import Watermark, behind_rejects, late_events
 from workers.privacy.ceiling import mechanism_of
 from workers.privacy.plan import noise
@@ -359,17 +365,20 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     reasons: dict[str, RejectReason] = {}
     undeclared = UndeclaredKeys(settings, sample.shape)
     accepted_events: list[list[Events]] = []
-    late: Counter[str] = Counter()
+    late = Counter[str]()
     numbers: dict[str, list[float | Decimal]] = {
         config.sum_lane.view: []
         for config in settings.histograms
         if config.sum_lane is not None
     }
-    for part in sample.parts:
-        partition = part.source.partition
-        placements = [(0, part.source.topic.partitions)]
+
+    def reader_for(place: Place) -> SourceReader:
         fmt = formats.make() if sample.live else None
-        source = source_reader_of(settings, reader, partition, placements, fmt)
+        placements = [(0, place.topic.partitions)]
+        return source_reader_of(settings, reader, place.partition, placements, fmt)
+
+    for part in sample.parts:
+        source = reader_for(part.source)
         for i in range(len(part.records)):
             if (record := _decoded(source, part, i)) is not None:
                 fields.add(record)
@@ -420,14 +429,17 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     if NOT_DECLARED in reasons:
         reasons[NOT_DECLARED].keys = tuple(undeclared.lines())
     times_by_part = [_times(batches) for batches in accepted_events]
-    oldest = [_times(_accepted(settings, sample, part)) for part in sample.oldest]
+    oldest = [
+        _times([one.events for one in _read(reader_for(part.source), part, latest)])
+        for part in sample.oldest
+    ]
     weights = _weights(sample, times_by_part, oldest)
     weighted = [
         (events, weight)
         for batches, weight in zip(accepted_events, weights, strict=True)
         for events in batches
     ]
-    times = _concatenated(times_by_part)
+    times = joined(times_by_part)
     records = len(sample)
     accepted = len(times)
     return Findings(
@@ -435,8 +447,8 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         accepted=accepted,
         skipped=records - accepted - sum(why.number for why in reasons.values()),
         why=tuple(sorted(reasons.values(), key=lambda why: -why.number)),
-        first_ms=int(times.min()) if accepted else None,
-        last_ms=int(times.max()) if accepted else None,
+        first_ms=min(times.tolist(), default=None),
+        last_ms=max(times.tolist(), default=None),
         time_hint=_time_doubt(settings, times),
         times_of_records=sample.shape.time is None,
         gaps=_gaps(settings, sample, times_by_part, oldest),
@@ -483,17 +495,7 @@ def _gaps(
 
 
 def _times(batches: Sequence[Events]) -> Longs:
-    return _concatenated([events.times[events.in_any_view] for events in batches])
-
-
-def _accepted(settings: Settings, sample: Sample, part: Part) -> list[Events]:
-    """Return the events among a partition's oldest records."""
-    reader = reader_of(settings, sample.shape)
-    latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms
-    placements = [(0, part.source.topic.partitions)]
-    fmt = RecordFormats(settings, reader).make()
-    source = source_reader_of(settings, reader, part.source.partition, placements, fmt)
-    return [reading.events for reading in source.read(part.records, latest)]
+    return joined([events.times[events.in_any_view] for events in batches])
 
 
 def _decoded(source: SourceReader, part: Part, i: int) -> object:
@@ -535,9 +537,7 @@ def _value_hint(paths: Sequence[Path], reason: str, record: object) -> str:
     for path in paths:
         if repr(str(path)) not in reason or path.list_at is not None:
             continue
-        value = record
-        for name in path.steps:
-            value = value.get(name) if isinstance(value, dict) else None
+        value = _at(record, path)
         if isinstance(value, dict) and value:
             inner = (
                 str(Path((*path.steps, str(name)))) for name in islice(value, NEAREST)
@@ -554,15 +554,20 @@ def _time_hint(shape: Shape, reason: str, record: object) -> str:
     wrong = f"field {str(shape.time)!r} is not " in reason and " time" in reason
     if shape.time is None or not (wrong or reason.startswith((EARLY, AHEAD))):
         return ""
-    value = record
-    for name in shape.time.steps:
-        value = value.get(name) if isinstance(value, dict) else None
+    value = _at(record, shape.time)
     fitting = [
         unit
         for unit in UNITS
         if unit != shape.unit and _plausible(time_ms(value, unit))
     ]
     return f'timestamp_unit = "{fitting[0]}" would read it' if fitting else ""
+
+
+def _at(record: object, path: Path) -> object:
+    """Return the value at a path without lists; None if there is none."""
+    for name in path.steps:
+        record = record.get(name) if isinstance(record, dict) else None
+    return record
 
 
 def _time_doubt(settings: Settings, times: Longs) -> str:
@@ -614,7 +619,7 @@ def _findings(
     sums = _Sums()
     for events, weight in weighted:
         _add(sums, config, events, weight)
-    items = _concatenated(sums.items)
+    items = joined(sums.items)
     served = (
         len(sums.keys)
         if config.keys == "public"
@@ -640,7 +645,7 @@ def _findings(
         late=late,
         labels=len(sums.labels),
         items=_spread(items, config.max_items),
-        amounts=_spread(_concatenated(sums.amounts), config.max_count),
+        amounts=_spread(joined(sums.amounts), config.max_count),
         numbers=_clamped(config, numbers),
         of_users=_user_contributions(sums, config) if unit == "user" else None,
         absent=tuple(absent[path] for path in paths if path in absent),
@@ -690,10 +695,6 @@ def _weights(
     rates = event_rates(samples)
     numbers = [max(len(times), 1) for times in times_by_part]
     return [rate / number for rate, number in zip(rates, numbers, strict=True)]
-
-
-def _concatenated(arrays: Sequence[Longs]) -> Longs:
-    return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
 
 def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) -> None:

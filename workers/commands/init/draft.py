@@ -152,9 +152,9 @@ class SampleGuesses:
         self.objects = [self._decoded.objects[place] for place in self._places]
         self._partitions = [record.partition for record in records]
         self._logged = [record.time_ms for record in records]
-        self._record_keys = [_text_key(record.key) for record in records]
         self.fields = survey(self.objects)
-        self._record_key = record_key_field(self._record_keys)
+        keys = [_text_key(record.key) for record in records]
+        self._record_key = record_key_field(keys)
         mark_people([*self.fields, self._record_key], self.all_fields)
         times = times_of(self.fields, self._partitions, self._logged, now_ms)
         # The time of a person's first visit goes with the person, not with the event.
@@ -193,18 +193,18 @@ class SampleGuesses:
     @property
     def quoted_keys(self) -> bool:
         """Return whether nearly all record keys are JSON strings: their quotes are part of them."""
-        keys = [key for key in self._record_keys if key is not None]
-        quoted = sum(json_string(key) is not None for key in keys)
-        return 0 < quoted >= NEARLY_ALL * len(keys)
+        keys = self._record_key.values.items()
+        quoted = sum(number for key, number in keys if json_string(key) is not None)
+        return 0 < quoted >= NEARLY_ALL * self._record_key.records
 
     @property
     def keys(self) -> list[Candidate]:
-        found = keys_of(self.fields, self._record_keys, self._record_key)
+        found = keys_of(self.fields, self._record_key)
         return [candidate for candidate in found if self._fits(candidate, None)]
 
     def users(self, key: Candidate | None) -> list[Candidate]:
         found = users_of(
-            self.fields, self._record_keys, self._partitions, self._sample.partitions
+            self.fields, self._record_key, self._partitions, self._sample.partitions
         )
         return [candidate for candidate in found if self._fits(key, candidate)]
 

@@ -8,7 +8,7 @@ numbers around the sampled ones.
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from itertools import pairwise
@@ -196,15 +196,10 @@ def record_key_field(record_keys: Sequence[str | None]) -> Field:
     return found
 
 
-def keys_of(
-    fields: Sequence[Field], record_keys: Sequence[str | None], record_key: Field
-) -> list[Candidate]:
-    """Return the candidates for the stream key, likeliest first.
-
-    `record_keys` is None for a record without a text key; `record_key` has them as a field.
-    """
+def keys_of(fields: Sequence[Field], record_key: Field) -> list[Candidate]:
+    """Return the candidates for the stream key, likeliest first."""
     candidates = []
-    for field in fields:
+    for field in _with_own(fields, record_key):
         few = _is_few(field.distinct, field.number_of_values)
         if not (field.everywhere and field.labels and few) or field.who is not None:
             continue
@@ -219,49 +214,37 @@ def keys_of(
             - field.distinct / 5
             - len(field.path.steps)
         )
+        setting = str(field.path)
+        reason = _values_there(field)
+        if field is record_key:
+            score = 15.0 - field.distinct / 5
+            setting = RECORD_KEY
+            reason = f"the record key: {reason}"
         candidates.append(
             Candidate(
-                setting=str(field.path),
-                reason=_values_there(field.distinct, field.share),
+                setting=setting,
+                reason=reason,
                 values=field.values,
                 score=score,
-                fits=named,
+                fits=named or field is record_key,
             )
         )
-    values = Counter(key for key in record_keys if key is not None)
-    there = values.total() / len(record_keys)
-    few = _is_few(len(values), values.total())
-    personal = record_key.who is not None
-    if (
-        there >= NEARLY_ALL
-        and few
-        and not personal
-        and not _same_as_key(fields, record_keys)
-    ):
-        values_there = _values_there(len(values), there)
-        reason = f"the record key: {values_there}"
-        score = 15.0 - len(values) / 5
-        candidates.append(
-            Candidate(setting=RECORD_KEY, reason=reason, values=values, score=score)
-        )
-    return sorted(candidates, key=lambda named: (-named.score, named.setting))
+    return _likeliest(candidates)
 
 
 def users_of(
-    fields: Sequence[Field],
-    record_keys: Sequence[str | None],
-    partitions: Sequence[int],
-    n: int,
+    fields: Sequence[Field], record_key: Field, partitions: Sequence[int], n: int
 ) -> list[Candidate]:
     """Return the candidates for the user of an event, likeliest first.
 
-    `record_keys` is None for a record without a text key; `n` is the topic's number of partitions.
+    `n` is the topic's number of partitions.
     """
-    same = {str(field.path) for field in _same_as_key(fields, record_keys)}
+    same = {str(field.path) for field in _same_as_key(fields, record_key)}
     candidates = []
-    for field in fields:
-        who = field.who
-        is_key = str(field.path) in same
+    for field in _with_own(fields, record_key):
+        own = field is record_key
+        who = None if own else field.who
+        is_key = own or str(field.path) in same
         if (
             not (field.everywhere and (field.text or field.whole))
             or field.distinct < USERS_MIN
@@ -275,6 +258,7 @@ def users_of(
         values = ((index, field_label(value)) for index, value in field.column.items())
         users = {index: user for index, user in values if user is not None}
         partitioner = _partitioner(users, partitions, n)
+        setting = str(field.path)
         score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (
             partitioner is not None
         )
@@ -284,55 +268,58 @@ def users_of(
         score -= (
             len(field.path.steps) / 10 + len(names.words(field.path.steps[-1])) / 20
         )
-        beside = ", the same as the record key" if is_key else ""
+        reason = _values_there(field)
+        if own:
+            if partitioner is None:
+                continue
+            setting = RECORD_KEY
+            score = 1.0
+            different = plural(field.distinct, "different value")
+            reason = f"the record key, which no field of the events has: {different}"
+        elif is_key:
+            reason += ", the same as the record key"
         candidates.append(
             Candidate(
-                setting=str(field.path),
-                reason=_values_there(field.distinct, field.share) + beside,
+                setting=setting,
+                reason=reason,
                 values=field.values,
                 score=score,
                 partitioner=partitioner,
                 who=who,
             )
         )
-    keys = {index: key for index, key in enumerate(record_keys) if key is not None}
-    counts = Counter(keys.values())
-    partitioner = _partitioner(keys, partitions, n)
-    repeated = USERS_MIN <= len(counts) <= _UNIQUE * len(keys)
-    everywhere = len(keys) >= NEARLY_ALL * len(record_keys)
-    if everywhere and repeated and not same and partitioner is not None:
-        different = plural(len(counts), "different value")
-        key = Candidate(
-            setting=RECORD_KEY,
-            reason=f"the record key, which no field of the events has: {different}",
-            values=counts,
-            score=1.0,
-            partitioner=partitioner,
-        )
-        candidates.append(key)
-    return sorted(
-        candidates, key=lambda candidate: (-candidate.score, candidate.setting)
-    )
+    return _likeliest(candidates)
+
+
+def _with_own(fields: Sequence[Field], record_key: Field) -> Iterator[Field]:
+    """Yield the fields, and the record key unless one of them has its values."""
+    yield from fields
+    if not _same_as_key(fields, record_key):
+        yield record_key
+
+
+def _likeliest(candidates: Iterable[Candidate]) -> list[Candidate]:
+    return sorted(candidates, key=lambda one: (-one.score, one.setting))
 
 
 def _is_few(distinct: int, number: int) -> bool:
     return 2 <= distinct <= min(KEYS_MAX, number // _EVENTS_PER_KEY)
 
 
-def _values_there(distinct: int, there: float) -> str:
-    return f"{plural(distinct, 'different value')}, in {percent(there)} of the events"
+def _values_there(field: Field) -> str:
+    different = plural(field.distinct, "different value")
+    return f"{different}, in {percent(field.share)} of the events"
 
 
-def _same_as_key(
-    fields: Sequence[Field], record_keys: Sequence[str | None]
-) -> list[Field]:
+def _same_as_key(fields: Sequence[Field], record_key: Field) -> list[Field]:
     """Return the fields that have the record key's value in nearly every record."""
-    least = NEARLY_ALL * len(record_keys)
+    least = NEARLY_ALL * record_key.total
+    key_of = record_key.column.get
 
     def is_same(field: Field) -> bool:
         column = field.column.items()
         return least <= sum(
-            field_label(value) == record_keys[place] for place, value in column
+            field_label(value) == key_of(place) for place, value in column
         )
 
     return [

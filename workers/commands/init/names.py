@@ -176,11 +176,7 @@ def user_kind(path: Path) -> UserKind | None:
 
 def kind_of_name(path: Path) -> UserKind | None:
     """Return the entity that a field's own name identifies, without the objects around it."""
-    return user_kind(path_of(path.steps[-1:]))
-
-
-def path_of(steps: tuple[str, ...]) -> Path:
-    return Path(steps)
+    return user_kind(Path(path.steps[-1:]))
 
 
 def _kind_by_noun(path: Path) -> UserKind | None:
@@ -190,7 +186,7 @@ def _kind_by_noun(path: Path) -> UserKind | None:
             if word in _IDENTIFIES or word.isdecimal():
                 identified_by.add(word)
                 continue
-            kind = _noun(word)
+            kind = _entity(_NOUNS, word)
             if kind is None and not identified_by.isdisjoint(ID):
                 kind = _entity(_WITH_ID, word)
             if kind is None and word in _AROUND:
@@ -222,12 +218,8 @@ def container_kind(steps: tuple[str, ...]) -> UserKind | None:
         word = _parts_of_name(step)[-1:]
         if not word or word[0] in _AROUND:
             continue
-        found = _noun(word[0])
-        return (
-            found
-            if found in (UserKind.PERSON, UserKind.ACCOUNT, UserKind.DEVICE)
-            else None
-        )
+        kind = _entity(_NOUNS, word[0])
+        return kind if kind in USERS - {UserKind.SESSION} else None
     return None
 
 
@@ -243,10 +235,6 @@ def only_identifies(name: str) -> bool:
 
 def _parts_of_name(name: str) -> list[str]:
     return [part for whole in words(name) for part in _parts(whole)]
-
-
-def _noun(word: str) -> UserKind | None:
-    return _entity(_NOUNS, word)
 
 
 def _entity(tables: Mapping[UserKind, frozenset[str]], word: str) -> UserKind | None:

@@ -16,6 +16,7 @@ from statistics import fmean
 from workers.commands.init import names
 from workers.commands.init.fields import Field, Form, Kind, field_label
 from workers.commands.init.names import UserKind
+from workers.mechanisms.config.views import Path
 
 #: A field with fewer values is not taken for the user of an event.
 USERS_MIN = 10
@@ -45,6 +46,7 @@ _IN_TEXTS = 0.8
 _USER_CHARACTERS = 3
 _COMPARED_MAX = 20
 _SEARCHED_MAX = 500
+_NAMES_OF_VALUES = frozenset(["key", "name", "field", "property", "attribute"])
 
 Values = dict[int, frozenset[str]]  # by the record's place
 
@@ -104,7 +106,7 @@ def _mark_by_container(fields: Iterable[Field]) -> None:
 def _names_a_person(steps: tuple[str, ...], fields: Iterable[Field]) -> bool:
     """Return whether an object, no shop and no envelope, has a person's name or address."""
     words = names.words(steps[-1])
-    noun = names.user_kind(names.path_of(steps)) is not None
+    noun = names.user_kind(Path(steps)) is not None
     thing = not names.KEY.union(names.ITEM).isdisjoint(words)
     if names.is_around(steps[-1]) or thing or noun:
         return False
@@ -261,7 +263,7 @@ def _mark_values_by_name(fields: Sequence[Field]) -> None:
     for key in fields:
         if not is_name_of_values(key, fields):
             continue
-        kinds = (names.user_kind(names.path_of((name,))) for name in key.values)
+        kinds = (names.user_kind(Path((name,))) for name in key.values)
         who = next((kind for kind in kinds if kind is not None), None)
         if who is None:
             continue
@@ -273,13 +275,7 @@ def _mark_values_by_name(fields: Sequence[Field]) -> None:
 
 def is_name_of_values(key: Field, fields: Iterable[Field]) -> bool:
     """Return whether a field has the names, in a list of names and values."""
-    named = key.path.steps[-1].lower() in (
-        "key",
-        "name",
-        "field",
-        "property",
-        "attribute",
-    )
+    named = key.path.steps[-1].lower() in _NAMES_OF_VALUES
     if not (named and key.form is Form.ELEMENT and key.text):
         return False
     return any(_is_value_beside(field, key) for field in fields)
