@@ -409,11 +409,13 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
             f"{len(tally.keys):,} stream keys, equal byte for byte"
         )
     if auditor.other_windows:
-        number = f"{auditor.other_windows:,} snapshots"
-        print(f"audit: {number} with other windows than now, compared without them")
+        print(
+            f"audit: {auditor.other_windows:,} snapshots with other windows than now, compared without them"
+        )
     if auditor.others:
-        number = f"{auditor.others:,} snapshots"
-        print(f"audit: {number} of earlier generations or settings, not recomputed")
+        print(
+            f"audit: {auditor.others:,} snapshots of earlier generations or settings, not recomputed"
+        )
     print(f"audit: {auditor.messages:,} contributions, no gap and none twice: clean")
     return 0
 

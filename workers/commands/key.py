@@ -15,11 +15,13 @@ def new_key(path: Path) -> str:
             path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
         )
     except FileExistsError:
-        remedy = "a key is never overwritten: choose another name"
-        raise SettingsError(f"{path}: exists already, and {remedy}") from None
+        raise SettingsError(
+            f"{path}: exists already, and a key is never overwritten: choose another name"
+        ) from None
     except FileNotFoundError:
-        remedy = f"`mkdir -m 700 {path.parent}`"
-        raise SettingsError(f"{path}: no directory {path.parent}: {remedy}") from None
+        raise SettingsError(
+            f"{path}: no directory {path.parent}: `mkdir -m 700 {path.parent}`"
+        ) from None
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
     try:

@@ -287,11 +287,15 @@ class _Outages(Collector):
     def collect(self) -> Iterator[Metric]:
         name = f"{PREFIX}_kafka_away_seconds"
         seconds = self._outage.seconds
-        text = "Seconds for which no broker has answered; 0 while Kafka is there"
-        yield GaugeMetricFamily(name, text, seconds)
+        yield GaugeMetricFamily(
+            name,
+            "Seconds for which no broker has answered; 0 while Kafka is there",
+            seconds,
+        )
         name = f"{PREFIX}_kafka_outages"
-        text = "Times that Kafka went away"
-        yield CounterMetricFamily(name, text, self._outage.count)
+        yield CounterMetricFamily(
+            name, "Times that Kafka went away", self._outage.count
+        )
 
 
 class WithWorkerLabel(Collector):

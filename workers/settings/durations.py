@@ -52,13 +52,15 @@ def count_ticks(values: dict[str, Any], where: str) -> None:
         except ValueError:
             if isinstance(value, str) and value != "unbounded":
                 unbounded = ', "unbounded"' if name == "horizon" else ""
-                words = f"a whole number of ticks{unbounded}, or a duration: {ALLOWED}"
-                raise ValueError(f"{where}{name} = {display(value)}: {words}") from None
+                raise ValueError(
+                    f"{where}{name} = {display(value)}: a whole number of ticks{unbounded}, or a duration: {ALLOWED}"
+                ) from None
             continue
         ticks, rest = divmod(duration_ms, tick_ms)
         if rest or not ticks:
             near = [format_duration(n * tick_ms) for n in (ticks, ticks + 1) if n]
             nearest = " and ".join(f'"{one}"' for one in near)
-            words = f"no whole number of ticks of {format_duration(tick_ms)}; nearest: {nearest}"
-            raise ValueError(f"{where}{name} = {display(value)}: {words}")
+            raise ValueError(
+                f"{where}{name} = {display(value)}: no whole number of ticks of {format_duration(tick_ms)}; nearest: {nearest}"
+            )
         values[name] = ticks

@@ -139,8 +139,9 @@ def read_key(path: str | Path) -> bytes:
         # Non-blocking: opening a named pipe would otherwise wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        remedy = f"`quietcount key new {path}` makes one"
-        raise SettingsError(f"{path}: no such key file; {remedy}") from None
+        raise SettingsError(
+            f"{path}: no such key file; `quietcount key new {path}` makes one"
+        ) from None
     except OSError as error:
         raise SettingsError(
             f"{path}: the key file cannot be read: {error.strerror}"
@@ -148,22 +149,20 @@ def read_key(path: str | Path) -> bytes:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            remedy = "`quietcount key new FILE` makes a key file"
-            raise SettingsError(f"{path}: not a regular file; {remedy}")
-        if status.st_mode & 0o077:
-            mode = f"{stat.S_IMODE(status.st_mode):04o}"
-            remedy = f"run `chmod 600 {path}`"
             raise SettingsError(
-                f"{path}: mode {mode} lets others read the key: {remedy}"
+                f"{path}: not a regular file; `quietcount key new FILE` makes a key file"
+            )
+        if status.st_mode & 0o077:
+            raise SettingsError(
+                f"{path}: mode {stat.S_IMODE(status.st_mode):04o} lets others read the key: run `chmod 600 {path}`"
             )
         key = os.read(descriptor, KEY_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(key) != KEY_BYTES:
-        remedy = (
-            f"a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
+        raise SettingsError(
+            f"{path}: {status.st_size:,} bytes: a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
         )
-        raise SettingsError(f"{path}: {status.st_size:,} bytes: {remedy}")
     return key
 
 

@@ -147,9 +147,10 @@ def _histogram(
             2,
         )
     if histogram.late:
-        these = f"{plural(histogram.late, 'event')} of these ({percent(histogram.late, seen)})"
         say.line(
-            f"! {these} come after their tick has closed, and count in a later one", 2
+            f"! {plural(histogram.late, 'event')} of these ({percent(histogram.late, seen)}) come after their tick has "
+            "closed, and count in a later one",
+            2,
         )
     if not findings.time_hint:
         number = (
@@ -163,8 +164,10 @@ def _histogram(
             say.line(f"! {remark}", 2)
     if histogram.without_items:
         empty = histogram.without_items
-        these = f"{plural(empty, 'event')} of these ({percent(empty, seen)})"
-        say.line(f"! {these} accepted without any item: they count nothing", 2)
+        say.line(
+            f"! {plural(empty, 'event')} of these ({percent(empty, seen)}) accepted without any item: they count nothing",
+            2,
+        )
     spread = _spread(histogram.items, f"max_items = {config.max_items}", seen, "event")
     say.line(f"items an event: {spread}", 2)
     rows = "counts of an item in an event"
@@ -278,17 +281,17 @@ def _expected(
         after = f"after tick {passing.tick:,}"
         if histogram.of_users is not None:
             users = -(-(passing.threshold + 1) // max_count)
-            shown = (
-                f"an item is shown from about {users:,} different users on, at least "
-                f"(in an epoch each counts at most {max_count} times, by max_count)"
+            say.line(
+                f"{after}: threshold {passing.threshold:,}: an item is shown from about {users:,} different users on, at least "
+                f"(in an epoch each counts at most {max_count} times, by max_count)",
+                4,
             )
-            say.line(f"{after}: threshold {passing.threshold:,}: {shown}", 4)
             continue
         if passing.tick == expected.last:
             after += f" ({span})"
-        shown = f"{passing.shown:,} of {expected.items:,} pairs of stream key and item"
         say.line(
-            f"{after}: threshold {passing.threshold:,}, passed by {shown} ({percent(passing.shown, expected.items)})",
+            f"{after}: threshold {passing.threshold:,}, passed by {passing.shown:,} of {expected.items:,} pairs of stream "
+            f"key and item ({percent(passing.shown, expected.items)})",
             4,
         )
 

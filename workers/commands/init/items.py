@@ -388,13 +388,17 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
         return  # its published values would identify people or single events
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
-        reason = f"an object of counts, {where}, with {plural(field.distinct, 'different name')}"
-        yield ItemCandidate(field=field, score=100.0, reason=reason)
+        yield ItemCandidate(
+            field=field,
+            score=100.0,
+            reason=f"an object of counts, {where}, with {plural(field.distinct, 'different name')}",
+        )
     elif field.form is Form.LIST:
         if field.labels and field.distinct > 1 and not _unique(field):
-            reason = f"a list, {where}, of {plural(field.distinct, 'different value')}"
             yield ItemCandidate(
-                field=field, score=80.0 + _name_score(field) / 2, reason=reason
+                field=field,
+                score=80.0 + _name_score(field) / 2,
+                reason=f"a list, {where}, of {plural(field.distinct, 'different value')}",
             )
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
@@ -455,18 +459,23 @@ def _of_value(field: Field, where: str, *, named: bool) -> Iterator[ItemCandidat
         score = 50.0 if mostly_text else 35.0 if field.whole else 15.0
         score += _name_score(field) + min(5.0 * math.log10(field.distinct), 9.0)
         score -= 40.0 * _is_prose(field) + 35.0 * named
-        reason = (
-            f"{field.holds}, {where}, with {plural(field.distinct, 'different value')}"
+        yield ItemCandidate(
+            field=field,
+            score=score,
+            reason=f"{field.holds}, {where}, with {plural(field.distinct, 'different value')}",
         )
-        yield ItemCandidate(field=field, score=score, reason=reason)
     if not field.numeric or _counts_up(field) or field.name_has(names.PLACE, names.ID):
         return
     found = range_of(field.numbers)
     if found is not None:
         whole_name = field.whole and (field.name_has(names.ITEM) or not measure)
         score = (15.0 if whole_name else 40.0) + 22.0 * measure
-        reason = f"{field.holds}, {where}: in buckets"
-        yield ItemCandidate(field=field, range=found, score=score, reason=reason)
+        yield ItemCandidate(
+            field=field,
+            range=found,
+            score=score,
+            reason=f"{field.holds}, {where}: in buckets",
+        )
 
 
 def _name_score(field: Field) -> float:

@@ -50,12 +50,21 @@ def settings_text(
     worker = worker_name(topic, name, draft.sample.topics)
     _head(lines, draft, topic, output, now)
     lines.section("worker")
-    why = "prefix of the worker's own topics; none of them is on the cluster yet"
-    lines.text("name", worker, why)
-    why = "a copy of the state, beside this file; may be deleted while it is stopped"
-    lines.text("data_dir", f"var/{worker}", why)
-    why = f"all noise comes from it: `quietcount key new {key_file}` makes it"
-    lines.text("key_file", key_file.name, why)
+    lines.text(
+        "name",
+        worker,
+        "prefix of the worker's own topics; none of them is on the cluster yet",
+    )
+    lines.text(
+        "data_dir",
+        f"var/{worker}",
+        "a copy of the state, beside this file; may be deleted while it is stopped",
+    )
+    lines.text(
+        "key_file",
+        key_file.name,
+        f"all noise comes from it: `quietcount key new {key_file}` makes it",
+    )
     lines.section("kafka")
     lines.text("bootstrap", bootstrap, "as given to init")
     quoted = {toml(name): value for name, value in client.items()}
@@ -148,14 +157,20 @@ def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
     lines.others("items", [other.name for other in draft.other_items])
     _personal(lines, draft)
     if items.count is not None:
-        why = "how many of it: a whole number beside it, by its name"
-        lines.text("count", str(items.count.path), why)
-    if draft.empty:
-        why = (
-            f"{percent(draft.empty)} of the events lack the items, or have null there: they count as events without any, "
-            "instead of being rejected"
+        lines.text(
+            "count",
+            str(items.count.path),
+            "how many of it: a whole number beside it, by its name",
         )
-        lines.text("missing", "empty", why)
+    if draft.empty:
+        lines.text(
+            "missing",
+            "empty",
+            (
+                f"{percent(draft.empty)} of the events lack the items, or have null there: they count as events without any, "
+                "instead of being rejected"
+            ),
+        )
     _time(lines, draft)
     _user(lines, draft)
     lines.text("grace", *draft.grace)
@@ -235,8 +250,11 @@ def _user(lines: _SettingsLines, draft: Draft) -> None:
             "user", [other.setting for other in draft.users if other is not user]
         )
         if user.partitioner is not None:
-            why = "how the sampled records are placed in partitions by user"
-            lines.text("partitioner", user.partitioner, why)
+            lines.text(
+                "partitioner",
+                user.partitioner,
+                "how the sampled records are placed in partitions by user",
+            )
         return
     for candidate in draft.users[:_OTHERS]:
         placed = "not placed by it"
@@ -247,8 +265,11 @@ def _user(lines: _SettingsLines, draft: Draft) -> None:
                 f"max_items_per_user, and partitioner = {toml(candidate.partitioner)}"
             )
         placed = f'the records are {placed}; needs unit = "user", {needs}'
-        why = f"{candidate.reason}; {placed}; it protects {candidate.means}"
-        lines.text("# user", candidate.setting, why)
+        lines.text(
+            "# user",
+            candidate.setting,
+            f"{candidate.reason}; {placed}; it protects {candidate.means}",
+        )
 
 
 def _unit(lines: _SettingsLines, draft: Draft) -> None:
@@ -257,14 +278,23 @@ def _unit(lines: _SettingsLines, draft: Draft) -> None:
         how = "for users, events must name them"
         if draft.users:
             how = "`quietcount init --users` writes the settings for users"
-        why = '"event" protects one event, "user" all events of one user in an epoch'
-        lines.text("unit", "event", f"{CHOOSE}: {why}; {how}")
+        lines.text(
+            "unit",
+            "event",
+            f'{CHOOSE}: "event" protects one event, "user" all events of one user in an epoch; {how}',
+        )
         return
-    why = f"what is protected, in an epoch: {user.means}; as asked for with --users"
-    lines.text("unit", "user", why)
+    lines.text(
+        "unit",
+        "user",
+        f"what is protected, in an epoch: {user.means}; as asked for with --users",
+    )
     if user.partitioner is None:
-        why = "the records are not placed by user: the worker writes them once more, by user"
-        lines.set("rekey", "true", f"{why}, and counts these")
+        lines.set(
+            "rekey",
+            "true",
+            "the records are not placed by user: the worker writes them once more, by user, and counts these",
+        )
 
 
 def _histogram(
