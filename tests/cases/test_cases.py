@@ -2,14 +2,13 @@
 
 import gzip
 import json
-from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.commands.check.test_examine import examined, settings_in
-from tests.worker.harness import unk
+from tests.commands.check.test_examine import Check
 from workers.commands.check.unreadable import hint
 from workers.kafka.clients import Connection
 from workers.runtime.errors import SettingsError
@@ -18,12 +17,6 @@ from workers.settings.settings import load
 MS = 1_795_333_200_000
 EVENT = {"key": "s1", "items": "tea", "ts": MS}
 TEXT = json.dumps(EVENT)
-
-
-def file_of(directory: Path, lines: Iterable[bytes], name: str = "events.jsonl") -> str:
-    path = directory / name
-    path.write_bytes(b"".join(line + b"\n" for line in lines))
-    return str(path)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +49,7 @@ def test_a_record_that_is_no_json_object_is_recognised(
 
 
 def test_check_shows_what_such_records_are(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path, [unk("a")])
-    findings = examined(settings, file_of(tmp_path, [b"\0\0\0\0\x02" + TEXT.encode()]))
+    findings = Check(tmp_path).found([b"\0\0\0\0\x02" + TEXT.encode()])
     (why,) = findings.why
     assert why.reason == "not JSON"
     assert "json_schema" in why.hint
@@ -67,17 +59,16 @@ def test_mongodbs_extended_json_is_read_by_the_path_that_check_names(
     tmp_path: Path,
 ) -> None:
     extended = {**EVENT, "ts": {"$date": "2026-11-22T10:00:00Z"}}
-    source = file_of(tmp_path, [json.dumps(extended).encode()])
-    iso = {"timestamp_unit": "iso"}
-    (why,) = examined(settings_in(tmp_path, [unk("a")], **iso), source).why
+    source = [extended]
+    iso: Any = {"timestamp_unit": "iso"}
+    (why,) = Check(tmp_path, **iso).found(source).why
     assert why.hint == 'it is an object, so perhaps ts."$date"'
-    named = settings_in(tmp_path, [unk("a")], timestamp='ts."$date"', **iso)
-    assert examined(named, source).accepted == 1
+    named = Check(tmp_path, timestamp='ts."$date"', **iso)
+    assert named.found(source).accepted == 1
 
 
 def test_a_label_that_pandas_made_a_float_is_named(tmp_path: Path) -> None:
-    source = file_of(tmp_path, [json.dumps({**EVENT, "items": 123.0}).encode()])
-    (why,) = examined(settings_in(tmp_path, [unk("a")]), source).why
+    (why,) = Check(tmp_path).found([{**EVENT, "items": 123.0}]).why
     assert "decimal point" in why.hint
 
 
@@ -87,21 +78,18 @@ def test_a_label_that_pandas_made_a_float_is_named(tmp_path: Path) -> None:
 def test_events_are_read_however_lines_begin_and_end(
     tmp_path: Path, written: bytes
 ) -> None:
-    source = file_of(tmp_path, [written % TEXT.encode()] * 3)
-    assert examined(settings_in(tmp_path, [unk("a")]), source).accepted == 3
+    assert Check(tmp_path).found([written % TEXT.encode()] * 3).accepted == 3
 
 
 def test_a_compressed_file_is_read(tmp_path: Path) -> None:
     packed = gzip.compress((TEXT + "\n").encode() * 3)
     (tmp_path / "events.jsonl.gz").write_bytes(packed)
     source = str(tmp_path / "events.jsonl.gz")
-    assert examined(settings_in(tmp_path, [unk("a")]), source).accepted == 3
+    assert Check(tmp_path).found(source).accepted == 3
 
 
 def test_blank_lines_between_events_are_nothing(tmp_path: Path) -> None:
-    findings = examined(
-        settings_in(tmp_path, [unk("a")]), file_of(tmp_path, [TEXT.encode(), b""] * 3)
-    )
+    findings = Check(tmp_path).found([TEXT.encode(), b""] * 3)
     assert (findings.accepted, findings.rejected) == (3, 0)
 
 
@@ -111,36 +99,31 @@ def test_blank_lines_between_events_are_nothing(tmp_path: Path) -> None:
 def test_a_time_in_ms_is_read_in_every_notation_of_the_number(
     tmp_path: Path, written: str
 ) -> None:
-    source = file_of(tmp_path, [TEXT.replace(str(MS), written).encode()])
-    findings = examined(settings_in(tmp_path, [unk("a")]), source)
+    findings = Check(tmp_path).found([TEXT.replace(str(MS), written).encode()])
     assert findings.first_ms == MS
 
 
 def test_debeziums_deletions_are_named_and_can_be_left_out(tmp_path: Path) -> None:
     changes = [{"before": None, "after": EVENT, "op": "c", "ts_ms": MS}] * 3
     deleted = {"before": EVENT, "after": None, "op": "d", "ts_ms": MS}
-    source = file_of(
-        tmp_path, [json.dumps(change).encode() for change in [*changes, deleted]]
-    )
-    fields = {"key": "after.key", "items": "after.items", "timestamp": "ts_ms"}
-    findings = examined(settings_in(tmp_path, [unk("a")], **fields), source)
+    source = [*changes, deleted]
+    fields: Any = {"key": "after.key", "items": "after.items", "timestamp": "ts_ms"}
+    findings = Check(tmp_path, **fields).found(source)
     (why,) = findings.why
     assert (findings.accepted, why.reason) == (3, "missing field 'after.key'")
     only = [{"field": "op", "in": ["c", "r", "u"]}]
-    findings = examined(settings_in(tmp_path, [unk("a")], where=only, **fields), source)
+    findings = Check(tmp_path, where=only, **fields).found(source)
     assert (findings.accepted, findings.skipped) == (3, 1)
 
 
 def test_a_connect_envelope_names_the_path_inside(tmp_path: Path) -> None:
     wrapped = {"schema": {"type": "struct"}, "payload": EVENT}
-    source = file_of(tmp_path, [json.dumps(wrapped).encode()])
-    (why,) = examined(settings_in(tmp_path, [unk("a")]), source).why
+    (why,) = Check(tmp_path).found([wrapped]).why
     assert why.absent is not None and "payload.key" in why.absent.nearest
 
 
 def test_a_settings_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    settings_in(tmp_path, [unk("a")])
-    path = tmp_path / "settings.toml"
+    path = Check(tmp_path).path
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert load(path).worker.name == "w"
 
@@ -148,8 +131,7 @@ def test_a_settings_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> Non
 def test_a_scheme_before_the_bootstrap_address_is_refused_by_name(
     tmp_path: Path,
 ) -> None:
-    settings_in(tmp_path, [unk("a")])
-    path = tmp_path / "settings.toml"
+    path = Check(tmp_path).path
     path.write_text(
         path.read_text().replace("nowhere:9092", "PLAINTEXT://nowhere:9092")
     )

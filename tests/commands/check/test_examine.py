@@ -18,50 +18,61 @@ from workers.commands.init.sample import shares
 from workers.kafka.records import Records
 from workers.mechanisms.registry import build
 from workers.pipeline.growth.sources import Place, SourceTopic
-from workers.settings.settings import Settings, load
+from workers.settings.settings import load
 
 Capture = pytest.CaptureFixture[str]
 AT = time.time_ns() // 1_000_000 - 3_600_000
 DAY = AT // 86_400_000 * 86_400_000
 
 
-def settings_in(
-    directory: Path,
-    histograms: Iterable[Mapping[str, Any]],
-    unit: str = "event",
-    **events: object,
-) -> Settings:
-    document = {
-        "worker": {"name": "w", "data_dir": "data", "key_file": "key"},
-        "kafka": {"bootstrap": "nowhere:9092"},
-        "events": {"topic": "events", "key": "key", "items": "items", "timestamp": "ts"}
-        | events,
-        "privacy": {"unit": unit},
-        "histogram": list(histograms),
-    }
-    path = directory / "settings.toml"
-    path.write_text(toml(document))
-    return load(path)
+class Check:
+    """What `check` finds and prints about events under settings."""
 
+    def __init__(
+        self,
+        directory: Path,
+        histograms: Iterable[Mapping[str, Any]] = (unk(),),
+        unit: str = "event",
+        **events: object,
+    ) -> None:
+        self._directory = directory
+        self.path = directory / "settings.toml"
+        fields = {"topic": "events", "key": "key", "items": "items", "timestamp": "ts"}
+        document = {
+            "worker": {"name": "w", "data_dir": "data", "key_file": "key"},
+            "kafka": {"bootstrap": "nowhere:9092"},
+            "events": fields | events,
+            "privacy": {"unit": unit},
+            "histogram": list(histograms),
+        }
+        self.path.write_text(toml(document))
+        self.settings = load(self.path)
 
-def lines(directory: Path, events: Iterable[object]) -> str:
-    path = directory / "events.jsonl"
-    encoded = (e if isinstance(e, bytes) else json.dumps(e).encode() for e in events)
-    path.write_bytes(b"".join(line + b"\n" for line in encoded))
-    return str(path)
+    def file(self, events: Iterable[object]) -> str:
+        """Write events as lines: bytes as they are, others as JSON."""
+        path = self._directory / "events.jsonl"
+        lines = (e if isinstance(e, bytes) else json.dumps(e).encode() for e in events)
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        return str(path)
 
+    def sample(self, events: Iterable[object] | str, number: int = 10_000) -> Sample:
+        source = events if isinstance(events, str) else self.file(events)
+        return of_file(self.settings, source, number)
 
-def examined(settings: Settings, source: str) -> Findings:
-    return examine(settings, of_file(settings, source, 10_000))
+    def found(self, events: Iterable[object] | str) -> Findings:
+        return examine(self.settings, self.sample(events))
 
+    def said(self, events: Iterable[object]) -> str:
+        return self.said_of(self.sample(events))
 
-def shown(settings: Settings, source: str, directory: Path) -> str:
-    sample = of_file(settings, source, 10_000)
-    console = Console(record=True, width=100, file=(directory / "out").open("w"))
-    show(examine(settings, sample), sample, settings, console)
-    printed = console.export_text()
-    assert max(map(len, printed.splitlines())) <= 100
-    return " ".join(printed.split())
+    def said_of(self, sample: Sample) -> str:
+        with (self._directory / "out").open("w") as out:
+            console = Console(record=True, width=100, file=out)
+            found = examine(self.settings, sample)
+            show(found, sample, self.settings, console)
+        printed = console.export_text()
+        assert max(map(len, printed.splitlines())) <= 100
+        return " ".join(printed.split())
 
 
 def event(i: int = 0, **changes: Any) -> dict[str, Any]:
@@ -72,11 +83,11 @@ def test_records_are_accepted_skipped_or_rejected_and_nothing_else(
     tmp_path: Path,
 ) -> None:
     where = [{"field": "type", "in": ["buy"]}]
-    settings = settings_in(tmp_path, [unk(where=where)])
+    check = Check(tmp_path, [unk(where=where)])
     good = [event(i, type="buy") for i in range(10)]
     other = [event(i, type="view") for i in range(10, 15)]
     bad = [event(15, type="buy", items=7.5), *[event(16, type="buy", key=None)] * 2]
-    found = examined(settings, lines(tmp_path, [*good, *other, *bad, b"{"]))
+    found = check.found([*good, *other, *bad, b"{"])
     assert (found.records, found.accepted, found.skipped, found.rejected) == (
         19,
         10,
@@ -93,9 +104,9 @@ def test_records_are_accepted_skipped_or_rejected_and_nothing_else(
 def test_a_missing_field_comes_with_the_nearest_that_these_records_have(
     tmp_path: Path,
 ) -> None:
-    settings = settings_in(tmp_path, [unk()])
+    check = Check(tmp_path)
     moved = [{"order": {"key": "k"}, "items": ["a"], "ts": AT} for _ in range(3)]
-    found = examined(settings, lines(tmp_path, [event(), *moved]))
+    found = check.found([event(), *moved])
     [why] = found.why
     assert (why.reason, why.number) == ("missing field 'key'", 3)
     assert why.absent is not None and why.absent.path == "key"
@@ -103,9 +114,9 @@ def test_a_missing_field_comes_with_the_nearest_that_these_records_have(
 
 
 def test_a_list_that_is_elsewhere_is_named_too(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path, [unk()], items="lines[].sku")
+    check = Check(tmp_path, items="lines[].sku")
     moved = {"key": "k", "order": {"lines": [{"sku": "a"}]}, "ts": AT}
-    [why] = examined(settings, lines(tmp_path, [moved])).why
+    [why] = check.found([moved]).why
     assert (
         why.absent is not None and next(iter(why.absent.nearest)) == "order.lines[].sku"
     )
@@ -135,8 +146,8 @@ def test_a_list_that_is_elsewhere_is_named_too(tmp_path: Path) -> None:
 def test_an_invalid_time_suggests_the_unit_that_makes_it_valid(
     tmp_path: Path, unit: str, value: object, word: str
 ) -> None:
-    settings = settings_in(tmp_path, [unk()], timestamp_unit=unit)
-    [why] = examined(settings, lines(tmp_path, [event(ts=value)])).why
+    check = Check(tmp_path, timestamp_unit=unit)
+    [why] = check.found([event(ts=value)]).why
     assert why.hint.startswith(word) and bool(why.hint) == bool(word)
 
 
@@ -144,28 +155,26 @@ def test_times_of_another_century_are_rejected_with_the_likely_unit(
     tmp_path: Path,
 ) -> None:
     """Whole seconds are a valid number of ms: all is in January 1970."""
-    settings = settings_in(tmp_path, [unk()])
-    source = lines(tmp_path, [event(ts=AT // 1000 + i) for i in range(5)])
-    found = examined(settings, source)
+    check = Check(tmp_path)
+    source = [event(ts=AT // 1000 + i) for i in range(5)]
+    found = check.found(source)
     assert found.accepted == 0
     assert [why.reason for why in found.why] == [
         "dated before 2000: seconds instead of ms?"
     ]
-    assert "events a tick" not in shown(settings, source, tmp_path), (
-        "a rate by a wrong clock"
-    )
-    assert examined(settings, lines(tmp_path, [event()])).time_hint == ""
+    assert "events a tick" not in check.said(source), "a rate by a wrong clock"
+    assert check.found([event()]).time_hint == ""
 
 
 def test_a_histogram_says_what_it_sees_and_what_its_bounds_cut(tmp_path: Path) -> None:
     histogram = unk(
         max_items=2, max_count=3, keys=["k"], where=[{"field": "n", "min": 5}]
     )
-    settings = settings_in(tmp_path, [histogram, unk("all", keys=["other"])])
+    check = Check(tmp_path, [histogram, unk("all", keys=["other"])])
     events = [event(i, n=i, items={"a": i, "b": 1}) for i in range(8)]
     events += [event(i, n=i, items={"a": i, "b": 1, "c": 1}) for i in (8, 9)]
     events.append(event(10, n=10, key="other"))
-    found = examined(settings, lines(tmp_path, events)).histograms[0]
+    found = check.found(events).histograms[0]
     assert (found.looked_at, found.labels) == (6, 3)
     assert (found.keys, found.served, found.unserved) == (2, 1, 1)
     assert (found.items.median, found.items.most, found.items.above) == (2, 3, 2)
@@ -175,10 +184,10 @@ def test_a_histogram_says_what_it_sees_and_what_its_bounds_cut(tmp_path: Path) -
 def test_the_share_of_clamped_numbers_is_told(tmp_path: Path) -> None:
     """Of an event's items each has a number; those of rejected events are none."""
     of = {"field": "paid", "from": -1, "to": 9.5, "step": 0.5}
-    settings = settings_in(tmp_path, [unk(max_items=2, sum=of)])
+    check = Check(tmp_path, [unk(max_items=2, sum=of)])
     paid = [-1.001, -1, 0, 9.5, 9.51, 1e300, "x", None]
     events = [event(i, paid=n, items=["a", "b"]) for i, n in enumerate(paid)]
-    said = shown(settings, lines(tmp_path, events), tmp_path)
+    said = check.said(events)
     assert (
         "numbers in paid: 12, of which 6 (50.0 %) are clamped: 2 below from = -1"
         in said
@@ -193,14 +202,14 @@ def test_the_share_of_clamped_numbers_is_told(tmp_path: Path) -> None:
 def test_the_estimate_is_the_rate_of_the_sample(tmp_path: Path) -> None:
     """Ten events a second for 100 s: an item's expected count is its rate, its noise that of the plan."""
     running = unk(epsilon=1.0, tick="10s", horizon=100, max_items=1)
-    settings = settings_in(tmp_path, [running, known(max_items=1)])
+    check = Check(tmp_path, [running, known(max_items=1)])
     events = [event(i, items=["a" if i % 10 else "rare"]) for i in range(1_000)]
-    found = examined(settings, lines(tmp_path, events))
+    found = check.found(events)
     first, second = (one.expected for one in found.histograms)
     assert first is not None and second is not None
     assert first.events == pytest.approx(100, rel=0.01)
     assert (first.largest, first.median) == pytest.approx((90, 50), rel=0.01)
-    mechanism = build(settings.histograms[0])
+    mechanism = build(check.settings.histograms[0])
     assert first.sd_first == mechanism.sd(1) and first.sd_worst >= first.sd_first
     for passing in first.passing:
         counts = [rate * passing.tick for rate in (90, 10)]
@@ -219,25 +228,24 @@ def test_events_whose_tick_was_closed_are_counted_for_each_histogram(
 ) -> None:
     """Those that come out of order within an open tick are not called late; a day is open for longer."""
     histograms = [unk(tick="10s"), unk("days", tick="1d")]
-    settings = settings_in(tmp_path, histograms, grace=grace)
+    check = Check(tmp_path, histograms, grace=grace)
     # The third, fourth and fifth come when the second tick is open.
     times = (2, 15, 3, 9, 4, 14, 16)
     events = [event(ts=DAY - 86_400_000 + 1_000 * at) for at in times]
-    said = shown(settings, lines(tmp_path, events), tmp_path)
+    said = check.said(events)
     assert said.count("looks at 7 of 7 events") == 2
     line = f"{late} events of these (42.9 %) come after their tick has closed"
     assert said.count(line) == said.count("tick has closed") == (late > 0)
 
 
 def test_events_before_the_start_do_not_count(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path, [unk(start=Bare("2100-01-01T00:00:00Z"))])
-    found = examined(
-        settings, lines(tmp_path, [event(i) for i in range(7)])
-    ).histograms[0]
+    check = Check(tmp_path, [unk(start=Bare("2100-01-01T00:00:00Z"))])
+    found = check.found([event(i) for i in range(7)]).histograms[0]
     assert found.early == 7 and found.expected is None
 
 
 def test_every_mechanism_can_be_estimated(tmp_path: Path) -> None:
+    check = Check(tmp_path)
     for path in sorted(Path("examples/mechanisms").glob("*.toml")):
         settings = load(path)
         fields = settings.events
@@ -246,24 +254,21 @@ def test_every_mechanism_can_be_estimated(tmp_path: Path) -> None:
             dict(zip(names, ("s1", [f"p{i % 5}"], AT + i), strict=True))
             for i in range(200)
         ]
-        assert settings.histograms[0].name in shown(
-            settings, lines(tmp_path, events), tmp_path
-        )
+        check.settings = settings
+        assert settings.histograms[0].name in check.said(events)
 
 
 def test_record_content_cannot_control_the_terminal(
     tmp_path: Path, quietcount: Quietcount
 ) -> None:
-    settings_in(tmp_path, [unk()])
+    check = Check(tmp_path)
     odd = (
         {"\x9b31mkey": "k", "items": ["a"], "ts": AT},
         event(key="\x1b]0;x\x07", items=7.5),
     )
     broken = b'{"key":"\x1b[2J\x07\xc2\x9b31m"', b"\xff\x1b[31m"
-    source = lines(tmp_path, [*odd, *broken])
-    _, out, err = quietcount(
-        f"check -c {tmp_path / 'settings.toml'} --input {source}", code=1
-    )
+    source = check.file([*odd, *broken])
+    _, out, err = quietcount(f"check -c {check.path} --input {source}", code=1)
     assert "none of 4 would be accepted" in err
     assert all(char.isprintable() or char == "\n" for char in out)
     assert "\\x1b[2J" in out and "\\x9b31mkey" in out
@@ -273,18 +278,18 @@ def test_parquet_is_looked_at_like_lines(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    settings = settings_in(tmp_path, [unk()])
+    check = Check(tmp_path)
     events = [event(i) for i in range(20)] + [event(20, key=None)]
     pq.write_table(pa.Table.from_pylist(events), tmp_path / "events.parquet")
-    of_lines = examined(settings, lines(tmp_path, events))
-    of_rows = examined(settings, str(tmp_path / "events.parquet"))
+    of_lines = check.found(events)
+    of_rows = check.found(str(tmp_path / "events.parquet"))
     assert of_lines.histograms == of_rows.histograms
     rows, texts = (
         [(why.reason, why.number) for why in one.why] for one in (of_rows, of_lines)
     )
     assert rows == texts
     for name in ("events.parquet", "events.jsonl"):
-        assert len(of_file(settings, str(tmp_path / name), 5)) == 5
+        assert len(check.sample(str(tmp_path / name), 5)) == 5
 
 
 def test_shares_are_equal_where_there_is_enough() -> None:
@@ -298,29 +303,25 @@ def test_shares_are_equal_where_there_is_enough() -> None:
 def test_exit_code_is_1_for_an_empty_file(
     tmp_path: Path, quietcount: Quietcount
 ) -> None:
-    settings_in(tmp_path, [unk()])
-    source = lines(tmp_path, [])
-    line = quietcount(
-        f"check -c {tmp_path / 'settings.toml'} --input {source}", code=1
-    ).line
+    check = Check(tmp_path)
+    line = quietcount(f"check -c {check.path} --input {check.file([])}", code=1).line
     assert line.endswith("there are none, so nothing can be checked")
 
 
 def test_with_unit_user_the_bounds_of_users_are_examined(tmp_path: Path) -> None:
     """One user with 30 events of one item is one count: neither is max_count too much, nor do 30 pass a threshold."""
     histogram = unk(max_items=1, max_count=3, max_items_per_user=2, horizon=86_400)
-    settings = settings_in(tmp_path, [histogram], unit="user", user="user")
+    check = Check(tmp_path, [histogram], unit="user", user="user")
     events = [event(user="one", ts=DAY + i, items=["a"]) for i in range(30)]
     events += [
         event(user="two", ts=DAY + 100 + i, items=[item])
         for i, item in enumerate("abcd")
     ]
-    source = lines(tmp_path, events)
-    found = examined(settings, source).histograms[0].of_users
+    found = check.found(events).histograms[0].of_users
     assert found is not None and found.users == 2
     assert (found.pairs.most, found.pairs.above) == (4, 1)
     assert (found.amounts.most, found.amounts.above) == (30, 1)
-    text = shown(settings, source, tmp_path)
+    text = check.said(events)
     cuts = ("max_items_per_user = 2 cuts 1 user (50.0 %)", "max_count = 3 cuts 1 count")
     for words in (*cuts, "different users on, at least", "before users are bounded"):
         assert words in text
@@ -329,9 +330,9 @@ def test_with_unit_user_the_bounds_of_users_are_examined(tmp_path: Path) -> None
 
 def test_a_user_of_several_days_is_bounded_in_each(tmp_path: Path) -> None:
     histogram = unk(max_items_per_user=1, horizon=86_400)
-    settings = settings_in(tmp_path, [histogram], unit="user", user="user")
+    check = Check(tmp_path, [histogram], unit="user", user="user")
     events = [event(user="u", ts=DAY - i * 86_400_000) for i in range(3)]
-    found = examined(settings, lines(tmp_path, events)).histograms[0].of_users
+    found = check.found(events).histograms[0].of_users
     assert found is not None and (found.users, found.amounts.most) == (3, 1)
 
 
@@ -340,47 +341,37 @@ def test_events_without_items_are_accepted_and_count_nothing(
     tmp_path: Path, items: object
 ) -> None:
     """An accepted share of 100 % would otherwise look as if all of them counted."""
-    settings = settings_in(tmp_path, [unk()], missing="empty")
-    source = lines(tmp_path, [event(0), event(1, items=items), event(2, items=items)])
-    assert examined(settings, source).histograms[0].without_items == 2
+    check = Check(tmp_path, missing="empty")
+    source = [event(0), event(1, items=items), event(2, items=items)]
+    assert check.found(source).histograms[0].without_items == 2
     said = "2 events of these (66.7 %) accepted without any item: they count nothing"
-    assert said in shown(settings, source, tmp_path)
+    assert said in check.said(source)
 
 
 def test_missing_empty_is_suggested_only_where_it_helps(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path, [unk()])
+    check = Check(tmp_path)
     helped = [{"key": "k", "ts": AT}, event(items=None)]
     others = [event(), event(items=7.5), event(key=None), {"ts": AT, "items": None}]
-    source = lines(tmp_path, [*helped, *others])
-    assert sum(why.empty for why in examined(settings, source).why) == 2
-    assert 'missing = "empty" would accept 1 of them' in shown(
-        settings, source, tmp_path
-    )
-    settings = settings_in(tmp_path, [unk()], missing="empty")
-    assert sum(why.empty for why in examined(settings, source).why) == 0
+    source = [*helped, *others]
+    assert sum(why.empty for why in check.found(source).why) == 2
+    assert 'missing = "empty" would accept 1 of them' in check.said(source)
+    check = Check(tmp_path, missing="empty")
+    assert sum(why.empty for why in check.found(source).why) == 0
 
 
 def test_undeclared_keys_are_told_with_their_numbers(tmp_path: Path) -> None:
     """The most frequent first; also those that only another histogram declares."""
-    settings = settings_in(tmp_path, [unk(keys=["a"]), unk("b", keys=["a", "b"])])
+    check = Check(tmp_path, [unk(keys=["a"]), unk("b", keys=["a", "b"])])
     keys = ["a"] * 4 + ["b"] * 3 + [" a"] * 2 + ["A", "\x1b[2J"]
-    said = shown(
-        settings,
-        lines(tmp_path, [event(i, key=k) for i, k in enumerate(keys)]),
-        tmp_path,
-    )
+    said = check.said([event(i, key=k) for i, k in enumerate(keys)])
     assert '3 undeclared keys: " a" (2), "A" (1), "\\u001b[2J" (1)' in said
     assert 'do not count here; the most frequent: "b" (3)' in said
 
 
 def test_many_undeclared_keys_are_cut_to_the_most_frequent(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path, [unk(keys=["a"])])
+    check = Check(tmp_path, [unk(keys=["a"])])
     keys = [f"k{i}" for i in range(50)] + ["k7"] * 9 + ["z" * 900]
-    said = shown(
-        settings,
-        lines(tmp_path, [event(i, key=k) for i, k in enumerate(keys)]),
-        tmp_path,
-    )
+    said = check.said([event(i, key=k) for i, k in enumerate(keys)])
     assert 'the most frequent of 51 undeclared keys: "k7" (10), "k0" (1)' in said
     assert "z" * 100 not in said.partition("most frequent")[2].partition("{")[0]
 
@@ -388,16 +379,13 @@ def test_many_undeclared_keys_are_cut_to_the_most_frequent(tmp_path: Path) -> No
 @pytest.mark.parametrize("declared", [["s1", "s2"], ["s1"], "public"])
 def test_quotes_of_record_keys_in_json_are_told(tmp_path: Path, declared: Any) -> None:
     """As many serializers write them; with public keys, the quotes would be published."""
-    settings = settings_in(tmp_path, [unk(keys=declared)], key="$key")
+    check = Check(tmp_path, [unk(keys=declared)], key="$key")
     records = [json.dumps(event(i)).encode() for i in range(6)]
     keys = [b'"s1"', b'"s1"', b'"s2"', b'"s1"', b'"s2"', b'"s1"']
     part = Part(
         Place(0, SourceTopic("events", 1, None), 0), Records.of(records, keys, [AT] * 6)
     )
-    sample = Sample("events", [part], settings.shape, live=True)
-    console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
-    show(examine(settings, sample), sample, settings, console)
-    said = " ".join(console.export_text().split())
+    said = check.said_of(Sample("events", [part], check.settings.shape, live=True))
     assert "the record keys are JSON strings; the quotes are part of each key" in said
     if declared == "public":
         assert said.count('"\\"s1\\"", "\\"s2\\""') == 1
@@ -409,18 +397,16 @@ def test_quotes_of_record_keys_in_json_are_told(tmp_path: Path, declared: Any) -
 @pytest.mark.parametrize("stray", [-400, 400], ids=["long ago", "far ahead"])
 def test_empty_ticks_beside_a_wrong_date_are_told(tmp_path: Path, stray: int) -> None:
     """Each would be published: 400 days have 9,600 ticks of an hour."""
-    settings = settings_in(tmp_path, [unk(tick="1h", horizon="1d", keys=["k", "l"])])
+    check = Check(tmp_path, [unk(tick="1h", horizon="1d", keys=["k", "l"])])
     events = [event(i) for i in range(500)]
     wrong = event(ts=AT + stray * 86_400_000)
-    source = lines(tmp_path, [wrong, *events] if stray < 0 else [*events, wrong])
-    said = shown(settings, source, tmp_path)
+    source = [wrong, *events] if stray < 0 else [*events, wrong]
+    said = check.said(source)
     assert "ticks in a row have no event, 19,1" in said
     side = "before" if stray < 0 else "after"
     assert f"is the date of the 1 event {side} them right?" in said
     assert ("set start = " in said) == (stray < 0)
-    assert "in a row have no event" not in shown(
-        settings, lines(tmp_path, events), tmp_path
-    )
+    assert "in a row have no event" not in check.said(events)
 
 
 BROKEN = {
@@ -445,9 +431,9 @@ def test_a_record_that_is_not_json_is_shown_around_its_fault(
     """Its beginning, which the example shows, is good JSON."""
     record, place, context = BROKEN[name]
     filler = json.dumps({"filler": "x" * 300}).encode()
-    settings = settings_in(tmp_path, [unk()])
-    said = shown(settings, lines(tmp_path, [event(), record]), tmp_path)
+    check = Check(tmp_path)
+    said = check.said([event(), record])
     assert place in said and context in said
     long = filler[:-1] + b', "b": ' + record.removeprefix(b"\xef\xbb\xbf") + b"}"
     if name != "cut short":
-        assert context in shown(settings, lines(tmp_path, [event(), long]), tmp_path)
+        assert context in check.said([event(), long])
