@@ -175,19 +175,19 @@ def serve(control: socket.socket) -> list[str]:
             assert len(os.listdir("/proc/self/task")) == 1
             if (pid := os.fork()) == 0:
                 control.close()
-                for each, (_, others) in running.items():
-                    os.close(each)
+                for descriptor, (_, others) in running.items():
+                    os.close(descriptor)
                     others.close()
                 output, errors, _ = descriptors
                 os.dup2(output, 1)
                 os.dup2(errors, 2)
-                for each in descriptors:
-                    os.close(each)
+                for descriptor in descriptors:
+                    os.close(descriptor)
                 os.environ.clear()
                 os.environ.update(environment)
                 return [str(argument) for argument in arguments]
-            for each in descriptors[:2]:
-                os.close(each)
+            for descriptor in descriptors[:2]:
+                os.close(descriptor)
             running[os.pidfd_open(pid)] = pid, socket.socket(fileno=descriptors[2])
             control.send(str(pid).encode())
 

@@ -69,7 +69,7 @@ def events(path: Path) -> list[bytes]:
     declared = (h.keys for h in settings.histograms if isinstance(h.keys, tuple))
     keys = [name for names in declared for name in names] or ["s1", "s2"]
     numbers = any(getattr(h, "buckets", None) is not None for h in settings.histograms)
-    found = []
+    encoded = []
     for i in range(EVENTS):
         items = [rng.choice(WORDS) for _ in range(rng.randrange(1, 4))]
         event: dict[str, object] = {"ts": BEGIN_MS + i * 250}
@@ -82,8 +82,8 @@ def events(path: Path) -> list[bytes]:
                 event[of.field] = round(rng.uniform(-50, 150), 3)
         if settings.events.user is not None:
             event[settings.events.user] = f"user{rng.randrange(500)}"
-        found.append(json.dumps(event).encode())
-    return found
+        encoded.append(json.dumps(event).encode())
+    return encoded
 
 
 def quietcount(*arguments: str) -> str:
@@ -123,21 +123,21 @@ async def _answers(lines: list[bytes], name: str) -> list[tuple[str, bytes]]:
 
 def parts() -> Iterator[tuple[str, bytes]]:
     with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
+        folder = Path(directory)
         for path in EXAMPLES:
             name = str(path.relative_to(ROOT))
             text = path.read_text()
-            settings = place / path.name
+            settings = folder / path.name
             settings.write_text(text)
             for beside in path.parent.glob("*.txt"):
-                (place / beside.name).write_bytes(beside.read_bytes())
+                (folder / beside.name).write_bytes(beside.read_bytes())
             key = load(settings).worker.key_file
             key.parent.mkdir(exist_ok=True)
             key.write_bytes(bytes(range(32)))
             key.chmod(0o600)
-            (place / "events.jsonl").write_bytes(b"\n".join(events(path)))
-            out = place / "snapshots.jsonl"
-            files = ("--input", str(place / "events.jsonl"), "--snapshots", str(out))
+            (folder / "events.jsonl").write_bytes(b"\n".join(events(path)))
+            out = folder / "snapshots.jsonl"
+            files = ("--input", str(folder / "events.jsonl"), "--snapshots", str(out))
             quietcount("replay", "-c", str(settings), *files)
             yield f"snapshots {name}", out.read_bytes()
             yield (

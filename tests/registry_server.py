@@ -26,12 +26,12 @@ def application() -> Path:
     Raises:
         Missing: it needs Java and Maven.
     """
-    kept = CACHE / f"quietcount-registry-{VERSION}"
-    if (kept / "complete").exists():
-        return kept
+    directory = CACHE / f"quietcount-registry-{VERSION}"
+    if (directory / "complete").exists():
+        return directory
     find_all(java, maven)
     program = maven()
-    part = kept.with_name(f"{kept.name}.{os.getpid()}")
+    part = directory.with_name(f"{directory.name}.{os.getpid()}")
     part.mkdir(parents=True)
     try:
         for goal in (
@@ -57,10 +57,10 @@ def application() -> Path:
         archive.unlink()
         (part / "complete").touch()
         with suppress(OSError):
-            part.rename(kept)
+            part.rename(directory)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return kept
+    return directory
 
 
 class RegistryServer:

@@ -81,19 +81,19 @@ class Supplies:
         Args:
             needs: the number of tests for each combination of supplies.
         """
-        wanted = {name for combination in needs for name in combination}
-        self._prepare(wanted - self._answers.keys())
+        asked_for = {name for combination in needs for name in combination}
+        self._prepare(asked_for - self._answers.keys())
         lacking = self._lacking()
         packages = {
             package
-            for name in wanted & lacking.keys()
+            for name in asked_for & lacking.keys()
             for package in lacking[name].packages
         }
         if packages and self._may_install:
             self._may_install = False  # once in a run
             refusal = install(packages, self._say)
             if refusal is None:
-                self._prepare(wanted & lacking.keys())
+                self._prepare(asked_for & lacking.keys())
             else:
                 self._refusal = refusal
         lacking = self._lacking()
@@ -104,7 +104,7 @@ class Supplies:
                 if lacking.keys() & set(needed)
             }
         )
-        return wanted & lacking.keys()
+        return asked_for & lacking.keys()
 
     def get(self, name: str) -> str:
         """Return the address of a supply, or an empty text for a program.

@@ -213,7 +213,7 @@ def provide(*programs: Callable[[], object]) -> str | None:
         None if all are there, or a line that says what is missing and what to type.
     """
     missing = _missing(programs)
-    packages = {name for each in missing for name in each.packages}
+    packages = {name for lacking in missing for name in lacking.packages}
     if not missing:
         return None
     refusal = (
@@ -225,7 +225,7 @@ def provide(*programs: Callable[[], object]) -> str | None:
         missing = _missing(programs)
     if not missing:
         return None
-    reasons = [str(each) for each in missing]
+    reasons = [str(lacking) for lacking in missing]
     if refusal is not None:
         reasons.append(refusal)
     todo = f" {by_hand(packages)}" if packages else ""

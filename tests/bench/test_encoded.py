@@ -35,8 +35,8 @@ ORDER = message_factory.GetMessageClass(PROTOBUF.message([0]))
 
 def decoded(form: str, value: bytes) -> dict[str, Any]:
     if form == "json":
-        found: dict[str, Any] = json.loads(value)
-        return found
+        fields: dict[str, Any] = json.loads(value)
+        return fields
     assert value[:5] == b"\0" + SCHEMA_ID.to_bytes(4, "big")
     if form == "avro":
         stream = io.BytesIO(value[5:])
@@ -45,10 +45,10 @@ def decoded(form: str, value: bytes) -> dict[str, Any]:
         return record
     assert value[5] == 0
     message = ORDER.FromString(value[6:])
-    found = json_format.MessageToDict(
+    fields = json_format.MessageToDict(
         message, always_print_fields_with_no_presence=True
     )
-    return found | {"ts": int(found["ts"])}
+    return fields | {"ts": int(fields["ts"])}
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ class OfFleet(Auditor):
         self.configs = found.owners[0].configs
 
     def _merge(self, owner: int) -> Merge:
-        made = [
+        histograms = [
             RecomputedHistogram(
                 config,
                 build(config),
@@ -58,7 +58,7 @@ class OfFleet(Auditor):
             )
             for config in self.configs
         ]
-        return Merge(made, key=KEY, sources=1, owners=2)
+        return Merge(histograms, key=KEY, sources=1, owners=2)
 
     def _state(self, owner: int) -> tuple[Merge, int] | None:
         partition = self._fleet.owners[owner]
@@ -75,9 +75,9 @@ class OfFleet(Auditor):
                 yield Read(0, one.key.encode(), one.value)
 
 
-def audited(found: Fleet, monkeypatch: pytest.MonkeyPatch) -> OfFleet:
+def audited(published: Fleet, monkeypatch: pytest.MonkeyPatch) -> OfFleet:
     def read(_: object, topic: str, owner: int, **__: object) -> Iterator[Read]:
-        for at, value in enumerate(found.topics[owner]):
+        for at, value in enumerate(published.topics[owner]):
             yield Read(at, b"", value)
 
     named: Any = {
@@ -87,10 +87,10 @@ def audited(found: Fleet, monkeypatch: pytest.MonkeyPatch) -> OfFleet:
     named |= {"output_topic": lambda config: f"w.{config.name}"}
     worker = SimpleNamespace(key_file=None)
     settings = SimpleNamespace(
-        **named, worker=worker, histograms=found.owners[0].configs
+        **named, worker=worker, histograms=published.owners[0].configs
     )
     sources = SimpleNamespace(first_count=1)
-    owners = grown_of(found.topics, 2)
+    owners = grown_of(published.topics, 2)
     topics = SimpleNamespace(
         partitions=lambda _: 1, owners=lambda _: owners, sources=sources
     )
@@ -100,7 +100,7 @@ def audited(found: Fleet, monkeypatch: pytest.MonkeyPatch) -> OfFleet:
     monkeypatch.setattr(audit, "mechanisms", lambda _: ())
     monkeypatch.setattr(audit, "read_partition", read)
     monkeypatch.setattr(audit, "await_commits", lambda *_: None)
-    auditor = OfFleet(found, settings)
+    auditor = OfFleet(published, settings)
     progress: Any = SimpleNamespace(update=lambda _: None)
     auditor.run(progress, None)
     return auditor
@@ -123,28 +123,28 @@ def test_a_key_that_was_not_handed_over_or_not_known_is_a_difference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without its snapshots nothing else would show that it was forgotten."""
-    whole = fleet([STEADY], [FINE, WIDE], step=12).finish()
-    audited(whole, monkeypatch)
+    finished = fleet([STEADY], [FINE, WIDE], step=12).finish()
+    audited(finished, monkeypatch)
     places = [
-        (owner, at, decode(value))
-        for owner, topic in enumerate(whole.topics)
-        for at, value in enumerate(topic)
+        (owner, offset, decode(value))
+        for owner, topic in enumerate(finished.topics)
+        for offset, value in enumerate(topic)
         if decode(value).handed is not None
     ]
     changed = 0
-    for owner, at, message in places:
+    for owner, offset, message in places:
         handed = message.handed
-        before = whole.topics[owner][at]
+        before = finished.topics[owner][offset]
         assert handed is not None
         for keys in (handed.keys[1:], [*handed.keys, ("new", 1)]):
             if keys == handed.keys:
                 continue
             other = msgspec.structs.replace(handed, keys=keys)
-            whole.topics[owner][at] = msgspec.structs.replace(
+            finished.topics[owner][offset] = msgspec.structs.replace(
                 message, handed=other
             ).encoded()
             with pytest.raises(Difference):
-                audited(whole, monkeypatch)
+                audited(finished, monkeypatch)
             changed += 1
-        whole.topics[owner][at] = before
+        finished.topics[owner][offset] = before
     assert changed > 6

@@ -157,19 +157,19 @@ def sources(root: Path = ROOT) -> dict[str, ast.Module]:
 
 def ours(modules: dict[str, ast.Module]) -> set[str]:
     """Names of the exceptions whose message is for the operator."""
-    found = set(OURS)
+    names = set(OURS)
     nodes = (node for tree in modules.values() for node in ast.walk(tree))
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     for _ in classes:
         more = {
             one.name
             for one in classes
-            if any(name_of(base) in found for base in one.bases)
+            if any(name_of(base) in names for base in one.bases)
         }
-        if more <= found:
+        if more <= names:
             break
-        found |= more
-    return found
+        names |= more
+    return names
 
 
 def messages(modules: dict[str, ast.Module]) -> list[Message]:

@@ -38,7 +38,7 @@ def of_kind(kind: str) -> list[dict[str, Any]]:
     return [item for item in manifests() if item["kind"] == kind]
 
 
-def one(kind: str, name: str) -> dict[str, Any]:
+def manifest(kind: str, name: str) -> dict[str, Any]:
     [found] = [
         item for item in of_kind(kind) if item["metadata"].get("name", "") == name
     ]
@@ -67,12 +67,12 @@ def test_every_file_that_a_deployment_names_is_in_the_repository() -> None:
     tracked = {path.relative_to(ROOT) for path in files if path.is_file()}
     known = {path.name for path in tracked}
     name = r"(?<![\w./<-])[\w.-][\w./-]*\.(?:py|toml|ya?ml|json|md|lock)\b"
-    found = 0
+    references = 0
     for path in sorted(tracked):
         if path.parts[0] != "deploy" or path.suffix in (".json", ".lock"):
             continue
         for named in re.findall(name, (ROOT / path).read_text()):
-            found += 1
+            references += 1
             is_path = named.startswith(("deploy/", "docs/", "examples/"))
             assert Path(named) in tracked if is_path else Path(named).name in known, (
                 path,
@@ -82,7 +82,7 @@ def test_every_file_that_a_deployment_names_is_in_the_repository() -> None:
             r"(?:deploy|docs|examples)/[\w/]*\w(?![\w/.-])", (ROOT / path).read_text()
         ):
             assert (ROOT / folder).exists(), (path, folder)
-    assert found > 30
+    assert references > 30
 
 
 # The image
@@ -196,21 +196,21 @@ def test_compose_shows_nothing_to_the_network() -> None:
 def test_compose_names_files_ports_and_topics_that_there_are() -> None:
     for config in COMPOSE["configs"].values():
         assert (DEPLOY / config["file"]).is_file()
-    told = settings(DEPLOY / "compose" / "orders.toml")
+    orders = settings(DEPLOY / "compose" / "orders.toml")
     kafka = COMPOSE["services"]["kafka"]["environment"]
-    assert f"INTERNAL://{told.kafka.bootstrap}" in kafka["KAFKA_ADVERTISED_LISTENERS"]
+    assert f"INTERNAL://{orders.kafka.bootstrap}" in kafka["KAFKA_ADVERTISED_LISTENERS"]
     command = COMPOSE["services"]["events"]["command"]
-    assert f"--topic={told.events.topic}" in command
-    assert told.events.timestamp is None, (
+    assert f"--topic={orders.events.topic}" in command
+    assert orders.events.timestamp is None, (
         "so the record's time counts, and that is the broker's:"
     )
     assert "--config=message.timestamp.type=LogAppendTime" in command
-    assert str(told.worker.key_file).startswith("/run/quietcount/")
+    assert str(orders.worker.key_file).startswith("/run/quietcount/")
     prometheus = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
     scraped = prometheus["scrape_configs"][0]
     assert scraped["job_name"] == "quietcount", "QuietcountDown asks for it"
     assert scraped["static_configs"][0]["targets"] == ["worker-1:9108", "worker-2:9108"]
-    assert told.worker.metrics_host == "0.0.0.0"
+    assert orders.worker.metrics_host == "0.0.0.0"
 
 
 # Kubernetes
@@ -243,13 +243,14 @@ def test_pods_are_confined(kind: str, pod: dict[str, Any]) -> None:
 
 
 def test_workers_keep_their_disk_hand_over_in_time_and_are_probed() -> None:
-    spec = one("StatefulSet", "quietcount-worker")["spec"]
+    spec = manifest("StatefulSet", "quietcount-worker")["spec"]
     pod = spec["template"]["spec"]
     [worker] = pod["containers"]
-    told = settings(KUBERNETES / "settings.toml")
+    worker_settings = settings(KUBERNETES / "settings.toml")
     assert spec["replicas"] >= 2
     assert (
-        spec["serviceName"] == one("Service", "quietcount-worker")["metadata"]["name"]
+        spec["serviceName"]
+        == manifest("Service", "quietcount-worker")["metadata"]["name"]
     )
     assert pod["terminationGracePeriodSeconds"] >= 60
     paths = {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
@@ -260,14 +261,14 @@ def test_workers_keep_their_disk_hand_over_in_time_and_are_probed() -> None:
         str(worker["ports"][0]["containerPort"]),
     ]
     mounts = {mount["name"]: mount["mountPath"] for mount in worker["volumeMounts"]}
-    assert told.worker.data_dir.is_relative_to(mounts["data"])
-    assert told.worker.key_file.parent == Path(mounts["key"])
+    assert worker_settings.worker.data_dir.is_relative_to(mounts["data"])
+    assert worker_settings.worker.key_file.parent == Path(mounts["key"])
     [copy] = pod["initContainers"]
     assert copy["command"][:3] == ["install", "-m", "400"]
-    assert copy["command"][-1] == str(told.worker.key_file)
+    assert copy["command"][-1] == str(worker_settings.worker.key_file)
     [claim] = spec["volumeClaimTemplates"]
     assert claim["metadata"]["name"] == "data"
-    budget = one("PodDisruptionBudget", "quietcount-worker")["spec"]
+    budget = manifest("PodDisruptionBudget", "quietcount-worker")["spec"]
     assert budget["maxUnavailable"] == 1 and budget["selector"] == spec["selector"]
 
 
@@ -304,7 +305,7 @@ def test_only_the_page_is_open_and_figures_are_for_monitoring() -> None:
         if any("from" not in rule for rule in spec.get("ingress", []))
     }
     assert open_to_all == {"quietcount-page": ["page"]}
-    page = one("Deployment", "quietcount-dashboard")["spec"]["selector"]
+    page = manifest("Deployment", "quietcount-dashboard")["spec"]["selector"]
     assert policies["quietcount-page"]["podSelector"] == page
     [figures] = policies["quietcount-figures"]["ingress"]
     assert figures["ports"][0]["port"] == "metrics" and "monitoring" in str(
@@ -351,7 +352,7 @@ def test_the_topics_are_those_that_the_worker_makes() -> None:
         )
     commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
     assert commands is not None
-    made = {}
+    options_of = {}
     for line in commands[1].replace("\\\n", " ").splitlines():
         words = shlex.split(line)
         pairs = [
@@ -359,14 +360,14 @@ def test_the_topics_are_those_that_the_worker_makes() -> None:
             for i, word in enumerate(words)
             if word == "--config"
         ]
-        made[words[words.index("--topic") + 1]] = {
+        options_of[words[words.index("--topic") + 1]] = {
             name: value for name, _, value in pairs
         }
     for topic in plan_topics("orders", ["orders"], 12, 12, ["orders.products"], {})[1:]:
-        assert made[topic.name].items() >= topic.config().items()
+        assert options_of[topic.name].items() >= topic.config().items()
         assert (
             topic.purpose == "dead letters"
-            or made[topic.name]["min.insync.replicas"] == "2"
+            or options_of[topic.name]["min.insync.replicas"] == "2"
         )
 
 

@@ -246,7 +246,7 @@ def abilities(_bootstrap: str) -> str:
 
 def counters_of_papers(_bootstrap: str) -> str:
     """Return the table that `make plots` prints."""
-    found = {
+    errors_of = {
         "binary tree": counters.binary,
         "tree": counters.tree,
         "binary tree, Honaker": counters.honaker,
@@ -257,7 +257,7 @@ def counters_of_papers(_bootstrap: str) -> str:
     }
     levels = counters.SHOWN_LEVELS
     rows = []
-    for name, errors in found.items():
+    for name, errors in errors_of.items():
         computed = [errors(1 << level) for level in levels]
         rows.append((name, *(f"{one.worst:.2f} / {one.rms:.2f}" for one in computed)))
     return _table(("counter", *(f"2^{level}" for level in levels)), rows)

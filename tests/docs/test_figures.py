@@ -28,18 +28,18 @@ def test_every_block_and_table_with_figures_says_where_they_come_from(
 ) -> None:
     """Samples of an earlier counter once stood in ten documents, as nothing wrote them."""
     text = document.read_text(encoding="utf-8")
-    for place in places(text):
-        assert place.source is not None, (
+    for block in places(text):
+        assert block.source is not None, (
             f"{named(document)}: put <!-- computed: NAME --> or <!-- measured: COMMAND --> "
-            f"(tests/docs/marked.py) above\n{place.text}"
+            f"(tests/docs/marked.py) above\n{block.text}"
         )
-        if place.source == "computed":
-            assert place.argument in COMPUTED, place.argument
+        if block.source == "computed":
+            assert block.argument in COMPUTED, block.argument
         else:
             visible = re.sub(r"<!--.*?-->", "", text)
-            assert is_a_command(place.argument), place.argument
-            assert place.argument.split(" -c ")[0] in " ".join(visible.split()), (
-                place.argument
+            assert is_a_command(block.argument), block.argument
+            assert block.argument.split(" -c ")[0] in " ".join(visible.split()), (
+                block.argument
             )
 
 

@@ -14,7 +14,7 @@ class Clock:
         return self.now_s
 
 
-def said(caplog: pytest.LogCaptureFixture, waits: Waits) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture, waits: Waits) -> list[str]:
     caplog.clear()
     waits.say()
     return [record.getMessage() for record in caplog.records]
@@ -30,19 +30,19 @@ def test_a_wait_is_said_once_with_its_cause_first(
     clock.now_s += HELD_UP_S - 1
     waits.note("shard", {"w-release-0": "to commit: Timed out again"})  # since it began
     waits.note(PARTITIONS, {f"t[{i}]": "it has no leader" for i in range(3)})
-    assert said(caplog, waits) == [] and waits.seconds == 0 and waits.reasons == []
+    assert logged(caplog, waits) == [] and waits.seconds == 0 and waits.reasons == []
     clock.now_s += 1
-    [line] = said(caplog, waits)
+    [line] = logged(caplog, waits)
     causes = "; ".join(f"t[{i}]: it has no leader (for 1 s)" for i in range(3))
     assert line == f"held up: {causes}; and 1 more. Waiting for it; nothing is lost"
     assert waits.seconds == HELD_UP_S and waits.has(PARTITIONS)
     assert waits.reasons[-1] == "w-release-0: to commit: Timed out again (for 5 s)"
     waits.note(PARTITIONS, {})
     clock.now_s += 10
-    assert said(caplog, waits) == []
+    assert logged(caplog, waits) == []
     waits.note("shard", {})
-    assert said(caplog, waits) == ["no longer held up, after 15 s"]
-    assert said(caplog, waits) == [] and waits.seconds == 0
+    assert logged(caplog, waits) == ["no longer held up, after 15 s"]
+    assert logged(caplog, waits) == [] and waits.seconds == 0
 
 
 def test_short_waits_are_not_said_and_an_outage_says_it_all(
@@ -54,15 +54,15 @@ def test_short_waits_are_not_said_and_an_outage_says_it_all(
         waits.note("shard", {"w-release-0": "to commit"})
         clock.now_s += HELD_UP_S - 1
         waits.note("shard", {})
-        assert said(caplog, waits) == []
+        assert logged(caplog, waits) == []
     waits.note("shard", {"w-release-0": "to commit"})
     clock.now_s += HELD_UP_S
     # the partitions that may explain it are looked at meanwhile
-    assert said(caplog, waits) == []
+    assert logged(caplog, waits) == []
     clock.now_s += HELD_UP_S
-    assert len(said(caplog, waits)) == 1
+    assert len(logged(caplog, waits)) == 1
     waits.forget()
-    assert said(caplog, waits) == [] and not waits.reasons
+    assert logged(caplog, waits) == [] and not waits.reasons
 
 
 def test_every_log_behind_an_open_transaction_is_said_whatever_else_waits(
@@ -74,16 +74,16 @@ def test_every_log_behind_an_open_transaction_is_said_whatever_else_waits(
     waits.note(
         TRANSACTIONS, {"t[0]": "a transaction is open"}, {"t[0]": clock.now_s - 10}
     )
-    [line] = said(caplog, waits)
+    [line] = logged(caplog, waits)
     assert line.startswith(
         "held up: t[0]: a transaction is open (for 10 s). Nothing is lost"
     )
-    assert said(caplog, waits) == [] and waits.seconds == 10
+    assert logged(caplog, waits) == [] and waits.seconds == 10
     since_s = {"t[0]": clock.now_s - 10} | {
         f"u[{i}]": clock.now_s - 10 for i in range(5)
     }
     waits.note(TRANSACTIONS, dict.fromkeys(since_s, "a transaction is open"), since_s)
-    [line] = said(caplog, waits)
+    [line] = logged(caplog, waits)
     assert (
         "t[0]" not in line
         and line.count("(for 10 s)") == 3
@@ -91,15 +91,15 @@ def test_every_log_behind_an_open_transaction_is_said_whatever_else_waits(
     )
     waits.note(PARTITIONS, {"v[0]": "it has no leader"})
     clock.now_s += HELD_UP_S
-    [line] = said(caplog, waits)
+    [line] = logged(caplog, waits)
     assert line.startswith("held up: v[0]: it has no leader (for 5 s). Waiting")
     waits.note(PARTITIONS, {})
-    assert said(caplog, waits) == ["no longer held up, after 5 s"]
+    assert logged(caplog, waits) == ["no longer held up, after 5 s"]
     waits.note(
         TRANSACTIONS, {"u[1]": "a transaction is open"}, {"u[1]": since_s["u[1]"]}
     )
-    [line] = said(caplog, waits)
+    [line] = logged(caplog, waits)
     named = "t[0], u[0], u[2], and 2 more, after 15 s"
     assert line == f"no longer held up by an open transaction: {named}"
     waits.drop(TRANSACTIONS)  # the partition is another worker's now
-    assert said(caplog, waits) == [] and waits.seconds == 0
+    assert logged(caplog, waits) == [] and waits.seconds == 0

@@ -27,20 +27,20 @@ DURATIONS = st.builds(
 @given(DURATIONS, DURATIONS)
 def test_a_duration_is_its_number_of_ticks_or_refused(tick: str, horizon: str) -> None:
     values: dict[str, Any] = {"tick": tick, "horizon": horizon}
-    whole, rest = divmod(
+    ticks, rest = divmod(
         parse_duration(values["horizon"]), parse_duration(values["tick"])
     )
-    if rest or not whole:
+    if rest or not ticks:
         with pytest.raises(ValueError, match="no whole number of ticks") as caught:
             count_ticks(values, "")
         nearest = str(caught.value).partition("nearest: ")[2].split('"')[1::2]
         near = list(map(parse_duration, nearest))
         assert near == [
-            n * parse_duration(values["tick"]) for n in (whole, whole + 1) if n
+            n * parse_duration(values["tick"]) for n in (ticks, ticks + 1) if n
         ]
     else:
         count_ticks(values, "")
-        assert values["horizon"] == whole
+        assert values["horizon"] == ticks
 
 
 def test_the_histogram_is_that_of_the_number(tmp_path: Path) -> None:

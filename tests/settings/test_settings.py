@@ -73,19 +73,23 @@ def with_users(further: str = "") -> str:
 
 
 def test_defaults_fill_what_a_short_file_leaves_out(tmp_path: Path) -> None:
-    found = loaded(tmp_path, GOOD)
-    assert (found.worker.commit_interval_ms, found.worker.owner_partitions) == (
+    settings = loaded(tmp_path, GOOD)
+    assert (settings.worker.commit_interval_ms, settings.worker.owner_partitions) == (
         5_000,
         None,
     )
-    events = found.events
+    events = settings.events
     assert (events.grace_ms, events.max_ahead_ms, events.max_bytes) == (
         0,
         300_000,
         1_000_000,
     )
-    assert (events.timestamp, events.user, found.privacy.unit) == (None, None, "event")
-    [histogram] = found.histograms
+    assert (events.timestamp, events.user, settings.privacy.unit) == (
+        None,
+        None,
+        "event",
+    )
+    [histogram] = settings.histograms
     assert isinstance(histogram, UnkBaseConfig)
     assert (histogram.mechanism, histogram.counter, histogram.radix) == (
         "unk_base",
@@ -101,7 +105,7 @@ def test_defaults_fill_what_a_short_file_leaves_out(tmp_path: Path) -> None:
 
 
 def test_every_setting_of_the_reference_is_read(tmp_path: Path) -> None:
-    found = loaded(
+    settings = loaded(
         tmp_path,
         """
 [worker]
@@ -151,8 +155,11 @@ keys = ["s1"]
 domain = ["x", "y"]
 """,
     )
-    assert (found.worker.commit_interval_ms, found.worker.owner_partitions) == (250, 7)
-    events = found.events
+    assert (settings.worker.commit_interval_ms, settings.worker.owner_partitions) == (
+        250,
+        7,
+    )
+    events = settings.events
     assert (events.topic, events.key, events.items) == ("in", "$key", '"the items"')
     assert (events.timestamp, events.user) == ("ts", "customer")
     assert (events.grace_ms, events.max_ahead_ms, events.max_bytes) == (
@@ -160,11 +167,11 @@ domain = ["x", "y"]
         60_000,
         5_000,
     )
-    first, second = found.histograms
+    first, second = settings.histograms
     assert first.lane == Lane(3_600_000, 1_795_219_200_000, max_items=4, max_count=5)
     assert (first.start_given, first.horizon_ticks) == (True, None)
     assert (first.rho, first.epsilon, first.delta) == (0.5, None, 1e-6)
-    assert (first.keys, first.generation, found.output_topic(first)) == (
+    assert (first.keys, first.generation, settings.output_topic(first)) == (
         "public",
         2,
         "out",
@@ -172,7 +179,7 @@ domain = ["x", "y"]
     assert isinstance(second, KnownBaseConfig)
     assert (second.counter, second.radix) == ("tree", 3)
     assert (second.keys, second.domain) == (("s1",), ("x", "y"))
-    assert found.output_topic(second) == "orders.q"
+    assert settings.output_topic(second) == "orders.q"
 
 
 def test_paths_start_at_the_file(

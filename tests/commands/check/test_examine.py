@@ -87,18 +87,23 @@ def test_records_are_accepted_skipped_or_rejected_and_nothing_else(
     good = [event(i, type="buy") for i in range(10)]
     other = [event(i, type="view") for i in range(10, 15)]
     bad = [event(15, type="buy", items=7.5), *[event(16, type="buy", key=None)] * 2]
-    found = check.found([*good, *other, *bad, b"{"])
-    assert (found.records, found.accepted, found.skipped, found.rejected) == (
+    findings = check.found([*good, *other, *bad, b"{"])
+    assert (
+        findings.records,
+        findings.accepted,
+        findings.skipped,
+        findings.rejected,
+    ) == (
         19,
         10,
         5,
         4,
     )
-    most, *_ = found.why
+    most, *_ = findings.why
     assert most.reason == "field 'key' is null"
     assert most.number == 2
-    assert {why.reason: why.example for why in found.why}["not JSON"] == "{"
-    assert (found.first_ms, found.last_ms) == (AT, AT + 900)
+    assert {why.reason: why.example for why in findings.why}["not JSON"] == "{"
+    assert (findings.first_ms, findings.last_ms) == (AT, AT + 900)
 
 
 def test_a_missing_field_comes_with_the_nearest_that_these_records_have(

@@ -262,19 +262,19 @@ def until_tick(process: subprocess.Popen[str], least: int) -> list[str]:
 
 def check_summary(text: str) -> None:
     """Both histograms were seen, and their errors are those that their sd announces."""
-    found = {}
+    figures = {}
     for name, mechanism, *rest in SUMMARY.findall(text):
-        found[name, mechanism] = [float(number.replace(",", "")) for number in rest]
-    assert list(found) == [("destinations", "unk_base"), ("top12", "known_base")]
+        figures[name, mechanism] = [float(number.replace(",", "")) for number in rest]
+    assert list(figures) == [("destinations", "unk_base"), ("top12", "known_base")]
     # The mean of |z| is 0.80, its sd for one count 0.60. Ticks share noise, so only the 36 declared counts of a tick are
     # taken as independent: 0.60 / 6 = 0.10, and 0.5 is five of these. Double the sd (1.6), a lost or doubled partition
     # (hundreds of events) are far outside.
-    counts, error, sd, within = found["top12", "known_base"]
+    counts, error, sd, within = figures["top12", "known_base"]
     assert counts >= 36 * 7
     assert 0.3 < error / sd < 1.3
     assert within > 75
     # Discovered counts are selected: near the threshold only those with noise upwards are seen. Hence the wider bound.
-    counts, error, sd, within = found["destinations", "unk_base"]
+    counts, error, sd, within = figures["destinations", "unk_base"]
     assert counts > 0
     assert error / sd < 1.8
     assert "epsilon 1, delta 1e-9" in text

@@ -30,27 +30,27 @@ Row = tuple[Any, ...]
 
 def expected(documents: Iterable[dict[str, Any]]) -> list[Row]:
     """Return the rows of whole snapshots, from their JSON alone."""
-    found = []
-    for one in documents:
-        head = tuple(one[name] for name in COLUMNS[:7])
+    rows = []
+    for document in documents:
+        head = tuple(document[name] for name in COLUMNS[:7])
         promise = tuple(
-            one["guarantee"][name] for name in ("unit", "rho", "epsilon", "delta")
+            document["guarantee"][name] for name in ("unit", "rho", "epsilon", "delta")
         )
         # The field `sum` is the range of the sums.
         typed = {*COLUMNS, "items", "sums", "guarantee", "page", "pages"} - {"sum"}
-        rest = {name: value for name, value in one.items() if name not in typed}
+        rest = {name: value for name, value in document.items() if name not in typed}
         text = (
             orjson.dumps(rest, option=orjson.OPT_SORT_KEYS).decode() if rest else None
         )
-        items = one.get("items") or [(None, None)]
+        items = document.get("items") or [(None, None)]
         for item, sums in zip(
-            items, one.get("sums") or [(None,) * 4] * len(items), strict=True
+            items, document.get("sums") or [(None,) * 4] * len(items), strict=True
         ):
-            noise = one["sd"], one["threshold"]
-            found.append(
-                (*head, *item, *noise, *sums, one["mechanism"], *promise, text)
+            noise = document["sd"], document["threshold"]
+            rows.append(
+                (*head, *item, *noise, *sums, document["mechanism"], *promise, text)
             )
-    return sorted(found, key=repr)
+    return sorted(rows, key=repr)
 
 
 def exported(directory: Path, kind: str) -> list[Row]:

@@ -49,10 +49,10 @@ def test_every_snapshot_is_exported_once_and_whole(seed: int) -> None:
         for key in "abc":
             pages = rng.choice((1, 1, 2, 3))
             for page in range(1, pages + 1):
-                one = message(
+                record = message(
                     tick, [(f"i{page}", page)], key=key, page=page, pages=pages
                 )
-                logs[rng.choice(PARTITIONS)].append(one)
+                logs[rng.choice(PARTITIONS)].append(record)
     positions = dict.fromkeys(PARTITIONS, 0)
     ends = {where: len(logs[where]) for where in logs}
     exported: list[Snapshot] = []
@@ -71,7 +71,7 @@ def test_every_snapshot_is_exported_once_and_whole(seed: int) -> None:
             if not left or rng.random() < 0.3:
                 taken, positions = cut.take()
                 exported += taken
-    whole = {(one["key"], one["tick"]) for log in logs.values() for one in log}
+    whole = {(record["key"], record["tick"]) for log in logs.values() for record in log}
     assert sorted(map(place, exported)) == sorted(whole)
     assert positions == ends
     for snapshot in exported:

@@ -41,7 +41,7 @@ def ga4(rng: random.Random, person: int, at: int) -> Event:
     }
 
 
-def segment(rng: random.Random, person: int, at: int) -> Event:
+def segment(rng: random.Random, person: int, at_ms: int) -> Event:
     page = rng.choice(PAGES)
     return {
         "type": "track",
@@ -63,7 +63,7 @@ def segment(rng: random.Random, person: int, at: int) -> Event:
             },
             "device": {"id": code("device", person), "adTrackingEnabled": True},
         },
-        "timestamp": iso(at),
+        "timestamp": iso(at_ms),
     }
 
 
@@ -105,12 +105,12 @@ def mixpanel(rng: random.Random, person: int, at: int) -> Event:
     }
 
 
-def github(rng: random.Random, person: int, at: int) -> Event:
+def github(rng: random.Random, person: int, at_ms: int) -> Event:
     login = f"dev-{person}"
     repo = rng.randrange(120)
     name = f"org{repo % 9}/repo{repo}"
     return {
-        "id": str(40_000_000_000 + at % 10**9),
+        "id": str(40_000_000_000 + at_ms % 10**9),
         "type": rng.choice(["PushEvent", "WatchEvent", "IssuesEvent", "ForkEvent"]),
         "actor": {
             "id": 1_000 + person,
@@ -127,11 +127,11 @@ def github(rng: random.Random, person: int, at: int) -> Event:
         },
         "payload": {"ref": rng.choice(["refs/heads/main", "refs/heads/dev"])},
         "public": True,
-        "created_at": iso(at),
+        "created_at": iso(at_ms),
     }
 
 
-def shopify(rng: random.Random, person: int, at: int) -> Event:
+def shopify(rng: random.Random, person: int, at_ms: int) -> Event:
     def line() -> Event:
         product = int(rng.triangular(0, 80, 0))
         title = f"Product {product}"
@@ -149,12 +149,12 @@ def shopify(rng: random.Random, person: int, at: int) -> Event:
         "country_code": "DE",
     }
     return {
-        "id": 450_000_000 + at % 10**9,
-        "order_number": at % 10**8,
+        "id": 450_000_000 + at_ms % 10**9,
+        "order_number": at_ms % 10**8,
         "email": f"p{person}@a.example",
         "phone": f"+49151{person:07d}",
         "browser_ip": f"10.2.{person // 250}.{person % 250}",
-        "created_at": iso(at),
+        "created_at": iso(at_ms),
         "currency": rng.choice(["EUR", "USD"]),
         "financial_status": rng.choice(["paid", "pending"]),
         "customer": {

@@ -194,7 +194,7 @@ def test_events_without_items_count_if_no_condition_separates_them() -> None:
 def messy(number: int) -> list[Event]:
     """Return events with 15 % nulls, mixed types, accents, and some times of 1970."""
     rng = random.Random(3)
-    found = []
+    events = []
     for i in range(number):
         when = (
             0 if rng.random() < 0.03 else NOW_MS - 3_600_000 + i * 3_600_000 // number
@@ -206,8 +206,8 @@ def messy(number: int) -> list[Event]:
         event["price"] = "n/a" if rng.random() < 0.03 else round(rng.uniform(0, 9), 2)
         if rng.random() < 0.05:
             del event["dish"]
-        found.append(event)
-    return found
+        events.append(event)
+    return events
 
 
 def test_messy_events_give_settings_that_say_what_is_rejected() -> None:

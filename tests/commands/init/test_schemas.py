@@ -79,20 +79,20 @@ def test_every_protobuf_message_of_the_schema_is_decoded_whole(
     schema_id = client.register_schema("proto", Registered(PROTO, "PROTOBUF"))
     frame = b"\0" + schema_id.to_bytes(4, "big")
     of_schema = ProtobufSchema(Schema("PROTOBUF", PROTO))
-    kind, other = (
+    order_class, other_class = (
         message_factory.GetMessageClass(of_schema.message([index])) for index in (1, 0)
     )
-    whole = {
+    order_fields = {
         "shop": "s1",
         "lines": [{"sku": "p1", "qty": 2**40}],
         "counts": {"a": 3},
         "raw": b"x",
     }
-    full = kind(**whole, kind=1, best={"sku": "p2"})
+    full = order_class(**order_fields, kind=1, best={"sku": "p2"})
     values = [
         frame + b"\x02\x02" + full.SerializeToString(),
-        frame + b"\x02\x02" + kind().SerializeToString(),
-        frame + b"\x00" + other(x=5).SerializeToString(),
+        frame + b"\x02\x02" + order_class().SerializeToString(),
+        frame + b"\x00" + other_class(x=5).SerializeToString(),
         frame + b"\x02\x0a" + b"",
         frame + b"\x02\x02" + b"\x0a\x05s",
         frame,
@@ -100,9 +100,9 @@ def test_every_protobuf_message_of_the_schema_is_decoded_whole(
     ]
     found = decode_sample(values[:3] + values, access(registry))
     assert found.format == "protobuf"
-    whole |= {"kind": "OLD", "best": {"sku": "p2", "qty": 0}}
+    order_fields |= {"kind": "OLD", "best": {"sku": "p2", "qty": 0}}
     empty: dict[str, object] = {"lines": [], "counts": {}, "kind": "NEW", "raw": b""}
-    assert found.objects == dict(enumerate([whole, empty, {"x": 5}] * 2))
+    assert found.objects == dict(enumerate([order_fields, empty, {"x": 5}] * 2))
 
 
 @pytest.mark.slow

@@ -45,11 +45,11 @@ def flights(rng: random.Random, at: int) -> Keyed:
     }
 
 
-def orders(rng: random.Random, at: int) -> Keyed:
+def orders(rng: random.Random, at_ms: int) -> Keyed:
     """An order with lines, in a topic with refunds that have none; seconds since 1970."""
     if rng.random() < 0.2:
         order: Event = {"id": rng.randrange(10**9), "shop": "s1"}
-        return None, {"type": "refund", "order": order, "created": at // 1000}
+        return None, {"type": "refund", "order": order, "created": at_ms // 1000}
 
     def line() -> Event:
         sku = rng.randrange(1000, 1030)
@@ -62,7 +62,7 @@ def orders(rng: random.Random, at: int) -> Keyed:
         "shop": rng.choice(["s1", "s2", "s3"]),
         "lines": lines,
     }
-    return None, {"type": "purchase", "order": order, "created": at // 1000}
+    return None, {"type": "purchase", "order": order, "created": at_ms // 1000}
 
 
 def web_log(rng: random.Random, at: int) -> Keyed:

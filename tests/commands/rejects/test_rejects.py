@@ -91,8 +91,8 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
     bootstrap: str, tmp_path: Path, quietcount: Quietcount
 ) -> None:
     site = Site(bootstrap, tmp_path, [known(keys=["other"])], partitions=2, owners=1)
-    at = time.time_ns() // 1_000_000
-    events = [{"key": "k", "items": ["a"], "ts": at + i} for i in range(120)]
+    begin_ms = time.time_ns() // 1_000_000
+    events = [{"key": "k", "items": ["a"], "ts": begin_ms + i} for i in range(120)]
     headers: Any = [("trace", b"\x00\xff"), ("empty", None), ("trace", b"2")]
     for partition in range(2):
         for i, event in enumerate(events):
@@ -131,7 +131,7 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
         assert record_of(before) == record_of(after)
         told = f"{site.topic}/{before.partition()}/{before.offset()}".encode()
         assert headers_of(after) == [*headers_of(before), ("retry", told)]
-    assert_counted(site, 240, at)
+    assert_counted(site, 240, begin_ms)
 
 
 @pytest.mark.parametrize("key", ["key", "$key"])
@@ -145,19 +145,19 @@ def test_a_rekeyed_event_that_is_rejected_and_resent_counts_once(
     changes["privacy"] = {"unit": "user", "rekey": True}
     histogram = known(keys=["other"], max_items_per_user=2)
     site = Site(bootstrap, tmp_path, [histogram], partitions=2, owners=1, **changes)
-    at = time.time_ns() // 1_000_000
+    begin_ms = time.time_ns() // 1_000_000
     for i in range(60):
         event = {
             "key": "k",
             "items": ["a", "b", "a"],
-            "ts": at + i,
+            "ts": begin_ms + i,
             "who": f"user-{i % 20}",
         }
         headers: Any = [("trace", b"\x00\xff")] if i % 2 else []
         site.producer.produce(
             site.topic, json.dumps(event).encode(), "k", i % 2, headers=headers
         )
-        site.produce(i % 2, [{"items": ["a"], "ts": at}] if i < 4 else [])
+        site.produce(i % 2, [{"items": ["a"], "ts": begin_ms}] if i < 4 else [])
     with site.worker() as worker:
         until(lambda: len(site.rejects()) == 64, "all is rejected")
         assert worker.stop() == 0
@@ -176,7 +176,7 @@ def test_a_rekeyed_event_that_is_rejected_and_resent_counts_once(
     before, after = by_retry(by_user)
     originals = sorted((*record_of(m), *headers_of(m)) for m in before)
     assert originals == sorted((*record_of(m), *headers_of(m)[:-1]) for m in after)
-    assert_counted(site, 40, at)  # two items of each of 20 users
+    assert_counted(site, 40, begin_ms)  # two items of each of 20 users
 
 
 def test_acceptable_rejects_are_resent_others_may_be_later(
@@ -269,18 +269,18 @@ def test_a_second_run_fences_the_first(
         reject(site, 0, good(i), offset=i)
     monkeypatch.setattr(rejects, "RECORDS_MAX", 5)
     run = Transactions.transact
-    other: list[subprocess.CompletedProcess[bytes]] = []
+    second_runs: list[subprocess.CompletedProcess[bytes]] = []
 
     def slow(self: Any, messages: Any, changes: Any) -> int:
-        if not other:
+        if not second_runs:
             retry = command("rejects", "-c", str(site.config), "--retry")
-            other.append(subprocess.run(retry, cwd=ROOT, check=False))
+            second_runs.append(subprocess.run(retry, cwd=ROOT, check=False))
         return run(self, messages, changes)
 
     monkeypatch.setattr(Transactions, "transact", slow)
     with pytest.raises(Fenced):
         retry_rejects(site.settings, site.connection, any_reason)
-    assert other[0].returncode == 0
+    assert second_runs[0].returncode == 0
     assert len(list(site.read(site.topic))) == 20
 
 
