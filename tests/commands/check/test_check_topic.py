@@ -15,8 +15,6 @@ from workers.commands.check.examine import examine
 from workers.commands.check.sample import of_topics
 from workers.kafka.reading import bounds_of, reader
 
-Capture = pytest.CaptureFixture[str]
-
 
 def event(i: int, **changes: object) -> dict[str, object]:
     at = time.time_ns() // 1_000_000 - 100_000 + i

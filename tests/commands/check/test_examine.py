@@ -20,7 +20,6 @@ from workers.mechanisms.registry import build
 from workers.pipeline.growth.sources import Place, SourceTopic
 from workers.settings.settings import load
 
-Capture = pytest.CaptureFixture[str]
 AT = time.time_ns() // 1_000_000 - 3_600_000
 DAY = AT // 86_400_000 * 86_400_000
 

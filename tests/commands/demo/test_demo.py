@@ -33,7 +33,6 @@ from workers.mechanisms.config.ticks import TickGrid
 
 pytestmark = pytest.mark.waits
 
-Capture = pytest.CaptureFixture[str]
 COMMAND = [sys.executable, "-m", "workers.cli", "demo"]
 PATIENCE_S = 300
 SUMMARY = re.compile(

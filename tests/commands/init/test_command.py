@@ -22,7 +22,6 @@ from workers.commands.init.sample import sample_of
 from workers.kafka.clients import Connection
 from workers.settings.settings import load
 
-Capture = pytest.CaptureFixture[str]
 Records = Iterable[tuple[str | None, object]]
 
 

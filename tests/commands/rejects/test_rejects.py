@@ -22,7 +22,6 @@ from workers.kafka.transaction import Transactions
 from workers.pipeline.rejected import read_reject, rejected
 from workers.runtime.errors import Fenced
 
-Capture = pytest.CaptureFixture[str]
 NOW = time.time_ns() // 1_000_000
 
 
