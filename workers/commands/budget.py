@@ -84,9 +84,8 @@ def show_all(
     say.line(f"workers {names}, all together, for one {budgets.unit}", style="bold")
     _total(budgets.total, budgets.not_in_total, budgets.unit, say)
     say.line(
-        "- not included: workers whose settings were not given, earlier workers whose topics were "
+        "  - not included: workers whose settings were not given, earlier workers whose topics were "
         "deleted, and anything else published about these events; all of it adds up",
-        2,
     )
 
 
@@ -123,12 +122,12 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
             say.line()
             say.line("what one person loses", style="bold")
             say.table(*loss_table(budget.person, budget.unit), left=())
-            say.line(loss_caption(budget.unit), 2)
+            say.line("  " + loss_caption(budget.unit))
     if budget.ceiling is not None:
         say.line()
         _ceiling(budget.ceiling, budget.unit, say)
     for sentence in _unseen(budget):
-        say.line(f"- {sentence}", 2)
+        say.line(f"  - {sentence}")
 
 
 def _generation(
@@ -140,14 +139,12 @@ def _generation(
         if in_settings is None:
             status = "not in the settings: no worker starts until it is put back, or ended by `quietcount retire`"
     say.line(
-        f"generation {generation.generation}: {generation.mechanism}, {status}; topic {generation.topic}",
-        2,
+        f"  generation {generation.generation}: {generation.mechanism}, {status}; topic {generation.topic}",
     )
     price = f"epsilon {generation.epsilon!r}, delta {generation.delta!r}, rho {generation.rho!r}"
     if not generation.epochs_begun or generation.charged is None:
         say.line(
-            f"no tick published, so nothing is spent. An epoch costs one {generation.unit}: {price}",
-            4,
+            f"    no tick published, so nothing is spent. An epoch costs one {generation.unit}: {price}",
         )
         return
     length = (
@@ -156,27 +153,24 @@ def _generation(
         else "no end"
     )
     say.line(
-        f"an epoch ({length}) costs one {generation.unit}, in full from its first tick: {price}",
-        4,
+        f"    an epoch ({length}) costs one {generation.unit}, in full from its first tick: {price}",
     )
     headings = ("epoch", "ticks published", "of", "mechanism id")
     say.table(headings, list(_rows(generation)), left=(3,), indent=4)
     say.line(
-        f"{plural(generation.epochs_begun, 'epoch')} begun, {generation.ticks:,} ticks published, from "
+        f"    {plural(generation.epochs_begun, 'epoch')} begun, {generation.ticks:,} ticks published, from "
         f"{_time(generation.published_from)} to {_time(generation.published_to)}",
-        4,
     )
     if generation.unit == "event":
-        say.line("charged to one event: one epoch, since it falls in one", 4)
+        say.line("    charged to one event: one epoch, since it falls in one")
     else:
         say.line(
-            f"charged to one {generation.unit}, who may be in all of them: {_figures(generation.charged)}",
-            4,
+            f"    charged to one {generation.unit}, who may be in all of them: {_figures(generation.charged)}",
         )
     declared = about(generation.mechanism)
     if declared is not None and declared.family == "labels":
         say.line(
-            "labels and queries left unused in an epoch are charged all the same", 4
+            "    labels and queries left unused in an epoch are charged all the same"
         )
 
 
@@ -203,23 +197,23 @@ def _total(
     if total is None and outside:
         unlike = ", ".join(outside)
         say.line(
-            f"no total can be stated for one {unit}: {unlike} protected another unit", 2
+            f"  no total can be stated for one {unit}: {unlike} protected another unit"
         )
         return
     if total is None:
-        say.line("nothing has been published yet, so nothing is spent", 2)
+        say.line("  nothing has been published yet, so nothing is spent")
         return
     nothing = ": nothing is promised" if total.epsilon is None else ""
-    say.line(f"{_figures(total)}{nothing}", 2, style="bold")
+    say.line(f"  {_figures(total)}{nothing}", style="bold")
     for warning in cautions(total.epsilon, total.delta, total.unit):
-        say.line(f"WARNING: {warning}", 2, style="bold red")
+        say.line(f"  WARNING: {warning}", style="bold red")
     who = (
         f" (stream key {total.key!r}, which pays most)" if total.key is not None else ""
     )
-    say.line(f"one {total.unit} counts in at most{who}: {_parts(total.parts)}", 2)
+    say.line(f"  one {total.unit} counts in at most{who}: {_parts(total.parts)}")
     if len(total.parts) > 1 or total.parts[0].epochs > 1:
         summed = _number(total.epsilon_of_the_sum)
-        say.line(f"for comparison: the sum of the epsilons is {summed}", 2)
+        say.line(f"  for comparison: the sum of the epsilons is {summed}")
 
 
 def _figures(cost: spending.Total | spending.Charged) -> str:
@@ -242,7 +236,7 @@ def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
         style="bold",
     )
     if not left.parts:
-        say.line("nothing is charged yet, so all of it is left", 2)
+        say.line("  nothing is charged yet, so all of it is left")
     else:
         window = ""
         if left.begins is not None and left.ends is not None:
@@ -252,9 +246,9 @@ def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
             if left.epsilon is None
             else f"epsilon {left.epsilon:.9g}"
         )
-        say.line(f"the fullest of the newest periods{window} holds {spent}", 2)
-        say.line(f"it holds: {_parts(left.parts)}", 2)
-        say.line(f"left in it: rho {left.rho_left:.6g}", 2)
+        say.line(f"  the fullest of the newest periods{window} holds {spent}")
+        say.line(f"  it holds: {_parts(left.parts)}")
+        say.line(f"  left in it: rho {left.rho_left:.6g}")
     for epoch_ahead in left.next:
         begins = (
             ""
@@ -270,47 +264,42 @@ def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
             "fits" if epoch_ahead.fits else "does not fit: the worker ends before it"
         )
         say.line(
-            f"next of {epoch_ahead.histogram}: epoch {epoch_ahead.epoch:,}{begins}, which makes {epsilon}: {verdict}",
-            2,
+            f"  next of {epoch_ahead.histogram}: epoch {epoch_ahead.epoch:,}{begins}, which makes {epsilon}: {verdict}",
         )
     if left.outlook is not None:
         _outlook(left.outlook, say)
     if left.other_workers:
         others = ", ".join(left.other_workers)
-        say.line(f"counted with it, since they count the same events: {others}", 2)
+        say.line(f"  counted with it, since they count the same events: {others}")
 
 
 def _outlook(outlook: Outlook, say: Printer) -> None:
     if outlook.until is None:
         say.line(
-            "the worker may run on without end: no period will come above the ceiling",
-            2,
+            "  the worker may run on without end: no period will come above the ceiling",
         )
         for one in outlook.seconds:
             second = f"a second histogram like {one.histogram} beside it"
             if one.epsilon is None:
-                say.line(f"{second} does not fit, whatever its epsilon", 2)
+                say.line(f"  {second} does not fit, whatever its epsilon")
             else:
-                say.line(f"{second} fits with an epsilon of at most {one.epsilon:g}", 2)
+                say.line(f"  {second} fits with an epsilon of at most {one.epsilon:g}")
     else:
         days = (outlook.until - outlook.newest) / DAY_MS
         within = f"{iso_time(outlook.until)}, {days:.3g} days after its newest tick"
         if outlook.epoch is None:
-            say.line(f"the worker may run on at least until {within}", 2)
+            say.line(f"  the worker may run on at least until {within}")
         elif outlook.until <= outlook.newest:
             say.line(
-                f"the worker may not run on: epoch {outlook.epoch:,} of {outlook.histogram} does not fit",
-                2,
+                f"  the worker may not run on: epoch {outlook.epoch:,} of {outlook.histogram} does not fit",
             )
         else:
             say.line(
-                f"the worker may run on until {within}: it ends before epoch {outlook.epoch:,} of {outlook.histogram}, which "
+                f"  the worker may run on until {within}: it ends before epoch {outlook.epoch:,} of {outlook.histogram}, which "
                 "does not fit",
-                2,
             )
     say.line(
-        "that is if the histograms of these settings all run on, and no other worker begins an epoch",
-        2,
+        "  that is if the histograms of these settings all run on, and no other worker begins an epoch",
     )
 
 

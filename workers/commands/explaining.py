@@ -36,8 +36,8 @@ def explain_message(message: str) -> int:
         return 1
     for one in found:
         printer.line(one.pattern)
-        printer.line(f"why: {_plain(one.cause)}", 2)
-        printer.line(f"what to do: {_plain(one.remedy)}", 2)
+        printer.line(f"  why: {_plain(one.cause)}")
+        printer.line(f"  what to do: {_plain(one.remedy)}")
     return 0
 
 

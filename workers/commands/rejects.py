@@ -343,21 +343,19 @@ def list_rejects(settings: Settings, given: options.Rejects) -> int:
         f"topic {settings.rejects_topic}: {plural(number, 'reject')}", style="bold"
     )
     for text, counted in sorted(counts.items(), key=lambda reason: -reason[1].number):
-        say.line(f"{text}: {counted.number:,}", 2)
+        say.line(f"  {text}: {counted.number:,}")
         topics = ", ".join(sorted(counted.topics))
         say.line(
-            f"{iso_time(counted.first_ms)} to {iso_time(counted.last_ms)}, from {topics}",
-            6,
+            f"      {iso_time(counted.first_ms)} to {iso_time(counted.last_ms)}, from {topics}",
         )
         if text == NOT_DECLARED:
             for line in undeclared.lines():
-                say.line(line, 6)
+                say.line(f"      {line}")
         if counted.sent:
-            say.line(f"{counted.sent:,} sent back", 6)
+            say.line(f"      {counted.sent:,} sent back")
         if counted.cut:
             say.line(
-                f"{counted.cut:,} not whole, as the record was too long: cannot be sent back",
-                6,
+                f"      {counted.cut:,} not whole, as the record was too long: cannot be sent back",
             )
     if given.show is not None:
         say.line()
@@ -370,15 +368,14 @@ def list_rejects(settings: Settings, given: options.Rejects) -> int:
         )
         for reject in shown:
             say.line(
-                f"{reject.topic}[{reject.partition}] offset {reject.offset:,}, {iso_time(reject.time_ms)}: {reject.reason}",
-                2,
+                f"  {reject.topic}[{reject.partition}] offset {reject.offset:,}, {iso_time(reject.time_ms)}: {reject.reason}",
             )
             if by_record_key:
                 say.one_line(f"record key: {_shown(record_key(settings, reject))}", 6)
             if reject.reason == NOT_JSON and not reject.truncated:
                 fault = fault_of(settings, reject.value)
                 if fault is not None:
-                    say.line(f"the fault: {fault.what}", 6)
+                    say.line(f"      the fault: {fault.what}")
                     say.one_line(fault.context, 6)
             text = "no value"
             if reject.value is not None:
@@ -394,17 +391,14 @@ def _print_retry(outcome: RetryCounts, say: Printer) -> None:
     )
     if outcome.sent:
         say.line(
-            "a worker counts each in the tick that is open when it reads it, "
+            "  a worker counts each in the tick that is open when it reads it, "
             "if its own tick is closed by then",
-            2,
         )
-        say.line(
-            "a worker that still runs with other settings may reject them again", 2
-        )
+        say.line("  a worker that still runs with other settings may reject them again")
     for number, text in (
         (outcome.refused, "would not be accepted now, and stay"),
         (outcome.cut, "not whole, as the record was too long: cannot be sent back"),
         (outcome.foreign, "of topics or partitions that these settings do not read"),
     ):
         if number:
-            say.line(f"{number:,} {text}", 2)
+            say.line(f"  {number:,} {text}")

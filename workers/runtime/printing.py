@@ -26,10 +26,12 @@ class Printer:
         )
         self._console = console
 
-    def line(self, text: str = "", indent: int = 0, *, style: str = "") -> None:
+    def line(self, text: str = "", *, style: str = "") -> None:
         """Print a wrapped line; its continuation is indented by two more columns."""
+        words = text.lstrip(" ")
+        indent = len(text) - len(words)
         lines = textwrap.wrap(
-            printable(text),
+            printable(words),
             self.width,
             initial_indent=" " * indent,
             subsequent_indent=" " * (indent + 2),

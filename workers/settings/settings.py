@@ -816,18 +816,20 @@ def _section(
                 raise ValueError(
                     f"{where}{name} = {shown}: {rule.allowed}: {durations.ALLOWED}"
                 ) from None
-        elif rule.name == "where":
+        elif name in _PARSED:
+            prefix, parsed = _PARSED[name]
             try:
-                value = views.conditions(value)
+                value = parsed(value)
             except ValueError as error:
-                raise ValueError(f"{where}{error}") from None
-        elif rule.name == "sum":
-            try:
-                value = parse_sum(value)
-            except ValueError as error:
-                raise ValueError(f"{where}sum{error}") from None
+                raise ValueError(f"{where}{prefix}{error}") from None
         arguments[rule.attribute] = value
     return record(**arguments)
+
+
+# Settings that are tables, with what their messages begin with.
+_PARSED: Mapping[str, tuple[str, Callable[[Any], object]]] = MappingProxyType(
+    {"where": ("", views.conditions), "sum": ("sum", parse_sum)}
+)
 
 
 def _refuse_unknown(where: str, values: Iterable[str], known: Iterable[str]) -> None:

@@ -55,9 +55,9 @@ def show(
         style="bold",
     )
     if sample.stopped:
-        say.line("the time limit was reached before the requested number was read", 2)
+        say.line("  the time limit was reached before the requested number was read")
     for note in sample.notes:
-        say.line(f"! {note}", 2)
+        say.line(f"  ! {note}")
     rows = [
         (name, f"{n:,}", percent(n, findings.records), why if n else "")
         for name, n, why in (
@@ -73,11 +73,10 @@ def show(
     say.table(("", "", "", ""), rows, left=(0, 3))
     if findings.first_ms is not None and findings.last_ms is not None:
         say.line(
-            f"events from {iso_time(findings.first_ms)} to {iso_time(findings.last_ms)}",
-            2,
+            f"  events from {iso_time(findings.first_ms)} to {iso_time(findings.last_ms)}",
         )
     if findings.time_hint:
-        say.line(f"! {findings.time_hint}", 2)
+        say.line(f"  ! {findings.time_hint}")
     if findings.why:
         say.line()
         say.line("Why records are rejected, with an example of each", style="bold")
@@ -85,7 +84,7 @@ def show(
             _why(why, findings.records, say)
         if len(findings.why) > REASONS_SHOWN:
             say.line(
-                f"and {plural(len(findings.why) - REASONS_SHOWN, 'more reason')}", 2
+                f"  and {plural(len(findings.why) - REASONS_SHOWN, 'more reason')}"
             )
     for histogram in findings.histograms:
         say.line()
@@ -94,18 +93,17 @@ def show(
 
 def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
     fault = "" if why.fault is None else f"; the first {why.fault.what}"
-    say.line(f"{why.reason}: {why.number:,} ({percent(why.number, records)}){fault}", 2)
+    say.line(f"  {why.reason}: {why.number:,} ({percent(why.number, records)}){fault}")
     if why.hint:
-        say.line(why.hint, 6)
+        say.line(f"      {why.hint}")
     if why.empty:
         say.line(
-            f'missing = "empty" would accept {why.empty:,} of them: as events without items, which count nothing',
-            6,
+            f'      missing = "empty" would accept {why.empty:,} of them: as events without items, which count nothing',
         )
     if why.absent is not None:
-        say.line(_near(why.absent, "none of them"), 6)
+        say.line("      " + _near(why.absent, "none of them"))
     for line in why.keys:
-        say.line(line, 6)
+        say.line(f"      {line}")
     if why.fault is not None and why.fault.context:
         say.one_line(why.fault.context, 6)
     say.one_line(why.example or "(empty)", 6)
@@ -129,28 +127,25 @@ def _histogram(
     )
     events = f"{seen:,} of {plural(findings.accepted, 'event')} ({percent(seen, findings.accepted)})"
     matched = "" if config.where_ is None else ", those that its where matches"
-    say.line(f"looks at {events}{matched}", 2)
+    say.line(f"  looks at {events}{matched}")
     for absent in histogram.absent:
-        say.line(f"! {_near(absent)}", 2)
+        say.line(f"  ! {_near(absent)}")
     if not seen:
         return
     say.line(
-        f"{plural(histogram.keys, 'stream key')}: {_declared(histogram)}; {plural(histogram.labels, 'item')}",
-        2,
+        f"  {plural(histogram.keys, 'stream key')}: {_declared(histogram)}; {plural(histogram.labels, 'item')}",
     )
     if histogram.quoted_keys:
         keys = ", ".join(map(shown_key, histogram.quoted_keys))
-        say.line(f"! {QUOTES}: {keys}", 2)
+        say.line(f"  ! {QUOTES}: {keys}")
     if histogram.early:
         say.line(
-            f"! {plural(histogram.early, 'event')} of these dated before its start {iso_time(config.start_ms)}: not counted",
-            2,
+            f"  ! {plural(histogram.early, 'event')} of these dated before its start {iso_time(config.start_ms)}: not counted",
         )
     if histogram.late:
         say.line(
-            f"! {plural(histogram.late, 'event')} of these ({percent(histogram.late, seen)}) come after their tick has "
+            f"  ! {plural(histogram.late, 'event')} of these ({percent(histogram.late, seen)}) come after their tick has "
             "closed, and count in a later one",
-            2,
         )
     if not findings.time_hint:
         number = (
@@ -161,48 +156,45 @@ def _histogram(
         for remark in islice(
             gap_remarks(findings.gaps, histogram.config, number), GAPS_SHOWN
         ):
-            say.line(f"! {remark}", 2)
+            say.line(f"  ! {remark}")
     if histogram.without_items:
         empty = histogram.without_items
         say.line(
-            f"! {plural(empty, 'event')} of these ({percent(empty, seen)}) accepted without any item: they count nothing",
-            2,
+            f"  ! {plural(empty, 'event')} of these ({percent(empty, seen)}) accepted without any item: they count nothing",
         )
     spread = _spread(histogram.items, f"max_items = {config.max_items}", seen, "event")
-    say.line(f"items an event: {spread}", 2)
+    say.line(f"  items an event: {spread}")
     rows = "counts of an item in an event"
     bound = f"max_count = {config.max_count}"
     if histogram.of_users is not None:
         _users(histogram.of_users, config, say)
     elif histogram.amounts.most > 1:
-        say.line(f"{rows}: {_spread(histogram.amounts, bound, None, 'count')}", 2)
+        say.line(f"  {rows}: {_spread(histogram.amounts, bound, None, 'count')}")
     elif config.max_count > 1:
-        say.line(f"{rows}: 1; max_count = {config.max_count:,} only adds noise", 2)
+        say.line(f"  {rows}: 1; max_count = {config.max_count:,} only adds noise")
     if histogram.numbers is not None and config.sum is not None:
         _numbers(histogram.numbers, config.sum, say)
     if findings.time_hint:
         say.line(
-            "no estimate of its ticks: the times are not in this century (above)", 2
+            "  no estimate of its ticks: the times are not in this century (above)"
         )
     elif histogram.expected is None:
         say.line(
-            "no estimate of its ticks: all events have the same time, or none counts", 2
+            "  no estimate of its ticks: all events have the same time, or none counts"
         )
     else:
         _expected(histogram.expected, histogram, say)
         if findings.times_of_records:
             say.line(
-                "by the records' own times: too many events if the topic was filled at once",
-                4,
+                "    by the records' own times: too many events if the topic was filled at once",
             )
 
 
 def _numbers(found: examine.Numbers, of: Sum, say: Printer) -> None:
     clamped = found.below + found.above
     say.line(
-        f"numbers in {of.field}: {found.read:,}, of which {clamped:,} ({percent(clamped, found.read)}) are clamped: "
+        f"  numbers in {of.field}: {found.read:,}, of which {clamped:,} ({percent(clamped, found.read)}) are clamped: "
         f"{found.below:,} below from = {of.from_}, {found.above:,} above to = {of.to}",
-        2,
     )
 
 
@@ -213,9 +205,8 @@ def _users(
     if config.horizon_ticks is not None:
         epoch = _span(config.tick_ms * config.horizon_ticks)
     say.line(
-        f"{plural(contributions.users, 'user')} in the sample; bounds hold over an epoch ({epoch}), in which they may "
+        f"  {plural(contributions.users, 'user')} in the sample; bounds hold over an epoch ({epoch}), in which they may "
         "contribute more:",
-        2,
     )
     pairs = _spread(
         contributions.pairs,
@@ -223,11 +214,11 @@ def _users(
         contributions.users,
         "user",
     )
-    say.line(f"pairs of stream key and item of a user: {pairs}", 4)
+    say.line(f"    pairs of stream key and item of a user: {pairs}")
     amounts = _spread(
         contributions.amounts, f"max_count = {config.max_count}", None, "count"
     )
-    say.line(f"counts of such a pair: {amounts}", 4)
+    say.line(f"    counts of such a pair: {amounts}")
 
 
 def _declared(histogram: examine.HistogramFindings) -> str:
@@ -253,27 +244,24 @@ def _spread(
 def _expected(
     expected: examine.Expected, histogram: examine.HistogramFindings, say: Printer
 ) -> None:
-    say.line("estimate, if events continue like this:", 2)
+    say.line("  estimate, if events continue like this:")
     if expected.declared is not None:
         digits = 1 if 0.001 < expected.declared < 0.999 else 0
         say.line(
-            f"{expected.declared:.{digits}%} of all contributions are in its declared domain",
-            4,
+            f"    {expected.declared:.{digits}%} of all contributions are in its declared domain",
         )
     largest = _about(expected.largest)
     median = _about(expected.median)
     say.line(
-        f"{_about(expected.events)} events a tick; {largest} of the largest item, {median} of the median one",
-        4,
+        f"    {_about(expected.events)} events a tick; {largest} of the largest item, {median} of the median one",
     )
     if expected.counts:
         worse = expected.sd_worst > expected.sd_first * 1.005
         worst = f", {expected.sd_worst:.3g} at worst" if worse else ""
-        say.line(f"noise of sd {expected.sd_first:.3g} after the first tick{worst}", 4)
+        say.line(f"    noise of sd {expected.sd_first:.3g} after the first tick{worst}")
     if histogram.of_users is not None:
         say.line(
-            "these are events before users are bounded: a sample does not show how often the same users come back",
-            4,
+            "    these are events before users are bounded: a sample does not show how often the same users come back",
         )
     span = _span(expected.last * histogram.config.tick_ms)
     max_count = histogram.config.max_count
@@ -282,17 +270,15 @@ def _expected(
         if histogram.of_users is not None:
             users = -(-(passing.threshold + 1) // max_count)
             say.line(
-                f"{after}: threshold {passing.threshold:,}: an item is shown from about {users:,} different users on, at least "
+                f"    {after}: threshold {passing.threshold:,}: an item is shown from about {users:,} different users on, at least "
                 f"(in an epoch each counts at most {max_count} times, by max_count)",
-                4,
             )
             continue
         if passing.tick == expected.last:
             after += f" ({span})"
         say.line(
-            f"{after}: threshold {passing.threshold:,}, passed by {passing.shown:,} of {expected.items:,} pairs of stream "
+            f"    {after}: threshold {passing.threshold:,}, passed by {passing.shown:,} of {expected.items:,} pairs of stream "
             f"key and item ({percent(passing.shown, expected.items)})",
-            4,
         )
 
 

@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -62,6 +61,7 @@ from workers.mechanisms.registry import build
 from workers.privacy.phrasing import verdict
 from workers.privacy.total import charge_of, total_of
 from workers.runtime.errors import SettingsError
+from workers.runtime.printing import iso_time
 from workers.settings.settings import KafkaSettings, Settings, load
 
 TICK_MS = 2_000
@@ -77,9 +77,6 @@ SETTINGS = Path(__file__).with_name("settings.toml")
 
 
 def settings_text(name: str, connection: Connection, start_ms: int) -> str:
-    start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(
-        timespec="milliseconds"
-    )
     pairs = connection.client.items()
     return SETTINGS.read_text().format(
         name=json.dumps(name),
@@ -90,7 +87,7 @@ def settings_text(name: str, connection: Connection, start_ms: int) -> str:
         client=", ".join(
             f"{json.dumps(key)} = {json.dumps(value)}" for key, value in pairs
         ),
-        start=start.replace("+00:00", "Z"),
+        start=iso_time(start_ms),
         tick_ms=TICK_MS,
         horizon=HORIZON,
         epsilon=EPSILON,

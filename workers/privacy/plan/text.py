@@ -106,7 +106,7 @@ class _PlanPrinter(Printer):
         self.unicode = "utf" in (console.encoding or "").lower()
 
     def line(self, text: str = "", indent: int = 4, *, style: str = "") -> None:
-        super().line(text, indent, style=style)
+        super().line(" " * indent + text, style=style)
 
     def table(
         self,
