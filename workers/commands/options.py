@@ -21,11 +21,14 @@ def option(text: str, metavar: str | None = None, *names: str, **declared: Any) 
 
 
 def argument(**declared: Any) -> Any:
+    """Declare an argument, which has no help of its own."""
     return field(metadata=declared)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Options:
+    """Base of the records of options, which are frozen dataclasses."""
+
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
 
@@ -50,6 +53,8 @@ def _parameter(name: str, kind: Any, declared: dict[str, Any]) -> click.Paramete
 
 
 class Configured(Options):
+    """Options of a command that reads one settings file."""
+
     config: Path = option(
         "The settings file (TOML).", "FILE", "-c", "--config", required=True
     )
