@@ -14,7 +14,7 @@ import collections
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -173,75 +173,120 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, namespace=PREFIX, registry=registry)
+        def counter(name: str, words: str, *labels: str) -> Counter:
+            return Counter(name, words, labels, namespace=PREFIX, registry=registry)
 
         def histogram(
-            name: str, text: str, buckets: Iterable[float], *labels: str
+            name: str, words: str, buckets: tuple[float, ...], *labels: str
         ) -> Histogram:
-            bounds = tuple(buckets)
             return Histogram(
-                name, text, labels, PREFIX, registry=registry, buckets=bounds
+                name, words, labels, PREFIX, registry=registry, buckets=buckets
             )
 
         again = "some of them again after a hand-over"
         self._records = counter("records", f"Records read; {again}", "stage")
-        text = "Events counted in a committed contribution, once across all workers"
-        self.events = counter("events", text)
-        text = "Records that were no events and were committed to the rejects topic"
-        self.rejects = counter("rejects", text, "reason")
-        text = f"Records that the fast reader left to the general one; {again}"
-        self.declined = counter("declined", text)
-        text = "Ticks that source partitions closed, over all source partitions and tick grids"
-        self.ticks_closed = counter("ticks_closed", text)
-        text = "Ticks that owner partitions released: each tick once for each of them"
-        self.ticks_released = counter("ticks_released", text, "histogram")
+        self.events = counter(
+            "events",
+            "Events counted in a committed contribution, once across all workers",
+        )
+        self.rejects = counter(
+            "rejects",
+            "Records that were no events and were committed to the rejects topic",
+            "reason",
+        )
+        self.declined = counter(
+            "declined", f"Records that the fast reader left to the general one; {again}"
+        )
+        self.ticks_closed = counter(
+            "ticks_closed",
+            "Ticks that source partitions closed, over all source partitions and tick grids",
+        )
+        self.ticks_released = counter(
+            "ticks_released",
+            "Ticks that owner partitions released: each tick once for each of them",
+            "histogram",
+        )
         self.snapshots = counter(
             "snapshots", "Snapshot records that were published", "histogram"
         )
-        text = "Events that a histogram counted in a committed contribution, once across all workers"
-        self.histogram_events = counter("histogram_events", text, "histogram")
-        text = "Of these, events that came after their tick had closed, and count in a later one"
-        self.late_events = counter("late_events", text, "histogram")
+        self.histogram_events = counter(
+            "histogram_events",
+            "Events that a histogram counted in a committed contribution, once across all workers",
+            "histogram",
+        )
+        self.late_events = counter(
+            "late_events",
+            "Of these, events that came after their tick had closed, and count in a later one",
+            "histogram",
+        )
         self.late = LateRate()
-        text = "Bytes of the snapshot records that were published"
-        self.snapshot_bytes = counter("snapshot_bytes", text, "histogram")
-        text = "Seconds that a Kafka transaction took, with all its repetitions"
-        self._commit_seconds = histogram("commit_seconds", text, _COMMIT_S, "stage")
-        text = "Transactions that were aborted and tried again"
-        self._aborted = counter("transactions_aborted", text, "stage")
-        text = (
-            "Seconds to merge and release the complete ticks, before they are committed"
+        self.snapshot_bytes = counter(
+            "snapshot_bytes",
+            "Bytes of the snapshot records that were published",
+            "histogram",
         )
-        self.release_seconds = histogram("release_seconds", text, _RELEASE_S)
-        text = "Seconds from an assignment until its partitions are taken over, state loaded"
-        self.recovery_seconds = histogram("recovery_seconds", text, _RECOVERY_S)
-        text = "State records read from changelogs while taking over"
-        self.recovered_records = counter("recovered_records", text)
-        text = "Partitions of either stage that were taken over"
-        self.acquired = counter("partitions_acquired", text)
-        text = "Partitions of either stage that were given up"
-        self.released = counter("partitions_given_up", text)
-        text = (
-            "Topics that match events.topic and are not counted, "
-            "since the set of topics is fixed by the first start"
+        self._commit_seconds = histogram(
+            "commit_seconds",
+            "Seconds that a Kafka transaction took, with all its repetitions",
+            _COMMIT_S,
+            "stage",
         )
-        self.unread_topics = Gauge("unread_topics", text, (), PREFIX, registry=registry)
+        self._aborted = counter(
+            "transactions_aborted",
+            "Transactions that were aborted and tried again",
+            "stage",
+        )
+        self.release_seconds = histogram(
+            "release_seconds",
+            "Seconds to merge and release the complete ticks, before they are committed",
+            _RELEASE_S,
+        )
+        self.recovery_seconds = histogram(
+            "recovery_seconds",
+            "Seconds from an assignment until its partitions are taken over, state loaded",
+            _RECOVERY_S,
+        )
+        self.recovered_records = counter(
+            "recovered_records", "State records read from changelogs while taking over"
+        )
+        self.acquired = counter(
+            "partitions_acquired", "Partitions of either stage that were taken over"
+        )
+        self.released = counter(
+            "partitions_given_up", "Partitions of either stage that were given up"
+        )
+        self.unread_topics = Gauge(
+            "unread_topics",
+            (
+                "Topics that match events.topic and are not counted, "
+                "since the set of topics is fixed by the first start"
+            ),
+            (),
+            PREFIX,
+            registry=registry,
+        )
         self.outage = Outage()
         self.waits = Waits()
         register_outages(self.outage, registry)
-        text = "Seconds for which something has waited while brokers answer; 0 below 5"
-        held_up = Gauge("held_up_seconds", text, (), PREFIX, registry=registry)
+        held_up = Gauge(
+            "held_up_seconds",
+            "Seconds for which something has waited while brokers answer; 0 below 5",
+            (),
+            PREFIX,
+            registry=registry,
+        )
         held_up.set_function(lambda: self.waits.seconds)
-        text = "Times that records had to wait for a schema because the registry did not answer"
-        self.registry_waits = counter("schema_registry_waits", text)
+        self.registry_waits = counter(
+            "schema_registry_waits",
+            "Times that records had to wait for a schema because the registry did not answer",
+        )
         self.rejecting = RejectRate()
         self._lock = Lock()
         self._publishing = set[str]()
-        text = (
-            "Shards of this worker that a newer owner took over while they were at work"
+        self.fenced = counter(
+            "fenced",
+            "Shards of this worker that a newer owner took over while they were at work",
         )
-        self.fenced = counter("fenced", text)
 
     def stage(self, name: str) -> StageMetrics:
         seconds = self._commit_seconds.labels(name)
