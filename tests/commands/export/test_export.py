@@ -20,7 +20,7 @@ from tests.dashboard.feeding import (
     numbers,
     on_a_broker,
 )
-from workers.cli import execute
+from tests.quietcount import Quietcount
 from workers.client import reading, table
 from workers.commands.export import export, files, iceberg
 from workers.commands.export.output import Selection, State
@@ -37,35 +37,25 @@ def topics(bootstrap: str) -> Iterator[Topics]:
 class Run:
     """`quietcount export` of a topic into a directory whose name needs quoting."""
 
-    def __init__(
-        self, topics: Topics, directory: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def __init__(self, topics: Topics, directory: Path, quietcount: Quietcount) -> None:
         self._config = directory / "s.toml"
         self.output = directory / "it's out"
-        self._capsys = capsys
+        self._quietcount = quietcount
         self._config.write_text(topics.toml("products"))
         self.err = ""
 
     def __call__(self, kind: str, *further: str, code: int = 0) -> str:
         """Return the line that it prints."""
-        place = (
-            "-c",
-            str(self._config),
-            "--output",
-            str(self.output),
-            "--format",
-            kind,
-        )
-        assert execute(["export", *place, *further]) == code
-        said = self._capsys.readouterr()
-        self.err = said.err
-        [line] = (said.err if code else said.out).splitlines()
+        command = f"export -c {self._config} --format {kind} --output"
+        printed = self._quietcount(command, self.output, *further, code=code)
+        self.err = printed.err
+        [line] = (printed.err if code else printed.out).splitlines()
         return line
 
 
 @pytest.fixture
-def run(topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    return Run(topics, tmp_path, capsys)
+def run(topics: Topics, tmp_path: Path, quietcount: Quietcount) -> Run:
+    return Run(topics, tmp_path, quietcount)
 
 
 def ticks(first: int, last: int) -> list[dict[str, Any]]:
