@@ -430,7 +430,9 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         reasons[NOT_DECLARED].keys = tuple(undeclared.lines())
     times_by_part = [_times(batches) for batches in accepted_events]
     oldest = [
-        _times([one.events for one in _read(reader_for(part.source), part, latest)])
+        _times(
+            [one.events for one in reader_for(part.source).read(part.records, latest)]
+        )
         for part in sample.oldest
     ]
     weights = _weights(sample, times_by_part, oldest)
