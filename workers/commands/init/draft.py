@@ -336,8 +336,9 @@ class SampleGuesses:
         for partition, accepted in by_partition.items():
             sampled = np.array(offsets[partition], dtype=np.int64)
             low, high = self._sample.bounds.get(partition, (0, int(sampled.max()) + 1))
-            # The other half may be the oldest records, far from these.
-            number = estimated_records(sampled[len(sampled) // 2 :], low, high)
+            # The others may be the oldest records, far from these.
+            newest = self._sample.newest.get(partition, len(sampled))
+            number = estimated_records(sampled[-newest:], low, high)
             sample = PartitionSample(
                 times=np.array(accepted, dtype=np.int64),
                 events=number * len(accepted) / len(sampled),

@@ -159,7 +159,7 @@ class Sample:
     `total` is the number of offsets in the topic, approximately its records. `stopped`: fewer
     records were read than requested, because time ran out or they are large. `notes` say where
     partitions end before their logs do. `bounds` are, by partition, the first offset and the end
-    of the committed records.
+    of the committed records, and `newest` how many of its last records follow each other.
     """
 
     records: list[Record]
@@ -169,6 +169,7 @@ class Sample:
     stopped: bool = False
     notes: Sequence[str] = ()
     bounds: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    newest: Mapping[int, int] = field(default_factory=dict)
 
 
 def sample_of(
@@ -216,4 +217,5 @@ def sample_of(
         stopped=ends.cut or ends.late,
         notes=ends.notes,
         bounds=bounds,
+        newest={log[1]: len(records) for log, records in ends.newest.items()},
     )
