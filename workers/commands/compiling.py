@@ -312,7 +312,8 @@ def _compile_format(kind: str) -> None:
     fmt = make_format(kind.lower(), Node())
     reader = FormatReader(fmt, _Registry(kind), AlwaysOpen())
     records = Records.of([bytes(8), b""])
-    list(reader.scan(records.data, records.values))
+    plain = np.ones(len(records), dtype=np.bool_)
+    list(reader.scan(records.data, records.values, plain))
 
 
 def _settings(unit: str) -> Settings:
