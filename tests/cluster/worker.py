@@ -45,7 +45,6 @@ from tests.cluster.network import Network, Rates
 from workers.agents import worker as worker_module
 from workers.agents.worker import Factory
 from workers.cli import execute
-from workers.commands.check import sample as check_sample
 from workers.commands.failures import explain
 from workers.commands.init import sample as init_sample
 from workers.kafka.clients import Connection, unreachable
@@ -231,7 +230,7 @@ def running_cluster(now_ms: int, harness: Any) -> Iterator[str]:
             ),
             *(
                 (module, "open_reader", _reader)
-                for module in (sources_topic, check_sample, init_sample)
+                for module in (sources_topic, init_sample)
             ),
         ]
         for module, name, double in doubles:
