@@ -117,7 +117,7 @@ def command(
     function: Callable[[T], int], group: click.Group = cli
 ) -> Callable[[T], int]:
     """Add a function to a group, by its name's last word; it takes a record of its options."""
-    record = get_type_hints(function)["given"]
+    record = get_type_hints(function)["chosen"]
     added = click.Command(
         function.__name__.rpartition("_")[2],
         params=options.parameters(record),
@@ -132,7 +132,7 @@ key_command = partial(command, group=key)
 
 
 @command
-def run(given: options.Run) -> int:
+def run(chosen: options.Run) -> int:
     """Run the worker until SIGTERM.
 
     Exits with 0 after a clean shutdown, 2 if the settings are wrong or do not match the stored
@@ -140,10 +140,10 @@ def run(given: options.Run) -> int:
     """
     state = click.get_current_context().obj
     with _exit_on_early_sigterm():
-        if given.log_format is not None:
-            _log_as(given.log_format, state)
-        settings = _load(given.config)
-        _log_as(given.log_format or settings.worker.log_format, state)
+        if chosen.log_format is not None:
+            _log_as(chosen.log_format, state)
+        settings = _load(chosen.config)
+        _log_as(chosen.log_format or settings.worker.log_format, state)
         if state["debug"]:
             logging.getLogger(__name__).warning(CORE_DUMPS_ON)
         from workers.agents.worker import run as run_worker
@@ -153,9 +153,9 @@ def run(given: options.Run) -> int:
         ensure_compiled(compiling.info)
         status = run_worker(
             settings,
-            metrics_port=given.metrics_port,
-            data_dir=given.data_dir,
-            embedded=given.embedded,
+            metrics_port=chosen.metrics_port,
+            data_dir=chosen.data_dir,
+            embedded=chosen.embedded,
         )
     # A shard's thread may be waiting for an unavailable broker. Nothing needs saving: do not wait.
     last_resort = threading.Timer(EXIT_DEADLINE_S, os._exit, (status,))
@@ -178,7 +178,7 @@ def _exit_on_early_sigterm() -> Iterator[None]:
 
 
 @command
-def demo(given: options.Demo) -> int:
+def demo(chosen: options.Demo) -> int:
     """Show live private histograms beside the exact ones.
 
     They are shown here, and on a page.
@@ -186,94 +186,94 @@ def demo(given: options.Demo) -> int:
     _hide_client_logs()
     from workers.commands.demo.session import run_demo
 
-    return run_demo(given)
+    return run_demo(chosen)
 
 
 @command
-def topics(given: options.Topics) -> int:
+def topics(chosen: options.Topics) -> int:
     """Show the topics that the worker needs, and their state.
 
     Exits with 1 if an existing topic is not configured as it must be, 3 if one is missing. With
     --create a missing events topic is reported but no error: producers may create it later.
     """
-    if given.events_topic and not given.create:
+    if chosen.events_topic and not chosen.create:
         raise click.UsageError("--events-topic goes with --create")
-    settings = _load_quietly(given.config)
+    settings = _load_quietly(chosen.config)
     from workers.commands.topics import show_topics
 
-    return show_topics(settings, create=given.create, events_topic=given.events_topic)
+    return show_topics(settings, create=chosen.create, events_topic=chosen.events_topic)
 
 
 @command
-def plan(given: options.Plan) -> int:
+def plan(chosen: options.Plan) -> int:
     """Show what the settings promise and cost, before anything runs.
 
     Prints the guarantee, the noise and thresholds over the ticks, the expected error, the memory,
     and other counters and mechanisms at the same budget. Reads only the settings: no Kafka, no
     key file, no events.
     """
-    if given.report is None and (given.force or given.since is not None):
+    if chosen.report is None and (chosen.force or chosen.since is not None):
         raise click.UsageError("--since and --force go with --report DIR")
-    settings = _load(given.config)
-    old = None if given.since is None else _load(given.since)
+    settings = _load(chosen.config)
+    old = None if chosen.since is None else _load(chosen.since)
     from workers.commands.plan import show_plan
 
-    return show_plan(settings, old, given)
+    return show_plan(settings, old, chosen)
 
 
 @command
-def budget(given: options.Budget) -> int:
+def budget(chosen: options.Budget) -> int:
     """Show the budget spent so far, and what a ceiling still allows.
 
     By histogram, generation and epoch, and what it promises in total; of several workers on the
     same events also together.
     """
-    settings = [_load(config) for config in given.configs]
+    settings = [_load(config) for config in chosen.configs]
     _hide_client_logs()
     from workers.commands.budget import show_budget
 
-    return show_budget(settings, as_json=given.as_json)
+    return show_budget(settings, as_json=chosen.as_json)
 
 
 @command
-def replay(given: options.Replay) -> int:
+def replay(chosen: options.Replay) -> int:
     """Run the histograms over past events.
 
     They are those of a file, or of the events topic. Its noise is never the worker's. What it
     reports is exact: for the operator only. Ctrl-C stops it with exit code 130 and keeps the ticks
     that are complete.
     """
-    if given.topic == (given.source is not None):
+    if chosen.topic == (chosen.source is not None):
         raise click.UsageError("give either --input FILE or --topic")
-    if not given.topic and (given.since is not None or given.until is not None):
+    if not chosen.topic and (chosen.since is not None or chosen.until is not None):
         raise click.UsageError("--from and --to go with --topic")
-    measuring = given.vary or given.seeds or given.top or given.force
-    if given.report is None and measuring:
+    measuring = chosen.vary or chosen.seeds or chosen.top or chosen.force
+    if chosen.report is None and measuring:
         raise click.UsageError(
             "--vary, --seeds, --top and --force go with --report DIR"
         )
-    load = _load_quietly if given.topic else _load
-    settings = load(given.config)
+    load = _load_quietly if chosen.topic else _load
+    settings = load(chosen.config)
     from workers.commands.replay import replay_events
 
-    return replay_events(settings, given)
+    return replay_events(settings, chosen)
 
 
 @command
-def audit(given: options.Audit) -> int:
+def audit(chosen: options.Audit) -> int:
     """Recompute every published snapshot, and compare byte for byte.
 
     Exits with 1 at the first difference, and prints it. A line of --exact also has [sum, exact sum,
     mean, exact mean] of each item with a sum, and [released, exact] of the count of all items.
     """
-    settings = _load_quietly(given.config)
+    settings = _load_quietly(chosen.config)
     from workers.commands.audit import audit as audit_topics
 
-    return audit_topics(settings, given.exact)
+    return audit_topics(settings, chosen.exact)
 
 
 @command
-def dashboard(given: options.Dashboard) -> int:
+def dashboard(chosen: options.Dashboard) -> int:
     """Serve a live page and an API over the histogram topics.
 
     It reads only these topics. From the settings file it needs worker.name, [kafka] and the
@@ -284,12 +284,12 @@ def dashboard(given: options.Dashboard) -> int:
 
     log_to_stderr(debug=click.get_current_context().obj["debug"])
     return run_dashboard(
-        given.config, host=given.host, port=given.port, token_file=given.token_file
+        chosen.config, host=chosen.host, port=chosen.port, token_file=chosen.token_file
     )
 
 
 @command
-def export(given: options.Export) -> int:
+def export(chosen: options.Export) -> int:
     """Add what is new in the histogram topics to files or a table.
 
     Each snapshot is added once, whatever ends a run. It reads these topics alone, up to their
@@ -298,64 +298,64 @@ def export(given: options.Export) -> int:
     _hide_client_logs()
     from workers.commands.export.export import export as export_snapshots
 
-    return export_snapshots(given)
+    return export_snapshots(chosen)
 
 
 @command
-def check(given: options.Check) -> int:
+def check(chosen: options.Check) -> int:
     """Show what the settings would make of the newest events.
 
     How many are accepted and why the others are not, and what the first ticks of each histogram
     would show. Nothing is written or charged. What it prints is exact: for the operator only.
     Exits with 1 if nothing would be accepted.
     """
-    settings = _load_quietly(given.config)
+    settings = _load_quietly(chosen.config)
     from workers.commands.check.check import check as check_events
 
-    return check_events(settings, source=given.source, records=given.records)
+    return check_events(settings, source=chosen.source, records=chosen.records)
 
 
 @command
-def rejects(given: options.Rejects) -> int:
+def rejects(chosen: options.Rejects) -> int:
     """List rejects by reason, and retry them.
 
     --retry sends back those that would be accepted now. What --show prints is exact: for the
     operator only.
     """
-    settings = _load_quietly(given.config)
+    settings = _load_quietly(chosen.config)
     from workers.commands.rejects import list_rejects
 
-    return list_rejects(settings, given)
+    return list_rejects(settings, chosen)
 
 
 @command
-def init(given: options.Init) -> int:
+def init(chosen: options.Init) -> int:
     """Look at a topic, and write a settings file for it.
 
     Every line has a reason. Reads the oldest and the newest records of each partition, finds fields
     to count and the time, and chooses a tick by the rate. Nothing is written to Kafka. What it
     prints is exact: for the operator only. Exits with 1 if nothing in the topic could be counted.
     """
-    if given.registry and given.schema_registry is None:
+    if chosen.registry and chosen.schema_registry is None:
         raise click.UsageError("--registry goes with --schema-registry URL")
     _hide_client_logs()
     from workers.commands.init.dialogue import write_settings
 
-    return write_settings(given)
+    return write_settings(chosen)
 
 
 @command
-def retire(given: options.Retire) -> int:
+def retire(chosen: options.Retire) -> int:
     """End a histogram that is no longer in the settings.
 
     What it published stays charged, and its topic stays as it is. It needs the worker's rights on
     Kafka, and no worker of this name may run.
     """
-    settings = _load_quietly(given.config)
+    settings = _load_quietly(chosen.config)
     from workers.agents.retiring import retire as end
     from workers.agents.topics import connection_of
 
-    name = given.name
+    name = chosen.name
     generation, owners = end(settings, connection_of(settings), name)
     click.echo(
         f"histogram {name}: generation {generation} is over, in {owners} owner "
@@ -366,7 +366,7 @@ def retire(given: options.Retire) -> int:
 
 
 @command
-def explain(given: options.Explain) -> int:
+def explain(chosen: options.Explain) -> int:
     """Say what a message means, and what to do.
 
     Prints the row of docs/operations.md for a line of a log or of a command. Put the line, or some
@@ -374,23 +374,23 @@ def explain(given: options.Explain) -> int:
     """
     from workers.commands.explaining import explain_message
 
-    return explain_message(" ".join(given.words))
+    return explain_message(" ".join(chosen.words))
 
 
 @key_command
-def key_new(given: options.KeyFile) -> int:
+def key_new(chosen: options.KeyFile) -> int:
     """Write a new key of 32 random bytes to FILE.
 
     Only you can read it. Never overwrites a file.
     """
     from workers.commands.key import new_key
 
-    click.echo(new_key(given.file))
+    click.echo(new_key(chosen.file))
     return 0
 
 
 @key_command
-def key_fingerprint(given: options.KeyFile) -> int:
+def key_fingerprint(chosen: options.KeyFile) -> int:
     """Print a fingerprint of the key in FILE.
 
     It does not reveal the key. A worker without its key states the fingerprint of the key that it
@@ -399,7 +399,7 @@ def key_fingerprint(given: options.KeyFile) -> int:
     from workers.mechanisms.noise.keyed import NoiseKey
     from workers.settings.files import read_key
 
-    click.echo(NoiseKey(read_key(given.file)).fingerprint.hex())
+    click.echo(NoiseKey(read_key(chosen.file)).fingerprint.hex())
     return 0
 
 
@@ -431,8 +431,8 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     state: dict[str, Any] = {}
     try:
         # Not cli.main(): if the reader of our output is gone it exits with 1, which `audit` uses.
-        given = list(sys.argv[1:] if arguments is None else arguments)
-        with cli.make_context("quietcount", given, obj=state) as context:
+        chosen = list(sys.argv[1:] if arguments is None else arguments)
+        with cli.make_context("quietcount", chosen, obj=state) as context:
             code = cli.invoke(context)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0

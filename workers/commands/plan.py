@@ -10,16 +10,16 @@ from workers.runtime.printing import print_json
 from workers.settings.settings import Settings
 
 
-def show_plan(settings: Settings, before: Settings | None, given: Plan) -> int:
+def show_plan(settings: Settings, before: Settings | None, chosen: Plan) -> int:
     """Print the plan; write pages to the directory `report`, if given: the promise, and charts.
 
     The promise is compared with that of the settings `before`, if given.
     """
-    report = given.report
+    report = chosen.report
     if report is not None:
         from workers.replay.backtest.results import prepare
 
-        prepare(report, force=given.force)
+        prepare(report, force=chosen.force)
     epsilon = check_ceiling(settings)
     plan = make_plan(settings)
     if report is not None:
@@ -28,7 +28,7 @@ def show_plan(settings: Settings, before: Settings | None, given: Plan) -> int:
 
         write_plan_report(report, plan)
         write_promise(report, settings, plan, epsilon, before)
-    if given.as_json:
+    if chosen.as_json:
         print_json(plan)
     else:
         show(plan, Console(highlight=False))

@@ -303,16 +303,16 @@ def _decoded(settings: Settings, reject: Rejected) -> object:
     return None
 
 
-def list_rejects(settings: Settings, given: options.Rejects) -> int:
+def list_rejects(settings: Settings, chosen: options.Rejects) -> int:
     """List rejects whose reason contains `reason`, print up to `show` of them, and resend them."""
     say = Printer(Console(highlight=False))
     connection = connection_of(settings)
-    reason = given.reason
+    reason = chosen.reason
 
     def wanted(text: str) -> bool:
         return reason is None or reason in text
 
-    if given.retry:
+    if chosen.retry:
         ensure_compiled()
         _print_retry(retry_rejects(settings, connection, wanted), say)
         say.line()
@@ -330,7 +330,7 @@ def list_rejects(settings: Settings, given: options.Rejects) -> int:
                     undeclared.add(
                         record_key(settings, reject), _decoded(settings, reject)
                     )
-                if not was_sent and len(shown) < (given.show or 0):
+                if not was_sent and len(shown) < (chosen.show or 0):
                     shown.append(reject)
                 number += 1
                 if number % 1_000 == 0:
@@ -357,7 +357,7 @@ def list_rejects(settings: Settings, given: options.Rejects) -> int:
             say.line(
                 f"      {counted.cut:,} not whole, as the record was too long: cannot be sent back",
             )
-    if given.show is not None:
+    if chosen.show is not None:
         say.line()
         say.line(
             f"The first {len(shown):,} that were not sent back. Exact: for the operator only.",

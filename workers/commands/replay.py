@@ -56,39 +56,39 @@ _OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
 METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
 
 
-def _opener(given: Replay) -> Callable[[Settings], AbstractContextManager[Source]]:
-    if given.source is not None:
-        return partial(open_source, name=given.source)
+def _opener(chosen: Replay) -> Callable[[Settings], AbstractContextManager[Source]]:
+    if chosen.source is not None:
+        return partial(open_source, name=chosen.source)
     from workers.replay.sources_topic import open_topic
 
-    since_ms = None if given.since is None else parse_time("--from", given.since)
-    until_ms = None if given.until is None else parse_time("--to", given.until)
+    since_ms = None if chosen.since is None else parse_time("--from", chosen.since)
+    until_ms = None if chosen.until is None else parse_time("--to", chosen.until)
     return partial(open_topic, since_ms=since_ms, until_ms=until_ms, say=log)
 
 
-def replay_events(settings: Settings, given: Replay) -> int:
+def replay_events(settings: Settings, chosen: Replay) -> int:
     """Replay the events of the file `source`, or (None) those of the topic from `since` to `until`.
 
     With `report` this is a backtest. Snapshots go to the file `snapshots`, one JSON object per
     line. Return the exit code: 0, even if lines were rejected; 130 after Ctrl-C and 143 after
     SIGTERM, with the ticks released by then.
     """
-    source = given.source
-    snapshots = given.snapshots
+    source = chosen.source
+    snapshots = chosen.snapshots
     if source is not None and snapshots is not None and "-" not in (source, snapshots):
         with suppress(OSError):  # one of them does not exist
             if Path(source).samefile(snapshots):
                 raise SettingsError(
                     f"--snapshots {snapshots}: it is the input; choose another file"
                 )
-    opening = _opener(given)
+    opening = _opener(chosen)
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
     with Interrupts() as interrupts:
         backtest = (
             None
-            if given.report is None
-            else BacktestRun(given, given.report, settings, key)
+            if chosen.report is None
+            else BacktestRun(chosen, chosen.report, settings, key)
         )
         read = settings if backtest is None else backtest.settings
         with (
@@ -288,22 +288,22 @@ class BacktestRun:
     """The runs of a backtest, and its results; leaving the context ends its processes."""
 
     def __init__(
-        self, given: Replay, directory: Path, settings: Settings, key: NoiseKey
+        self, chosen: Replay, directory: Path, settings: Settings, key: NoiseKey
     ) -> None:
-        written = given.snapshots is not None
-        if given.vary and written:
+        written = chosen.snapshots is not None
+        if chosen.vary and written:
             raise SettingsError(
                 "--snapshots writes those of one run, so it cannot be used with --vary"
             )
         self._directory = directory
-        self._grid = make_grid(settings, given.config, given.vary)
+        self._grid = make_grid(settings, chosen.config, chosen.vary)
         self.settings = self._grid.reader_settings(settings)
-        prepare(directory, force=given.force)
-        runs = runs_of(self._grid.combinations, given.seeds or SEEDS)
+        prepare(directory, force=chosen.force)
+        runs = runs_of(self._grid.combinations, chosen.seeds or SEEDS)
         self._number = len(runs)
         # This process writes the snapshots; other processes are forked before reading starts.
         processes = 1 if written else processes_for(runs)
-        top = given.top or TOP
+        top = chosen.top or TOP
         self.runs: Backtest | Pool
         if processes > 1:
             self.runs = Pool(runs, key, top, processes)

@@ -226,8 +226,8 @@ NOTE = "Real flights from New York in 2013, played again quickly: where they go,
 
 
 class Session:
-    def __init__(self, given: Demo) -> None:
-        self._given = given
+    def __init__(self, chosen: Demo) -> None:
+        self._chosen = chosen
         self._console = Console(highlight=False)
         self._name = f"demo-{secrets.token_hex(4)}"
         self._samples: deque[tuple[float, int]] = deque()
@@ -263,11 +263,11 @@ class Session:
             producer = connection.producer(
                 None, **{"enable.idempotence": True, "linger.ms": 10}
             )
-            ahead = None if self._given.bootstrap else EMBEDDED_AHEAD
+            ahead = None if self._chosen.bootstrap else EMBEDDED_AHEAD
             place = (str(settings.events.topics), EMBEDDED_PARTITIONS)
             year = partial(flights, path)
             generator = Generator(
-                producer, *place, self._given.rate, year, exact, ahead
+                producer, *place, self._chosen.rate, year, exact, ahead
             )
             self._generator = generator
             # An ordinary downstream consumer: it sees only published snapshots.
@@ -292,9 +292,9 @@ class Session:
                     )
                 generator.stop()
                 child.stop(hurry=stop.urgent)
-                if self._given.bootstrap:
+                if self._chosen.bootstrap:
                     self._print(
-                        f"Left on {self._given.bootstrap}: topics {', '.join(created)}"
+                        f"Left on {self._chosen.bootstrap}: topics {', '.join(created)}"
                     )
             if generator.error is not None:
                 raise generator.error
@@ -312,15 +312,15 @@ class Session:
             return 0
 
     def _connect(self, stack: ExitStack) -> Connection:
-        if self._given.bootstrap is None:
+        if self._chosen.bootstrap is None:
             return stack.enter_context(EmbeddedCluster()).connection
         try:
-            return Connection(KafkaSettings(bootstrap=self._given.bootstrap).bootstrap)
+            return Connection(KafkaSettings(bootstrap=self._chosen.bootstrap).bootstrap)
         except ValueError as error:
             raise SettingsError(f"--bootstrap: {error}") from None
 
     def _dashboard(self, settings: ReaderSettings) -> Background:
-        port = self._given.port
+        port = self._chosen.port
         if port is None:
             port = PORT if is_free(PORT) else 0
         routes = [web.get(f"/{EXACT_PATH}", self._boards.answer)]
@@ -352,8 +352,8 @@ class Session:
                     return True
         if live is not None and self._boards.snapshots:
             self._console.print(render(scene, self._console))
-        if self._given.picture is not None:
-            picture(scene, self._given.picture)
+        if self._chosen.picture is not None:
+            picture(scene, self._chosen.picture)
         return False
 
     @contextmanager
@@ -361,7 +361,7 @@ class Session:
         if not self._console.is_terminal:
             self._print(f"Dashboard: {self._page}")
             self._print(
-                f"{self._given.rate:,} flights a second from 2013-01-01 on; the first private histogram takes some seconds."
+                f"{self._chosen.rate:,} flights a second from 2013-01-01 on; the first private histogram takes some seconds."
             )
             yield None
             return
@@ -470,7 +470,7 @@ class Session:
         self._console.print(line, markup=False, soft_wrap=True)
 
 
-def run_demo(given: Demo) -> int:
+def run_demo(chosen: Demo) -> int:
     """Run the demo until Ctrl-C or for `seconds`; remove everything it started.
 
     Return 0, or the exit code of a failed worker.
@@ -480,9 +480,9 @@ def run_demo(given: Demo) -> int:
 
         ensure_compiled()
     with Stop(
-        given.seconds
+        chosen.seconds
     ) as stop:  # first: from here on, Ctrl-C ends the demo cleanly
-        return Session(given).run(stop)
+        return Session(chosen).run(stop)
 
 
 def _plain(row: Row) -> str:

@@ -32,23 +32,23 @@ ROWS = 250_000
 Offset = tuple[Partition, int]
 
 
-def export(given: Export) -> int:
+def export(chosen: Export) -> int:
     """Export up to the present ends of the topics, and say how much that was."""
-    between = Between.of(given.since, given.until, ("--from", "--to"))
-    settings = load_reader_settings(given.config)
+    between = Between.of(chosen.since, chosen.until, ("--from", "--to"))
+    settings = load_reader_settings(chosen.config)
     selection = Selection(
         worker=settings.worker,
-        format=given.kind,
-        histograms=tuple(sorted(set(given.histograms))),
+        format=chosen.kind,
+        histograms=tuple(sorted(set(chosen.histograms))),
         since_ms=between.since_ms,
         until_ms=between.until_ms,
     )
-    opener = Table.open if given.kind == "iceberg" else Files.open
-    with opener(given.output, given.kind) as sink:
+    opener = Table.open if chosen.kind == "iceberg" else Files.open
+    with opener(chosen.output, chosen.kind) as sink:
         before = sink.load()
         if before is not None and before.selection != selection:
             raise SettingsError(
-                f"--output {given.output}: holds {_described(before.selection)}, and this is "
+                f"--output {chosen.output}: holds {_described(before.selection)}, and this is "
                 f"{_described(selection)}; give another directory"
             )
         with open_topics(settings, selection.histograms) as topics:

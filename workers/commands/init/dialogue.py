@@ -55,11 +55,11 @@ _IDENTIFIED = MappingProxyType(
 _NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
 
 
-def write_settings(given: Init) -> int:
+def write_settings(chosen: Init) -> int:
     """Write a settings file; options that are None were not given."""
-    output = given.output or Path(f"{given.topic}.toml")
-    bootstrap = given.bootstrap
-    topic = given.topic
+    output = chosen.output or Path(f"{chosen.topic}.toml")
+    bootstrap = chosen.bootstrap
+    topic = chosen.topic
     if output.exists() or output.is_symlink():
         raise SettingsError(
             f"{output}: exists already, and settings are never overwritten: "
@@ -68,13 +68,13 @@ def write_settings(given: Init) -> int:
     base = output.absolute().parent
     if not base.is_dir():
         raise SettingsError(f"{output}: no directory {output.parent}")
-    buckets = None if given.range is None else _range(given.range)
-    kafka_client = toml_values("--client", given.client)
+    buckets = None if chosen.range is None else _range(chosen.range)
+    kafka_client = toml_values("--client", chosen.client)
     values = client_values(table_of(kafka_client), base)
     schema_registry = {}
-    if given.schema_registry is not None:
-        schema_registry = {"url": toml(given.schema_registry)}
-        schema_registry |= toml_values("--registry", given.registry)
+    if chosen.schema_registry is not None:
+        schema_registry = {"url": toml(chosen.schema_registry)}
+        schema_registry |= toml_values("--registry", chosen.registry)
     try:
         KafkaSettings(bootstrap=bootstrap, client=values)
         asked = (
@@ -83,7 +83,7 @@ def write_settings(given: Init) -> int:
     except ValueError as error:
         raise SettingsError(str(error)) from None
     access = None if asked is None else Access(asked.url, asked.client(), 0.0)
-    sample = sample_of(Connection(bootstrap, values), topic, given.records, log)
+    sample = sample_of(Connection(bootstrap, values), topic, chosen.records, log)
     for note in sample.notes:
         log(note)
     now_ms = time.time_ns() // 1_000_000
@@ -99,10 +99,10 @@ def write_settings(given: Init) -> int:
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
-        asking = not given.yes and sys.stdin.isatty() and sys.stdout.isatty()
+        asking = not chosen.yes and sys.stdin.isatty() and sys.stdout.isatty()
         if asking:
             _show_fields(console, guess, {})
-        draft = guess.draft(*_answers(guess, given, buckets, ask=asking))
+        draft = guess.draft(*_answers(guess, chosen, buckets, ask=asking))
     except CannotGuess as nothing:
         log(f"no settings for the topic {topic}: {nothing}")
         return EXIT_NOTHING
@@ -168,10 +168,10 @@ def _range(text: str) -> Range:
 
 
 def _answers(
-    guess: SampleGuesses, given: Init, range_: Range | None, *, ask: bool
+    guess: SampleGuesses, chosen: Init, range_: Range | None, *, ask: bool
 ) -> tuple[str, bool, Range | None]:
-    keys = given.keys
-    users = given.users
+    keys = chosen.keys
+    users = chosen.users
     fitting = [key for key in guess.keys if key.fits]
     if ask and keys is None and fitting:
         named = fitting[0]

@@ -242,9 +242,9 @@ def users_of(
     same = {str(field.path) for field in _same_as_key(fields, record_key)}
     candidates = []
     for field in _with_own(fields, record_key):
-        own = field is record_key
-        who = None if own else field.who
-        is_key = own or str(field.path) in same
+        is_record_key = field is record_key
+        who = None if is_record_key else field.who
+        is_key = is_record_key or str(field.path) in same
         if (
             not (field.everywhere and (field.text or field.whole))
             or field.distinct < USERS_MIN
@@ -269,7 +269,7 @@ def users_of(
             len(field.path.steps) / 10 + len(names.words(field.path.steps[-1])) / 20
         )
         reason = _values_there(field)
-        if own:
+        if is_record_key:
             if partitioner is None:
                 continue
             setting = RECORD_KEY

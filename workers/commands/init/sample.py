@@ -85,9 +85,12 @@ def read_ends(
                 break
             wide *= WIDER
         numbers = shares({log: len(records) for log, records in found.items()}, newest)
-        kept = {log: found[log][-number:] for log, number in numbers.items() if number}
+        newest_of = {
+            log: found[log][-number:] for log, number in numbers.items() if number
+        }
         before = {
-            log: records[0].offset - bounds[log].low for log, records in kept.items()
+            log: records[0].offset - bounds[log].low
+            for log, records in newest_of.items()
         }
         limits = shares(before, oldest)
         spans = {
@@ -98,7 +101,7 @@ def read_ends(
             topic_reader, spans, deadline, bytes_max, longest, limits
         )
         notes = topic_reader.open_transactions(bounds)
-    return Ends(kept, begun, bounds, notes, cut or more_cut, late and not enough)
+    return Ends(newest_of, begun, bounds, notes, cut or more_cut, late and not enough)
 
 
 def _read(
