@@ -98,7 +98,7 @@ from workers.mechanisms.one_shot.algorithms import (
 from workers.mechanisms.one_shot.bounds import pick_error
 from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
-from workers.mechanisms.order_statistics.config import MaxConfig
+from workers.mechanisms.order_statistics.config import OrderStatisticConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import build
@@ -407,7 +407,12 @@ def _printed_segments(mechanism: OrderStatistics, value: int) -> float:
 
 
 def _printed_several(
-    config: MaxConfig, k: int, growth: float, noise: float, epsilon: float, beta: float
+    config: OrderStatisticConfig,
+    k: int,
+    growth: float,
+    noise: float,
+    epsilon: float,
+    beta: float,
 ) -> float:
     intervals = k * growth
     ticks = config.ticks
@@ -422,7 +427,9 @@ def _printed_several(
     return max(unmoved, step + 3 * clearance + 2 * err) + noise
 
 
-def _err(config: MaxConfig, intervals: float, beta: float, epsilon: float) -> float:
+def _err(
+    config: OrderStatisticConfig, intervals: float, beta: float, epsilon: float
+) -> float:
     """Return 4 D log2(n) ln(2 d n / beta) / epsilon: Lemma 52 for H, each column at epsilon / D."""
     reach = config.most_columns * config.max_count
     levels = max(1.0, math.log2(intervals))

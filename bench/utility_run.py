@@ -15,7 +15,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.algorithms import LIMITED
 from workers.mechanisms.one_shot.one_shot import OneShotConfig
 from workers.mechanisms.one_shot.pay import PayWhatYouGetConfig
-from workers.mechanisms.order_statistics.config import MaxConfig
+from workers.mechanisms.order_statistics.config import OrderStatisticConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.base import UnkBaseConfig
@@ -104,7 +104,7 @@ def measure(
 def _errors(
     config: HistogramConfig, run: Run, truth: Counts, switching: bool
 ) -> list[tuple[str, float]]:
-    if isinstance(config, MaxConfig):
+    if isinstance(config, OrderStatisticConfig):
         return [("answer", _answer_error(run, truth))]
     if isinstance(config, PayWhatYouGetConfig):
         p = config.parameters()

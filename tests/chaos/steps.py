@@ -221,7 +221,7 @@ def _starts(acting: Acting) -> None:
     before(kafka_topics, "among", reach("start: connected"))
     before(kafka_topics, "with_details", reach("start: topics listed"))
     before(AdminClient, "describe_configs", reach("start: ids known"))
-    before(topics, "counted_owners", reach("start: owners to be read"))
+    before(topics, "stored_owners", reach("start: owners to be read"))
     before(topics, "counted_sources", reach("start: sources to be read"))
     before(worker, "check_states", reach("start: states to be checked"))
     before(progress, "_newest", reach("start: release state to be read"))

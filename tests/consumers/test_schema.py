@@ -142,7 +142,7 @@ def changed(
 def with_buckets(config: HistogramConfig) -> Document:
     """What makes it one over numbers; with quantiles where the mechanism says them."""
     buckets = Buckets(tuple(range(40)))
-    quantiles = {"quantiles": (0.01, 0.5, 0.99)} if config.shows_all else {}
+    quantiles = {"quantiles": (0.01, 0.5, 0.99)} if config.has_quantiles else {}
     return {"buckets": buckets, "domain": buckets.labels} | quantiles
 
 
@@ -258,7 +258,7 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     if document["mechanism"] not in PER_ITEM:
         yield "parts of what cannot be split", document | {"part": 1, "parts": 2}
     about = MECHANISMS[document["mechanism"]].about
-    if not about.shows_all and not about.subtracts_with:
+    if not about.has_quantiles and not about.subtracts_with:
         yield (
             "quantiles of some buckets",
             document | {"edges": [1, 2], "quantiles": [QUANTILE]},

@@ -232,7 +232,7 @@ def abilities(_bootstrap: str) -> str:
             "sum": about.sums,
             "total_share": about.totals,
             "windows": about.subtracts or with_setting,
-            "quantiles": about.shows_all or with_setting,
+            "quantiles": about.has_quantiles or with_setting,
             "split": about.per_item,
         }
         settings = ", ".join(f"`{setting}`" for setting, able in taken.items() if able)

@@ -105,7 +105,14 @@ REFUSALS = [
     (
         with_buckets("[0, 10]").replace('"known_base"', '"known_gumbel"')
         + "k = 2\nquantiles = [0.5]\n",
-        "quantiles = [0.5]: needs a mechanism that shows every bucket ... known_base, known_gauss",
+        "quantiles = [0.5]: needs a mechanism that shows every bucket at every tick, with Gaussian noise: known_base, known_gauss",
+    ),
+    (
+        # It shows every bucket at every tick, but its noise is not Gaussian.
+        with_buckets("[0, 10]").replace('"known_base"', '"known_laplace"')
+        + TREE
+        + "quantiles = [0.5]\n",
+        "quantiles = [0.5]: needs a mechanism that shows every bucket at every tick, with Gaussian noise: known_base, known_gauss",
     ),
     (with_buckets("[0, 10]") + "split = 2\n", "split = 2: not with buckets"),
     (

@@ -92,13 +92,13 @@ def stored_topics(
     return None
 
 
-def counted_owners(
-    connection: Connection, state: str, state_partitions: int, partitions: int
+def stored_owners(
+    connection: Connection, state_topic: str, state_partitions: int, default: int
 ) -> Owners:
-    """Return the owners that stage 1's `state` knows; before it has any, the topic's partitions."""
-    progress = stored_progress(connection, state, state_partitions)
+    """Return the owner partitions of stage 1's state topic; `default` of them before it has any."""
+    progress = stored_progress(connection, state_topic, state_partitions)
     return (
-        Owners(partitions)
+        Owners(default)
         if progress is None or progress.owners is None
         else progress.owners
     )

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from workers.agents.counted import counted_owners, stored_progress
+from workers.agents.counted import stored_owners, stored_progress
 from workers.kafka.clients import Connection
 from workers.kafka.topics import add_partitions
 from workers.pipeline.growth.epochs import next_epoch
@@ -63,7 +63,7 @@ class OwnerGrowth(_Noticing):
         what = f"topic {settings.contributions_topic} has {number} partitions now"
         but = f"{what}, but only {counted} owner partitions are counted"
         state = settings.contribute_state_topic
-        owners = counted_owners(self.connection, state, counts.get(state, 0), counted)
+        owners = stored_owners(self.connection, state, counts.get(state, 0), counted)
         release_state = settings.release_state_topic
         if len(owners.grown) > len(self.owners.grown):
             logger.info("%s: restarting to know the new owners", what)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
 
-from workers.agents.counted import counted_owners, counted_sources, stored_topics
+from workers.agents.counted import counted_sources, stored_owners, stored_topics
 from workers.agents.growth import (
     Growth,
     OwnerGrowth,
@@ -157,7 +157,7 @@ def inspect_topics(
     }:
         state = settings.contribute_state_topic
         number = existing[settings.contributions_topic].partitions
-        owners = counted_owners(connection, state, existing[state].partitions, number)
+        owners = stored_owners(connection, state, existing[state].partitions, number)
     _check_owners(settings, owners, existing)
     topics = Topics(
         events=events,

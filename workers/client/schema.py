@@ -33,7 +33,7 @@ _GROUPS: Mapping[str, Callable[[Kind], bool]] = MappingProxyType(
         "split": lambda kind: kind.about.per_item,
         "windows": lambda kind: bool(kind.about.subtracts or kind.about.subtracts_with),
         "quantiles": lambda kind: bool(
-            kind.about.shows_all or kind.about.subtracts_with
+            kind.about.has_quantiles or kind.about.subtracts_with
         ),
         "counts, no threshold": lambda kind: _counts(kind) and kind.about.rule is None,
         "counts, threshold of running counts": lambda kind: (

@@ -19,6 +19,8 @@ _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 
 
 class Explanation(NamedTuple):
+    """A row of the guide; `pattern` has the words of a message, with HOLE for anything between."""
+
     pattern: str
     cause: str
     remedy: str

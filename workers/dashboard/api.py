@@ -230,10 +230,12 @@ def answer(
     return response
 
 
-class Page(NamedTuple):
+class StaticFile(NamedTuple):
+    """A file as served: its bytes, MIME type and ETag."""
+
     body: bytes
-    kind: str
-    tag: str
+    content_type: str
+    etag: str
 
 
 def application(
@@ -251,10 +253,10 @@ def application(
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app.on_response_prepare.append(headers_for(host, token))
-    schema = _page(orjson.dumps(snapshot_schema()), "application/schema+json")
+    schema = _static_file(orjson.dumps(snapshot_schema()), "application/schema+json")
     app.router.add_get("/snapshot.schema.json", _serve(schema))
-    for path, page in pages().items():
-        app.router.add_get(f"/{path}", _serve(page))
+    for path, file in pages().items():
+        app.router.add_get(f"/{path}", _serve(file))
 
     async def health(_request: web.Request) -> web.Response:
         return json_of(hub.state)
@@ -324,7 +326,7 @@ def application(
     return app
 
 
-def pages() -> dict[str, Page]:
+def pages() -> dict[str, StaticFile]:
     """Return the page's files by path; "" is the page itself."""
     pages_by_path = {}
     for file in files("workers.dashboard").joinpath("page").iterdir():
@@ -332,13 +334,15 @@ def pages() -> dict[str, Page]:
         if kind is not None:
             body = file.read_bytes()
             path = "" if file.name == "index.html" else f"page/{file.name}"
-            pages_by_path[path] = _page(body, kind)
-    pages_by_path["page/mechanisms.js"] = _page(_mechanisms_module(), PAGE_TYPES["js"])
+            pages_by_path[path] = _static_file(body, kind)
+    pages_by_path["page/mechanisms.js"] = _static_file(
+        _mechanisms_module(), PAGE_TYPES["js"]
+    )
     return pages_by_path
 
 
-def _page(body: bytes, kind: str) -> Page:
-    return Page(body, kind, hashlib.sha256(body).hexdigest()[:16])
+def _static_file(body: bytes, content_type: str) -> StaticFile:
+    return StaticFile(body, content_type, hashlib.sha256(body).hexdigest()[:16])
 
 
 def _mechanisms_module() -> bytes:
@@ -351,20 +355,20 @@ def _mechanisms_module() -> bytes:
     return b"export const MECHANISMS = " + orjson.dumps(declared) + b";\n"
 
 
-def _serve(page: Page) -> Handler:
+def _serve(file: StaticFile) -> Handler:
     async def serve(request: web.Request) -> web.Response:
         headers = {hdrs.CACHE_CONTROL: "no-cache"}
-        if any(tag.value == page.tag for tag in request.if_none_match or ()):
+        if any(tag.value == file.etag for tag in request.if_none_match or ()):
             response = web.Response(status=304, headers=headers)
         else:
             response = web.Response(
-                body=page.body,
-                content_type=page.kind,
+                body=file.body,
+                content_type=file.content_type,
                 charset="utf-8",
                 headers=headers,
             )
             response.enable_compression()
-        response.etag = page.tag
+        response.etag = file.etag
         return response
 
     return serve

@@ -68,15 +68,18 @@ CACHED_KEYS = 10_000
 Pairs = Words
 _KEY_BITS = np.uint64(32)
 NO_LABEL = np.uint64(_NO_LABEL)
-_USER = start(b"", person=b"qc-user", digest_size=16)
+_USER_STATE = start(b"", person=b"qc-user", digest_size=16)
 
 
 def user_digests(data: Bytes, places: Longs) -> Words:
-    """Return the digest of each user, uint64 (n, 2); `places` is int64 (n, 2), start and stop."""
+    """Return the BLAKE2b digest (16 bytes, no key) of each user, uint64 (n, 2).
+
+    User i is data[places[i, 0]:places[i, 1]].
+    """
     out = np.empty((len(places), 2), dtype=np.uint64)
     starts = readonly_contiguous(places[:, 0])
     stops = readonly_contiguous(places[:, 1])
-    digests(*_USER, readonly_contiguous(data), starts, stops, out)
+    digests(*_USER_STATE, readonly_contiguous(data), starts, stops, out)
     return out
 
 

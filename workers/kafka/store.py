@@ -246,7 +246,11 @@ class Store:
         self.in_memory = False
 
     def open(self) -> Store:
-        """Open the copy; discard one that is damaged or belongs to another changelog."""
+        """Open the copy unless it is open; return self.
+
+        `open_disk` discards a damaged copy, `_identify` wipes one of another changelog; if the disk
+        fails, the state is in memory (`in_memory`).
+        """
         if self._copy is None:
             self.offset = None
             self.in_memory = False

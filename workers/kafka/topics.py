@@ -356,22 +356,26 @@ def _connect(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMetad
 def find_problems(
     plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
 ) -> list[str]:
-    """Return one sentence per problem with existing topics that must prevent the start."""
+    """Return one sentence per problem with existing topics that prevents the start."""
     problems = []
     events = [topic.name for topic in plan if topic.purpose == EVENTS]
-    origins = (
+    events_have = (
         f"{events[0]} has" if len(events) == 1 else f"{', '.join(events)} together have"
     )
-    by_user = [f"{topic.name} has" for topic in plan if topic.purpose == BY_USER]
+    by_user_has = next(
+        (f"{topic.name} has" for topic in plan if topic.purpose == BY_USER), events_have
+    )
     growing = find_growing(plan, existing)
     for topic, current in _existing(plan, existing):
         name = topic.name
         purpose = topic.purpose
         has = current.partitions
-        # librdkafka's partitioner places rejects and snapshots: any count works. There may be fewer
-        # owners than their state has partitions.
-        placed = purpose in (REJECTS, SNAPSHOTS, RELEASE_STATE)
-        if has == topic.partitions or placed or topic in growing:
+        # librdkafka's partitioner places them.
+        any_count_works = purpose in (REJECTS, SNAPSHOTS)
+        # It gets its partitions before the contributions topic.
+        may_be_ahead = purpose == RELEASE_STATE
+        fits = has == topic.partitions or any_count_works or may_be_ahead
+        if fits or topic in growing:
             pass
         elif purpose == CONTRIBUTIONS:
             problems.append(
@@ -379,9 +383,9 @@ def find_problems(
                 "`quietcount topics -c FILE --create` adds the others"
             )
         elif purpose in (CONTRIBUTE_STATE, REKEY_STATE):
-            read = by_user[0] if by_user and purpose != REKEY_STATE else origins
+            input_has = events_have if purpose == REKEY_STATE else by_user_has
             problems.append(
-                f"{read} {topic.partitions} partitions, but {name} was made for {has}: a changed "
+                f"{input_has} {topic.partitions} partitions, but {name} was made for {has}: a changed "
                 "partition count or set of topics needs a new worker.name (a new stream, charged again)"
             )
         else:

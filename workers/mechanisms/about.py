@@ -42,20 +42,22 @@ class About:
 
     order       its place among all mechanisms in comparisons and tables
     family      "running": counts since the epoch began; "tick": each tick's own counts; "labels":
-                the largest now and then; "statistic": order statistics of running counts
+                labels with the largest counts, at chosen ticks; "statistic": order statistics of
+                running counts
     answers     what its snapshots show, in a plan
     on          which figures have the noise that a plan states
     page        which items it shows, or what it answers, in a sentence on the dashboard
     rule        what its threshold decides (`SHOWN`); None without a threshold
     counters    "every" kind to choose from; "steady": those that keep equally much at every tick;
                 "tree": blocks of ticks of its own; "" if it keeps none
-    ends        takes `end_share`
-    sums        takes `sum`: each item has a counter, and may have one more
-    totals      takes `total_share`
+    ends        accepts the setting `end_share`
+    sums        accepts the setting `sum`: each item has a counter, and may have one more
+    totals      accepts the setting `total_share`
     subtracts   its running counts differ from the truth by noise only, so changes are counts too
-    subtracts_with   the setting with which it both subtracts and shows all, where others do neither
+    subtracts_with   the setting with which it both subtracts and has quantiles, else neither
     whole_domain    shows every declared label at every tick
-    shows_all   the same with Gaussian noise, so quantiles exist
+    has_quantiles   shows every declared label at every tick (`whole_domain`), with Gaussian noise,
+                so that quantiles can be computed
     per_item    its cost is a sum over the items touched, so items may be split over partitions
     gaussian    its cost is that of Gaussian noise alone, and converted exactly
     bounded         refuses an epoch without an end
@@ -80,7 +82,7 @@ class About:
     subtracts: bool = False
     subtracts_with: str = ""
     whole_domain: bool = False
-    shows_all: bool = False
+    has_quantiles: bool = False
     per_item: bool = False
     gaussian: bool = False
     bounded: bool = False

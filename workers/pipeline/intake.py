@@ -60,6 +60,7 @@ class Intake(Watermark):
         self._builder = ContributionBuilder(key.tag_state)
         self._pairs = ViewDigests(pair_state)
         self._users = Users([lane for lane in lanes if lane not in sums], stored)
+        # First time (ms) at which an event counted; owners take the first tick from it.
         self.first: int | None = None
         self._tallies = Tallies()
         self._counted: Counter[Lane] = Counter()
@@ -78,62 +79,89 @@ class Intake(Watermark):
     ) -> Longs:
         """Count a batch in order; return indices of events too far behind to count, (k,).
 
-        `read_ms` is as in `advance_by`. For re-keyed events, `came_late` (n,) has the watermark of
-        their origin if they were late, else less than their times; they do not move this watermark.
+        `read_ms` is as in `advance_by`. `came_late` (n,), only for re-keyed events: for an
+        event late at its origin the origin's watermark, for others any smaller time than their own.
+        Such events never move this watermark.
         """
         if not len(events):
             return np.empty(0, dtype=np.int64)
-        times = events.times
         before = self.watermark
-        if came_late is None:
-            effective = self.advance_by(times, read_ms)
-        else:
-            effective = np.maximum(times, came_late)
-            if before is not None:
-                effective = np.maximum(effective, before)
-        behind = np.flatnonzero(self.too_far_behind(times, effective))
+        effective = self._effective_times(events.times, read_ms, came_late)
+        behind = np.flatnonzero(self.too_far_behind(events.times, effective))
         if len(behind):
-            good = np.delete(np.arange(len(times)), behind)
+            good = np.delete(np.arange(len(events)), behind)
             if not len(good):
                 return behind
             events = events.select(good)
             effective = effective[good]
-            times = events.times
-        latest = NO_LIMIT if read_ms is None else read_ms
-        if came_late is not None:
-            least = min(int(effective.min()), latest)
-            self.first = least if self.first is None else min(least, self.first)
-        elif self.first is None:
-            first = min(int(effective[0]), latest)
-            self.first = first if before is None else max(before, first)
+        self._note_first(effective, before, read_ms, rekeyed=came_late is not None)
         # Most lanes have the same grid.
         grids: dict[tuple[int, int], tuple[Longs, list[Run], Longs]] = {}
         bounded: dict[Lane, Longs] = {}
         for lane in self._lanes:
             grid = lane.start_ms, lane.tick_ms
             if grid not in grids:
-                # A tick is closed when it ends at or before W, so the tick that holds W is open.
-                late = late_events(times, effective, lane)
-                grids[grid] = (*by_tick(times, effective, lane), late)
+                late = late_events(events.times, effective, lane)
+                grids[grid] = (*by_tick(events.times, effective, lane), late)
             ticks, runs, late = grids[grid]
             columns = events.views[lane.view]
-            amounts = columns.amounts
-            if (of := self._sums.get(lane)) is not None:
-                amounts = _multiplied(columns, events.views[of.view], bounded[of])
-            elif lane.max_items_per_user is not None:
-                own = (
-                    ticks if columns.seen is None else np.where(columns.seen, ticks, 0)
-                )
-                bounded[lane] = amounts = self._bound_users(
-                    lane, own, columns, events.users
-                )
-            elif lane in self._sums.values():
-                bounded[lane] = _bounded(lane, columns)
+            amounts = self._amounts_of(lane, events, ticks, bounded)
             for tick, rows in runs:
                 self._tallies.add(columns, lane, tick, rows, amounts)
             if lane not in self._sums:
                 self._note_late(lane, columns, ticks, late)
         return behind
+
+    def _effective_times(
+        self, times: Longs, read_ms: int | None, came_late: Longs | None
+    ) -> Longs:
+        if came_late is None:
+            return self.advance_by(times, read_ms)
+        effective: Longs = np.maximum(times, came_late)
+        if self.watermark is None:
+            return effective
+        return np.maximum(effective, self.watermark)
+
+    def _note_first(
+        self,
+        effective: Longs,
+        before: int | None,
+        read_ms: int | None,
+        *,
+        rekeyed: bool,
+    ) -> None:
+        """Note the first time at which an event counts; `before` is the batch's first watermark."""
+        latest = NO_LIMIT if read_ms is None else read_ms
+        if rekeyed:
+            least = min(int(effective.min()), latest)
+            self.first = least if self.first is None else min(least, self.first)
+        elif self.first is None:
+            first = min(int(effective[0]), latest)
+            self.first = first if before is None else max(before, first)
+
+    def _amounts_of(
+        self, lane: Lane, events: Events, ticks: Longs, bounded: dict[Lane, Longs]
+    ) -> Longs:
+        """Return what each label adds in a lane; `bounded` has the counts that sums multiply.
+
+        They are those of earlier lanes; a lane that others need adds its own.
+        """
+        columns = events.views[lane.view]
+        counts_lane = self._sums.get(lane)
+        if counts_lane is not None:
+            counts = events.views[counts_lane.view]
+            return _multiplied(columns, counts, bounded[counts_lane])
+        if lane.max_items_per_user is not None:
+            ticks_if_seen = ticks
+            if columns.seen is not None:
+                ticks_if_seen = np.where(columns.seen, ticks, 0)
+            bounded[lane] = self._bound_users(
+                lane, ticks_if_seen, columns, events.users
+            )
+            return bounded[lane]
+        if lane in self._sums.values():
+            bounded[lane] = _bounded(lane, columns)
+        return columns.amounts
 
     def _note_late(
         self, lane: Lane, columns: EventColumns, ticks: Longs, late: Longs

@@ -67,8 +67,9 @@ def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
 def late_events(times: Longs, effective: Longs, lane: Lane) -> Longs:
     """Return the events (k,) that arrived after their tick had closed and count in a later one.
 
-    `times` and `effective` (n,) are as in `Watermark.advance_by`. An event before the lane's start
-    counts in no tick.
+    `times` and `effective` (n,) are as in `Watermark.advance_by`. A tick is closed when it ends at
+    or before W, so the tick that holds W is open. An event before the lane's start counts in no
+    tick.
     """
     # Few events are behind the watermark: only these need a division.
     moved = np.flatnonzero(effective > times)

@@ -106,7 +106,7 @@ def generations_of(
             histogram=name,
             generation=life.generation,
             identity=msgspec.json.encode([name, life.description], order="sorted"),
-            key=str(_events(life).get("key")),
+            key_field=str(_events(life).get("key")),
             keys=None if keys == "public" else frozenset(keys),
         )
         yield StoredGeneration(life, running, grid, charge)
@@ -398,7 +398,8 @@ def _charges(
 ) -> list[Charge]:
     charges = map(charge_of, configs, mechanisms)
     return [
-        replace(charge, key=charge.key or settings.events.key) for charge in charges
+        replace(charge, key_field=charge.key_field or settings.events.key)
+        for charge in charges
     ]
 
 

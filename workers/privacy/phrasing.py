@@ -65,6 +65,7 @@ def grade(epsilon: float | None, delta: float) -> Grade:
 
 
 def is_void(epsilon: float | None, delta: float) -> bool:
+    """Return whether a guarantee is of no use: its grade is "void" or "none"."""
     return grade(epsilon, delta) in ("void", "none")
 
 

@@ -51,9 +51,9 @@ from workers.privacy.total import (
     EVER,
     Charge,
     Composed,
+    charges_by_key,
     compose,
     epsilon_at,
-    paid_by_key,
     spans_of,
     worst_group,
 )
@@ -98,7 +98,12 @@ class Generation(Record, frozen=True):
     charged: Charged | None
 
 
-class Histogram(Record, frozen=True):
+class HistogramSpending(Record, frozen=True):
+    """One histogram in `Budget`: its generations, oldest first.
+
+    `generation_in_settings` is None if the settings no longer have it.
+    """
+
     name: str
     generation_in_settings: int | None
     generations: tuple[Generation, ...]
@@ -151,10 +156,18 @@ class RemainingBudget(Record, frozen=True):
 
 
 class Budget(Record, frozen=True):
+    """What `quietcount budget --json` prints for one worker (docs/budget.md).
+
+    `state`: of the release-state topic, "empty" before its first record. `total` is None if nothing
+    was published or units differ, and `not_in_total` then names the parts of the other unit.
+    `not_begun`: histograms whose generation in the settings has published nothing. `person`: one
+    person's loss to the generations that run.
+    """
+
     worker: str
     unit: str
     state: Literal["there", "empty", "missing"]
-    histograms: tuple[Histogram, ...]
+    histograms: tuple[HistogramSpending, ...]
     total: Total | None
     not_in_total: tuple[Counted, ...]
     not_begun: tuple[str, ...]
@@ -326,9 +339,9 @@ def _sets(
 ) -> list[tuple[list[Entry], str | None]]:
     """Return every set of generations that counts one event, and its key if declared."""
     charges = [entry.charge for entry in entries]
-    several_fields = len({charge.key for charge in charges}) > 1
+    several_fields = len({charge.key_field for charge in charges}) > 1
     paid_in: dict[tuple[int | None, frozenset[int]], str | None] = {}
-    for key, paid in paid_by_key(charges):
+    for key, paid in charges_by_key(charges):
         partitions: Iterable[int | None] = range(owners.number)
         if several_fields:
             # The event has a stream key and an owner partition per field.
@@ -496,7 +509,7 @@ def budget_of(
         unit=unit,
         state="missing" if states is None else "there" if any(states) else "empty",
         histograms=tuple(
-            Histogram(
+            HistogramSpending(
                 name=name,
                 generation_in_settings=generations.get(name),
                 generations=tuple(

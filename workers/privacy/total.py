@@ -1,7 +1,7 @@
 """Composition: the joint guarantee of several mechanisms, epochs and histograms.
 
 A `PrivacyCost` is a mechanism's cost of one epoch, and the number of epochs charged. A `Charge`
-adds its histogram, stream keys and epochs; `paid_by_key` decides which charges one event pays.
+adds its histogram, stream keys and epochs; `charges_by_key` decides which charges one event pays.
 Streams may react to published results, so all of this is adaptive composition. A cost's `failures`
 are the named parts of its delta (discovery, numerical); the rest of delta converts rho.
 
@@ -288,7 +288,8 @@ class Charge:
     """The cost of one epoch of a generation, and its charged epochs; none if `last` < `first`.
 
     `epoch_ms` is None if unbounded; epoch 1 starts at `start_ms`; `identity` is unique among the
-    worker's generations. `key` is the field of the stream key, `keys` are those served (None: any).
+    worker's generations. `key_field` is the field of the stream key, `keys` are those served (None:
+    any).
     """
 
     cost: PrivacyCost
@@ -300,7 +301,7 @@ class Charge:
     histogram: str = ""
     generation: int = 1
     identity: bytes = b""
-    key: str = ""
+    key_field: str = ""
     keys: frozenset[str] | None = None
     first: int = 1
     last: int = 1
@@ -344,7 +345,7 @@ def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
         unit=promise.unit,
         histogram=config.name,
         generation=config.generation,
-        key=config.key or "",
+        key_field=config.key or "",
         keys=None if config.keys == "public" else frozenset(config.keys),
     )
 
@@ -353,15 +354,15 @@ def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
 CHOICES_MAX = 256
 
 
-def paid_by_key(
+def charges_by_key(
     charges: Sequence[Charge],
 ) -> Iterator[tuple[str | None, frozenset[int]]]:
-    """Yield every stream key (None: any undeclared one) and the charges, by index, it pays.
+    """Yield (stream key, indices of the charges that an event with it pays).
 
-    An event has one stream key per key field. Of several fields only the largest sets are yielded,
-    with None as their key.
+    None stands for any undeclared key. With several key fields an event has one key for each: then
+    yield every set of `most_paid`, with None instead of a key.
     """
-    if len({charge.key for charge in charges}) > 1:
+    if len({charge.key_field for charge in charges}) > 1:
         yield from ((None, paid) for paid in most_paid(charges))
         return
     declared = {key for charge in charges for key in charge.keys or ()}
@@ -378,10 +379,10 @@ def most_paid(charges: Sequence[Charge]) -> list[frozenset[int]]:
     """Return the sets of charges that one event can pay, by index, without subsets of others."""
     fields: dict[str, list[int]] = {}
     for i, charge in enumerate(charges):
-        fields.setdefault(charge.key, []).append(i)
+        fields.setdefault(charge.key_field, []).append(i)
     largest = []
     for members in fields.values():
-        of_field = paid_by_key([charges[i] for i in members])
+        of_field = charges_by_key([charges[i] for i in members])
         sets = {frozenset(members[i] for i in paid) for _, paid in of_field}
         largest.append([paid for paid in sets if not any(paid < more for more in sets)])
     if math.prod(map(len, largest)) > CHOICES_MAX:
@@ -490,7 +491,7 @@ def total_of(charges: Sequence[Charge]) -> Total:
     names = dict[frozenset[int], str | None]()
     if unit == "event":
         # Name a set of charges after the first declared key that pays it.
-        unknown, *declared = paid_by_key(charges)
+        unknown, *declared = charges_by_key(charges)
         for key, paid in (*declared, unknown):
             if paid:
                 names.setdefault(paid, key)

@@ -571,7 +571,7 @@ def shape_of(
     time = None if events.timestamp is None else parse(events.timestamp)
     unit = events.timestamp_unit
     empty = events.missing == "empty"
-    return Shape(MappingProxyType(of_name), time, unit, views.field(user), empty)
+    return Shape(MappingProxyType(of_name), time, unit, views.parse_field(user), empty)
 
 
 def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) -> View:
@@ -591,7 +591,7 @@ def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) ->
         edges = None if histogram.buckets is None else histogram.buckets.edges
     if items is None:
         raise ValueError(f"events.items is missing: {FIELD}")
-    place = key if key in (ALL_KEYS, RECORD_KEY) else parse(key)
+    place = views.parse_field(key)
     return View(
         place, parse(items), None if count is None else parse(count), where, edges
     )

@@ -45,7 +45,7 @@ def charge(number: int, ticks: int = 0, **changes: Any) -> Charge:
         "identity": b"%d" % number,
         "unit": "user",
     }
-    return Charge(COST, ticks or None, **(named | {"key": "key"} | changes))
+    return Charge(COST, ticks or None, **(named | {"key_field": "key"} | changes))
 
 
 # ---- windows -------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_at_the_sum_of_the_deltas_it_is_the_total_that_plan_and_budget_state() -
 def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> None:
     """Histograms that take the key from different fields count one event under two keys at once."""
     one, two = (charge(i, keys=frozenset({key})) for i, key in enumerate(("s1", "s2")))
-    city = charge(2, keys=frozenset({"berlin"}), key="city")
+    city = charge(2, keys=frozenset({"berlin"}), key_field="city")
     any_key = charge(3)
 
     def epsilon(unit: str, *charges: Charge) -> float | None:
@@ -196,7 +196,9 @@ def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> 
     mixed = [one, replace(two, unit="event")]
     assert Ceiling("user", 9.0, 0.4, None).epsilon_of(mixed, [1, 1]) is None
     # With more fields and keys than can be enumerated, all count.
-    many = [charge(i, keys=frozenset({f"k{i}"}), key=f"f{i % 10}") for i in range(20)]
+    many = [
+        charge(i, keys=frozenset({f"k{i}"}), key_field=f"f{i % 10}") for i in range(20)
+    ]
     assert epsilon("event", *many) == times(20)
 
 

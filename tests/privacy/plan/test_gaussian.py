@@ -251,10 +251,10 @@ def test_a_ceiling_reads_from_the_state_what_is_gaussian(
     before = charge(gaussian=False)
     after = charge(gaussian=True)
     limit = ceiling.Ceiling("event", 9.0, 4e-9, None)
-    pair = [replace(after, key=key) for key in ("a", "b")]
+    pair = [replace(after, key_field=key) for key in ("a", "b")]
     exact = gaussian_epsilon(2 * after.cost.rho, 4e-9 - 1e-9)
     assert limit.epsilon_of(pair, [1, 1]) == pytest.approx(exact, rel=1e-8)
-    mixed = [pair[0], replace(before, key="b")]
+    mixed = [pair[0], replace(before, key_field="b")]
     rho = after.cost.rho + before.cost.rho
     expected = epsilon_of(rho, 4e-9 - 1e-9 - 1e-15)
     assert limit.epsilon_of(mixed, [1, 1]) == pytest.approx(expected, rel=1e-8)

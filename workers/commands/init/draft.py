@@ -50,8 +50,8 @@ from workers.mechanisms.config.views import (
     Shape,
     View,
     complaints,
+    parse_field,
 )
-from workers.mechanisms.config.views import field as named_field
 
 _TRIED = 12
 # Personal fields in a message.
@@ -227,7 +227,7 @@ class SampleGuesses:
             if self.time is None
             else (self.time.field.path, self.time.unit)
         )
-        of_user = None if user is None else named_field(user.setting)
+        of_user = None if user is None else parse_field(user.setting)
         return Shape(views, time, unit, of_user, empty)
 
     def draft(
@@ -370,7 +370,7 @@ def views_of(
 ) -> Mapping[str, View]:
     edges = None if items.range is None else items.range.edges
     count = None if items.count is None else items.count.path
-    view = View(named_field(key) or ALL_KEYS, items.field.path, count, where, edges)
+    view = View(parse_field(key) or ALL_KEYS, items.field.path, count, where, edges)
     return MappingProxyType({"": view})
 
 

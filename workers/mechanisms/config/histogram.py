@@ -261,9 +261,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         yield {}
 
     @property
-    def shows_all(self) -> bool:
-        """Return whether every label of a declared domain is shown at every tick."""
-        return self.about.shows_all
+    def has_quantiles(self) -> bool:
+        """Return whether all labels are shown at every tick, with Gaussian noise: see `About`."""
+        return self.about.has_quantiles
 
     @property
     def subtracts(self) -> bool:
@@ -322,7 +322,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def shown_quantiles(self) -> tuple[float, ...]:
-        if self.buckets is None or not self.shows_all:
+        if self.buckets is None or not self.has_quantiles:
             return ()
         return DEFAULT_QUANTILES if self.quantiles is None else self.quantiles
 
@@ -405,9 +405,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             given = f"quantiles = {display(self.quantiles)}"
             if self.buckets is None:
                 yield f"{given}: only with buckets"
-            elif not self.shows_all:
-                able = _able(names_of(lambda one: one.shows_all))
-                yield f"{given}: needs a mechanism that shows every bucket at every tick: {able}"
+            elif not self.has_quantiles:
+                able = _able(names_of(lambda one: one.has_quantiles))
+                yield f"{given}: needs a mechanism that shows every bucket at every tick, with Gaussian noise: {able}"
             elif len(set(self.quantiles)) < len(self.quantiles):
                 yield f"{given}: every one only once"
         for name in ("label", "unit"):

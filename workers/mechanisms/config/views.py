@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 
@@ -324,7 +324,12 @@ def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
                     yield f"{name} = {_quoted(text)}: one value is wanted, so no []"
 
 
-def field(text: str | None) -> Path | str | None:
+@overload
+def parse_field(text: str) -> Path | str: ...
+@overload
+def parse_field(text: None) -> None: ...
+def parse_field(text: str | None) -> Path | str | None:
+    """Return the path that a setting names; None, "$key" and "$all" stay as they are."""
     return text if text is None or text in (RECORD_KEY, ALL_KEYS) else parse(text)
 
 

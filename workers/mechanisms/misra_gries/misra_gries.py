@@ -184,7 +184,8 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
     size: Annotated[
         int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")
     ]
-    # "pmg": events of few items; "merge": (max_items * max_count)^2 > size; "pure": pure epsilon.
+    # "pmg": best for events of few items. "merge": best once (max_items * max_count)^2 is well
+    # above size. "pure": pure epsilon, over a declared domain.
     release: Literal["pmg", "merge", "pure"] = "pmg"
     domain: Domain | None = None
     counter: Literal["tree"] = "tree"
@@ -201,6 +202,10 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
             yield {"size": size, "release": "pure"}
 
     @property
+    def pure(self) -> bool:
+        return self.release == "pure"
+
+    @property
     def pays(self) -> str:
         if self.pure:
             return "pays where epsilon must be a pure one"
@@ -208,16 +213,12 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        if self.release == "pure" and self.domain is None:
+        if self.pure and self.domain is None:
             yield 'domain, domain_file or buckets is missing: release = "pure" needs one of them'
-        if self.release != "pure" and self.domain is not None:
+        if not self.pure and self.domain is not None:
             yield f'{self.domain_from} is set: release = "{self.release}" has none'
-        if self.release == "pure" and self.epsilon is None:
+        if self.pure and self.epsilon is None:
             yield 'release = "pure": needs epsilon, not rho'
-
-    @property
-    def pure(self) -> bool:
-        return self.release == "pure"
 
 
 class CellNoise:

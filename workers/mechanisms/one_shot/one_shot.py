@@ -119,7 +119,7 @@ class KnownGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gaus
         on=_ON,
         page=_DECLARED,
         whole_domain=True,
-        shows_all=True,
+        has_quantiles=True,
         per_item=True,
     )
 

@@ -124,7 +124,7 @@ CELL_TV = 2.0**-100
 Query = Annotated[str, Meta(pattern=QUERY)]
 
 
-class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
+class OrderStatisticConfig(HistogramConfig, frozen=True, kw_only=True):
     """A histogram of order statistics; its error depends on their size and little on the horizon.
 
     `accounting` is "zcdp" (the default: fixed shares, one-sided noise where neighbours allow it) or
@@ -172,12 +172,14 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
         return min(self.max_items, len(self.domain))
 
 
-class SingleConfig(MaxConfig, frozen=True, kw_only=True):
+class OneQueryConfig(OrderStatisticConfig, frozen=True, kw_only=True):
+    """Settings of a mechanism that answers one `query`, over one watched value."""
+
     query: Annotated[Query, Meta(description=_ONE_QUERY)] = "max"
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        if self.query == "histogram" or self.query.startswith("top_k"):
+        if self.query.partition(":")[0] not in _SINGLE:
             yield f'query = "{self.query}": watches several values, which only "two_level_k" does'
 
     @property
@@ -185,7 +187,9 @@ class SingleConfig(MaxConfig, frozen=True, kw_only=True):
         return (self.query,)
 
 
-class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
+class QueryListConfig(OrderStatisticConfig, frozen=True, kw_only=True):
+    """Settings of a mechanism that answers a list of `queries`."""
+
     queries: Annotated[
         Annotated[tuple[Query, ...], Meta(min_length=1, max_length=100)],
         Meta(description=f"a list of 1 to 100 of {_QUERIES}"),
@@ -201,7 +205,7 @@ class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
 
 
 def shares_of(
-    config: MaxConfig, weights: Mapping[str, tuple[int, int]]
+    config: OrderStatisticConfig, weights: Mapping[str, tuple[int, int]]
 ) -> dict[str, Fraction]:
     """Return each part's budget, pure epsilon or rho; `weights` are (zCDP, printed pure)."""
     if config.pure:
@@ -218,7 +222,7 @@ def shares_of(
 
 
 def combined_cost(
-    config: MaxConfig,
+    config: OrderStatisticConfig,
     shares: Mapping[str, Fraction],
     spent: Mapping[str, Fraction],
     tv: float,

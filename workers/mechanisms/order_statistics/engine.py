@@ -105,7 +105,11 @@ from workers.mechanisms.order_statistics.above_threshold import (
     BLOCK_TICKS,
     AboveThreshold,
 )
-from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries
+from workers.mechanisms.order_statistics.config import (
+    CELL_TV,
+    OrderStatisticConfig,
+    Queries,
+)
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import Frozen
 
@@ -249,7 +253,7 @@ class IntervalRule(Frozen):
     """Public parameters of the inner level: the noise u (None where k = 1), H's budget `sums`."""
 
     def __init__(
-        self, config: MaxConfig, k: int, share: Mapping[str, Fraction]
+        self, config: OrderStatisticConfig, k: int, share: Mapping[str, Fraction]
     ) -> None:
         reach = config.max_count
         pure = config.pure
@@ -354,7 +358,7 @@ class Segments(Frozen):
     """Public numbers of the outer level; any bound fails in an epoch with probability `beta`."""
 
     def __init__(
-        self, config: MaxConfig, share: Mapping[str, Fraction], beta: float
+        self, config: OrderStatisticConfig, share: Mapping[str, Fraction], beta: float
     ) -> None:
         reach = config.max_count
         pure = config.pure
@@ -495,14 +499,14 @@ class OrderStatistics(Mechanism):
     """
 
     law = "sum"
-    config: MaxConfig
+    config: OrderStatisticConfig
     # Weights (zCDP, pure as printed); "columns" makes segments, "sums" makes intervals.
     weights: Mapping[str, tuple[int, int]] = MappingProxyType({})
     weights_of_several: Mapping[str, tuple[int, int]] = MappingProxyType({})
     segments: Segments | None = None
     inner: IntervalRule | None = None
 
-    def __init__(self, config: MaxConfig, unit: str = "event") -> None:
+    def __init__(self, config: OrderStatisticConfig, unit: str = "event") -> None:
         super().__init__(config, unit)
         self.queries = Queries(config.asked, config.domain)
         weights = self.weights if self.queries.k == 1 else self.weights_of_several

@@ -30,7 +30,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from workers.mechanisms.about import About, Data
-from workers.mechanisms.order_statistics.config import SeveralConfig, SingleConfig
+from workers.mechanisms.order_statistics.config import OneQueryConfig, QueryListConfig
 from workers.mechanisms.order_statistics.engine import (
     IntervalRule,
     Intervals,
@@ -49,7 +49,7 @@ _about = partial(
 _COMPARED_C_MAX = 1_000_000
 
 
-class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max"):
+class BoundedMaxConfig(OneQueryConfig, frozen=True, kw_only=True, tag="bounded_max"):
     """An order statistic up to `c_max`; above, only the privacy guarantee holds."""
 
     about = _about(
@@ -87,7 +87,7 @@ class BoundedMax(OrderStatistics):
         return inner.intervals(self.config.c_max, self.config.beta)
 
 
-class DoublingConfig(SingleConfig, frozen=True, kw_only=True, tag="doubling"):
+class DoublingConfig(OneQueryConfig, frozen=True, kw_only=True, tag="doubling"):
     """An order statistic, published again whenever it has about doubled."""
 
     about = _about(
@@ -124,7 +124,7 @@ class Doubling(OrderStatistics):
         return min(self.error(segment), high - max(low, 0.0) + error)
 
 
-class TwoLevelConfig(SingleConfig, frozen=True, kw_only=True, tag="two_level"):
+class TwoLevelConfig(OneQueryConfig, frozen=True, kw_only=True, tag="two_level"):
     """One unbounded order statistic."""
 
     about = _about(
@@ -135,7 +135,7 @@ class TwoLevelConfig(SingleConfig, frozen=True, kw_only=True, tag="two_level"):
     )
 
 
-class TwoLevelKConfig(SeveralConfig, frozen=True, kw_only=True, tag="two_level_k"):
+class TwoLevelKConfig(QueryListConfig, frozen=True, kw_only=True, tag="two_level_k"):
     """Several unbounded order statistics, or all column sums."""
 
     about = _about(

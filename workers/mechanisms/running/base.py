@@ -48,7 +48,7 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
         sums=True,
         subtracts=True,
         whole_domain=True,
-        shows_all=True,
+        has_quantiles=True,
         per_item=True,
         gaussian=True,
         in_ledger=True,

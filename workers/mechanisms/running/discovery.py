@@ -81,6 +81,11 @@ class Discovery(Frozen):
         self._last_tick = _LAST_TICK if counter.horizon is None else counter.horizon
 
     def public(self) -> dict[str, object]:
+        """Return the parameters that change a threshold, as JSON.
+
+        They are part of the mechanism's id (`Mechanism.public`, which has max_items and max_count).
+        Floats are texts, so that equal ones give equal ids.
+        """
         if self._every is None:
             return {"delta": repr(self.delta), "schedule": "per_tick"}
         return {"delta": repr(self.delta), "schedule": "every", "every": self._every}

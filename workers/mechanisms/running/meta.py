@@ -107,12 +107,12 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
         yield {"algorithm": "known_gauss" if other.declared else "positive_gauss"}
 
     @property
-    def shows_all(self) -> bool:
+    def has_quantiles(self) -> bool:
         return self.algorithm == "known_gauss"
 
     @property
     def subtracts(self) -> bool:
-        return self.shows_all
+        return self.has_quantiles
 
     @property
     def protects_users(self) -> bool:

@@ -273,7 +273,7 @@ def settings_text(config: HistogramConfig) -> str:
         if rule.name == "quantiles" and in_buckets:
             continue
         if rule.name == "domain" and in_buckets:
-            if config.shows_all:
+            if config.has_quantiles:
                 texts["quantiles"] = config.shown_quantiles
         elif rule.name == "domain" and len(value) > DOMAIN_SHOWN:
             texts["domain_labels"] = len(value)
