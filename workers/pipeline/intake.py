@@ -142,9 +142,9 @@ class Intake(Watermark):
     def _amounts_of(
         self, lane: Lane, events: Events, ticks: Longs, bounded: dict[Lane, Longs]
     ) -> Longs:
-        """Return what each label adds in a lane; `bounded` has the counts that sums multiply.
+        """Return what each label adds in a lane.
 
-        They are those of earlier lanes; a lane that others need adds its own.
+        `bounded` has the counts of lanes that came before: a lane of sums multiplies them.
         """
         columns = events.views[lane.view]
         counts_lane = self._sums.get(lane)

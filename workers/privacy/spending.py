@@ -63,6 +63,8 @@ Status = Literal["running", "left out", "ended"]
 
 
 class Epoch(Record, frozen=True):
+    """An epoch that has published: its ticks, and its mechanism ids over all owner partitions."""
+
     epoch: int
     first_tick: int
     last_tick: int
@@ -70,6 +72,8 @@ class Epoch(Record, frozen=True):
 
 
 class Charged(Record, frozen=True):
+    """What a generation charges one event, or user: the joint cost of `epochs` epochs."""
+
     epochs: int
     rho: float
     epsilon: float | None

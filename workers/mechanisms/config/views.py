@@ -39,8 +39,13 @@ _QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    steps: tuple[str, ...]  # names, from the outermost in
-    list_at: int | None = None  # number of names before `[]`; None: no list
+    """A place in an event: `steps` are names, from the outermost in.
+
+    `list_at` is the number of names before `[]`, None if there is no list.
+    """
+
+    steps: tuple[str, ...]
+    list_at: int | None = None
 
     def __str__(self) -> str:
         parts = [
@@ -267,17 +272,17 @@ UNITS = ("ms", "s", "us", "ns", "iso")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    # of the stream key; "$key": the record key; "$all": one key for all events
+    """The fields of an event that a histogram reads, and the events that it includes (`where`)."""
+
+    # Of the stream key; "$key": the record key; "$all": one key for all events.
     key: Path | str
     # Of a label, a list of labels or an object of counts; with `[]`, of a label in each element.
     items: Path
-    count: Path | None = (
-        None  # of an item's count in an event; None: once, or as an object says
-    )
+    # Of an item's count in an event; None: once, or as an object says.
+    count: Path | None = None
     where: tuple[Condition, ...] = ()
-    edges: tuple[float, ...] | None = (
-        None  # of buckets for a number at `items`; None: labels
-    )
+    # Of buckets for a number at `items`; None: labels.
+    edges: tuple[float, ...] | None = None
     # Numbers to add up: an item's amount is its first number, in steps; None: its count.
     sum: Sum | None = None
 
@@ -298,13 +303,18 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    views: Mapping[str, View]  # by name, as in lanes
-    time: Path | None = None  # None: the record's own
-    unit: str = "ms"  # of the time, one of UNITS
-    user: Path | str | None = None  # or "$key"; None: users are not read
-    empty: bool = (
-        False  # whether absent or null items count as none, or the event is rejected
-    )
+    """What a worker reads of an event: its views by name (as in lanes), time and user.
+
+    `time` None is the record's own, and `unit` one of UNITS; `user` may be "$key", and with None
+    users are not read. `empty`: whether absent or null items count as none; if not, the event is
+    rejected.
+    """
+
+    views: Mapping[str, View]
+    time: Path | None = None
+    unit: str = "ms"
+    user: Path | str | None = None
+    empty: bool = False
 
 
 # Settings that may name a value in each element of a list.

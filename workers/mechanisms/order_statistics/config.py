@@ -73,6 +73,8 @@ def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
 
 
 class Queries(Frozen):
+    """A histogram's queries; `values` are the `k` sums that they watch: by rank, or all."""
+
     def __init__(self, queries: Sequence[str], labels: Sequence[str]) -> None:
         self.names = tuple(queries)
         self._labels = tuple(labels)

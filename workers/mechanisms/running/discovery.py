@@ -152,6 +152,8 @@ class _Noise(NamedTuple):
 
 
 class ConstantDiscovery(Discovery):
+    """One threshold for all ticks of a bounded horizon; see the module."""
+
     def __init__(
         self, counter: Counter, max_items: int, max_count: int, delta: float
     ) -> None:
