@@ -246,7 +246,7 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(
     expected = totals(messages)
     assert shard.committed == 200
     assert (sum(expected[0].values()), sum(expected[1].values())) == (102, 9)
-    small(monkeypatch, rows=12)
+    small(monkeypatch, rows=12, declined=300)
     everything: list[Outgoing] = []
     committed: list[int] = []
     owners = 0
