@@ -74,7 +74,7 @@ def test_the_parts_of_a_tick_become_one_snapshot_in_whatever_order_they_come() -
         assert found[:-1] == [None] * (len(order) - 1)
         assert found[-1] is not None
         assert orjson.loads(found[-1].json) == whole
-        assert together.first_offset is None
+        assert together.first_position is None
 
 
 def test_what_is_left_of_earlier_ticks_waits_no_longer_than_for_the_next_one() -> None:
@@ -86,13 +86,13 @@ def test_what_is_left_of_earlier_ticks_waits_no_longer_than_for_the_next_one() -
             offset += 1
             found = together.receive("products", record, offset)
     assert found is not None and found.tick == 3
-    assert together.first_offset is None
+    assert together.first_position is None
     ahead = in_parts(9, [[("a", 1)], []], id="f" * 32)[0]  # of another epoch
     assert together.receive("products", ahead, 7) is None
     for offset, record in enumerate(in_parts(4, [[("a", 1)], [("b", 1)]]), 8):
         found = together.receive("products", record, offset)
     assert found is not None and found.tick == 4
-    assert together.first_offset == 7
+    assert together.first_position == 7
 
 
 def test_ticks_that_never_come_whole_take_no_more_memory_than_a_limit(
@@ -105,7 +105,7 @@ def test_ticks_that_never_come_whole_take_no_more_memory_than_a_limit(
         assert pages.receive("products", record, tick) is None
     kept = 20_000 // (len(record) + messages.RECORD_BYTES)
     assert 1 < kept == len(pages._waiting) < 99
-    assert pages.first_offset == 100 - kept
+    assert pages.first_position == 100 - kept
 
 
 def changed(old: bytes, new: bytes, **fields: Any) -> bytes:

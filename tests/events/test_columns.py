@@ -173,8 +173,8 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
     # Text found for one view is there for the other, and the names tell which fields it uses.
     assert texts["all"] == texts["some"] == [b"x", b"z", b"y", b"x"]
     assert texts["texts"] == [b"7", b"4"] and texts["buckets"] == [b">=5", b"[0,5)"]
-    seen = found.views["some"].seen
-    assert found.views["all"].seen is None
+    seen = found.views["some"].included
+    assert found.views["all"].included is None
     assert seen is not None and seen.tolist() == [False, True]
 
 
@@ -182,7 +182,7 @@ def looked(columns: EventColumns) -> Iterator[tuple[str, list[bytes]] | None]:
     """Yield stream key and labels of each event; None if the view excludes it."""
     for i, (start, stop) in enumerate(pairwise([0, *columns.ends.tolist()])):
         labels = list(columns.label_names.texts(columns.labels[start:stop]))
-        seen = columns.seen is None or columns.seen[i]
+        seen = columns.included is None or columns.included[i]
         yield (columns.key_names.name(columns.keys[i]), labels) if seen else None
 
 

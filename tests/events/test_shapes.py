@@ -624,27 +624,30 @@ DEFECTS = {
         "found += edges[i] < value",
     ),
     "the edges of the first view": (
-        "(low, edges, first, last)",
-        "(low, edges, 0, last - first)",
+        "(low, edges, first, edges_stop)",
+        "(low, edges, 0, edges_stop - first)",
     ),
     "near an edge is sure": (
         "sure = low == high or found ==",
         "sure = found == found or found ==",
     ),
     "what is no number has a bucket": (" is_number and", ""),
-    "any count of a bucket": ("sure and times >= 0", "sure"),
+    "any count of a bucket": ("sure and amount >= 0", "sure"),
     "any count": (
-        "done if labels[used, 0] >= 0 and times >= 0",
-        "done if labels[used, 0] >= 0",
+        "written_used if labels[n_labels, 0] >= 0 and amount >= 0",
+        "written_used if labels[n_labels, 0] >= 0",
     ),
-    "any label": ("done if labels[used, 0] >= 0 and times >= 0", "done if times >= 0"),
+    "any label": (
+        "written_used if labels[n_labels, 0] >= 0 and amount >= 0",
+        "written_used if amount >= 0",
+    ),
     "counts are those of the element before": ("\n            count += 1", ""),
     "an element without a count": (
-        "stop:\n                return DECLINED, used",
+        "stop:\n                return DECLINED, n_labels",
         "stop:\n                count = row + 1",
     ),
     "an element without an item": (
-        "stop:\n            return DECLINED, used",
+        "stop:\n            return DECLINED, n_labels",
         "stop:\n            break",
     ),
     "null elements are none": (" or not to.program.empty", ""),
@@ -689,8 +692,8 @@ DEFECTS = {
     "labels of no event": ("column], 0", "column], 0) + (added[column] > 1"),
     "long labels": ("stop - start <= LABEL_BYTES_MAX", "True"),
     "a minus is a digit": (
-        "data[start] == 45\n    if minus:\n        position += 1\n    digits",
-        "False\n    digits",
+        "data[start] == MINUS\n    if minus:\n        position += 1\n    #",
+        "False\n    #",
     ),
     "the second word of digits is the first": (
         "data, stop - WORD, WORD\n",
@@ -715,7 +718,7 @@ DEFECTS = {
     "times beyond the greatest": ("ms <= TIME_MAX_MS", "ms"),
     "us are ns": ("3 if unit == US else 6", "6"),
     "a time before 1970": (
-        "-1\n            if data[start] == 45\n            else parse_integer",
+        "-1\n            if data[start] == MINUS\n            else parse_integer",
         "parse_integer",
     ),
     "seconds are ms": ("value * 1000 if 0 <= value", "value if 0 <= value"),

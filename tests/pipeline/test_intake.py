@@ -144,7 +144,7 @@ def test_only_events_of_a_view_are_late_in_it_also_when_sent_on_by_user() -> Non
     )
     [(name, view)] = events.views.items()
     seen = np.array([True, True, True, False])
-    events = replace(events, views={name: replace(view, seen=seen)})
+    events = replace(events, views={name: replace(view, included=seen)})
     intake = Intake([lane], grace_ms=0, key=KEY)
     intake.add(events)
     assert intake.take_counted() == {lane: (3, 1)}

@@ -31,7 +31,7 @@ from workers.privacy.ceiling import (
 from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import CeilingReached, StateRefused
 from workers.runtime.printing import iso_time
-from workers.settings.settings import Settings, TopicNames, internal_topics
+from workers.settings.settings import Settings, TopicNames, stage_topics
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class OtherWorkers:
     def _states(self, there: Mapping[str, int]) -> dict[str, list[ReleaseProgress]]:
         places: dict[str, list[Partition]] = {}
         for worker in self._workers(there):
-            state = internal_topics(worker)[2]
+            state = stage_topics(worker).release_state
             places[worker] = [(state, partition) for partition in range(there[state])]
         try:
             tails = read_newest(
@@ -114,9 +114,14 @@ class OtherWorkers:
         left_out = self.settings.privacy.uncounted_workers
         for topic in there:
             worker = topic.removesuffix(".release-state")
-            if worker not in (topic, own, *left_out, *self._elsewhere) and all(
-                name in there for name in internal_topics(worker)[:3]
-            ):
+            stages = stage_topics(worker)
+            needed = {
+                stages.contributions,
+                stages.contribute_state,
+                stages.release_state,
+            }
+            is_other = worker not in (topic, own, *left_out, *self._elsewhere)
+            if is_other and needed <= there.keys():
                 yield worker
 
     def _first_warning(self, worker: str) -> bool:

@@ -24,7 +24,7 @@ from workers.pipeline.ledger_blocks import decode_stored, read_paged
 from workers.pipeline.merge import VERSION, ReleaseProgress, join
 from workers.pipeline.watermark import least_of
 from workers.runtime.errors import StateRefused
-from workers.settings.settings import internal_topics
+from workers.settings.settings import stage_topics
 
 _DECODER = msgspec.json.Decoder(ReleaseProgress)
 
@@ -60,7 +60,7 @@ def read_states(
     Raise SettingsError if no broker answers, StateRefused if another version wrote it,
     KafkaException if it cannot be read.
     """
-    topic = internal_topics(worker)[2]
+    topic = stage_topics(worker).release_state
     existing = describe(connection, [topic])
     if topic not in existing:
         return None

@@ -35,9 +35,9 @@ from workers.runtime.errors import describe as describe_error
 from workers.runtime.metrics import Metrics
 from workers.settings.settings import (
     Settings,
-    internal_topics,
     rekey_topics,
     split_complaints,
+    stage_topics,
 )
 
 logger = logging.getLogger(__name__)
@@ -299,7 +299,7 @@ def matching(settings: Settings, existing: Collection[str]) -> list[str]:
     own = {*settings.internal_topics, *map(settings.output_topic, settings.histograms)}
     for name in existing:
         worker = name.rpartition(".")[0]
-        internal = internal_topics(worker)
+        internal = stage_topics(worker)
         if name in (*internal, *rekey_topics(worker)) and all(
             topic in existing for topic in internal
         ):

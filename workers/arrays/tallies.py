@@ -108,10 +108,14 @@ def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
 
 
 @kernel_part
-def row_of(
+def find_or_enter(
     pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used: int
 ) -> int:
-    """Return the row of a pair, which is entered as row `used` if absent."""
+    """Return the row of a pair.
+
+    An absent pair is entered as row `used`: the caller then counts one more row. `slots` is at most
+    half full, so the search ends.
+    """
     mask = np.uint64(len(slots) - 1)
     slot = pair_slot(pair, secret, mask)
     while True:
@@ -164,7 +168,7 @@ def count_events(
                         slots[slot] = row = used
                         pairs[row] = pair
                 else:
-                    row = row_of(pair, secret, slots, pairs, used)
+                    row = find_or_enter(pair, secret, slots, pairs, used)
                 if row == used:
                     counts[row] = 0
                     used += 1

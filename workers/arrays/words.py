@@ -73,7 +73,10 @@ def not_plain(word: np.uint64) -> np.uint64:
 
 @kernel_inline
 def past_plain(data: Bytes, pos: int, stop: int) -> int:
-    """Return where plain ASCII from `pos` ends, at most `stop`; or up to eight bytes before."""
+    """Return where plain ASCII from `pos` ends, at most `stop`.
+
+    Near the end of `data`, up to seven bytes before.
+    """
     last = len(data) - WORD
     if pos < 0:
         return pos
@@ -87,7 +90,10 @@ def past_plain(data: Bytes, pos: int, stop: int) -> int:
 
 @kernel_inline
 def past_digits(data: Bytes, position: int, stop: int) -> int:
-    """Return where digits from `position` end, at most `stop`; or up to eight bytes before."""
+    """Return where digits from `position` end, at most `stop`.
+
+    Near the end of `data`, up to seven bytes before.
+    """
     last = len(data) - WORD
     if position < 0:
         return position

@@ -52,6 +52,8 @@ class SumRange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
 
 
 class Frame(Head, frozen=True):
+    """What readers take of one record, one page of one part of a snapshot."""
+
     page: Place
     pages: Place
     sd: NotNegative | None
@@ -81,11 +83,15 @@ _WHOLE = msgspec.json.Decoder(PlainFrame)
 
 
 class Stream(NamedTuple):
+    """A stream key of a histogram."""
+
     histogram: str
     key: str
 
 
-class _Place(NamedTuple):
+class _TickId(NamedTuple):
+    """A tick of one series; `id` is the snapshots' (docs/settings.md)."""
+
     stream: Stream
     id: str
     tick: int
@@ -106,7 +112,7 @@ class SeenSnapshot(Head, frozen=True):
 class _Tick:
     """Records of an incomplete tick, by part and page."""
 
-    offset: int  # of the first one
+    position: int  # of the first one
     end: int
     of_parts: int  # how many there are
     parts: dict[int, dict[int, bytes]] = field(default_factory=dict)
@@ -133,26 +139,32 @@ class Pages:
     then `lost` are the ticks that were forgotten.
     """
 
+    last: Frame  # of the last record received
+
     def __init__(self, *, keeps: bool = False) -> None:
         self._keeps = keeps
-        self._waiting: dict[_Place, _Tick] = {}
-        self._of: dict[Stream, dict[_Place, _Tick]] = {}
+        self._waiting: dict[_TickId, _Tick] = {}
+        self._waiting_of: dict[Stream, dict[_TickId, _Tick]] = {}
         # Waiting ticks that are older than a complete one of their stream.
-        self._outdated: dict[_Place, _Tick] = {}
+        self._outdated: dict[_TickId, _Tick] = {}
         # The end of the newest complete tick of each stream, if `keeps`.
         self._newest: dict[Stream, int] = {}
         self.lost: list[LostTick] = []
         self.size = 0  # bytes
 
     @property
-    def first_offset(self) -> int | None:
-        """Return the offset of the oldest record that waits for others."""
-        return next((tick.offset for tick in self._waiting.values()), None)
+    def first_position(self) -> int | None:
+        """Return the position of the oldest record that waits for others."""
+        return next((tick.position for tick in self._waiting.values()), None)
 
     def receive(
-        self, histogram: str, value: bytes | None, offset: int = 0
+        self, histogram: str, value: bytes | None, position: int = 0
     ) -> SeenSnapshot | None:
-        """Add a record; None while others are missing. InvalidSnapshot does not quote it."""
+        """Add one record, which is one page of one part; return the snapshot that it completes.
+
+        Returns None while others are missing. `position` orders records for `forget_before`: an
+        offset or a running number. The text of InvalidSnapshot does not quote the record.
+        """
         page = value or b""
         frame = decode(histogram, page)
         self.last = frame
@@ -168,16 +180,12 @@ class Pages:
             raise InvalidSnapshot(
                 "a record that is no snapshot: a page that lists nothing"
             )
-        tick_id = _Place(stream, frame.id, frame.tick)
-        tick = self._waiting.setdefault(tick_id, _Tick(offset, frame.end, frame.parts))
-        self._of.setdefault(stream, {})[tick_id] = tick
-        pages = tick.parts.setdefault(frame.part, {})
-        if frame.page not in pages:
-            tick.size += len(page) + RECORD_BYTES
-            self.size += len(page) + RECORD_BYTES
-        pages[frame.page] = page
-        if len(pages) == frame.pages:
-            tick.whole.add(frame.part)
+        tick_id = _TickId(stream, frame.id, frame.tick)
+        tick = self._waiting.setdefault(
+            tick_id, _Tick(position, frame.end, frame.parts)
+        )
+        self._waiting_of.setdefault(stream, {})[tick_id] = tick
+        self._add_page(tick, frame, page)
         if len(tick.whole) < frame.parts:
             if tick.end < self._newest.get(stream, 0):
                 self._outdated[tick_id] = tick
@@ -187,22 +195,31 @@ class Pages:
         self._complete(stream, tick.end)
         return _snapshot(frame, _joined(tick))
 
-    def forget_before(self, offset: int) -> None:
-        """Forget the ticks that wait since before an offset."""
-        while (first := self.first_offset) is not None and first < offset:
+    def _add_page(self, tick: _Tick, frame: Frame, page: bytes) -> None:
+        pages = tick.parts.setdefault(frame.part, {})
+        if frame.page not in pages:
+            tick.size += len(page) + RECORD_BYTES
+            self.size += len(page) + RECORD_BYTES
+        pages[frame.page] = page
+        if len(pages) == frame.pages:
+            tick.whole.add(frame.part)
+
+    def forget_before(self, position: int) -> None:
+        """Forget the ticks that wait since before a position."""
+        while (first := self.first_position) is not None and first < position:
             self._forget(next(iter(self._waiting)))
 
     def forget_outdated(self, before_ms: float) -> None:
         """Forget ticks that ended before a time, and before a complete tick of their stream."""
-        for place, tick in list(self._outdated.items()):
+        for tick_id, tick in list(self._outdated.items()):
             if tick.end < before_ms:
-                self._forget(place)
+                self._forget(tick_id)
 
     def _complete(self, stream: Stream, end: int) -> None:
         """Note a complete tick: nothing follows that earlier ones of its stream lack."""
         if self._keeps:
             self._newest[stream] = max(end, self._newest.get(stream, 0))
-        of_stream = self._of.get(stream, {})
+        of_stream = self._waiting_of.get(stream, {})
         # Another series may have a tick that ends at the same time.
         until = end - self._keeps
         while of_stream and of_stream[first := next(iter(of_stream))].end <= until:
@@ -219,19 +236,19 @@ class Pages:
         while self.size > most and len(self._waiting) > 1:
             self._forget(next(iter(self._waiting)))
 
-    def _forget(self, place: _Place) -> None:
-        tick = self._remove(place)
+    def _forget(self, tick_id: _TickId) -> None:
+        tick = self._remove(tick_id)
         if self._keeps:
-            self.lost.append(LostTick(*place, tick.end, tick.of_parts))
+            self.lost.append(LostTick(*tick_id, tick.end, tick.of_parts))
 
-    def _remove(self, tick_id: _Place) -> _Tick:
+    def _remove(self, tick_id: _TickId) -> _Tick:
         tick = self._waiting.pop(tick_id)
         self._outdated.pop(tick_id, None)
         self.size -= tick.size
-        of_stream = self._of.get(tick_id.stream, {})
+        of_stream = self._waiting_of.get(tick_id.stream, {})
         of_stream.pop(tick_id, None)
         if not of_stream:
-            self._of.pop(tick_id.stream, None)
+            self._waiting_of.pop(tick_id.stream, None)
         return tick
 
 

@@ -199,7 +199,8 @@ class EventColumns:
         keys, ends: int32 and int64 (n,), code in `key_names` and end of the labels of each event.
         labels: int32 (m,), concatenated codes: distinct in an event, in order of first occurrence.
         amounts: int64 (m,), count of the label in its event, at most AMOUNT_MAX; (0,) if all are 1.
-        seen: bool (n,), events that the view includes, or None for all; ignore labels of the rest.
+        included: bool (n,), events that the view includes, or None for all; labels of the rest are
+            ignored.
     """
 
     keys: Codes
@@ -208,7 +209,7 @@ class EventColumns:
     labels: Codes
     amounts: Longs
     label_names: Vocabulary
-    seen: Bools | None = None
+    included: Bools | None = None
 
     def __repr__(self) -> str:
         return f"EventColumns({len(self.ends)} events)"
@@ -217,12 +218,17 @@ class EventColumns:
         number = np.diff(self.ends, prepend=0)[events]
         rows = rows_of(self.ends[events] - number, number)
         amounts = self.amounts[rows] if len(self.amounts) else self.amounts
-        seen = None if self.seen is None else self.seen[events]
+        included = None if self.included is None else self.included[events]
         ends = np.cumsum(number)
         keys = self.keys[events]
         labels = self.labels[rows]
         return replace(
-            self, keys=keys, ends=ends, labels=labels, amounts=amounts, seen=seen
+            self,
+            keys=keys,
+            ends=ends,
+            labels=labels,
+            amounts=amounts,
+            included=included,
         )
 
 
@@ -246,11 +252,12 @@ class Events:
 
     @property
     def in_any_view(self) -> Bools:
+        """Whether at least one view includes each event, bool (n,)."""
         found = np.zeros(len(self), dtype=np.bool_)
         for columns in self.views.values():
-            if columns.seen is None:
+            if columns.included is None:
                 return np.ones(len(self), dtype=np.bool_)
-            found |= columns.seen
+            found |= columns.included
         return found
 
     def select(self, events: Longs) -> Events:
@@ -282,31 +289,31 @@ def distinct_labels(
     repeated: int,
     met: Longs,
     ends: Longs,
-    seen: Bools,
+    included: Bools,
     out_labels: Codes,
     out_amounts: Longs,
 ) -> tuple[bool, bool]:
     """Write each event's distinct labels in order of first occurrence, with their amounts.
 
-    Returns whether any amount is not 1, and whether all events are seen.
+    Returns whether any amount is not 1, and whether all events are included.
 
     Args:
-        first, number: (n,): event i has labels[first[i] : first[i] + number[i]]; < 0: not seen.
+        first, number: (n,): event i has labels[first[i] : first[i] + number[i]]; < 0: not included.
         amounts: (m,), or (0,): all 1.
         amount_max: limit per label and event.
         repeated: what a repeated label's amount is: ADDED_UP, its LAST one or its FIRST.
         met: (labels' codes,), scratch, -1 before and after.
-        ends, seen: (n,), written; ends are those in `out_labels`.
+        ends, included: (n,), written; ends are those in `out_labels`.
         out_amounts: written only if any of them is not 1.
     """
     used = 0
     uneven = False
-    all_seen = True
+    all_included = True
     weighted = len(amounts) > 0
     for i in range(len(first)):
         begin = used
-        seen[i] = number[i] >= 0
-        all_seen &= number[i] >= 0
+        included[i] = number[i] >= 0
+        all_included &= number[i] >= 0
 
         # A single label repeats nothing: most events of most topics.
         if number[i] <= 1 and not weighted:
@@ -358,7 +365,7 @@ def distinct_labels(
             for j in range(begin, used):
                 met[out_labels[j]] = -1
         ends[i] = used
-    return uneven, all_seen
+    return uneven, all_included
 
 
 @kernel
@@ -408,10 +415,10 @@ class LabelEncoder:
         if len(self._met) < len(names):
             self._met = np.full(2 * len(names), -1, dtype=np.int64)
         ends = np.empty(n, dtype=np.int64)
-        seen = np.empty(n, dtype=np.bool_)
+        included = np.empty(n, dtype=np.bool_)
         distinct = np.empty(len(labels), dtype=np.int32)
         sums = np.empty(len(labels), dtype=np.int64)
-        uneven, all_seen = distinct_labels(
+        uneven, all_included = distinct_labels(
             first,
             number,
             readonly_contiguous(labels),
@@ -420,7 +427,7 @@ class LabelEncoder:
             repeated,
             self._met,
             ends,
-            seen,
+            included,
             distinct,
             sums,
         )
@@ -433,7 +440,7 @@ class LabelEncoder:
             distinct[:m],
             amounts,
             names,
-            None if all_seen else seen,
+            None if all_included else included,
         )
 
 

@@ -226,8 +226,10 @@ def skip_text(data: Bytes, pos: int, stop: int) -> int:
 
 @checked_part
 def skip_digits(data: Bytes, pos: int, stop: int, most: int) -> int:
+    """Return where the digits from `pos` end, at most `most` of them."""
     stop = min(stop, pos + most)
     pos = past_digits(data, pos, stop)
+    # `past_digits` goes by eight bytes: it leaves the last ones of `data`.
     while pos < stop and ZERO <= byte_at(data, pos) <= NINE:
         pos += 1
     return pos
@@ -469,7 +471,10 @@ def put_decoded(
 def same_text(
     data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, end: int
 ) -> bool:
-    """Compare two texts; positions from len(data) on are those in `decoded`."""
+    """Compare the text from `start` to `stop` with the one from `begin` to `end`.
+
+    Positions from len(data) on are those in `decoded`.
+    """
     if stop - start != end - begin:
         return False
     first = data

@@ -49,18 +49,32 @@ NS = 3
 ISO = 4
 NO_OFFSET = -1 << 20
 
+# Texts and all numbers.
+_TIME_KINDS = (
+    kinds.TEXT,
+    kinds.WHOLE,
+    kinds.NUMBER,
+    kinds.VALUE,
+    kinds.REAL,
+    kinds.EXPONENT,
+)
+
 TRUE_WORD = np.frombuffer(b"true", dtype=np.uint8)
 FALSE_WORD = np.frombuffer(b"false", dtype=np.uint8)
 
 
 @checked_inline
 def parse_integer(data: Bytes, start: int, stop: int) -> int:
-    """Parse an integer of at most 18 digits, with an optional minus."""
+    """Parse -?digits, at most INT64_DIGITS of them; the scanner has checked that they are digits.
+
+    No digits are 0.
+    """
     value = 0
     position = start
-    minus = data[start] == 45
+    minus = data[start] == MINUS
     if minus:
         position += 1
+    # `digits_at` reads WORD (8) bytes unchecked: only where these lie in `data`.
     digits = stop - position
     if position >= 0 and 0 < digits <= WORD and position + WORD <= len(data):
         value = digits_at(data, position, digits)
@@ -84,7 +98,7 @@ def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     power = 0
     before_point = True
     position = start
-    minus = data[start] == 45
+    minus = data[start] == MINUS
     if minus:
         position += 1
     while position < stop and data[position] | 32 != SMALL_E:
@@ -138,7 +152,7 @@ def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
 
     Wholes beyond WHOLE_MAX are that. The cost is that of the digits, whatever the exponent is.
     """
-    minus = data[start] == 45
+    minus = data[start] == MINUS
     first = start + minus
     point = -1
     end = first
@@ -276,7 +290,7 @@ def item_count(data: Bytes, log: Longs, row: int) -> int:
     start = log[row, START]
     stop = log[row, STOP]
     if kind == kinds.WHOLE:
-        few = stop - start <= COUNT_DIGITS and data[start] != 45
+        few = stop - start <= COUNT_DIGITS and data[start] != MINUS
         return parse_integer(data, start, stop) if few else -1
     if kind == kinds.VALUE:
         return min(start, AMOUNT_MAX) if start >= 0 else -1
@@ -372,7 +386,7 @@ def whole_time(data: Bytes, start: int, stop: int, unit: int) -> int:
         stop -= 3 if unit == US else 6
         return (
             -1
-            if data[start] == 45
+            if data[start] == MINUS
             else parse_integer(data, start, stop)
             if stop > start
             else 0
@@ -430,7 +444,7 @@ def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
             ms = start * 1000 if 0 <= start <= TIME_MAX_MS // 1000 else -1
         else:
             ms = start // (1000 if unit == US else 1_000_000)
-    elif unit == S and kind == kinds.NUMBER and data[start] != 45:
+    elif unit == S and kind == kinds.NUMBER and data[start] != MINUS:
         ms = decimal_seconds(data, start, stop)
     elif unit == S and kind == kinds.REAL:
         real = np.int64(start).view(np.float64)
@@ -444,17 +458,13 @@ def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
 
 @checked_part
 def may_be_time(log: Longs, row: int, unit: int) -> bool:
-    """Return whether the kind in `row` (-1 if absent) can be a time."""
+    """Return whether the general reader might read the value in log row `row` as a time in `unit`.
+
+    False if the field is absent (row -1).
+    """
     if row < 0:
         return False
     kind = log[row, KIND]
     if unit == ISO:
         return bool(kind == kinds.TEXT)
-    return kind in (
-        kinds.TEXT,
-        kinds.WHOLE,
-        kinds.NUMBER,
-        kinds.VALUE,
-        kinds.REAL,
-        kinds.EXPONENT,
-    )
+    return kind in _TIME_KINDS

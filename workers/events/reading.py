@@ -145,9 +145,9 @@ class Reading:
 
     @property
     def in_any_view(self) -> Bools:
-        """Return a bool (n,) mask of the events that some view includes."""
-        seen: Bools = (self.number != UNSEEN).any(axis=0)
-        return seen
+        """Whether at least one view includes each event, bool (n,)."""
+        included: Bools = (self.number != UNSEEN).any(axis=0)
+        return included
 
     @property
     def declined(self) -> int:
@@ -565,10 +565,10 @@ class SourceReader:
             if of_view is number:
                 yield layout.names[view], shared
             else:
-                seen = of_view != UNSEEN
+                included = of_view != UNSEEN
                 yield (
                     layout.names[view],
-                    replace(shared, keys=codes, key_names=names, seen=seen),
+                    replace(shared, keys=codes, key_names=names, included=included),
                 )
 
 

@@ -146,6 +146,8 @@ class Spans(NamedTuple):
 
 
 class Target(NamedTuple):
+    """Where one column's labels of an event go; `uneven` (1,)."""
+
     column: Longs
     sums: Floats
     exact_sums: Longs
@@ -157,35 +159,43 @@ class Target(NamedTuple):
 
 @kernel_inline
 def is_listed(
-    logs: Logs, used: int, row: int, program: Program, first: int, last: int
+    logs: Logs,
+    written_used: int,
+    row: int,
+    program: Program,
+    first_word: int,
+    words_stop: int,
 ) -> bool:
-    """Return whether a value, as a label, is one of the program's words `first` to `last`."""
+    """Return whether a value, in label form, is one of the condition's words.
+
+    Those are words[first_word:words_stop].
+    """
     start = logs.rows[row, START]
     stop = logs.rows[row, STOP]
-    # A text in the data may be longer than a label.
+    # Compared in place: `label` would refuse a text longer than a label.
     if logs.rows[row, KIND] not in (kinds.TEXT, kinds.WHOLE):
-        start, stop, _ = label(logs.data, logs.written, used, logs.rows, row)
+        start, stop, _ = label(logs.data, logs.written, written_used, logs.rows, row)
         if start < 0:
             return False
-    # The text of a binary format's number follows the data.
-    behind = start - len(logs.data)
-    holder = logs.data
-    if behind >= 0:
-        holder = logs.written
-        start = behind
+    # Text of a binary format's number or boolean is in `written`, numbered from len(data) on.
+    in_written = start >= len(logs.data)
+    text_in = logs.data
+    if in_written:
+        text_in = logs.written
+        start -= len(logs.data)
         stop -= len(logs.data)
     words = program.words
-    word = first
-    while word < last and not same(
-        holder, start, stop, program.text, words[word, 0], words[word, 1]
+    word = first_word
+    while word < words_stop and not same(
+        text_in, start, stop, program.text, words[word, 0], words[word, 1]
     ):
         word += 1
-    return word < last
+    return word < words_stop
 
 
 @kernel_inline
 def check_condition(
-    logs: Logs, used: int, row: int, condition: Longs, program: Program
+    logs: Logs, written_used: int, row: int, condition: Longs, program: Program
 ) -> int:
     """Return 1 if a condition holds, 0 if not, DECLINED if unsure; a `row` of -1 means absent."""
     asks = condition[ASKS]
@@ -197,7 +207,7 @@ def check_condition(
     if not there:
         return int(asks == NOT_IN)
     if asks in (IN, NOT_IN):
-        found = is_listed(logs, used, row, program, first, last)
+        found = is_listed(logs, written_used, row, program, first, last)
         return int(found == (asks == IN))
     low, high, is_number = number_bounds(logs.data, logs.rows, row)
     if not is_number:
@@ -305,33 +315,40 @@ def amount_of(logs: Logs, row: int, to: Target) -> int:
 
 
 @kernel_inline
-def add_item(logs: Logs, done: int, row: int, times: int, to: Target, used: int) -> int:
-    """Add the value in `row` as one item; return the used bytes of `written`, or DECLINED."""
+def add_item(
+    logs: Logs, written_used: int, row: int, amount: int, to: Target, n_labels: int
+) -> int:
+    """Write the value in `row` as label number `n_labels`, with its amount (negative: unsure).
+
+    Returns the used bytes of `written`, or DECLINED.
+    """
     column = to.column
     labels = to.labels
-    if times != 1 and to.uneven[0] == 0:
+    if amount != 1 and to.uneven[0] == 0:
         to.uneven[0] = 1
-        for before in range(used):
+        # First amount other than 1: until now none were written.
+        for before in range(n_labels):
             to.amounts[before] = 1
     if to.uneven[0] != 0:
-        to.amounts[used] = times
+        to.amounts[n_labels] = amount
     if column[BUCKETS]:
         low, high, is_number = number_bounds(logs.data, logs.rows, row)
         edges = to.program.edges
         first = column[EDGE]
-        last = column[EDGES_STOP]
-        found = find_bucket(low, edges, first, last)
-        labels[used, 0] = found
-        sure = low == high or found == find_bucket(high, edges, first, last)
-        return done if is_number and sure and times >= 0 else DECLINED
-    labels[used, 0], labels[used, 1], done = label(
-        logs.data, logs.written, done, logs.rows, row
+        edges_stop = column[EDGES_STOP]
+        found = find_bucket(low, edges, first, edges_stop)
+        labels[n_labels, 0] = found
+        sure = low == high or found == find_bucket(high, edges, first, edges_stop)
+        return written_used if is_number and sure and amount >= 0 else DECLINED
+    labels[n_labels, 0], labels[n_labels, 1], written_used = label(
+        logs.data, logs.written, written_used, logs.rows, row
     )
-    return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
+    return written_used if labels[n_labels, 0] >= 0 and amount >= 0 else DECLINED
 
 
 @kernel_inline
-def next_in_slot(log: Longs, row: int, stop: int, slot: int) -> int:
+def find_slot(log: Longs, row: int, stop: int, slot: int) -> int:
+    """Return the first row from `row` on, itself included, of this slot; `stop` if none."""
     while row < stop and log[row, SLOT] != slot:
         row += 1
     return row
@@ -339,7 +356,13 @@ def next_in_slot(log: Longs, row: int, stop: int, slot: int) -> int:
 
 @kernel_inline
 def add_elements(
-    logs: Logs, done: int, row: int, stop: int, of_event: int, to: Target, used: int
+    logs: Logs,
+    written_used: int,
+    row: int,
+    stop: int,
+    of_event: int,
+    to: Target,
+    n_labels: int,
 ) -> tuple[int, int]:
     """Add the items of a list of objects; return bytes used in `written`, or DECLINED, and labels.
 
@@ -350,28 +373,34 @@ def add_elements(
     item = row + 1
     count = row + 1
     for _ in range(log[row, START]):
-        item = next_in_slot(log, item, stop, column[ITEMS])
-        times = of_event
+        item = find_slot(log, item, stop, column[ITEMS])
+        amount = of_event
         if column[COUNT] >= 0 and column[OF_EVENT] == 0:
-            count = next_in_slot(log, count, stop, column[COUNT])
+            count = find_slot(log, count, stop, column[COUNT])
             if count == stop:
-                return DECLINED, used
-            times = amount_of(logs, count, to)
+                return DECLINED, n_labels
+            amount = amount_of(logs, count, to)
             count += 1
         if item == stop:
-            return DECLINED, used
+            return DECLINED, n_labels
         if log[item, KIND] != kinds.NULL or not to.program.empty:
-            done = add_item(logs, done, item, times, to, used)
-            if done < 0:
-                return DECLINED, used
-            used += 1
+            written_used = add_item(logs, written_used, item, amount, to, n_labels)
+            if written_used < 0:
+                return DECLINED, n_labels
+            n_labels += 1
         item += 1
-    return done, used
+    return written_used, n_labels
 
 
 @kernel_inline
 def add_value(
-    logs: Logs, done: int, row: int, stop: int, of_event: int, to: Target, used: int
+    logs: Logs,
+    written_used: int,
+    row: int,
+    stop: int,
+    of_event: int,
+    to: Target,
+    n_labels: int,
 ) -> tuple[int, int]:
     """Add the items of any other value, as `add_elements`; `of_event` is the amount of each."""
     log = logs.rows
@@ -380,30 +409,30 @@ def add_value(
     counts_one = column[COUNT] >= 0 and column[SUMS] == 0
     if kind == kinds.LIST:
         if counts_one or log[row, START] > stop - row - 1:
-            return DECLINED, used
+            return DECLINED, n_labels
         for item in range(row + 1, row + 1 + log[row, START]):
             if log[item, KIND] == kinds.NULL and to.program.empty:
                 continue
-            done = add_item(logs, done, item, of_event, to, used)
-            if done < 0:
-                return DECLINED, used
-            used += 1
-        return done, used
+            written_used = add_item(logs, written_used, item, of_event, to, n_labels)
+            if written_used < 0:
+                return DECLINED, n_labels
+            n_labels += 1
+        return written_used, n_labels
     if column[ONLY_LIST] or kind == kinds.OTHER:
-        return DECLINED, used
+        return DECLINED, n_labels
     if kind == kinds.MAP:
         if counts_one or column[BUCKETS] or 2 * log[row, START] > stop - row - 1:
-            return DECLINED, used
+            return DECLINED, n_labels
         for entry in range(log[row, START]):
             name = row + 1 + 2 * entry
             # Of a column of sums another one, of counts, reads the same object.
-            times = of_event if column[SUMS] else item_count(logs.data, log, name + 1)
-            done = add_item(logs, done, name, times, to, used)
-            if done < 0:
-                return DECLINED, used
-            used += 1
-        return done, used
-    return add_item(logs, done, row, of_event, to, used), used + 1
+            amount = of_event if column[SUMS] else item_count(logs.data, log, name + 1)
+            written_used = add_item(logs, written_used, name, amount, to, n_labels)
+            if written_used < 0:
+                return DECLINED, n_labels
+            n_labels += 1
+        return written_used, n_labels
+    return add_item(logs, written_used, row, of_event, to, n_labels), n_labels + 1
 
 
 @kernel
@@ -470,15 +499,15 @@ def project_views(
         # `written_used` and `used` move on only once the event is read: the next event overwrites
         # what a declined one has written.
         status[event] = READ
-        done = written_used
+        written_stop = written_used
 
         # A key that is no label counts against the event only if a view with this key includes it.
         for key in range(len(key_slots)):
             keys[key, event, 0] = 0
             keys[key, event, 1] = 0
             if key_slots[key] >= 0 and row_of[key_slots[key]] >= 0:
-                start, end, done = label(
-                    data, written, done, log, row_of[key_slots[key]]
+                start, end, written_stop = label(
+                    data, written, written_stop, log, row_of[key_slots[key]]
                 )
                 keys[key, event, 0] = start
                 keys[key, event, 1] = end
@@ -498,7 +527,7 @@ def project_views(
             ):
                 asked = program.conditions[condition]
                 answer = check_condition(
-                    logs, done, row_of[asked[FIELD]], asked, program
+                    logs, written_stop, row_of[asked[FIELD]], asked, program
                 )
                 if answer == DECLINED:
                     status[event] = DECLINED
@@ -540,18 +569,18 @@ def project_views(
                 if not program.empty:
                     status[event] = DECLINED
             elif list_slot < 0:
-                done, labels_used = add_value(
-                    logs, done, items_row, stop, of_event, to, labels_used
+                written_stop, labels_used = add_value(
+                    logs, written_stop, items_row, stop, of_event, to, labels_used
                 )
             elif log[items_row, KIND] == kinds.LIST:
-                done, labels_used = add_elements(
-                    logs, done, items_row, stop, of_event, to, labels_used
+                written_stop, labels_used = add_elements(
+                    logs, written_stop, items_row, stop, of_event, to, labels_used
                 )
             else:
                 status[event] = DECLINED
-            if done < 0:
+            if written_stop < 0:
                 status[event] = DECLINED
-                done = written_used
+                written_stop = written_used
             added[column] = labels_used - used[column]
             number[view, event] = added[column]
 
@@ -578,8 +607,8 @@ def project_views(
                 if user_row < 0 or log[user_row, KIND] in (kinds.TRUE, kinds.FALSE):
                     status[event] = DECLINED
                 else:
-                    users[event, 0], users[event, 1], done = label(
-                        data, written, done, log, user_row
+                    users[event, 0], users[event, 1], written_stop = label(
+                        data, written, written_stop, log, user_row
                     )
                     if users[event, 0] < 0:
                         status[event] = DECLINED
@@ -591,7 +620,7 @@ def project_views(
                 keys[key, event, 1] = 0
 
         if status[event] != DECLINED:
-            written_used = done
+            written_used = written_stop
             for column in range(len(columns)):
                 used[column] += max(added[column], 0)
     return len(ends), written_used

@@ -43,10 +43,15 @@ class LogEnds(deque[LogEnd]):
 
 
 class ReadPosition(NamedTuple):
-    """Offsets of one partition: `handed` is the end of the last batch given to the shard.
+    """How far one partition has been read.
 
-    `position` also passes invisible records. At the last fetch, at `fetched_ms`, the log ended at
-    `end`, and could be read up to `stable`, the first open transaction (None: up to `end`).
+    Attributes:
+        handed: end of the last batch given to the shard.
+        position: the consumer's, which may be further, past records that it never delivers (control
+            records, aborted transactions).
+        end: the log's end at the last fetch, at `fetched_ms`.
+        stable: offset of the first open transaction then, beyond which nothing is readable; None:
+            no limit.
     """
 
     handed: int
@@ -55,9 +60,9 @@ class ReadPosition(NamedTuple):
     stable: int | None = None
     fetched_ms: int = 0
 
-    def passed(self, offset: int) -> int:
-        """Return a shard's position, past invisible records if it has received all others."""
-        return self.position if offset == self.handed else offset
+    def position_of(self, shard_offset: int) -> int:
+        """Return how far a shard has read: `position` once it has processed all it was given."""
+        return self.position if shard_offset == self.handed else shard_offset
 
 
 #: A transaction open this long holds the worker up. Exactly-once producers commit more often.
@@ -113,7 +118,7 @@ class Lag:
 
     def sample(self, now_s: float, offset: int, reading: ReadPosition) -> None:
         self.transaction.sample(now_s, reading)
-        position = reading.passed(offset)
+        position = reading.position_of(offset)
         end = reading.end
         if self._first is None:
             self._first = end

@@ -165,8 +165,8 @@ class Shard:
     def tick(self, reading: ReadPosition) -> None:
         with self._work():
             if self.offset is not None:
-                passed = reading.passed(self.offset)
-                while (end := self.ends.take(passed)) is not None:
+                position = reading.position_of(self.offset)
+                while (end := self.ends.take(position)) is not None:
                     self.reached(end)
 
     def tick_idle(self) -> None:

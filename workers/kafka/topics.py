@@ -44,7 +44,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
 from workers.kafka.clients import Connection, await_answers
 from workers.runtime.errors import SettingsError, StateRefused
 from workers.runtime.sizes import BATCH_BYTES, TOPIC_BYTES
-from workers.settings.settings import internal_topics, rekey_topics
+from workers.settings.settings import rekey_topics, stage_topics
 
 #: 16 zero bytes in Kafka's notation of ids.
 ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -164,7 +164,7 @@ def plan_topics(
     to the counts of an earlier start, else of the events. `owners` may be a multiple of an earlier
     count: the topics that lack partitions get them later.
     """
-    contributions, contribute_state, release_state, rejects = internal_topics(name)
+    contributions, contribute_state, release_state, rejects = stage_topics(name)
     by_user, rekey_state = rekey_topics(name)
     state = rekey_state if rekey else contribute_state
     of_events = _event_partitions(events_topics, existing, state, events_partitions)

@@ -50,7 +50,7 @@ class Curve:
         return math.sqrt(worst), math.sqrt(self.mean(last))
 
     def candidates(self, last: int) -> Ticks:
-        """Return some ticks up to `last`, the noisiest among them."""
+        """Return some ticks up to `last`, the noisiest among them (`lifted`: nearly so)."""
         raise NotImplementedError
 
 

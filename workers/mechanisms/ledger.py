@@ -89,7 +89,7 @@ def rows_by_key(keys: Codes) -> Iterator[tuple[int, Rows]]:
 
 
 FIRST_CAPACITY = 1024
-_LAST_OF_FOUR_BYTES = (1 << 31) - 1
+_INT32_MAX = (1 << 31) - 1
 A = TypeVar("A", bound=np.generic)
 
 
@@ -135,7 +135,10 @@ def with_capacity(array: NDArray[A], n: int, axis: int = 0) -> NDArray[A]:
 
 
 class Ledger:
-    """Sensitive rows of one histogram, epoch and owner partition; the mechanism updates them."""
+    """Sensitive rows of one histogram, epoch and owner partition; columns as in the module's table.
+
+    The mechanism updates them.
+    """
 
     def __init__(self) -> None:
         self.n = 0
@@ -174,9 +177,9 @@ class Ledger:
     def shown(self) -> Shown:
         return self._shown[: self.n]
 
-    def shown_to(self, tick: int) -> Shown:
-        """Return `shown`, wide enough for `tick`: 4 bytes last 25 days at 1 ms ticks."""
-        if tick > _LAST_OF_FOUR_BYTES and self._shown.dtype == np.int32:
+    def shown_for(self, tick: int) -> Shown:
+        """Return `shown`, made int64 if `tick` does not fit int32 (after 25 days of 1 ms ticks)."""
+        if tick > _INT32_MAX and self._shown.dtype == np.int32:
             self._shown = self._shown.astype(np.int64)
         return self.shown
 
@@ -257,7 +260,7 @@ class Ledger:
         self.summed.append(rows[rows >= 0] if unknown else rows)
 
     def mark_shown(self, rows: Rows, tick: int) -> None:
-        self.shown_to(tick)[rows] = tick
+        self.shown_for(tick)[rows] = tick
         self.newly_shown.append(rows)
 
     def clean(self) -> None:

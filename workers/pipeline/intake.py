@@ -28,7 +28,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
 from workers.pipeline.growth.owners import Owners
 from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
-from workers.pipeline.users import Batch, StoredPairs, Users
+from workers.pipeline.users import Batch, UserPairStore, Users
 from workers.pipeline.watermark import NO_LIMIT, Watermark, late_events
 from workers.runtime.sizes import VALUE_BYTES, Change
 
@@ -43,7 +43,7 @@ class Intake(Watermark):
         lanes: Sequence[Lane],
         grace_ms: int,
         key: NoiseKey,
-        stored: StoredPairs | None = None,
+        stored: UserPairStore | None = None,
         *,
         sums: Mapping[Lane, Lane] = _NO_SUMS,
         max_behind_ms: int | None = None,
@@ -153,8 +153,8 @@ class Intake(Watermark):
             return _multiplied(columns, counts, bounded[counts_lane])
         if lane.max_items_per_user is not None:
             ticks_if_seen = ticks
-            if columns.seen is not None:
-                ticks_if_seen = np.where(columns.seen, ticks, 0)
+            if columns.included is not None:
+                ticks_if_seen = np.where(columns.included, ticks, 0)
             bounded[lane] = self._bound_users(
                 lane, ticks_if_seen, columns, events.users
             )
@@ -166,11 +166,11 @@ class Intake(Watermark):
     def _note_late(
         self, lane: Lane, columns: EventColumns, ticks: Longs, late: Longs
     ) -> None:
-        if columns.seen is None:
+        if columns.included is None:
             counted = np.count_nonzero(ticks)
         else:
-            counted = np.count_nonzero(columns.seen & (ticks > 0))
-            late = late[columns.seen[late]]
+            counted = np.count_nonzero(columns.included & (ticks > 0))
+            late = late[columns.included[late]]
         self._counted[lane] += int(counted)
         self._late[lane] += len(late)
 

@@ -246,7 +246,7 @@ class Loading:
             )
         _fill(columns.n, self._numbers["C"], lambda _: columns.counts)
         _fill(columns.n, self._numbers["M"], lambda _: columns.sums)
-        _fill(columns.n, self._numbers["S"], columns.shown_to)
+        _fill(columns.n, self._numbers["S"], columns.shown_for)
         columns.clean()
         return columns
 

@@ -69,7 +69,7 @@ class Tally:
 
         `amounts` (m,) are the labels', or (0,): all 1.
         """
-        seen = _ALL_SEEN if columns.seen is None else columns.seen
+        seen = _ALL_SEEN if columns.included is None else columns.included
         parts = seen, columns.keys, columns.ends, columns.labels, amounts
         batch = kernels.LabeledEvents(*map(readonly_contiguous, parts))
         # At most one row for every event's key and each of its labels, and for every possible pair.

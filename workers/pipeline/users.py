@@ -496,7 +496,9 @@ DELETIONS_MAX = 20_000
 DELETED_BYTES_MAX = 64 << 20
 
 
-class StoredPairs(Protocol):
+class UserPairStore(Protocol):
+    """What `Users` reads of the shard's store: blocks of users' pairs, by name (see the module)."""
+
     def get(self, key: bytes) -> bytes | None: ...
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
 
@@ -505,7 +507,7 @@ class Users:
     """Per-user counts of one source partition. Sensitive."""
 
     def __init__(
-        self, lanes: Iterable[Lane], stored: StoredPairs | None = None
+        self, lanes: Iterable[Lane], stored: UserPairStore | None = None
     ) -> None:
         """Ignore lanes without a user bound. Without `stored`, everything stays in memory."""
         bounded = [lane for lane in lanes if lane.max_items_per_user is not None]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -434,19 +434,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def contributions_topic(self) -> str:
-        return internal_topics(self.worker.name)[0]
+        return stage_topics(self.worker.name).contributions
 
     @property
     def contribute_state_topic(self) -> str:
-        return internal_topics(self.worker.name)[1]
+        return stage_topics(self.worker.name).contribute_state
 
     @property
     def release_state_topic(self) -> str:
-        return internal_topics(self.worker.name)[2]
+        return stage_topics(self.worker.name).release_state
 
     @property
     def rejects_topic(self) -> str:
-        return internal_topics(self.worker.name)[3]
+        return stage_topics(self.worker.name).rejects
 
     @property
     def by_user_topic(self) -> str:
@@ -459,7 +459,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def internal_topics(self) -> tuple[str, ...]:
         of_rekeying = rekey_topics(self.worker.name) if self.privacy.rekey else ()
-        return (*internal_topics(self.worker.name), *of_rekeying)
+        return (*stage_topics(self.worker.name), *of_rekeying)
 
     @property
     def user_field(self) -> str | None:
@@ -597,9 +597,22 @@ def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) ->
     )
 
 
-def internal_topics(worker: str) -> tuple[str, str, str, str]:
-    state = f"{worker}.contribute-state", f"{worker}.release-state"
-    return f"{worker}.contributions", *state, f"{worker}.rejects"
+class StageTopics(NamedTuple):
+    """Topics of stages 1 and 2; those of re-keying: `rekey_topics`."""
+
+    contributions: str
+    contribute_state: str
+    release_state: str
+    rejects: str
+
+
+def stage_topics(worker: str) -> StageTopics:
+    return StageTopics(
+        contributions=f"{worker}.contributions",
+        contribute_state=f"{worker}.contribute-state",
+        release_state=f"{worker}.release-state",
+        rejects=f"{worker}.rejects",
+    )
 
 
 def rekey_topics(worker: str) -> tuple[str, str]:

@@ -464,8 +464,8 @@ def examine(settings: Settings, sample: Sample) -> Findings:
 def _late(config: HistogramConfig, events: Events, effective: Longs) -> int:
     """Return how many of the events that a histogram looks at come after their tick has closed."""
     late = late_events(events.times, effective, config.lane)
-    seen = events.views[config.view].seen
-    return len(late) if seen is None else int(np.count_nonzero(seen[late]))
+    included = events.views[config.view].included
+    return len(late) if included is None else int(np.count_nonzero(included[late]))
 
 
 def _gaps(
@@ -702,7 +702,9 @@ def _weights(
 def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) -> None:
     columns = events.views[config.view]
     seen = (
-        np.arange(len(events)) if columns.seen is None else np.flatnonzero(columns.seen)
+        np.arange(len(events))
+        if columns.included is None
+        else np.flatnonzero(columns.included)
     )
     keys = columns.keys[seen].tolist()
     names = {code: columns.key_names.name(code) for code in set(keys)}

@@ -18,7 +18,7 @@ from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY
 from workers.privacy.phrasing import guesses_right
 from workers.runtime.printing import plural
 from workers.settings.durations import format_duration
-from workers.settings.settings import internal_topics
+from workers.settings.settings import stage_topics
 
 _WIDTH = 118
 _COLUMN = 36
@@ -383,7 +383,8 @@ def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
     name = plain
     number = 1
     while not used.isdisjoint(
-        one.replace(".", "_") for one in (*internal_topics(name), f"{name}.{histogram}")
+        created.replace(".", "_")
+        for created in (*stage_topics(name), f"{name}.{histogram}")
     ):
         number += 1
         name = f"{plain}-{number}"

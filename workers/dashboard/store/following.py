@@ -101,7 +101,7 @@ class _Reading:
 
     @property
     def position(self) -> Position:
-        waiting = self.pages.first_offset
+        waiting = self.pages.first_position
         return Position(self.topic_id, self.next if waiting is None else waiting)
 
 

@@ -155,7 +155,10 @@ class Counter(Frozen):
         raise NotImplementedError
 
     def worst_variance(self) -> float:
-        """Return a bound on the variance of N at any tick, at most a part in 100 too high."""
+        """Return a bound on the variance of N(t), the noise before rounding, over all ticks.
+
+        It is the largest variance itself, or at most 1 % more (`lifted`).
+        """
         return _worst_variance(self)
 
     def sd(self, t: int) -> float:

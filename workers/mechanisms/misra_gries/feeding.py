@@ -58,29 +58,32 @@ class Wheel(NamedTuple):
 
 @kernel_part
 def sort_by_rank(
-    slots: Places, first: int, n: int, ranks: Integers, scratch: Places
+    slots: Places, first: int, end: int, ranks: Integers, scratch: Places
 ) -> None:
-    """Sort the counters in `slots[first:n]` by rank, merging ordered runs: usually one or two."""
+    """Sort the counters in `slots[first:end]` by rank, all distinct, by merging ordered runs.
+
+    Usually there are one or two runs.
+    """
     runs = 2
     while runs > 1:
         runs = 0
         start = first
-        while start < n:
-            middle = run_end(slots, start, n, ranks)
+        while start < end:
+            middle = run_end(slots, start, end, ranks)
             stop = middle
-            if middle < n:
-                stop = run_end(slots, middle, n, ranks)
-                one = start
-                other = middle
+            if middle < end:
+                stop = run_end(slots, middle, end, ranks)
+                left = start
+                right = middle
                 for place in range(start, stop):
-                    if other >= stop or (
-                        one < middle and ranks[slots[one]] < ranks[slots[other]]
+                    if right >= stop or (
+                        left < middle and ranks[slots[left]] < ranks[slots[right]]
                     ):
-                        scratch[place] = slots[one]
-                        one += 1
+                        scratch[place] = slots[left]
+                        left += 1
                     else:
-                        scratch[place] = slots[other]
-                        other += 1
+                        scratch[place] = slots[right]
+                        right += 1
                 for place in range(start, stop):
                     slots[place] = scratch[place]
             runs += 1
@@ -89,10 +92,10 @@ def sort_by_rank(
 
 @kernel_part
 def merge_by_rank(
-    slots: Places, middle: int, n: int, ranks: Integers, scratch: Places
+    slots: Places, middle: int, end: int, ranks: Integers, scratch: Places
 ) -> None:
-    """Merge the few `slots[middle:n]` into those before, by binary search; both are in order."""
-    few = n - middle
+    """Merge the few `slots[middle:end]` into those before, by binary search; both are in order."""
+    few = end - middle
     for i in range(few):
         scratch[i] = slots[middle + i]
     stop = middle
@@ -113,10 +116,10 @@ def merge_by_rank(
 
 
 @kernel_part
-def run_end(slots: Places, start: int, n: int, ranks: Integers) -> int:
-    """Return the first place after `start` that is out of order, or n."""
+def run_end(slots: Places, start: int, end: int, ranks: Integers) -> int:
+    """Return the first place after `start` that is out of order, or `end`."""
     stop = start + 1
-    while stop < n and ranks[slots[stop - 1]] < ranks[slots[stop]]:
+    while stop < end and ranks[slots[stop - 1]] < ranks[slots[stop]]:
         stop += 1
     return stop
 

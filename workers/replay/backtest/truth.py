@@ -230,7 +230,11 @@ class Top(NamedTuple):
 
 
 class KeyView(NamedTuple):
-    """One stream key (`rows` None: all); `top_unbounded` has the rows of the unbounded truth."""
+    """Exact figures of one stream key.
+
+    `rows`: its rows in the bounded truth, None if it is the only key. `top` has rows of the bounded
+    truth, `top_unbounded` of the unbounded one, whose row numbers differ.
+    """
 
     rows: Rows | None
     top: Top
