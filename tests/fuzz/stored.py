@@ -356,7 +356,7 @@ def snapshots() -> Target:
         orjson.dumps(listed)
         if refused is not None and not seen:
             raise refused
-        return f"{min(seen, 3)} snapshots, {int(pages.first_offset is not None)} wait"
+        return f"{min(seen, 3)} snapshots, {int(pages.first_position is not None)} wait"
 
     words = (
         b'"page":',

@@ -120,7 +120,9 @@ def column(events: Events, columns: EventColumns) -> list[Any]:
     labels = [columns.label_names.name(code) for code in columns.labels.tolist()]
     amounts = columns.amounts.tolist() or [1] * len(labels)
     ends = columns.ends.tolist()
-    seen = [True] * len(events) if columns.included is None else columns.seen.tolist()
+    seen = (
+        [True] * len(events) if columns.included is None else columns.included.tolist()
+    )
     return [
         (columns.key_names.name(key), dict(zip(labels[a:b], amounts[a:b], strict=True)))
         if looks
