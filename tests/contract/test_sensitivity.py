@@ -184,11 +184,7 @@ def lowered(sigma_squared: Fraction) -> Fraction:
 def too_little_noise() -> Iterator[None]:
     """Calibrate as for one level, item or sensitivity less: three quarters of every variance."""
     with ExitStack() as patches:
-        for module in (
-            "counters.base",
-            "misra_gries.misra_gries",
-            "one_shot.algorithms",
-        ):
+        for module in ("counters.base", "one_shot.algorithms"):
             name = f"workers.mechanisms.{module}.round_up_sigma_squared"
             patches.enter_context(patch(name, lowered))
         make_counter.cache_clear()

@@ -130,7 +130,9 @@ def lower_bottom(mechanism: Any) -> None:
 
 
 def lower_sketch(mechanism: Any) -> None:
-    lower(mechanism, "_threshold", mechanism.largest)
+    config = mechanism.config
+    items = 1 if config.release == "merge" else config.max_items
+    lower(mechanism, "_threshold", items * config.max_count)
 
 
 def half(mechanism: Any) -> None:

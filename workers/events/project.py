@@ -224,10 +224,11 @@ class _ViewProjection(Frozen):
         if self._is_missing(value):
             return [], []
         value = _required(value, items)
-        field = f"field {_name(items)} is"
         if isinstance(value, list):
             if count is not None:
-                raise _Rejected(f"{field} not one item, as {_name(count)} is")
+                raise _Rejected(
+                    f"field {_name(items)} is not one item, as {_name(count)} is"
+                )
             return self._of_list(value)
         if depth is not None:
             raise _Rejected(f"field {_name(Path(items.steps))} is not a list")
@@ -235,18 +236,25 @@ class _ViewProjection(Frozen):
             return self._of_object(value)
         if count is None and not isinstance(value, str) and not self._fits(value):
             if self._view.edges is None:
-                raise _Rejected(f"{field} not a string, list or object")
-            raise _Rejected(f"{field} not a number or a list of them")
-        label = self._label(value, field)
+                raise _Rejected(f"field {_name(items)} is not a string, list or object")
+            raise _Rejected(f"field {_name(items)} is not a number or a list of them")
+        if self._fault(value):
+            raise _Rejected(f"field {_name(items)} is {self._fault(value)}")
+        label = self._label(value)
         return [label], [1 if count is None else _amount(_field(record, count), count)]
 
     def _of_list(self, elements: list[Any]) -> tuple[list[Any], list[int]]:
-        item = f"field {_name(Path(self._view.items.steps))} has an item that is"
+        name = _name(Path(self._view.items.steps))
         if self._empty:
             elements = [element for element in elements if element is not None]
         if None in elements:
-            raise _Rejected(f"{item} null")
-        return [self._label(element, item) for element in elements], [1] * len(elements)
+            raise _Rejected(f"field {name} has an item that is null")
+        for element in elements:
+            if self._fault(element):
+                raise _Rejected(
+                    f"field {name} has an item that is {self._fault(element)}"
+                )
+        return [self._label(element) for element in elements], [1] * len(elements)
 
     def _of_object(self, counts: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         items = _name(self._view.items)
@@ -279,7 +287,9 @@ class _ViewProjection(Frozen):
             if self._is_missing(value):
                 continue
             value = _required(value, items)
-            labels.append(self._label(value, f"field {_name(items)} is"))
+            if self._fault(value):
+                raise _Rejected(f"field {_name(items)} is {self._fault(value)}")
+            labels.append(self._label(value))
             amount = 1
             if count is not None:
                 given = _at(element, count.steps[len(steps) :], of_list)
@@ -296,16 +306,16 @@ class _ViewProjection(Frozen):
             return isinstance(value, str | int)
         return number_of(value) is not None
 
-    def _label(self, value: Any, place: str) -> Any:
-        """Return a value's label or bucket; `place` begins what a reject says of it."""
+    def _fault(self, value: object) -> str | None:
+        """Return what is wrong with a value; None if it has a label or a bucket."""
+        if self._fits(value):
+            return None if _is_unicode(value) else NOT_UNICODE
+        if self._view.edges is None:
+            return "not a string, whole number or boolean"
+        return _number_fault(value)
+
+    def _label(self, value: Any) -> Any:
         edges = self._view.edges
-        if not self._fits(value):
-            fault = "not a string, whole number or boolean"
-            raise _Rejected(
-                f"{place} {fault if edges is None else _number_fault(value)}"
-            )
-        if not _is_unicode(value):
-            raise _Rejected(f"{place} {NOT_UNICODE}")
         return _text(value) if edges is None else bucket(edges, value)
 
 

@@ -238,10 +238,10 @@ class FormatReader:
             if reason == NO_MESSAGE:
                 return reason
             if isinstance(refusal, Unreadable):
-                reason += f": id {schema_id}"
+                reason = f"schema cannot be read: id {schema_id}"
                 if refusal.imports:
                     names = imports_named(refusal.imports)
-                    reason += f" imports {names}, which is missing"
+                    reason = f"schema cannot be read: id {schema_id} imports {names}, which is missing"
             logger.error(
                 "schema %d: every event of it is a reject: %s", schema_id, reason
             )
