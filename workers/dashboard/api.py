@@ -66,7 +66,14 @@ from workers.dashboard.store.queries import (
     locate,
 )
 from workers.dashboard.store.store import QueryFailed, Store
-from workers.dashboard.ticks import NAME_CHARS, NoTick, NotYet, Ticks, with_end_time
+from workers.dashboard.ticks import (
+    NAME_CHARS,
+    NoTick,
+    NotYet,
+    Ticks,
+    Unanswered,
+    with_end_time,
+)
 from workers.mechanisms.config.histogram import EPOCH
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.mechanisms.registry import MECHANISMS
@@ -652,7 +659,7 @@ def json_errors(handler: Handler) -> Handler:
             return refusal(404, str(error))
         except QueryFailed as error:
             return refusal(503, str(error), **RETRY_AFTER)
-        except NotYet as error:
+        except Unanswered as error:
             near = {} if error.nearest is None else {"nearest": error.nearest}
             again = RETRY_AFTER if error.status == 503 else {}
             return json_of({"error": str(error), **near}, error.status, again)

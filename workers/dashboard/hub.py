@@ -290,7 +290,7 @@ def catalog(
 ) -> list[dict[str, object]]:
     """Return every histogram with its stream keys and the metadata of its newest snapshot.
 
-    The keys of `missing` histograms, whose topic is not there, are None.
+    A histogram in `missing` has no topic: its keys are None.
     """
     keys: dict[str, list[str]] = {one.name: [] for one in histograms}
     for stream in history.streams():

@@ -34,18 +34,24 @@ NAME_CHARS = 100
 T = TypeVar("T")
 
 
-class NotYet(Exception):
-    """A query for ticks not read yet; the client sees the message and the nearest ticks."""
+class Unanswered(Exception):
+    """A query without an answer; the client sees the message and the nearest ticks."""
 
-    status = 503
+    status: int
 
     def __init__(self, message: str, nearest: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.nearest = nearest
 
 
-class NoTick(NotYet):
-    """A query for a tick that is not stored."""
+class NotYet(Unanswered):
+    """The ticks are not read yet."""
+
+    status = 503
+
+
+class NoTick(Unanswered):
+    """The tick is not stored."""
 
     status = 404
 
