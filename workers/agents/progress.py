@@ -124,7 +124,7 @@ def newest_values(
             pairs = values[taken.where]
             for message in taken.messages:
                 key = message.key() or b""
-                if key.startswith(PROGRESS):
+                if key.partition(b".")[0] == PROGRESS:
                     pairs[key] = message.value()
                 # Pages precede their record; pages of an unfinished record do not count.
                 if key == PROGRESS:

@@ -5,6 +5,7 @@ An annotation (`Meta`) states type, range and, except for a `Literal`, the error
 
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -95,7 +96,7 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
     return tuple(checks)
 
 
-_LARGEST_FLOAT = 1.7976931348623157e308
+_LARGEST_FLOAT = math.nextafter(math.inf, 0.0)
 
 
 def is_finite(value: Any) -> bool:
