@@ -107,7 +107,7 @@ class ForwardBatch:
             yield data[value:end], data[user:stop], partition, time_ms, headers
 
     def _headers(self, row: int, end: int) -> Headers:
-        """Return the headers, which are rare, of a record whose value ends at `end`."""
+        """Return the headers of a record; few have any. `end` is where its value ends."""
         key, stop = self.keys[row].tolist()
         original = None if key < 0 else self.data[key:stop]
         ours = HEADER, encode_header(int(self.late[row]), original)

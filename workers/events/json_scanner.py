@@ -248,7 +248,7 @@ def scan_number(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
         return REFUSED, kinds.OTHER
     byte = peek(data, end, stop)
     if byte != POINT and byte | LOWER != SMALL_E:
-        # As a label, "-0" is "0": the general reader writes it anew.
+        # As a label, "-0" becomes "0": the general reader does that.
         is_whole = digits <= WHOLE_DIGITS and not (zero and pos > begin)
         return end, kinds.WHOLE if is_whole else kinds.OTHER
     kind = kinds.NUMBER if digits <= POINT_DIGITS else kinds.OTHER

@@ -118,7 +118,7 @@ def watch_kafka(
             errors: list[KafkaError] = []
             reasons: dict[str, str] = {}
             with _eager_admin(connection, errors) as admin:
-                # A client goes on connecting to leaders that refuse it, without a pause.
+                # A client whose leaders refuse it reconnects without a pause: it is replaced.
                 while NO_ANSWER not in reasons.values() and not ended.wait(INTERVAL_S):
                     try:
                         # Any broker answers this; describe_cluster asks one, which may be away.

@@ -69,9 +69,9 @@ _PAGE = b"%b.%04x"
 def split_pages(
     name: bytes, value: bytes, max_bytes: int = VALUE_BYTES
 ) -> list[tuple[bytes, bytes | None]]:
-    """Split a value, whose name has no dot, into (name, value) pairs to write in this order.
+    """Split a value into (name, value) pairs, to be written in this order.
 
-    The value must be a JSON object, or begin with a version byte.
+    The name must have no dot. The value must be a JSON object, or begin with a version byte.
     """
     if len(value) <= max_bytes:
         return [(name, value)]

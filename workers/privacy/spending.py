@@ -164,8 +164,8 @@ class Budget(Record, frozen=True):
 
     `state`: of the release-state topic, "empty" before its first record. `total` is None if nothing
     was published or units differ, and `not_in_total` then names the parts of the other unit.
-    `not_begun`: histograms whose generation in the settings has published nothing. `person`: one
-    person's loss to the generations that run.
+    `not_begun`: histograms that have published nothing in the generation of the settings.
+    `person`: one person's loss to the generations that run.
     """
 
     worker: str

@@ -359,8 +359,8 @@ def charges_by_key(
 ) -> Iterator[tuple[str | None, frozenset[int]]]:
     """Yield (stream key, indices of the charges that an event with it pays).
 
-    None stands for any undeclared key. With several key fields an event has one key for each: then
-    yield every set of `most_paid`, with None instead of a key.
+    The key None stands for every undeclared key. If there are several key fields, an event has a
+    key in each: then the sets are those of `most_paid`, and the key is always None.
     """
     if len({charge.key_field for charge in charges}) > 1:
         yield from ((None, paid) for paid in most_paid(charges))

@@ -231,13 +231,15 @@ import os, signal, sys
 from workers.commands import rejects
 from workers.kafka.transaction import Transactions
 rejects.RECORDS_MAX = 10
-where, runs = {where!r}, []
-run, insist = Transactions.transact, Transactions._call_until_done
+where = {where!r}
+runs = []
+transact = Transactions.transact
+insist = Transactions._call_until_done
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 def watched(self, messages, changes):
     runs.append(1)
     if len(runs) == 2 and where == "before": die()
-    found = run(self, messages, changes)
+    found = transact(self, messages, changes)
     if len(runs) == 2 and where == "after": die()
     return found
 def insisting(self, name, call):
@@ -248,7 +250,8 @@ def insisting(self, name, call):
             import threading, time
             threading.Timer(0.001, die).start()
     return insist(self, name, call)
-Transactions.transact, Transactions._call_until_done = watched, insisting
+Transactions.transact = watched
+Transactions._call_until_done = insisting
 from workers.cli import execute
 sys.exit(execute(["rejects", "-c", sys.argv[1], "--retry"]))
 """

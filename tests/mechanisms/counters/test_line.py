@@ -261,7 +261,9 @@ def test_noise_of_a_running_sum_walks() -> None:
 def test_two_noises_on_one_event_are_two_charges() -> None:
     """Trap 4: a window read from one path before a tick and from another after it."""
     w = weights(3)
-    window, changed, tick = 6, 5 << 3, (5 << 3) - 3
+    window = 6
+    changed = 5 << 3
+    tick = changed - 3
     first = [difference(t, t - window, 3) for t in range(20, changed)]
     second = [difference(t, t - window, 3) for t in range(changed, 60)]
     other = [{(level, k + 1000): a for (level, k), a in row.items()} for row in second]

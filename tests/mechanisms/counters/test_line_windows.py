@@ -181,7 +181,8 @@ def test_a_failed_test_is_information() -> None:
 
 def test_a_label_tested_at_once_is_shown_more_often_than_promised() -> None:
     """Trap 1: its noise was read; every later test alone is above the promise."""
-    window, levels = 30, 5
+    window = 30
+    levels = 5
     w = weights(levels)
     sd = math.sqrt(variance(noisiest(window, w), noisiest(window, w) - window, w))
     bar = quantile_up(PROMISED / window) * sd

@@ -64,7 +64,7 @@ def read_ends(
     longest: int = MESSAGE_BYTES,
     say: Callable[[str], object] = lambda text: None,
 ) -> Ends:
-    """Read about so many committed records, in equal shares of the partitions that have them.
+    """Read about `newest` committed records, an equal share from each partition that has any.
 
     It writes nothing and joins no group. `say` tells the operator which partition it waits for.
     """

@@ -139,7 +139,7 @@ class SketchBatch:
         return SketchBatch(tags, self.labels, rows, self.counts[places])
 
     def within(self, domain: SortedTags) -> SketchBatch:
-        """Return the items whose tags are in a domain."""
+        """Return the items that a domain lists."""
         _, is_known = domain.positions(self.tags.all())
         return self if is_known.all() else self.part(np.flatnonzero(is_known))
 

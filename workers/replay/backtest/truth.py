@@ -233,7 +233,7 @@ class KeyView(NamedTuple):
     """Exact figures of one stream key.
 
     `rows`: its rows in the bounded truth, None if it is the only key. `top` has rows of the bounded
-    truth, `top_unbounded` of the unbounded one, whose row numbers differ.
+    truth, `top_unbounded` those of the unbounded truth: the same item has another row there.
     """
 
     rows: Rows | None
