@@ -24,8 +24,8 @@ FINEST = (Fraction(3, 2), Fraction(6, 5), Fraction(21, 20))
 HIGHEST = Fraction(23, 20)
 STEPS = Fraction(7, 4)
 
-# Of `bounds`: all weights are multiples of 1/400, states of 2^-51, and squares of 2^-44.
-_WEIGHT = 400
+# Of `bounds`: all weights are multiples of 1/4000, states of 2^-51, and squares of 2^-44.
+_WEIGHT = 4000
 _STATE_BITS = 51
 _NODE_BITS = 22
 _WINDOW = 17
@@ -174,56 +174,26 @@ def rest(window: int, levels: int) -> int:
     return window + (3 << levels) - 2
 
 
-def bounds(most: int) -> list[Fraction]:
+def bounds(
+    most: int, shortest: int | None = None, kappa: Fraction = Fraction(1)
+) -> list[Fraction]:
     """Return upper bounds of S for levels 0..most, computed in integers; 0 for no level.
+
+    Of the weights that `weights` gives for several windows, the shortest given.
 
     As `EventCost` (section 6 of 0030, "middle"), with integers that are rounded up in place of
     floats. A tick's state at level j is that of the highest 17 of its j lowest bits, exact up to
     level 17; further up, nodes and steps are off by at most `slack`, in units of 2^-22.
     """
-    steps = [
-        ((lifted * 8).astype(np.int64), nodes.astype(np.int64))
-        for lifted, nodes in EventCost([], window=2)._steps
-    ]
-    one = 1 << _STATE_BITS
-    units = one * np.eye(5, dtype=np.int64)[:, :, None]
-    paths = units
-    states = [paths[2]]
-    farthest = 0
-    for _ in range(_WINDOW):
-        eighths = np.concatenate([lifted @ paths for lifted, _ in steps], 2)
-        assert not (eighths & 7).any()
-        paths = eighths >> 3
-        states.append(paths[2])
-        farthest = max(farthest, _distance(paths[2] - units[2]))
-    shrunk = Fraction(_distance(paths[1:] - paths[:-1]), one)
-    radius = shrunk * Fraction(farthest, one) / (1 - shrunk)
-
-    def squares(level: int, matrix: Longs, shift: int) -> Longs:
-        """Bound |matrix s|^2 at the states s of a level, the matrix in units of 2^-shift."""
-        exact = np.abs(matrix @ states[min(level, _WINDOW)])
-        rounded = -(-exact >> (_STATE_BITS + shift - _NODE_BITS))
-        found: Longs = (rounded**2).sum(0)
-        if level <= _WINDOW:
-            return found
-        turned = matrix[:, :-1] - matrix[:, 1:]
-        steepest = Fraction(int((turned**2).sum(0).max()), 4**shift)
-        slack = math.isqrt(math.ceil(radius**2 * steepest * 4**_NODE_BITS)) + 1
-        roots = np.sqrt(found).astype(np.int64) + 1
-        assert (roots**2 >= found).all()
-        return np.asarray((roots + slack) ** 2)
-
     scale = _WEIGHT << (2 * _NODE_BITS)
-    w = weights(most)
+    w = weights(most + 1, shortest, kappa)
     costs = np.zeros(1, dtype=np.int64)
     found = [Fraction(0)]
     for level in range(most):
-        own = weights(level + 1)
+        own = weights(level + 1, shortest, kappa)
         both = []
         highest = []
-        for lifted, nodes in steps:
-            of_nodes = squares(level, nodes, 0)
-            of_steps = squares(level, lifted, 3)
+        for of_nodes, of_steps in _squares(min(level, _WINDOW + 1)):
             last = int(own[level + 1] * _WEIGHT) * of_nodes
             highest.append(costs + last + int(own[level + 2] * _WEIGHT) * of_steps)
             both.append(costs + int(w[level + 1] * _WEIGHT) * of_nodes)
@@ -232,6 +202,58 @@ def bounds(most: int) -> list[Fraction]:
             both = [half.reshape(-1, 2).max(1) for half in both]
         costs = np.concatenate(both)
     return found
+
+
+@cache
+def _steps() -> list[tuple[Longs, Longs]]:
+    """Return by bit what lifts a state, in 1/8, and its nodes."""
+    return [
+        ((lifted * 8).astype(np.int64), nodes.astype(np.int64))
+        for lifted, nodes in EventCost([], window=2)._steps
+    ]
+
+
+@cache
+def _states() -> tuple[list[Longs], Fraction]:
+    """Return the states of levels 0..17, and how far a higher one is from that of its highest bits."""
+    one = 1 << _STATE_BITS
+    units = one * np.eye(5, dtype=np.int64)[:, :, None]
+    paths = units
+    states = [paths[2]]
+    farthest = 0
+    for _ in range(_WINDOW):
+        eighths = np.concatenate([lifted @ paths for lifted, _ in _steps()], 2)
+        assert not (eighths & 7).any()
+        paths = eighths >> 3
+        states.append(paths[2])
+        farthest = max(farthest, _distance(paths[2] - units[2]))
+    shrunk = Fraction(_distance(paths[1:] - paths[:-1]), one)
+    return states, shrunk * Fraction(farthest, one) / (1 - shrunk)
+
+
+@cache
+def _squares(level: int) -> list[tuple[Longs, Longs]]:
+    """Bound by bit the squares of the next level's nodes and steps; of all levels above 17 alike."""
+    return [
+        (_square(level, nodes, 0), _square(level, lifted, 3))
+        for lifted, nodes in _steps()
+    ]
+
+
+def _square(level: int, matrix: Longs, shift: int) -> Longs:
+    """Bound |matrix s|^2 at the states s of a level, the matrix in units of 2^-shift."""
+    states, radius = _states()
+    exact = np.abs(matrix @ states[min(level, _WINDOW)])
+    rounded = -(-exact >> (_STATE_BITS + shift - _NODE_BITS))
+    found: Longs = (rounded**2).sum(0)
+    if level <= _WINDOW:
+        return found
+    turned = matrix[:, :-1] - matrix[:, 1:]
+    steepest = Fraction(int((turned**2).sum(0).max()), 4**shift)
+    slack = math.isqrt(math.ceil(radius**2 * steepest * 4**_NODE_BITS)) + 1
+    roots = np.sqrt(found).astype(np.int64) + 1
+    assert (roots**2 >= found).all()
+    return np.asarray((roots + slack) ** 2)
 
 
 def _distance(moved: Longs) -> int:

@@ -92,14 +92,14 @@ class Counter(Frozen):
     `rho_item` is the cost of the rounded variances, at most the requested one. Of a kind:
 
     kind        its name in the settings
-    order       its place in comparisons; the first is the default
+    order       its place in comparisons; the first is the default; None: no setting names it
     takes       its settings, "radix" or "end_share": arguments after `horizon` and `rho_item`
     longest     most ticks of an epoch; None: any number, or no end
     grows       a row's state grows with every tick: only for declared labels
     """
 
     kind: ClassVar[str]
-    order: ClassVar[int]
+    order: ClassVar[int | None] = None
     takes: ClassVar[tuple[str, ...]] = ()
     longest: ClassVar[int | None] = None
     grows: ClassVar[bool] = False

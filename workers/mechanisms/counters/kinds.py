@@ -24,12 +24,13 @@ for _module in pkgutil.iter_modules(counters.__path__, counters.__name__ + "."):
         import_module(_module.name)
 del _module
 
+_BY_ORDER = {
+    kind.order: kind for kind in Counter.__subclasses__() if kind.order is not None
+}
+
 # The first is the default.
 KINDS: Mapping[str, type[Counter]] = MappingProxyType(
-    {
-        kind.kind: kind
-        for kind in sorted(Counter.__subclasses__(), key=lambda kind: kind.order)
-    }
+    {kind.kind: kind for _, kind in sorted(_BY_ORDER.items())}
 )
 
 

@@ -1,0 +1,207 @@
+"""The line counter as built, beside its definition in exact numbers (`line.py`, decision 0036)."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tests.mechanisms.counters.line import (
+    bounds,
+    cost,
+    difference,
+    in_units,
+    unit,
+)
+from tests.mechanisms.counters.line import weights as exact_weights
+from workers.mechanisms.counters.base import rounded_up
+from workers.mechanisms.counters.line import (
+    MOST_LEVELS,
+    SCALED,
+    LineColumns,
+    LineCounter,
+    automatic_hop,
+    cost_of,
+    levels_of,
+    line_counters,
+    rest_of,
+    weights,
+)
+from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
+
+RHO = 0.05
+KEY = NoiseKey(bytes(range(32)))
+TAGS = KEY.tags("", [f"item{i}".encode() for i in range(40)])
+
+
+def stream_of(number: int = 0) -> NoiseStream:
+    return KEY.stream(number.to_bytes(16, "little"))
+
+
+# (windows, hops)
+BOARDS = [
+    ([1], [1]),
+    ([2], [2]),
+    ([6], [None]),
+    ([5, 16], [4, 1]),
+    ([7, 30, 150], [None, 8, None]),
+    ([3, 64, 1_000], [2, 64, 16]),
+]
+
+
+# ---- cost
+
+
+@pytest.mark.slow
+def test_the_cost_is_at_least_what_an_event_costs_for_every_shortest_window() -> None:
+    """S in integers; and what is stated is at most 1 % too much from 5 levels on."""
+    found = bounds(MOST_LEVELS)
+    for levels in range(1, MOST_LEVELS + 1):
+        assert in_units(found[levels]) == cost_of(levels, None) * 4096
+    for shortest in (1 << i for i in range(MOST_LEVELS)):
+        found = bounds(MOST_LEVELS, shortest, SCALED)
+        for levels in range(levels_of(shortest), MOST_LEVELS + 1):
+            stated = cost_of(levels, shortest)
+            assert found[levels] <= stated
+            assert levels < 5 or stated < found[levels] * Fraction(101, 100)
+
+
+def test_the_cost_covers_every_tick_in_rationals() -> None:
+    for levels in range(1, 7):
+        for shortest in range(1, 1 << levels):
+            w = exact_weights(levels, shortest, SCALED)
+            largest = max(cost(tick, w) for tick in range(1 << levels))
+            assert largest <= cost_of(levels, shortest)
+
+
+def test_weights_are_those_of_the_record() -> None:
+    for levels in range(1, MOST_LEVELS + 1):
+        assert weights(levels, None) == exact_weights(levels)[1:]
+        for shortest in (1, 2, 3, 30, 1_000):
+            stated = exact_weights(levels, shortest, SCALED)[1:]
+            assert weights(levels, shortest) == stated
+
+
+@pytest.mark.parametrize(("windows", "hops"), BOARDS)
+def test_every_node_has_its_share_of_the_cost(
+    windows: list[int], hops: list[int | None]
+) -> None:
+    counters = line_counters(windows, hops, RHO)
+    levels = counters[0].levels
+    shortest = min(windows) if len(windows) > 1 else None
+    s2 = cost_of(levels, shortest) / (2 * Fraction(RHO))
+    for counter in counters:
+        assert counter.levels == levels
+        for level, weight in enumerate(weights(levels, shortest), start=1):
+            assert counter.variance_of((level, 5)) == rounded_up(s2 / weight)
+
+
+# ---- windows
+
+
+@pytest.mark.parametrize(("windows", "hops"), BOARDS)
+def test_a_window_is_a_difference_of_two_places_of_the_path(
+    windows: list[int], hops: list[int | None]
+) -> None:
+    """In exact numbers, from tick 1 on: the begin of the first ticks is below 0."""
+    for counter in line_counters(windows, hops, RHO):
+        levels = counter.levels
+        moved = 2 << levels
+        for t in [*range(1, (3 << levels) + 2, 1 + levels // 4), 2**40 - 1]:
+            begin = counter.begin(t)
+            assert begin % counter.hop == 0
+            assert counter.window <= t - begin <= counter.reach
+            assert begin + counter.hop > t - counter.window
+            stated = difference(t + moved, begin + moved, levels)
+            assert counter.nodes(t) == stated
+            assert all(k >= 0 for _, k in stated)
+            assert unit(levels) == counter._denominator
+
+
+@pytest.mark.parametrize(("windows", "hops"), BOARDS)
+def test_the_variance_by_tick_is_that_of_the_nodes(
+    windows: list[int], hops: list[int | None]
+) -> None:
+    for counter in line_counters(windows, hops, RHO):
+        period = 1 << counter.levels
+        ticks = np.arange(1, 2 * period + 3)
+        found = counter.variances(ticks)
+        some = range(1, 2 * period, 1 + period // 90)
+        exact = [float(counter.variance(t)) for t in some]
+        np.testing.assert_allclose(found[np.array(some) - 1], exact, rtol=1e-12)
+        np.testing.assert_allclose(found[:period], found[period : 2 * period])
+        largest = found.max()
+        assert largest <= counter.worst_variance() <= largest * (1 + 1e-9)
+        curve = counter.curve()
+        for last in (1, 2, 7, period - 1, period, period + 5, 2 * period + 2):
+            assert math.isclose(curve.mean(last), found[:last].mean() + 1 / 12)
+            worst, _ = curve.worst_and_rms(last)
+            assert math.isclose(worst**2, found[:last].max() + 1 / 12)
+        whole = curve.mean(1 << 40)
+        assert math.isclose(whole, found[:period].mean() + 1 / 12, rel_tol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("window", "hop"), [(43_200, None), (43_200, 1), (100_000, 4096)]
+)
+def test_the_worst_tick_of_a_long_window_is_bounded_and_the_mean_close(
+    window: int, hop: int | None
+) -> None:
+    """Beside every tick of a period: the search leaves out most of them."""
+    for counter in (
+        *line_counters([window], [hop], RHO),
+        *line_counters([30, window], [None, hop], RHO),
+    ):
+        period = 1 << counter.levels
+        found = counter.variances(np.arange(1, period + 1))
+        largest = found.max()
+        assert largest < counter.worst_variance() < largest * 1.002
+        curve = counter.curve()
+        assert math.isclose(curve.mean(period), found.mean() + 1 / 12, rel_tol=1e-5)
+        some = period // 3
+        mean = found[:some].mean() + 1 / 12
+        assert math.isclose(curve.mean(some), mean, rel_tol=1e-5)
+
+
+def test_hops_are_those_of_the_record() -> None:
+    hops = [automatic_hop(window) for window in (1, 30, 127, 128, 150, 1_800, 43_200)]
+    assert hops == [1, 1, 1, 2, 2, 16, 512]
+    (counter,) = line_counters([1_800], [None], RHO)
+    assert (counter.reach, counter.levels) == (1_815, 11)
+    assert levels_of(1) == levels_of(2) == 1
+    assert rest_of(11, 1_815) == 1_815 + 3 * 2**11 - 2
+
+
+@pytest.mark.parametrize(
+    ("window", "hop", "levels", "shortest", "message"),
+    [
+        (0, 1, 3, None, "window = 0"),
+        ((1 << 22) + 1, 1, 23, None, "window = 4194305"),
+        (6, 3, 3, None, "hop = 3"),
+        (6, 8, 4, None, "hop = 8"),
+        (6, 4, 3, None, "levels = 3: must be from 4 to 23"),
+        (6, 4, 24, None, "levels = 24"),
+        (6, 1, 3, 7, "shortest = 7"),
+    ],
+)
+def test_a_window_that_cannot_be_is_refused(
+    window: int, hop: int, levels: int, shortest: int | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        LineCounter(window, hop, levels, shortest, RHO)
+
+
+# ---- noise
+
+
+@pytest.mark.parametrize(("windows", "hops"), BOARDS)
+def test_columns_give_what_each_window_draws(
+    windows: list[int], hops: list[int | None]
+) -> None:
+    counters = line_counters(windows, hops, RHO)
+    columns = LineColumns(counters, stream_of())
+    for t in (1, 2, 3, 50, 51, 2**40 - 1):
+        found = columns.at(t, TAGS)
+        for counter, noise in zip(counters, found, strict=True):
+            np.testing.assert_array_equal(noise, counter.draw(stream_of(), t, TAGS))

@@ -1,0 +1,413 @@
+"""The line counter: windows that slide for ever, from one noise path that is paid for once.
+
+What: `lifted` on the whole line of ticks, without edges, horizon or total. Only differences exist:
+a window's noise at tick t is N(t) - N(b), b its begin. N(t) = N_0(p), for all integers K,
+
+    N_L(K + 1)      = N_L(K) + z_c[K]
+    N_(j-1)(2K)     = N_j(K) - (z_j[K] + z_j[K-1]) / 8
+    N_(j-1)(2K + 1) = (N_(j-1)(2K) + N_(j-1)(2K + 2)) / 2 + z_j[K] / 2
+
+    Symbol      Here
+    W, g        `window` and `hop`, ticks; g is a power of two, at most W
+    b           `begin`: floor((t - W) / g) g; at the first ticks below 0, where nothing is counted
+    r           `reach`: W + g - 1, most ticks of a window; r <= 2^L for all windows of one noise
+    L           `levels`; nodes of level j = 1..L are (j, k), the steps z_c are (L + 1, k)
+    o           `_offset`: 2^(L + 1); p = t + o. Moving ticks by whole blocks of 2^L moves every
+                node by whole nodes of equal weight, so the law is the same, and no k is negative
+    K           p >> j, the node of level j whose block of 2^j places begins at or before p
+    u_j         (p mod 2^j) / 2^j
+    w           `weights`: by level, the last is that of steps; s2_j = s2 / w_j
+    S           `cost_of`, at least the sum of w_v C[v, t]^2 at every t
+    s2          S / (2 rho_item), rounded up
+
+Coefficients in N(t), and with the opposite sign in -N(b): min(u_j, 1 - u_j) - 1/8 of node K,
+-(1 - u_j) / 8 of K - 1, -u_j / 8 of K + 1. Steps: u_L z_c[K] - u'_L z_c[K'], and z_c[K'] where b
+lies in the block before, K' = K - 1.
+
+Guarantee and proofs: docs/decisions/0036-windows-without-epochs.md. All windows at all ticks
+together, for ever, cost S / (2 s2) for each item that an event changes by one, also when the stream
+reacts to them.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from workers.arrays.types import Floats, Longs, Tags
+from workers.mechanisms.counters.base import (
+    Counter,
+    Node,
+    check_tick,
+    root_of,
+    rounded_up,
+)
+from workers.mechanisms.curves import ROUNDING, Curve
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.runtime.frozen import Frozen, memoized, read_only
+
+LONGEST_WINDOW = 1 << 22
+_LEAST_HOPS = 64
+
+FINEST = (Fraction(3, 2), Fraction(6, 5), Fraction(21, 20))
+HIGHEST = Fraction(23, 20)
+STEPS = Fraction(7, 4)
+# With several windows, of steps and of levels j with 2^j > 2 * the shortest window.
+SCALED = Fraction(7, 10)
+
+# S in 1/4096 for L = 1..23, of one window: `bounds` in tests/mechanisms/counters/line.py.
+_COSTS = (
+    *(14458, 19722, 24817, 29522, 34428, 39248, 44112, 48954, 53807, 58654),
+    *(63504, 68353, 73202, 78051, 82900, 87749, 92599, 97448, 102300, 107151),
+    *(112002, 116853, 121703),
+)
+# At least by how much it is less if steps and the highest 0, 1, 2, ... levels are scaled.
+_SAVED = (
+    *(1901, 4073, 5280, 6979, 8303, 9825, 11247, 12718, 14165, 15623),
+    *(17076, 18532, 19986, 21441, 22895, 24351, 25806, 27261, 28716, 30172),
+    *(31627, 33082, 34667),
+)
+MOST_LEVELS = len(_COSTS)
+
+# Of a place, in the search for the noisiest; and ticks that stand for more of them in a mean.
+_KEPT_BITS = 14
+_SPREAD_BITS = 16
+
+
+class LineCurve(Frozen, Curve):
+    """The variance of one window's noise at some ticks, at the worst, and on average.
+
+    `by_level` is s2 of nodes of levels 1..L and of steps. Let s = t - W. A level's part is the
+    square of its coefficients in N(t) - N(b), times s2_j. It depends on s mod 2^j: so do u_j of
+    both ends, and their distance in blocks. (Where 2^j < g, b is a multiple of 2^(j+1), at least
+    two blocks before t, and two ends at that distance share node K' + 1, of coefficient -u' / 8 =
+    0.) The part of steps depends on s mod 2^L. So the variance is periodic in 2^L ticks.
+
+    Worst tick: bit by bit of s, as in `lifted`. Of the s that agree in their 14 highest bits so far
+    only the best is kept. `slack` bounds what that loses. Of s mod 2^l, both ends of two such
+    windows are less than 2^(l-14) ticks apart (b is rounded down to a bit that they share, or moves
+    no more than s). A level's coefficients in N(t) are a vector that changes continuously with t,
+    of length below 2/5, at a rate of less than 51/50 for each 2^j ticks; so the part changes at a
+    rate of less than 2 (4/5) (2 * 51/50) < 4, times s2_j; and of steps by at most 2 (1 + 1) = 4.
+    """
+
+    def __init__(self, by_level: Sequence[float], window: int, hop: int) -> None:
+        self._by_level = tuple(by_level)
+        self._levels = len(by_level) - 1
+        self._window = window
+        self._hop = hop
+        self.slack = math.fsum(
+            4 * s2 * 2.0 ** (pruned - _KEPT_BITS - min(level, self._levels))
+            for pruned in range(_KEPT_BITS + 1, self._levels)
+            for level, s2 in enumerate(by_level, start=1)
+            if level > pruned
+        )
+
+    def at(self, ticks: Longs) -> Floats:
+        """Return the variance of N(t) - N(b) at ticks (n,), within a relative 1e-12."""
+        since = ticks - self._window
+        total = np.zeros(len(ticks))
+        for level in range(1, self._levels + 2):
+            total += self._part(level, since)
+        return total
+
+    def variance(self, ticks: Longs) -> Floats:
+        return self.at(ticks) + ROUNDING
+
+    def candidates(self, last: int) -> Longs:
+        """Return some ticks of 1..last, one within `slack` of the noisiest."""
+        grids = _grids(self)
+        period = 1 << self._levels
+        if last >= period:
+            return ((grids[-1] + self._window - 1) & (period - 1)) + 1
+        found = []
+        since = 1 - self._window
+        after = since + last
+        while since < after:
+            # The largest block of 2^k ticks that begins here and ends in range.
+            bit = (after - since).bit_length() - 1
+            if since:
+                bit = min(bit, (since & -since).bit_length() - 1)
+            found.append(grids[bit] + since)
+            since += 1 << bit
+        return np.concatenate(found) + self._window
+
+    def worst(self) -> float:
+        """Return a bound on the variance at all ticks, at most `slack` above the largest."""
+        largest = float(self.at(self.candidates(1 << self._levels)).max())
+        return (largest + self.slack) * (1 + 2.0**-36)
+
+    def mean(self, last: int) -> float:
+        """Return the mean up to a tick.
+
+        Of levels above 16, at most 2^16 ticks of a period, evenly spread, stand for all.
+        """
+        sums = []
+        for level in range(1, self._levels + 2):
+            period = 1 << min(level, self._levels)
+            cycles, rest = divmod(last, period)
+            if cycles:
+                sums.append(cycles * self._sum(level, period))
+            if rest:
+                sums.append(self._sum(level, rest))
+        return math.fsum(sums) / last + ROUNDING
+
+    def _sum(self, level: int, ticks: int) -> float:
+        """Return the sum of a level's part over the first ticks."""
+        number = min(ticks, 1 << _SPREAD_BITS)
+        middles = (2 * np.arange(number) + 1) * ticks // (2 * number) + 1
+        part = self._part(level, middles - self._window)
+        return float(part.mean()) * ticks
+
+    def _part(self, level: int, since: Longs) -> Floats:
+        """Return the part of a level, or of steps (levels + 1), by t - window."""
+        width = min(level, self._levels)
+        t = since + self._window
+        begin = since // self._hop * self._hop
+        u = (t & ((1 << width) - 1)) / 2.0**width
+        v = (begin & ((1 << width) - 1)) / 2.0**width
+        apart = (t >> width) - (begin >> width)
+        s2 = self._by_level[level - 1]
+        if level > self._levels:
+            return s2 * np.where(apart == 0, (u - v) ** 2, u**2 + (1 - v) ** 2)
+        ends = _coefficients(u)
+        begins = _coefficients(v)
+        total = np.zeros(len(since))
+        # Nodes K - 1, K, K + 1 of the end; the begin's are as many nodes before as it is blocks.
+        for node, end in enumerate(ends):
+            shared = np.zeros(len(since))
+            for i in range(node, 3):
+                shared = np.where(apart == i - node, begins[i], shared)
+            total += (end - shared) ** 2
+        for node, coefficient in enumerate(begins):
+            total += np.where(apart > node, coefficient, 0) ** 2
+        return s2 * total
+
+
+def _coefficients(u: Floats) -> tuple[Floats, Floats, Floats]:
+    return (u - 1) / 8, np.minimum(u, 1 - u) - 1 / 8, -u / 8
+
+
+@memoized(64)
+def _grids(curve: LineCurve) -> tuple[Longs, ...]:
+    """Return, by k, the best s mod 2^k for each value of its highest 14 bits, ascending."""
+    since = np.zeros(1, dtype=np.int64)
+    value = np.zeros(1)
+    grids = [since]
+    for level in range(1, curve._levels + 1):
+        since = np.concatenate((since, since + (1 << (level - 1))))
+        value = np.concatenate((value, value)) + curve._part(level, since)
+        if level == curve._levels:
+            value += curve._part(level + 1, since)
+        if level > _KEPT_BITS:
+            best = value.reshape(-1, 2).argmax(axis=1) + np.arange(0, len(value), 2)
+            since = since[best]
+            value = value[best]
+        grids.append(since)
+    return tuple(map(read_only, grids))
+
+
+class LineCounter(Counter):
+    """The noise of one window; `line_counters` makes those that share a path.
+
+    Args:
+        window: ticks, at most 2^22.
+        hop: a power of two of ticks, at most the window.
+        levels: L, the same for all windows of one path; at least `levels_of(reach)`.
+        shortest: of several windows of one path the shortest, in ticks; None for a single one.
+        rho_item: the cost of all windows of the path together.
+    """
+
+    kind = "line"
+
+    def __init__(
+        self,
+        window: int,
+        hop: int,
+        levels: int,
+        shortest: int | None,
+        rho_item: float,
+    ) -> None:
+        super().__init__(None, rho_item)
+        if not 1 <= window <= LONGEST_WINDOW:
+            raise ValueError(f"window = {window}: must be from 1 to 2^22 ticks")
+        if not 1 <= hop <= window or hop & (hop - 1):
+            raise ValueError(
+                f"hop = {hop}: must be a power of two from 1 to the window's {window} ticks"
+            )
+        self.window = window
+        self.hop = hop
+        self.reach = window + hop - 1
+        if not levels_of(self.reach) <= levels <= MOST_LEVELS:
+            raise ValueError(
+                f"levels = {levels}: must be from {levels_of(self.reach)} to {MOST_LEVELS} with a "
+                f"window of {window} ticks and a hop of {hop}"
+            )
+        if shortest is not None and not 1 <= shortest <= window:
+            raise ValueError(
+                f"shortest = {shortest}: must be from 1 to the window's {window} ticks"
+            )
+        self.levels = levels
+        self._offset = 2 << levels
+        s2 = cost_of(levels, shortest) / (2 * Fraction(rho_item))
+        # By level, L + 1 the steps'.
+        self._variances = tuple(
+            rounded_up(s2 / weight) for weight in weights(levels, shortest)
+        )
+        self._sds = tuple(float(root_of(variance)) for variance in self._variances)
+        self._denominator = 8 << levels
+        self._curve = LineCurve(list(map(float, self._variances)), window, hop)
+
+    def __repr__(self) -> str:
+        return (
+            f"LineCounter(window={self.window}, hop={self.hop}, levels={self.levels}, "
+            f"rho_item={self.rho_item})"
+        )
+
+    def _shape(self) -> dict[str, object]:
+        return {
+            "window": self.window,
+            "hop": self.hop,
+            "levels": self.levels,
+            "offset": self._offset,
+            "sigma_squared": [str(variance) for variance in self._variances],
+        }
+
+    def begin(self, t: int) -> int:
+        """Return b: the counts of ticks b + 1..t are in the window at tick t. May be below 0."""
+        return (t - self.window) // self.hop * self.hop
+
+    def variance_of(self, node: Node) -> Fraction:
+        return self._variances[node[0] - 1]
+
+    def sd_of(self, node: Node) -> float:
+        return self._sds[node[0] - 1]
+
+    def nodes(self, t: int) -> dict[Node, int]:
+        """Return the coefficients of N(t) - N(b), as multiples of 1 / (8 * 2^L)."""
+        check_tick(self.kind, t, self._last_tick)
+        end = t + self._offset
+        begin = self.begin(t) + self._offset
+        factors: dict[Node, int] = {}
+        for place, sign in ((end, 1), (begin, -1)):
+            for node, factor in self._path(place).items():
+                factors[node] = factors.get(node, 0) + sign * factor
+        if begin >> self.levels < end >> self.levels:
+            factors[self.levels + 1, begin >> self.levels] += self._denominator
+        return {node: factor for node, factor in factors.items() if factor}
+
+    def _path(self, place: int) -> dict[Node, int]:
+        """Return the coefficients of N_0(place) less N_L at the begin of its block."""
+        unit = self._denominator
+        factors: dict[Node, int] = {}
+        for level in range(1, self.levels + 1):
+            k = place >> level
+            # Times D, u_j is a multiple of 8.
+            u = (place & ((1 << level) - 1)) * (unit >> level)
+            factors[level, k - 1] = (u - unit) // 8
+            factors[level, k] = min(u, unit - u) - unit // 8
+            factors[level, k + 1] = -u // 8
+        inside = place & ((1 << self.levels) - 1)
+        factors[self.levels + 1, place >> self.levels] = 8 * inside
+        return factors
+
+    def variances(self, ticks: Longs) -> Floats:
+        return self._curve.at(ticks)
+
+    def curve(self) -> LineCurve:
+        return self._curve
+
+    def worst_variance(self) -> float:
+        return _worst(self._curve)
+
+
+@memoized(512)
+def _worst(curve: LineCurve) -> float:
+    return curve.worst()
+
+
+class LineColumns:
+    """A single-threaded cache of the noise of all windows of one path.
+
+    What it returns is what `draw` of each counter returns, bit for bit.
+    """
+
+    bytes_per_row = 0
+
+    def __init__(self, counters: tuple[LineCounter, ...], stream: NoiseStream) -> None:
+        self._counters = counters
+        self._stream = stream
+
+    def at(self, t: int, tags: Tags) -> tuple[Longs, ...]:
+        """Return the noise of every row at tick t, by window; `tags` only grows."""
+        return tuple(counter.draw(self._stream, t, tags) for counter in self._counters)
+
+
+def levels_of(reach: int) -> int:
+    """Return L, so that a window of at most `reach` ticks begins in its end's block or before."""
+    return max(1, (reach - 1).bit_length())
+
+
+def rest_of(levels: int, reach: int) -> int:
+    """Return K: windows that end more than K ticks after a tick share no noise with it.
+
+    `reach` is that of the longest window.
+    """
+    return reach + (3 << levels) - 2
+
+
+def automatic_hop(window: int) -> int:
+    """Return the largest power of two that leaves at least 64 hops in a window, at least 1."""
+    return 1 << max(0, (window // _LEAST_HOPS).bit_length() - 1)
+
+
+def line_counters(
+    windows: Sequence[int], hops: Sequence[int | None], rho_item: float
+) -> tuple[LineCounter, ...]:
+    """Return the counters of windows that share one noise path, at a cost of rho_item in all.
+
+    Args:
+        windows: ticks.
+        hops: ticks, by window; None: `automatic_hop`.
+        rho_item: zCDP cost of all windows at all ticks, for an item changed by one in one tick.
+    """
+    pairs = [
+        (window, automatic_hop(window) if hop is None else hop)
+        for window, hop in zip(windows, hops, strict=True)
+    ]
+    return _counters(tuple(pairs), rho_item)
+
+
+@memoized(64)
+def _counters(
+    pairs: tuple[tuple[int, int], ...], rho_item: float
+) -> tuple[LineCounter, ...]:
+    levels = levels_of(max(window + hop - 1 for window, hop in pairs))
+    shortest = min(window for window, _ in pairs) if len(pairs) > 1 else None
+    return tuple(
+        LineCounter(window, hop, levels, shortest, rho_item) for window, hop in pairs
+    )
+
+
+def weights(levels: int, shortest: int | None) -> list[Fraction]:
+    """Return the weights of levels 1..L and of steps; `shortest` as in `LineCounter`."""
+    own = []
+    for level in range(1, levels + 1):
+        weight = FINEST[level - 1] if level <= len(FINEST) else Fraction(1)
+        if level == levels:
+            weight *= HIGHEST
+        if shortest is not None and 1 << level > 2 * shortest:
+            weight *= SCALED
+        own.append(weight)
+    own.append(STEPS if shortest is None else STEPS * SCALED)
+    return own
+
+
+def cost_of(levels: int, shortest: int | None) -> Fraction:
+    """Return S: the sum of w_v C[v, t]^2 over all nodes is at most this, at every tick."""
+    cost = _COSTS[levels - 1]
+    if shortest is not None:
+        lowest = (2 * shortest).bit_length()
+        cost -= _SAVED[max(levels + 1 - lowest, 0)]
+    return Fraction(cost, 4096)
