@@ -65,7 +65,7 @@ def test_the_histogram_is_that_of_the_number(tmp_path: Path) -> None:
         ('"1s"', 'horizon = "1s": no whole number of ticks of 10s; nearest: "10s"'),
         (
             '"a day"',
-            'horizon = "a day": a whole number of ticks, "unbounded", or a duration: a whole number and a unit',
+            'horizon = "a day": a whole number of ticks, "unbounded", "never", or a duration: a whole number and a unit',
         ),
         (
             '"400000d"',

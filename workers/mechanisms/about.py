@@ -61,6 +61,7 @@ class About:
     per_item    its cost is a sum over the items touched, so items may be split over partitions
     gaussian    its cost is that of Gaussian noise alone, and converted exactly
     bounded         refuses an epoch without an end
+    never           accepts horizon = "never": windows without epochs
     needs_epsilon   refuses `rho`: its accounting is pure
     may_be_pure its epsilon may be a pure one
     in_ledger   its exact counts are those of the ledger's rows alone
@@ -86,6 +87,7 @@ class About:
     per_item: bool = False
     gaussian: bool = False
     bounded: bool = False
+    never: bool = False
     needs_epsilon: bool = False
     may_be_pure: bool = False
     in_ledger: bool = False

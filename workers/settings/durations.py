@@ -1,38 +1,26 @@
-"""Durations such as "10s" or "250ms", as whole milliseconds or as a histogram's ticks."""
+"""Durations of a histogram's settings, as its numbers of ticks."""
 
-import re
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any
 
 from workers.mechanisms.config.checked import display
-
-MILLISECONDS = MappingProxyType(
-    {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+from workers.mechanisms.config.durations import (
+    ALLOWED,
+    MILLISECONDS,
+    format_duration,
+    parse_duration,
 )
-ALLOWED = 'a whole number and a unit (ms, s, m, h or d) in quotes, such as "250ms", "10s", "5m", "1h" or "1d"'
 
-_DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
+__all__ = (
+    "ALLOWED",
+    "MILLISECONDS",
+    "count_ticks",
+    "format_duration",
+    "parse_duration",
+)
 
-
-def parse_duration(text: object) -> int:
-    """Return milliseconds; raise ValueError, with the allowed form, for anything else."""
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise ValueError(ALLOWED)
-    return int(match[1]) * MILLISECONDS[match[2]]
-
-
-def format_duration(duration_ms: int) -> str:
-    """Return the shortest text that `parse_duration` reads as `duration_ms`."""
-    if duration_ms < 0:
-        raise ValueError(f"duration_ms = {duration_ms}: 0 or more")
-    if duration_ms == 0:
-        return "0s"
-    unit = [unit for unit, width in MILLISECONDS.items() if duration_ms % width == 0][
-        -1
-    ]
-    return f"{duration_ms // MILLISECONDS[unit]}{unit}"
+# Settings that count ticks, and the words that they accept beside numbers and durations.
+_IN_TICKS = (("horizon", ("unbounded", "never")), ("every", ()), ("hop", ()))
 
 
 def count_ticks(values: dict[str, Any], where: str) -> None:
@@ -45,15 +33,15 @@ def count_ticks(values: dict[str, Any], where: str) -> None:
         tick_ms = parse_duration(values.get("tick"))
     if tick_ms == 0:
         return
-    for name in ("horizon", "every"):
+    for name, words in _IN_TICKS:
         value = values.get(name)
         try:
             duration_ms = parse_duration(value)
         except ValueError:
-            if isinstance(value, str) and value != "unbounded":
-                unbounded = ', "unbounded"' if name == "horizon" else ""
+            if isinstance(value, str) and value not in words:
+                allowed = ", ".join(["a whole number of ticks", *map(display, words)])
                 raise ValueError(
-                    f"{where}{name} = {display(value)}: a whole number of ticks{unbounded}, or a duration: {ALLOWED}"
+                    f"{where}{name} = {display(value)}: {allowed}, or a duration: {ALLOWED}"
                 ) from None
             continue
         ticks, rest = divmod(duration_ms, tick_ms)

@@ -8,6 +8,7 @@ expression for whole names.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -477,12 +478,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return self.events.max_behind_ms
         longest = MAX_BEHIND_MIN_MS
         for histogram in self.histograms:
+            if histogram.never:
+                longest = max(longest, *histogram.windows)
+                continue
             if histogram.horizon_ticks is None:
                 return None
             longest = max(longest, histogram.horizon_ticks * histogram.tick_ms)
         return longest
 
+    def outputs(self, histogram: HistogramConfig) -> tuple[tuple[str, str], ...]:
+        """Return the name and the topic of each of a histogram's series."""
+        topic = self.output_topic(histogram)
+        return tuple((one.name, topic + one.suffix) for one in histogram.series)
+
+    @property
+    def output_topics(self) -> tuple[str, ...]:
+        """Return the topics of all histograms, in the order of the settings."""
+        outputs = itertools.chain.from_iterable(map(self.outputs, self.histograms))
+        return tuple(topic for _, topic in outputs)
+
     def output_topic(self, histogram: HistogramConfig) -> str:
+        """Return a histogram's topic; without epochs, what its topics begin with."""
         return histogram.topic or f"{self.worker.name}.{histogram.name}"
 
     def _complaints(self) -> Iterator[str]:
@@ -525,6 +541,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             yield f"{own.where() if view else 'events.'}{complaint}"
         used: dict[str, str] = {}
         for topic, purpose in self._topics():
+            if not re.match(TOPIC_NAME, topic):
+                yield f"{purpose} = {display(topic)}: of {len(topic)} characters, and a topic's name has at most 249"
             # Kafka's metrics conflate "." and "_", so it refuses names that differ only in these.
             other = used.setdefault(topic.replace(".", "_"), purpose)
             if other != purpose:
@@ -553,7 +571,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for topic in self.events.topics.names:
             yield topic, "events.topic"
         for histogram in self.histograms:
-            yield self.output_topic(histogram), f"{histogram.where()}topic"
+            for name, topic in self.outputs(histogram):
+                of_series = "" if name == histogram.name else f" of {name}"
+                yield topic, f"{histogram.where()}topic{of_series}"
 
 
 def shape_of(
@@ -629,7 +649,9 @@ def _per_item_in_a_tick() -> list[str]:
 
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
     bound = histogram.max_items_per_user
-    if of_users and bound is None:
+    if of_users and histogram.never:
+        yield f'{histogram.where()}horizon = "never": only with privacy.unit = "event"'
+    elif of_users and bound is None:
         yield f'{histogram.where()}max_items_per_user is missing: privacy.unit = "user" needs it'
     elif of_users and not histogram.protects_users:
         yield (

@@ -30,6 +30,14 @@ from workers.mechanisms.config.views import (
     path_complaints,
 )
 from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
+from workers.mechanisms.config.windows import (
+    NEVER,
+    TICKS_MAX,
+    Series,
+    default_hop,
+    hop_complaints,
+    series_of,
+)
 from workers.mechanisms.counters.kinds import KINDS, kinds_with
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -66,7 +74,8 @@ Window = Annotated[int, Meta(ge=1, le=31_622_400_000)]
 
 
 _NAME = 'lower-case letters, digits, "_" and "-", at most 100 of them'
-_HORIZON = 'a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", or "unbounded"'
+_HORIZON = 'a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", "unbounded" or "never"'
+_HOP = "a power of two of ticks, from 1 to 4,194,304, or a duration that is one"
 _START = "a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"
 _DELTA = "a number from 1e-50 to 0.5, such as 1e-9"
 _TOTAL_SHARE = "a number from 0.01 to 0.9, such as 0.05"
@@ -112,7 +121,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     name        unique within a worker
     tick_ms     width of a tick of event time ("tick" outside Python)
-    horizon     T, ticks in an epoch, or "unbounded": one epoch without an end
+    horizon     T, ticks in an epoch, or "unbounded": one epoch without an end; or "never": windows
+                without epochs
     start       tick 1 begins here; None is 1970-01-01
     max_items   D0, most items of one event that count
     max_count   Dinf, most that one event, or one protected user in an epoch, adds to one item
@@ -122,7 +132,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     radix       base of the "tree" counter; None is the best for the horizon (5 if unbounded)
     end_share   the last tick's share of the budget, with the "lifted" counter
     keys        the declared stream keys, or "public"
-    windows     ms; snapshots state the standard deviation of the change over every window
+    windows     ms; snapshots state the standard deviation of the change over every window; without
+                epochs, each window's counts are published
+    hop         without epochs: windows begin at its multiples; None: `windows.default_hop`
     key, items, count, where   fields read from an event, overriding `[events]`
     buckets     edges of intervals; their labels become `domain`
     quantiles   of the numbers in the buckets, in snapshots; None: the median, where possible
@@ -145,7 +157,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     ] = msgspec.field(name="tick")
     horizon: (
         Annotated[int, Meta(ge=1, le=2**30, description=_HORIZON)]
-        | Literal["unbounded"]
+        | Literal["unbounded", "never"]
     )
     start: Annotated[datetime, Meta(tz=True, description=_START)] | None = None
     max_items: Count
@@ -167,6 +179,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         tuple[Window, ...],
         Meta(max_length=20, description=_WINDOWS, extra={"duration": True}),
     ] = ()
+    hop: Annotated[int, Meta(ge=1, le=TICKS_MAX, description=_HOP)] | None = None
     key: Annotated[FieldPath | None, Meta(description=KEY_ALLOWED)] = None
     items: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
     count: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
@@ -208,7 +221,30 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def horizon_ticks(self) -> int | None:
-        return None if self.horizon == "unbounded" else self.horizon
+        return None if isinstance(self.horizon, str) else self.horizon
+
+    @property
+    def never(self) -> bool:
+        """Return whether there are no epochs, and windows are what is published."""
+        return self.horizon == NEVER
+
+    @property
+    def window_ticks(self) -> tuple[int, ...]:
+        return tuple(window // self.tick_ms for window in self.windows)
+
+    @property
+    def hops(self) -> tuple[int, ...]:
+        """Return the ticks between beginnings of each window of a histogram without epochs."""
+        if not self.never:
+            return ()
+        return tuple(self.hop or default_hop(ticks) for ticks in self.window_ticks)
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        """Return what is published, in the order of `windows`: one series, or one a window."""
+        if not self.never:
+            return (Series(self.name, None),)
+        return tuple(series_of(self.name, window) for window in self.windows)
 
     @property
     def grid(self) -> TickGrid:
@@ -343,6 +379,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return f"histogram {self.name!r}: "
 
     def complaints(self) -> Iterator[str]:
+        yield from self._never_complaints()
         if self.about.bounded and self.horizon == "unbounded":
             yield f'horizon = "unbounded": mechanism = "{self.mechanism}" needs a number of ticks'
         if self.about.needs_epsilon and self.epsilon is None:
@@ -399,6 +436,27 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 yield f"windows holds {window_ms} ms: at most the epoch, {epoch_ms} ms"
             elif window_ms in self.windows[:number]:
                 yield f"windows holds {window_ms} ms more than once: every one only once"
+
+    def _never_complaints(self) -> Iterator[str]:
+        if not self.never:
+            if self.hop is not None:
+                yield f'hop = {self.hop}: only with horizon = "never"'
+            return
+        if not self.about.never:
+            users = " and ".join(names_of(lambda one: one.never))
+            yield f'horizon = "never": only in {users}'
+        if self.counter != DEFAULT_COUNTER:
+            yield f'counter = "{self.counter}": leave it out with horizon = "never", which has its own counter'
+        if self.max_items_per_user is not None:
+            yield f'max_items_per_user = {self.max_items_per_user}: with horizon = "never" only events are protected'
+        if not self.windows:
+            yield 'windows is missing: horizon = "never" needs it, such as ["1m", "1h", "1d"]'
+            return
+        longest = max(self.windows)
+        if longest > TICKS_MAX * self.tick_ms:
+            yield f"windows holds {longest} ms: at most {TICKS_MAX:,} ticks without epochs"
+        if self.hop is not None:
+            yield from hop_complaints(self.hop, min(self.windows) // self.tick_ms)
 
     def _bucket_complaints(self) -> Iterator[str]:
         if self.quantiles is not None:

@@ -45,6 +45,7 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
         page="Every item of a list that was declared beforehand is shown.",
         counters="every",
         ends=True,
+        never=True,
         sums=True,
         subtracts=True,
         whole_domain=True,
@@ -69,6 +70,7 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
         rule="once",
         counters="steady",
         ends=True,
+        never=True,
         sums=True,
         totals=True,
         subtracts=True,
@@ -103,6 +105,8 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
+        if self.never and self.threshold != "per_tick":
+            yield f'threshold = "{self.threshold}": with horizon = "never" only "per_tick"'
         ticks = self.horizon_ticks or math.inf
         if self.threshold == "constant" and ticks > CONSTANT_HORIZON_MAX:
             yield f'threshold = "constant": needs a horizon of at most {CONSTANT_HORIZON_MAX:,} ticks'

@@ -97,6 +97,8 @@ class OnCounters(CounterMechanism):
     """
 
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
+        if config.never:
+            raise ValueError(f'{config.where()}horizon = "never": not built yet')
         super().__init__(config, unit, discovers=discovers)
         rho = Fraction(self._cost.rho)
         items = config.max_items

@@ -1,0 +1,128 @@
+"""Windows without epochs, `horizon = "never"`: what the settings become, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.settings.test_settings import (
+    GOOD,
+    assert_refused,
+    changed,
+    loaded,
+    with_users,
+)
+from workers.mechanisms.config.windows import default_hop
+
+NEVER = changed("horizon = 8640", 'horizon = "never"\nwindows = ["1m", "1h", "1d"]')
+WITHOUT_WINDOWS = changed("horizon = 8640", 'horizon = "never"')
+PAY = GOOD.replace('"unk_base"', '"unk_gauss"') + "kbar = 3\n"
+
+REFUSALS = [
+    (WITHOUT_WINDOWS, 'windows is missing: horizon = "never" needs it, such as ["1m"'),
+    (WITHOUT_WINDOWS + "windows = []\n", "windows is missing"),
+    (
+        WITHOUT_WINDOWS + 'windows = ["15s"]\n',
+        "windows holds 15000 ms: a multiple of the tick, 10000 ms",
+    ),
+    (
+        WITHOUT_WINDOWS.replace('"10s"', '"1ms"') + 'windows = ["2h"]\n',
+        "windows holds 7200000 ms: at most 4,194,304 ticks",
+    ),
+    (NEVER + "hop = 3\n", "hop = 3: a power of two; nearest: 2 and 4"),
+    (NEVER + "hop = 8\n", "hop = 8: at most the shortest window, 6 ticks"),
+    (NEVER + "hop = 0\n", "hop = 0: a power of two of ticks, from 1 to 4,194,304"),
+    (
+        NEVER + 'hop = "never"\n',
+        'hop = "never": a whole number of ticks, or a duration',
+    ),
+    (GOOD + "hop = 4\n", 'hop = 4: only with horizon = "never"'),
+    (NEVER + 'counter = "tree"\n', 'counter = "tree": leave it out'),
+    (NEVER + "radix = 4\n", "radix = 4: only with"),
+    (NEVER + "end_share = 0.5\n", "end_share = 0.5: only in"),
+    (
+        NEVER + 'threshold = "constant"\n',
+        'threshold = "constant": with horizon = "never" only "per_tick"',
+    ),
+    (NEVER + 'threshold = "every"\nevery = 4\n', 'threshold = "every": with horizon'),
+    (NEVER + "every = 4\n", "every = 4: only with"),
+    (NEVER + "max_items_per_user = 4\n", "max_items_per_user = 4: with horizon"),
+    (
+        PAY.replace("horizon = 8640", 'horizon = "never"\nwindows = ["1m"]'),
+        'horizon = "never": only in known_base and unk_base',
+    ),
+    (
+        with_users().replace("horizon = 8640", 'horizon = "never"\nwindows = ["1m"]'),
+        'horizon = "never": only with privacy.unit = "event"',
+    ),
+    (
+        NEVER + f'topic = "{"a" * 247}"\n',
+        "of 250 characters, and a topic's name has at most 249",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), REFUSALS)
+def test_what_is_wrong_is_named_with_what_is_allowed(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    assert_refused(tmp_path, text, f"histogram 'products': ... {said}")
+
+
+def test_a_window_is_a_series_with_a_name_and_a_topic_of_its_own(
+    tmp_path: Path,
+) -> None:
+    settings = loaded(tmp_path, NEVER)
+    [config] = settings.histograms
+    assert config.never
+    assert (config.horizon_ticks, config.grid.horizon, config.start_ms) == (
+        None,
+    ) * 2 + (0,)
+    assert [one.name for one in config.series] == [
+        "products.1m",
+        "products.1h",
+        "products.1d",
+    ]
+    assert settings.outputs(config) == (
+        ("products.1m", "orders.products.1m"),
+        ("products.1h", "orders.products.1h"),
+        ("products.1d", "orders.products.1d"),
+    )
+    [with_epochs] = loaded(tmp_path, GOOD).histograms
+    assert with_epochs.series == (("products", None),)
+    assert with_epochs.hops == ()
+    assert loaded(tmp_path, GOOD).outputs(with_epochs) == (
+        ("products", "orders.products"),
+    )
+
+
+def test_hops_leave_at_least_64_in_a_window(tmp_path: Path) -> None:
+    [config] = loaded(tmp_path, NEVER).histograms
+    assert (config.window_ticks, config.hops) == ((6, 360, 8640), (1, 4, 128))
+    assert [default_hop(ticks) for ticks in (1, 30, 150, 1800, 43_200)] == [
+        1,
+        1,
+        2,
+        16,
+        512,
+    ]
+    for hop in ("4", '"40s"'):
+        [config] = loaded(tmp_path, NEVER + f"hop = {hop}\n").histograms
+        assert config.hops == (4, 4, 4)
+
+
+def test_late_events_count_as_long_as_the_longest_window(tmp_path: Path) -> None:
+    day = 86_400_000
+    assert loaded(tmp_path, NEVER).max_behind_ms == 7 * day
+    longer = NEVER.replace('"1d"', '"10d"')
+    assert loaded(tmp_path, longer).max_behind_ms == 10 * day
+
+
+def test_a_series_and_another_histogram_cannot_share_a_topic(tmp_path: Path) -> None:
+    second = GOOD.partition("[[histogram]]")[2].replace("products", "other")
+    text = f'{NEVER}[[histogram]]{second}topic = "orders.products.1h"\n'
+    assert_refused(
+        tmp_path,
+        text,
+        "histogram 'other': topic = \"orders.products.1h\": needs a topic of its own; "
+        "histogram 'products': topic of products.1h has this name too",
+    )

@@ -1,0 +1,31 @@
+"""Durations such as "10s" or "250ms", as whole milliseconds."""
+
+import re
+from types import MappingProxyType
+
+MILLISECONDS = MappingProxyType(
+    {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+)
+ALLOWED = 'a whole number and a unit (ms, s, m, h or d) in quotes, such as "250ms", "10s", "5m", "1h" or "1d"'
+
+_DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
+
+
+def parse_duration(text: object) -> int:
+    """Return milliseconds; raise ValueError, with the allowed form, for anything else."""
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(ALLOWED)
+    return int(match[1]) * MILLISECONDS[match[2]]
+
+
+def format_duration(duration_ms: int) -> str:
+    """Return the shortest text that `parse_duration` reads as `duration_ms`."""
+    if duration_ms < 0:
+        raise ValueError(f"duration_ms = {duration_ms}: 0 or more")
+    if duration_ms == 0:
+        return "0s"
+    unit = [unit for unit, width in MILLISECONDS.items() if duration_ms % width == 0][
+        -1
+    ]
+    return f"{duration_ms // MILLISECONDS[unit]}{unit}"
