@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from tests.dashboard.feeding import START_MS, sliding
 from tests.pipeline.pipeline import Partition
 from tests.pipeline.test_sums import EPOCH, TICK_MS, by_hand, messages, settings, some
-from workers.client.changes import changes
+from workers.client.changes import can_subtract, changes
 from workers.pipeline.snapshots import join_pages
 
 ITEMS = 1_000
@@ -73,3 +74,12 @@ def test_means_of_2000_items_in_a_window_lie_within_their_intervals(
             monkeypatch.setitem(snapshots[key, TICKS], "windows", [half])
         halved = covered()
         assert max(halved[:2]) < 0.85, halved
+
+
+def test_two_snapshots_of_a_window_are_never_subtracted() -> None:
+    """The planted fault: without its window such a snapshot looks like one of running counts."""
+    of_hour = sliding("1h", START_MS, [("tea", 5)])
+    assert not can_subtract(of_hour)
+    windows = [{"ms": 60_000, "ticks": 6, "sd": 3.5}]
+    assert not can_subtract(of_hour | {"windows": windows})
+    assert can_subtract({name: of_hour[name] for name in of_hour if name != "window"})

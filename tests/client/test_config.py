@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,41 @@ def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) 
             "products", "shown", 64, label="Latency", unit="ms", sum_field="price"
         ),
     )
+
+
+def test_without_epochs_every_window_is_a_series_with_a_topic_of_its_own(
+    tmp_path: Path,
+) -> None:
+    text = LEAST + 'tick = "2s"\nhorizon = "never"\nwindows = ["60s", "1h"]\n'
+    (tmp_path / "x.toml").write_text(text + 'unit = "ms"\n')
+    settings = load_reader_settings(tmp_path / "x.toml")
+    about: Any = {"unit": "ms", "window_of": "products"}
+    assert settings.histograms == (
+        HistogramTopic("products.1m", "orders.products.1m", window_ms=60_000, **about),
+        HistogramTopic(
+            "products.1h", "orders.products.1h", window_ms=3_600_000, **about
+        ),
+    )
+    assert {one.settings_name for one in settings.histograms} == {"products"}
+    assert settings.topics["orders.products.1h"] == "products.1h"
+
+
+@pytest.mark.parametrize(
+    ("windows", "part"),
+    [
+        ("", "windows is missing"),
+        ("windows = []", "windows is missing"),
+        ("windows = 60", "windows is missing"),
+        ('windows = ["1 hour"]', 'windows holds "1 hour"'),
+        ('windows = ["0s"]', 'windows holds "0s"'),
+        ("windows = [true]", "windows holds true"),
+        ('windows = ["1h", "60m"]', 'two histograms have the name "products.1h"'),
+    ],
+)
+def test_windows_that_name_no_series_are_refused_in_one_line(
+    tmp_path: Path, windows: str, part: str
+) -> None:
+    assert part in refusal(tmp_path, f'{LEAST}horizon = "never"\n{windows}\n')
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from workers.dashboard.store.store import Store
 from workers.kafka.clients import Connection, EmbeddedCluster
 from workers.mechanisms.config.buckets import Buckets
 from workers.pipeline.snapshots import Numeric
+from workers.settings.durations import parse_duration
 
 Document = dict[str, Any]
 
@@ -61,6 +62,22 @@ def message(
     return {name: value for name, value in document.items() if value is not GONE}
 
 
+def sliding(
+    window: str, end: int, items: Iterable[tuple[str, int]], **changes: Any
+) -> dict[str, Any]:
+    """A snapshot of a window of `products`, which has no epochs; its ticks count from 1970."""
+    window_ms = parse_duration(window)
+    tick_ms = changes.pop("tick_ms", TICK_MS)
+    fields = {
+        "histogram": f"products.{window}",
+        "start": end - tick_ms,
+        "end": end,
+        "window": {"ms": window_ms, "from": end - window_ms},
+        "id": f"{window_ms:032x}",
+    }
+    return message(end // tick_ms, items, **(fields | changes))
+
+
 def snapshot(
     tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any
 ) -> SeenSnapshot:
@@ -88,10 +105,17 @@ def reader_settings(
     return ReaderSettings(
         worker=prefix,
         connection=connection or Connection("127.0.0.1:1", {"log_level": "0"}),
-        histograms=tuple(
-            HistogramTopic(name, f"{prefix}.{name}", horizon) for name in names
-        ),
+        histograms=tuple(_topic(name, f"{prefix}.{name}", horizon) for name in names),
     )
+
+
+def _topic(name: str, topic: str, horizon: int | None) -> HistogramTopic:
+    """A histogram, or a window of one without epochs: `products.1h`."""
+    window_of, _, window = name.partition(".")
+    if not window:
+        return HistogramTopic(name, topic, horizon)
+    window_ms = parse_duration(window)
+    return HistogramTopic(name, topic, window_of=window_of, window_ms=window_ms)
 
 
 def unopened() -> Store:

@@ -18,8 +18,11 @@ from multidict import MultiDict
 from tests.dashboard.feeding import (
     GONE,
     PATIENCE_S,
+    START_MS,
     message,
     reader_settings,
+    seen,
+    sliding,
     snapshot,
     unopened,
 )
@@ -43,8 +46,9 @@ async def client(
     token: str | None = None,
     host: str = "127.0.0.1",
     store: Store | None = None,
+    names: tuple[str, ...] = ("products", "maximum"),
 ) -> AsyncIterator[Client]:
-    settings = reader_settings("products", "maximum")
+    settings = reader_settings(*names)
     app = application(hub, store or unopened(), settings, host=host, token=token)
     async with TestClient(TestServer(app)) as found:
         yield found
@@ -102,6 +106,42 @@ async def test_histograms_and_snapshots_are_answered_as_json() -> None:
         body = await (await http.get("/api/snapshots?histogram=maximum&key=s1")).json()
         [query] = body["snapshots"]
         assert (query["query"], query["value"], query["sd"]) == ("max", 70, None)
+
+
+@on_a_loop
+async def test_a_window_is_a_series_of_its_own_and_nothing_is_subtracted_from_it() -> (
+    None
+):
+    hub = Hub()
+    windows = ("1m", "1h")
+    sent = {
+        window: sliding(window, START_MS, [("tea", 10), ("cup", 5)])
+        for window in windows
+    }
+    hub.publish([seen(document) for document in sent.values()])
+    names = ("products.1m", "products.1h", "maximum")
+    hour = "/api/snapshots?histogram=products.1h&key=s1"
+    async with client(hub, names=names) as http:
+        [found] = (await (await http.get(hour)).json())["snapshots"]
+        assert found.pop("end_time") and found == sent["1h"]
+        listed = (await (await http.get("/api/histograms")).json())["histograms"]
+        of = [(one["histogram"], one["name"], one["window_ms"]) for one in listed]
+        assert of == [
+            ("products.1m", "products", 60_000),
+            ("products.1h", "products", 3_600_000),
+            ("maximum", "maximum", None),
+        ]
+        for asked in ("window=1m", "window=5m", f"since={START_MS - 1}"):
+            for at in ("", f"&at={START_MS}", "&at=1"):
+                answer = await http.get(f"{hour}&{asked}{at}")
+                assert answer.status == 400
+                assert (await answer.json())["error"] == (
+                    "products.1h counts a window already, and windows cannot be subtracted: "
+                    "without window and since, ask for one of products.1m, products.1h"
+                )
+        answer = await http.get("/api/snapshots?histogram=products&key=s1")
+        assert answer.status == 404
+        assert "products.1h" in (await answer.json())["error"]
 
 
 @on_a_loop

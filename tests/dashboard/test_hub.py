@@ -6,12 +6,27 @@ from functools import wraps
 from typing import Any
 
 import orjson
+import pytest
 
-from tests.dashboard.feeding import snapshot
+from tests.dashboard.feeding import (
+    START_MS,
+    TICK_MS,
+    reader_settings,
+    seen,
+    sliding,
+    snapshot,
+)
 from workers.client.config import HistogramTopic
 from workers.client.messages import SeenSnapshot, Stream
 from workers.dashboard import hub as hub_module
-from workers.dashboard.hub import Filter, History, Hub, Viewer, catalog
+from workers.dashboard.hub import (
+    Filter,
+    History,
+    Hub,
+    Viewer,
+    catalog,
+    joint_guarantee,
+)
 from workers.mechanisms.accounting import Guarantee
 
 SOON_S = 0.01
@@ -131,6 +146,53 @@ def test_the_catalogue_lists_histograms_of_the_settings_with_their_keys() -> Non
     ]
     guarantee = Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9)
     assert found[1]["guarantee"] == guarantee
+
+
+def test_a_histogram_is_charged_once_and_not_once_for_each_of_its_windows() -> None:
+    hub = Hub()
+    windows = ("1m", "1h", "1d")
+    end = START_MS + TICK_MS
+    hub.publish([seen(sliding(window, end, [("tea", 5)])) for window in windows])
+    hub.publish([snapshot(1, histogram="orders")])
+    names = [f"products.{window}" for window in windows]
+    histograms = reader_settings("orders", *names).histograms
+    joint = joint_guarantee(hub.history, histograms)
+    assert joint is not None
+    assert joint["histograms"] == ["orders", "products"]
+    two = joint_guarantee(hub.history, histograms[:2])
+    assert two is not None and joint == two
+    # The planted fault: one charge for each series.
+    series = [HistogramTopic(name, name) for name in names]
+    added = joint_guarantee(hub.history, series)
+    assert added is not None
+    once = joint_guarantee(hub.history, histograms[1:])
+    assert once is not None
+    assert (added["rho"], once["rho"]) == (pytest.approx(3 * 0.021), 0.021)
+    assert once["epsilon"] == 1.0
+
+
+def test_a_histogram_promises_what_its_newest_window_states() -> None:
+    """A generation that begins with another budget is seen in one window before the others."""
+    hub = Hub()
+    end = START_MS + TICK_MS
+    smaller = {"unit": "event", "rho": 0.006, "epsilon": 0.5, "delta": 1e-9}
+    hub.publish([seen(sliding("1h", end, [], guarantee=smaller))])
+    hub.publish([seen(sliding("1m", end, []))])
+    joint = joint_guarantee(
+        hub.history, reader_settings("products.1m", "products.1h").histograms
+    )
+    assert joint is not None and joint["rho"] == 0.021
+
+
+def test_the_catalogue_names_the_histogram_and_the_length_of_each_window() -> None:
+    histograms = reader_settings("orders", "products.1m", "products.1h").histograms
+    found = catalog(History(), histograms)
+    names = ("histogram", "name", "window_ms", "horizon")
+    assert [[one[name] for name in names] for one in found] == [
+        ["orders", "orders", None, 1_024],
+        ["products.1m", "products", 60_000, None],
+        ["products.1h", "products", 3_600_000, None],
+    ]
 
 
 def test_cut_events_are_few_whatever_viewers_ask_for() -> None:

@@ -16,7 +16,7 @@ DataFrames and files. `messages` joins pages and parts to snapshots, `changes` s
 these. `schema` has the JSON Schema of snapshots.
 """
 
-from workers.client.messages import Stream
+from workers.client.messages import CountedWindow, Stream
 from workers.client.reading import (
     Item,
     Quantile,
@@ -30,6 +30,7 @@ from workers.client.schema import snapshot_schema
 from workers.client.tables import table
 
 __all__ = [
+    "CountedWindow",
     "Item",
     "Quantile",
     "Snapshot",

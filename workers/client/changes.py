@@ -57,7 +57,12 @@ ready(Window, Total, Sums)
 
 
 def can_subtract(snapshot: Fields) -> bool:
-    """Return whether counts of this mechanism differ from the truth by noise only."""
+    """Return whether counts of this mechanism differ from the truth by noise only.
+
+    Counts of a window cannot: two windows overlap, or have other events between them.
+    """
+    if "window" in snapshot:
+        return False
     mechanism = about(snapshot["mechanism"])
     known = "windows" in snapshot or (mechanism is not None and mechanism.subtracts)
     return known and snapshot.get("items") is not None

@@ -5,9 +5,9 @@ directory, domain file or read permission on events; so does one with only `[wor
 `[kafka]`, the name of each `[[histogram]]` and perhaps `[dashboard]`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,12 @@ from workers.kafka.clients import Connection
 from workers.mechanisms.config.checked import Checked, display, rules
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.runtime.errors import SettingsError
-from workers.settings.durations import count_ticks
+from workers.settings.durations import (
+    ALLOWED,
+    count_ticks,
+    format_duration,
+    parse_duration,
+)
 from workers.settings.files import read_file
 from workers.settings.settings import (
     HistorySettings,
@@ -33,10 +38,13 @@ TOKEN_CHARACTERS = 16
 
 @dataclass(frozen=True, slots=True)
 class HistogramTopic:
-    """A histogram of the page; `horizon` is None if unbounded or not given.
+    """A series of snapshots and its topic: a histogram, or one window of one without epochs.
 
-    `label` and `unit` say what the numbers in its buckets are, `sum_field` what is added up; any of
-    them may be missing.
+    `name` is what snapshots and queries call the series. `window_of` is the name in the settings of
+    the histogram that it is a window of, and `window_ms` the window's length; both are None unless
+    `horizon = "never"`. `horizon` is None if there is none, or none is stated. `label` and `unit`
+    say what the numbers in its buckets are, `sum_field` what is added up; any of them may be
+    missing.
     """
 
     name: str
@@ -45,6 +53,13 @@ class HistogramTopic:
     label: str | None = None
     unit: str | None = None
     sum_field: str | None = None
+    window_of: str | None = None
+    window_ms: int | None = None
+
+    @property
+    def settings_name(self) -> str:
+        """The histogram's name in the settings."""
+        return self.window_of or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +71,7 @@ class ReaderSettings:
 
     @property
     def topics(self) -> dict[str, str]:
-        """The names of the histograms, by topic."""
+        """The names of the series, by topic."""
         return {histogram.topic: histogram.name for histogram in self.histograms}
 
 
@@ -95,10 +110,9 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
         raise ValueError(
             "histogram is missing: one or more sections, each begun by [[histogram]]"
         )
-    topics = [
-        _histogram(section, f"histogram {i}: ", worker)
-        for i, section in enumerate(histograms, 1)
-    ]
+    topics: list[HistogramTopic] = []
+    for i, section in enumerate(histograms, 1):
+        topics += _series(section, f"histogram {i}: ", worker)
     for unique in ("name", "topic"):
         values = [getattr(topic, unique) for topic in topics]
         if twice := next((value for value in values if values.count(value) > 1), None):
@@ -116,6 +130,36 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
         histograms=tuple(topics),
         history=history_of(document.get("dashboard", {}), base),
     )
+
+
+def _series(
+    values: Mapping[str, Any], where: str, worker: str
+) -> Iterator[HistogramTopic]:
+    """Yield what a histogram publishes: itself, or without epochs each of its windows."""
+    histogram = _histogram(values, where, worker)
+    if values.get("horizon") != "never":
+        yield histogram
+        return
+    windows = values.get("windows")
+    if not isinstance(windows, list) or not windows:
+        raise ValueError(
+            f'{where}windows is missing: horizon = "never" needs it, such as ["1m", "1h", "1d"]'
+        )
+    for window in windows:
+        try:
+            window_ms = parse_duration(window)
+        except ValueError:
+            window_ms = 0
+        if window_ms < 1:
+            raise ValueError(f"{where}windows holds {display(window)}: {ALLOWED}")
+        suffix = format_duration(window_ms)
+        yield replace(
+            histogram,
+            name=f"{histogram.name}.{suffix}",
+            topic=f"{histogram.topic}.{suffix}",
+            window_of=histogram.name,
+            window_ms=window_ms,
+        )
 
 
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:

@@ -51,6 +51,13 @@ class SumRange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
     sd: NotNegative
 
 
+class CountedWindow(msgspec.Struct, frozen=True, rename={"from_": "from"}):
+    """The window whose counts a snapshot has, of a histogram without epochs; times in ms."""
+
+    ms: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
+    from_: Number
+
+
 class Frame(Head, frozen=True):
     """What readers take of one record, one page of one part of a snapshot."""
 
@@ -63,6 +70,7 @@ class Frame(Head, frozen=True):
     items: list[tuple[str, Number]] | None = None
     sums: list[SumRow] | None = None
     sum: SumRange | None = None
+    window: CountedWindow | None = None
 
 
 class PlainGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

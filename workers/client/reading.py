@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from workers.client.config import ReaderSettings, load_reader_settings
 from workers.client.messages import (
+    CountedWindow,
     Frame,
     Head,
     InvalidSnapshot,
@@ -80,8 +81,9 @@ class Window(msgspec.Struct, frozen=True, omit_defaults=True):
 class Snapshot(Head, frozen=True):
     """A whole snapshot, with the fields of docs/settings.md.
 
-    `items` is None for answers to queries; `sums` has one for each item, or none. `further` has
-    every other field: those of answers, and those that a later version adds.
+    `items` is None for answers to queries; `sums` has one for each item, or none. `window` is whose
+    counts `items` are without epochs, else None. `further` has every other field: those of answers,
+    and those that a later version adds.
     """
 
     sd: float | None
@@ -91,6 +93,7 @@ class Snapshot(Head, frozen=True):
     edges: tuple[float, ...] = ()
     quantiles: tuple[Quantile, ...] = ()
     windows: tuple[Window, ...] = ()
+    window: CountedWindow | None = None
     further: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property

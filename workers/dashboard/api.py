@@ -35,7 +35,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from workers.client.changes import can_subtract, changes, ticks_of
-from workers.client.config import ReaderSettings
+from workers.client.config import HistogramTopic, ReaderSettings
 from workers.client.messages import Stream, select_items
 from workers.client.schema import snapshot_schema
 from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
@@ -316,7 +316,7 @@ def application(
     histograms = settings.histograms
     names = [histogram.name for histogram in histograms]
     ticks = Ticks(hub, store)
-    api = _Api(ticks, frozenset(names))
+    api = _Api(ticks, {histogram.name: histogram for histogram in histograms})
     served = {
         "/api/histograms": list_histograms,
         "/api/snapshots": json_errors(api.snapshots),
@@ -384,7 +384,7 @@ def _serve(file: StaticFile) -> Handler:
 class _Api:
     """The handlers that answer queries about streams."""
 
-    def __init__(self, ticks: Ticks, known: frozenset[str]) -> None:
+    def __init__(self, ticks: Ticks, known: Mapping[str, HistogramTopic]) -> None:
         self._ticks = ticks
         self._hub = ticks.hub
         self._store = ticks.store
@@ -524,6 +524,7 @@ class _Api:
         if ("window" in query) == ("since" in query):
             raise BadQuery("window or since: one of the two")
         stream = stream_of(query)
+        self._refuse_changes_of_a_window(stream.histogram)
         items = frozenset(items_of(query)) or None
         top = optional_int(query, "top", 1, 2**31)
         if "at" in query or "tick" in query:
@@ -549,6 +550,21 @@ class _Api:
         snapshot["change"]["from_time"] = iso(begin_ms)
         changed = {"snapshots": [snapshot], "more": False}
         return await asyncio.to_thread(orjson.dumps, changed)
+
+    def _refuse_changes_of_a_window(self, series: str) -> None:
+        """Refuse to subtract counts of windows: they overlap, or have events between them."""
+        settings_name = self._known[series].window_of
+        if settings_name is None:
+            return
+        windows = [
+            histogram.name
+            for histogram in self._known.values()
+            if histogram.window_of == settings_name
+        ]
+        raise BadQuery(
+            f"{series} counts a window already, and windows cannot be subtracted: without window "
+            f"and since, ask for one of {', '.join(windows)}"
+        )
 
     async def _beginning(
         self, stream: Stream, newer: Mapping[str, Any], window_ms: int

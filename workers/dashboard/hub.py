@@ -288,9 +288,10 @@ def catalog(
     histograms: Collection[HistogramTopic],
     missing: Collection[str] = (),
 ) -> list[dict[str, object]]:
-    """Return every histogram with its stream keys and the metadata of its newest snapshot.
+    """Return every series with its stream keys and the metadata of its newest snapshot.
 
-    A histogram in `missing` has no topic: its keys are None.
+    `name` is its histogram's in the settings, of which there may be several windows. A series in
+    `missing` has no topic: its keys are None.
     """
     keys: dict[str, list[str]] = {one.name: [] for one in histograms}
     for stream in history.streams():
@@ -301,6 +302,7 @@ def catalog(
         name = histogram.name
         declared_keys = None if name in missing else sorted(keys[name])
         about: dict[str, object] = {"histogram": name, "keys": declared_keys}
+        about |= {"name": histogram.settings_name, "window_ms": histogram.window_ms}
         about |= {word: getattr(histogram, word) for word in SETTINGS}
         for field in ("mechanism", "id", "epoch", "tick", "end", "guarantee"):
             about[field] = getattr(newest.get(name), field, None)
@@ -317,9 +319,18 @@ def joint_guarantee(
     """Return docs/api.md's total and loss table; None before anything was published.
 
     They cover an event or user that counts in all histograms, and use each snapshot's epoch cost.
+    The windows of a histogram share one charge, which the newest of their snapshots states.
     """
     newest = history.newest_of_histograms()
-    seen = [(newest[one.name], one.horizon) for one in histograms if one.name in newest]
+    charged: dict[str, tuple[SeenSnapshot, int | None]] = {}
+    for histogram in histograms:
+        snapshot = newest.get(histogram.name)
+        if snapshot is None:
+            continue
+        name = histogram.settings_name
+        if name not in charged or charged[name][0].number < snapshot.number:
+            charged[name] = snapshot, histogram.horizon
+    seen = list(charged.values())
     units = {snapshot.guarantee.unit for snapshot, _ in seen}
     promises = [snapshot.guarantee for snapshot, _ in seen]
     # Nothing published, a changed unit in the settings, or a foreign producer on the topic.
@@ -332,8 +343,11 @@ def joint_guarantee(
         width = snapshot.end - snapshot.start
         epoch_ms = horizon * width if horizon is not None and width > 0 else None
         published.append((snapshot.mechanism, snapshot.guarantee, epoch_ms))
-    names = [snapshot.histogram for snapshot, _ in seen]
-    return {"unit": units.pop(), "histograms": names, **_total(tuple(published))}
+    return {
+        "unit": units.pop(),
+        "histograms": list(charged),
+        **_total(tuple(published)),
+    }
 
 
 @lru_cache(maxsize=16)
