@@ -122,7 +122,7 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
             say.line()
             say.line("what one person loses", style="bold")
             say.table(*loss_table(budget.person, budget.unit), left=())
-            say.line("  " + loss_caption(budget.unit))
+            say.line("  " + loss_caption(budget.person, budget.unit))
     if budget.ceiling is not None:
         say.line()
         _ceiling(budget.ceiling, budget.unit, say)
@@ -143,9 +143,15 @@ def _generation(
     )
     price = f"epsilon {generation.epsilon!r}, delta {generation.delta!r}, rho {generation.rho!r}"
     if not generation.epochs_begun or generation.charged is None:
-        say.line(
-            f"    no tick published, so nothing is spent. An epoch costs one {generation.unit}: {price}",
+        costs = (
+            "All windows, for ever, cost" if generation.windows else "An epoch costs"
         )
+        say.line(
+            f"    no tick published, so nothing is spent. {costs} one {generation.unit}: {price}",
+        )
+        return
+    if generation.windows:
+        _without_epochs(generation, price, say)
         return
     length = (
         f"{generation.horizon:,} ticks of {format_duration(generation.tick_ms)}"
@@ -172,6 +178,22 @@ def _generation(
         say.line(
             "    labels and queries left unused in an epoch are charged all the same"
         )
+
+
+def _without_epochs(generation: spending.Generation, price: str, say: Printer) -> None:
+    windows = ", ".join(map(format_duration, generation.windows))
+    say.line(
+        f"    no epochs: all windows ({windows}), for ever, cost one {generation.unit} once, in full from the first tick: {price}",
+    )
+    ids = [(name,) for epoch in generation.epochs for name in epoch.ids]
+    say.table(("mechanism id",), ids, left=(0,), indent=4)
+    say.line(
+        f"    {generation.ticks:,} ticks of {format_duration(generation.tick_ms)} published, from "
+        f"{_time(generation.published_from)} to {_time(generation.published_to)}",
+    )
+    say.line(
+        f"    charged to one {generation.unit}: once, ever; a new generation is charged again"
+    )
 
 
 def _rows(generation: spending.Generation) -> Iterator[Sequence[str]]:
@@ -309,6 +331,12 @@ def _unseen(budget: spending.Budget) -> Iterator[str]:
     if budget.total is not None:
         if budget.unit == "event":
             yield "a person with many events pays for each of them; histograms that continue charge later events alike"
+            if any(
+                charged.windows
+                for one in budget.histograms
+                for charged in one.generations
+            ):
+                yield "without epochs, all events that a person ever has add up in one charge, which grows with the square of their number"
         else:
             yield "every further epoch of a running histogram adds its price"
     if budget.ceiling is None:

@@ -100,6 +100,7 @@ def generations_of(
                 gaussian=accounting == "gaussian",
             ),
             None if grid.horizon is None else grid.horizon * grid.tick_ms,
+            never=bool(windows_of(life, grid)),
             start_ms=grid.start_ms,
             unit=life.unit,
             worker=worker,
@@ -150,6 +151,14 @@ def grid_of(name: str, life: HistogramProgress) -> TickGrid:
     found = (counter if isinstance(counter, dict) else description).get("horizon")
     horizon = found if isinstance(found, int) else None
     return TickGrid(tick_ms=tick_ms, start_ms=start_ms, horizon=horizon)
+
+
+def windows_of(life: HistogramProgress, grid: TickGrid) -> tuple[int, ...]:
+    """Return the windows, ms, of a generation without epochs; none of one with epochs."""
+    windows = life.description.get("windows")
+    if not isinstance(windows, list):
+        return ()
+    return tuple(ticks * grid.tick_ms for ticks in windows if isinstance(ticks, int))
 
 
 def topics_of(progress: ReleaseProgress) -> set[str]:

@@ -3,7 +3,7 @@
 Field names are an interface: fields may be added but not changed. Figures may be null.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -190,6 +190,66 @@ class AllItems(Record, frozen=True):
     rms_sd: float
 
 
+class OneWindow(Record, frozen=True):
+    """A window's noise if nothing else were published at this budget."""
+
+    worst_sd: float
+    rms_sd: float
+    threshold: float | None
+
+
+class WindowPlan(Record, frozen=True, kw_only=True):
+    """A window of a histogram without epochs, published as a series of its own, at every tick.
+
+    ticks, hop, most_ticks   its length; it begins at multiples of `hop` ticks, so it covers `ticks`
+                to `most_ticks` ticks
+    sd_times_mu     worst and root mean square standard deviation times the root of 2 rho_item: the
+                noise of this window for any budget, on one scale
+    tested_for  ticks after its last event for which a hidden label is tested for this window
+    likely_from true count shown with probability 95 % at any one tick
+    kept        sums that are kept for an item with events in all of the window
+    alone       None if it is the only window
+    """
+
+    series: str
+    topic: str
+    ms: int
+    ticks: int
+    hop: int
+    most_ticks: int
+    worst_sd: float
+    worst_tick: int
+    rms_sd: float
+    sd_times_mu: tuple[float, float]
+    mean_absolute_error: float | None
+    half_width_95: float | None
+    threshold: float | None
+    tested_for: int | None
+    likely_from: int | None
+    kept: int
+    sum: SumPlan | None = None
+    all_items: AllItems | None = None
+    alone: OneWindow | None = None
+
+
+class WithoutEpochs(Record, frozen=True, kw_only=True):
+    """What `horizon = "never"` publishes: windows, charged together, once, ever.
+
+    period      ticks after which noise and error repeat
+    leaves_at   a shown label may leave at multiples of so many ticks, the longest window
+    rests       ticks for which it is then neither published nor tested
+    remembered  ticks after its last event for which a hidden label is known
+    fresh_after events so many ticks apart or more share no noise: n of them cost n rho
+    """
+
+    period: int
+    windows: tuple[WindowPlan, ...]
+    leaves_at: int | None
+    rests: int | None
+    remembered: int | None
+    fresh_after: int
+
+
 class HistogramPlan(Record, frozen=True, kw_only=True):
     name: str
     mechanism: str
@@ -208,6 +268,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     thresholds: Thresholds | None
     sum: SumPlan | None = None
     all_items: AllItems | None = None
+    without_epochs: WithoutEpochs | None = None
     error: Error
     memory: Memory
     counters: tuple[CounterChoice, ...]
@@ -218,7 +279,10 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
 
 
 class Loss(Record, frozen=True):
-    """Loss of a person with `events` events or user ids in every epoch, from `group_loss`."""
+    """Loss of a person with `events` events or user ids in every epoch, from `group_loss`.
+
+    In histograms without epochs a person's events of the whole span count together.
+    """
 
     events: int
     epsilon: float | None
@@ -227,11 +291,15 @@ class Loss(Record, frozen=True):
 
 
 class Span(Record, frozen=True):
-    """Losses over `days` days, at most `epochs` epochs; `days` is None for one epoch."""
+    """Losses over `days` days, at most `epochs` epochs; `days` is None for one epoch.
+
+    `without_epochs`: which of the histograms are; if "all", it is the loss of ever.
+    """
 
     days: int | None
     epochs: int
     losses: tuple[Loss, ...]
+    without_epochs: Literal["none", "some", "all"] = "none"
 
 
 class Total(Record, frozen=True):

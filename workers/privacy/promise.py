@@ -3,8 +3,9 @@
 They are `worker.name`; what is counted, of whom ([events] but for `grace`, `max_ahead`,
 `max_behind`, `max_bytes` and `format`, which decide when, or whether, an event counts); [privacy];
 and of every histogram all but `windows`, `quantiles`, `label` and `unit`, which process or name
-what is published. Defaults are filled in, and a domain file counts with its labels: two files that
-promise the same thing have one fingerprint, on every machine.
+what is published. Without epochs `windows` are what is published, and count. Defaults are filled
+in, and a domain file counts with its labels: two files that promise the same thing have one
+fingerprint, on every machine.
 """
 
 import json
@@ -53,7 +54,11 @@ def _histogram(settings: Settings, config: HistogramConfig) -> Values:
     values |= {"topic": settings.output_topic(config), "start": config.start_ms}
     if config.keys != "public":
         values["keys"] = sorted(config.keys)
-    return {name: value for name, value in values.items() if name not in _PROCESSED}
+    processed = set(_PROCESSED)
+    if config.never:
+        # There they are what is counted, and decide the noise.
+        processed.remove("windows")
+    return {name: value for name, value in values.items() if name not in processed}
 
 
 def fingerprint(settings: Settings) -> str:

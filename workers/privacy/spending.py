@@ -5,7 +5,8 @@ added but not changed; a figure that does not apply is null. The source is a wor
 identity, cost and published ticks of every generation, also of those no longer in the settings.
 Reading it needs no key and no exact counts, and it says nothing of the content of events: snapshots
 state ticks, ids and costs as well. An epoch is charged in full from its first tick; mechanisms that
-answer until their budget is used up lose the rest at its end.
+answer until their budget is used up lose the rest at its end. A generation without epochs is
+charged once, for all its windows and for ever, from its first tick.
 
 Total for one event. The worker assigns an event one time (late events count in the open tick), the
 same for all histograms. So the event lies in one tick and one epoch of each generation that
@@ -44,6 +45,7 @@ from workers.privacy.ceiling import (
     fullest_of,
     generations_of,
     parts_of,
+    windows_of,
 )
 from workers.privacy.model import Record, Share, Span
 from workers.privacy.outlook import Outlook, outlook_of
@@ -81,7 +83,10 @@ class Charged(Record, frozen=True):
 
 
 class Generation(Record, frozen=True):
-    """A generation; `rho`, `epsilon` and `delta` are the cost of one epoch."""
+    """A generation; `rho`, `epsilon` and `delta` are the cost of one epoch.
+
+    Without epochs they are the cost of all `windows` (ms), for ever; else there are none.
+    """
 
     generation: int
     mechanism: str
@@ -100,6 +105,7 @@ class Generation(Record, frozen=True):
     epochs_begun: int
     epochs: tuple[Epoch, ...]
     charged: Charged | None
+    windows: tuple[int, ...] = ()
 
 
 class HistogramSpending(Record, frozen=True):
@@ -462,6 +468,9 @@ def _next(
     other_charges: Sequence[Charge],
 ) -> Iterator[NextEpoch]:
     for config in settings.histograms:
+        if config.never:
+            # It is charged once: nothing more begins.
+            continue
         lives = (state.histograms.get(config.name) for state in stored)
         ticks = [
             life.next
@@ -589,6 +598,7 @@ def _generation(entry: Entry) -> Generation:
         epochs_begun=len(epochs),
         epochs=tuple(_epoch(entry, grid, epoch) for epoch in epochs[-EPOCHS_LISTED:]),
         charged=charged,
+        windows=windows_of(life, grid),
     )
 
 

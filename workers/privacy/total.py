@@ -15,7 +15,9 @@ histograms that serve it: the total is that of the costliest key. If histograms 
 different fields, the event has one key per field, and the costliest key of each field counts. A
 user may come with every key, so all count; each bounds a user's items over all its keys together.
 Generations and new worker names add up for one event; a histogram's epochs do not, since it lies in
-one of them.
+one of them. A histogram without epochs (horizon = "never") has one charge for all its windows at
+all ticks, for ever, as an epoch without an end has (T2 and T3 of
+docs/decisions/0036-windows-without-epochs.md).
 
 Group privacy: the loss of a person with k events (or user ids) in an epoch, over some epochs. Every
 mechanism's proof has one form (docs/decisions/0009-derivations.md, 0): with one event more, except
@@ -31,7 +33,8 @@ p the failures other than "numerical":
 g(i) bounds p after a shift by i events: the Renyi divergence of an order bounds how a rare output
 grows. It is far below p e^(i epsilon), which group privacy of (epsilon, delta) gives. Epochs have
 fresh noise, so e epochs multiply all three by e. Delta is that of the settings with the failures
-grown; the part that converts rho is the same.
+grown; the part that converts rho is the same. Without an end of the epoch, all of a person's events
+share one noise: k in each of e epochs of the other histograms are k e events there.
 """
 
 import math
@@ -39,6 +42,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
 from itertools import chain, product
+from typing import NamedTuple, Self
 
 from msgspec import structs
 
@@ -148,33 +152,53 @@ _MARGIN = 1e-9
 _LARGEST_EXPONENT = 700.0
 
 
-def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None, float]:
+def group_loss(
+    costs: Sequence[PrivacyCost],
+    events: int,
+    endless: Sequence[PrivacyCost] = (),
+    epochs: int = 1,
+) -> tuple[float | None, float]:
     """Return (epsilon, delta) for a person with `events` events (or user ids) in every epoch.
 
-    All `costs`, at least one, count every event. Return (None, 1) without a guarantee, the figures
-    of `compose` for one event and epoch. Raise ValueError if `events` is below 1.
+    All `costs` and `endless` ones, at least one in all, count every event. `endless` ones have no
+    end of an epoch, so the events of all `epochs` count together. Return (None, 1) without a
+    guarantee, the figures of `compose` for one event and epoch. Raise ValueError if `events` is
+    below 1.
     """
     if events < 1:
         raise ValueError(f"events = {events}: must be at least 1")
-    if events == 1 and all(cost.times == 1 for cost in costs):
-        found = compose(costs)
+    of_endless = events * epochs if endless else 1
+    if events == of_endless == 1 and all(cost.times == 1 for cost in costs):
+        found = compose([*costs, *endless])
         return found.epsilon, found.delta
+    counted = [_Counted(cost, events) for cost in costs]
+    counted += [_Counted(cost, of_endless) for cost in endless]
     # Sum the pure ones and compose the others, or compose all.
-    epsilon, delta = _composed_events([cost for cost in costs if not cost.pure], events)
-    pure = [cost for cost in costs if cost.pure]
+    epsilon, delta = _composed_events([one for one in counted if not one.cost.pure])
+    pure = [one for one in counted if one.cost.pure]
     failures = sum(
-        cost.times * _failures(cost, events, cost.epsilon * events) for cost in pure
+        one.cost.times * _failures(one, one.cost.epsilon * one.events) for one in pure
     )
     if epsilon < math.inf:
         epsilon = _sum(
-            [(epsilon, 1), *((cost.epsilon, events * cost.times) for cost in pure)]
+            [
+                (epsilon, 1),
+                *((one.cost.epsilon, one.events * one.cost.times) for one in pure),
+            ]
         )
     apart = epsilon, float_up(min(Fraction(delta) + failures, Fraction(1)))
-    ways = (apart, _composed_events(costs, events))
+    ways = (apart, _composed_events(counted))
     sound = [
         (epsilon, delta) for epsilon, delta in ways if delta < 1 and epsilon < math.inf
     ]
     return min(sound) if sound else (None, 1.0)
+
+
+class _Counted(NamedTuple):
+    """A cost, and how many of a person's events an epoch of it counts."""
+
+    cost: PrivacyCost
+    events: int
 
 
 def conversion_delta(costs: Sequence[PrivacyCost]) -> float:
@@ -227,21 +251,23 @@ def stated_cost(
     return PrivacyCost(rho, epsilon, delta, failures=failures)
 
 
-def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, float]:
+def _composed_events(counted: Sequence[_Counted]) -> tuple[float, float]:
     """Return (epsilon, delta) of zCDP composition, converted once; (inf, 1) if impossible."""
-    if not costs:
+    if not counted:
         return 0.0, 0.0
+    costs = [one.cost for one in counted]
     left = conversion_delta(costs)
     if not 0 < left < 1:
         return math.inf, 1.0
-    rho = _sum((cost.rho, cost.times * events**2) for cost in costs)
+    rho = _sum((one.cost.rho, one.cost.times * one.events**2) for one in counted)
     epsilon = epsilon_of(rho, left, gaussian=all(cost.gaussian for cost in costs))
-    failures = sum(cost.times * _failures(cost, events, epsilon) for cost in costs)
+    failures = sum(one.cost.times * _failures(one, epsilon) for one in counted)
     return epsilon, float_up(min(Fraction(left) + failures, Fraction(1)))
 
 
-def _failures(cost: PrivacyCost, events: int, epsilon: float) -> Fraction:
-    """Return the failures of one epoch for k events; `epsilon` is that of all of them."""
+def _failures(counted: _Counted, epsilon: float) -> Fraction:
+    """Return the failures of one epoch for its events; `epsilon` is that of all of them."""
+    cost, events = counted
     total = Fraction(0)
     for name, probability in cost.failures:
         if name == NUMERICAL:
@@ -287,14 +313,15 @@ EVER = 1 << 62
 class Charge:
     """The cost of one epoch of a generation, and its charged epochs; none if `last` < `first`.
 
-    `epoch_ms` is None if unbounded; epoch 1 starts at `start_ms`; `identity` is unique among the
-    worker's generations. `key_field` is the field of the stream key, `keys` are those served (None:
-    any).
+    `epoch_ms` is None if unbounded, and without epochs (`never`), where the cost is charged once,
+    ever; epoch 1 starts at `start_ms`; `identity` is unique among the worker's generations.
+    `key_field` is the field of the stream key, `keys` are those served (None: any).
     """
 
     cost: PrivacyCost
     epoch_ms: int | None
     _: KW_ONLY
+    never: bool = False
     start_ms: int = 0
     unit: str = "event"
     worker: str = ""
@@ -341,6 +368,7 @@ def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
     return Charge(
         mechanism.cost(),
         None if ticks is None else ticks * config.tick_ms,
+        never=config.never,
         start_ms=config.start_ms,
         unit=promise.unit,
         histogram=config.name,
@@ -391,45 +419,77 @@ def most_paid(charges: Sequence[Charge]) -> list[frozenset[int]]:
 
 
 def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
-    """Return the loss over an epoch, a day, thirty days and a year.
+    """Return the loss over an epoch, a day, thirty days and a year; without epochs that of ever.
 
     A group (at least one) has the mechanisms that count one kind of stream key. A person's events
     may have several keys; rho and failures are convex in the events per key, so the largest of any
     group bounds every mixture.
     """
+    if all(charge.never for charge in chain(*groups)):
+        return (_span(groups, None),)
     return tuple(_span(groups, days) for days in DAYS)
 
 
 def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
-    costs = [
-        [replace(one.cost, times=one.epochs(days)) for one in group] for group in groups
-    ]
+    epochs = max(charge.epochs(days) for charge in chain(*groups))
+    parts = [_Paid.of(group, days) for group in groups]
     losses = []
     for events in EVENTS:
-        epsilon, delta = _most(costs, events)
+        epsilon, delta = _most(parts, events, epochs)
         void = is_void(epsilon, delta)
         losses.append(Loss(events=events, epsilon=epsilon, delta=delta, void=void))
-    epochs = max(cost.times for group in costs for cost in group)
-    return Span(days=days, epochs=epochs, losses=tuple(losses))
+    without = [charge.never for charge in chain(*groups)]
+    return Span(
+        days=days,
+        epochs=epochs,
+        losses=tuple(losses),
+        without_epochs="all" if all(without) else "some" if any(without) else "none",
+    )
+
+
+class _Paid(NamedTuple):
+    """What a group of charges costs over a span: that of epochs, and that without an end."""
+
+    costs: Sequence[PrivacyCost]
+    endless: Sequence[PrivacyCost]
+
+    @classmethod
+    def of(cls, group: Sequence[Charge], days: int | None) -> Self:
+        costs = []
+        endless = []
+        for charge in group:
+            if charge.epoch_ms is None:
+                endless.append(charge.cost)
+            else:
+                costs.append(replace(charge.cost, times=charge.epochs(days)))
+        return cls(costs, endless)
+
+    @property
+    def all(self) -> Sequence[PrivacyCost]:
+        return [*self.costs, *self.endless]
 
 
 def _most(
-    groups: Sequence[Sequence[PrivacyCost]], events: int
+    groups: Sequence[_Paid], events: int, epochs: int
 ) -> tuple[float | None, float]:
     """Bound the loss of every mixture of groups; it is Gaussian only if every cost is."""
-    costs = list(chain(*groups)) if len(groups) > 1 else []
-    if (
-        not all(cost.gaussian for cost in costs)
-        and events * max(cost.times for cost in costs) > 1
-    ):
-        groups = [[replace(cost, gaussian=False) for cost in group] for group in groups]
+    costs = list(chain(*(group.all for group in groups))) if len(groups) > 1 else []
+    if not all(cost.gaussian for cost in costs) and events * epochs > 1:
+        groups = [
+            _Paid(
+                [replace(cost, gaussian=False) for cost in group.costs],
+                [replace(cost, gaussian=False) for cost in group.endless],
+            )
+            for group in groups
+        ]
     epsilons, deltas = zip(
-        *(group_loss(group, events) for group in groups), strict=True
+        *(group_loss(group.costs, events, group.endless, epochs) for group in groups),
+        strict=True,
     )
     delta = max(deltas)
-    if events > 1 and len(groups) > 1:
+    if events * epochs > 1 and len(groups) > 1:
         # A mixture converts one group's part of delta, and its failures are at most the largest.
-        converted = [conversion_delta(group) for group in groups]
+        converted = [conversion_delta(group.all) for group in groups]
         failures = max(
             bound - part for bound, part in zip(deltas, converted, strict=True)
         )
@@ -454,12 +514,17 @@ def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[s
     return headings, rows
 
 
-def loss_caption(unit: str) -> str:
+def loss_caption(spans: Sequence[Span], unit: str) -> str:
+    without = spans[0].without_epochs if spans else "none"
     whose = (
         "events in every epoch"
         if unit == "event"
         else "user ids who appears in every epoch"
     )
+    if without == "all":
+        whose = "events in all, ever"
+    elif without == "some":
+        whose += ", which in a histogram without epochs all count together"
     return (
         f"epsilon and delta for a person with this many {whose}; {VOID}: epsilon is above 20 or "
         "delta 0.01 or more, so next to nothing, or nothing, is promised"
@@ -467,6 +532,8 @@ def loss_caption(unit: str) -> str:
 
 
 def _heading(span: Span) -> str:
+    if span.without_epochs == "all":
+        return "ever"
     if span.days is None:
         return "an epoch"
     name = (

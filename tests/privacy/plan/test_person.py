@@ -11,7 +11,7 @@ from tests import ROOT
 from tests.privacy.plan.test_figures import planned
 from tests.privacy.plan.test_figures import said as plan_as_text
 from tests.privacy.plan.test_noise import config
-from workers.mechanisms.accounting import PrivacyCost, delta_of, rho_of
+from workers.mechanisms.accounting import PrivacyCost, delta_of, epsilon_of, rho_of
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import build
@@ -22,8 +22,10 @@ from workers.privacy.total import (
     Charge,
     charge_of,
     compose,
+    conversion_delta,
     group_failure,
     group_loss,
+    loss_caption,
     loss_table,
     spans_of,
     stated_cost,
@@ -332,3 +334,30 @@ def test_a_plan_warns_of_weak_promises_first_and_of_their_sum() -> None:
     assert last.endswith(
         "together: delta is 1 or more: nothing is promised to any event"
     )
+
+
+def test_without_epochs_all_events_of_a_person_count_together() -> None:
+    """Not once for each of the epochs beside it, which would understate a year 365 times."""
+    cost = unk(0.01, 1e-9)
+    never = Charge(cost, None, never=True)
+    [ever] = spans_of([never])
+    assert (ever.without_epochs, ever.days, ever.epochs) == ("all", None, 1)
+    for loss in ever.losses:
+        assert (loss.epsilon, loss.delta) == group_loss([cost], loss.events)
+    headings, _ = loss_table([ever], "event")
+    assert headings == ["events", "ever"]
+    assert "this many events in all, ever" in loss_caption([ever], "event")
+    daily = Charge(cost, DAY_MS)
+    once, *_, year = spans_of([daily, never])
+    assert (year.without_epochs, year.epochs) == ("some", 365)
+    assert once.losses[0].epsilon == compose([cost, cost]).epsilon
+    rho = 365 * cost.rho + 365**2 * cost.rho
+    exact = epsilon_of(rho, conversion_delta([cost, cost]))
+    assert year.losses[0].epsilon == exact
+    assert year.losses[0].delta >= group_loss([cost], 365)[1]
+    assert "all count together" in loss_caption([year], "event")
+    # Events of one group's stream keys alone are as many, and in the histogram without epochs.
+    *_, apart = spans_of([daily], [never])
+    least, _ = group_loss([cost], 365)
+    assert least is not None and apart.losses[0].epsilon is not None
+    assert apart.losses[0].epsilon >= least

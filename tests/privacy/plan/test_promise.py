@@ -47,6 +47,18 @@ def test_a_fingerprint_is_that_of_what_is_promised_and_of_nothing_else(
     assert len({own, *others}) == 1 + len(OTHER)
 
 
+def test_windows_without_epochs_are_what_is_promised(tmp_path: Path) -> None:
+    """With epochs they only describe changes of what is published anyway."""
+    never = changed("horizon = 8640", 'horizon = "never"')
+    own = loaded(tmp_path, never + 'windows = ["1m"]\n')
+    other = loaded(tmp_path, never + 'windows = ["1m", "1h"]\n')
+    hops = loaded(tmp_path, never + 'windows = ["1m"]\nhop = 2\n')
+    assert len(set(map(fingerprint, (own, other, hops)))) == 3
+    [change] = changes(own, other)
+    assert change.setting == "histogram products: windows"
+    assert change.alters == "refused under the same generation"
+
+
 def test_a_fingerprint_is_the_same_on_every_machine() -> None:
     assert fingerprint(load(ROOT / "examples" / "orders" / "orders.toml")) == ORDERS
 

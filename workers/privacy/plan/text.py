@@ -403,7 +403,7 @@ def _total(total: Total, histograms: int, say: _PlanPrinter) -> None:
         headings, rows = loss_table(total.person, total.unit)
         say.head("what one person loses")
         say.table(headings, rows, left=())
-        say.line(loss_caption(total.unit))
+        say.line(loss_caption(total.person, total.unit))
 
 
 def _adding_up(unit: str) -> Iterator[str]:

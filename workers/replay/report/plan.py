@@ -76,7 +76,7 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
             epsilon, total.delta, total.unit, "all snapshots of an epoch"
         ),
         person=table_of(total.person, total.unit),
-        explained=loss_caption(total.unit),
+        explained=loss_caption(total.person, total.unit),
         sections=sections,
         text=[line.rstrip() for line in printed.getvalue().splitlines()],
     )

@@ -52,7 +52,7 @@ def write_promise(
         exact=False,
         total=total,
         person=table_of(total.person, total.unit),
-        explained=loss_caption(total.unit),
+        explained=loss_caption(total.person, total.unit),
         user=settings.user_field,
         promise=sentences(
             epsilon, total.delta, total.unit, "all snapshots of an epoch"

@@ -77,6 +77,7 @@ def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
     pictures = ["pictures"] if drawn.charts or drawn.missing else []
     row = run.row
     sees = "all snapshots of an epoch"
+    person = pages.spans_of_run(run)
     return {
         "of": data,
         "sentences": [
@@ -87,8 +88,8 @@ def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
         "run": row,
         "epoch": runs.epoch_of(run),
         "promise": sentences(row.epsilon, row.delta, row.unit, sees),
-        "person": pages.table_of(pages.spans_of_run(run), row.unit),
-        "explained": loss_caption(row.unit),
+        "person": pages.table_of(person, row.unit),
+        "explained": loss_caption(person, row.unit),
         "tiles": runs.tiles(run, data.input.top),
         "paste": section if run.number == advice.chosen else None,
         "settings": section,
