@@ -232,8 +232,7 @@ class CeilingGuard:
         settings = self.others.settings
         with reader(self.others.connection, uncommitted=True) as consumer:
             topics = consumer.list_topics(timeout=60).topics
-            for config in settings.histograms:
-                topic = settings.output_topic(config)
+            for topic in settings.output_topics:
                 for partition in topics[topic].partitions if topic in topics else ():
                     if bounds_of(consumer, topic, partition)[1] > 0:
                         return topic

@@ -122,7 +122,7 @@ def emptied_topics(settings: Settings, connection: Connection) -> list[str]:
         for config in settings.histograms:
             progress = None if state is None else state.histograms.get(config.name)
             if progress is not None and progress.next not in (None, progress.first):
-                outputs[settings.output_topic(config)] = config.name
+                outputs |= {topic: name for name, topic in settings.outputs(config)}
     if not outputs:
         return []
     empty = []

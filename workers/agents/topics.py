@@ -132,7 +132,7 @@ def inspect_topics(
     Raises SettingsError if no broker answers, or the topics contradict the settings.
     """
     events, unread = events_topics(settings, connection)
-    outputs = [settings.output_topic(config) for config in settings.histograms]
+    outputs = settings.output_topics
     existing = describe(connection, [*events, *settings.internal_topics, *outputs])
     worker = settings.worker
     rekey = settings.privacy.rekey
@@ -296,7 +296,7 @@ def events_topics(
 
 def matching(settings: Settings, existing: Collection[str]) -> list[str]:
     """Return the topics that the regular expression selects, sorted, except any worker's own."""
-    own = {*settings.internal_topics, *map(settings.output_topic, settings.histograms)}
+    own = {*settings.internal_topics, *settings.output_topics}
     for name in existing:
         worker = name.rpartition(".")[0]
         internal = stage_topics(worker)

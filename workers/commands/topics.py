@@ -66,7 +66,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     absent = [
         topic for topic in topics.missing(plan, existing) if topic.name not in created
     ]
-    outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
+    outputs = set(settings.output_topics)
     _print(plan, existing, created, may_be_public=outputs)
     wrong = topics.find_problems(plan, existing)
     for name in cluster.others:

@@ -488,8 +488,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def outputs(self, histogram: HistogramConfig) -> tuple[tuple[str, str], ...]:
         """Return the name and the topic of each of a histogram's series."""
-        topic = self.output_topic(histogram)
-        return tuple((one.name, topic + one.suffix) for one in histogram.series)
+        return histogram.outputs(self.output_topic(histogram))
 
     @property
     def output_topics(self) -> tuple[str, ...]:

@@ -242,9 +242,7 @@ class Session:
             start_ms = int(time.time()) * 1000
             child = stack.enter_context(Child())
             settings = child.prepare(settings_text(self._name, connection, start_ms))
-            outputs = [
-                settings.output_topic(histogram) for histogram in settings.histograms
-            ]
+            outputs = settings.output_topics
             existing = describe(connection, [])
             events = settings.events.topics.names
             plan = plan_topics(

@@ -246,6 +246,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             return (Series(self.name, None),)
         return tuple(series_of(self.name, window) for window in self.windows)
 
+    def outputs(self, topic: str) -> tuple[tuple[str, str], ...]:
+        """Return the name and the topic of each series; `topic` is what the topics begin with."""
+        return tuple((one.name, topic + one.suffix) for one in self.series)
+
     @property
     def grid(self) -> TickGrid:
         return TickGrid(

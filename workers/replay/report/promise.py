@@ -136,7 +136,7 @@ def _epoch(one: HistogramPlan) -> str:
 
 
 def _seen(settings: Settings) -> Iterator[tuple[str, str]]:
-    outputs = [settings.output_topic(config) for config in settings.histograms]
+    outputs = settings.output_topics
     names = settings.events.topics.names or (str(settings.events.topics),)
     rekey = settings.privacy.rekey
     plan = plan_topics(
