@@ -9,7 +9,7 @@ import numpy as np
 from workers.arrays.texts import Texts
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Contributions
-from workers.mechanisms.mechanism import Answers, Items, Mechanism
+from workers.mechanisms.mechanism import Answers, Items, Mechanism, WindowReleases
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.algorithms import LIMITED
@@ -67,6 +67,7 @@ class Run:
         self.state, release = self.mechanism.step(
             self.state, self.t, parts, self._noise
         )
+        assert not isinstance(release, WindowReleases), "of an epoch"
         if isinstance(release, Answers):
             self.answer = dict(release.of_key[0])
             return

@@ -25,9 +25,9 @@ from tests.forked import QUIETCOUNT
 from tests.worker.harness import Site, Worker, unk, until
 from workers.agents import contribute
 from workers.agents.progress import PROGRESS
+from workers.arrays.number_blocks import unpack
 from workers.kafka.reading import end_of, read_partition
 from workers.pipeline.contributions import decode
-from workers.pipeline.ledger_blocks import unpack
 from workers.pipeline.merge import ReleaseProgress
 
 PATIENCE_S = 1_800.0

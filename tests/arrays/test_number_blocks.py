@@ -15,11 +15,11 @@ from workers.arrays.number_blocks import (
     find_shown,
     look_up,
     mark_blocks,
+    pack,
     pack_blocks,
     xor,
 )
 from workers.arrays.texts import readonly_contiguous
-from workers.pipeline.ledger_blocks import pack
 
 EDGES = [0, 1, 255, 256, 65_535, 65_536, 2**31 - 1]
 WIDE = [*EDGES, 2**31, 2**32 - 1, 2**32, 2**63 - 1]

@@ -20,6 +20,7 @@ from workers.mechanisms.mechanism import (
     Noise,
     Release,
     State,
+    WindowReleases,
 )
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 from workers.pipeline.histogram import KEY_LABEL
@@ -104,6 +105,7 @@ class Runs:
         for t, counts in enumerate(stream, 1):
             parts = [self._contributions(counts, tags)] if counts else []
             state, shown = self.mechanism.step(state, t, parts, noise)
+            assert not isinstance(shown, WindowReleases), "of an epoch"
             if isinstance(shown, Answers):
                 columns.append(self._read_answers(shown, texts[:, t - 1]))
             else:

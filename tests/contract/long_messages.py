@@ -352,7 +352,10 @@ def _one_sent(
 def of_state(make: Callable[[], State]) -> list[Outgoing]:
     blocks = make().changed()
     return state(
-        page for name, block in blocks for page in split_pages(name.encode(), block)
+        page
+        for name, block in blocks
+        if block is not None
+        for page in split_pages(name.encode(), block)
     )
 
 

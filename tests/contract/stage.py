@@ -12,7 +12,14 @@ from tests.contract.variants import DOMAIN, OTHERS, TICKS, Variant
 from workers.arrays.texts import Texts
 from workers.arrays.types import Codes, Tags
 from workers.mechanisms.ledger import Contributions
-from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release, State
+from workers.mechanisms.mechanism import (
+    Answers,
+    Items,
+    Mechanism,
+    Release,
+    State,
+    WindowReleases,
+)
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
 from workers.pipeline.histogram import KEY_LABEL
@@ -26,7 +33,7 @@ Histogram = Mapping[str, int]
 """Label -> count."""
 Tick = Mapping[str, Histogram]
 """Stream key -> what was contributed to it."""
-Shown = Release | Items | Answers
+Shown = Release | WindowReleases | Items | Answers
 
 
 def bounded(items: Mapping[str, int], max_items: int, max_count: int) -> Histogram:
@@ -128,9 +135,12 @@ class Run:
         of = self.mechanism.config.sum
         if tick and of is not None:
             contributions += columns(tick, self.keys, parts, of.steps)
+        ledger = self.state.ledger
         self.state, shown = self.mechanism.step(
             self.state, t, contributions, self.noise
         )
+        if self.state.ledger is not ledger:
+            self.stored = {}
         return shown
 
     def transcript(
@@ -148,6 +158,8 @@ class Run:
         """Return a release by stream key and label, independent of row numbers."""
         if isinstance(shown, Answers):
             return {key: dict(answer) for key, answer in shown.of_key.items()}, shown.sd
+        if isinstance(shown, WindowReleases):
+            return [self.named(release) for release in shown.releases], shown.begins
         if isinstance(shown, Items):
             keys = shown.keys.tolist()
             labels = list(shown.labels)
@@ -167,10 +179,13 @@ class Run:
         return tuple(found)
 
     def store(self) -> dict[str, bytes]:
-        self.stored |= dict(
-            [*ledger_blocks.changes(self.state.ledger), *self.state.changed()]
-        )
+        self.stored |= dict(ledger_blocks.changes(self.state.ledger))
         self.state.ledger.clean()
+        for name, block in self.state.changed():
+            if block is None:
+                del self.stored[name]
+            else:
+                self.stored[name] = block
         return self.stored
 
     def restart(self) -> None:
@@ -187,6 +202,7 @@ class Run:
         for name, block in stored:
             if name[0] not in ledger_blocks.KINDS:
                 fresh.restore(name, block)
+        fresh.restored()
         self.state = fresh
         self.noise = self.mechanism.noise(self._stream)
 

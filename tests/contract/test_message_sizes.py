@@ -245,7 +245,7 @@ def test_state_of_a_mechanism_is_restored_from_its_pages(kind: str) -> None:
     blocks = STATES[kind]().changed()
     pages = dict[bytes, bytes]()
     for name, block in blocks:
-        for key, value in split_pages(name.encode(), block, 9_000):
+        for key, value in split_pages(name.encode(), block or b"", 9_000):
             pages[key] = value or b""
     assert len(pages) > len(blocks)
     assert dict(joined_pages(pages)) == dict(blocks)

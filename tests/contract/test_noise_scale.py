@@ -23,7 +23,7 @@ import pytest
 from tests.contract.probe import Probe
 from tests.contract.stage import NAME, Run, Tick, steps_of, worst
 from tests.contract.variants import MAXIMA, PER_TICK, TICKS, VARIANTS, Variant, built
-from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
+from workers.mechanisms.mechanism import Items, Mechanism, Release
 from workers.mechanisms.misra_gries.misra_gries import PureMisraGries
 from workers.mechanisms.noise.discrete_laplace import (
     DiscreteLaplace,
@@ -107,7 +107,7 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
                 sums += Counter(histogram)
                 if isinstance(mechanism, OrderStatistics):
                     squares += of_sums(run, t, mechanism, sums)
-                elif not isinstance(shown, Answers) and t == len(stream) > 1:
+                elif isinstance(shown, Release | Items) and t == len(stream) > 1:
                     squares += of_counts(run, shown, sums)
                     for name, values in of_parts(run, shown, sums):
                         further[name] += values

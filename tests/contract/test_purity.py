@@ -17,7 +17,7 @@ import pytest
 from tests import ROOT
 from tests.contract.stage import Run, Shown, Tick, random_stream
 from tests.contract.variants import VARIANTS, Variant, built
-from workers.mechanisms.mechanism import Answers, Release
+from workers.mechanisms.mechanism import Answers, Release, WindowReleases
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +33,8 @@ def exactly(shown: Shown) -> bytes:
             (key, dict(answer)) for key, answer in shown.of_key.items()
         ]
         return repr((parts, shown.sd)).encode()
+    if isinstance(shown, WindowReleases):
+        return b"".join(map(exactly, shown.releases)) + repr(shown.begins).encode()
     counts = shown.counts.tobytes(), shown.sd, shown.threshold
     if isinstance(shown, Release):
         return repr((shown.rows.tobytes(), *counts)).encode()

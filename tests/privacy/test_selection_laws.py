@@ -16,7 +16,13 @@ import pytest
 
 from tests.contract.probe import Probe
 from tests.contract.stage import Run
-from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
+from workers.mechanisms.mechanism import (
+    Answers,
+    Items,
+    Mechanism,
+    Release,
+    WindowReleases,
+)
 from workers.mechanisms.order_statistics.engine import MaxState, OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
 
@@ -116,6 +122,7 @@ def shown(
             asks = mechanism.kind != "pay_what_you_get" or t == 1
             again = asks and not isinstance(mechanism.init(), MaxState)
             release = run.step(t, dict.fromkeys(names, counts) if again else {})
+            assert not isinstance(release, WindowReleases), "of an epoch"
             if isinstance(release, Answers):
                 for answer in release.of_key.values():
                     observed[

@@ -1,5 +1,7 @@
 """Columns of numbers: noise lookup, threshold tests, and blocks as bytes."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,20 @@ Sums = Codes | Longs
 GROUP_ROWS = 64
 # Head of a block: version, width, rows.
 HEAD_BYTES = 4
+_WIDTHS: tuple[np.dtype[Any], ...] = tuple(
+    np.dtype(f"<u{size}") for size in (1, 2, 4, 8)
+)
+
+
+def pack(column: NDArray[Any]) -> tuple[int, bytes]:
+    """Return a column of integers from 0 to 2^64 - 1 as (width code, bytes)."""
+    largest = int(column.max(initial=0))
+    code = next(i for i, kind in enumerate(_WIDTHS) if largest < 1 << 8 * kind.itemsize)
+    return code, column.astype(_WIDTHS[code]).tobytes()
+
+
+def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArray[Any]:
+    return np.frombuffer(data, dtype=_WIDTHS[code], count=count, offset=offset)
 
 
 @kernel
@@ -100,6 +116,60 @@ def find_shown(
             noisy[written] = count
             written += before or first
     return fresh, written
+
+
+@kernel
+def mark_passed(
+    counts: Longs,
+    noise: Longs,
+    last: Longs,
+    since: int,
+    threshold: int,
+    passed: Bools,
+) -> None:
+    """Mark the rows with a last event after tick `since` and a noisy count above a threshold."""
+    for row in range(len(passed)):
+        passed[row] |= (counts[row] + noise[row] > threshold) & (last[row] > since)
+
+
+@kernel
+def find_printed(
+    passed: Bools,
+    shown: Sums,
+    left: Longs,
+    last: Longs,
+    rested: int,
+    remembered: int,
+    new: Longs,
+    rows: Longs,
+) -> tuple[int, int, int]:
+    """Find the rows shown for the first time, and all rows shown now or before.
+
+    A row not shown, that did not leave at tick `rested` (above 0) or later, is new if it passed.
+    Writes ascending rows to `new` and `rows`; returns their lengths, and how many rows are alive:
+    shown, at rest, or with a last event after tick `remembered`.
+    """
+    fresh = 0
+    written = 0
+    alive = 0
+    for begin in range(0, len(passed), GROUP_ROWS):
+        stop = min(begin + GROUP_ROWS, len(passed))
+        found = 0
+        for row in range(begin, stop):  # vectorized
+            found += (shown[row] != 0) | passed[row]
+            alive += (
+                (shown[row] != 0) | (left[row] >= rested) | (last[row] > remembered)
+            )
+        if found == 0:
+            continue
+        for row in range(begin, stop):
+            before = shown[row] != 0
+            first = passed[row] and not before and left[row] < rested
+            new[fresh] = row
+            fresh += first
+            rows[written] = row
+            written += before or first
+    return fresh, written, alive
 
 
 @kernel

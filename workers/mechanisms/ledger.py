@@ -5,12 +5,14 @@
     counts  int64  (n,)     the exact running count (sensitive)
     sums    int64  (n,)     with `sum`: the exact running sum, in steps (sensitive)
     shown   int32  (n,)     first tick at which the row was shown, else 0; int64 once needed
+    last    int64  (n,)     without epochs: the tick of its last event, 0 for none (sensitive)
+    left    int64  (n,)     without epochs: the tick at which its label left, else 0
     ends    uint32 (n,)     end of the row's label in the text; int64 beyond 4 GiB
     text    uint8           UTF-8 bytes of all labels, end to end
 
 Rows are append-only. A label is a slice of one byte column, never a Python object; rows are found
-by tag. An item takes 41 to 47 bytes plus its label, and 8 with a sum; pages of unused capacity are
-never touched.
+by tag. An item takes 41 to 47 bytes plus its label, 8 with a sum and 16 without epochs; pages of
+unused capacity are never touched.
 """
 
 from __future__ import annotations
@@ -147,6 +149,8 @@ class Ledger:
         self._counts = np.zeros(FIRST_CAPACITY, dtype=np.int64)
         self._sums = np.zeros(0, dtype=np.int64)  # capacity once needed
         self._shown: Shown = np.zeros(FIRST_CAPACITY, dtype=np.int32)
+        self._last = np.zeros(0, dtype=np.int64)  # both: capacity once needed
+        self._left = np.zeros(0, dtype=np.int64)
         self._ends: NDArray[Any] = np.zeros(FIRST_CAPACITY, dtype=np.uint32)
         self._text = np.zeros(16 * FIRST_CAPACITY, dtype=np.uint8)
         self._index = TagIndex()
@@ -154,6 +158,8 @@ class Ledger:
         self.touched: list[Rows] = []
         self.summed: list[Rows] = []
         self.newly_shown: list[Rows] = []
+        self.dated: list[Rows] = []
+        self.departed: list[Rows] = []
         self.clean_rows = 0
 
     @property
@@ -184,8 +190,19 @@ class Ledger:
         return self.shown
 
     @property
+    def last(self) -> Longs:
+        self._last = with_capacity(self._last, self.n)
+        return self._last[: self.n]
+
+    @property
+    def left(self) -> Longs:
+        self._left = with_capacity(self._left, self.n)
+        return self._left[: self.n]
+
+    @property
     def nbytes(self) -> int:
-        numbers = (self._keys, self._counts, self._sums, self._shown)
+        ticks = (self._shown, self._last, self._left)
+        numbers = (self._keys, self._counts, self._sums, *ticks)
         held = (self._tags, *numbers, self._ends, self._text)
         return self._index.nbytes + sum(a.nbytes for a in held)
 
@@ -263,8 +280,46 @@ class Ledger:
         self.shown_for(tick)[rows] = tick
         self.newly_shown.append(rows)
 
+    def mark_returned(self, rows: Rows, tick: int) -> None:
+        """Note that labels are shown from a tick on, some of which may have left before."""
+        self.mark_shown(rows, tick)
+        returned = rows[self.left[rows] != 0]
+        if len(returned):
+            self.left[returned] = 0
+            self.departed.append(returned)
+
+    def mark_left(self, rows: Rows, tick: int) -> None:
+        """Note that labels left at a tick, after which they are not shown."""
+        self.shown[rows] = 0
+        self.newly_shown.append(rows)
+        self.left[rows] = tick
+        self.departed.append(rows)
+
+    def selected(self, rows: Rows) -> Ledger:
+        """Return a ledger of some rows alone, in this order; all of it is yet to be stored."""
+        found = Ledger()
+        labels = self.label_column(0, self.n).take(rows)
+        found.append(self.tags.take(rows, axis=0), self.keys[rows], labels)
+        shown = found.shown_for(int(self.shown.max(initial=0)))
+        columns: list[tuple[NDArray[Any], NDArray[Any], list[Rows]]] = [
+            (self.counts, found.counts, found.touched),
+            (self.shown, shown, found.newly_shown),
+        ]
+        if len(self._sums):
+            columns.append((self.sums, found.sums, found.summed))
+        if len(self._last):
+            columns.append((self.last, found.last, found.dated))
+        if len(self._left):
+            columns.append((self.left, found.left, found.departed))
+        for before, column, changed in columns:
+            column[:] = before[rows]
+            changed.append(np.flatnonzero(column))
+        return found
+
     def clean(self) -> None:
         self.touched = []
         self.summed = []
         self.newly_shown = []
+        self.dated = []
+        self.departed = []
         self.clean_rows = self.n

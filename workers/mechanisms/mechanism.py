@@ -57,6 +57,18 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowReleases:
+    """One tick's releases of a histogram without epochs, by window in the order of the settings.
+
+    Of the same rows, which are those of the ledger after the step.
+    """
+
+    releases: tuple[Release, ...]
+    # A release counts the ticks after this one; below 0 in the first ticks.
+    begins: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Items:
     """The items published at one tick by a mechanism without rows; else as `Release`."""
 
@@ -92,10 +104,11 @@ class State:
             if part.of_sums:
                 self.ledger.add_sums(part)
 
-    def changed(self) -> Sequence[tuple[str, bytes]]:
+    def changed(self) -> Sequence[tuple[str, bytes | None]]:
         """Return further blocks changed since the last commit: ("m...", version byte and bytes).
 
-        They are stored in pages where they are too long for a message; a name has no dot.
+        They are stored in pages where they are too long for a message; a name has no dot. None
+        deletes a stored block.
         """
         return ()
 
@@ -103,6 +116,9 @@ class State:
         raise StateRefused(
             f"stored state has a block {name!r} that this mechanism does not know: was it written by a newer version?"
         )
+
+    def restored(self) -> None:
+        """Check and complete a state of which all blocks are restored, ledger and key tags too."""
 
 
 class Noise(Protocol):
@@ -211,7 +227,7 @@ class Mechanism(Frozen):
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
-    ) -> tuple[State, Release | Items | Answers]:
+    ) -> tuple[State, Release | WindowReleases | Items | Answers]:
         """Release tick t (from 1) of the epoch; consumes the state. Raises `HorizonExceeded`."""
         raise NotImplementedError
 

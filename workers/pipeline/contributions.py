@@ -34,6 +34,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
+from workers.arrays.number_blocks import pack
 from workers.arrays.texts import Texts, unpack_rows
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
@@ -45,7 +46,7 @@ from workers.pipeline.growth.owners import (
     Owners,
     parts_of,
 )
-from workers.pipeline.ledger_blocks import UNDECODABLE, pack
+from workers.pipeline.ledger_blocks import UNDECODABLE
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 

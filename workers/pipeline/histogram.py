@@ -16,7 +16,7 @@ from workers.kafka.topics import lacks_ids, refuse_without_ids
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id, series_id
 from workers.mechanisms.ledger import Contributions, Ledger
-from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.mechanism import Mechanism, WindowReleases
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
 from workers.pipeline.growth.owners import HandedOver, owner_of, part_owner, parts_of
@@ -314,7 +314,12 @@ class Histogram:
                     self._add_key(name, tick)
             index = [self._index.get(name, -1) for name in part.keys]
             indexed.append((part, np.array(index, dtype=np.int32)))
+        ledger = self._state.ledger
         self._state, release = self.mechanism.step(self._state, t, indexed, self._noise)
+        if self._state.ledger is not ledger:
+            self._begin_rows_anew()
+        if isinstance(release, WindowReleases):
+            raise self._refused('horizon = "never": not published yet')
         self.life.next = tick + 1
         return ReleasedTick(
             histogram=self.name,
@@ -365,8 +370,15 @@ class Histogram:
                 for name, value in ledger_blocks.changes(self._state.ledger)
             ]
             for name, value in self._state.changed():
-                blocks += ledger_blocks.split_pages(name.encode(), value)
-            self._blocks.update(name.decode() for name, _ in blocks)
+                if value is None:
+                    blocks += ledger_blocks.deleted_pages(name, self._blocks)
+                else:
+                    blocks += ledger_blocks.split_pages(name.encode(), value)
+            for key, value in blocks:
+                if value is None:
+                    self._blocks.discard(key.decode())
+                else:
+                    self._blocks.add(key.decode())
             changes += [(own + name, value) for name, value in blocks]
             self._state.ledger.clean()
         return changes
@@ -428,6 +440,7 @@ class Histogram:
         self._state.key_tags = np.concatenate((self._state.key_tags, *tags))
         for name, value in ledger_blocks.joined_pages(further):
             self._state.restore(name, value)
+        self._state.restored()
 
     def check(self, life: HistogramProgress) -> None:
         """Raise StateRefused, naming the changed settings, if another mechanism wrote `life`."""
@@ -486,18 +499,22 @@ class Histogram:
                 f"split = {self.config.split}: more than the {self._owners} owner partitions in "
                 "this epoch: begin it after they have grown"
             )
-        self._deletions += [
-            f"{self.prefix}{self._epoch}/{name}".encode()
-            for name in sorted(self._blocks)
-        ]
+        self._begin_rows_anew()
         self._epoch = epoch
-        self._blocks = set()
         self._state = self.mechanism.init()
-        self._labels = LabelCache()
         self.life.epochs += 1
         self._bind(epoch)
         for i in range(len(self._keys)):
             self._register_key(i)
+
+    def _begin_rows_anew(self) -> None:
+        """Delete all blocks, and forget labels: rows have other numbers from now on."""
+        self._deletions += [
+            f"{self.prefix}{self._epoch}/{name}".encode()
+            for name in sorted(self._blocks)
+        ]
+        self._blocks = set()
+        self._labels = LabelCache()
 
     def _bind(self, epoch: int) -> None:
         if self.life.first is None:

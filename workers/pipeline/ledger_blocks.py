@@ -8,6 +8,8 @@ Numbers are little-endian, in the narrowest unsigned width that holds them.
     C<block>         counts                                     written when a tick changed one
     M<block>         sums of numbers, in steps                  the same
     S<block>         first tick at which each row was shown     written when a row is first shown
+    E<block>         tick of the last event                     see `mechanisms.running.hops`
+    R<block>         tick at which the label left               written when a label leaves
 
 A tick writes the blocks that it touched; recovery reads blocks, never single items. 1,024 labels of
 1,024 bytes take 1,071,108 bytes, above every broker's default message limit, so a part of labels
@@ -28,14 +30,22 @@ Stream keys are stored as JSON with the tick from which each is served, below 6,
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from itertools import count, takewhile
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.number_blocks import mark_blocks, pack_blocks
+from workers.arrays.number_blocks import mark_blocks, pack_blocks, unpack
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Codes, Longs
 from workers.mechanisms.ledger import Ledger
@@ -46,22 +56,6 @@ T = TypeVar("T")
 #: What msgspec raises for bytes that it cannot decode; text that is not UTF-8 is no DecodeError.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DECODER = msgspec.json.Decoder(list[tuple[str, int]])
-_WIDTHS: tuple[np.dtype[Any], ...] = tuple(
-    np.dtype(f"<u{size}") for size in (1, 2, 4, 8)
-)
-
-
-def pack(column: NDArray[Any]) -> tuple[int, bytes]:
-    """Return a column of integers from 0 to 2^64 - 1 as (width code, bytes)."""
-    largest = int(column.max(initial=0))
-    code = next(i for i, kind in enumerate(_WIDTHS) if largest < 1 << 8 * kind.itemsize)
-    return code, column.astype(_WIDTHS[code]).tobytes()
-
-
-def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArray[Any]:
-    return np.frombuffer(data, dtype=_WIDTHS[code], count=count, offset=offset)
-
-
 _PAGED = b'{"pages":'
 _PAGE = b"%b.%04x"
 
@@ -78,6 +72,13 @@ def split_pages(
     slices = [value[at : at + max_bytes] for at in range(0, len(value), max_bytes)]
     found = [(_PAGE % (name, i), part) for i, part in enumerate(slices)]
     return [*found, (name, _PAGED + b"%d}" % len(slices))]
+
+
+def deleted_pages(name: str, stored: Collection[str]) -> list[tuple[bytes, None]]:
+    """Return the deletion of a value, and of its pages among the names stored."""
+    pages = (_PAGE % (name.encode(), i) for i in count())
+    found = takewhile(lambda page: page.decode() in stored, pages)
+    return [(page, None) for page in (name.encode(), *found)]
 
 
 def decode_stored(decoder: msgspec.json.Decoder[T], value: bytes, what: str) -> T:
@@ -161,7 +162,7 @@ def _part(kind: str, block: int, part: int) -> str:
 _BLOCK_BITS = 10
 BLOCK_ROWS = 1 << _BLOCK_BITS
 # First letters of the blocks' names.
-KINDS = "LCMS"
+KINDS = "LCMSER"
 # Number blocks packed by one call, in about 2 MiB, which fits in a core's cache.
 BLOCKS_AT_ONCE = 256
 VERSION = 1
@@ -178,16 +179,17 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
             columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1
         ):
             yield from _encode_labels(columns, block)
-    yield from _encode_numbers(
-        "C", _blocks_of(columns.touched, columns.n), columns.counts
-    )
+    numbers: list[tuple[str, list[Longs], Longs | Codes]] = []
+    numbers.append(("C", columns.touched, columns.counts))
     if columns.summed:
-        yield from _encode_numbers(
-            "M", _blocks_of(columns.summed, columns.n), columns.sums
-        )
-    yield from _encode_numbers(
-        "S", _blocks_of(columns.newly_shown, columns.n), columns.shown
-    )
+        numbers.append(("M", columns.summed, columns.sums))
+    numbers.append(("S", columns.newly_shown, columns.shown))
+    if columns.dated:
+        numbers.append(("E", columns.dated, columns.last))
+    if columns.departed:
+        numbers.append(("R", columns.departed, columns.left))
+    for kind, rows, column in numbers:
+        yield from _encode_numbers(kind, _blocks_of(rows, columns.n), column)
 
 
 def load(blocks: Iterable[tuple[str, bytes]], keys: int) -> Ledger:
@@ -202,7 +204,7 @@ class Loading:
 
     def __init__(self) -> None:
         self._columns = Ledger()
-        self._numbers: dict[str, dict[int, bytes]] = {"C": {}, "M": {}, "S": {}}
+        self._numbers: dict[str, dict[int, bytes]] = {kind: {} for kind in KINDS[1:]}
         self._expected = (0, 0)
 
     def __repr__(self) -> str:
@@ -247,6 +249,8 @@ class Loading:
         _fill(columns.n, self._numbers["C"], lambda _: columns.counts)
         _fill(columns.n, self._numbers["M"], lambda _: columns.sums)
         _fill(columns.n, self._numbers["S"], columns.shown_for)
+        _fill(columns.n, self._numbers["E"], lambda _: columns.last)
+        _fill(columns.n, self._numbers["R"], lambda _: columns.left)
         columns.clean()
         return columns
 

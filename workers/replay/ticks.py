@@ -16,7 +16,7 @@ import numpy as np
 
 from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
-from workers.mechanisms.mechanism import Answers, Items, Mechanism
+from workers.mechanisms.mechanism import Answers, Items, Mechanism, WindowReleases
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
 
@@ -32,6 +32,8 @@ class Epoch:
     """
 
     def __init__(self, mechanism: Mechanism, seed: int = 0) -> None:
+        if mechanism.config.never:
+            raise ValueError('horizon = "never": there are no epochs')
         self.mechanism = mechanism
         self.t = 0
         self.counts: dict[str, int] = {}
@@ -77,6 +79,7 @@ class Epoch:
         self.state, release = self.mechanism.step(
             self.state, self.t, parts, self._noise
         )
+        assert not isinstance(release, WindowReleases), "of an epoch"
         if isinstance(release, Answers):
             self.answer = dict(release.of_key[0])
             return {}

@@ -26,9 +26,10 @@ from workers.mechanisms.about import About, Bound, Data, Figure
 from workers.mechanisms.bounds import normal_bound, normal_quantile
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Noise, Release, State, short_hash
+from workers.mechanisms.mechanism import Mechanism, Noise, Release, State, short_hash
 from workers.mechanisms.running.discovery import make_discovery
 from workers.mechanisms.running.on_counters import OnCounters
+from workers.mechanisms.running.sliding import Sliding
 
 # Solving a constant threshold takes 1.1 s at this horizon (measured).
 CONSTANT_HORIZON_MAX = 1 << 20
@@ -127,6 +128,10 @@ class UnkBase(OnCounters):
     configs = (UnkBaseConfig,)
     config: UnkBaseConfig
 
+    @classmethod
+    def make(cls, config: HistogramConfig, unit: str) -> Mechanism:
+        return Sliding(config, unit) if config.never else super().make(config, unit)
+
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=True)
         self._discovery = make_discovery(
@@ -206,6 +211,10 @@ class KnownBase(OnCounters):
 
     configs = (KnownBaseConfig,)
     config: KnownBaseConfig
+
+    @classmethod
+    def make(cls, config: HistogramConfig, unit: str) -> Mechanism:
+        return Sliding(config, unit) if config.never else super().make(config, unit)
 
     def __init__(self, config: KnownBaseConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=False)

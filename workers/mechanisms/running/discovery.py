@@ -48,6 +48,19 @@ _GROUPS_PER_OCTAVE = 700  # of the variance: 0.1 % each
 _SUM_OUTWARD = 1 + 1e-9
 
 
+def window_threshold(
+    counter: Counter, tests: int, max_items: int, max_count: int, delta: float
+) -> int:
+    """Return m if one event adds at most `tests` tests to an item, at ticks of any noise.
+
+    That is m_t for s_t of the noisiest tick and delta / (D0 tests), which one threshold for all
+    ticks may use (docs/decisions/0036-windows-without-epochs.md, T4).
+    """
+    sd = math.sqrt(counter.worst_variance() * (1 + 1e-11)) * _OUTWARD
+    quantile = quantile_up(delta / (max_items * tests) * _INWARD)
+    return math.ceil(quantile * sd * _OUTWARD + max_count - 0.5)
+
+
 class Discovery(Frozen):
     """The thresholds of one histogram for the noise of `counter`.
 

@@ -7,9 +7,10 @@ ticks shift the counter by at most Dinf times the longest unit shift and cost no
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,13 +27,71 @@ from workers.mechanisms.mechanism import Noise, Noisy, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 from workers.runtime.frozen import memoized, read_only
 
+C = TypeVar("C", bound=Counter)
+
+
+def counters_of_parts(
+    config: HistogramConfig, rho: float, make: Callable[[float], tuple[C, ...]]
+) -> tuple[dict[str, tuple[C, ...]], float]:
+    """Return the counters of "counts", "sums" and "totals", and what they cost, rounded up.
+
+    `make` returns counters of one noise that together cost at most its argument.
+    """
+    items = config.max_items
+    of_sums = Fraction(0) if config.sum is None else Fraction(config.sum.share)
+    of_totals = Fraction(config.total_share or 0)
+    # Shares of rho, and how many units of it an event may cost a counter of rho 1 per unit.
+    parts = {"counts": (1 - of_sums - of_totals, items * config.max_count**2)}
+    if config.sum is not None:
+        most = config.sum.steps * config.max_count
+        parts["sums"] = of_sums, items * most**2
+    if of_totals:
+        parts["totals"] = of_totals, (items * config.max_count) ** 2
+    found = {}
+    spent = Fraction(0)
+    for part, (share, units) in parts.items():
+        rho_item = math.nextafter(float(Fraction(rho) * share / units), 0.0)
+        try:
+            found[part] = make(rho_item)
+        except ValueError:
+            if config.sum is None or part != "sums":
+                raise
+            raise ValueError(
+                f"{config.where()}sum.step = {config.sum.step}: so small that the noise is more than "
+                "16 million steps: take a larger step, or a larger budget"
+            ) from None
+        spent += Fraction(found[part][0].rho_item) * units
+    return found, math.nextafter(float(spent), math.inf)
+
+
+def describe_parts(
+    config: HistogramConfig,
+    of_sums: Mapping[str, object] | None,
+    of_totals: Mapping[str, object] | None,
+) -> dict[str, object]:
+    """Return the parameters of sums and totals, given those of their counters."""
+    parameters: dict[str, object] = {}
+    of = config.sum
+    if of is not None and of_sums is not None:
+        parameters["sum"] = {
+            "from": str(of.from_),
+            "to": str(of.to),
+            "step": str(of.step),
+            "share": repr(of.share),
+            "counter": of_sums,
+        }
+    if of_totals is not None:
+        parameters["total_share"] = repr(config.total_share)
+        parameters["total_counter"] = of_totals
+    return parameters
+
 
 def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
     ticks = config.horizon_ticks
     return make_counter(config.counter, ticks, rho_item, config.radix, config.end_share)
 
 
-def _any_stream() -> NoiseStream:
+def any_stream() -> NoiseStream:
     """Return a stream whose noise nobody draws: caches are as large with any."""
     return NoiseKey(bytes(32)).stream(bytes(16))
 
@@ -53,12 +112,12 @@ class CounterMechanism(Budgeted):
 
     def noise_bytes(self, counter: Counter) -> int:
         """Return the bytes a row that noise of a counter takes in this mechanism."""
-        return cached_bytes(counter.columns(_any_stream()))
+        return cached_bytes(counter.columns(any_stream()))
 
     def row_bytes(self) -> RowBytes:
         grows = "at the end of the epoch; it grows with every tick"
         note = grows if self._counter.grows else ""
-        return RowBytes(noise=cached_bytes(self.noise(_any_stream())), note=note)
+        return RowBytes(noise=cached_bytes(self.noise(any_stream())), note=note)
 
     def curve(self, last: int) -> Curve:
         return self._counter.curve()
@@ -74,10 +133,7 @@ class CounterMechanism(Budgeted):
         return float(curve.variance(curve.noisiest(last)[:1])[0]) - ROUNDING
 
     def sd(self, t: int) -> float:
-        ticks = tick_block(t, last_tick_of(self._counter.horizon))
-        if t not in ticks:
-            return self._counter.sd(t)
-        return _sds(self._counter, ticks)[t - ticks.start]
+        return sd_at(self._counter, t)
 
     def difference_sd(self, t: int, since: int) -> float:
         return self._counter.difference_sd(t, since)
@@ -97,39 +153,17 @@ class OnCounters(CounterMechanism):
     """
 
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
-        if config.never:
-            raise ValueError(f'{config.where()}horizon = "never": not built yet')
         super().__init__(config, unit, discovers=discovers)
-        rho = Fraction(self._cost.rho)
-        items = config.max_items
-        of_sums = Fraction(0) if config.sum is None else Fraction(config.sum.share)
-        of_totals = Fraction(config.total_share or 0)
-        # Shares of rho, and how many units of it an event may cost a counter of rho 1 per unit.
-        parts = {"counts": (1 - of_sums - of_totals, items * config.max_count**2)}
-        if config.sum is not None:
-            most = config.sum.steps * config.max_count
-            parts["sums"] = of_sums, items * most**2
-        if of_totals:
-            parts["totals"] = of_totals, (items * config.max_count) ** 2
-        counters = dict[str, Counter]()
-        spent = Fraction(0)
-        for part, (share, units) in parts.items():
-            rho_item = math.nextafter(float(rho * share / units), 0.0)
-            try:
-                counters[part] = counter_of(config, rho_item)
-            except ValueError:
-                if config.sum is None or part != "sums":
-                    raise
-                raise ValueError(
-                    f"{config.where()}sum.step = {config.sum.step}: so small that the noise is more than "
-                    "16 million steps: take a larger step, or a larger budget"
-                ) from None
-            spent += Fraction(counters[part].rho_item) * units
-        self._counter = counters["counts"]
-        self.of_sums = counters.get("sums")
-        self.of_totals = counters.get("totals")
-        spent_up = math.nextafter(float(spent), math.inf)
-        self._set_cost(spent_up, 0.0)  # no sampler has a part in it
+        rho = self._cost.rho
+        counters, spent = counters_of_parts(
+            config, rho, lambda rho_item: (counter_of(config, rho_item),)
+        )
+        (self._counter,) = counters["counts"]
+        of_sums: tuple[Counter | None, ...] = counters.get("sums", (None,))
+        of_totals: tuple[Counter | None, ...] = counters.get("totals", (None,))
+        (self.of_sums,) = of_sums
+        (self.of_totals,) = of_totals
+        self._set_cost(spent, 0.0)  # no sampler has a part in it
 
     def sum_curve(self) -> Curve | None:
         return None if self.of_sums is None else self.of_sums.curve()
@@ -139,20 +173,11 @@ class OnCounters(CounterMechanism):
 
     def public(self) -> Mapping[str, object]:
         """Return the parameters, those of sums and total included if there are any."""
-        parameters = dict(super().public())
-        of = self.config.sum
-        if of is not None and self.of_sums is not None:
-            parameters["sum"] = {
-                "from": str(of.from_),
-                "to": str(of.to),
-                "step": str(of.step),
-                "share": repr(of.share),
-                "counter": self.of_sums.public(),
-            }
-        if self.of_totals is not None:
-            parameters["total_share"] = repr(self.config.total_share)
-            parameters["total_counter"] = self.of_totals.public()
-        return parameters
+        parts = [
+            None if counter is None else counter.public()
+            for counter in (self.of_sums, self.of_totals)
+        ]
+        return dict(super().public()) | describe_parts(self.config, *parts)
 
     def noise(self, stream: NoiseStream) -> Noise:
         counts = self._counter.columns(stream)
@@ -181,7 +206,7 @@ class OnCounters(CounterMechanism):
                 # In the order in which rows were shown, so that columns only grow.
                 order = np.argsort(ledger.shown[rows], kind="stable")
                 drawn = np.empty(len(rows), dtype=np.int64)
-                drawn[order] = noise.sums.at(t, ledger.tags[rows[order]] ^ _SUMS)
+                drawn[order] = noise.sums.at(t, ledger.tags[rows[order]] ^ SUM_CELLS)
                 centred = 2 * ledger.sums[rows] - of.steps * ledger.counts[rows]
                 sums = Noisy(centred + drawn, self.of_sums.sd(t))
             if self.of_totals is not None and noise.totals is not None:
@@ -208,7 +233,13 @@ class NoiseOfParts:
 
 
 # The cells of sums: their levels have this bit, which no counter's have.
-_SUMS = read_only(np.array([1 << 56, 0], dtype=np.uint64))
+SUM_CELLS = read_only(np.array([1 << 56, 0], dtype=np.uint64))
+
+
+def sd_at(counter: Counter, t: int) -> float:
+    """Return `counter.sd(t)`, computed with those of the ticks beside it."""
+    ticks = tick_block(t, last_tick_of(counter.horizon))
+    return _sds(counter, ticks)[t - ticks.start] if t in ticks else counter.sd(t)
 
 
 # A worker's owner partitions ask one by one.

@@ -1,0 +1,272 @@
+"""A histogram without epochs for tests: the mechanism through its blocks, and the rule in Python."""
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from tests.mechanisms.small import KEY, SMALL, STREAM, part, start
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.ledger import Parts
+from workers.mechanisms.mechanism import Release, WindowReleases, expect_type
+from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.running.on_counters import SUM_CELLS
+from workers.mechanisms.running.sliding import Sliding, SlidingState
+from workers.pipeline import ledger_blocks
+
+KEYS = ("k", "other")
+Tick = Mapping[tuple[str, bytes], tuple[int, int]]
+"""(stream key, label) -> count and steps of one tick."""
+Shown = tuple[Any, ...]
+
+
+def sliding(
+    mechanism: str = "unk_base",
+    windows: Sequence[int] = (2, 5, 8),
+    hops: Sequence[int] | None = None,
+    **changes: Any,
+) -> Sliding:
+    """Return the mechanism of windows of so many ticks; hops may differ between short ones."""
+    options = SMALL | {"horizon": "never", "windows": tuple(windows)}
+    options |= {"epsilon": 20.0, "delta": 0.01} | changes
+    made = MECHANISMS[mechanism](**options)
+    if hops is None:
+        return expect_type(Sliding, build(made))
+    with patch.object(HistogramConfig, "hops", tuple(hops)):
+        return expect_type(Sliding, build(made))
+
+
+def messages(tick: Tick, number: int, with_sums: bool) -> Parts:
+    """Return a tick's contributions in several messages; an item may be in more than one."""
+    found = []
+    for of_sums in (False, True) if with_sums else (False,):
+        for i in range(number):
+            of_key: dict[str, dict[bytes, int]] = {key: {} for key in KEYS}
+            for (key, label), numbers in tick.items():
+                n = numbers[of_sums]
+                share = n // number + (i < n % number)
+                if share:
+                    of_key[key][label] = share
+            rows, index = part(of_key, KEYS)
+            found.append((replace(rows, of_sums=of_sums), index))
+    return found
+
+
+def by_label(state: SlidingState, releases: WindowReleases) -> Shown:
+    """Return a tick's releases by stream key and label."""
+    return tuple(
+        _named(state, release) for release in releases.releases
+    ), releases.begins
+
+
+def _named(state: SlidingState, release: Release) -> Shown:
+    rows = release.rows.tolist()
+    keys = [KEYS[key] for key in state.ledger.keys[release.rows].tolist()]
+    labels = [state.ledger.label(row) for row in rows]
+    names = list(zip(keys, labels, strict=True))
+    counts = dict(zip(names, release.counts.tolist(), strict=True))
+    sums = None
+    if release.sums is not None:
+        sums = dict(zip(names, release.sums.values.tolist(), strict=True))
+    totals = None if release.totals is None else release.totals.values.tolist()
+    return counts, sums, totals
+
+
+class Board:
+    """The mechanism with a store, as an owner partition keeps it."""
+
+    def __init__(self, mechanism: Sliding, stream: Any = STREAM) -> None:
+        self.mechanism = mechanism
+        self._stream = stream
+        self.state: SlidingState = start(mechanism, KEYS)
+        self.noise = mechanism.noise(stream)
+        self.stored: dict[str, bytes] = {}
+
+    def step(self, t: int, tick: Tick, number: int = 1) -> Shown:
+        with_sums = self.mechanism.config.sum is not None
+        ledger = self.state.ledger
+        state, releases = self.mechanism.step(
+            self.state, t, messages(tick, number, with_sums), self.noise
+        )
+        self.state = expect_type(SlidingState, state)
+        if self.state.ledger is not ledger:
+            self.stored = {}
+        return by_label(self.state, releases)
+
+    def store(self) -> None:
+        self.stored |= dict(ledger_blocks.changes(self.state.ledger))
+        self.state.ledger.clean()
+        for name, block in self.state.changed():
+            if block is None:
+                del self.stored[name]
+            else:
+                self.stored[name] = block
+
+    def restart(self) -> None:
+        self.store()
+        self.load(self.stored)
+
+    def load(self, blocks: Mapping[str, bytes]) -> None:
+        fresh = self.mechanism.init()
+        loading = ledger_blocks.Loading()
+        for name, block in sorted(blocks.items()):
+            if name[0] in ledger_blocks.KINDS:
+                loading.take(name, block)
+        fresh.ledger = loading.ledger(len(KEYS))
+        fresh.key_tags = self.state.key_tags
+        for name, block in sorted(blocks.items()):
+            if name[0] not in ledger_blocks.KINDS:
+                fresh.restore(name, block)
+        fresh.restored()
+        self.state = fresh
+        self.noise = self.mechanism.noise(self._stream)
+
+
+@dataclass
+class Rules:
+    """What a flaw changes; each is right as it is."""
+
+    shorter: int = 0  # ticks by which windows are too short
+    late: int = 0  # ticks by which an expiry is late
+    rest: int = 0  # ticks by which the rest is too short
+    only_with_events: bool = False  # tests only in ticks with an event of the item
+    memory_is_window: bool = False  # W in place of E
+
+
+class Model:
+    """The rule in plain Python: it forgets nothing, and adds up every window anew."""
+
+    def __init__(self, mechanism: Sliding, rules: Rules | None = None) -> None:
+        self.mechanism = mechanism
+        self.rules = rules or Rules()
+        self.ticks: dict[int, Tick] = {}
+        self.last: dict[tuple[str, bytes], int] = {}
+        self.shown: set[tuple[str, bytes]] = set()
+        self.left: dict[tuple[str, bytes], int] = {}
+        self.met: dict[tuple[str, bytes], None] = {}
+        self.tested = 0
+        for key in KEYS:
+            for label in mechanism.domain():
+                self.met[key, label] = None
+
+    def step(self, t: int, tick: Tick) -> Shown:
+        mechanism = self.mechanism
+        known = bool(mechanism.domain())
+        tick = {item: n for item, n in tick.items() if not known or item in self.met}
+        self.ticks[t] = tick
+        for item in tick:
+            self.met[item] = None
+            self.last[item] = t
+        items = list(self.met)
+        exact = [self._window(i, t) for i in range(len(mechanism.windows))]
+        noise = [self._noise(mechanism.windows[i], t, items) for i in range(len(exact))]
+        noisy = [
+            {item: exact[i][item][0] + noise[i][item] for item in items}
+            for i in range(len(exact))
+        ]
+        printed = set(items) if known else self._discover(t, tick, noisy)
+        found = []
+        for i, counts in enumerate(noisy):
+            sums = self._sums(i, t, exact[i], printed)
+            totals = self._totals(i, t, exact[i])
+            own = {item: counts[item] for item in items if item in printed}
+            found.append((own, sums, totals))
+        if not known:
+            longest = max(range(len(exact)), key=lambda i: mechanism.windows[i].window)
+            if t % mechanism.windows[longest].window == 0:
+                for item in printed:
+                    if noisy[longest][item] <= 0:
+                        self.shown.discard(item)
+                        self.left[item] = t
+        begins = tuple(window.begin(t) for window in mechanism.windows)
+        return tuple(found), begins
+
+    def _window(self, i: int, t: int) -> dict[tuple[str, bytes], tuple[int, int]]:
+        window = self.mechanism.windows[i]
+        begin = (t - window.window) // window.hop * window.hop
+        begin += self.rules.shorter - self.rules.late
+        counts: dict[tuple[str, bytes], tuple[int, int]] = defaultdict(lambda: (0, 0))
+        for s in range(begin + 1, t + 1):
+            for item, (n, steps) in self.ticks.get(s, {}).items():
+                before = counts[item]
+                counts[item] = before[0] + n, before[1] + steps
+        return counts
+
+    def _noise(
+        self, window: Any, t: int, items: Sequence[tuple[str, bytes]], cells: Any = None
+    ) -> dict[tuple[str, bytes], int]:
+        if not items:
+            return {}
+        tags = np.concatenate([KEY.tags(key, [label]) for key, label in items])
+        if cells is not None:
+            tags = tags ^ cells
+        return dict(zip(items, window.draw(STREAM, t, tags).tolist(), strict=True))
+
+    def _discover(
+        self, t: int, tick: Tick, noisy: Sequence[Mapping[tuple[str, bytes], int]]
+    ) -> set[tuple[str, bytes]]:
+        mechanism = self.mechanism
+        for item, last in self.last.items():
+            rested = self.left.get(item, -(1 << 60)) + mechanism.rest - self.rules.rest
+            if item in self.shown or t <= rested:
+                continue
+            if self.rules.only_with_events and item not in tick:
+                continue
+            for i, window in enumerate(mechanism.windows):
+                memory = window.window + window.hop - 1
+                if not self.rules.memory_is_window:
+                    memory += mechanism.rest
+                if last > t - memory:
+                    self.tested += 1
+                    if noisy[i][item] > (mechanism.threshold_of(i) or 0):
+                        self.shown.add(item)
+        return set(self.shown)
+
+    def _sums(self, i: int, t: int, exact: Any, printed: Any) -> Any:
+        of = self.mechanism.config.sum
+        if of is None:
+            return None
+        items = [item for item in self.met if item in printed]
+        noise = self._noise(self.mechanism.sum_windows[i], t, items, SUM_CELLS)
+        return {
+            item: 2 * exact[item][1] - of.steps * exact[item][0] + noise[item]
+            for item in items
+        }
+
+    def _totals(self, i: int, t: int, exact: Any) -> Any:
+        if not self.mechanism.total_windows:
+            return None
+        found = []
+        window = self.mechanism.total_windows[i]
+        for key in KEYS:
+            total = sum(n for (of, _), (n, _) in exact.items() if of == key)
+            tag = KEY.tags(key, [b"\xff"])
+            found.append(total + int(window.draw(STREAM, t, tag)[0]))
+        return found
+
+
+def stream(
+    rng: random.Random,
+    ticks: int,
+    labels: int,
+    phase: int = 60,
+    least: int = 1,
+    most: int = 6,
+) -> list[Tick]:
+    """Return ticks of labels that come and go: each is in about a third of the phases."""
+    items = [(KEYS[n % 2], b"%d" % n) for n in range(labels)]
+    found = list[Tick]()
+    active: list[tuple[str, bytes]] = []
+    for t in range(ticks):
+        if t % phase == 0:
+            active = rng.sample(items, max(1, labels // 3))
+        tick = {}
+        for item in rng.sample(active, rng.randint(0, len(active))):
+            n = rng.randint(least, most)
+            tick[item] = n, rng.randint(0, 4 * n)
+        found.append(tick)
+    return found

@@ -1,0 +1,354 @@
+"""What was counted in the last ticks of a histogram without epochs, while a window needs it.
+
+    level     of hops of g ticks: 1, then the hops of all windows, ascending. All are powers of
+              two, so a hop of one level is a number of whole hops of the level below
+    hop j     of a level: ticks j g + 1 .. (j + 1) g. It is closed, and sums up those below it, once
+              its last tick is counted; a tick is a hop of level 0, closed at once
+    t, b_i    the last tick counted; window i counts ticks b_i + 1..t, b_i a multiple of its hop
+
+A level keeps the closed hops in its windows, and those in the open hop of the level above. So a
+window is its level's hops, then those of the levels below that are in the open hop, down to ticks.
+When b_i moves, the hops before it leave the window: what was counted in a tick leaves with that
+tick, whatever the times of its events.
+
+A hop is its block from the beginning, here and where it is stored: written once, and deleted once
+it is dropped. Hops without rows have none. Sensitive.
+
+    mhead               version, t, and the number of hops of each level     written at every tick
+    m<level>-<hop>      one hop, in hexadecimal
+        version, rows (uint32), width codes of the columns, then the columns (`number_blocks.pack`):
+        gaps            the first row, and how far each row is from the one before
+        counts          above 0
+        ages            above level 0: last tick of the hop less the last tick with an event in it
+        steps           with sums
+
+`Ledger.last`, the tick of a row's last event, is stored only when the highest level drops the hop
+in which it lies: before that it is the latest of what the row's hops say. So a tick writes what it
+adds, and not a block of 1,024 rows for each row.
+"""
+
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from workers.arrays.number_blocks import pack, unpack
+from workers.arrays.tag_index import Rows
+from workers.arrays.types import Longs
+from workers.mechanisms.counters.line import LineCounter
+from workers.runtime.errors import StateRefused
+
+HEAD = "mhead"
+_NAME = re.compile("m([0-9a-f]{2})-([0-9a-f]{11})")
+_VERSION = 1
+# Version, rows, width codes: of gaps, counts, ages and steps.
+_HOP = struct.Struct("<BI4B")
+_ABSENT = 255
+_NONE = np.empty(0, dtype=np.int64)
+_MOST_TICKS = 1 << 40
+
+
+class Entries(NamedTuple):
+    """Rows, ascending, and what was counted in each. Sensitive: its repr shows none of it."""
+
+    rows: Rows
+    counts: Longs  # above 0
+    steps: Longs  # empty without sums
+
+    def __repr__(self) -> str:
+        return f"Entries({len(self.rows)} rows)"
+
+
+def encode(entries: Entries, ages: Longs) -> bytes:
+    gaps = np.diff(entries.rows, prepend=0)
+    codes = []
+    parts = []
+    for column in (gaps, entries.counts, ages, entries.steps):
+        code, packed = pack(column)
+        codes.append(code if len(column) else _ABSENT)
+        parts.append(packed)
+    return _HOP.pack(_VERSION, len(gaps), *codes) + b"".join(parts)
+
+
+def decode(block: bytes) -> tuple[Entries, Longs]:
+    """Return the entries of a block that `encode` made, and their ages (or none)."""
+    _, rows, *codes = _HOP.unpack_from(block)
+    columns = []
+    begin = _HOP.size
+    for code in codes:
+        if code == _ABSENT:
+            columns.append(_NONE)
+            continue
+        column = unpack(code, block, count=rows, offset=begin)
+        columns.append(column.astype(np.int64))
+        begin += rows << code
+    gaps, counts, ages, steps = columns
+    return Entries(np.cumsum(gaps), counts, steps), ages
+
+
+def read(
+    name: str, block: bytes, *, rows: int, hop: int, has_ages: bool, has_sums: bool
+) -> tuple[Entries, Longs]:
+    """Decode a stored block of a ledger of `rows` rows; StateRefused if it cannot be one."""
+    if block[:1] != bytes((_VERSION,)):
+        raise StateRefused(
+            f"stored state: block {name!r} is damaged or of another version"
+        )
+    damaged = StateRefused(f"stored state: block {name!r} is damaged or cut short")
+    if len(block) < _HOP.size:
+        raise damaged
+    _, n, *codes = _HOP.unpack_from(block)
+    present = [code != _ABSENT for code in codes]
+    widths = [code for code in codes if code != _ABSENT]
+    size = _HOP.size + sum(n << width for width in widths if width <= 3)
+    if present != [True, True, has_ages, has_sums] or max(widths) > 3:
+        raise damaged
+    if not 1 <= n <= rows or len(block) != size:
+        raise damaged
+    entries, ages = decode(block)
+    gaps = np.diff(entries.rows)
+    if entries.rows[0] < 0 or entries.rows[-1] >= rows or gaps.min(initial=1) < 1:
+        raise damaged
+    if entries.counts.min() < 1 or entries.steps.min(initial=0) < 0:
+        raise damaged
+    if ages.min(initial=0) < 0 or ages.max(initial=0) >= hop:
+        raise damaged
+    return entries, ages
+
+
+class _Level:
+    def __init__(self, hop: int) -> None:
+        self.hop = hop
+        self.windows: list[LineCounter] = []
+        # By number, ascending.
+        self.hops: dict[int, bytes] = {}
+
+    def begin(self, t: int) -> int:
+        """Return the begin of the earliest window after tick t, or t without windows."""
+        return min((window.begin(t) for window in self.windows), default=t)
+
+
+class Hops:
+    """The hops of all levels; `tick` is the last one counted, 0 at first."""
+
+    def __init__(
+        self, windows: Sequence[LineCounter], *, has_sums: bool, has_ages: bool
+    ) -> None:
+        self.tick = 0
+        self._has_sums = has_sums
+        self._has_ages = has_ages
+        self._levels = [
+            _Level(hop) for hop in sorted({1, *(window.hop for window in windows)})
+        ]
+        self._level_of: list[int] = []
+        hops = [level.hop for level in self._levels]
+        for window in windows:
+            place = hops.index(window.hop)
+            self._levels[place].windows.append(window)
+            self._level_of.append(place)
+        self._windows = tuple(windows)
+        self._changes: dict[str, bytes | None] = {}
+        self._stored_tick = 0
+
+    def __repr__(self) -> str:
+        return f"Hops(tick={self.tick}, {self.number} hops)"
+
+    @property
+    def number(self) -> int:
+        return sum(len(level.hops) for level in self._levels)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(
+            len(block) for level in self._levels for block in level.hops.values()
+        )
+
+    def add(self, t: int, entries: Entries, last: Longs) -> None:
+        """Count tick t; `last` has every row's last tick with an event, t included."""
+        before = self.tick
+        self.tick = t
+        if len(entries.rows):
+            self._keep(0, t - 1, encode(entries, _NONE))
+        for place in range(1, len(self._levels)):
+            self._close(place, before, last)
+
+    def leaving(self, i: int, before: int) -> Iterator[Entries]:
+        """Yield what leaves window i between tick `before` and the last one counted."""
+        window = self._windows[i]
+        hops = self._levels[self._level_of[i]].hops
+        begin = window.begin(before) // window.hop
+        end = window.begin(self.tick) // window.hop
+        for number in range(begin, end) if end - begin <= len(hops) else sorted(hops):
+            if begin <= number < end and number in hops:
+                yield decode(hops[number])[0]
+
+    def drop(self, last: Longs) -> list[Rows]:
+        """Drop the hops that nothing needs; return rows whose `last` no hop has any more."""
+        found = []
+        for place, level in enumerate(self._levels):
+            least = level.begin(self.tick) // level.hop
+            above = self._levels[place + 1 :][:1]
+            for upper in above:
+                opened = self.tick // upper.hop * upper.hop
+                least = min(least, opened // level.hop)
+            for number in list(level.hops):
+                if number >= least:
+                    break
+                block = level.hops.pop(number)
+                name = _name(place, number)
+                # One that was never stored need not be deleted.
+                if self._changes.pop(name, None) is None:
+                    self._changes[name] = None
+                if self._has_ages and not above:
+                    rows = decode(block)[0].rows
+                    found.append(rows[last[rows] <= (number + 1) * level.hop])
+        return found
+
+    def window(self, i: int) -> Iterator[Entries]:
+        """Yield all that window i counts."""
+        begin = self._windows[i].begin(self.tick)
+        place = self._level_of[i]
+        for level in reversed(self._levels[: place + 1]):
+            end = self.tick // level.hop * level.hop
+            for number, block in level.hops.items():
+                if begin <= number * level.hop < end:
+                    yield decode(block)[0]
+            begin = end
+
+    def renumbered(self, places: Longs, last: Longs) -> "Hops":
+        """Return the same for other row numbers, `places` by old row; `last` is by new row."""
+        found = Hops(self._windows, has_sums=self._has_sums, has_ages=self._has_ages)
+        found.tick = self.tick
+        for place, level in enumerate(self._levels):
+            for number, block in level.hops.items():
+                entries = decode(block)[0]
+                moved = entries._replace(rows=places[entries.rows])
+                ages = self._ages(place, number, moved.rows, last)
+                found._keep(place, number, encode(moved, ages))
+        return found
+
+    def changed(self) -> list[tuple[str, bytes | None]]:
+        """Return the blocks written and deleted (None) since the last call."""
+        if self._stored_tick == self.tick and not self._changes:
+            return []
+        numbers = [len(level.hops) for level in self._levels]
+        head = bytes((_VERSION,)) + struct.pack(
+            f"<Q{len(numbers)}I", self.tick, *numbers
+        )
+        found = [(HEAD, head), *self._changes.items()]
+        self._changes = {}
+        self._stored_tick = self.tick
+        return found
+
+    def restore(self, blocks: Mapping[str, bytes], rows: int, last: Longs) -> None:
+        """Read the blocks of a ledger of `rows` rows, and complete `last`, if ages are stored.
+
+        Raise StateRefused if they are damaged.
+        """
+        numbers = self._restore_head(blocks)
+        for name, block in blocks.items():
+            if name == HEAD:
+                continue
+            place, number = self._place_of(name)
+            level = self._levels[place]
+            entries, ages = read(
+                name,
+                block,
+                rows=rows,
+                hop=level.hop,
+                has_ages=self._has_ages and place > 0,
+                has_sums=self._has_sums,
+            )
+            end = (number + 1) * level.hop
+            if end > self.tick:
+                raise StateRefused(
+                    f"stored state: block {name!r} is of ticks that are not counted yet"
+                )
+            level.hops[number] = block
+            if self._has_ages:
+                at = end - ages if place else end
+                last[entries.rows] = np.maximum(last[entries.rows], at)
+        for level, expected in zip(self._levels, numbers, strict=True):
+            if len(level.hops) != expected:
+                raise StateRefused(
+                    f"stored state: {len(level.hops)} hops of {level.hop} ticks where there were {expected}; "
+                    "a block of them is missing"
+                )
+            level.hops = dict(sorted(level.hops.items()))
+        self._stored_tick = self.tick
+
+    def _restore_head(self, blocks: Mapping[str, bytes]) -> list[int]:
+        head = blocks.get(HEAD, b"")
+        form = struct.Struct(f"<BQ{len(self._levels)}I")
+        if head[:1] not in (b"", bytes((_VERSION,))):
+            raise StateRefused(
+                "stored state: the head of its hops is of another version"
+            )
+        if len(head) != form.size:
+            raise StateRefused(
+                "stored state: the head of its hops is missing or damaged"
+            )
+        _, tick, *numbers = form.unpack(head)
+        if not 1 <= tick <= _MOST_TICKS:
+            raise StateRefused("stored state: the head of its hops is damaged")
+        self.tick = tick
+        return numbers
+
+    def _place_of(self, name: str) -> tuple[int, int]:
+        match = _NAME.fullmatch(name)
+        if match is None or int(match[1], 16) >= len(self._levels):
+            raise StateRefused(
+                f"stored state has a block {name!r} that this mechanism does not know: was it written by a newer version?"
+            )
+        return int(match[1], 16), int(match[2], 16)
+
+    def _keep(self, place: int, number: int, block: bytes) -> None:
+        self._levels[place].hops[number] = block
+        self._changes[_name(place, number)] = block
+
+    def _close(self, place: int, before: int, last: Longs) -> None:
+        """Close the hops of a level that end after tick `before` and up to the last one."""
+        level = self._levels[place]
+        below = self._levels[place - 1]
+        first = before // level.hop
+        end = self.tick // level.hop
+        if first == end:
+            return
+        times = level.hop // below.hop
+        parts: dict[int, list[Entries]] = {}
+        for number, block in below.hops.items():
+            if first <= number // times < end:
+                parts.setdefault(number // times, []).append(decode(block)[0])
+        for number, entries in parts.items():
+            total = _added_up(entries)
+            ages = self._ages(place, number, total.rows, last)
+            self._keep(place, number, encode(total, ages))
+
+    def _ages(self, place: int, number: int, rows: Rows, last: Longs) -> Longs:
+        if not self._has_ages or not place:
+            return _NONE
+        end = (number + 1) * self._levels[place].hop
+        # Later events are in later hops.
+        ages: Longs = end - np.minimum(last[rows], end)
+        return ages
+
+
+def _name(place: int, number: int) -> str:
+    return f"m{place:02x}-{number:011x}"
+
+
+def _added_up(parts: Sequence[Entries]) -> Entries:
+    """Add up entries, in columns of all rows."""
+    if len(parts) == 1:
+        return parts[0]
+    most = 1 + max(int(part.rows[-1]) for part in parts)
+    counts = np.zeros(most, dtype=np.int64)
+    steps = np.zeros(most if len(parts[0].steps) else 0, dtype=np.int64)
+    for part in parts:
+        counts[part.rows] += part.counts
+        if len(steps):
+            steps[part.rows] += part.steps
+    rows = np.flatnonzero(counts)
+    return Entries(rows, counts[rows], steps[rows] if len(steps) else steps)

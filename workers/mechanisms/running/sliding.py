@@ -1,0 +1,498 @@
+"""UnkBase and KnownBase without epochs: windows that slide for ever, charged once.
+
+    Symbol      Here
+    t, b_i(t)   a tick; window i counts ticks b_i(t) + 1..t, `LineCounter.begin`
+    r_i, r      reach, most ticks of window i; of the longest one
+    L           levels of the noise, which all windows share
+    K           `rest`, r + 3 * 2^L - 2 ticks: windows that end later share no noise with a tick
+    E_i         `memory_of`, r_i + K
+    m_i         `threshold_of`
+
+Published of window i: count + floor(N(t) - N(b_i(t)) + 1/2). A row of an unknown domain is
+
+    hidden      tested at every tick t, for each window i with an event in ticks t - E_i + 1..t:
+                its noisy count is above m_i. One yes shows it in all windows
+    shown       printed in all windows from this tick on. At multiples of the longest window's
+                ticks it leaves if the count printed there is 0 or less
+    at rest     for K ticks after that: neither printed nor tested. Then it is hidden
+
+A hidden row without an event in the last max E_i ticks is not tested: it may be forgotten, and met
+again as if for the first time, with the noise it would have had. Where more than half of the rows
+may be forgotten, the next step begins with a new state without them.
+
+Guarantee: docs/decisions/0036-windows-without-epochs.md, with reaches for windows: T2, T3 (cost),
+T4 (thresholds), T5 (rest), T6 (forgetting), T9 (sums and totals).
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from workers.arrays.number_blocks import add_by_key, find_printed, mark_passed
+from workers.arrays.tag_index import Rows
+from workers.arrays.types import Longs, Tags
+from workers.mechanisms.about import Bound, Data, Figure, RowBytes
+from workers.mechanisms.bounds import normal_bound
+from workers.mechanisms.budget import Budgeted
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.counters.line import (
+    LineColumns,
+    LineCounter,
+    line_counters,
+    rest_of,
+)
+from workers.mechanisms.curves import Curve
+from workers.mechanisms.ledger import Ledger, Parts, with_capacity
+from workers.mechanisms.mechanism import (
+    Noise,
+    Noisy,
+    Release,
+    State,
+    WindowReleases,
+    expect_type,
+    short_hash,
+)
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.running.discovery import window_threshold
+from workers.mechanisms.running.hops import Entries, Hops
+from workers.mechanisms.running.on_counters import (
+    SUM_CELLS,
+    any_stream,
+    counters_of_parts,
+    describe_parts,
+    sd_at,
+)
+from workers.runtime.errors import StateRefused
+
+# Fewer rows are never forgotten: they cost less than their renumbering.
+LEAST_ROWS = 4096
+_NONE = np.empty(0, dtype=np.int64)
+
+Counters = tuple[LineCounter, ...]
+
+
+class SlidingState(State):
+    """The rows, what windows count of them, and the hops that will leave (sensitive)."""
+
+    def __init__(self, windows: Counters, *, has_sums: bool, discovers: bool) -> None:
+        super().__init__()
+        self.hops = Hops(windows, has_sums=has_sums, has_ages=discovers)
+        self._windows = windows
+        self._has_sums = has_sums
+        self._discovers = discovers
+        # (windows, capacity)
+        self._counts = np.zeros((len(windows), 0), dtype=np.int64)
+        self._sums = np.zeros((len(windows), 0), dtype=np.int64)
+        # Of rows shown, at rest, or yet to be tested; None: not known.
+        self.alive: int | None = None
+        self._blocks: dict[str, bytes] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return self._counts.nbytes + self._sums.nbytes + self.hops.nbytes
+
+    def counts(self, i: int) -> Longs:
+        """Return the exact count of every row in window i."""
+        self._grow()
+        column: Longs = self._counts[i]
+        return column[: self.ledger.n]
+
+    def sums(self, i: int) -> Longs:
+        """Return the exact sum of every row in window i, in steps."""
+        self._grow()
+        column: Longs = self._sums[i]
+        return column[: self.ledger.n]
+
+    def count(self, t: int) -> None:
+        """Count what was merged as tick t, and let what windows no longer cover leave them."""
+        before = self.hops.tick
+        entries = self._take_merged()
+        last = _NONE
+        if self._discovers:
+            last = self.ledger.last
+            last[entries.rows] = t
+        self.hops.add(t, entries, last)
+        for i in range(len(self._windows)):
+            self._add(i, entries, 1)
+            for leaving in self.hops.leaving(i, before):
+                self._add(i, leaving, -1)
+        self.ledger.dated += self.hops.drop(last)
+
+    def changed(self) -> list[tuple[str, bytes | None]]:
+        return self.hops.changed()
+
+    def restore(self, name: str, block: bytes) -> None:
+        self._blocks[name] = block
+
+    def restored(self) -> None:
+        ledger = self.ledger
+        last = ledger.last if self._discovers else _NONE
+        self.hops.restore(self._blocks, ledger.n, last)
+        self._blocks = {}
+        ticks = [ledger.shown]
+        if self._discovers:
+            ticks += [ledger.last, ledger.left]
+        if max(int(column.max(initial=0)) for column in ticks) > self.hops.tick:
+            raise StateRefused(
+                f"stored state: a row has a tick after {self.hops.tick}, the last one counted"
+            )
+        for i in range(len(self._windows)):
+            for entries in self.hops.window(i):
+                self._add(i, entries, 1)
+
+    def compacted(self, rows: Rows) -> "SlidingState":
+        """Return a state of some rows alone, ascending: all others in no window, and forgotten."""
+        found = SlidingState(
+            self._windows, has_sums=self._has_sums, discovers=self._discovers
+        )
+        ledger = self.ledger
+        places = np.full(ledger.n, -1, dtype=np.int64)
+        places[rows] = np.arange(len(rows))
+        found.ledger = ledger.selected(rows)
+        found.key_tags = self.key_tags
+        last = found.ledger.last if self._discovers else _NONE
+        found.hops = self.hops.renumbered(places, last)
+        found._counts = self._counts.take(rows, axis=1)
+        if self._has_sums:
+            found._sums = self._sums.take(rows, axis=1)
+        return found
+
+    def _take_merged(self) -> Entries:
+        """Return what was merged since the last call; the ledger's counts and sums are 0 again."""
+        ledger = self.ledger
+        counts = ledger.counts
+        rows = _distinct(ledger.touched, counts)
+        entries = Entries(rows, counts[rows], _NONE)
+        counts[rows] = 0
+        ledger.touched = []
+        if self._has_sums:
+            sums = ledger.sums
+            entries = entries._replace(steps=sums[rows])
+            for summed in ledger.summed:
+                sums[summed] = 0
+            ledger.summed = []
+        return entries
+
+    def _add(self, i: int, entries: Entries, sign: int) -> None:
+        self.counts(i)[entries.rows] += sign * entries.counts
+        if self._has_sums:
+            self.sums(i)[entries.rows] += sign * entries.steps
+
+    def _grow(self) -> None:
+        n = self.ledger.n
+        self._counts = with_capacity(self._counts, n, 1)
+        if self._has_sums:
+            self._sums = with_capacity(self._sums, n, 1)
+
+
+def _distinct(merged: list[Rows], counts: Longs) -> Rows:
+    """Return the rows in any of these, ascending, which are those with a count."""
+    number = sum(map(len, merged))
+    if 8 * number > len(counts):
+        return np.flatnonzero(counts)
+    return np.unique(np.concatenate([_NONE, *merged]))
+
+
+class _ShownColumns:
+    """Noise of the rows that are shown, which leave and return: columns of all that were."""
+
+    def __init__(self, counters: Counters, stream: NoiseStream) -> None:
+        self._counters = counters
+        self._stream = stream
+        self._begin()
+
+    def _begin(self) -> None:
+        self._columns = LineColumns(self._counters, self._stream)
+        self._rows = _NONE
+        # By row; -1: not among the columns.
+        self._places = _NONE
+
+    def at(self, t: int, tags: Tags, rows: Rows) -> list[Longs]:
+        """Return the noise of `rows`, ascending, by window; `tags` are those of all rows."""
+        if len(self._rows) > 2 * len(rows) + LEAST_ROWS:
+            self._begin()
+        if more := len(tags) - len(self._places):
+            self._places = np.concatenate((self._places, np.full(more, -1)))
+        new = rows[self._places[rows] < 0]
+        self._places[new] = np.arange(len(new)) + len(self._rows)
+        self._rows = np.concatenate((self._rows, new))
+        places = self._places[rows]
+        drawn = self._columns.at(t, tags[self._rows] ^ SUM_CELLS)
+        return [noise[places] for noise in drawn]
+
+
+class WindowNoise:
+    """The noise of counts, sums and totals in all windows, for one thread.
+
+    Columns are by row: they begin anew with a ledger of other rows, as after `compacted`.
+    """
+
+    def __init__(
+        self,
+        stream: NoiseStream,
+        of_counts: Counters,
+        of_sums: Counters,
+        of_totals: Counters,
+    ) -> None:
+        self._stream = stream
+        self._of_counts = of_counts
+        self._of_sums = of_sums
+        self._totals = LineColumns(of_totals, stream) if of_totals else None
+        self._ledger: Ledger | None = None
+
+    def at(self, t: int, tags: Tags) -> Longs:
+        """Return the noise of counts in the first window."""
+        return self._of_counts[0].draw(self._stream, t, tags)
+
+    def counts(self, t: int, ledger: Ledger) -> tuple[Longs, ...]:
+        self._follow(ledger)
+        return self._counts.at(t, ledger.tags)
+
+    def sums(self, t: int, ledger: Ledger, rows: Rows) -> list[Longs]:
+        self._follow(ledger)
+        return self._sums.at(t, ledger.tags, rows)
+
+    def totals(self, t: int, key_tags: Tags) -> tuple[Longs, ...]:
+        return () if self._totals is None else self._totals.at(t, key_tags)
+
+    def _follow(self, ledger: Ledger) -> None:
+        if ledger is not self._ledger:
+            self._ledger = ledger
+            self._counts = LineColumns(self._of_counts, self._stream)
+            self._sums = _ShownColumns(self._of_sums, self._stream)
+
+
+class Sliding(Budgeted):
+    """Windows without epochs over an unknown or a declared domain.
+
+    `windows` are in the order of the settings; `sd`, `curve` and `threshold` are those of the
+    longest. Guarantee: as `Budgeted`, once and for ever, on streams that do not react to what is
+    published; what else is proved for those that do, 0036 says (T4b).
+    """
+
+    def __init__(self, config: HistogramConfig, unit: str = "event") -> None:
+        self._discovers = not config.about.whole_domain
+        super().__init__(config, unit, discovers=self._discovers)
+        counters, spent = counters_of_parts(
+            config,
+            self._cost.rho,
+            lambda rho_item: line_counters(config.window_ticks, config.hops, rho_item),
+        )
+        self.windows = counters["counts"]
+        self.sum_windows = counters.get("sums", ())
+        self.total_windows = counters.get("totals", ())
+        self._set_cost(spent, 0.0)  # no sampler has a part in it
+        self._longest = max(
+            range(len(self.windows)), key=lambda i: self.windows[i].window
+        )
+        reach = max(window.reach for window in self.windows)
+        self.rest = rest_of(self.windows[0].levels, reach)
+        self._thresholds: tuple[int | None, ...] = (None,) * len(self.windows)
+        if self._discovers:
+            self._thresholds = tuple(map(self._compute_threshold, self.windows))
+        self._threshold = self._thresholds[self._longest]
+
+    def _compute_threshold(self, window: LineCounter) -> int:
+        config = self.config
+        tests = len(self.windows) * (window.reach + self.rest)
+        delta = self.delta_discovery
+        return window_threshold(
+            window, tests, config.max_items, config.max_count, delta
+        )
+
+    def memory_of(self, i: int) -> int:
+        """Return E_i: window i tests an item at a tick and the E_i - 1 ticks after each event."""
+        return self.windows[i].reach + self.rest
+
+    def threshold_of(self, i: int) -> int | None:
+        """Return the noisy count above which window i shows an item; None: all are shown."""
+        return self._thresholds[i]
+
+    @property
+    def _line(self) -> LineCounter:
+        return self.windows[self._longest]
+
+    def sd(self, t: int) -> float:
+        return sd_at(self._line, t)
+
+    def _parameters(self) -> Mapping[str, object]:
+        windows = self.windows
+        parameters: dict[str, object] = {
+            "windows": [window.window for window in windows],
+            "hops": [window.hop for window in windows],
+            "counter": _shared(windows),
+        }
+        if self._discovers:
+            delta = repr(self.delta_discovery)
+            parameters["discovery"] = {"delta": delta, "schedule": "windows"}
+        else:
+            domain = repr(sorted(self._domain)).encode()
+            parameters["domain"] = short_hash(domain)
+        parts = [
+            _shared(counters) if counters else None
+            for counters in (self.sum_windows, self.total_windows)
+        ]
+        return parameters | describe_parts(self.config, *parts)
+
+    def init(self) -> SlidingState:
+        return SlidingState(
+            self.windows, has_sums=bool(self.sum_windows), discovers=self._discovers
+        )
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return WindowNoise(stream, self.windows, self.sum_windows, self.total_windows)
+
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, WindowReleases]:
+        self._check(t)
+        state = expect_type(SlidingState, state)
+        drawn = expect_type(WindowNoise, noise)
+        if self._discovers:
+            state = self._without_forgotten(state)
+        state.merge(contributions, add_rows=self._discovers)
+        state.count(t)
+        of_counts = drawn.counts(t, state.ledger)
+        rows = np.arange(state.ledger.n, dtype=np.int64)
+        if self._discovers:
+            rows = self._find_printed(state, t, of_counts)
+        printed = [
+            state.counts(i)[rows] + noise_of[rows]
+            for i, noise_of in enumerate(of_counts)
+        ]
+        sums = self._sums(state, t, rows, drawn)
+        totals = self._totals(state, t, drawn)
+        releases = tuple(
+            Release(
+                rows,
+                printed[i],
+                sd_at(window, t),
+                self._thresholds[i],
+                sums[i],
+                totals[i],
+            )
+            for i, window in enumerate(self.windows)
+        )
+        if self._discovers and t % self._line.window == 0:
+            leaving = rows[printed[self._longest] <= 0]
+            if len(leaving):
+                state.ledger.mark_left(leaving, t)
+        begins = tuple(window.begin(t) for window in self.windows)
+        return state, WindowReleases(releases, begins)
+
+    def _find_printed(
+        self, state: SlidingState, t: int, drawn: tuple[Longs, ...]
+    ) -> Rows:
+        """Return the rows printed at tick t, after all tests of hidden ones."""
+        ledger = state.ledger
+        shown = ledger.shown_for(t)
+        left = ledger.left
+        last = ledger.last
+        passed = np.zeros(ledger.n, dtype=np.bool_)
+        for i, noise in enumerate(drawn):
+            threshold = self._thresholds[i]
+            assert threshold is not None, "of an unknown domain"
+            since = t - self.memory_of(i)
+            mark_passed(state.counts(i), noise, last, since, threshold, passed)
+        new = np.empty(ledger.n, dtype=np.int64)
+        rows = np.empty(ledger.n, dtype=np.int64)
+        rested = max(1, t - self.rest)
+        forgotten = t - self._most_memory
+        fresh, printed, state.alive = find_printed(
+            passed, shown, left, last, rested, forgotten, new, rows
+        )
+        if fresh:
+            ledger.mark_returned(new[:fresh].copy(), t)
+        return rows[:printed].copy()
+
+    @property
+    def _most_memory(self) -> int:
+        return max(map(self.memory_of, range(len(self.windows))))
+
+    def _without_forgotten(self, state: SlidingState) -> SlidingState:
+        """Return the state, or one of the rows alive if these are fewer than half."""
+        ledger = state.ledger
+        alive = state.alive
+        if alive is None or ledger.n < LEAST_ROWS or 2 * alive >= ledger.n:
+            return state
+        t = state.hops.tick
+        is_alive = (ledger.shown != 0) | (ledger.left >= max(1, t - self.rest))
+        is_alive |= ledger.last > t - self._most_memory
+        return state.compacted(np.flatnonzero(is_alive))
+
+    def _sums(
+        self, state: SlidingState, t: int, rows: Rows, drawn: WindowNoise
+    ) -> list[Noisy | None]:
+        of = self.config.sum
+        if of is None:
+            return [None] * len(self.windows)
+        found: list[Noisy | None] = []
+        for i, noise in enumerate(drawn.sums(t, state.ledger, rows)):
+            centred = 2 * state.sums(i)[rows] - of.steps * state.counts(i)[rows]
+            found.append(Noisy(centred + noise, sd_at(self.sum_windows[i], t)))
+        return found
+
+    def _totals(
+        self, state: SlidingState, t: int, drawn: WindowNoise
+    ) -> list[Noisy | None]:
+        if not self.total_windows:
+            return [None] * len(self.windows)
+        found: list[Noisy | None] = []
+        for i, noise in enumerate(drawn.totals(t, state.key_tags)):
+            values = noise.copy()
+            add_by_key(state.ledger.keys, state.counts(i), values)
+            found.append(Noisy(values, sd_at(self.total_windows[i], t)))
+        return found
+
+    def curve(self, last: int) -> Curve:
+        return self._line.curve()
+
+    def sum_curve(self) -> Curve | None:
+        return self.sum_windows[self._longest].curve() if self.sum_windows else None
+
+    def total_curve(self) -> Curve | None:
+        return self.total_windows[self._longest].curve() if self.total_windows else None
+
+    def row_bytes(self) -> RowBytes:
+        windows = len(self.windows)
+        noise = LineColumns(self.windows, any_stream()).bytes_per_row
+        state = 8 * windows
+        if self.sum_windows:
+            noise += LineColumns(self.sum_windows, any_stream()).bytes_per_row
+            state *= 2
+        return RowBytes(noise=noise, state=state + 16 * self._discovers)
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Return the bound on noise in all windows, and that plus the largest threshold."""
+        labels = data.items if self._discovers else len(self._domain)
+        windows = len(self.windows)
+        worst = max(window.worst_variance() for window in self.windows)
+        error = normal_bound(worst, labels * data.ticks * windows, beta) + 0.5
+        assumes = f"at most {labels:,} labels occur" if self._discovers else ""
+        of = f"{labels:,} labels, {data.ticks:,} ticks and {windows} windows"
+        source = "docs/decisions/0036-windows-without-epochs.md, T3"
+        counts = Bound(
+            "counts",
+            f"error of every count shown, over {of}",
+            assumes,
+            beta,
+            error,
+            source,
+        )
+        if not self._discovers:
+            return (counts,)
+        hidden = error + max(m for m in self._thresholds if m is not None)
+        what = "true count in a window of an item neither shown nor at rest"
+        return counts, Bound("hidden", what, assumes, beta, hidden, source)
+
+    def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        if self._discovers:
+            meaning = "ticks for which an item that left the board cannot return"
+            yield Figure("rest", float(self.rest), meaning)
+
+
+def _shared(windows: Counters) -> dict[str, object]:
+    """Return the parameters of counters, all but those of a single window."""
+    own = ("window", "hop")
+    public = windows[0].public()
+    return {name: value for name, value in public.items() if name not in own}
