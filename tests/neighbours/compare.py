@@ -427,11 +427,15 @@ def _snapshots(
     begin = tick if config.mechanism in PER_TICK else max(first, tick - one["tick"] + 1)
     differing: Counter[str] = Counter()
     touched = set()
+    traits = TRAITS.get(kind_of(config), frozenset())
+    told = set()
     for at, label, n in own:
         if begin <= at <= tick:
             differing[label] += n
             touched.add(label)
-    if not touched and (late is None or late > tick):
+        if at < begin and "tells" in traits:
+            told.add(label)
+    if not touched and not told and (late is None or late > tick):
         if mine.value != yours.value:
             yield f"{mine.topic}: {key} tick {tick} has equal counts and is published as {mine.value!r} and {yours.value!r}"
         return
@@ -443,7 +447,6 @@ def _snapshots(
     yield from _sums(one, two, touched, differing.total())
     if late is not None and config.mechanism == "meta":
         return  # it lacks the blocks before
-    traits = TRAITS.get(kind_of(config), frozenset())
     before, after = (dict[str, int](each.get("items", [])) for each in (one, two))
     for label in before.keys() | after.keys():
         was = before.get(label)
@@ -452,6 +455,6 @@ def _snapshots(
         shown = was is not None and now is not None
         wrong = "all" in traits and not shown
         wrong |= "sum" in traits and shown and now != (was or 0) + moved_by
-        wrong |= "own" in traits and label not in touched and was != now
+        wrong |= "own" in traits and label not in touched | told and was != now
         if wrong:
             yield f"{mine.topic}: {key} tick {tick}: {label[:9]!r} differs by {moved_by}, published as {was} and {now}"

@@ -9,6 +9,7 @@ from unittest.mock import patch
 from tests.neighbours.scenes import Seed
 from workers.agents.contribute import ContributeShard
 from workers.agents.release import ReleaseShard
+from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs, Tags
 from workers.events.formats.reader import UNKNOWN_SCHEMA, FormatReader
 from workers.events.reading import SourceReader
@@ -16,6 +17,8 @@ from workers.kafka.records import Batch
 from workers.kafka.shard import Shard
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.mechanism import State
+from workers.mechanisms.running.base import UnkBase
 from workers.mechanisms.running.on_counters import OnCounters
 from workers.pipeline.contributions import Section
 from workers.pipeline.histogram import Histogram
@@ -157,6 +160,16 @@ def _full_closes() -> AbstractContextManager[object]:
     return patch.object(ContributeShard, "_commit", closing)
 
 
+def _carry_hidden() -> AbstractContextManager[object]:
+    carry = UnkBase.carry
+
+    def everything(self: UnkBase, last: State, *of: Any) -> Rows:
+        last.ledger.shown[:] = 1
+        return carry(self, last, *of)
+
+    return patch.object(UnkBase, "carry", everything)
+
+
 #: Each leak, and the seed of a stream that shows it.
 LEAKS: dict[str, tuple[Leak, Seed]] = {
     "an item over max_items is kept": (_wider(1, 0), Seed("known_base-tree", 0)),
@@ -188,6 +201,10 @@ LEAKS: dict[str, tuple[Leak, Seed]] = {
     "data that waits in a file is forgotten": (
         _forget_spilled,
         Seed("known_base-sum", 0),
+    ),
+    "a label that was never shown is carried into the next epoch": (
+        _carry_hidden,
+        Seed("unk_base-user", 0),
     ),
     "a full buffer closes a tick": (_full_closes, Seed("unk_base-user", 0)),
 }

@@ -6,7 +6,11 @@ key without differing counts is published in the same bytes, and by mechanism (`
     own   an item whose own counts are equal is shown, or not, as in the other world
     sum   counts of an item that both worlds show differ exactly as its exact counts
     all   both worlds show the same items
-    kept  an item once shown is shown to the end of its epoch
+    kept  an item once shown is shown to the end of its epoch, and from the first tick of the next
+          one if its last count there was above two standard deviations; without that it is shown
+          at a first tick only above its threshold
+    tells items shown in an epoch tell which are shown in the next one: those of `own` may differ
+          if their counts differed in an earlier epoch
 
 Others select among all items of a stream key, so their shown items may differ wherever it does.
 """
@@ -29,7 +33,7 @@ TRAITS: Mapping[str, frozenset[str]] = {
     for name, traits in {
         "known_base": "own sum all",
         "known_laplace": "own sum all",
-        "unk_base": "own sum kept",
+        "unk_base": "own sum kept tells",
         "known_gauss": "own sum all",
         "positive_gauss": "own sum",
         "positive_laplace": "own sum",
@@ -37,7 +41,7 @@ TRAITS: Mapping[str, frozenset[str]] = {
         "limit_dom_laplace": "sum",
         "limit_dom": "sum",
         "known_gumbel": "sum",
-        "sparse_gumb": "sum",
+        "sparse_gumb": "sum tells",
         "meta known_gauss": "own sum all",
         "meta positive_gauss": "own",
         "meta positive_laplace": "own",
@@ -110,6 +114,7 @@ def _form(scene: Scene, commits: Sequence[Commit]) -> Iterator[str]:
         if "kept" in TRAITS.get(kind_of(config), ())
     }
     shown: dict[tuple[str, ...], set[str]] = {}
+    last: dict[tuple[str, str], Any] = {}
     names = {
         scene.settings.output_topic(config): config.name
         for config in scene.settings.histograms
@@ -131,8 +136,24 @@ def _form(scene: Scene, commits: Sequence[Commit]) -> Iterator[str]:
                 if lost := shown.get(place, set()) - labels:
                     yield f"{one.topic}: tick {value['tick']} of epoch {value['epoch']} no longer shows {lost}"
                 shown[place] = labels
+                series = one.topic, value["key"]
+                yield from _carried(last.get(series), value)
+                last[series] = value
         lives = progress(commit)["histograms"]
         charged = {name: life.get("reserved", 0) for name, life in lives.items()}
+
+
+def _carried(last: Any, value: Any) -> Iterator[str]:
+    """Check an epoch's first tick against the last one of the epoch before, on what is published."""
+    if last is None or value["tick"] > 1 or value["start"] != last["end"]:
+        return
+    expected = {label for label, n in last["items"] if n > 2 * last["sd"]}
+    threshold = value["threshold"]
+    if threshold is not None:
+        expected |= {label for label, n in value["items"] if n > threshold}
+    labels = {label for label, _ in value["items"]}
+    if labels != expected:
+        yield f"epoch {value['epoch']} of {value['key']} begins with {labels}, not {expected}"
 
 
 def progress(commit: Commit) -> Any:

@@ -214,6 +214,19 @@ class Mechanism(Frozen):
     def init(self) -> State:
         return State()
 
+    def carry(
+        self, last: State, t: int, noise: Noise, state: State, keys: Codes
+    ) -> Rows:
+        """Begin a `state` with what snapshots up to tick t, the last of the epoch before, decide.
+
+        `last` is the state after that tick, `noise` that of its epoch, of which nothing was drawn
+        yet. `keys` has for each stream key of `last` the one in `state`, -1 where it has none.
+        Return the rows of `state` that this shows from its first tick on. Guarantee: it is a
+        function of published counts, and so costs nothing
+        (docs/decisions/0036-windows-without-epochs.md).
+        """
+        return np.empty(0, dtype=np.int64)
+
     def noise(self, stream: NoiseStream) -> Noise:
         raise NotImplementedError
 

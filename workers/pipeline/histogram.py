@@ -11,12 +11,13 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
+from workers.arrays.tag_index import Rows
 from workers.arrays.types import Codes, Longs
 from workers.kafka.topics import lacks_ids, refuse_without_ids
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id, series_id
 from workers.mechanisms.ledger import Contributions, Ledger
-from workers.mechanisms.mechanism import Mechanism, WindowReleases
+from workers.mechanisms.mechanism import Mechanism, Noise, WindowReleases
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
 from workers.pipeline.growth.owners import HandedOver, owner_of, part_owner, parts_of
@@ -300,10 +301,11 @@ class Histogram:
             raise self._refused("asked for a tick before its first one is known")
         tick = self.life.next
         epoch, t = self.grid.split(tick)
+        keys_before = self._keys
         while self._growing and self._growing[0][0] <= tick:
             self._hand_over(tick, self._growing.pop(0)[1])
         if epoch != self._epoch:
-            self._open(epoch)
+            self._open(epoch, keys_before)
         for name in [name for name, since in self._declared.items() if since <= tick]:
             del self._declared[name]
             self._add_key(name, tick)
@@ -493,12 +495,15 @@ class Histogram:
             then, now = (changed if name in changed else differing)[name]
             yield f"{SETTING_NAMES.get(name, name)} = {abbreviate(then)} became {abbreviate(now)}"
 
-    def _open(self, epoch: int) -> None:
+    def _open(self, epoch: int, keys_before: Sequence[str]) -> None:
+        """Begin an epoch with what the last one, of stream keys `keys_before`, carries over."""
         if self._growing and self.config.split > self._owners:
             raise self._refused(
                 f"split = {self.config.split}: more than the {self._owners} owner partitions in "
                 "this epoch: begin it after they have grown"
             )
+        before = self._epoch
+        last = self._state
         self._begin_rows_anew()
         self._epoch = epoch
         self._state = self.mechanism.init()
@@ -506,6 +511,17 @@ class Histogram:
         self._bind(epoch)
         for i in range(len(self._keys)):
             self._register_key(i)
+        if before is not None and self.life.next is not None:
+            _, t = self.grid.split(self.life.next - 1)
+            # Stream keys that lie with another owner now begin with nothing.
+            index = [self._index.get(name, -1) for name in keys_before]
+            keys = np.array(index, dtype=np.int32)
+            noise = self._noise_of(before)
+            carried = self.mechanism.carry(last, t, noise, self._state, keys)
+            self._note_carried(carried)
+
+    def _note_carried(self, rows: Rows) -> None:
+        """Learn which rows are shown because the epoch before showed them."""
 
     def _begin_rows_anew(self) -> None:
         """Delete all blocks, and forget labels: rows have other numbers from now on."""
@@ -517,11 +533,18 @@ class Histogram:
         self._labels = LabelCache()
 
     def _bind(self, epoch: int) -> None:
+        self._noise = self._noise_of(epoch)
+        self.id = series_id(self.life.description, self._first, epoch)
+
+    @property
+    def _first(self) -> int:
         if self.life.first is None:
             raise self._refused("an epoch begins before its first tick is known")
-        of_epoch = self.life.description, self.life.first, epoch
-        self.id = series_id(*of_epoch)
-        self._noise = self.mechanism.noise(self._key.stream(mechanism_id(*of_epoch)))
+        return self.life.first
+
+    def _noise_of(self, epoch: int) -> Noise:
+        identity = mechanism_id(self.life.description, self._first, epoch)
+        return self.mechanism.noise(self._key.stream(identity))
 
     def _hand_over(self, tick: int, owners: int) -> None:
         """Drop the stream keys that lie with new ones of `owners` owners, and hand them over."""

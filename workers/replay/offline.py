@@ -86,6 +86,11 @@ class ReplayHistogram(Histogram):
 
     observe: Callable[[ReleasedTick], object] | None = None
     written = True
+    #: Rows shown because the epoch before showed them.
+    carried: Rows = np.empty(0, dtype=np.int64)
+
+    def _note_carried(self, rows: Rows) -> None:
+        self.carried = rows
 
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
         shown = self.advance(parts)

@@ -10,6 +10,11 @@ Every present item is evaluated at every such tick, also without new events: ski
 another mechanism, which nobody has analysed. An item's noise is that of a counter from tick 1; the
 cost is computed in `on_counters.OnCounters`.
 
+An epoch of UnkBase begins with the labels whose last published count in the epoch before was above
+CARRIED_SD times its standard deviation: they are shown from its first tick on, without a test
+(docs/decisions/0036-windows-without-epochs.md, Windows over midnight). A smaller count cannot be
+told from nothing; if these were kept too, no label would ever leave.
+
 Source: paper 000 Alg. 2 (KnownBase), Alg. 3 and App. F (UnkBase, sticky), 004 Thm 11; UnkBase's
 threshold per tick comes from the actual standard deviation at that tick, not a worst case.
 """
@@ -22,6 +27,8 @@ import numpy as np
 from msgspec import Meta, structs
 
 from workers.arrays.number_blocks import find_shown
+from workers.arrays.tag_index import Rows
+from workers.arrays.types import Codes
 from workers.mechanisms.about import About, Bound, Data, Figure
 from workers.mechanisms.bounds import normal_bound, normal_quantile
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
@@ -35,6 +42,8 @@ from workers.mechanisms.running.sliding import Sliding
 CONSTANT_HORIZON_MAX = 1 << 20
 # And 0.1 s at this one, which is quick enough for a comparison.
 QUICK_HORIZON_MAX = 1 << 16
+# A label whose item had no event stays for another epoch with probability 0.023.
+CARRIED_SD = 2
 _EVERY = 'a whole number of ticks from 1 to 1,073,741,824, or a duration such as "1h"'
 
 
@@ -201,6 +210,20 @@ class UnkBase(OnCounters):
             ledger.mark_shown(new[:fresh].copy(), t)
         found = rows[:both].copy(), noisy[:both].copy()
         return state, self.release(state, t, *found, threshold, noise)
+
+    def carry(
+        self, last: State, t: int, noise: Noise, state: State, keys: Codes
+    ) -> Rows:
+        ledger = last.ledger
+        shown = np.flatnonzero(ledger.shown)
+        tags = ledger.tags.take(shown, axis=0)
+        noisy = ledger.counts[shown] + noise.at(t, tags)
+        key_of = keys[ledger.keys[shown]]
+        stays = np.flatnonzero((noisy > CARRIED_SD * self.sd(t)) & (key_of >= 0))
+        labels = ledger.label_column(0, ledger.n).take(shown[stays])
+        carried = state.ledger.append(tags.take(stays, axis=0), key_of[stays], labels)
+        state.ledger.mark_shown(carried, 1)
+        return carried
 
 
 class KnownBase(OnCounters):

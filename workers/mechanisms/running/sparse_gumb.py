@@ -49,7 +49,7 @@ import numpy as np
 from msgspec import Meta
 
 from workers.arrays.tag_index import Rows
-from workers.arrays.types import Longs, Tags
+from workers.arrays.types import Codes, Longs, Tags
 from workers.mechanisms.about import (
     About,
     Bound,
@@ -337,6 +337,17 @@ class SparseGumb(CounterMechanism):
 
     def init(self) -> State:
         return SparseState()
+
+    def carry(
+        self, last: State, t: int, noise: Noise, state: State, keys: Codes
+    ) -> Rows:
+        """Begin with the items chosen last; they take the place of the choice at tick 1."""
+        before = expect_type(SparseState, last)
+        begun = expect_type(SparseState, state)
+        for key, chosen in before.chosen.items():
+            if keys[key] >= 0:
+                begun.choose(int(keys[key]), chosen, 0)
+        return self._rows(begun, sorted(begun.chosen)).reshape(-1)
 
     def noise(self, stream: NoiseStream) -> Noise:
         return SparseNoise(self, stream)

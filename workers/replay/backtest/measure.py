@@ -320,7 +320,8 @@ class Watch:
         if not self._discovers or self._columns is None:
             return None
         first = self._columns.shown if self._own_shown else self._first
-        return np.asarray(first[rows] > tick - NEW_TICKS)
+        is_new = first[rows] > tick - NEW_TICKS
+        return np.asarray(is_new & ~np.isin(rows, self.histogram.carried))
 
     def _fill_top(self, row: Floats, one: KeyView, rows: Rows, counts: Longs) -> None:
         view = self.view

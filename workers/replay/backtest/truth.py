@@ -138,6 +138,11 @@ class ExactLedger(Ledger):
         self._shown = with_capacity(shown, self.n)
 
     def append(self, tags: Tags, keys: Codes, labels: Texts) -> Rows:
+        # What is carried into an epoch may not have occurred in it.
+        absent = np.flatnonzero(self._truth.find(tags) < 0)
+        if len(absent):
+            of_absent = labels.take(absent)
+            self._truth.append(tags.take(absent, axis=0), keys[absent], of_absent)
         self._sync()
         return self.find(tags)
 
