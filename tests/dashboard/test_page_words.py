@@ -93,6 +93,33 @@ def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_p
     assert "better than by a coin toss, but not reliably" in said and window.wrong == []
 
 
+@pytest.mark.parametrize(
+    ("unit", "where"),
+    [
+        ("event", "Where the same event counts in all of them, it costs"),
+        ("user", "Where the same user counts in all of them, in one epoch of each, it"),
+    ],
+)
+def test_the_total_of_users_is_that_of_one_epoch_of_each_histogram(
+    chrome: Browser, unit: str, where: str, show: Show
+) -> None:
+    """A user counts in every epoch, and every epoch costs; an event is in one."""
+    window = Window(chrome)
+    _, url = show(recent(1, [("tea", 500)], ticks=1))
+    page = window.open(url)
+    promise = {"unit": unit, "epsilon": 1.0, "delta": 1e-9}
+    paragraphs = page.evaluate(
+        """async (promise) => {
+            const { guarantee } = await import("/page/words.js");
+            const snapshot = { histogram: "products", start: 0, end: 60000, guarantee: { rho: 0.01, ...promise } };
+            const { words } = guarantee(snapshot, [], { histograms: ["products", "others"], ...promise });
+            return words.map(([, text]) => text);
+        }""",
+        promise,
+    )
+    assert [where in text for text in paragraphs].count(True) == 1
+
+
 SOUND = "limits what can be learned about a single event"
 WEAK = "too little to protect"
 

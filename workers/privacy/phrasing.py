@@ -9,9 +9,9 @@ sentence about what an observer learns takes its words from there:
     0.2              55                       only slightly better than a coin toss
     1                73.2                     better than a coin toss, but not reliably
     3                95.3                     right most of the time
-    5                99.4                     nearly sure
+    5                99.34                    nearly sure
     20               nearly every time        practically sure
-    above            every time               sure
+    above            nearly every time        sure
 
 Limits of warnings and their sources (docs/decisions/0017-words-and-people.md):
 

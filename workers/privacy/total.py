@@ -31,10 +31,11 @@ p the failures other than "numerical":
     sampling     k times one event's, times (1 + e^epsilon_k) / (1 + e^epsilon)
 
 g(i) bounds p after a shift by i events: the Renyi divergence of an order bounds how a rare output
-grows. It is far below p e^(i epsilon), which group privacy of (epsilon, delta) gives. Epochs have
-fresh noise, so e epochs multiply all three by e. Delta is that of the settings with the failures
-grown; the part that converts rho is the same. Without an end of the epoch, all of a person's events
-share one noise: k in each of e epochs of the other histograms are k e events there.
+grows. Group privacy of (epsilon, delta) alone would give delta e^(i epsilon), which is larger with
+usual settings. Epochs have fresh noise, so e epochs multiply all three by e. Delta is that of the
+settings with the failures grown; the part that converts rho is the same. Without an end of the
+epoch, all of a person's events share one noise: k in each of e epochs of the other histograms are
+k e events there.
 """
 
 import math

@@ -180,7 +180,8 @@ function inAll({ unit, histograms, epsilon, delta }) {
   const who = unit === "user" ? "user" : "event";
   const said = grade(epsilon, delta) === "none" ? "delta adds up to 1 or more: in all, nothing is promised" : `it costs ε = ${upTo(epsilon)}, δ = ${upTo(delta)} in all`;
   const worth = { weak: ", a weak promise", void: ", next to no promise" }[grade(epsilon, delta)] ?? "";
-  return `There are ${histograms.length} histograms here. Where the same ${who} counts in all of them, ${said}${worth}.`;
+  const inEpochs = unit === "user" ? ", in one epoch of each" : "";
+  return `There are ${histograms.length} histograms here. Where the same ${who} counts in all of them${inEpochs}, ${said}${worth}.`;
 }
 
 // What the noise is for, in the line below the title.
