@@ -47,11 +47,16 @@ class _Noticing:
 
 @dataclass(kw_only=True)
 class OwnerGrowth(_Noticing):
-    """What a worker does, during one run, about partitions that the contributions topic gets."""
+    """Growth of the owners, which are the contributions topic's partitions, during one run.
+
+    A look takes one step: restart if the stored state counts more owners already, add the missing
+    state partitions, wait until all brokers know them, then have the new owners counted (`grow`).
+    """
 
     settings: Settings
     owners: Owners
-    _seen = 0
+    # The number of partitions at the last look that found no state partition missing.
+    _complete = 0
 
     def look(self, counts: Mapping[str, int]) -> None:
         """Compare the counted owners with the partitions on the cluster, by topic."""
@@ -74,8 +79,9 @@ class OwnerGrowth(_Noticing):
             self._say(f"{but}: epochs of all histograms never begin together")
         elif counts.get(release_state, 0) < number:
             self._add(release_state, number, but)
-        elif self._seen != number:
-            self._seen = number  # by then, every broker knows of them
+        elif self._complete != number:
+            # Brokers learn of new partitions one after the other: by the next look all know them.
+            self._complete = number
         else:
             self._say(
                 f"{what}: stream keys move to the new owners where an epoch begins"

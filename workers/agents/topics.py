@@ -399,6 +399,7 @@ def watch_topics(connection: Connection, running: RunningTopics) -> Iterator[Non
     ended = threading.Event()
 
     def poll() -> None:
+        # One client for all looks, until it no longer reaches Kafka: then a new one.
         while not ended.wait(_AGAIN_S):
             errors: list[KafkaError] = []
             lost = False

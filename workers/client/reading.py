@@ -69,7 +69,7 @@ class Quantile(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Standard deviations of changes since `ticks` before: of a count, a sum, the count of all."""
+    """Standard deviations of changes over the last `ticks` ticks: of a count, a sum, all items."""
 
     ms: int
     ticks: int

@@ -79,6 +79,7 @@ class Auditor:
         # What was handed over to each owner, by histogram and generation.
         self._handed: dict[int, dict[tuple[str, int], HandedOver]] = {}
         self._built = mechanisms(settings)
+        # Digests of published snapshots without their windows, until one recomputed is equal.
         self._published: Counter[bytes] = Counter()
         # Digests of whole snapshots that have windows: windows may change while a histogram runs.
         self._windowed: set[bytes] = set()
@@ -101,14 +102,8 @@ class Auditor:
             (topic, at) for topic, number in numbers.items() for at in range(number)
         ]
         await_commits(self._connection, outputs)
-        for topic in self._outputs:
-            for message in self._messages(topic):
-                key = message.key() or b""
-                value = message.value() or b""
-                self._published[_digest(topic, key, _stripped(value))] += 1
-                if _stripped(value) != value:
-                    self._windowed.add(_digest(topic, key, value))
-        # Stream keys that moved are known where they are now: those owners come first.
+        self._read_published()
+        # New owners first: what an owner handed over is compared with what the new one has.
         for owner, state in reversed(list(enumerate(states))):
             if owner >= self._owners.first:
                 self._read_handed(owner)
@@ -116,6 +111,16 @@ class Auditor:
                 self._recompute(owner, *state)
         if self._published.total():
             self._explain_rest()
+
+    def _read_published(self) -> None:
+        for topic in self._outputs:
+            for message in self._messages(topic):
+                key = message.key() or b""
+                value = message.value() or b""
+                plain = _stripped(value)
+                self._published[_digest(topic, key, plain)] += 1
+                if plain != value:
+                    self._windowed.add(_digest(topic, key, value))
 
     def _messages(self, topic: str) -> Iterator[Message]:
         for partition in range(self._topics.partitions(topic)):
@@ -169,7 +174,7 @@ class Auditor:
     ) -> Iterator[tuple[int, dict[tuple[str, int], HandedOver]]]:
         """Yield the owners that took stream keys over from this one, with what each of them got."""
         for to, found in self._handed.items():
-            if to % self._owners.before(to) == owner:
+            if to % self._owners.number_before(to) == owner:
                 yield to, found
 
     def _check_taken(

@@ -94,6 +94,75 @@ _EAGER = MappingProxyType(
 T = TypeVar("T")
 
 
+class _Watch:
+    """What the watching thread does, until `ended` is set."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        topics: Callable[[], UsedTopics],
+        outage: Outage,
+        waits: Waits,
+        give_up: Callback,
+        ended: Event,
+    ) -> None:
+        self._connection = connection
+        self._topics = topics
+        self._outage = outage
+        self._waits = waits
+        self._give_up = give_up
+        self._ended = ended
+        self._answered_s = time.monotonic()
+        self._look_s = self._answered_s + LOOK_S
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            errors: list[KafkaError] = []
+            with _eager_admin(self._connection, errors) as admin:
+                is_usable = True
+                while is_usable and not self._ended.wait(INTERVAL_S):
+                    is_usable = self._ask(admin, errors)
+
+    def _ask(self, admin: AdminClient, errors: list[KafkaError]) -> bool:
+        """Ask once; return whether the same client can ask again."""
+        try:
+            # Any broker answers this; describe_cluster asks one, which may be away.
+            admin.list_topics(self._topics().names[0], timeout=ASK_S)
+        except KafkaException:
+            admin.poll(0)  # serves the callback
+            self._note_silence(errors)
+            return True
+        self._answered_s = time.monotonic()
+        self._outage.end()
+        reasons: dict[str, str] = {}
+        if self._answered_s >= self._look_s:
+            reasons = unavailable(
+                admin, errors, self._topics(), ASK_S, self._ended.is_set
+            )
+            if self._ended.is_set():
+                return False
+            self._waits.note(PARTITIONS, reasons)
+            self._look_s = time.monotonic() + LOOK_S
+        errors.clear()
+        self._waits.say()
+        # A client whose leaders refuse it reconnects without a pause: it is replaced.
+        return NO_ANSWER not in reasons.values()
+
+    def _note_silence(self, errors: list[KafkaError]) -> None:
+        silent_s = time.monotonic() - self._answered_s
+        if silent_s < AWAY_S:
+            return
+        if not self._outage.is_active and _answers(self._connection, self._topics()):
+            self._answered_s = time.monotonic()
+            return
+        if not self._ended.is_set():
+            self._waits.forget()
+            self._outage.begin(self._connection.no_answer(errors), self._answered_s)
+        if silent_s >= GIVE_UP_S:
+            self._give_up()
+            self._ended.set()
+
+
 @contextmanager
 def watch_kafka(
     connection: Connection,
@@ -110,47 +179,8 @@ def watch_kafka(
         yield
         return
     ended = Event()
-
-    def watch() -> None:
-        answered_s = time.monotonic()
-        look_s = answered_s + LOOK_S
-        while not ended.is_set():
-            errors: list[KafkaError] = []
-            reasons: dict[str, str] = {}
-            with _eager_admin(connection, errors) as admin:
-                # A client whose leaders refuse it reconnects without a pause: it is replaced.
-                while NO_ANSWER not in reasons.values() and not ended.wait(INTERVAL_S):
-                    try:
-                        # Any broker answers this; describe_cluster asks one, which may be away.
-                        admin.list_topics(topics().names[0], timeout=ASK_S)
-                    except KafkaException:
-                        admin.poll(0)  # serves the callback
-                        silent_s = time.monotonic() - answered_s
-                        is_new = silent_s >= AWAY_S and not outage.is_active
-                        if is_new and _answers(connection, topics()):
-                            answered_s = time.monotonic()
-                            continue
-                        if silent_s >= AWAY_S and not ended.is_set():
-                            waits.forget()
-                            outage.begin(connection.no_answer(errors), answered_s)
-                        if silent_s >= GIVE_UP_S:
-                            give_up()
-                            return
-                        continue
-                    answered_s = time.monotonic()
-                    outage.end()
-                    if answered_s >= look_s:
-                        reasons = unavailable(
-                            admin, errors, topics(), ASK_S, ended.is_set
-                        )
-                        if ended.is_set():
-                            return
-                        waits.note(PARTITIONS, reasons)
-                        look_s = time.monotonic() + LOOK_S
-                    errors.clear()
-                    waits.say()
-
-    thread = Thread(target=watch, name="kafka-watch", daemon=True)
+    watch = _Watch(connection, topics, outage, waits, give_up, ended)
+    thread = Thread(target=watch.run, name="kafka-watch", daemon=True)
     thread.start()
     try:
         yield

@@ -156,7 +156,7 @@ class TopicReader:
         """Return the bounds of logs; KafkaAway names one that does not answer."""
         asked = list(logs)
         low = self._call(self._ask(dict.fromkeys(asked, _EARLIEST)))
-        # In this order: the end for all grows meanwhile, and must not be before the other one.
+        # Logs grow meanwhile: `high`, asked for last, is never below `stable`.
         stable = self._call(self._ask(dict.fromkeys(asked, _LATEST)))
         high = self._call(self._ask(dict.fromkeys(asked, _LATEST), READ_UNCOMMITTED))
         return {

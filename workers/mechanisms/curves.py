@@ -118,8 +118,9 @@ class TableCurve(Curve):
         return np.arange(1, min(last, len(self._variances)) + 1)
 
     def mean(self, last: int) -> float:
-        own = self._variances[:last]
-        return float((own.sum() + self._variances[-1] * (last - len(own))) / last)
+        first = self._variances[:last]
+        later = self._variances[-1] * (last - len(first))
+        return float((first.sum() + later) / last)
 
 
 def blocks_figure(blocks: DigitCurve, worst: int) -> Figure:

@@ -290,7 +290,7 @@ class Mechanism(Frozen):
         return len(self._domain) or None
 
     def first_error(self) -> float | None:
-        """Return the error of answers while values are small, if that is what is promised."""
+        """Return the bound on an answer's error while values are small; None without queries."""
         return None
 
     def segments_up_to(self, most: int) -> Iterator[tuple[int, int, float]]:

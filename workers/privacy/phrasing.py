@@ -160,14 +160,16 @@ def one_in(delta: float) -> str:
 
 
 def guesses_right(epsilon: float, delta: float) -> str | None:
-    """Return the most correct guesses in 100, as text; None if nearly all."""
+    """Return how many of 100 guesses are right at most, as text; None if nearly all are."""
     wrong = 100 * (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
+    # One decimal, or two where nearly all are right.
     places = 1 if wrong >= 1 else 2
     units = 10**places
-    left = 100 * units - math.floor(wrong * units * (1 - _SLACK))
-    if left == 100 * units:
+    # Wrong guesses are rounded down, so that right ones are rounded up.
+    right = 100 * units - math.floor(wrong * units * (1 - _SLACK))
+    if right == 100 * units:
         return None
-    whole, part = divmod(left, units)
+    whole, part = divmod(right, units)
     return f"{whole}.{part:0{places}d}".rstrip("0").rstrip(".")
 
 

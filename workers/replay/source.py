@@ -84,6 +84,7 @@ class Source:
         raise NotImplementedError
 
     def ended(self) -> frozenset[int]:
+        """Return the numbers of the partitions that have no further events."""
         return frozenset()
 
     def notes(self) -> Sequence[str]:

@@ -112,6 +112,7 @@ class TopicSource(Source):
                 self._bounds[partition.log].stable,
                 position=start,
             )
+        # Offsets still to be read; a partition that has ended is not in it.
         self._open = {
             log: (part.start, part.end)
             for log, part in self._parts.items()
@@ -132,9 +133,10 @@ class TopicSource(Source):
         return self._topic_reader.open_transactions(self._bounds)
 
     def ended(self) -> frozenset[int]:
-        parts = self._parts.items()
         return frozenset(
-            part.place.number for log, part in parts if log not in self._open
+            part.place.number
+            for log, part in self._parts.items()
+            if log not in self._open
         )
 
     def _batches(

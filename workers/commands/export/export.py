@@ -195,10 +195,12 @@ class _Finished(NamedTuple):
 
 
 class Cut:
-    """Snapshots read so far, and the offsets up to which none of them waits for records.
+    """Snapshots read since the last commit; `take` cuts off those that the next one may hold.
 
-    The run reads each partition up to its offset in `ends`. `cut_short` names topics that lost
-    their first records to retention: a snapshot that stays incomplete there is nothing to report.
+    A cut is an offset of each partition that has no snapshot's records on both sides: the next
+    commit or run reads on from there. The run reads each partition up to its offset in `ends`.
+    `cut_short` names topics that lost their first records to retention: a snapshot that stays
+    incomplete there is nothing to report.
     """
 
     def __init__(
@@ -244,6 +246,8 @@ class Cut:
         before = self._finished
         waiting = list(self._waiting.values())
         self._finished = []
+        # Cut before the records of every snapshot that waits for more. That may cut off some of a
+        # finished snapshot's records: then it waits too, and the cut moves again.
         while waiting:
             for where, offset in chain.from_iterable(waiting):
                 cut[where] = min(cut[where], offset)

@@ -70,9 +70,10 @@ def range_of(numbers: Sequence[float]) -> Range | None:
         return None
     middle = ordered[len(ordered) // 2]
     if low >= 0 and middle > 0 and high > _SKEWED * middle:
-        least = next(number for number in ordered if number > 0)
+        # Begin where a few tiny numbers add no decades: at the 5 % quantile, within six decades.
+        least_positive = next(number for number in ordered if number > 0)
         usual = ordered[max(outside, len(ordered) // 20)]
-        return _checked(_log(max(least, usual, high / 1e6), high))
+        return _checked(_log(max(least_positive, usual, high / 1e6), high))
     return _checked(_linear(low, high))
 
 

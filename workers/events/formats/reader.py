@@ -126,7 +126,10 @@ class RecordFormats:
 
 
 class Schemas(Protocol):
-    def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema | None: ...
+    """Where readers get schemas: `schemas.Registry`."""
+
+    def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema | None:
+        """Wait for a schema and return it, None if unknown; `waiting` may raise ShardClosed."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -90,6 +90,7 @@ class SketchState(State):
     def changed(self) -> Sequence[tuple[str, bytes]]:
         self._restored.clear()
         blocks: list[tuple[str, bytes]] = []
+        # By id of the sketch: levels that share one store equal bytes, which are made once.
         encoded: dict[int, bytes] = {}
         for kind, (key, level) in sorted(self._changed):
             if kind == "mo":

@@ -500,7 +500,8 @@ class OrderStatistics(Mechanism):
 
     law = "sum"
     config: OrderStatisticConfig
-    # Weights (zCDP, pure as printed); "columns" makes segments, "sums" makes intervals.
+    # Each part's weight in the budget: (in zCDP, in pure accounting as the paper prints it). With
+    # "columns" there are segments, with "sums" there are intervals.
     weights: Mapping[str, tuple[int, int]] = MappingProxyType({})
     weights_of_several: Mapping[str, tuple[int, int]] = MappingProxyType({})
     segments: Segments | None = None

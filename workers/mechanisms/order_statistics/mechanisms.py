@@ -70,6 +70,8 @@ class BoundedMaxConfig(OneQueryConfig, frozen=True, kw_only=True, tag="bounded_m
 
 
 class BoundedMax(OrderStatistics):
+    """One run of intervals over the whole epoch."""
+
     # In zCDP equal shares are within a few per cent of the least error.
     weights = MappingProxyType({"test": (1, 1), "sums": (1, 1)})
 
@@ -98,6 +100,8 @@ class DoublingConfig(OneQueryConfig, frozen=True, kw_only=True, tag="doubling"):
 
 
 class Doubling(OrderStatistics):
+    """Segments alone: a new answer where one ends."""
+
     configs = (DoublingConfig,)
     weights = MappingProxyType({"outer_test": (1, 1), "columns": (1, 1)})
 
@@ -147,8 +151,11 @@ class TwoLevelKConfig(QueryListConfig, frozen=True, kw_only=True, tag="two_level
 
 
 class TwoLevel(OrderStatistics):
+    """Segments, and a run of intervals in each."""
+
     configs = (TwoLevelConfig, TwoLevelKConfig)
-    # In zCDP: the outer test only decides when a segment ends; the inner one enters every error.
+    # In zCDP, most goes to the inner "test", which enters every error: "outer_test" only decides
+    # when a segment ends.
     weights = MappingProxyType(
         {"outer_test": (1, 1), "columns": (2, 1), "test": (3, 1), "sums": (2, 1)}
     )

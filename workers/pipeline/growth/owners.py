@@ -55,12 +55,12 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
         """The newest number, which may not hold yet."""
         return self.numbers[-1]
 
-    def before(self, owner: int) -> int:
-        """Return how many there were when an owner that was none at first began."""
+    def number_before(self, owner: int) -> int:
+        """Return the number of owners just before the growth that added `owner`."""
         return max(number for number in self.numbers if number <= owner)
 
     def at(self, end_ms: int) -> int:
-        """Return how many there are in a tick that ends then."""
+        """Return the number of owners in a tick that ends at this time."""
         return max(
             [number for number, from_ms in self.grown if end_ms > from_ms],
             default=self.first,

@@ -81,9 +81,10 @@ class Outcome:
 
 
 def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
-    """Return every histogram's outcomes, by number."""
+    """Return each histogram's outcomes, ascending by their number."""
     import pyarrow.compute as pc
 
+    # Metrics of the whole run and of all stream keys have no key, tick, rank or size.
     whole = pc.equal(tables.results["key"], "")
     for name in ("tick", "rank", "size"):
         whole = pc.and_(whole, pc.equal(tables.results[name], 0))
@@ -91,22 +92,23 @@ def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
     for row in tables.results.filter(whole).to_pylist():
         values[row["run"]][row["metric"]].append(row["value"])
     seeds: dict[int, list[RunRow]] = defaultdict(list)
-    choices: dict[str, set[str | None]] = defaultdict(lambda: {None})
+    choices: dict[str, set[str]] = defaultdict(set)
     for row in tables.runs.to_pylist():
         names = [name for name in row if name.startswith(SET)]
         varied = {name.removeprefix(SET): row.pop(name) for name in names}
         seeds[row["run"]].append(RunRow(varied=varied, **row))
         for name, value in varied.items():
-            choices[name].add(value)
+            if value is not None:
+                choices[name].add(value)
     outcomes: dict[str, list[Outcome]] = {}
     for number, runs in sorted(seeds.items()):
         first = runs[0]
-        prefix = f"{runs[0].histogram}."
+        prefix = f"{first.histogram}."
         # A setting with a single value does not distinguish runs.
         varied = {
             name.removeprefix(prefix): value
             for name, value in first.varied.items()
-            if len(choices[name]) > 2 and name.startswith(prefix)
+            if len(choices[name]) > 1 and name.startswith(prefix)
         }
         metrics = {metric: Spread.of(seen) for metric, seen in values[number].items()}
         outcome = Outcome(row=first, varied=varied, seeds=len(runs), metrics=metrics)
