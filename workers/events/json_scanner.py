@@ -401,6 +401,7 @@ def valid_texts(data: Bytes, texts: Longs, most: int) -> Bools:
 
 @checked_inline
 def put_utf8(decoded: Bytes, filled: int, point: int) -> int:
+    """Write a code point in UTF-8; return the bytes filled then."""
     if point < 0x80:
         decoded[filled] = point
         return filled + 1

@@ -234,6 +234,7 @@ def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool
 
 @checked_part
 def write_boolean(data: Bytes, used: int, kind: int) -> int:
+    """Write a boolean's word; return the bytes used then."""
     word = TRUE_WORD if kind == kinds.TRUE else FALSE_WORD
     for pos in range(len(word)):
         data[used + pos] = word[pos]

@@ -318,20 +318,22 @@ def amount_of(logs: Logs, row: int, to: Target) -> int:
 def add_item(
     logs: Logs, written_used: int, row: int, amount: int, to: Target, n_labels: int
 ) -> int:
-    """Write the value in `row` as label number `n_labels`, with its amount (negative: unsure).
+    """Write the value in `row` as its column's label number `n_labels`, with its amount.
 
-    Returns the used bytes of `written`, or DECLINED.
+    Returns the used bytes of `written`, or DECLINED if the value is no label, or its bucket or
+    amount is unsure (a negative amount).
     """
     column = to.column
     labels = to.labels
+    # As long as every amount is 1, none is written: the first other one writes those before it.
     if amount != 1 and to.uneven[0] == 0:
         to.uneven[0] = 1
-        # First amount other than 1: until now none were written.
         for before in range(n_labels):
             to.amounts[before] = 1
     if to.uneven[0] != 0:
         to.amounts[n_labels] = amount
     if column[BUCKETS]:
+        # The number lies between `low` and `high`, which must be in the same bucket.
         low, high, is_number = number_bounds(logs.data, logs.rows, row)
         edges = to.program.edges
         first = column[EDGE]

@@ -249,6 +249,7 @@ def _same(
 
 @kernel
 def fill_slots(hashes: Words, used: int, slots: Codes) -> None:
+    """Enter the codes below `used` in an empty table: from their hashes on, where it is free."""
     mask = np.uint64(len(slots) - 1)
     for code in range(used):
         slot = hashes[code] & mask

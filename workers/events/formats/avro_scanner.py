@@ -58,9 +58,14 @@ CHILDREN_MAX = 60
 
 
 class Program(NamedTuple):
-    """All schemas of a thread: `rows` as in the module, `parts` the rows of records and unions.
+    """All schemas of a thread as tables, whose rows refer to each other by number.
 
-    `names`, int64 (n, 3), has start and stop in the texts, and a row; `constants`, log rows.
+    Attributes:
+        rows: int64 (n, 6), a row for every type at every node (see the module).
+        parts: int64 (n,), row numbers: the fields of records and the branches of unions, in order.
+        names: int64 (n, 3), start and stop of a name in the texts, and the row of its value (of
+            an enum symbol 0: it has none).
+        constants: int64 (n, 4), log rows that are written as they are, such as defaults.
     """
 
     rows: Longs

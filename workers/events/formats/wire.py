@@ -119,7 +119,8 @@ def delimited(
 def has_name(
     data: Bytes, start: int, end: int, log: Longs, head: int, used: int
 ) -> bool:
-    """Return whether the map at row `head` has a name already; every second row is a name."""
+    """Return whether data[start:end] is already a name in the map whose log begins at `head`."""
+    # Names and values alternate.
     row = head + 1
     while row < used and not same(
         data, start, end, data, log[row, START], log[row, STOP]

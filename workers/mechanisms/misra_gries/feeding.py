@@ -98,6 +98,8 @@ def merge_by_rank(
     few = end - middle
     for i in range(few):
         scratch[i] = slots[middle + i]
+    # From the last of the few to the first: those before slots[stop] have not moved yet, and move
+    # up by the number of the few that come before them.
     stop = middle
     for i in range(few - 1, -1, -1):
         rank = ranks[scratch[i]]

@@ -80,10 +80,14 @@ def part(row: int) -> tuple[Decimal, Decimal]:
 
 def inverse(p: Fraction, digits: int) -> Decimal:
     """Return z with |z - Q^-1(p)| <= 10^-digits, for 0 < p <= 1/2; proved by Q at both ends."""
-    precision = digits + 12 + math.ceil((p.denominator.bit_length() + 1) * 0.302)
+    # A p of many bits may be as small as 2^-bits: digits for it too (0.302 > log10 2).
+    bits = p.denominator.bit_length() + 1
+    precision = digits + 12 + math.ceil(bits * 0.302)
+    # Newton's method begins with 14 digits, and every step doubles them.
+    steps = math.ceil(math.log2((digits + 30) / 14))
     with localcontext(_context(precision)):
         exact = Decimal(p.numerator) / p.denominator
-        z, _ = _newton(exact, math.ceil(math.log2((digits + 30) / 14)))
+        z, _ = _newton(exact, steps)
         small = Decimal(1).scaleb(-digits)
         slack = Decimal(1).scaleb(7 - precision)
         lower = z - small
@@ -234,7 +238,12 @@ def fine(word: np.uint64, table: Floats) -> float:
 
 @kernel
 def raise_small(words: Words, rows: Longs) -> int:
-    """Raise words (n, 2) too small for `rough`; return how many rows, listed in `rows`."""
+    """Raise words (n, 2) too small for `rough`; return how many rows, listed in `rows`.
+
+    The caller computes these rows exactly: raised, `rough` can take them, and what it gives is
+    dropped.
+    """
+    # A word is too small with probability 2^-30, so there is usually none.
     flat = words.reshape(-1)
     small = 0
     for i in range(len(flat)):  # vectorized
