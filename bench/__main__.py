@@ -39,6 +39,7 @@ from bench import (
     sweep,
     users_table,
     utility,
+    window_columns,
 )
 from bench.throughput import table
 from tests.broker import a_broker_or_its_programs, kafka_programs
@@ -77,6 +78,11 @@ def bench_core(rows: int, ticks: int) -> None:
             f"  {release_columns.measure(kind, horizon, 0.0039, rows, 1, ticks)}",
             flush=True,
         )
+    print("noise of windows that never reset:")
+    print(
+        window_columns.measure(rows, window_columns.LONGEST_HOP, 0.0039),
+        flush=True,
+    )
 
 
 def programs(

@@ -11,6 +11,7 @@ import numpy as np
 
 from workers.mechanisms.counters.kinds import make_counter
 from workers.mechanisms.counters.laplace_tree import laplace_tree
+from workers.mechanisms.counters.line import line_counters
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace, geometric
 from workers.mechanisms.noise.gaussian import integer_gaussian
 from workers.mechanisms.noise.inversion import InversionTable
@@ -36,6 +37,12 @@ COUNTERS: list[tuple[str, int | None, float, float | None]] = [
     ("tree", None, 0.004, None),
     ("sqrt", 1000, 0.004, None),
     ("lifted", 1000, 0.004, 0.6),
+]
+# Windows and hops of one path.
+WINDOWS: list[tuple[tuple[int, ...], tuple[int | None, ...], float]] = [
+    ((30,), (None,), 0.004),
+    ((30, 150, 1_800), (1, 4, None), 0.004),
+    ((2, 1 << 22), (2, None), 1e-6),
 ]
 # Epsilon, reach and base: the trees of known_laplace and of pure order statistics.
 LAPLACE_TREES = [("1", 2, 2), ("7/2", 6, 10), ("50", 1, 32)]
@@ -64,6 +71,11 @@ def compute_vectors() -> dict[str, object]:
         name = f"{kind} {horizon} {rho_item}" + (f" {end_share}" if end_share else "")
         noise[name] = [counter.draw(stream, t, tags).tolist() for t in TICKS]
         public.append(counter.public())
+    for windows, hops, rho_item in WINDOWS:
+        for window in line_counters(windows, hops, rho_item):
+            name = f"line {window.window} {window.hop} of {windows} {rho_item}"
+            noise[name] = [window.draw(stream, t, tags).tolist() for t in TICKS]
+            public.append(window.public())
     for epsilon, reach, radix in LAPLACE_TREES:
         tree = laplace_tree(1000, Fraction(epsilon), reach, radix)
         name = f"{tree.kind} 1000 {epsilon} {reach} {radix}"

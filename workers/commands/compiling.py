@@ -39,6 +39,7 @@ from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.counters.kinds import KINDS, make_counter
+from workers.mechanisms.counters.line import LineColumns, line_counters
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, batch
 from workers.mechanisms.noise.inversion import InversionTable
@@ -220,6 +221,10 @@ def _compile_noise() -> None:
             for t in (1, 2):  # one row fills its array, later ones are part of theirs
                 columns.at(t, np.zeros((2 * t - 1, 2), dtype=np.uint64))
             counter.draw(stream, 1, words)
+    for rho_item in (1.0, 1e-12):
+        windows = LineColumns(line_counters([2], [1], rho_item), stream)
+        for t in (1, 2):
+            windows.at(t, np.zeros((2 * t - 1, 2), dtype=np.uint64))
 
 
 def _compile_batches(form: Callable[[Node], Format] = Json) -> None:

@@ -40,7 +40,7 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -86,7 +86,7 @@ _OF_LEVELS = (
 )
 _OF_UNBOUNDED = Fraction(12717, 4096)
 
-_NO_WORDS = read_only(np.empty((0, 0, 2), dtype=np.uint64))
+NO_WORDS = read_only(np.empty((0, 0, 2), dtype=np.uint64))
 
 
 class Step(NamedTuple):
@@ -107,8 +107,19 @@ class Plan(NamedTuple):
 
     cells: Words  # (cells, 2)
     total: int
+    total_half: int
     steps: Longs
     scales: Floats
+
+
+class Path(Protocol):
+    """The nodes of a counter that rows descend along."""
+
+    def blocks(self, level: int) -> range:
+        """Return the nodes k of a level."""
+
+    def scale(self, level: int, k: int) -> float:
+        """Return the standard deviation of a node in the units of rows."""
 
 
 # Of a place, in the search for the noisiest.
@@ -376,41 +387,16 @@ class LiftedCounter(Counter):
         return super().worst_variance() * (1 + 2.0**-8)
 
     def plan(self, position: int, since: int | None) -> Plan:
-        """Return how rows get from `since` to `place`; from nothing if None."""
-        levels = self._levels
-        if since is not None:  # those with another block
-            levels = _changed_levels(position, since)
-        cells: dict[Cell, int] = {}
-        steps = np.zeros((levels, 8), dtype=np.int64)
-        scales = np.zeros((levels + 1, 4))
-
-        def node(level: int, k: int, column: int) -> tuple[int, int]:
-            scales[level - 1, column] = self._scale(level, k)
-            return cells.setdefault((level, k >> 1), len(cells)), k & 1
-
-        for level in range(levels, 0, -1):
-            k = (position - 1) >> level
-            last = self._last(level)
-            stored = since is not None and (since - 1) >> level == k - 1
-            kept = stored and level == 1
-            own = (-1, 0) if kept else node(level, k, 0)
-            if k == last:
-                beside = -1, 0
-            elif kept and not k & 1:
-                beside = -2, 0
-            else:
-                beside = node(level, k + 1, 1)
-                scales[level - 1, 3] = self._scale(level, k + 2)
-            before = node(level, k - 1, 2) if k and not stored else (-1, 0)
-            goes_right = (position - 1) >> (level - 1) & 1
-            steps[level - 1] = Step(*own, *beside, *before, stored, goes_right)
-        total = -1
+        """Return how rows get from `since` to a place; from nothing if None."""
         if since is None:
-            total = cells.setdefault(_TOTAL, len(cells))
-            scales[levels, 0] = self._scale(0, 0)
-        return Plan(cells_of(cells), total, read_only(steps), read_only(scales))
+            return plan_between(self, position, None, self._levels, _TOTAL)
+        changed = changed_levels(position, since)
+        return plan_between(self, position, since, changed, None)
 
-    def _scale(self, level: int, k: int) -> float:
+    def blocks(self, level: int) -> range:
+        return range(1 << (self._levels - level))
+
+    def scale(self, level: int, k: int) -> float:
         return math.ldexp(self.sd_of((level, k)), self.fixed.point)
 
     def columns(self, stream: NoiseStream) -> "LiftedColumns":
@@ -455,7 +441,7 @@ class LiftedColumns(Columns):
     def _can_reach(self, place: int, since: int) -> bool:
         # At the same place N is r_1 if that is even.
         later = place > since or (place == since and not place & 1)
-        return later and _changed_levels(place, since) < self._kept
+        return later and changed_levels(place, since) < self._kept
 
     def _advance(
         self, position: int, since: int | None, tags: Tags, first: int, out: Longs
@@ -476,10 +462,9 @@ class LiftedColumns(Columns):
                 part = tags[row - first : row - first + rows]
                 ends = self._ends[:, :rows]
                 words = (
-                    self._words(plan.cells, part, row) if len(plan.cells) else _NO_WORDS
+                    self._words(plan.cells, part, row) if len(plan.cells) else NO_WORDS
                 )
-                steps = plan.total, plan.steps, plan.scales
-                descend(words, normal.table(), *steps, state, ends[0], ends[1])
+                descend(words, normal.table(), *plan[1:], state, ends[0], ends[1])
                 noise = ends[1]
             self._round(noise, out[row : row + rows], row)
             row += rows
@@ -493,7 +478,57 @@ class LiftedColumns(Columns):
         return self._states[index]
 
 
-def _changed_levels(place: int, since: int) -> int:
+def plan_between(
+    path: Path, position: int, since: int | None, levels: int, total: Node | None
+) -> Plan:
+    """Return how rows get from `since` to a place; from nothing if None.
+
+    Args:
+        path: the nodes.
+        position: the place.
+        since: the place of the rows.
+        levels: how many, from the first on, have another block.
+        total: by what the noise rises over the block above them; None if the state has its end.
+    """
+    cells: dict[Cell, int] = {}
+    steps = np.zeros((levels, 8), dtype=np.int64)
+    scales = np.zeros((levels + 1, 4))
+
+    def cell_of(level: int, k: int) -> tuple[int, int]:
+        return cells.setdefault((level, k >> 1), len(cells)), k & 1
+
+    for level in range(levels, 0, -1):
+        k = (position - 1) >> level
+        blocks = path.blocks(level)
+        stored = since is not None and (since - 1) >> level == k - 1
+        kept = stored and level == 1
+        own = -1, 0
+        if not kept:
+            own = cell_of(level, k)
+            scales[level - 1, 0] = path.scale(level, k)
+        beside = -1, 0
+        if k + 1 in blocks and kept and not k & 1:
+            beside = -2, 0
+        elif k + 1 in blocks:
+            beside = cell_of(level, k + 1)
+            scales[level - 1, 1] = path.scale(level, k + 1)
+            scales[level - 1, 3] = path.scale(level, k + 2)
+        # From the end of a block the way leads right at all levels below: no left end is used.
+        is_end = position & ((1 << level) - 1) == 0
+        before = -1, 0
+        if k - 1 in blocks and not stored and not is_end:
+            before = cell_of(level, k - 1)
+            scales[level - 1, 2] = path.scale(level, k - 1)
+        goes_right = (position - 1) >> (level - 1) & 1
+        steps[level - 1] = Step(*own, *beside, *before, stored, goes_right)
+    of_total = -1, 0
+    if total is not None:
+        of_total = cell_of(*total)
+        scales[levels, 0] = path.scale(*total)
+    return Plan(cells_of(cells), *of_total, read_only(steps), read_only(scales))
+
+
+def changed_levels(place: int, since: int) -> int:
     """Return how many levels, from the first on, have another block."""
     return max(((since - 1) ^ (place - 1)).bit_length() - 1, 0)
 
@@ -537,6 +572,7 @@ def descend(
     words: Words,
     table: Floats,
     total: int,
+    total_half: int,
     steps: Longs,
     scales: Floats,
     state: Numbers,
@@ -548,12 +584,13 @@ def descend(
     Args:
         words: (cells, n, 2).
         table: of `normal`.
-        total: the total's cell; -1 where the level above is in the state.
+        total, total_half: the total's cell and half; -1 where the level above is in the state.
         steps: (levels, 8), `Step` by level, finest first.
         scales: (levels + 1, 4): the node's standard deviation in units, of the next, of the last,
             of the one after the next; the total's.
-        state: (kept + 2, n), read and written: r_1, r_2, ... of levels with a second block, and
-            z_1 of the next two blocks.
+        state: (kept + 2, n), read and written: r_1, r_2, ... of levels with a second block (in
+            `line` of all levels, and the end of the block above them), and z_1 of the next two
+            blocks.
         lefts: (n,), for the left ends.
         out: (n,), written: N, in units.
     """
@@ -563,7 +600,12 @@ def descend(
     if total >= 0:
         for i in range(rows):
             lefts[i] = 0
-            out[i] = np.int64(rough(words[total, i, 0], table) * scales[levels, 0])
+            end = np.int64(
+                rough(words[total, i, total_half], table) * scales[levels, 0]
+            )
+            out[i] = end
+            if levels < after:
+                state[levels, i] = end
     else:
         for i in range(rows):
             out[i] = state[levels, i]

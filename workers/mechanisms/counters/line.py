@@ -12,7 +12,7 @@ a window's noise at tick t is N(t) - N(b), b its begin. N(t) = N_0(p), for all i
     b           `begin`: floor((t - W) / g) g; at the first ticks below 0, where nothing is counted
     r           `reach`: W + g - 1, most ticks of a window; r <= 2^L for all windows of one noise
     L           `levels`; nodes of level j = 1..L are (j, k), the steps z_c are (L + 1, k)
-    o           `_offset`: 2^(L + 1); p = t + o. Moving ticks by whole blocks of 2^L moves every
+    o           `offset`: 2^(L + 1); p = t + o. Moving ticks by whole blocks of 2^L moves every
                 node by whole nodes of equal weight, so the law is the same, and no k is negative
     K           p >> j, the node of level j whose block of 2^j places begins at or before p
     u_j         (p mod 2^j) / 2^j
@@ -35,16 +35,28 @@ from fractions import Fraction
 
 import numpy as np
 
-from workers.arrays.types import Floats, Longs, Tags
+from workers.arrays.types import Floats, Longs, Tags, Words
 from workers.mechanisms.counters.base import (
     Counter,
     Node,
+    cells_of,
     check_tick,
+    fixed_point,
     root_of,
     rounded_up,
 )
+from workers.mechanisms.counters.lifted import (
+    NO_WORDS,
+    Plan,
+    changed_levels,
+    descend,
+    plan_between,
+)
 from workers.mechanisms.curves import ROUNDING, Curve
-from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.ledger import with_capacity
+from workers.mechanisms.noise import normal
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
+from workers.mechanisms.noise.normal import Numbers, add_rough, decide, raise_small
 from workers.runtime.frozen import Frozen, memoized, read_only
 
 LONGEST_WINDOW = 1 << 22
@@ -70,9 +82,11 @@ _SAVED = (
 )
 MOST_LEVELS = len(_COSTS)
 
-# Of a place, in the search for the noisiest; and ticks that stand for more of them in a mean.
+# A line has no edges; k is below 2^41.
+_BLOCKS = range(1 << 42)
+
+# Of a place, in the search for the noisiest; and of the ticks that stand for all in a mean.
 _KEPT_BITS = 14
-_SPREAD_BITS = 16
 
 
 class LineCurve(Frozen, Curve):
@@ -141,7 +155,7 @@ class LineCurve(Frozen, Curve):
     def mean(self, last: int) -> float:
         """Return the mean up to a tick.
 
-        Of levels above 16, at most 2^16 ticks of a period, evenly spread, stand for all.
+        Of levels above 14, 2^14 ticks of a period, evenly spread, stand for all.
         """
         sums = []
         for level in range(1, self._levels + 2):
@@ -155,7 +169,7 @@ class LineCurve(Frozen, Curve):
 
     def _sum(self, level: int, ticks: int) -> float:
         """Return the sum of a level's part over the first ticks."""
-        number = min(ticks, 1 << _SPREAD_BITS)
+        number = min(ticks, 1 << _KEPT_BITS)
         middles = (2 * np.arange(number) + 1) * ticks // (2 * number) + 1
         part = self._part(level, middles - self._window)
         return float(part.mean()) * ticks
@@ -173,6 +187,8 @@ class LineCurve(Frozen, Curve):
             return s2 * np.where(apart == 0, (u - v) ** 2, u**2 + (1 - v) ** 2)
         ends = _coefficients(u)
         begins = _coefficients(v)
+        if self._window >> width > 2:  # no node has a part at both ends
+            return s2 * sum((a**2 for a in (*ends, *begins)), np.zeros(len(since)))
         total = np.zeros(len(since))
         # Nodes K - 1, K, K + 1 of the end; the begin's are as many nodes before as it is blocks.
         for node, end in enumerate(ends):
@@ -249,7 +265,7 @@ class LineCounter(Counter):
                 f"shortest = {shortest}: must be from 1 to the window's {window} ticks"
             )
         self.levels = levels
-        self._offset = 2 << levels
+        self.offset = 2 << levels
         s2 = cost_of(levels, shortest) / (2 * Fraction(rho_item))
         # By level, L + 1 the steps'.
         self._variances = tuple(
@@ -258,6 +274,12 @@ class LineCounter(Counter):
         self._sds = tuple(float(root_of(variance)) for variance in self._variances)
         self._denominator = 8 << levels
         self._curve = LineCurve(list(map(float, self._variances)), window, hop)
+        self.fixed = fixed_point(
+            max(self._sds),
+            levels + 2,
+            sum(self._sds[:-1]) / 2 + self._sds[-1],
+            math.ceil(11 * levels / 8),
+        )
 
     def __repr__(self) -> str:
         return (
@@ -270,7 +292,7 @@ class LineCounter(Counter):
             "window": self.window,
             "hop": self.hop,
             "levels": self.levels,
-            "offset": self._offset,
+            "offset": self.offset,
             "sigma_squared": [str(variance) for variance in self._variances],
         }
 
@@ -287,8 +309,8 @@ class LineCounter(Counter):
     def nodes(self, t: int) -> dict[Node, int]:
         """Return the coefficients of N(t) - N(b), as multiples of 1 / (8 * 2^L)."""
         check_tick(self.kind, t, self._last_tick)
-        end = t + self._offset
-        begin = self.begin(t) + self._offset
+        end = t + self.offset
+        begin = self.begin(t) + self.offset
         factors: dict[Node, int] = {}
         for place, sign in ((end, 1), (begin, -1)):
             for node, factor in self._path(place).items():
@@ -312,6 +334,12 @@ class LineCounter(Counter):
         factors[self.levels + 1, place >> self.levels] = 8 * inside
         return factors
 
+    def blocks(self, level: int) -> range:
+        return _BLOCKS
+
+    def scale(self, level: int, k: int) -> float:
+        return math.ldexp(self._sds[level - 1], self.fixed.point)
+
     def variances(self, ticks: Longs) -> Floats:
         return self._curve.at(ticks)
 
@@ -330,18 +358,223 @@ def _worst(curve: LineCurve) -> float:
 class LineColumns:
     """A single-threaded cache of the noise of all windows of one path.
 
-    What it returns is what `draw` of each counter returns, bit for bit.
-    """
+    What it returns is what `draw` of each counter returns, bit for bit. One cursor is at t, and one
+    at the begin of each window, which moves once a hop. A row of a cursor is what `lifted` keeps of
+    it, relative to N_L(K), K the block of its place: the ends r_j of its blocks of levels 1..L, and
+    z_c[K], the end of block K. The cursor at t also keeps z_c[K - 1], which is added where a window
+    begins in the block before. A cursor that enters block K + 1 subtracts z_c[K] from its ends.
 
-    bytes_per_row = 0
+    Error of a window, in the units of `fixed_point`. Of each level's nodes a place has parts that
+    add up to at most 1/2 (coefficients above), two places 1; of steps two places in one block have
+    |u_L - u'_L|, and in two blocks u_L + 1 - u'_L: at most 2. In all L + 2 nodes. Divisions: from
+    level j to j - 1, an even place is too high by 0 to 7/8, an odd one, the mean of two even ones
+    rounded down, by -1/2 to 7/8 more than the ends of its block. So a place is too high by -L / 2
+    to 7 L / 8, and a difference of two off by at most 11 L / 8. Rows hold a step and places of one
+    block relative to its begin: coefficients of 1/2 a level, and 1 step.
+
+    Rows that this error leaves undecided, and rows while a word of theirs is raised as too small
+    for `normal.rough`, are drawn by `Counter.draw`. Node k of level j has no part at places from
+    (k + 2) 2^j on: there the row is right again.
+    """
 
     def __init__(self, counters: tuple[LineCounter, ...], stream: NoiseStream) -> None:
         self._counters = counters
         self._stream = stream
+        self._end = _Cursor(counters[0], stream, keeps_step=True)
+        self._begins = [_Cursor(counter, stream) for counter in counters]
+        self._difference = np.empty(CHUNK_ROWS, dtype=np.int64)
+        self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
+        self._filled = 0
+
+    @property
+    def bytes_per_row(self) -> int:
+        return sum(cursor.bytes_per_row for cursor in (self._end, *self._begins))
 
     def at(self, t: int, tags: Tags) -> tuple[Longs, ...]:
         """Return the noise of every row at tick t, by window; `tags` only grows."""
-        return tuple(counter.draw(self._stream, t, tags) for counter in self._counters)
+        first = self._counters[0]
+        check_tick(first.kind, t, first._last_tick)
+        rows = len(tags)
+        filled = min(self._filled, rows)
+        # 0 until this call succeeds: a failure leaves no wrong state.
+        self._filled = 0
+        self._end.turn(t + first.offset, filled)
+        for counter, cursor in zip(self._counters, self._begins, strict=True):
+            cursor.turn(counter.begin(t) + first.offset, filled)
+        out = tuple(np.empty(rows, dtype=np.int64) for _ in self._counters)
+        undecided: list[list[int]] = [[] for _ in self._counters]
+        for row in range(0, rows, CHUNK_ROWS):
+            part = tags[row : row + CHUNK_ROWS]
+            self._end.move(part, row)
+            for cursor, noise, rows_of in zip(
+                self._begins, out, undecided, strict=True
+            ):
+                cursor.move(part, row)
+                rows_of += self._round(cursor, noise[row : row + CHUNK_ROWS], row)
+        self._filled = rows
+        for i, counter in enumerate(self._counters):
+            small = {*self._end.small, *self._begins[i].small}
+            found = {*undecided[i], *(row for row in small if row < rows)}
+            if found:
+                some = np.array(sorted(found), dtype=np.int64)
+                out[i][some] = counter.draw(self._stream, t, tags[some])
+        return out
+
+    def _round(self, begin: "_Cursor", out: Longs, row: int) -> list[int]:
+        """Round a window's noise, for rows from `row` on; return those that are not decided."""
+        difference = self._difference[: len(out)]
+        np.subtract(self._end.noise[: len(out)], begin.noise[: len(out)], difference)
+        if begin.block < self._end.block:
+            difference += self._end.step(row, len(out))
+        fixed = self._counters[0].fixed
+        number = decide(difference, fixed.point, fixed.error, out, self._found)
+        return [int(found) + row for found in self._found[:number]]
+
+
+class _Cursor:
+    """The rows of one place of the path; `turn` says where to, and `move` brings a chunk there.
+
+    `noise` is N at the place less N_L at the begin of its block, of the chunk moved last.
+    """
+
+    def __init__(
+        self, counter: LineCounter, stream: NoiseStream, keeps_step: bool = False
+    ) -> None:
+        self._counter = counter
+        self._stream = stream
+        self._keeps_step = keeps_step
+        self._levels = counter.levels
+        # r_1, r_2, ..., the end of the block, z_1 of the next block and of the one after it; the
+        # step of the block before.
+        self._numbers_kept = counter.levels + 3 + keeps_step
+        self._states: list[Numbers] = []
+        self._place = 0
+        self._since = 0
+        self._enters = False
+        self._filled = 0
+        # Rows with a raised word, and the place from which they are right again.
+        self.small: dict[int, int] = {}
+        self.noise = np.empty(CHUNK_ROWS, dtype=np.int64)
+        self._lefts = np.empty(CHUNK_ROWS, dtype=np.int64)
+        self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
+
+    @property
+    def bytes_per_row(self) -> int:
+        return self._numbers_kept * self._counter.fixed.dtype.itemsize
+
+    @property
+    def block(self) -> int:
+        return (self._place - 1) >> self._levels
+
+    def turn(self, place: int, filled: int) -> None:
+        """Say where to `move` rows next; the first `filled` are at the place of the last time."""
+        last_block = self.block
+        self._since = self._place
+        self._place = place
+        # At the same place N is r_1 if that is even.
+        later = place > self._since or (place == self._since and not place & 1)
+        if not later or self.block - last_block > 1:
+            filled = 0
+        self._enters = self.block > last_block
+        self._filled = filled
+        self.small = {
+            row: until
+            for row, until in self.small.items()
+            if row < filled and until > place
+        }
+
+    def move(self, tags: Tags, row: int) -> None:
+        """Bring a chunk of rows, the first of which is `row`, to the place."""
+        old = min(max(self._filled - row, 0), len(tags))
+        state = self._state(row, len(tags))
+        if old:
+            if self._enters:
+                self._enter(state[:, :old])
+            self._descend(self._since, tags, state, 0, old, row)
+        if old < len(tags):
+            if self._keeps_step:
+                self._draw_step(tags, state, old, row)
+            self._descend(None, tags, state, old, len(tags), row)
+
+    def step(self, row: int, rows: int) -> Numbers:
+        """Return the step of the block before."""
+        return self._states[row // CHUNK_ROWS][-1, :rows]
+
+    def _state(self, row: int, rows: int) -> Numbers:
+        index = row // CHUNK_ROWS
+        if index == len(self._states):
+            empty = np.empty((self._numbers_kept, 0), dtype=self._counter.fixed.dtype)
+            self._states.append(empty)
+        self._states[index] = with_capacity(self._states[index], rows, 1)
+        return self._states[index]
+
+    def _enter(self, state: Numbers) -> None:
+        """Make ends relative to the begin of the next block."""
+        if self._keeps_step:
+            state[-1] = state[self._levels]
+        state[: self._levels] -= state[self._levels]
+
+    def _draw_step(self, tags: Tags, state: Numbers, first: int, row: int) -> None:
+        node = self._levels + 1, self.block - 1
+        cells = cells_of([(node[0], node[1] >> 1)])
+        words = self._words(cells, tags[first:], row + first)[0]
+        steps = state[-1, first : len(tags)]
+        steps[:] = 0
+        scale = self._counter.scale(*node)
+        add_rough(words, node[1] & 1, scale, normal.table(), steps)
+
+    def _descend(
+        self,
+        since: int | None,
+        tags: Tags,
+        state: Numbers,
+        first: int,
+        last: int,
+        row: int,
+    ) -> None:
+        """Bring rows first..last - 1 of a chunk to the place, from `since` or from nothing."""
+        plan = _plan(self._counter, self._place, since)
+        if not len(plan.steps):
+            self.noise[first:last] = state[0, first:last]
+            return
+        kept = state[: self._levels + 3]
+        at_once = CHUNK_ROWS // max(len(plan.cells), 1)
+        for begin in range(first, last, at_once):
+            end = min(begin + at_once, last)
+            words = NO_WORDS
+            if len(plan.cells):
+                words = self._words(plan.cells, tags[begin:end], row + begin)
+            descend(
+                words,
+                normal.table(),
+                *plan[1:],
+                kept[:, begin:end],
+                self._lefts[: end - begin],
+                self.noise[begin:end],
+            )
+
+    def _words(self, cells: Words, tags: Tags, row: int) -> Words:
+        """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on, none too small."""
+        words = self._stream.chunk(tags, cells)
+        small = raise_small(words, self._found)
+        for found in self._found[:small].tolist():
+            cell, i = divmod(found, len(tags))
+            level = min(int(cells[cell, 0]), self._levels)
+            # Of nodes up to k + 2, k the one of the place's block.
+            until = (((self._place - 1) >> level) + 4) << level
+            self.small[row + i] = max(self.small.get(row + i, 0), until)
+        return words.reshape(len(cells), len(tags), 2)
+
+
+@memoized(256)
+def _plan(counter: LineCounter, place: int, since: int | None) -> Plan:
+    """Return how rows of any window of the path get from `since` to a place."""
+    block = (place - 1) >> counter.levels
+    if since is not None and (since - 1) >> counter.levels == block:
+        levels = changed_levels(place, since)
+        return plan_between(counter, place, since, levels, None)
+    step = counter.levels + 1, block
+    return plan_between(counter, place, since, counter.levels, step)
 
 
 def levels_of(reach: int) -> int:
