@@ -63,13 +63,13 @@ def message(
 
 
 def sliding(
-    window: str, end: int, items: Iterable[tuple[str, int]], **changes: Any
+    length: str, end: int, items: Iterable[tuple[str, int]], **changes: Any
 ) -> dict[str, Any]:
     """A snapshot of a window of `products`, which has no epochs; its ticks count from 1970."""
-    window_ms = parse_duration(window)
+    window_ms = parse_duration(length)
     tick_ms = changes.pop("tick_ms", TICK_MS)
     fields = {
-        "histogram": f"products.{window}",
+        "histogram": f"products.{length}",
         "start": end - tick_ms,
         "end": end,
         "window": {"ms": window_ms, "from": end - window_ms},

@@ -18,12 +18,16 @@ import { KeySearch, fillSelect } from "./picker.js";
 import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
 import { View, isTick } from "./view.js";
-import { beginning, capital, epochName, moment, periodWords, timeZone, windowWords } from "./when.js";
-import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, hiddenWords, hours, isRunning, nothingShown, oneLine, purpose, quantileName, span, sumLegend, threshold, time, timeOf, windowBar } from "./words.js";
+import { beginning, capital, epochName, moment, periodWords, slidingWords, timeZone, windowWords } from "./when.js";
+import { Earlier, namesOf, seriesLike, seriesOf, windowsOf } from "./windows.js";
+import { NOTHING, about, axisWords, band, count, duration, earlierBy, errorBar, guarantee, hiddenWords, hours, isRunning, newlyWords, nothingShown, oneLine, purpose, quantileName, span, sumLegend, threshold, time, timeOf, windowBar } from "./words.js";
 
 const READ = "quietcount-read";
 const CATALOGUE_MS = 30000;
 const SOON_MS = 1000;
+// So long the window before stays on the screen while the chosen one is on its way.
+const HELD_MS = 1500;
+const OTHER_WINDOW = "these counts are published for the windows above, and for no other time";
 
 const view = new View();
 const board = new Board(byId("scroller"), (label, again) => changeView({ item: label }, again));
@@ -87,7 +91,8 @@ hooks.hasHistory = hasHistory;
 const mayExist = (histogram, key) => catalogue.state.kafka !== "live" || (catalogue.histograms.find((one) => one.histogram === histogram)?.keys ?? []).includes(key);
 hooks.mayExist = mayExist;
 const changes = new Changes({ onChange: later, onNoToken: showLogin });
-const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, horizonOf, readWords: () => readWords(), first: () => periods.first });
+const earlier = new Earlier({ onChange: later });
+const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, horizonOf, readWords: () => readWords(), first: () => periods.first, windows: () => windows() });
 const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onNewest: () => changeTick(null, null), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });
 
 // ---- what there is, and what is chosen of it
@@ -127,8 +132,8 @@ function loadSoon() {
 // Choose what the address leaves open, and follow the choice. A named thing that does not exist is reported, never replaced.
 function settle(again) {
   const { histograms } = catalogue;
-  const entry = view.histogram === null ? (histograms.find((one) => one.keys.length) ?? histograms[0]) : histograms.find((one) => one.histogram === view.histogram);
-  fillSelect(byId("histogram"), histograms.map((one) => one.histogram), entry?.histogram ?? null);
+  const entry = seriesOf(histograms, view);
+  fillSelect(byId("histogram"), namesOf(histograms), entry?.name ?? null);
   fillSelect(byId("key"), entry?.keys ?? [], view.key);
   keySearch.fill(entry?.keys ?? []);
   if (!entry) {
@@ -138,6 +143,8 @@ function settle(again) {
     return;
   }
   view.histogram = entry.histogram;
+  // A window of this histogram is a series: the address names that.
+  if (entry.window_ms !== null && view.window === duration(entry.window_ms)) view.window = null;
   if (view.key === null) {
     view.key = entry.keys[0] ?? null;
     byId("key").value = view.key;
@@ -148,17 +155,34 @@ function settle(again) {
     return;
   }
   if (followed?.histogram !== view.histogram || followed?.key !== view.key) {
+    // Another window of the same counts: what was sought stays sought, and the one before is shown until the new one is here.
+    const again = followed !== null && followed.key === view.key && windows().some((one) => one.histogram === followed.histogram);
+    held = again ? performance.now() + HELD_MS : 0;
+    if (again) setTimeout(later, HELD_MS);
     followed?.close();
-    pinned = missing = onScreen = before = null;
+    pinned = missing = before = null;
+    if (!again) onScreen = null;
     followed = new Followed(view.histogram, view.key, hooks);
     changes.clear();
+    earlier.clear();
     periods.follow(view.histogram, view.key);
     exact?.watch(view.histogram, view.key);
-    byId("find").value = "";
-    byId("scroller").scrollTop = 0;
+    if (!again) {
+      byId("find").value = "";
+      byId("scroller").scrollTop = 0;
+    }
   }
   pin();
   later();
+}
+
+// The windows of what is looked at, shortest first; none of a histogram with epochs.
+const windows = () => (entry().window_ms ? windowsOf(catalogue.histograms, entry().name) : []);
+
+// A tick has the same time and number in every window, but not the same id.
+function chooseWindow(histogram) {
+  Object.assign(view, { histogram, id: null, window: null, since: null });
+  settle(false);
 }
 
 function chooseKey(key) {
@@ -251,6 +275,7 @@ async function loadBefore(at) {
 // The newest snapshot; in the demo, the newest one with exact counts, so that both appear together.
 let drawn = null;
 let onScreen = null;
+let held = 0;
 
 function live() {
   const newest = followed?.newest ?? null;
@@ -286,6 +311,8 @@ function draw() {
   drawUnknown();
   const snapshot = current();
   const paused = view.at !== null;
+  if (!snapshot && missing === null && performance.now() < held) return;
+  held = 0;
   onScreen = snapshot;
   byId("follow").textContent = paused ? "▶ Follow" : "❚❚ Pause";
   byId("follow").disabled = !snapshot && !paused;
@@ -301,7 +328,8 @@ function draw() {
   byId("how").hidden = !snapshot;
   drawWindows(snapshot, paused);
   // What the board shows: the counts, or what came in a window; null while that is on its way, or cannot be said.
-  const windowed = snapshot && view.span ? changes.of(snapshot, view.span) : null;
+  const sliding = windows().length > 0;
+  const windowed = snapshot && view.span ? (sliding ? { snapshot: null, error: OTHER_WINDOW } : changes.of(snapshot, view.span)) : null;
   const shown = snapshot && view.span ? (windowed?.snapshot ?? null) : snapshot;
   byId("numeric").hidden = !numeric || !shown;
   byId("scroller").hidden = numeric ? shown !== null : !items;
@@ -325,11 +353,11 @@ function draw() {
     promised = "";
     return;
   }
-  const period = shown?.change ? windowWords(shown, view.since, now()) : periodWords(snapshot, periods.began(snapshot), horizonOf(view.histogram), now());
-  set(byId("period"), `${period}.`);
-  byId("period").title = `Times are in ${timeZone()}. Epoch ${count(snapshot.epoch)}, tick ${count(snapshot.tick)}.`;
+  const period = shown?.change ? windowWords(shown, view.since, now()) : snapshot.window ? slidingWords(snapshot, periods.began(snapshot), paused, now()) : periodWords(snapshot, periods.began(snapshot), horizonOf(view.histogram), now());
+  set(byId("period"), shown === null && sliding ? "" : `${period}.`);
+  byId("period").title = `Times are in ${timeZone()}. ${snapshot.window ? "Tick" : `Epoch ${count(snapshot.epoch)}, tick`} ${count(snapshot.tick)}.`;
   byId("lead").textContent = purpose(snapshot.guarantee);
-  byId("what").textContent = [about(snapshot.mechanism, numeric ? snapshot.edges : null, Boolean(view.span), snapshot.windows), items ? "" : remarks(snapshot)].join(" ").trim();
+  byId("what").textContent = [about(snapshot, numeric ? snapshot.edges : null, Boolean(view.span) && !sliding), items ? "" : remarks(snapshot)].join(" ").trim();
   if (shown === null) board.clear(windowed?.error ? `Nothing can be said of this window: ${windowed.error}.` : NOTHING.asking);
   else if (numeric) drawNumbers(shown);
   else if (items) drawItems(shown);
@@ -340,29 +368,43 @@ function draw() {
   periods.draw(snapshot, paused);
 }
 
-// The windows that the board can be of: those of the settings, and since any time.
+// The windows that the board can be of: those of the settings, and since any time. Without epochs each of them is a series.
 function drawWindows(snapshot, paused) {
-  byId("windows").hidden = view.span === null && !(snapshot && canSubtract(snapshot));
-  const windows = (snapshot?.windows ?? []).map(({ ms }) => ({ text: paused ? capital(`${timeOf(ms)} before`) : `Last ${timeOf(ms)}`, window: duration(ms) }));
-  if (view.window !== null && !windows.some((one) => one.window === view.window)) windows.push({ text: `Last ${view.window}`, window: view.window });
-  const made = [{ text: "All of it", window: null }, ...windows].map(({ text, window }) => {
-    const chip = button(text, "chip", () => changeView({ window, since: null }));
-    chip.setAttribute("aria-pressed", `${view.since === null && view.window === window}`);
-    return chip;
-  });
-  const text = JSON.stringify([windows, view.window, view.since]);
+  const sliding = windows();
+  byId("windows").parentElement.classList.toggle("sliding", sliding.length > 0);
+  byId("windows").hidden = view.span === null && !sliding.length && !(snapshot && canSubtract(snapshot));
+  byId("since-details").hidden = sliding.length > 0;
+  const named = (ms) => (paused ? capital(`${timeOf(ms)} before`) : `Last ${timeOf(ms)}`);
+  if (sliding.length) {
+    drawChips(sliding.map(({ histogram, window_ms }) => ({ text: named(window_ms), chosen: view.span === null && view.histogram === histogram, choose: () => chooseWindow(histogram) })));
+    return;
+  }
+  const windowsHere = (snapshot?.windows ?? []).map(({ ms }) => ({ text: named(ms), window: duration(ms) }));
+  if (view.window !== null && !windowsHere.some((one) => one.window === view.window)) windowsHere.push({ text: `Last ${view.window}`, window: view.window });
+  drawChips([{ text: "All of it", window: null }, ...windowsHere].map(({ text, window }) => ({ text, chosen: view.since === null && view.window === window, choose: () => changeView({ window, since: null }) })));
+  byId("since-open").setAttribute("aria-pressed", `${view.since !== null}`);
+}
+
+// chips: [{text, chosen, choose}].
+function drawChips(chips) {
+  const text = JSON.stringify([view.histogram, chips]);
   if (text === windowsDrawn) return;
   windowsDrawn = text;
-  byId("windows-row").replaceChildren(...made);
-  byId("since-open").setAttribute("aria-pressed", `${view.since !== null}`);
+  byId("windows-row").replaceChildren(...chips.map(({ text, chosen, choose }) => {
+    const chip = button(text, "chip", choose);
+    chip.setAttribute("aria-pressed", `${chosen}`);
+    return chip;
+  }));
 }
 
 let windowsDrawn = "";
 
 function title(snapshot, paused) {
   const key = named(oneLine(view.key ?? ""));
-  const when = snapshot ? `, tick ${count(snapshot.tick)}${paused ? `, ended ${time(snapshot.end)}` : ""}` : "";
-  return [`${view.histogram ?? ""} of `, key, element("span", when, "detail")];
+  // Without epochs ticks are numbered from 1970 on, which says nothing.
+  const tick = snapshot && !snapshot.window ? `, tick ${count(snapshot.tick)}` : "";
+  const when = snapshot && paused ? `, ended ${time(snapshot.end)}` : "";
+  return [`${entry().name ?? view.histogram ?? ""} of `, key, element("span", `${tick}${when}`, "detail")];
 }
 
 // What the address names and is not here, in words; "" while that cannot be known.
@@ -398,15 +440,17 @@ let missingDrawn = null;
 
 function drawItems(snapshot) {
   const { change } = snapshot;
-  const say = threshold(snapshot);
+  const say = threshold(snapshot, windows().map((one) => one.window_ms));
   byId("legend-threshold").hidden = say === null;
   byId("threshold-words").textContent = say ?? "";
   byId("legend-sd").hidden = snapshot.sd === null;
-  byId("sd-words").textContent = change ? windowBar(change) : errorBar(snapshot, horizonOf(snapshot.histogram));
+  byId("sd-words").textContent = change ? windowBar(change) : errorBar(snapshot, counted(snapshot));
   byId("legend-band").hidden = snapshot.sd === null;
   byId("band-words").textContent = `band about a line: ${band(snapshot)}`;
   byId("count-head").textContent = change ? "Counted" : "Count";
-  const passed = `Items passed in ${change ? "their counts since the window began" : `the last ${span(Math.min(10, snapshot.tick) * (snapshot.end - snapshot.start))}`}, beyond noise`;
+  const { window } = snapshot;
+  const earlierBoard = window && periods.knows(snapshot) ? earlier.of(followed, snapshot, periods.began(snapshot)) : null;
+  const passed = window ? passedWords(window, earlierBoard) : `Items passed in ${change ? "their counts since the window began" : `the last ${span(Math.min(10, snapshot.tick) * (snapshot.end - snapshot.start))}`}, beyond noise`;
   byId("passed-head").title = passed;
   set(byId("passed-words"), passed);
   set(byId("legend-passed"), `a rank such as 2–3: noise hides the order; ▲ ▼: ${passed[0].toLowerCase()}${passed.slice(1)}`);
@@ -423,34 +467,51 @@ function drawItems(snapshot) {
     byId("before-words").textContent = beside.comparable ? `${then}, for comparison; the change since is a number where noise does not explain it, else ≈` : `${then}, for comparison; it counted for another time`;
   }
   const rest = others(snapshot);
-  const unlisted = hiddenWords(mostHidden(current() ?? snapshot));
+  const unlisted = hiddenWords(mostHidden(current() ?? snapshot), window);
   byId("legend-others").hidden = rest === null;
   byId("legend-sums").hidden = !snapshot.sums;
   if (snapshot.sums) set(byId("legend-sums"), sumLegend(snapshot, entry().sum_field));
   for (const one of document.querySelectorAll(".sum-field")) set(one, entry().sum_field ?? "");
   board.show(snapshot, {
     rest,
-    moves: change ? movesIn(snapshot) : followed.moves(snapshot),
+    moves: change ? movesIn(snapshot) : window ? earlier.moves(snapshot, earlierBoard) : followed.moves(snapshot),
+    newly: newlyWords(window),
     exact: exact && exact.counts(snapshot),
     wanted: byId("find").value,
     before: beside?.snapshot ? { ...beside, rest: others(beside.snapshot) } : null,
     found: [NOTHING.found, unlisted && `Of one that is not shown, ${unlisted}.`].join(" ").trim(),
-    nothing: nothingShown(snapshot, isRunning(snapshot.mechanism) ? periods.began(snapshot) : null),
+    nothing: nothingShown(snapshot, beganWithin(snapshot) ? periods.began(snapshot) : null),
   });
   const total = snapshot.total_items ?? snapshot.items.length;
   const some = snapshot.items.length < total ? `the ${count(snapshot.items.length)} largest of ` : "";
   const hidden = element("span", truth ? `, ${count(truth.hidden)} hidden` : "");
   hidden.className = "exact";
   const found = byId("find").value.trim() ? `${count(board.rows.length)} of ` : "";
+  set(byId("legend-newly"), `newly shown: ${newlyWords(window)}`);
   byId("legend-newly").hidden = !board.rows.some((row) => board.moves.of(row.label).isNew);
-  const flat = change && snapshot.sd !== null && board.all > 0 && !snapshot.items.some(([label, value]) => isCounted(least(change, label, value), snapshot.sd, total));
+  const flat = (change || window) && snapshot.sd !== null && board.all > 0 && !snapshot.items.some(([label, value]) => isCounted(least(change, label, value), snapshot.sd, total));
   byId("flat").hidden = !flat;
   byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, snapshot.all_items && !rest ? `; ${NOTHING.others}` : "");
 }
 
+// Against which board the arrows are, and what they allow for.
+function passedWords({ ms }, board) {
+  if (!board) return `Items passed since ${earlierBy(ms)}: not known, as no whole ${timeOf(ms)} of then is kept`;
+  return `Items passed since ${earlierBy(ms)} (${moment(board.end, now())}), where noise in both boards cannot explain it, whatever part of it they share`;
+}
+
+// The ticks at which an item may have been tested: of an epoch, or without epochs all of them.
+function counted(snapshot) {
+  if (!snapshot.window) return horizonOf(snapshot.histogram);
+  return Math.ceil((snapshot.end - periods.began(snapshot)) / (snapshot.end - snapshot.start));
+}
+
+// Whether counting began in the time that is counted.
+const beganWithin = (snapshot) => (snapshot.window ? periods.began(snapshot) > snapshot.window.from : isRunning(snapshot.mechanism));
+
 function drawNumbers(snapshot) {
   byId("numeric-sd").hidden = snapshot.sd === null;
-  byId("numeric-sd-words").textContent = snapshot.change ? windowBar(snapshot.change) : errorBar(snapshot, horizonOf(snapshot.histogram));
+  byId("numeric-sd-words").textContent = snapshot.change ? windowBar(snapshot.change) : errorBar(snapshot, counted(snapshot));
   byId("numeric-quantile").hidden = !snapshot.quantiles?.length;
   bins.show(snapshot, chosenItem(snapshot), entry());
 }
@@ -461,7 +522,8 @@ function drawHistory(snapshot, shown) {
   byId("history").hidden = chosen === null;
   if (chosen === null) return;
   const quantile = isQuantile(chosen) && snapshot.edges ? quantileName(Number(chosen.slice(2))).name : undefined;
-  const ofAll = quantile !== undefined && isRunning(snapshot.mechanism) ? `${quantile}, of all since counting began` : quantile;
+  const since = snapshot.window ? `the last ${timeOf(snapshot.window.ms)}` : "all since counting began";
+  const ofAll = quantile !== undefined && isRunning(snapshot.mechanism) ? `${quantile}, of ${since}` : quantile;
   const bucket = bucketName(snapshot, chosen, entry().unit);
   byId("item-name").textContent = ofAll ?? bucket ?? (chosen || NOTHING.empty);
   byId("item-name").dir = "auto";
@@ -502,8 +564,8 @@ let boardShown = null;
 // The board as it is shown, as a file.
 function saveBoard(format) {
   if (!boardShown) return;
-  const { histogram, key, id, tick, end, sd, change, counts, sums, sum } = boardShown;
-  const from = change?.from ?? periods.began(boardShown);
+  const { histogram, key, id, tick, end, sd, change, window, counts, sums, sum } = boardShown;
+  const from = change?.from ?? window?.from ?? periods.began(boardShown);
   const all = boardShown.all_items;
   const rest = others(boardShown);
   const rows = boardShown.items.map(([item, value], i) => ({ row: "item", item, value, sd, ends: ends(boardShown, item, value), total: counts?.[i], sums: sums?.[i], share: all && shareOfAll(value, sd, all) }));
@@ -547,7 +609,7 @@ function drawGuarantee(snapshot) {
     return p;
   });
   const notes = paragraphs.filter((p) => p.className === "note");
-  const person = personTable(together);
+  const person = personTable(together, catalogue.histograms.every((one) => one.window_ms));
   byId("guarantee").replaceChildren(...paragraphs.filter((p) => p.className !== "note"), list, ...notes, ...(person ? [person] : []));
 }
 
@@ -558,14 +620,20 @@ function drawFoot(snapshot) {
   whole.searchParams.delete("view");
   whole.hash = "";
   byId("frame-link").href = whole.href;
-  set(byId("frame-state"), `${oneLine(view.key ?? "")} · ${view.histogram}, ${moment(snapshot.end, now(), true)} (${timeZone()}).`);
+  set(byId("frame-state"), `${oneLine(view.key ?? "")} · ${seen()}, ${moment(snapshot.end, now(), true)} (${timeZone()}).`);
 }
 
 // While the history is read, how far; the page shows what there is.
 const readWords = () => (catalogue.history?.state === "reading" ? `The history is being read: ${Math.floor(100 * (catalogue.history.read ?? 0))} %. ` : "");
 
+// What is looked at, in a title.
+function seen() {
+  const { name, window_ms } = entry();
+  return window_ms ? `${name}, last ${timeOf(window_ms)}` : view.histogram;
+}
+
 function drawState() {
-  showTitle(catalogue.worker, view.histogram, view.key);
+  showTitle(catalogue.worker, seen(), view.key);
   showStanding({ followed, connected, state, newest: followed?.newest ?? null, now: now() });
 }
 
@@ -591,7 +659,8 @@ byId("login").addEventListener("submit", (event) => {
 // ---- what the reader does
 
 byId("histogram").addEventListener("change", (event) => {
-  Object.assign(view, { histogram: event.target.value, item: null, at: null, id: null, with: [], keys: [], unit: null, window: null, since: null });
+  const { histogram } = seriesLike(catalogue.histograms, event.target.value, entry().window_ms);
+  Object.assign(view, { histogram, item: null, at: null, id: null, with: [], keys: [], unit: null, window: null, since: null });
   // The same key of another histogram, where there is one.
   if (!keys().includes(view.key)) view.key = null;
   settle(false);

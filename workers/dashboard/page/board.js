@@ -43,10 +43,12 @@ export class Board {
 
   // snapshot: what to show; moves: how items have moved (noise.js); exact: Map of exact counts, or null; wanted: text that labels
   // must contain; before: {snapshot, comparable, rest}, an earlier one beside it, or null; nothing, found: what is said where there is
-  // no item, and none of what is wanted; rest: what is not listed (noise.js), or null, there and in `before`.
-  show(snapshot, { moves, exact, wanted, before, nothing, found, rest }) {
+  // no item, and none of what is wanted; rest: what is not listed (noise.js), or null, there and in `before`; newly: what "newly shown"
+  // means here.
+  show(snapshot, { moves, exact, wanted, before, nothing, found, rest, newly }) {
     const search = wanted.trim().toLocaleLowerCase();
     this.exact = exact;
+    this.newly = newly;
     this.sd = snapshot.sd;
     this.moves = moves;
     this.before = before && { counts: new Map(before.snapshot.items), sd: before.snapshot.sd, comparable: before.comparable, rest: before.rest };
@@ -198,11 +200,11 @@ export class Board {
     tr.classList.toggle("chosen", row.label === this.chosen);
     tr.button.setAttribute("aria-pressed", `${row.label === this.chosen}`);
     rank(c.rank, row);
-    change(c.change, this.moves.of(row.label));
+    change(c.change, this.moves.of(row.label), this.newly);
     numbers(c, row, this.sd);
     if (this.before) this.compare(c, row);
     if (row.sums) sums(c, row.sums, this.sum);
-    c.count.title = isUneven(row) ? NEWLY : "";
+    c.count.title = isUneven(row) ? this.newly : "";
     const from = this.at(Math.min(0, row.value));
     place(c.fill, from, this.at(Math.max(0, row.value)) - from);
     c.error.hidden = this.sd === null;
@@ -350,8 +352,6 @@ function place(element, left, width) {
   if (width !== null) element.style.width = `${width}%`;
 }
 
-const NEWLY = "not shown before this time; may have been counted before";
-
 // Where an item comes in the list is written; where noise may have put it is what is seen.
 function rank(cell, row) {
   set(cell.firstChild, `${row.rank}`);
@@ -367,12 +367,12 @@ function rank(cell, row) {
 
 const marked = ({ isNew, by }) => isNew || by !== 0;
 
-function change(cell, { isNew, by }) {
+function change(cell, { isNew, by }, newly) {
   set(cell, isNew ? "newly shown" : by > 0 ? `▲${by}` : by < 0 ? `▼${-by}` : "");
   const kind = isNew ? "new" : by > 0 ? "up" : by < 0 ? "down" : "";
   cell.className = `change ${kind}`;
-  cell.title = isNew ? NEWLY : "";
-  const words = isNew ? `newly shown: ${NEWLY}` : by > 0 ? `up ${by}` : by < 0 ? `down ${-by}` : "no change of rank beyond the noise";
+  cell.title = isNew ? newly : "";
+  const words = isNew ? `newly shown: ${newly}` : by > 0 ? `up ${by}` : by < 0 ? `down ${-by}` : "no change of rank beyond the noise";
   if (cell.getAttribute("aria-label") !== words) cell.setAttribute("aria-label", words);
 }
 

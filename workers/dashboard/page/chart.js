@@ -38,7 +38,7 @@ export class Chart {
   // lines: [{name, kind, points}], kind: a number that names its colour, or "before". points: [{end, tick, id, value, half, threshold,
   // exact}], oldest first; half: half the width of the band, or null; value: null where nothing is shown; from: where an interval begins
   // whose increase the value is; open: it is not over; rate: what that is on average, in words. words.fromZero: the axis begins there.
-  // words.measured: values are no counts, and may have parts; then low and high are the ends of the band, or null. range: {step, joined,
+  // words.numbered: the number of a tick says something. words.measured: values are no counts, and may have parts; then low and high are the ends of the band, or null. range: {step, joined,
   // current}: the width of a step; whether lines go on from epoch to epoch, up to the current one.
   show(lines, words, range) {
     this.lines = lines.map((line) => ({ ...line, shown: line.points.filter((p) => p.value !== null) }));
@@ -270,7 +270,7 @@ export class Chart {
       this.reading.textContent = "";
       return;
     }
-    const when = main.p.from === undefined ? `Tick ${count(main.p.tick)}, ${time(main.p.end)}` : `From ${time(main.p.from)}${main.p.open ? ", so far until" : " to"} ${time(main.p.end)}`;
+    const when = main.p.from === undefined ? `${this.words?.numbered ? `Tick ${count(main.p.tick)}, ` : "At "}${time(main.p.end)}` : `From ${time(main.p.from)}${main.p.open ? ", so far until" : " to"} ${time(main.p.end)}`;
     const name = this.lines.length > 1 ? `${main.name} ` : "";
     this.reading.textContent = [`${when}: ${name}${this.valueWords(main.p)}`, ...others.map((line) => `${line.name} ${this.valueWords(line.p)}`)].join("; ");
   }

@@ -6,7 +6,7 @@ import { isQuantile, point, summed } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
 import { Lines, stepOf } from "./lines.js";
 import { NoToken, asked } from "./net.js";
-import { canSubtract, ends, isCounted, least, mostHidden, share, shareOfAll } from "./noise.js";
+import { TIMES, canSubtract, ends, isCounted, least, mostHidden, share, shareOfAll } from "./noise.js";
 import { CHOSEN, RANGES, bounds, rangeName, rates } from "./ranges.js";
 import { beginning, dayWords, fromTo, gapWords, isMidnight, moment, timeZone } from "./when.js";
 import { NOTHING, changeWords, count, duration, hiddenWords, isRunning, meanWords, oneLine, shareWords, span, timeOf } from "./words.js";
@@ -20,7 +20,7 @@ const SUMMED = ["mean", "sum"];
 
 export class Item {
   // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords(), horizonOf(histogram), changes: Changes,
-  // first(): when the oldest tick that is kept ended, or null
+  // first(): when the oldest tick that is kept ended, or null; windows(): of the histogram, if it has no epochs
   constructor(chart, view, hooks) {
     Object.assign(this, { chart, view, hooks, finals: [], finalsOf: "" });
     this.lines = new Lines(hooks);
@@ -102,14 +102,15 @@ export class Item {
     this.shown = { snapshot, item };
     this.names = snapshot.items?.map(([label]) => label) ?? [];
     const counts = Boolean(snapshot.items) && !(snapshot.edges && isQuantile(item));
-    const running = counts && isRunning(snapshot.mechanism);
+    const running = counts && isRunning(snapshot.mechanism) && !snapshot.window;
     const unit = running && this.view.unit !== null && UNITS.includes(this.view.unit) ? this.view.unit : null;
     const what = counts && snapshot.sums && SUMMED.includes(this.view.unit) ? this.view.unit : null;
     this.controls(snapshot, running, unit ?? what, paused);
-    this.changes(snapshot, item, counts && canSubtract(snapshot), paused, windowed);
+    if (snapshot.window) this.inWindows(snapshot, item, counts, paused);
+    else this.changes(snapshot, item, counts && canSubtract(snapshot), paused, windowed);
     // A quantile is one of the counts, whatever the board's window is.
     const now = this.hooks.now();
-    const since = texts.measured && isRunning(snapshot.mechanism) ? `At ${moment(snapshot.end, now)}: of all that was counted since ${moment(origin, now)}${windowed ? ", not in the window alone" : ""}.` : "";
+    const since = texts.measured && isRunning(snapshot.mechanism) && !snapshot.window ? `At ${moment(snapshot.end, now)}: of all that was counted since ${moment(origin, now)}${windowed ? ", not in the window alone" : ""}.` : "";
     const mean = counts ? meanWords(windowed ?? snapshot, item) : "";
     set(byId("item-words"), counts ? [this.hidden(snapshot, item), this.shareOf(windowed ?? snapshot, item), mean].filter((one) => one).join(" ") : since);
     const wanted = this.wanted(snapshot, item, { before: unit === null ? before : null, paused, unit });
@@ -122,7 +123,7 @@ export class Item {
   wanted(snapshot, item, { before, paused, unit }) {
     const { view } = this;
     const width = snapshot.end - snapshot.start;
-    const name = rangeName(view.range);
+    const name = rangeName(view.range, snapshot);
     const range = bounds(name, snapshot, this.begin, paused);
     const { to } = range;
     // Beside an epoch so far is all of the one before it.
@@ -167,18 +168,19 @@ export class Item {
     const joined = manyEpochs(lines[0].points);
     const empty = unit === null || unit === "epoch" ? texts.empty : NOTHING.counted;
     const axis = texts.axis ?? (unit === null ? "Count" : "Counted");
-    this.chart.show(lines, { ...texts, axis, fromZero: unit !== null, empty: loading ? NOTHING.asking : empty }, {
+    const { window } = snapshot;
+    this.chart.show(lines, { ...texts, axis, numbered: !window, fromZero: unit !== null || (Boolean(window) && !texts.measured), empty: loading ? NOTHING.asking : empty }, {
       step: unit === "epoch" ? Infinity : (wanted.step ?? wanted.width),
       joined,
       current: snapshot.id,
     });
     this.legend(lines);
-    const falls = !texts.measured && unit === null && lines[0].points.some((one, i, all) => i > 0 && one.id === all[i - 1].id && one.value !== null && one.value < all[i - 1].value);
+    const falls = !texts.measured && unit === null && !window && lines[0].points.some((one, i, all) => i > 0 && one.id === all[i - 1].id && one.value !== null && one.value < all[i - 1].value);
     const unseen = unit === "epoch" ? [] : lines[0].points.filter((one) => one.value === null);
     const most = Math.max(...unseen.map((one) => one.most ?? -Infinity));
-    const hidden = !unseen.length ? null : texts.measured ? "it cannot be said, nothing is drawn" : `the item was not shown, nothing is drawn${most > 0 ? `: its total was at most about ${count(Math.ceil(most))}` : ""}`;
+    const hidden = !unseen.length ? null : texts.measured ? "it cannot be said, nothing is drawn" : `the item was not shown, nothing is drawn${most <= 0 ? "" : window ? `: ${hiddenWords(most, window)}` : `: its total was at most about ${count(Math.ceil(most))}`}`;
     const again = !joined && beginnings(lines[0].points).length > 0;
-    this.note(wanted, unit, { joined, falls, gaps, hidden, again });
+    this.note(wanted, unit, { joined, falls, gaps, hidden, again, window });
   }
 
   // What was counted in each epoch or generation, over the time in which it was; of many epochs a line goes along.
@@ -201,7 +203,7 @@ export class Item {
 
   // What an item may have counted that a snapshot does not show.
   hidden(snapshot, item) {
-    const words = hiddenWords(mostHidden(snapshot));
+    const words = hiddenWords(mostHidden(snapshot), snapshot.window);
     return !words || snapshot.items.some(([label]) => label === item) ? "" : `Not shown: ${words}.`;
   }
 
@@ -232,7 +234,7 @@ export class Item {
     else this.hooks.onView({ with: view.with.filter((one) => one !== line.item) });
   }
 
-  note(wanted, unit, { joined, falls, gaps, hidden, again }) {
+  note(wanted, unit, { joined, falls, gaps, hidden, again, window }) {
     const words = [];
     const { lines } = this;
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
@@ -245,8 +247,9 @@ export class Item {
     }
     const every = wanted.step ?? wanted.width;
     const each = unit === null ? null : every === HOUR_MS ? "hour" : span(every);
-    if (unit !== "epoch") words.push(...gapWords(gaps, this.hooks.now(), each, unit === null && wanted.step !== null));
-    if (again) words.push("At each vertical dotted line counts began at zero again.");
+    if (unit !== "epoch") words.push(...gapWords(gaps, this.hooks.now(), each, unit === null && wanted.step !== null, window));
+    if (again) words.push(window ? `At each vertical dotted line counting began anew: from there on the ${timeOf(window.ms)} fills again.` : "At each vertical dotted line counts began at zero again.");
+    if (window) words.push(`Each point is the count of the ${timeOf(window.ms)} before it.`);
     if (hidden) words.push(`Where ${hidden}.`);
     if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
     if (["hour", "tick"].includes(unit) && !this.shown.snapshot.windows?.some((one) => one.ms === every)) words.push(`Bands are upper bounds: the settings have no window of ${span(every)}.`);
@@ -257,13 +260,14 @@ export class Item {
   }
 
   controls(snapshot, running, unit, paused) {
-    const name = rangeName(this.view.range);
+    const name = rangeName(this.view.range, snapshot);
     const now = this.hooks.now();
     const { begin } = this;
+    const { window } = snapshot;
     const midnight = `midnight UTC${dayWords(begin, now) === "today" ? "" : `, ${dayWords(begin, now)}`}`;
     const since = isRunning(snapshot.mechanism) && this.hooks.hasHistory() ? `Since ${isMidnight(begin) ? midnight : moment(begin, now)}` : "Last ticks";
     for (const made of this.buttons) {
-      made.hidden = !this.hooks.hasHistory() && !["hour", "epoch"].includes(made.dataset.range);
+      made.hidden = (!this.hooks.hasHistory() && !["hour", "epoch"].includes(made.dataset.range)) || (Boolean(window) && made.dataset.range === "epoch");
       made.setAttribute("aria-pressed", `${made.dataset.range === name}`);
       if (made.dataset.range === "epoch") set(made, since);
       if (made.dataset.range === "hour") set(made, paused ? "The hour before" : RANGES.get("hour")[0]);
@@ -272,7 +276,10 @@ export class Item {
     const chosen = CHOSEN.exec(name);
     byId("range-open").setAttribute("aria-pressed", `${chosen !== null}`);
     set(byId("range-open"), chosen ? fromTo(Number(chosen[1]), Number(chosen[2]), now) : "Choose ...");
-    byId("unit-label").hidden = !running || !this.hooks.hasHistory();
+    byId("unit-label").hidden = !(running || (window && snapshot.sums)) || !this.hooks.hasHistory();
+    const drawn = window ? { "": "count", mean: "mean", sum: "sum" } : { "": "total so far", mean: "mean so far", sum: "sum so far" };
+    for (const [name, text] of Object.entries(drawn)) set(byId("unit").querySelector(`[value="${name}"]`), window ? `${text} in the ${timeOf(window.ms)} before` : text);
+    for (const name of UNITS) byId("unit").querySelector(`[value="${name}"]`).hidden = Boolean(window);
     for (const name of SUMMED) byId("unit").querySelector(`[value="${name}"]`).hidden = !snapshot.sums;
     byId("unit").value = unit ?? "";
     const options = [...this.names.slice(0, 200), ...this.hooks.keys().filter((one) => one !== this.view.key).slice(0, 200)];
@@ -293,18 +300,43 @@ export class Item {
     const found = snapshot.items.find(([label]) => label === item);
     if (!found || snapshot.items.length < 2) return "";
     const { change, all_items: all } = snapshot;
+    const within = change || snapshot.window;
     const said = (part, whole) => (part === null ? "" : `${shareWords(part, whole)}.`);
     // How much of a newly shown item came in the window is unknown.
     if (change?.new.includes(item)) return "";
-    if (all) return said(shareOfAll(found[1], snapshot.sd, all), `all items, shown or not${change ? ", in the window" : ""}`);
+    // In a window there may be nothing of an item that is shown.
+    if (snapshot.window && !(snapshot.sd !== null && found[1] > TIMES * snapshot.sd)) return "";
+    if (all) return said(shareOfAll(found[1], snapshot.sd, all), `all items, shown or not${within ? ", in the window" : ""}`);
     if (change?.new.length && change.threshold === null) return "";
     const part = share(found[1], snapshot.items, snapshot.sd, change ? change.new.length * change.threshold : 0);
-    return said(part, change ? "what the shown items counted in the window" : "the total of what is shown");
+    return said(part, within ? "what the shown items counted in the window" : "the total of what is shown");
+  }
+
+  // Of a histogram without epochs: what was counted in its other windows at the same time.
+  inWindows(snapshot, item, offered, paused) {
+    const { key, end } = snapshot;
+    const others = offered ? this.hooks.windows().filter((one) => one.histogram !== snapshot.histogram) : [];
+    const said = others.flatMap(({ histogram, window_ms: ms }) => {
+      const found = this.hooks.changes.of({ histogram, key, id: null, end }, {}, item)?.snapshot;
+      const value = found?.items?.find(([label]) => label === item)?.[1];
+      if (value === undefined || found.sd === null) return [];
+      const when = `in the ${paused ? `${timeOf(ms)} before` : `last ${timeOf(ms)}`}`;
+      const [low, high] = ends(found, item, value);
+      return [changeWords(when, { value, low, high, isNew: false, sure: isCounted(value, found.sd, found.total_items ?? 1) })];
+    });
+    this.list(said);
+  }
+
+  list(said) {
+    byId("changes").hidden = !said.length;
+    const text = JSON.stringify(said);
+    if (text === this.changesText) return;
+    this.changesText = text;
+    byId("changes").replaceChildren(...said.map((one) => element("li", one.text, one.kind)));
   }
 
   // What was counted in the windows that the snapshot names, else in the last hour, and in that of the board.
   changes(snapshot, item, offered, paused, windowed) {
-    const list = byId("changes");
     const width = snapshot.end - snapshot.start;
     const named = (snapshot.windows ?? [{ ms: HOUR_MS, ticks: Math.round(HOUR_MS / width) }]).filter((one) => one.ticks >= 1 && one.ticks < snapshot.tick);
     const spans = named.map(({ ms }) => ({ window: duration(ms) }));
@@ -324,11 +356,7 @@ export class Item {
       const sure = isCounted(least(found.change, ...row), found.sd, snapshot.total_items ?? this.names.length);
       return [changeWords(when, { value: row[1], low, high, isNew: found.change.new.includes(item), sure })];
     });
-    list.hidden = !said.length;
-    const text = JSON.stringify(said);
-    if (text === this.changesText) return;
-    this.changesText = text;
-    list.replaceChildren(...said.map((one) => element("li", one.text, one.kind)));
+    this.list(said);
   }
 
   // The last points of the epochs, for rates.

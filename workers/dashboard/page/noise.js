@@ -3,8 +3,8 @@
 import { subtracts, thresholdIsCount, thresholdStays } from "./words.js";
 
 export const TIMES = 2;
-// Counts of any snapshot with windows differ from the truth by noise alone.
-export const canSubtract = (snapshot) => Boolean(snapshot.items && (snapshot.windows || subtracts(snapshot.mechanism)));
+// Counts of any snapshot with windows differ from the truth by noise alone. Those of one window overlap with those of the next tick.
+export const canSubtract = (snapshot) => Boolean(snapshot.items && !snapshot.window && (snapshot.windows || subtracts(snapshot.mechanism)));
 
 // The least difference of two counts of one snapshot that noise does not explain: their noise is independent.
 const margin = (sd) => TIMES * Math.SQRT2 * sd;
@@ -13,6 +13,9 @@ const margin = (sd) => TIMES * Math.SQRT2 * sd;
 // which all items are equal at most one in twenty has a mark. A pair is marked with a chance of Q(z)^2, Q(z) < exp(-z^2 / 2) / 2, and
 // there are fewer than n^2 pairs, in order: n^2 exp(-z^2) / 4 <= 1 / 20.
 const boardTimes = (n) => Math.max(TIMES, Math.sqrt(Math.log(5 * n * n)));
+
+// The same for two boards that share noise, however much of it: a pair is then marked with a chance of Q(z) at most, of n^2 pairs.
+const sharedTimes = (n) => Math.max(TIMES, Math.sqrt(2 * Math.log(10 * n * n)));
 
 // For a window's board: how many standard deviations from 0 a change must be, so that of a board of n rows in which nothing was counted
 // at most one in twenty has a row beyond it: n exp(-z^2 / 2) <= 1 / 20, by the same bound on Q, two-sided.
@@ -68,12 +71,13 @@ function count(values, what) {
   return from;
 }
 
-// How items have moved since an older snapshot of the same epoch.
+// How items have moved since an older snapshot of the same epoch. windows: the two are of one window without epochs, at two times.
 export class Moves {
-  constructor(snapshot, older) {
+  constructor(snapshot, older, windows = false) {
     // What there was nothing before is the beginning, not news.
     this.known = Boolean(older?.items?.length) && snapshot.sd !== null && older.sd !== null;
     if (!this.known) return;
+    this.windows = windows;
     this.snapshot = snapshot;
     this.older = older;
     this.now = new Map(snapshot.items);
@@ -93,13 +97,14 @@ export class Moves {
   look(label, value) {
     const was = this.before.get(label);
     if (was === undefined) return { isNew: this.isNew(value), by: 0 };
-    const times = boardTimes(this.snapshot.items.length) / TIMES;
+    const of = this.windows ? sharedTimes : boardTimes;
+    const times = of(this.snapshot.items.length) / TIMES;
     const [now, then] = [times * margin(this.snapshot.sd), times * margin(this.older.sd)];
     let by = 0;
     for (const [other, count] of this.snapshot.items) {
       if (other === label) continue;
       // What was not shown had at most the count that something needs to be shown.
-      const had = this.before.get(other) ?? this.unseen;
+      const had = this.before.get(other) ?? (this.windows ? null : this.unseen);
       if (had === null) continue;
       if (had - was > then && value - count > now && this.before.has(other)) by += 1;
       if (was - had > then && count - value > now) by -= 1;
@@ -108,6 +113,8 @@ export class Moves {
   }
 
   isNew(value) {
+    // One that is not among those that were sent may have been on the board.
+    if (this.windows) return !(this.older.total_items > this.older.items.length);
     if (this.snapshot.change) return true;
     if (thresholdStays(this.snapshot.mechanism)) return true;
     const off = differenceSd(this.snapshot, this.older);

@@ -53,6 +53,11 @@ export class Periods {
     return known || beginning(snapshot);
   }
 
+  // Whether that has been asked for, where it can be.
+  knows(snapshot) {
+    return !this.hooks.hasHistory() || this.epochs.some((one) => one.id === snapshot.id);
+  }
+
   // A snapshot of another series has come: what was the newest one until now is final.
   take(snapshot) {
     const changed = this.newest?.id !== snapshot.id;
@@ -101,7 +106,9 @@ export class Periods {
   // shown: the snapshot that is looked at; paused: whether it is held.
   draw(shown, paused) {
     const now = this.hooks.now();
-    const running = this.epochs.filter((one) => isRunning(one.mechanism));
+    // Without epochs nothing is ever final.
+    const running = this.epochs.filter((one) => isRunning(one.mechanism) && !one.window);
+    byId("epochs-totals").hidden = Boolean((shown ?? this.newest)?.window);
     this.box.hidden = !this.hooks.hasHistory() || (shown === null && !this.epochs.length);
     const text = JSON.stringify([running.map((one) => [one.id, one.end, one.final, one.began]), shown?.id, shown?.end, paused, this.more, Math.floor(now / 60e3)]);
     if (text === this.drawn) return;

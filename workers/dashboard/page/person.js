@@ -4,7 +4,8 @@ import { upTo } from "./promise.js";
 import { count } from "./words.js";
 
 // An element with the table, or null where there is none.
-export function personTable(together) {
+// endless: no histogram has epochs.
+export function personTable(together, endless) {
   const spans = (together?.person ?? []).filter((one, i, all) => i === 0 || one.epochs > all[i - 1].epochs);
   if (!spans.length) return null;
   const user = together.unit === "user";
@@ -16,7 +17,7 @@ export function personTable(together) {
   table.className = "plain-numbers";
   const caption = element("caption", "What one person loses");
   const head = element("tr", "");
-  head.append(header(user ? "User ids" : "Events", "col"), ...spans.map((one) => header(heading(one), "col")));
+  head.append(header(user ? "User ids" : "Events", "col"), ...spans.map((one) => header(endless ? "for ever" : heading(one), "col")));
   const body = spans[0].losses.map((_, i) => {
     const row = element("tr", "");
     row.append(header(count(spans[0].losses[i].events), "row"), ...spans.map((one) => cell(one.losses[i])));
@@ -25,7 +26,7 @@ export function personTable(together) {
   table.append(caption, section("thead", [head]), section("tbody", body));
   wide.append(table);
   const many = together.histograms.length > 1 ? ", over all histograms here" : "";
-  const whose = user ? "user ids who appears in every epoch" : "events in every epoch";
+  const whose = endless ? "events" : user ? "user ids who appears in every epoch" : "events in every epoch";
   const note = element("p", `ε and δ for a person with this many ${whose}${many}. Void: ε is above 20 or δ 0.01 or more, so next to nothing, or nothing, is promised.`);
   note.className = "note";
   box.append(wide, note);

@@ -17,8 +17,15 @@ export const RANGES = new Map(Object.entries({
 }));
 export const CHOSEN = /^(\d{1,16})-(\d{1,16})$/;
 
-// What the address says, or the range of what the board shows.
-export const rangeName = (text) => (RANGES.has(text) || CHOSEN.test(text ?? "") ? text : "epoch");
+// A line of a window's counts is of at least so many windows, so that one sees what is usual.
+const WINDOWS = 7;
+
+// What the address says, or the range of what the board shows: window is whose counts these are without epochs.
+export function rangeName(text, { window }) {
+  const chosen = RANGES.has(text) || CHOSEN.test(text ?? "") ? text : "epoch";
+  if (chosen !== "epoch" || !window) return chosen;
+  return [...RANGES].find(([, [, ms]]) => ms >= WINDOWS * window.ms)?.[0] ?? "all";
+}
 
 // {from, to, live} in ms around a snapshot; from: null for all that is kept. Ticks with from < end <= to are shown.
 export function bounds(name, snapshot, origin, paused) {

@@ -1,6 +1,6 @@
 // Time as people say it. Epochs and ticks are how counts are made; a reader asks since when, and until when.
 
-import { isRunning, span } from "./words.js";
+import { isRunning, span, timeOf } from "./words.js";
 
 const DAY_MS = 86400e3;
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "local time";
@@ -58,6 +58,14 @@ export function periodWords(snapshot, begin, horizon, now) {
   return `Since ${since}, until ${moment(snapshot.end, now, true)}`;
 }
 
+// Of which time the counts of a window without epochs are; began: when counting did.
+export function slidingWords({ window, end }, began, paused, now) {
+  const name = timeOf(window.ms);
+  const which = paused ? `In the ${name} from` : `In the last ${name}, from`;
+  const late = began > window.from ? `; counting began at ${moment(began, now)}` : "";
+  return `${which} ${fromTo(window.from, end, now)}${late}`;
+}
+
 // From when to when the changes of a window are; since: the time that was asked for, or null.
 export function windowWords({ change, start, end }, since, now) {
   const from = moment(change.from, now, change.from % 60000 !== 0);
@@ -81,12 +89,13 @@ export function fromTo(begin, end, now, about = false) {
 }
 
 // Times of which a dashboard has no ticks, [[from, to], ...], in words. each: of what is drawn instead of totals, or null; about: whether
-// ticks are left out, so that the first one after a gap may have been earlier.
-export function gapWords(gaps, now, each, about) {
+// ticks are left out, so that the first one after a gap may have been earlier; sliding: counts of a window, in which a gap does not stay.
+export function gapWords(gaps, now, each, about, sliding) {
   if (!gaps.length) return [];
   const named = gaps.slice(0, 2).map(([from, to]) => `from ${fromTo(from, to, now, about)}`).join(" and ");
   const more = gaps.length > 2 ? `, and ${gaps.length - 2} more times` : "";
   if (each !== null) return [`This dashboard does not know what was counted in each ${each} ${named}${more}; the totals have it.`];
+  if (sliding) return [`This dashboard has nothing ${named}${more}.`];
   return [`This dashboard has nothing ${named}${more}; what was counted then is in the later totals.`];
 }
 

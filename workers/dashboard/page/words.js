@@ -4,10 +4,12 @@ import { MECHANISMS } from "./mechanisms.js";
 import { grade, isSound, measures, upTo, verdict } from "./promise.js";
 
 const RUNNING = "Running counts since this epoch began, at the end of each tick.";
+const SLIDING = (name) => `Counts of the last ${name}, at the end of each tick: what is older has left them.`;
 const IN_WINDOW = "What was counted in a window of time: the counts at its end less those at its beginning.";
 const NAMED = (names) => `Of the last ${names} the error is published, and smaller; of any other time it is an upper bound.`;
 const OF_TICK = "Counts of this one tick alone.";
 const ONCE = (n) => `Below ${n} nothing new is shown. Once shown, an item stays until the epoch ends.`;
+const PASSES = (n, several, longest) => `An item is shown${several ? " in all windows" : ""} once its count${several ? " in one of them" : ""} passes a limit, here ${n}. It leaves the board when nothing of it is left in the last ${longest}.`;
 const EACH = (n) => `Below ${n} nothing is shown.`;
 const BLOCK = (n) => `Counts are sums over blocks of ticks; in each block nothing below ${n} is shown.`;
 const BAR = (n) => `Shown is what lies clearly above the rest: by more than about ${n}.`;
@@ -18,10 +20,10 @@ const COUNTS = { running: RUNNING, tick: OF_TICK };
 const RULES = { once: ONCE, each: EACH, block: BLOCK, bar: BAR };
 const ruleOf = (mechanism) => DECLARED.get(mechanism)?.rule ?? null;
 
-// edges: those of a histogram of numbers, or null; windowed: what was counted in a window is shown; windows: those of a snapshot.
-export function about(mechanism, edges, windowed, windows) {
+// edges: those of a histogram of numbers, or null; windowed: what was counted in a window is shown.
+export function about({ mechanism, windows, window }, edges, windowed) {
   const is = DECLARED.get(mechanism) ?? { page: "Counts with noise." };
-  const counts = COUNTS[is.family] ?? is.page;
+  const counts = window ? SLIDING(timeOf(window.ms)) : (COUNTS[is.family] ?? is.page);
   const which = is.family in COUNTS ? is.page : "";
   const what = windowed ? [IN_WINDOW, windows?.length ? NAMED(windows.map(({ ms }) => timeOf(ms)).join(" or ")) : ""].join(" ").trim() : counts;
   if (edges === null) return `${what} ${which}`.trim();
@@ -80,8 +82,10 @@ export function quantileWords({ q, bucket, value, low, high }, edges, unit) {
   return { ...quantileName(q), ...words, value: withUnit(words.value ?? open, unit) };
 }
 
-export function threshold(snapshot) {
+// windows: the lengths of all windows of a histogram without epochs, shortest first.
+export function threshold(snapshot, windows) {
   if (snapshot.threshold === null || !snapshot.items) return null;
+  if (snapshot.window) return PASSES(count(Math.ceil(snapshot.threshold)), windows.length > 1, timeOf(windows.at(-1)));
   const say = RULES[ruleOf(snapshot.mechanism)] ?? EACH;
   return say(count(Math.ceil(snapshot.threshold)));
 }
@@ -196,9 +200,10 @@ export function guarantee(snapshot, catalogue, together = null) {
   const { unit, rho, epsilon, delta } = snapshot.guarantee;
   const whether = unit === "user" ? "any one user is among those counted" : "any one event was counted";
   const entry = catalogue.find((h) => h.histogram === snapshot.histogram);
+  const sliding = Boolean(snapshot.window);
   const ticks = entry?.horizon;
   const width = snapshot.end - snapshot.start;
-  const epoch = ticks ? `the whole epoch (${count(ticks)} ticks, ${span(ticks * width)})` : "the whole epoch";
+  const epoch = sliding ? "ever" : ticks ? `the whole epoch (${count(ticks)} ticks, ${span(ticks * width)})` : "the whole epoch";
   const weak = isSound(epsilon, delta) ? "" : " weak";
   const words = [
     [`promise${weak}`, `Anyone who sees all of this for ${epoch}, keeps it, and even knows everything about all the others, ${verdict(epsilon, delta, whether)}`],
@@ -208,6 +213,7 @@ export function guarantee(snapshot, catalogue, together = null) {
   words.push(["note", unit === "user"
     ? `The promise is about all that one user did in this epoch. Somebody with several user ids, or who comes in several epochs, is promised less${table}.`
     : `The promise is about one event, not one person. Somebody with several events is promised less${table}.`]);
+  if (sliding) words.push(["note", "It is charged once and for ever, for all windows together: there are no epochs that add up."]);
   if (together !== null && together.histograms.length > 1) words.push(["note", inAll(together)]);
   const rows = [
     ["ε (epsilon)", upTo(epsilon), "the smaller, the more private"],
@@ -215,8 +221,8 @@ export function guarantee(snapshot, catalogue, together = null) {
     ["ρ (rho, zCDP)", upTo(rho), "what ε and δ come from"],
     ["Unit", unit === "user" ? "one user" : `one ${unit}`, unit === "user" ? "what is in their events; not how many, or when" : "what is in it; not when it came"],
     ["Mechanism", snapshot.mechanism, ""],
-    ["Id", snapshot.id, "of histogram, parameters and epoch"],
-    ["Epoch, tick", `${count(snapshot.epoch)}, ${count(snapshot.tick)}`, ticks ? `of ${count(ticks)}; a tick is ${span(width)}` : `a tick is ${span(width)}`],
+    ["Id", snapshot.id, `of histogram, parameters and ${sliding ? "window" : "epoch"}`],
+    sliding ? ["Tick", count(snapshot.tick), `a tick is ${span(width)}`] : ["Epoch, tick", `${count(snapshot.epoch)}, ${count(snapshot.tick)}`, ticks ? `of ${count(ticks)}; a tick is ${span(width)}` : `a tick is ${span(width)}`],
   ];
   return { words, rows };
 }
@@ -229,6 +235,9 @@ export const KAFKA = {
   refused: "Kafka does not let this dashboard in, or not at all its topics. What is shown is what was last read.",
 };
 
+// What "newly shown" means; window: of which window, if its counts are not since an epoch began.
+export const newlyWords = (window) => (window ? `not on the board ${earlierBy(window.ms)}; may have been counted then` : "not shown before this time; may have been counted before");
+
 export const NOTHING = {
   asking: "Asking for the last ticks ...",
   none: "Nothing has been published for this yet. It appears as soon as the first tick has ended.",
@@ -240,8 +249,9 @@ export const NOTHING = {
   others: "others: unknown, as what is newly shown may have been counted before",
 };
 
-// How much may have been counted of an item that is not shown.
-export const hiddenWords = (most) => (most === null ? "" : `at most about ${count(Math.ceil(most))} were counted`);
+// How much may have been counted of an item that is not shown. window: of which window, if it has no epochs: there an item that leaves the
+// board is not looked at for a while.
+export const hiddenWords = (most, window) => (most === null ? "" : `at most about ${count(Math.ceil(most))} were counted${window ? ", or more if it has left the board lately" : ""}`);
 
 // Why a snapshot shows no item; began: when the epoch did, or null for counts of one tick.
 export function nothingShown(snapshot, began) {
@@ -258,7 +268,12 @@ export const subtracts = (mechanism) => DECLARED.get(mechanism)?.subtracts ?? fa
 export const isRunning = (mechanism) => DECLARED.get(mechanism)?.family !== "tick";
 
 // The end of "in the last ...".
-export const timeOf = (ms) => (ms === 3600e3 ? "hour" : ms === 86400e3 ? "day" : span(ms));
+export const timeOf = (ms) => UNITS.get(ms) ?? span(ms);
+
+// One window earlier.
+export const earlierBy = (ms) => `${UNITS.has(ms) ? "one " : ""}${timeOf(ms)} earlier`;
+
+const UNITS = new Map([[1e3, "second"], [60e3, "minute"], [3600e3, "hour"], [86400e3, "day"]]);
 
 // A length of time as addresses and settings have it.
 export function duration(ms) {
@@ -287,11 +302,11 @@ export function sumWords([total, mean, low, high], { sd }) {
 }
 
 // An item's sum and mean; empty where no sum is published.
-export function meanWords({ items, sums, sum, change }, item) {
+export function meanWords({ items, sums, sum, change, window }, item) {
   const at = sums ? items.findIndex(([label]) => label === item) : -1;
   if (at < 0) return "";
   const { total, off, mean, interval, why } = sumWords(sums[at], sum);
-  const where = change ? " in the window" : "";
+  const where = change || window ? " in the window" : "";
   if (sums[at][0] === null) return `Sum and mean${where}: ${why}.`;
   const average = sums[at][1] === null ? `mean unknown (${why})` : `mean ${mean} (95\u00a0%: ${interval})`;
   return `Sum${where} ${total} ${off}, ${average}, of numbers cut to ${measured(sum.from)} to ${measured(sum.to)}.`;

@@ -1,0 +1,262 @@
+"""The page of a histogram without epochs: its windows are one entry, and nothing is subtracted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.dashboard.browser import Window
+from tests.dashboard.feeding import (
+    RECENT_MS,
+    Document,
+    Moment,
+    embedded,
+    message,
+    reads,
+    sliding,
+)
+from workers.dashboard.api import pages
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.waits
+
+TICKS = 130
+#: When the cup passes the tea, the pot comes and the lid leaves.
+TURN = 100
+#: The first tick of another generation, of the stream key s2.
+ANEW = 81
+SD = {"10m": 12.0, "1h": 20.0, "1d": 30.0}
+COUNTS = {"10m": 100, "1h": 600, "1d": 9_000}
+THRESHOLD = 131.0
+
+
+def end_of(tick: int) -> int:
+    now = Moment.ms // RECENT_MS * RECENT_MS
+    return now - (TICKS - tick) * RECENT_MS
+
+
+def items(window: str, tick: int) -> list[tuple[str, int]]:
+    most = COUNTS[window]
+    turned = tick >= TURN
+    counts = {"tea": most, "cup": 3 * most // 2 if turned else most // 2}
+    counts["pot" if turned else "lid"] = most // 4
+    return sorted(counts.items(), key=lambda item: -item[1])
+
+
+def snapshot(window: str, tick: int, key: str) -> Document:
+    fields: dict[str, Any] = {"key": key, "sd": SD[window], "threshold": THRESHOLD}
+    if key == "s2" and tick >= ANEW:
+        fields["id"] = f"{len(window):0>31}f"
+    return sliding(
+        window, end_of(tick), items(window, tick), tick_ms=RECENT_MS, **fields
+    )
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    names = [f"products.{window}" for window in ("1d", "10m", "1h")]
+    with embedded(*names, "orders") as topics:
+        topics.send(
+            *(
+                snapshot(window, tick, key)
+                for tick in range(1, TICKS + 1)
+                for key in ("s1", "s2")
+                for window in SD
+            )
+        )
+        topics.send(message(1, [("tea", 900)], histogram="orders", key="s1"))
+        with topics.served(*names, "orders") as running:
+            reads(running)
+            yield running.url
+
+
+def chips(page: Page) -> list[tuple[str, bool]]:
+    found = page.evaluate("""() => [...document.querySelectorAll("#windows-row .chip")].map((chip) =>
+        [chip.textContent, chip.getAttribute("aria-pressed") === "true"])""")
+    return [tuple(chip) for chip in found]
+
+
+def marks(page: Page) -> dict[str, str]:
+    """The mark beside each row's rank, if there is one."""
+    found = page.evaluate("""() => [...document.querySelectorAll("tr.item")].map((row) =>
+        [row.label, row.querySelector(".change").textContent])""")
+    return {label: mark for label, mark in found if mark}
+
+
+def clock(ms: int) -> str:
+    minutes = ms // 60_000 % 1_440
+    return f"{minutes // 60:02}:{minutes % 60:02}"
+
+
+def subtracting(window: Window) -> list[str]:
+    """What the page has asked for as the difference of two snapshots."""
+    asked = [url for url in window.asked if "/api/" in url]
+    return [url for url in asked if "&window=" in url or "&since=" in url]
+
+
+def test_a_histogram_is_one_entry_and_opens_on_its_second_window(
+    window: Window, url: str
+) -> None:
+    page = window.open(url)
+    listed = page.locator("#histogram option").all_inner_texts()
+    assert listed == ["products", "orders"]
+    assert chips(page) == [
+        ("Last 10 minutes", False),
+        ("Last hour", True),
+        ("Last day", False),
+    ]
+    assert "histogram=products.1h" in page.url
+    begin, end = (clock(end_of(tick)) for tick in (TICKS - 60, TICKS))
+    window.reads("#period", f"^In the last hour, from {begin}.* to {end}.*\\.$")
+    assert page.inner_text("#board-title").strip() == "products of s1"
+    assert [row[1:] for row in window.rows()] == [
+        ("cup", "900"),
+        ("tea", "600"),
+        ("pot", "150"),
+    ]
+    text = page.inner_text("main")
+    assert "midnight" not in text and "epoch" not in page.inner_text("#what")
+    assert page.is_hidden("#since-details") and page.is_hidden("#unit-label")
+    assert "for ever, for all windows together" in page.inner_text("#guarantee")
+
+
+def test_arrows_and_new_are_against_the_board_one_window_earlier(
+    window: Window, url: str
+) -> None:
+    page = window.open(url)
+    window.shows('document.querySelectorAll("tr.item .change.up").length === 1')
+    assert marks(page) == {"cup": "▲1", "tea": "▼1", "pot": "newly shown"}
+    window.reads("#legend-passed", f"one hour earlier \\({clock(end_of(TICKS - 60))}")
+    window.reads("#legend-passed", "whatever part of it they share")
+    window.reads("#legend-newly", "not on the board one hour earlier")
+    # What has left is gone without a word.
+    assert "lid" not in page.inner_text(".board")
+    # Ten minutes earlier all was as now; of a day earlier nothing is kept.
+    for button in ("Last 10 minutes", "Last day"):
+        page.click(f'#windows-row button:has-text("{button}")')
+        window.reads("#period", f"^In the {button[0].lower()}{button[1:]}")
+        page.wait_for_timeout(500)
+        assert marks(page) == {}
+    window.reads("#legend-passed", "not known, as no whole day of then is kept")
+
+
+def test_an_order_that_shared_noise_may_explain_is_no_arrow(
+    window: Window, url: str
+) -> None:
+    """Of 12 items the rule for noise that is not shared asks for 2.6 sd; this one for 3.8."""
+    page = window.open(url)
+    found = page.evaluate("""async () => {
+        const { Moves } = await import("./page/noise.js");
+        const others = Array.from({ length: 10 }, (_, i) => [`o${i}`, 5000 + 1000 * i]);
+        const of = (a, b) => ({ mechanism: "unk_base", sd: 10, threshold: 50, items: [["a", a], ["b", b], ...others] });
+        // 45 apart at both times: 3.2 standard deviations of a difference.
+        return [false, true].map((windows) => [[500, 545], [545, 500]].map(([a, b]) =>
+            new Moves(of(a, b), of(b, a), windows).of("a").by));
+    }""")
+    assert found == [[-1, 1], [0, 0]]
+
+
+def test_the_window_is_in_the_address_and_back_returns_to_it(
+    window: Window, url: str
+) -> None:
+    held = end_of(TICKS - 5)
+    page = window.open(f"{url}?histogram=products.1h&key=s1&at={held}")
+    page.fill("#find", "tea")
+    window.counts("tr.item", 1)
+    assert chips(page)[1] == ("Hour before", True)
+    window.reads("#period", "^In the hour from ")
+    page.click('#windows-row button:has-text("Day before")')
+    window.reads("#period", f"^In the day from .* to {clock(held)}")
+    assert "histogram=products.1d" in page.url and f"at={held}" in page.url
+    assert window.rows() == [("2", "tea", "9,000")]
+    assert page.input_value("#find") == "tea"
+    page.go_back()
+    window.reads("#period", f"^In the hour from .* to {clock(held)}")
+    assert window.rows() == [("2", "tea", "600")]
+    page.go_forward()
+    window.reads("#period", "^In the day from ")
+    # The name and the window as two, as one would write them.
+    page.goto(f"{url}?histogram=products&window=10m&key=s1")
+    window.reads("#period", "^In the last 10 minutes, ")
+    assert "histogram=products.10m" in page.url and "window=" not in page.url
+    # Another histogram, and back to this one.
+    page.select_option("#histogram", "orders")
+    window.reads("#board-title", "^orders of s1")
+    page.select_option("#histogram", "products")
+    window.reads("#period", "^In the last hour, ")
+
+
+@pytest.mark.parametrize("query", ["window=5m", "since=2020-01-01"])
+def test_another_window_is_reported_and_never_replaced(
+    window: Window, url: str, query: str
+) -> None:
+    window.page.goto(f"{url}?histogram=products&key=s1&{query}")
+    window.reads("#empty", "published for the windows above, and for no other time")
+    assert [chip for chip, pressed in chips(window.page) if pressed] == []
+    assert subtracting(window) == []
+    window.page.click('#windows-row button:has-text("Last hour")')
+    window.counts("tr.item", 3)
+
+
+def test_nothing_is_subtracted_and_a_page_that_does_is_found(
+    window: Window, chrome: Browser, url: str
+) -> None:
+    page = window.open(url)
+    window.reads("#changes", "^Counted in the last 10 minutes: 150 ± 24")
+    window.reads("#changes", "Counted in the last day: 13,500 ± 60$")
+    page.click('.pick:has-text("pot")')
+    window.reads("#changes", "^Counted in the last 10 minutes: 25 ± 24")
+    assert subtracting(window) == []
+    source = pages()["page/item.js"].body.decode()
+    planted = source.replace(
+        "if (snapshot.window) this.inWindows", "if (false) this.inWindows"
+    )
+    planted = planted.replace("counts && canSubtract(snapshot)", "counts")
+    assert planted != source
+    other = Window(chrome)
+    other.page.route(
+        "**/page/item.js",
+        lambda route: route.fulfill(body=planted, content_type="text/javascript"),
+    )
+    other.open(url)
+    other.page.wait_for_timeout(1_000)
+    assert subtracting(other)
+    assert any("400" in line for line in other.wrong)
+    other.context.close()
+
+
+def test_the_line_has_no_cut_but_where_a_generation_begins(
+    window: Window, url: str
+) -> None:
+    page = window.open(f"{url}?histogram=products.10m&key=s1&item=tea&range=day")
+    window.shows('document.querySelectorAll("#chart .line").length === 1')
+    assert page.locator("#chart .cut").count() == 0
+    note = page.inner_text("#chart-note")
+    assert "Each point is the count of the 10 minutes before it." in note
+    assert "total" not in note and "zero" not in note
+    assert "Tick" not in page.inner_text("#reading")
+    page.goto(f"{url}?histogram=products.10m&key=s2&item=tea&range=day")
+    window.counts("#chart .cut", 1)
+    window.reads(
+        "#chart-note", "counting began anew: from there on the 10 minutes fills"
+    )
+    page.goto(f"{url}?histogram=products.1h&key=s2&item=tea")
+    began = clock(end_of(ANEW - 1))
+    window.reads("#period", f"; counting began at {began}\\.$")
+    assert page.get_attribute('[data-range="day"]', "aria-pressed") == "true"
+    assert page.is_hidden('[data-range="epoch"]')
+    # No whole hour of the same noise is before it.
+    assert marks(page) == {}
+
+
+def test_it_fits_a_phone(chrome: Browser, url: str) -> None:
+    with Window(chrome, width=390, height=844) as phone:
+        page = phone.open(url)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        right = page.evaluate("""() => Math.max(...[...document.querySelectorAll("#windows-row .chip")].map((chip) =>
+            chip.getBoundingClientRect().right))""")
+        assert right <= 390
