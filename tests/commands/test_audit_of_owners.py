@@ -84,11 +84,10 @@ def audited(published: Fleet, monkeypatch: pytest.MonkeyPatch) -> OfFleet:
         "contributions_topic": "contributions",
         "release_state_topic": "state",
     }
-    named |= {"output_topic": lambda config: f"w.{config.name}"}
+    configs = published.owners[0].configs
+    named |= {"output_topics": [f"w.{config.name}" for config in configs]}
     worker = SimpleNamespace(key_file=None)
-    settings = SimpleNamespace(
-        **named, worker=worker, histograms=published.owners[0].configs
-    )
+    settings = SimpleNamespace(**named, worker=worker, histograms=configs)
     sources = SimpleNamespace(first_count=1)
     owners = grown_of(published.topics, 2)
     topics = SimpleNamespace(

@@ -187,7 +187,7 @@ def test_parts_that_begin_at_different_ticks_have_one_id_and_noise_of_their_own(
         histogram.start_at(first)
         for _ in range(2):
             histogram.advance([])
-    assert one.id == other.id
+    assert one.ids == other.ids
     tags = KEY.tags("hot", [b"%d" % i for i in range(64)])
     mine, yours = (histogram._noise.at(5, tags) for histogram in (one, other))
     assert np.count_nonzero(mine != yours) > 32  # with one noise, none

@@ -61,7 +61,9 @@ class ReleaseShard(Shard):
         self._released_s = -math.inf
         self._grace_ms = grace_ms
         self._name_of = {
-            histogram.topic: histogram.name for histogram in merge.histograms
+            topic: histogram.name
+            for histogram in merge.histograms
+            for _, topic in histogram.outputs
         }
 
     def open(self) -> None:

@@ -188,12 +188,23 @@ def _check_owners(
     if grows and wanted != owners.number and next_epoch(epochs, 0) is None:
         raise SettingsError(
             f"worker.owner_partitions = {wanted}: there are {owners.number}, and more need a time at which epochs of "
-            "all histograms begin together: there never is one"
+            f"all histograms begin together: there never is one{_endless(settings)}"
         )
     now = owners.at(time.time_ns() // 1_000_000)
     for config in settings.histograms:
         for complaint in split_complaints(config, now):
             raise SettingsError(complaint)
+
+
+def _endless(settings: Settings) -> str:
+    """Return which histograms keep owners from growing for ever, and what to do, if any do."""
+    names = [one.name for one in settings.histograms if one.horizon_ticks is None]
+    if not names:
+        return ""
+    return (
+        f" ({', '.join(names)}: without an epoch's end). A worker of another name may have more of them: a new stream, "
+        "which begins with nothing and is charged again"
+    )
 
 
 def first_state_topic(settings: Settings) -> str:

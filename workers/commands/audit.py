@@ -72,9 +72,7 @@ class Auditor:
         self._key = NoiseKey(read_key(settings.worker.key_file))
         self._connection = connection_of(settings)
         self._topics = check_topics(settings, self._connection)
-        self._outputs = [
-            settings.output_topic(config) for config in settings.histograms
-        ]
+        self._outputs = settings.output_topics
         self._owners = self._topics.owners(settings.contributions_topic)
         # What was handed over to each owner, by histogram and generation.
         self._handed: dict[int, dict[tuple[str, int], HandedOver]] = {}
@@ -86,8 +84,9 @@ class Auditor:
         self._ids: set[str] = set()
         # By (histogram, stream key, part): start of the first tick that the state does not cover.
         self._next: dict[tuple[str, str, int], int] = {}
+        # By series.
         self.tallies: dict[str, Tally] = {
-            config.name: Tally() for config in settings.histograms
+            one.name: Tally() for config in settings.histograms for one in config.series
         }
         self.messages = self.others = self.other_windows = 0
 
@@ -207,12 +206,10 @@ class Auditor:
             raise _wrongly_handed(expected.histogram, owner)
         number = next(number for number in self._owners.numbers if number > owner)
         for key, _ in expected.keys:
-            series = (
-                expected.histogram,
-                key,
-                (owner - owner_of(key, number)) % number + 1,
-            )
-            self._next.setdefault(series, histogram.grid.start(expected.tick))
+            part = (owner - owner_of(key, number)) % number + 1
+            for series, _ in histogram.outputs:
+                start_ms = histogram.grid.start(expected.tick)
+                self._next.setdefault((series, key, part), start_ms)
 
     def _merge(self, owner: int) -> Merge:
         settings = self._settings
@@ -268,10 +265,15 @@ class Auditor:
                 continue
             for name in histogram.served():
                 part = histogram.part_of(name) + 1
-                self._next[histogram.name, name, part] = histogram.grid.start(end)
+                for series, _ in histogram.outputs:
+                    self._next[series, name, part] = histogram.grid.start(end)
 
     def _compare(self, merge: Merge, ends: dict[str, int]) -> None:
-        by_topic = {h.topic: h for h in merge.histograms}
+        by_topic = {
+            topic: (histogram, number)
+            for histogram in merge.histograms
+            for number, (_, topic) in enumerate(histogram.outputs)
+        }
         # A worker stopped while catching up has released fewer ticks than the contributions allow.
         most = 50 if self._exact is None else 1
         while (
@@ -284,13 +286,13 @@ class Auditor:
                     by_name = {h.name: h for h in merge.histograms}
                     self._match_handed(by_name[handed.histogram], to, handed)
             for snapshot in released.snapshots:
-                histogram = by_topic[snapshot.topic]
+                histogram, number = by_topic[snapshot.topic]
                 if snapshot.end_ms <= histogram.grid.end(
                     ends.get(histogram.name, 0) - 1
                 ):
-                    self._match(histogram, snapshot)
+                    self._match(histogram, number, snapshot)
                     if self._exact is not None:
-                        self._exact.write(_with_exact(histogram, snapshot))
+                        self._exact.write(_with_exact(histogram, number, snapshot))
             compared = sum(tally.snapshots for tally in self.tallies.values())
             self._progress.update(f"{compared:,} snapshots compared")
 
@@ -300,10 +302,10 @@ class Auditor:
             one for one in merge.histograms if (one.next or 0) < ends.get(one.name, 0)
         ]
 
-    def _match(self, histogram: Histogram, snapshot: Snapshot) -> None:
+    def _match(self, histogram: Histogram, number: int, snapshot: Snapshot) -> None:
         plain = _stripped(snapshot.value)
         digest = _digest(snapshot.topic, snapshot.key.encode(), plain)
-        tally = self.tallies[histogram.name]
+        tally = self.tallies[histogram.outputs[number][0]]
         if digest not in self._published:
             raise Difference(self._mismatch(snapshot))
         if self._published[digest] > 1:
@@ -314,7 +316,7 @@ class Auditor:
         if self._windowed or plain != snapshot.value:
             whole = _digest(snapshot.topic, snapshot.key.encode(), snapshot.value)
             self.other_windows += whole not in self._windowed
-        self._ids.add(histogram.id)
+        self._ids.add(histogram.ids[number])
         tally.snapshots += 1
         tally.ticks.add(snapshot.end_ms)
         tally.keys.add(snapshot.key)
@@ -372,9 +374,9 @@ def _wrongly_handed(name: str, owner: int) -> Difference:
     )
 
 
-def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
+def _with_exact(histogram: Histogram, number: int, snapshot: Snapshot) -> bytes:
     body = orjson.loads(snapshot.value)
-    counts = histogram.exact(snapshot.key)
+    counts = histogram.exact(snapshot.key, number)
     # Mechanisms without running counts have no exact counts.
     items = [
         [label, released, counts.get(label)]
@@ -383,7 +385,8 @@ def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
     names = ("histogram", "key", "epoch", "tick", "part", "page")
     line = {name: body[name] for name in names if name in body} | {"items": items}
     if "sums" in body:
-        sums = histogram.exact_sums(snapshot.key, (label for label, *_ in items))
+        labels = (label for label, *_ in items)
+        sums = histogram.exact_sums(snapshot.key, labels, number)
         line["sums"] = [
             [total, exact_total, mean, exact_mean]
             for (total, mean, *_), (exact_total, exact_mean) in zip(

@@ -32,15 +32,23 @@ def describe(
     return {"version": VERSION, **identity, **mechanism}
 
 
-def series_id(description: Mapping[str, object], first: int, epoch: int) -> str:
+def series_id(
+    description: Mapping[str, object],
+    first: int,
+    epoch: int,
+    window_ms: int | None = None,
+) -> str:
     """Return the id in an epoch's snapshots: the mechanism's id.
+
+    Without epochs a histogram has a series for each window, which share noise: the id has the
+    window too, and names no noise then.
 
     Owner partitions may begin at different ticks, as after a new generation. The parts of one key
     must still have one id, so that readers find what belongs together; it names no noise then.
     """
-    return mechanism_id(
-        description, None if "split" in description else first, epoch
-    ).hex()
+    begin = None if "split" in description else first
+    named = description if window_ms is None else {**description, "window": window_ms}
+    return mechanism_id(named, begin, epoch).hex()
 
 
 def mechanism_id(

@@ -96,6 +96,14 @@ class State:
         # A tag for each stream key, for noise that its items share; the caller sets it.
         self.key_tags: Tags = np.empty((0, 2), dtype=np.uint64)
 
+    def counts(self, i: int) -> Longs:
+        """Return the exact count of every row in release i, of a mechanism with rows."""
+        return self.ledger.counts
+
+    def sums(self, i: int) -> Longs:
+        """Return the exact sum of every row in release i, in steps, where there are sums."""
+        return self.ledger.sums
+
     def merge(self, contributions: Parts, *, add_rows: bool) -> None:
         for part, key_index in contributions:
             if not part.of_sums:

@@ -6,6 +6,7 @@ Under `<name>/<generation>/` it stores the stream keys in the order met (`ledger
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 
 import msgspec
@@ -17,7 +18,14 @@ from workers.kafka.topics import lacks_ids, refuse_without_ids
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id, series_id
 from workers.mechanisms.ledger import Contributions, Ledger
-from workers.mechanisms.mechanism import Mechanism, Noise, WindowReleases
+from workers.mechanisms.mechanism import (
+    Answers,
+    Items,
+    Mechanism,
+    Noise,
+    Release,
+    WindowReleases,
+)
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
 from workers.pipeline.growth.owners import HandedOver, owner_of, part_owner, parts_of
@@ -44,7 +52,12 @@ _FURTHER_COUNTERS = ("sum.counter.", "total_counter.")
 DERIVED = _SCALES | _SIZES | {"update"}
 # Setting names that differ from those in a description.
 SETTING_NAMES = MappingProxyType(
-    {"counter.horizon": "horizon", "counter.kind": "counter", "counter.radix": "radix"}
+    {
+        "counter.horizon": "horizon",
+        "counter.kind": "counter",
+        "counter.radix": "radix",
+        "hops": "hop",
+    }
 )
 
 _NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
@@ -138,12 +151,14 @@ class Histogram:
         key: NoiseKey,
         owner: tuple[int, int],
     ) -> None:
-        """`stream` (internal topics with incarnations) and `events` (topic and fields counted)
-        enter the mechanism id. `owner` is (this owner partition, how many there were at first).
+        """`topic` begins the output topics' names. `stream` (internal topics with incarnations)
+        and `events` (topic and fields counted) enter the mechanism id. `owner` is (this owner
+        partition, how many there were at first).
         """
         self.config = config
         self.mechanism = mechanism
-        self.topic = topic
+        #: The name and the topic of each series.
+        self.outputs = config.outputs(topic)
         self.name = config.name
         self.lane = config.lane
         self.sum_lane = config.sum_lane
@@ -282,7 +297,8 @@ class Histogram:
         self.life.first = self.life.next = tick
 
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
-        return self.snapshots(self.advance(parts))
+        """Release the next tick now; yield its snapshots, series by series."""
+        return chain.from_iterable(map(self.snapshots, self.advance(parts)))
 
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
         return self._snapshots(tick, self.part_of)
@@ -294,9 +310,11 @@ class Histogram:
         for name, value in snapshots_of(
             tick, ledger, self._keys, self._labels, part_of=part_of
         ):
-            yield Snapshot(self.topic, name, value, tick.end_ms)
+            _, topic = self.outputs[tick.number]
+            yield Snapshot(topic, name, value, tick.end_ms)
 
-    def advance(self, parts: Sequence[Contributions]) -> ReleasedTick:
+    def advance(self, parts: Sequence[Contributions]) -> list[ReleasedTick]:
+        """Release the next tick; return it as each of the series has it."""
         if self.life.next is None:
             raise self._refused("asked for a tick before its first one is known")
         tick = self.life.next
@@ -320,37 +338,52 @@ class Histogram:
         self._state, release = self.mechanism.step(self._state, t, indexed, self._noise)
         if self._state.ledger is not ledger:
             self._begin_rows_anew()
-        if isinstance(release, WindowReleases):
-            raise self._refused('horizon = "never": not published yet')
         self.life.next = tick + 1
-        return ReleasedTick(
-            histogram=self.name,
-            epoch=epoch,
-            tick=t,
-            start_ms=self.grid.start(tick),
-            end_ms=self.grid.end(tick),
-            guarantee=self.mechanism.guarantee,
-            mechanism=self.mechanism.kind,
-            id=self.id,
-            release=release,
-            parts=self.config.split,
-            numeric=self._numeric,
-            means=self._means,
-            windows=self._windows.at(t),
-        )
+        releases: Sequence[Release | Items | Answers]
+        begins: Sequence[int | None] = (None,)
+        if isinstance(release, WindowReleases):
+            releases = release.releases
+            begins = [self.grid.end(begin) for begin in release.begins]
+        else:
+            releases = (release,)
+        windows = self._windows.at(t)
+        return [
+            ReleasedTick(
+                histogram=name,
+                number=number,
+                epoch=epoch,
+                tick=t,
+                start_ms=self.grid.start(tick),
+                end_ms=self.grid.end(tick),
+                guarantee=self.mechanism.guarantee,
+                mechanism=self.mechanism.kind,
+                id=self.ids[number],
+                release=releases[number],
+                parts=self.config.split,
+                numeric=self._numeric,
+                means=self._means,
+                windows=windows,
+                window_ms=self.config.series[number].window_ms,
+                begin_ms=begins[number],
+            )
+            for number, (name, _) in enumerate(self.outputs)
+        ]
 
-    def exact(self, name: str) -> dict[str, int]:
-        """Return the exact count of every label of a stream key: for the operator only."""
-        return self._by_label(name, self._state.ledger.counts)
+    def exact(self, name: str, number: int = 0) -> dict[str, int]:
+        """Return the exact count of every label of a stream key in series `number`.
+
+        For the operator only.
+        """
+        return self._by_label(name, self._state.counts(number))
 
     def exact_sums(
-        self, name: str, labels: Iterable[str]
+        self, name: str, labels: Iterable[str], number: int = 0
     ) -> list[tuple[float, float | None]]:
         """Return the exact sum and mean of each label, None of no events: as `exact`."""
         if self._means is None:
             raise TypeError("of a histogram with sums only")
-        counts = self.exact(name)
-        steps = self._by_label(name, self._state.ledger.sums)
+        counts = self.exact(name, number)
+        steps = self._by_label(name, self._state.sums(number))
         return [self._means.exact(counts[label], steps[label]) for label in labels]
 
     def _by_label(self, name: str, numbers: Longs) -> dict[str, int]:
@@ -534,7 +567,8 @@ class Histogram:
 
     def _bind(self, epoch: int) -> None:
         self._noise = self._noise_of(epoch)
-        self.id = series_id(self.life.description, self._first, epoch)
+        of_epoch = self.life.description, self._first, epoch
+        self.ids = [series_id(*of_epoch, one.window_ms) for one in self.config.series]
 
     @property
     def _first(self) -> int:

@@ -386,9 +386,9 @@ class Windows:
     """A histogram's windows, for one thread; TypeError if its counts cannot be subtracted."""
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
-        self._ticks = tuple(
-            (length, length // config.tick_ms) for length in config.windows
-        )
+        # Without epochs windows are what is published, and no changes are.
+        lengths = () if config.never else config.windows
+        self._ticks = tuple((length, length // config.tick_ms) for length in lengths)
         self._sd: Callable[[int, int], float] | None = None
         # A backtest's mechanism wraps another one: test for the attribute, not the type.
         self._totals: Counter | None = getattr(mechanism, "of_totals", None)
@@ -402,6 +402,7 @@ class Windows:
             )
 
     def at(self, t: int) -> dict[str, object]:
+        """Return the field `windows` of tick t's snapshots, if they have one."""
         if self._sd is None:
             return {}
         windows = []
@@ -512,7 +513,13 @@ _DIGITS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedTick:
+    """One tick of one series, of a window or since an epoch began; `begin_ms` is the window's.
+
+    `number` is the series' place among those of its histogram.
+    """
+
     histogram: str
+    number: int = 0
     epoch: int
     tick: int
     start_ms: int
@@ -525,6 +532,8 @@ class ReleasedTick:
     numeric: Numeric | None = None
     means: Means | None = None
     windows: Mapping[str, object] = field(default_factory=dict)
+    window_ms: int | None = None
+    begin_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -647,6 +656,9 @@ class _Frame:
             "start": tick.start_ms,
             "end": tick.end_ms,
         }
+        if tick.window_ms is not None:
+            window = {"ms": tick.window_ms, "from": tick.begin_ms}
+            self._before = {**self._before, "window": window}
         self._behind: Fields = {
             "sd": None if release.sd is None else round(release.sd, SD_DIGITS),
             "threshold": None if threshold is None else float(threshold),

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -93,10 +94,13 @@ class ReplayHistogram(Histogram):
         self.carried = rows
 
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
-        shown = self.advance(parts)
+        of_series = self.advance(parts)
         if self.observe is not None:
-            self.observe(shown)
-        return self.snapshots(shown) if self.written else iter(())
+            for shown in of_series:
+                self.observe(shown)
+        if not self.written:
+            return iter(())
+        return chain.from_iterable(map(self.snapshots, of_series))
 
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
         """Yield the snapshots of every part: a worker has at most one of a key in a partition."""
