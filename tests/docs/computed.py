@@ -23,6 +23,7 @@ from workers.mechanisms.curves import ROUNDING
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.running.base import UnkBaseConfig
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.pipeline.factory import mechanisms
 from workers.privacy.model import HistogramPlan
@@ -34,7 +35,8 @@ from workers.privacy.phrasing import (
     up_to,
 )
 from workers.privacy.plan.make import plan_of
-from workers.privacy.total import charge_of, epsilon_at, spans_of
+from workers.privacy.total import DAY_MS, charge_of, epsilon_at, spans_of
+from workers.settings.durations import format_duration, parse_duration
 from workers.settings.settings import load
 
 PRODUCTS = f"[[histogram]]{scenes.PRODUCTS}"
@@ -279,6 +281,70 @@ def ends(_bootstrap: str) -> str:
     return _table(("`end_share`", "T = 100", "T = 1,000", "T = 2^16"), rows)
 
 
+def _of_two_seconds(**own: object) -> HistogramPlan:
+    common = {
+        "name": "h",
+        "tick_ms": 2_000,
+        "max_items": 1,
+        "epsilon": 1.0,
+        "delta": 1e-9,
+        "keys": ("s1",),
+    }
+    config = UnkBaseConfig(**common, **own)  # type: ignore[arg-type]
+    return plan_of(config, build(config), "topic", "event")
+
+
+@cache
+def _sliding(*windows: str) -> HistogramPlan:
+    lengths = tuple(map(parse_duration, windows))
+    return _of_two_seconds(horizon="never", windows=lengths)
+
+
+def windows_without_epochs(_bootstrap: str) -> str:
+    rows = []
+    together = ("1m", "1h", "1d")
+    published = [("1m",), ("5m",), ("1h",), ("1d",), together]
+    for windows in published:
+        plan = _sliding(*windows).without_epochs
+        assert plan is not None and plan.rests is not None
+        for window in plan.windows:
+            named = f"the last {format_duration(window.ms)}"
+            if len(windows) > 1:
+                named += ", with the others"
+            ticks = f"{window.ticks:,}"
+            if window.hop > 1:
+                ticks += f" to {window.most_ticks:,}"
+            both = " / ".join(f"{sd:.2f}" for sd in window.sd_times_mu)
+            sd = f"{window.worst_sd:.1f}"
+            rest = f"{plan.rests:,} ticks"
+            rows.append((named, ticks, both, sd, f"{window.threshold:,.0f}", rest))
+    day = _of_two_seconds(horizon=43_200)
+    mu = math.sqrt(2 * day.guarantee.rho)
+    both = " / ".join(f"{sd * mu:.2f}" for sd in (day.noise.worst_sd, day.noise.rms_sd))
+    assert day.thresholds is not None
+    thresholds = f"{day.thresholds.least:,.0f} to {day.thresholds.most:,.0f}"
+    sd = f"{day.noise.worst_sd:.1f}"
+    rows.append(
+        (
+            'since midnight, `horizon = "1d"`',
+            "1 to 43,200",
+            both,
+            sd,
+            thresholds,
+            "none",
+        )
+    )
+    headings = (
+        "published",
+        "ticks of a window",
+        "sd * mu, worst / rms",
+        "sd, worst",
+        "threshold",
+        "rest",
+    )
+    return _table(headings, rows)
+
+
 Written = Callable[[str], str]
 """A function of a broker's address (few use it) that returns a block or table as it stands in the document."""
 
@@ -302,6 +368,7 @@ COMPUTED: dict[str, Written] = {
     "counters": counters_here,
     "counters of other papers": counters_of_papers,
     "end_share": ends,
+    "windows without epochs": windows_without_epochs,
 }
 
 
@@ -355,6 +422,12 @@ def thresholds() -> list[str]:
     noisiest = max(range(1, 43_201), key=mechanism.sd)
     both = [mechanism.threshold(t) or 0 for t in (1, noisiest)]
     return [f"{min(both):.0f}", f"{max(both):.0f}"]
+
+
+def days_apart() -> list[str]:
+    plan = _sliding("1m", "1h", "1d").without_epochs
+    assert plan is not None
+    return [f"{plan.fresh_after * 2_000 / DAY_MS:.1f}"]
 
 
 def lower_ends() -> list[str]:
@@ -465,6 +538,7 @@ SENTENCES: Sequence[Sentence] = (
     ("docs/guarantee.md", "ten events have epsilon {} and delta {} (", ten_events),
     ("docs/guarantee.md", "this gives epsilon = {} at delta = 2e-9", two_histograms),
     ("docs/guarantee.md", "{} `sd` at T = 64, {} at 1,024, {} at 43,200", lower_ends),
+    ("docs/guarantee.md", "that is from {} days on", days_apart),
     ("docs/limits.md", "the threshold lies between {} and {}.", thresholds),
     ("docs/consumers.md", '"in the last hour +120 ± {}"', change_in_an_hour),
     (

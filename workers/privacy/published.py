@@ -4,7 +4,7 @@ The person who signs must see everything that leaves the worker under exactly th
 test compares the fields with those of real snapshots.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from workers.mechanisms.config.histogram import HistogramConfig
@@ -53,17 +53,18 @@ def published_by(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Publi
         yield Published(
             ("quantiles",), f"quantiles of the numbers ({named}) with 95 % intervals"
         )
-    if config.windows:
-        named = ", ".join(map(format_duration, config.windows))
+    if config.windows and not config.never:
         yield Published(
-            ("windows",), f"the standard deviation of changes over windows of {named}"
+            ("windows",),
+            f"the standard deviation of changes over windows of {_lengths(config)}",
         )
     yield Published(("sd",), _deviation(plan))
     yield Published(("threshold",), _threshold(plan))
-    yield Published(
-        ("epoch", "tick", "start", "end"),
-        "number, start and end of the tick and of its epoch, also of ticks that show nothing",
-    )
+    ticks = "number, start and end of the tick and of its epoch, also of ticks that show nothing"
+    if config.never:
+        ticks = "number, start and end of the tick, also of ticks that show nothing"
+        yield Published(("window",), "the window's length, and from when on it counts")
+    yield Published(("epoch", "tick", "start", "end"), ticks)
     yield Published(
         ("guarantee", "mechanism", "id"),
         "epsilon, delta, rho and unit, the mechanism, and an id made of all parameters",
@@ -82,6 +83,10 @@ def _keys(plan: HistogramPlan) -> str:
     return f"the stream key's name ({plan.keys:,} declared)"
 
 
+def _lengths(config: HistogramConfig) -> str:
+    return ", ".join(map(format_duration, config.windows))
+
+
 def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]:
     about = config.about
     if about.family == "statistic":
@@ -95,10 +100,24 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
     labels = "labels as they occur in events"
     if plan.domain is not None:
         labels = f"{plan.domain:,} declared labels"
+    if config.never:
+        said = f"noisy counts and labels ({labels}) of the last {_lengths(config)}"
+        rests = plan.without_epochs and plan.without_epochs.rests
+        if rests is not None and rests:
+            span = format_duration(rests * plan.tick_ms)
+            said += (
+                ", from the tick at which a label's noisy count passes a threshold until it leaves, "
+                f"for {span} at least"
+            )
+        yield Published(("items",), said)
+        return
     yield Published(("items",), f"{about.answers}: noisy counts and labels ({labels})")
 
 
 def _deviation(plan: HistogramPlan) -> str:
+    if plan.without_epochs is not None:
+        sds = [window.worst_sd for window in plan.without_epochs.windows]
+        return f"the noise's standard deviation, by window {_each(sds)} at most"
     if all(tick.sd is None for tick in plan.noise.ticks):
         return "no standard deviation (null)"
     least = min(run.least for run in plan.noise.curve)
@@ -109,7 +128,14 @@ def _deviation(plan: HistogramPlan) -> str:
 def _threshold(plan: HistogramPlan) -> str:
     if plan.thresholds is None:
         return "no threshold (null)"
+    if plan.without_epochs is not None:
+        windows = plan.without_epochs.windows
+        return f"the threshold, by window {_each(one.threshold for one in windows)}"
     return f"the threshold, {_range(plan.thresholds.least, plan.thresholds.most)}"
+
+
+def _each(values: Iterable[float | None]) -> str:
+    return ", ".join(f"{value:,.4g}" for value in values if value is not None)
 
 
 def _range(least: float, most: float) -> str:

@@ -17,6 +17,7 @@ from workers.commands.check.sample import Part, Sample, of_file
 from workers.commands.init.sample import shares
 from workers.kafka.records import Records
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.sliding import Sliding
 from workers.pipeline.growth.sources import Place, SourceTopic
 from workers.settings.settings import load
 
@@ -441,3 +442,30 @@ def test_a_record_that_is_not_json_is_shown_around_its_fault(
     long = filler[:-1] + b', "b": ' + record.removeprefix(b"\xef\xbb\xbf") + b"}"
     if name != "cut short":
         assert context in check.said([event(), long])
+
+
+def test_without_epochs_the_estimate_is_by_window(tmp_path: Path) -> None:
+    """What a window counts, not what a year of ticks would."""
+    windows = ["10s", "1m"]
+    check = Check(tmp_path, [unk(horizon="never", windows=windows, max_items=1)])
+    # Ten events a second of one item, and one in ten seconds of another.
+    events = [event(i, items=["b" if i % 100 == 50 else "a"]) for i in range(600)]
+    [found] = check.found(events).histograms
+    assert found.expected is not None and found.expected.passing == ()
+    short, long = found.expected.windows
+    assert (short.ms, long.ms) == (10_000, 60_000)
+    for window, ticks in ((short, 10), (long, 60)):
+        assert window.largest == pytest.approx(9.9 * ticks, rel=0.01)
+        assert window.median == pytest.approx(5 * ticks, rel=0.01)
+    # With the noise of these settings one item passes: thresholds are those of each window.
+    mechanism = build(check.settings.histograms[0])
+    assert isinstance(mechanism, Sliding)
+    assert short.threshold == mechanism.threshold_of(0)
+    assert long.threshold == mechanism.threshold_of(1)
+    assert long.threshold is not None and long.sd > short.sd
+    rare = long.threshold < 0.1 * 60
+    assert (short.shown, long.shown) == (1, 1 + rare)
+    said = check.said(events)
+    assert "in the last 10s: 99 of the largest item" in said
+    assert f"threshold {long.threshold:,}, passed by {long.shown} of 2 pairs" in said
+    assert "after tick" not in said

@@ -28,6 +28,7 @@ from workers.commands.init.tick_choice import choose_tick, config_of
 from workers.commands.init.times import grace_of
 from workers.commands.init.writing import histogram_name, worker_name
 from workers.mechanisms.registry import build
+from workers.mechanisms.running.sliding import Sliding
 
 
 def of(records: list[Event], answers: Answers | None = None) -> Draft:
@@ -369,3 +370,27 @@ def test_the_worker_name_avoids_existing_topics() -> None:
     assert worker_name("orders", "sku", ["orders", "orders_rejects"]) == "orders-2"
     assert worker_name("a.sku", "sku", ["a.sku"]) == "a.sku"
     assert worker_name("_x", "sku", ["_x", "x.sku"]) == "x-2"
+
+
+def test_windows_without_epochs_are_offered_where_events_are_protected() -> None:
+    """Epochs stay the default; the offer can be pasted in place of the horizon as it is."""
+    text, draft = written(sample_of(events("orders", 500)))
+    offered = re.search(
+        r'or, for a board of now that never begins at zero: horizon = "never" and windows = (\[[^\]]*\])',
+        comments(text),
+    )
+    assert offered is not None
+    assert tomllib.loads(text)["histogram"][0]["horizon"] != "never"
+    pasted = re.sub(
+        r'^horizon = "[^"]*"',
+        f'horizon = "never"\nwindows = {offered[1]}',
+        text,
+        flags=re.MULTILINE,
+    )
+    [config] = topics.loaded(pasted).histograms
+    assert config.never
+    mechanism = build(config)
+    assert isinstance(mechanism, Sliding)
+    least = config.window_ticks[0]
+    assert len(config.windows) == 1 or least >= 12
+    assert draft.user is None

@@ -147,5 +147,27 @@ def test_the_page_is_one_sheet_without_scripts(chrome: Browser, tmp_path: Path) 
     assert "nothing is compared" in file.read_text(encoding="utf-8")
 
 
+def test_the_page_of_a_histogram_without_epochs_says_that_it_is_charged_once(
+    tmp_path: Path,
+) -> None:
+    own = loaded(
+        tmp_path, changed("horizon = 8640", 'horizon = "never"\nwindows = ["1m", "1h"]')
+    )
+    write_promise(tmp_path, own, make_plan(own), None, None)
+    page = " ".join((tmp_path / PAGE).read_text(encoding="utf-8").split())
+    for words in (
+        "Charged once, ever.",
+        "event, ever, in all histograms together",
+        "Whoever sees all snapshots of all windows for ever,",
+        "none: the last 1m, 1h; ticks of 10s",
+        "orders.products.1m, orders.products.1h (each stream key, each tick of 10s)",
+        "without epochs their events add up over all time",
+        "chooses events by which labels appear and leave",
+        "events in all, ever",
+    ):
+        assert words in page, words
+    assert "snapshots of an epoch" not in page and "running counts" not in page
+
+
 def test_earlier_settings_go_with_a_report() -> None:
     assert execute(["plan", "-c", "new.toml", "--since", "old.toml"]) == 2

@@ -255,6 +255,9 @@ def _expected(
     say.line(
         f"    {_about(expected.events)} events a tick; {largest} of the largest item, {median} of the median one",
     )
+    if expected.windows:
+        _windows(expected, say)
+        return
     if expected.counts:
         worse = expected.sd_worst > expected.sd_first * 1.005
         worst = f", {expected.sd_worst:.3g} at worst" if worse else ""
@@ -279,6 +282,24 @@ def _expected(
         say.line(
             f"    {after}: threshold {passing.threshold:,}, passed by {passing.shown:,} of {expected.items:,} pairs of stream "
             f"key and item ({percent(passing.shown, expected.items)})",
+        )
+
+
+def _windows(expected: examine.Expected, say: Printer) -> None:
+    for window in expected.windows:
+        length = format_duration(window.ms)
+        counts = f"{_about(window.largest)} of the largest item, {_about(window.median)} of the median one"
+        say.line(
+            f"    in the last {length}: {counts}; noise of sd up to {window.sd:.3g}"
+        )
+        if window.threshold is not None:
+            say.line(
+                f"      threshold {window.threshold:,}, passed by {window.shown:,} of {expected.items:,} pairs of stream key "
+                f"and item ({percent(window.shown, expected.items)})",
+            )
+    if any(window.threshold is not None for window in expected.windows):
+        say.line(
+            "    an item is shown, in all windows, once it passes the threshold of one of them",
         )
 
 

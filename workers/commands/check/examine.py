@@ -14,7 +14,7 @@ import json
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -49,11 +49,13 @@ from workers.events.times import PLAUSIBLE_MS, time_ms
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.views import CHARACTERS_MAX, UNITS, Path, Shape, parse
 from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.running.sliding import Sliding
 from workers.pipeline.factory import lanes, reader_of, source_reader_of
 from workers.pipeline.growth.sources import Place
 from workers.pipeline.watermark import Watermark, behind_rejects, late_events
 from workers.privacy.ceiling import mechanism_of
 from workers.privacy.plan import noise
+from workers.privacy.plan.windows import worst_and_rms
 from workers.replay.gaps import EventTimes, Gap
 from workers.settings.settings import Settings
 
@@ -140,6 +142,20 @@ class ThresholdEstimate(NamedTuple):
     shown: int
 
 
+class WindowEstimate(NamedTuple):
+    """A window without epochs, of `ms`: its worst noise, and its expected counts.
+
+    `largest` and `median` are those of the sampled items, of which `shown` pass the threshold.
+    """
+
+    ms: int
+    sd: float
+    largest: float
+    median: float
+    threshold: int | None
+    shown: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """Expected results of a histogram's ticks.
@@ -148,7 +164,8 @@ class Expected:
     `sd_worst` at worst. `last` is the epoch's last tick, or that of the first year; `largest` and
     `median` are expected counts of the sampled items in a tick (0 without items); `items` counts
     pairs of stream key and item; `passing` is after the first tick and at the horizon (empty: no
-    threshold); `declared` is the share of contributions in the domain, if any.
+    threshold); `declared` is the share of contributions in the domain, if any. Without epochs there
+    are `windows` in place of `sd_first`, `sd_worst` and `passing`.
     """
 
     counts: bool
@@ -161,6 +178,7 @@ class Expected:
     items: int
     passing: tuple[ThresholdEstimate, ...]
     declared: float | None
+    windows: tuple[WindowEstimate, ...] = ()
 
 
 def expected(
@@ -181,6 +199,20 @@ def expected(
         a_tick = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
         declared = sum(a_tick.values()) / total if total else 0.0
     last = noise.last_tick(config)
+    if isinstance(mechanism, Sliding):
+        return Expected(
+            counts=True,
+            sd_first=0.0,
+            sd_worst=0.0,
+            last=last,
+            events=events_s * tick_s,
+            largest=max(a_tick.values(), default=0.0),
+            median=statistics.median(a_tick.values()) if a_tick else 0.0,
+            items=len(a_tick),
+            passing=(),
+            declared=declared,
+            windows=tuple(_window_estimates(config, mechanism, a_tick)),
+        )
     first = config.discovery_step or 1
     sd_worst, _ = mechanism.curve(last).worst_and_rms(last)
     # The first and last ticks after which a threshold decides what is shown.
@@ -200,6 +232,23 @@ def expected(
         ),
         declared=declared,
     )
+
+
+def _window_estimates(
+    config: HistogramConfig, mechanism: Sliding, a_tick: Mapping[Pair, float]
+) -> Iterator[WindowEstimate]:
+    for place, counter in enumerate(mechanism.windows):
+        counts = [rate * counter.window for rate in a_tick.values()]
+        threshold = mechanism.threshold_of(place)
+        sd, _ = worst_and_rms(counter)
+        yield WindowEstimate(
+            ms=config.windows[place],
+            sd=sd,
+            largest=max(counts, default=0.0),
+            median=statistics.median(counts) if counts else 0.0,
+            threshold=threshold,
+            shown=sum(count > (threshold or 0) for count in counts),
+        )
 
 
 def _threshold_estimate(

@@ -2,15 +2,26 @@
 
 The most common item should be counted well above the noise in a tick. An epoch is a day, or longer
 if events are rare.
+
+Where events are protected, windows without epochs are offered beside the horizon: the last hour,
+if it has at least 12 ticks, and the length of an epoch. Epochs stay the default. A sample does not
+tell how many events one person has: over days their loss grows with the number of epochs, but
+without epochs with the square of the number of events.
 """
 
 from typing import NamedTuple
 
+from msgspec import structs
+
 from workers.commands.init.draft import ITEMS_PER_USER, Draft
 from workers.commands.init.fields import about
 from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.windows import NEVER
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.running.sliding import Sliding
+from workers.privacy.plan.windows import worst_and_rms
+from workers.settings.durations import format_duration
 from workers.settings.settings import ALL_STREAM_KEY, DAY_MS
 
 EPSILON = 1.0
@@ -22,6 +33,8 @@ _TICKS = (
     (DAY_MS, 28 * DAY_MS),
 )
 _USUAL = _TICKS[1]
+_HOUR_MS = 3_600_000
+_HOUR_TICKS = 12
 # Maximum backlog: every tick since the oldest event is published, even if empty.
 _TICKS_BEHIND = 100_000
 _ABOVE_NOISE = 3
@@ -34,6 +47,8 @@ class TickChoice(NamedTuple):
     tick_reason: str
     horizon_reason: str
     noise: str
+    # A comment that offers windows without epochs; empty where they are not possible.
+    never: str
 
 
 def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
@@ -83,8 +98,36 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
     if threshold is not None:
         noise += f"; an item is first shown at about {about(threshold)}"
     return TickChoice(
-        tick_ms, horizon, config.mechanism, tick_reason, horizon_reason, noise
+        tick_ms,
+        horizon,
+        config.mechanism,
+        tick_reason,
+        horizon_reason,
+        noise,
+        never=_without_epochs(draft, config),
     )
+
+
+def _without_epochs(draft: Draft, config: HistogramConfig) -> str:
+    if draft.user is not None:
+        return ""
+    windows = [config.ticks * config.tick_ms]
+    if _HOUR_TICKS * config.tick_ms <= _HOUR_MS:
+        windows.insert(0, _HOUR_MS)
+    sliding = build(structs.replace(config, horizon=NEVER, windows=tuple(windows)))
+    if not isinstance(sliding, Sliding):
+        raise TypeError(f"{sliding!r}: must publish windows")
+    sd, _ = worst_and_rms(sliding.windows[-1])
+    named = ", ".join(f'"{format_duration(window)}"' for window in windows)
+    last = " and ".join(format_duration(window) for window in windows)
+    offer = (
+        f'or, for a board of now that never begins at zero: horizon = "{NEVER}" and windows = [{named}], what was counted in '
+        f"the last {last}, sliding; one charge, ever, in which all events of a person add up; a noise of up to {about(sd)}"
+    )
+    threshold = sliding.threshold_of(len(windows) - 1)
+    if threshold is not None:
+        offer += f", and an item is shown at about {about(threshold)}"
+    return offer
 
 
 def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:

@@ -327,6 +327,8 @@ def _histogram(
         format_duration(choice.tick_ms * choice.horizon),
         choice.horizon_reason,
     )
+    if choice.never:
+        lines.note(f"  {choice.never}.")
     single = items.field.form is Form.ONE
     most = (
         "an event has one"

@@ -19,18 +19,22 @@ from typing import Any
 from msgspec import structs
 
 from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.windows import NEVER
 from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.counters.kinds import KINDS, kinds_of
 from workers.mechanisms.counters.tree import best_radix
 from workers.mechanisms.curves import DigitCurve
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.running.sliding import Sliding
 from workers.privacy.model import (
     Alternative,
+    Change,
     CounterChoice,
     EndChoice,
     HistogramPlan,
     Noise,
+    WithoutEpochs,
 )
 from workers.privacy.plan.noise import (
     COUNT_LAWS,
@@ -41,6 +45,8 @@ from workers.privacy.plan.noise import (
     thresholds_of,
     worst_of_all,
 )
+from workers.privacy.plan.windows import worst_and_rms
+from workers.settings.durations import format_duration
 
 _COMMON = (
     "name",
@@ -80,6 +86,9 @@ def alternatives(
     domain = tuple(getattr(config, "domain", None) or ())
     case = _Case(config, unit, domain, noise, items, beta)
     yield _row(case, config, {}, mechanism)
+    if config.never:
+        yield from _beside_never(case)
+        return
     for assumed in config.other_schedules(last_tick(config)):
         changed = structs.replace(config, **({"every": None} | assumed))
         yield _built(case, changed, assumed)
@@ -89,9 +98,30 @@ def alternatives(
                 yield _alternative(case, name, assumed)
 
 
+def _beside_never(case: _Case) -> Iterator[Alternative]:
+    """Yield counts since an epoch began, as long as the longest window, and those of listed labels.
+
+    Mechanisms that need epochs, one-shot ones and counters answer other questions.
+    """
+    config = case.config
+    longest = max(config.windows)
+    epochs: Assumed = {"horizon": format_duration(longest)}
+    since = structs.replace(
+        config,
+        horizon=longest // config.tick_ms,
+        windows=(),
+        hop=None,
+    )
+    yield _built(case, since, epochs)
+    for name, kind in MECHANISMS.items():
+        if kind.about.never and name != config.mechanism:
+            yield _alternative(case, name, {"horizon": "never"})
+
+
 def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
     kind = MECHANISMS[name]
-    values = {field: getattr(case.config, field) for field in _COMMON} | assumed
+    common = (*_COMMON, "windows", "hop") if case.config.never else _COMMON
+    values = {field: getattr(case.config, field) for field in common} | assumed
     if kind.about.ends:
         values["end_share"] = case.config.end_share
     needs_domain = kind.lists_labels(assumed)
@@ -143,12 +173,22 @@ def _row(
         chosen=chosen,
         possible=not reason,
         assumed=assumed,
-        answers=config.about.answers,
+        answers=answers_of(config),
         reason=reason,
         worst_sd=noise.worst_sd if counts else None,
         rms_sd=noise.rms_sd if counts else None,
         threshold=None if thresholds is None else thresholds.most,
         error=error,
+    )
+
+
+def answers_of(config: HistogramConfig) -> str:
+    """Return what snapshots show; without epochs counts are not running ones, but of windows."""
+    answers = config.about.answers
+    return (
+        answers.replace("running counts", "counts in windows")
+        if config.never
+        else answers
     )
 
 
@@ -166,6 +206,8 @@ def counter_choices(
 ) -> Iterator[CounterChoice]:
     """Yield every possible counter, the one in use first; `config` has D0 in `max_items`."""
     first_error = mechanism.first_error()
+    if config.never:
+        return  # one counter is made for it
     if blocks := mechanism.blocks():
         yield from _blocks(config, blocks, noise)
     elif not config.about.counters or config.pure:
@@ -336,6 +378,11 @@ def advice(
 ) -> Iterator[str]:
     """Yield one sentence for each conclusion; `config` has D0 in `max_items`."""
     others = plan.mechanisms
+    if plan.without_epochs is not None:
+        yield from _advise_never(config, plan.without_epochs, others)
+        return
+    if config.windows:
+        yield from _advise_windows(config, mechanism, plan.noise.windows)
     yield from _advise_counter(plan.counters)
     yield from _advise_end(plan.ends)
     family = config.about.family
@@ -346,6 +393,57 @@ def advice(
     if family == "tick":
         yield from _advise_tick(mechanism, plan.noise, others)
     yield from _advise_schedule(others)
+
+
+def _advise_never(
+    config: HistogramConfig, plan: WithoutEpochs, others: Sequence[Alternative]
+) -> Iterator[str]:
+    shared = [(window, window.alone) for window in plan.windows if window.alone]
+    if shared:
+        window, alone = min(
+            shared, key=lambda pair: pair[1].worst_sd / pair[0].worst_sd
+        )
+        named = format_duration(window.ms)
+        yield (
+            f'If you need no window but {named}: windows = ["{named}"] alone would have {100 * alone.worst_sd / window.worst_sd:.0f} % '
+            "of its noise, as one noise serves all windows."
+        )
+    since = next((row for row in others[1:] if row.mechanism == config.mechanism), None)
+    if since is not None and since.worst_sd is not None:
+        horizon = since.assumed["horizon"]
+        yield (
+            f'For counts that begin at zero every {horizon}, take a histogram with horizon = "{horizon}" beside this one: it is '
+            f"charged by itself, and at this budget its sd is up to {since.worst_sd:,.3g}."
+        )
+    if not config.declared:
+        row = next(
+            (row for row in others if MECHANISMS[row.mechanism].about.whole_domain),
+            None,
+        )
+        if row is not None and row.worst_sd is not None:
+            yield f"With a list of labels, {row.mechanism} would show them all, without a threshold; worst sd {row.worst_sd:,.3g}."
+
+
+def _advise_windows(
+    config: HistogramConfig, mechanism: Mechanism, changes: Sequence[Change]
+) -> Iterator[str]:
+    """Compare changes over windows with windows without epochs, where these settings allow them."""
+    unit = mechanism.guarantee.unit
+    try:
+        sliding = build(structs.replace(config, horizon=NEVER), unit)
+    except ValueError:
+        return
+    if not isinstance(sliding, Sliding):
+        return
+    change, counter = max(
+        zip(changes, sliding.windows, strict=True), key=lambda pair: pair[0].ms
+    )
+    noise, _ = worst_and_rms(counter)
+    if noise < change.most_sd:
+        yield (
+            f'horizon = "never" with these windows would publish their counts for ever, also over midnight, for one charge: '
+            f"sd {noise:,.3g} for the last {format_duration(change.ms)}, where the change of a count has up to {change.most_sd:,.3g}."
+        )
 
 
 def _advise_counter(counters: Sequence[CounterChoice]) -> Iterator[str]:

@@ -7,24 +7,22 @@ for n rows they hold between n and 2 n. On disk (RocksDB, and again in the chang
 key index, length and text of the label, and count and first tick shown, in at most 8 and 4 bytes.
 """
 
-import math
-
 import msgspec
 import numpy as np
 from msgspec import structs
 
 from workers.mechanisms.about import Data, SketchBytes
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.config.sums import Sum
+from workers.mechanisms.counters.line import LineCounter
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import event_level
+from workers.mechanisms.running.sliding import Sliding
 from workers.privacy.ceiling import mechanism_of
 from workers.privacy.model import (
     AllItems,
     Error,
     HistogramPlan,
-    MeanError,
     Memory,
     Noise,
     Plan,
@@ -32,6 +30,7 @@ from workers.privacy.model import (
     Share,
     Size,
     SumPlan,
+    WithoutEpochs,
     Worst,
 )
 from workers.privacy.phrasing import cautions
@@ -43,20 +42,25 @@ from workers.privacy.plan.alternatives import (
 )
 from workers.privacy.plan.noise import (
     COUNT_LAWS,
-    NORMAL_95,
     mean_over_ticks,
     noise_of,
     thresholds_of,
     worst_of_all,
 )
+from workers.privacy.plan.sums import all_items_plan, sum_plan
+from workers.privacy.plan.windows import (
+    longest,
+    noise_of_window,
+    thresholds_of_windows,
+    without_epochs,
+)
 from workers.privacy.total import charge_of, conversion_delta, total_of
+from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
 SIZES = (1_000, 100_000, 1_000_000)
 SEGMENTS = 12
 COMPARED_ITEMS = 1_000
-# Counts for which a plan states the error of a mean.
-MEANS_OF = (100, 1_000, 10_000, 100_000)
 
 
 def make_plan(settings: Settings) -> Plan:
@@ -78,16 +82,31 @@ def plan_of(
 ) -> HistogramPlan:
     config = event_level(config, unit)
     noise = noise_of(mechanism, config)
+    thresholds = thresholds_of(mechanism, config, noise)
+    sums = _sum(mechanism, noise)
+    all_items = _all_items(mechanism, noise)
+    without = None
+    if isinstance(mechanism, Sliding):
+        without = without_epochs(mechanism, config, topic, unit)
+        window = longest(without)
+        noise = noise_of_window(noise, window)
+        thresholds = thresholds_of_windows(without)
+        sums = window.sum
+        all_items = window.all_items
     domain = len(mechanism.domain())
     public = mechanism.public()
     error = _error(config, mechanism, noise)
     counters = tuple(counter_choices(config, mechanism, noise))
     items = domain or COMPARED_ITEMS
-    has_counter = isinstance(public.get("counter"), dict) or counters
+    counter = None
+    if without is not None:
+        counter = LineCounter.kind
+    elif isinstance(public.get("counter"), dict) or counters:
+        counter = config.counter
     plan = HistogramPlan(
         name=config.name,
         mechanism=config.mechanism,
-        counter=config.counter if has_counter else None,
+        counter=counter,
         topic=topic,
         tick_ms=config.tick_ms,
         horizon=config.horizon_ticks,
@@ -99,11 +118,12 @@ def plan_of(
         deltas=_deltas(mechanism, config),
         parameters=msgspec.json.decode(msgspec.json.encode(public)),
         noise=noise,
-        thresholds=thresholds_of(mechanism, config, noise),
-        sum=_sum(mechanism, noise),
-        all_items=_all_items(mechanism, noise),
+        thresholds=thresholds,
+        sum=sums,
+        all_items=all_items,
+        without_epochs=without,
         error=error,
-        memory=memory_of(mechanism, config),
+        memory=_memory(mechanism, config, without),
         counters=counters,
         ends=end_choices(config, mechanism, unit),
         mechanisms=tuple(
@@ -121,44 +141,17 @@ def _sum(mechanism: Mechanism, noise: Noise) -> SumPlan | None:
     curve = mechanism.sum_curve()
     if numbers is None or curve is None:
         return None
-    worst, rms = curve.worst_and_rms(noise.ticks_looked_at)
-    middle = abs(float(numbers.middle))
-    half = float(numbers.step) / 2
-    # The curves of counts and sums are largest at the same tick: they have the same shape.
-    return SumPlan(
-        field=numbers.field,
-        low=float(numbers.from_),
-        high=float(numbers.to),
-        step=float(numbers.step),
-        steps=numbers.steps,
-        share=numbers.share,
-        rho=mechanism.cost().rho * numbers.share,
-        worst_sd=math.hypot(middle * noise.worst_sd, half * worst),
-        rms_sd=math.hypot(middle * noise.rms_sd, half * rms),
-        means=tuple(_mean_error(numbers, noise.worst_sd, worst, n) for n in MEANS_OF),
-    )
-
-
-def _mean_error(of: Sum, sd: float, of_sums: float, count: int) -> MeanError:
-    """Return half the interval, to first order, at most half the range."""
-    half = float(of.step) / 2
-    most = float(of.to - of.from_) / 2
-
-    def width(theta: float) -> float:
-        return min(most, half * NORMAL_95 * math.hypot(of_sums, theta * sd) / count)
-
-    return MeanError(count=count, middle=width(0.0), end=width(float(of.steps)))
+    counts = noise.worst_sd, noise.rms_sd
+    sums = curve.worst_and_rms(noise.ticks_looked_at)
+    return sum_plan(numbers, mechanism.cost().rho, counts, sums)
 
 
 def _all_items(mechanism: Mechanism, noise: Noise) -> AllItems | None:
-    share = mechanism.config.total_share
     curve = mechanism.total_curve()
-    if share is None or curve is None:
+    if curve is None:
         return None
-    worst, rms = curve.worst_and_rms(noise.ticks_looked_at)
-    return AllItems(
-        share=share, rho=mechanism.cost().rho * share, worst_sd=worst, rms_sd=rms
-    )
+    totals = curve.worst_and_rms(noise.ticks_looked_at)
+    return all_items_plan(mechanism.config, mechanism.cost().rho, totals)
 
 
 def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
@@ -194,6 +187,21 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Error
     )
 
 
+def _memory(
+    mechanism: Mechanism, config: HistogramConfig, without: WithoutEpochs | None
+) -> Memory:
+    memory = memory_of(mechanism, config)
+    if without is None:
+        return memory
+    kept = sum(window.kept for window in without.windows)
+    row = memory.row
+    if without.remembered is not None:
+        span = format_duration(without.remembered * config.tick_ms)
+        row = f"an item of a stream key with an event in the last {span}, shown, or at rest"
+    note = f"beside these, an item keeps 3 bytes or more for each hop with events, up to {kept:,} of them"
+    return structs.replace(memory, row=row, note=note)
+
+
 LABEL_BYTES = 16
 # Slots of 4 bytes; their number doubles at a load of three quarters.
 _INDEX = 5
@@ -203,6 +211,7 @@ _COUNT = 8
 _DISK_FIXED = 16 + 4 + 2  # tag, key index, length of the label
 _DISK_COUNT = 8
 _DISK_SHOWN = 4
+_DISK_TICKS = 16  # of the last event, and of leaving
 
 
 def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
@@ -222,8 +231,13 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     fixed = columns + extra.noise + extra.state
     per_key = keys * extra.per_key
     passing = mechanism.about.family == "tick" and not domain
-    disk = _DISK_FIXED + label + _DISK_COUNT + extra.state
-    disk += 0 if config.sum is None else _DISK_COUNT
+    disk = _DISK_FIXED + label
+    if config.never:
+        # Counts are in the hops.
+        disk += 0 if domain else _DISK_TICKS
+    else:
+        disk += _DISK_COUNT + extra.state
+        disk += 0 if config.sum is None else _DISK_COUNT
     disk += 0 if domain else _DISK_SHOWN
     row = "an item of a stream key that has occurred in the epoch"
     if domain:

@@ -82,7 +82,7 @@ def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
 def _changes(
     mechanism: Mechanism, config: HistogramConfig, last: int
 ) -> Iterator[Change]:
-    if not isinstance(mechanism, Differences):
+    if config.never or not isinstance(mechanism, Differences):
         return
     for length in config.windows:
         window = min(length // config.tick_ms, last)

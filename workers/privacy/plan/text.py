@@ -13,7 +13,10 @@ from workers.privacy.model import (
     HistogramPlan,
     Memory,
     Plan,
+    SumPlan,
     Total,
+    WindowPlan,
+    WithoutEpochs,
 )
 from workers.privacy.phrasing import measures, verdict
 from workers.privacy.plan.noise import COUNT_LAWS
@@ -21,6 +24,7 @@ from workers.privacy.total import loss_caption, loss_table
 from workers.runtime.printing import Printer, plural
 from workers.settings.durations import MILLISECONDS, format_duration
 
+_TOTAL = "total of all items of a stream key, shown or not"
 ROWS = 6
 _COLUMNS = 32
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -141,7 +145,12 @@ def _histogram(plan: HistogramPlan, say: _PlanPrinter) -> None:
         else f"{plan.domain:,} declared labels"
     )
     epoch = f"ticks of {format_duration(plan.tick_ms)}"
-    if plan.horizon is None:
+    topic = f"topic {plan.topic}"
+    if plan.without_epochs is not None:
+        topics = (window.topic for window in plan.without_epochs.windows)
+        topic = f"topics {', '.join(topics)}"
+        epoch += " without epochs"
+    elif plan.horizon is None:
         epoch += (
             f" without an end (looked at up to tick {plan.noise.ticks_looked_at:,})"
         )
@@ -149,10 +158,13 @@ def _histogram(plan: HistogramPlan, say: _PlanPrinter) -> None:
         epoch = (
             f"{plan.horizon:,} {epoch} = {_span(plan.horizon * plan.tick_ms)} an epoch"
         )
-    say.line(f"topic {plan.topic}; {epoch}; {keys}, {labels}", 2)
+    say.line(f"{topic}; {epoch}; {keys}, {labels}", 2)
     _guarantee(plan, say)
-    _noise(plan, say)
-    _sum(plan, say)
+    if plan.without_epochs is not None:
+        _windows(plan, plan.without_epochs, say)
+    else:
+        _noise(plan, say)
+        _sum(plan, say)
     _error(plan, say)
     _memory(plan.memory, say)
     _counters(plan, say)
@@ -166,9 +178,8 @@ def _histogram(plan: HistogramPlan, say: _PlanPrinter) -> None:
 
 def _guarantee(plan: HistogramPlan, say: _PlanPrinter) -> None:
     promise = plan.guarantee
-    say.head(
-        f"guarantee, in every snapshot: for one {promise.unit}, over all snapshots of an epoch"
-    )
+    sees = seen_of([plan])
+    say.head(f"guarantee, in every snapshot: for one {promise.unit}, over {sees}")
     say.line(
         f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4
     )
@@ -176,13 +187,138 @@ def _guarantee(plan: HistogramPlan, say: _PlanPrinter) -> None:
     if promise.unit == "event":
         whether = "any one event was counted"
     words = verdict(promise.epsilon, promise.delta, whether)
-    say.line(f"In words: whoever sees all snapshots of an epoch {words}")
+    say.line(f"In words: whoever sees {sees} {words}")
     say.line(" ".join(measures(promise.epsilon, promise.delta)))
     spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in plan.deltas)
     touched = f"{plural(plan.max_items, 'item')} by at most {plan.max_count:,}"
     say.line(
         f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}"
     )
+    if plan.without_epochs is not None:
+        say.line(
+            f"This is charged once, ever: one {promise.unit} is in every window that covers its tick, and all windows, for "
+            "ever, cost it this together."
+        )
+
+
+def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> None:
+    windows = without.windows
+    say.head("noise of a count in each window, published at every tick")
+    say.table(
+        ("window", "ticks", "sd worst", "rms", "sd * mu", "95 % within", "threshold"),
+        [_window_row(window) for window in windows],
+        left=(0,),
+    )
+    tick = format_duration(plan.tick_ms)
+    say.line(
+        f"ticks of {tick}: a window begins at a multiple of its hop, and covers what each snapshot says; mu is the root of 2 rho "
+        "of an item, so sd * mu is the same at any budget"
+    )
+    if any(window.alone is not None for window in windows):
+        say.line(
+            "One noise serves all windows. A window that is published alone, at this budget:"
+        )
+        alone = [
+            (
+                format_duration(window.ms),
+                _number(window.alone.worst_sd),
+                _number(window.alone.rms_sd),
+                _whole(window.alone.threshold),
+            )
+            for window in windows
+            if window.alone is not None
+        ]
+        say.table(("window", "sd worst", "rms", "threshold"), alone, left=(0,))
+    span = _span(without.fresh_after * plan.tick_ms)
+    say.line(
+        f"events of one person that are {span} or more apart share no noise: n of them cost n rho, not n^2 rho"
+    )
+    _labels(plan, without, say)
+    _sums_of_windows(windows, say)
+
+
+def _window_row(window: WindowPlan) -> Sequence[str]:
+    ticks = f"{window.ticks:,}"
+    if window.hop > 1:
+        ticks += f" to {window.most_ticks:,}, hop {window.hop:,}"
+    worst, _ = window.sd_times_mu
+    return (
+        format_duration(window.ms),
+        ticks,
+        _number(window.worst_sd),
+        _number(window.rms_sd),
+        f"{worst:.2f}",
+        _number(window.half_width_95),
+        _whole(window.threshold),
+    )
+
+
+def _labels(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> None:
+    if without.rests is None or without.leaves_at is None:
+        return
+    say.head("how labels come and leave")
+    likely = (
+        f"{window.likely_from:,} in the last {format_duration(window.ms)}"
+        for window in without.windows
+    )
+    say.line(
+        "- A label is shown, in all windows, once its noisy count in one of them is above that window's threshold. "
+        f"In 95 % of cases it passes at a given tick from a true count of {', or '.join(likely)}."
+    )
+    longest = format_duration(max(window.ms for window in without.windows))
+    leaves = f"{without.leaves_at:,} ticks ({_span(without.leaves_at * plan.tick_ms)})"
+    rests = f"{without.rests:,} ticks ({_span(without.rests * plan.tick_ms)})"
+    say.line(
+        f"- Once every {leaves}, labels leave whose noisy count in the last {longest} is 0 or less. "
+        f"A label that left rests for {rests}: it is neither shown nor tested, whatever happens. Then it may be shown again."
+    )
+    remembered = without.remembered or 0
+    span = _span(remembered * plan.tick_ms)
+    say.line(
+        f"- A label that is not shown is tested at every tick, for up to {remembered:,} ticks ({span}) from its last event on; "
+        "then it is forgotten."
+    )
+
+
+def _sums_of_windows(windows: Sequence[WindowPlan], say: _PlanPrinter) -> None:
+    sums = [(window, window.sum) for window in windows if window.sum is not None]
+    if sums:
+        of = sums[0][1]
+        say.head(_sums_named(of))
+        say.line(
+            f"they cost rho {of.rho:.6g}, {of.share:.0%} of the budget, which counts lack; sd of a sum, and half the 95 % interval "
+            "of a mean in the middle of the range at the worst tick, by the item's count:"
+        )
+        counts = [f"count {row.count:,}" for row in of.means]
+        rows = [
+            (
+                format_duration(window.ms),
+                _number(own.worst_sd),
+                _number(own.rms_sd),
+                *(_number(row.middle) for row in own.means),
+            )
+            for window, own in sums
+        ]
+        say.table(("window", "sd worst", "rms", *counts), rows, left=(0,))
+    totals = [
+        (window, window.all_items) for window in windows if window.all_items is not None
+    ]
+    if totals:
+        total = totals[0][1]
+        say.head(_TOTAL)
+        say.line(
+            f"it costs rho {total.rho:.6g}, {total.share:.0%} of the budget, which counts lack"
+        )
+        rows = [
+            (format_duration(window.ms), _number(own.worst_sd), _number(own.rms_sd))
+            for window, own in totals
+        ]
+        say.table(("window", "sd worst", "rms"), rows, left=(0,))
+
+
+def _sums_named(sums: SumPlan) -> str:
+    steps = plural(sums.steps, "step")
+    return f"sums of {sums.field} from {sums.low:g} to {sums.high:g}, in {steps}"
 
 
 def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
@@ -234,9 +370,7 @@ def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
 def _sum(plan: HistogramPlan, say: _PlanPrinter) -> None:
     if plan.sum is not None:
         sums = plan.sum
-        say.head(
-            f"sums of {sums.field} from {sums.low:g} to {sums.high:g}, in {plural(sums.steps, 'step')}"
-        )
+        say.head(_sums_named(sums))
         say.line(
             f"they cost rho {sums.rho:.6g}, {sums.share:.0%} of the budget, which counts lack; sd of a sum: worst "
             f"{_number(sums.worst_sd)}, root mean square {_number(sums.rms_sd)}"
@@ -251,7 +385,7 @@ def _sum(plan: HistogramPlan, say: _PlanPrinter) -> None:
         say.table(("count", "mean in the middle", "mean at an end"), rows, left=())
     if plan.all_items is not None:
         total = plan.all_items
-        say.head("total of all items of a stream key, shown or not")
+        say.head(_TOTAL)
         say.line(
             f"it costs rho {total.rho:.6g}, {total.share:.0%} of the budget, which counts lack; sd: worst "
             f"{_number(total.worst_sd)}, root mean square {_number(total.rms_sd)}"
@@ -263,6 +397,8 @@ def _error(plan: HistogramPlan, say: _PlanPrinter) -> None:
     say.head(
         f"expected error (what holds for all at once: with probability {1 - error.beta:.6g})"
     )
+    if plan.without_epochs is not None:
+        say.line(f"of {plan.noise.on}, the longest window:")
     if error.mean_absolute_error is not None:
         mean = _number(error.mean_absolute_error)
         say.line(f"mean absolute error of a count, over all ticks: {mean}")
@@ -372,6 +508,9 @@ def _mechanisms(plan: HistogramPlan, say: _PlanPrinter) -> None:
         ("", "worst sd", "rms sd", "threshold", "error", "answers"), rows, left=(0, 5)
     )
     every = f"of every count of {plan.domain or 1_000:,} items at every tick"
+    if plan.without_epochs is not None:
+        say.line(f"of {plan.noise.on}; error: at most, {every} of a year")
+        return
     say.line(f"error: at most, {every}; of an order statistic, in its first segment")
 
 
@@ -385,7 +524,7 @@ def _total(total: Total, histograms: int, say: _PlanPrinter) -> None:
     say.rule("all together")
     if histograms == 1:
         only = "one histogram: its own guarantee is that of the worker"
-        say.line(f"{only}, for one {total.unit} and epoch", 2)
+        say.line(f"{only}, for one {total.unit}{_and_epoch(total)}", 2)
     else:
         who = "whatever its stream key"
         if total.key is not None:
@@ -397,7 +536,7 @@ def _total(total: Total, histograms: int, say: _PlanPrinter) -> None:
         say.line(f"together: {joint}{nothing}", 2)
         summed = _number(total.epsilon_of_the_sum)
         say.line(f"for comparison: the sum of the epsilons is {summed}", 2)
-    for sentence in _adding_up(total.unit):
+    for sentence in _adding_up(total):
         say.line(f"- {sentence}", 2)
     if total.person:
         headings, rows = loss_table(total.person, total.unit)
@@ -406,10 +545,36 @@ def _total(total: Total, histograms: int, say: _PlanPrinter) -> None:
         say.line(loss_caption(total.person, total.unit))
 
 
-def _adding_up(unit: str) -> Iterator[str]:
+def seen_of(histograms: Sequence[HistogramPlan]) -> str:
+    """Return what an observer is taken to see, in sentences on a guarantee."""
+    without = [one.without_epochs is not None for one in histograms]
+    if all(without):
+        return "all snapshots of all windows for ever"
+    if any(without):
+        return "all snapshots of an epoch, and without epochs those of all windows for ever"
+    return "all snapshots of an epoch"
+
+
+def _and_epoch(total: Total) -> str:
+    return ", ever" if _without(total) == "all" else " and epoch"
+
+
+def _without(total: Total) -> str:
+    return total.person[0].without_epochs if total.person else "none"
+
+
+def _adding_up(total: Total) -> Iterator[str]:
+    unit = total.unit
+    without = _without(total)
     if unit == "event":
         yield "stream keys do not add up: an event has one"
-        yield "epochs do not add up for one event: it lies in one of them; for a person who comes in many they do"
+        if without != "all":
+            yield "epochs do not add up for one event: it lies in one of them; for a person who comes in many they do"
+        if without != "none":
+            yield (
+                "windows do not add up, nor does time: a histogram without epochs is charged to one event once, ever; a "
+                "person's events in it add up over all time"
+            )
     else:
         yield f"stream keys do not add up within a histogram: what a {unit} may change is bounded over all of them"
         yield f"epochs add up: a {unit} is charged in each"

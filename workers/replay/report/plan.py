@@ -12,8 +12,16 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from workers.privacy.model import Alternative, CounterChoice, HistogramPlan, Plan
-from workers.privacy.plan.text import show, warnings_in
+from workers.privacy.model import (
+    Alternative,
+    CounterChoice,
+    HistogramPlan,
+    OneWindow,
+    Plan,
+    WindowPlan,
+    WithoutEpochs,
+)
+from workers.privacy.plan.text import seen_of, show, warnings_in
 from workers.privacy.total import loss_caption
 from workers.replay.report import charts
 from workers.replay.report.charts import (
@@ -72,9 +80,7 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
         exact=False,
         total=total,
         warnings=list(warnings_in(plan)),
-        promise=sentences(
-            epsilon, total.delta, total.unit, "all snapshots of an epoch"
-        ),
+        promise=sentences(epsilon, total.delta, total.unit, seen_of(plan.histograms)),
         person=table_of(total.person, total.unit),
         explained=loss_caption(total.person, total.unit),
         sections=sections,
@@ -89,6 +95,7 @@ def _facts(histogram: HistogramPlan) -> Iterator[tuple[str, str]]:
     promise = histogram.guarantee
     noise = histogram.noise
     thresholds = histogram.thresholds
+    without = histogram.without_epochs
     horizon = (
         "without an end"
         if histogram.horizon is None
@@ -103,6 +110,18 @@ def _facts(histogram: HistogramPlan) -> Iterator[tuple[str, str]]:
         histogram.mechanism
         + (f", counter {histogram.counter}" if histogram.counter else ""),
     )
+    if without is not None:
+        yield "epoch", f"none; ticks of {format_duration(histogram.tick_ms)}"
+        yield f"for one {promise.unit}, ever", budget
+        for window in without.windows:
+            sds = f"sd {window.rms_sd:,.4g} (root mean square), {window.worst_sd:,.4g} at the worst tick"
+            bar = (
+                ""
+                if window.threshold is None
+                else f"; threshold {window.threshold:,.0f}"
+            )
+            yield f"the last {format_duration(window.ms)}", f"{sds}{bar}"
+        return
     yield "epoch", f"{horizon} of {format_duration(histogram.tick_ms)}"
     yield f"for one {promise.unit}", budget
     yield "sd of the noise", f"{noise.rms_sd:,.4g} (root mean square), {worst}"
@@ -114,6 +133,9 @@ def _facts(histogram: HistogramPlan) -> Iterator[tuple[str, str]]:
 
 
 def drawings(one: HistogramPlan) -> Iterator[Drawing]:
+    if one.without_epochs is not None:
+        yield "windows", partial(_windows, one, one.without_epochs)
+        return
     yield "noise over the ticks", partial(_noise_over_ticks, one)
     yield "counters at this budget", partial(_counters, one)
     yield "the end of an epoch", partial(_ends, one)
@@ -178,6 +200,39 @@ def _noise_over_ticks(histogram: HistogramPlan) -> Chart:
             )
         title = "noise over the ticks" + (", and threshold" if bars else "")
         return charts.finish(figure, histogram.name, "noise", title, caption, NO_DATA)
+
+
+def _windows(histogram: HistogramPlan, without: WithoutEpochs) -> Chart | None:
+    """Draw every window with the noise it has, and with that of a window alone."""
+    rows = []
+    names = []
+    for window in without.windows:
+        named = f"the last {format_duration(window.ms)}"
+        kinds: list[tuple[str, WindowPlan | OneWindow | None]] = [
+            (named, window),
+            (f"{named}, alone", window.alone),
+        ]
+        for name, figures in kinds:
+            if figures is None:
+                continue
+            names.append(name)
+            rows.append(
+                Alternative(
+                    mechanism=histogram.mechanism,
+                    chosen=figures is window,
+                    possible=True,
+                    assumed={},
+                    answers=name,
+                    worst_sd=figures.worst_sd,
+                    rms_sd=figures.rms_sd,
+                    threshold=figures.threshold,
+                )
+            )
+    caption = (
+        "What every snapshot will state as its error: 19 of 20 published counts lie within twice this (1.96 times) of the exact "
+        "one. One noise serves all windows; alone, a window has less."
+    )
+    return _compared(histogram, rows, names, "windows", caption)
 
 
 def _counters(histogram: HistogramPlan) -> Chart | None:

@@ -13,6 +13,7 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.privacy.ceiling import Ceiling
 from workers.privacy.model import HistogramPlan, Plan
+from workers.privacy.plan.text import seen_of
 from workers.privacy.promise import changes, fingerprint
 from workers.privacy.published import published_by
 from workers.privacy.total import loss_caption
@@ -54,9 +55,9 @@ def write_promise(
         person=table_of(total.person, total.unit),
         explained=loss_caption(total.person, total.unit),
         user=settings.user_field,
-        promise=sentences(
-            epsilon, total.delta, total.unit, "all snapshots of an epoch"
-        ),
+        promise=sentences(epsilon, total.delta, total.unit, seen_of(plan.histograms)),
+        without=total.person[0].without_epochs,
+        labels_leave=any(_labels_leave(one) for one in plan.histograms),
         warnings=total.warnings,
         ceiling=Ceiling.of(settings.privacy),
         alone=alone,
@@ -69,6 +70,10 @@ def write_promise(
         changes=before,
     )
     write_atomically(directory / PAGE, body)
+
+
+def _labels_leave(plan: HistogramPlan) -> bool:
+    return plan.without_epochs is not None and plan.without_epochs.rests is not None
 
 
 def _histograms(settings: Settings, plan: Plan) -> Table:
@@ -107,7 +112,8 @@ def _published(settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
     topics: dict[tuple[str, ...], list[str]] = {}
     for config, one in zip(settings.histograms, plan.histograms, strict=True):
         words = tuple(part.words for part in published_by(config, one))
-        named = f"{one.topic} (each stream key, each tick of {format_duration(one.tick_ms)})"
+        of_config = ", ".join(topic for _, topic in settings.outputs(config))
+        named = f"{of_config} (each stream key, each tick of {format_duration(one.tick_ms)})"
         topics.setdefault(words, []).append(named)
     first, *others = topics
     shared = [
@@ -130,6 +136,9 @@ def _keys(config: HistogramConfig, key: str) -> str:
 
 def _epoch(one: HistogramPlan) -> str:
     tick = format_duration(one.tick_ms)
+    if one.without_epochs is not None:
+        windows = (format_duration(each.ms) for each in one.without_epochs.windows)
+        return f"none: the last {', '.join(windows)}; ticks of {tick}"
     if one.horizon is None:
         return f"without end, ticks of {tick}"
     return f"{format_duration(one.horizon * one.tick_ms)}, ticks of {tick}"

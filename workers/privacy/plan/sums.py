@@ -1,0 +1,54 @@
+"""Errors of sums, of means and of the count of all items, from the noise of their counters."""
+
+import math
+
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.sums import Sum
+from workers.privacy.model import AllItems, MeanError, SumPlan
+from workers.privacy.plan.noise import NORMAL_95
+
+# Counts for which a plan states the error of a mean.
+MEANS_OF = (100, 1_000, 10_000, 100_000)
+
+Sds = tuple[float, float]
+"""The standard deviation at the worst tick, and the root mean square over all ticks."""
+
+
+def sum_plan(numbers: Sum, rho: float, counts: Sds, sums: Sds) -> SumPlan:
+    """Plan a sum from the noise of counts and of centred sums, `rho` being all of the budget."""
+    middle = abs(float(numbers.middle))
+    half = float(numbers.step) / 2
+    # The noise of counts and that of sums are largest at the same tick: they have the same shape.
+    worst, rms = (
+        math.hypot(middle * of_counts, half * of_sums)
+        for of_counts, of_sums in zip(counts, sums, strict=True)
+    )
+    return SumPlan(
+        field=numbers.field,
+        low=float(numbers.from_),
+        high=float(numbers.to),
+        step=float(numbers.step),
+        steps=numbers.steps,
+        share=numbers.share,
+        rho=rho * numbers.share,
+        worst_sd=worst,
+        rms_sd=rms,
+        means=tuple(_mean_error(numbers, counts[0], sums[0], n) for n in MEANS_OF),
+    )
+
+
+def _mean_error(of: Sum, sd: float, of_sums: float, count: int) -> MeanError:
+    """Return half the interval, to first order, at most half the range."""
+    half = float(of.step) / 2
+    most = float(of.to - of.from_) / 2
+
+    def width(theta: float) -> float:
+        return min(most, half * NORMAL_95 * math.hypot(of_sums, theta * sd) / count)
+
+    return MeanError(count=count, middle=width(0.0), end=width(float(of.steps)))
+
+
+def all_items_plan(config: HistogramConfig, rho: float, totals: Sds) -> AllItems:
+    share = config.total_share or 0.0
+    worst, rms = totals
+    return AllItems(share=share, rho=rho * share, worst_sd=worst, rms_sd=rms)

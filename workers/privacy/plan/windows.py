@@ -1,0 +1,154 @@
+"""Noise, thresholds and state of a histogram without epochs, by window.
+
+All windows come from one noise path (docs/decisions/0036-windows-without-epochs.md), whose noise
+repeats after 2^L ticks: worst and root mean square are over such a period. `sd_times_mu` is the
+standard deviation times mu, mu^2 = 2 rho_item, rho_item the cost of all windows together for an
+item changed by one.
+"""
+
+import math
+
+from msgspec import structs
+
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.windows import Series
+from workers.mechanisms.counters.line import LineCounter
+from workers.mechanisms.registry import build
+from workers.mechanisms.running.sliding import Sliding
+from workers.privacy.model import (
+    Noise,
+    OneWindow,
+    Thresholds,
+    WindowPlan,
+    WithoutEpochs,
+)
+from workers.privacy.plan.noise import (
+    NORMAL_ONE_SIDE_95,
+    half_width_95,
+    mean_absolute_error,
+)
+from workers.privacy.plan.sums import Sds, all_items_plan, sum_plan
+from workers.settings.durations import format_duration
+
+# Nodes of events so many periods apart are different (0036, T7).
+_PERIODS_APART = 5
+_SHOWN = "a label is shown, in all windows, once its noisy count in one of them is above its threshold"
+
+
+def worst_and_rms(counter: LineCounter) -> Sds:
+    return counter.curve().worst_and_rms(1 << counter.levels)
+
+
+def longest(plan: WithoutEpochs) -> WindowPlan:
+    """Return the window whose figures stand for the histogram where there is one of each."""
+    return max(plan.windows, key=lambda window: window.ticks)
+
+
+def noise_of_window(noise: Noise, window: WindowPlan) -> Noise:
+    """Return a histogram's noise with the figures of a window, which are those of a period."""
+    return structs.replace(
+        noise,
+        on=f"each count of the last {format_duration(window.ms)}",
+        worst_sd=window.worst_sd,
+        worst_tick=window.worst_tick,
+        rms_sd=window.rms_sd,
+    )
+
+
+def thresholds_of_windows(plan: WithoutEpochs) -> Thresholds | None:
+    """Return the least and the greatest threshold; None where all labels are shown."""
+    shown = [window for window in plan.windows if window.threshold is not None]
+    if not shown:
+        return None
+    most = max(shown, key=lambda window: window.threshold or 0.0)
+    return Thresholds(
+        meaning=_SHOWN,
+        least=min(window.threshold or 0.0 for window in shown),
+        most=most.threshold or 0.0,
+        most_tick=most.worst_tick,
+        ticks_computed=plan.period,
+        likely_from=most.likely_from or 0,
+    )
+
+
+def without_epochs(
+    mechanism: Sliding, config: HistogramConfig, topic: str, unit: str
+) -> WithoutEpochs:
+    levels = mechanism.windows[0].levels
+    windows = tuple(
+        _window(mechanism, config, place, series, topic, unit)
+        for place, series in enumerate(config.series)
+    )
+    tests = mechanism.threshold_of(0) is not None
+    tested = [window.tested_for or 0 for window in windows]
+    return WithoutEpochs(
+        period=1 << levels,
+        windows=windows,
+        leaves_at=max(config.window_ticks) if tests else None,
+        rests=mechanism.rest if tests else None,
+        remembered=max(tested) if tests else None,
+        fresh_after=_PERIODS_APART << levels,
+    )
+
+
+def _window(
+    mechanism: Sliding,
+    config: HistogramConfig,
+    place: int,
+    series: Series,
+    topic: str,
+    unit: str,
+) -> WindowPlan:
+    counter = mechanism.windows[place]
+    worst, rms = worst_and_rms(counter)
+    mu = math.sqrt(2 * counter.rho_item)
+    threshold = mechanism.threshold_of(place)
+    rho = mechanism.cost().rho
+    sums = None
+    if config.sum is not None:
+        of_sums = worst_and_rms(mechanism.sum_windows[place])
+        sums = sum_plan(config.sum, rho, (worst, rms), of_sums)
+    all_items = None
+    if config.total_share is not None:
+        of_totals = worst_and_rms(mechanism.total_windows[place])
+        all_items = all_items_plan(config, rho, of_totals)
+    return WindowPlan(
+        series=series.name,
+        topic=topic + series.suffix,
+        ms=config.windows[place],
+        ticks=counter.window,
+        hop=counter.hop,
+        most_ticks=counter.reach,
+        worst_sd=worst,
+        worst_tick=int(counter.curve().noisiest(1 << counter.levels)[0]),
+        rms_sd=rms,
+        sd_times_mu=(worst * mu, rms * mu),
+        mean_absolute_error=mean_absolute_error(mechanism.law, rms),
+        half_width_95=half_width_95(mechanism.law, worst),
+        threshold=None if threshold is None else float(threshold),
+        tested_for=None if threshold is None else mechanism.memory_of(place),
+        likely_from=(
+            None
+            if threshold is None
+            else math.ceil(threshold + NORMAL_ONE_SIDE_95 * worst)
+        ),
+        kept=-(-counter.reach // counter.hop),
+        sum=sums,
+        all_items=all_items,
+        alone=_alone(config, place, unit),
+    )
+
+
+def _alone(config: HistogramConfig, place: int, unit: str) -> OneWindow | None:
+    if len(config.windows) == 1:
+        return None
+    only = build(structs.replace(config, windows=(config.windows[place],)), unit)
+    if not isinstance(only, Sliding):
+        raise TypeError(f"{only!r}: must publish windows")
+    worst, rms = worst_and_rms(only.windows[0])
+    threshold = only.threshold_of(0)
+    return OneWindow(
+        worst_sd=worst,
+        rms_sd=rms,
+        threshold=None if threshold is None else float(threshold),
+    )
