@@ -4,6 +4,8 @@ import ast
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,6 +218,37 @@ def test_a_complete_directory_need_not_be_writable(
     assert compiler.all_compiled()
     assert found(py_func, compiler.__file__) is not None
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["complete"]
+
+
+_CALL = """
+import numpy as np
+from workers.arrays import compiler
+from workers.arrays.number_blocks import mark_blocks
+rows = np.zeros(1, dtype=np.int64)
+rows.flags.writeable = False
+mark_blocks(rows, 10, np.zeros(1, dtype=np.bool_))
+print(compiler._PACKAGE.parent, sum(mark_blocks.dispatcher.stats.cache_misses.values()))
+"""
+
+
+def test_a_moved_installation_has_its_kernels(tmp_path: Path) -> None:
+    """An image copies what another stage compiled, to another place, and may not write there."""
+
+    def misses(place: Path) -> int:
+        call = [sys.executable, "-P", "-c", _CALL]
+        paths = os.environ | {"PYTHONPATH": str(place)}
+        done = subprocess.run(
+            call, cwd=place, env=paths, check=True, capture_output=True, text=True
+        )
+        found, number = done.stdout.split()
+        assert Path(found) == place
+        return int(number)
+
+    misses(compiler._PACKAGE.parent)
+    shutil.copytree(compiler._PACKAGE, tmp_path / "workers")
+    kept = tmp_path / "workers" / "arrays" / "__pycache__" / compiler._cache_name()
+    (kept / "complete").touch()
+    assert misses(tmp_path) == 0
 
 
 def test_what_cannot_be_kept_costs_the_copy_only(

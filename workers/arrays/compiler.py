@@ -35,7 +35,7 @@ with _hide_modules("scipy.linalg", "cffi"):
     import numba.np.arraymath
     from numba.core.caching import UserProvidedCacheLocator
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).resolve().parent
 _PACKAGE = _HERE.parent
 _SETTING_UP = (Path(__file__), _HERE / "compiled.py")
 # Present in every file that has kernels.
@@ -87,7 +87,16 @@ def _cache_directory() -> Path | None:
 
 
 class KernelCacheLocator(UserProvidedCacheLocator):
-    """numba's cache locator, for read-only directories too."""
+    """numba's cache locator, for read-only directories and moved installations too."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        # numba hashes the path: a copy of an installation, as in a second stage of an image, would
+        # find a complete directory without its own kernels, and compile at every start.
+        folder = Path(py_file).resolve().parent
+        if folder.is_relative_to(_PACKAGE):
+            return str(folder.relative_to(_PACKAGE))
+        return str(cast(Any, super()).get_suitable_cache_subpath(py_file))
 
     def ensure_cache_path(self) -> None:
         if not all_compiled():
