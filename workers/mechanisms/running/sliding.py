@@ -259,7 +259,8 @@ class WindowNoise:
         if ledger is not self._ledger:
             self._ledger = ledger
             self._counts = LineColumns(self._of_counts, self._stream)
-            self._sums = _ShownColumns(self._of_sums, self._stream)
+            if self._of_sums:
+                self._sums = _ShownColumns(self._of_sums, self._stream)
 
 
 class Sliding(Budgeted):
