@@ -16,13 +16,9 @@ import msgspec
 from workers.kafka.clients import Connection
 from workers.mechanisms.config.checked import Checked, display, rules
 from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.windows import NEVER, series_of
 from workers.runtime.errors import SettingsError
-from workers.settings.durations import (
-    ALLOWED,
-    count_ticks,
-    format_duration,
-    parse_duration,
-)
+from workers.settings.durations import ALLOWED, count_ticks, parse_duration
 from workers.settings.files import read_file
 from workers.settings.settings import (
     HistorySettings,
@@ -137,7 +133,7 @@ def _series(
 ) -> Iterator[HistogramTopic]:
     """Yield what a histogram publishes: itself, or without epochs each of its windows."""
     histogram = _histogram(values, where, worker)
-    if values.get("horizon") != "never":
+    if values.get("horizon") != NEVER:
         yield histogram
         return
     windows = values.get("windows")
@@ -152,11 +148,11 @@ def _series(
             window_ms = 0
         if window_ms < 1:
             raise ValueError(f"{where}windows holds {display(window)}: {ALLOWED}")
-        suffix = format_duration(window_ms)
+        series = series_of(histogram.name, window_ms)
         yield replace(
             histogram,
-            name=f"{histogram.name}.{suffix}",
-            topic=f"{histogram.topic}.{suffix}",
+            name=series.name,
+            topic=histogram.topic + series.suffix,
             window_of=histogram.name,
             window_ms=window_ms,
         )

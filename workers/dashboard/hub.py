@@ -322,14 +322,14 @@ def joint_guarantee(
     The windows of a histogram share one charge, which the newest of their snapshots states.
     """
     newest = history.newest_of_histograms()
-    charged: dict[str, tuple[SeenSnapshot, int | None]] = {}
+    charged: dict[str, tuple[SeenSnapshot, HistogramTopic]] = {}
     for histogram in histograms:
         snapshot = newest.get(histogram.name)
         if snapshot is None:
             continue
         name = histogram.settings_name
         if name not in charged or charged[name][0].number < snapshot.number:
-            charged[name] = snapshot, histogram.horizon
+            charged[name] = snapshot, histogram
     seen = list(charged.values())
     units = {snapshot.guarantee.unit for snapshot, _ in seen}
     promises = [snapshot.guarantee for snapshot, _ in seen]
@@ -339,10 +339,12 @@ def joint_guarantee(
     ):
         return None
     published = []
-    for snapshot, horizon in seen:
+    for snapshot, histogram in seen:
         width = snapshot.end - snapshot.start
+        horizon = histogram.horizon
         epoch_ms = horizon * width if horizon is not None and width > 0 else None
-        published.append((snapshot.mechanism, snapshot.guarantee, epoch_ms))
+        never = histogram.window_of is not None
+        published.append((snapshot.mechanism, snapshot.guarantee, epoch_ms, never))
     return {
         "unit": units.pop(),
         "histograms": list(charged),
@@ -352,14 +354,15 @@ def joint_guarantee(
 
 @lru_cache(maxsize=16)
 def _total(
-    published: tuple[tuple[str, Guarantee, int | None], ...],
+    published: tuple[tuple[str, Guarantee, int | None, bool], ...],
 ) -> dict[str, object]:
     charges = [
         Charge(
             stated_cost(mechanism, promise.rho, promise.epsilon, promise.delta),
             epoch_ms,
+            never=never,
         )
-        for mechanism, promise, epoch_ms in published
+        for mechanism, promise, epoch_ms, never in published
     ]
     found = compose([charge.cost for charge in charges])
     return {

@@ -609,7 +609,7 @@ function drawGuarantee(snapshot) {
     return p;
   });
   const notes = paragraphs.filter((p) => p.className === "note");
-  const person = personTable(together, catalogue.histograms.every((one) => one.window_ms));
+  const person = personTable(together);
   byId("guarantee").replaceChildren(...paragraphs.filter((p) => p.className !== "note"), list, ...notes, ...(person ? [person] : []));
 }
 

@@ -4,8 +4,7 @@ import { upTo } from "./promise.js";
 import { count } from "./words.js";
 
 // An element with the table, or null where there is none.
-// endless: no histogram has epochs.
-export function personTable(together, endless) {
+export function personTable(together) {
   const spans = (together?.person ?? []).filter((one, i, all) => i === 0 || one.epochs > all[i - 1].epochs);
   if (!spans.length) return null;
   const user = together.unit === "user";
@@ -17,7 +16,7 @@ export function personTable(together, endless) {
   table.className = "plain-numbers";
   const caption = element("caption", "What one person loses");
   const head = element("tr", "");
-  head.append(header(user ? "User ids" : "Events", "col"), ...spans.map((one) => header(endless ? "for ever" : heading(one), "col")));
+  head.append(header(user ? "User ids" : "Events", "col"), ...spans.map((one) => header(heading(one), "col")));
   const body = spans[0].losses.map((_, i) => {
     const row = element("tr", "");
     row.append(header(count(spans[0].losses[i].events), "row"), ...spans.map((one) => cell(one.losses[i])));
@@ -26,14 +25,16 @@ export function personTable(together, endless) {
   table.append(caption, section("thead", [head]), section("tbody", body));
   wide.append(table);
   const many = together.histograms.length > 1 ? ", over all histograms here" : "";
-  const whose = endless ? "events" : user ? "user ids who appears in every epoch" : "events in every epoch";
+  const of = user ? "user ids who appears in every epoch" : "events in every epoch";
+  const whose = { all: "events in all, ever", some: `${of}, which in a histogram without epochs all count together` }[spans[0].without_epochs] ?? of;
   const note = element("p", `ε and δ for a person with this many ${whose}${many}. Void: ε is above 20 or δ 0.01 or more, so next to nothing, or nothing, is promised.`);
   note.className = "note";
   box.append(wide, note);
   return box;
 }
 
-function heading({ days, epochs }) {
+function heading({ days, epochs, without_epochs: without }) {
+  if (without === "all") return "ever";
   if (days === null) return "an epoch";
   const name = days === 1 ? "a day" : days === 365 ? "a year" : `${days} days`;
   return `${name}: ${count(epochs)} epoch${epochs === 1 ? "" : "s"}`;
