@@ -21,7 +21,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from tests.quietcount import Quietcount
-from workers.commands.demo.exact import Boards, Errors, ExactCounts, Row, RunningCounts
+from workers.commands.demo.exact import Boards, CountedTicks, Errors, ExactCounts, Row
 from workers.commands.demo.generator import (
     DESTINATIONS,
     ORIGINS,
@@ -29,6 +29,7 @@ from workers.commands.demo.generator import (
     find_flights,
     flights,
 )
+from workers.commands.demo.session import WINDOWS
 from workers.mechanisms.config.ticks import TickGrid
 
 pytestmark = pytest.mark.waits
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.waits
 COMMAND = [sys.executable, "-m", "workers.cli", "demo"]
 PATIENCE_S = 300
 SUMMARY = re.compile(
-    r"^(\w+) \((\w+), \w+\): ([\d,]+) counts, mean absolute error ([\d.]+) with sd ([\d.]+), ([\d.]+)%",
+    r"^([\w.]+) \((\w+)\): ([\d,]+) counts, mean absolute error ([\d.]+) with sd ([\d.]+), ([\d.]+)%",
     re.MULTILINE,
 )
 
@@ -118,7 +119,7 @@ def snapshot(
     return {**place, **times, "items": items, "sd": 2.0, "threshold": 9.0} | changes
 
 
-def test_exact_counts_are_of_the_tick_of_the_timestamp_and_begin_anew_with_an_epoch() -> (
+def test_exact_counts_are_of_the_tick_of_the_timestamp_and_of_an_epoch_or_a_window() -> (
     None
 ):
     exact = ExactCounts(GRID)
@@ -131,10 +132,17 @@ def test_exact_counts_are_of_the_tick_of_the_timestamp_and_begin_anew_with_an_ep
         130,
     ):
         exact.add(time_ms, [("JFK", "LAX"), ("LGA", "ORD")])
-    running = RunningCounts(exact, "JFK")
-    assert [running.advance(tick)["LAX"] for tick in (1, 2, 3, 4)] == [2, 3, 4, 1]
-    assert RunningCounts(exact, "JFK").advance(3) == {"LAX": 4}
-    assert RunningCounts(exact, "EWR").advance(3) == {}
+    of_epoch = CountedTicks(exact, "JFK")
+    begins = {1: 1, 2: 1, 3: 1, 4: 4}
+    counts = [of_epoch.advance(begins[t], t, slides=False)["LAX"] for t in begins]
+    assert counts == [2, 3, 4, 1] and of_epoch.needed == 5
+    assert CountedTicks(exact, "JFK").advance(1, 3, slides=False) == {"LAX": 4}
+    assert CountedTicks(exact, "EWR").advance(1, 3, slides=False) == {}
+    # Of two ticks; before the first there is nothing to count.
+    of_window = CountedTicks(exact, "JFK")
+    counts = [of_window.advance(t - 1, t, slides=True)["LAX"] for t in begins]
+    assert counts == [2, 3, 2, 2] and of_window.needed == 3
+    assert of_window.advance(9, 10, slides=True) == {}
 
 
 def test_a_board_pairs_each_private_count_with_the_exact_one_and_counts_what_is_hidden() -> (
@@ -264,7 +272,8 @@ def check_summary(text: str) -> None:
     figures = {}
     for name, mechanism, *rest in SUMMARY.findall(text):
         figures[name, mechanism] = [float(number.replace(",", "")) for number in rest]
-    assert list(figures) == [("destinations", "unk_base"), ("top12", "known_base")]
+    windows = [(f"destinations.{window}", "unk_base") for window in WINDOWS]
+    assert list(figures) == [*windows, ("top12", "known_base")]
     # The mean of |z| is 0.80, its sd for one count 0.60. Ticks share noise, so only the 36 declared counts of a tick are
     # taken as independent: 0.60 / 6 = 0.10, and 0.5 is five of these. Double the sd (1.6), a lost or doubled partition
     # (hundreds of events) are far outside.
@@ -273,7 +282,7 @@ def check_summary(text: str) -> None:
     assert 0.3 < error / sd < 1.3
     assert within > 75
     # Discovered counts are selected: near the threshold only those with noise upwards are seen. Hence the wider bound.
-    counts, error, sd, within = figures["destinations", "unk_base"]
+    counts, error, sd, within = figures["destinations.1m", "unk_base"]
     assert counts > 0
     assert error / sd < 1.8
     assert "epsilon 1, delta 1e-9" in text
@@ -294,7 +303,7 @@ def test_the_demo_shows_true_histograms_and_ctrl_c_leaves_nothing_behind(
     assert list(directory.iterdir()) == []
     assert (tmp_path / "errors").read_text() == ""
     for origin in ORIGINS:
-        assert f"  destinations {origin} +-" in shown
+        assert f"  destinations.1m {origin} +-" in shown
     assert "(exact " in shown
     check_summary(rest)
 
@@ -314,7 +323,8 @@ def test_the_demo_runs_on_a_real_kafka_and_names_its_topics(
     )
     ends = {name.partition(".")[2] for name in names.split(", ")}
     own = {"contributions", "contribute-state", "release-state", "rejects"}
-    assert ends == {"flights", *own, "destinations", "top12"}
+    windows = {f"destinations.{window}" for window in WINDOWS}
+    assert ends == {"flights", *own, *windows, "top12"}
 
 
 def test_the_demo_ends_by_itself_after_its_seconds(tmp_path: Path) -> None:

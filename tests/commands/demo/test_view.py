@@ -13,13 +13,7 @@ from tests.commands.demo.test_demo import GRID, snapshot
 from tests.costs import summed
 from workers.commands.demo.exact import Boards, ExactCounts, Row
 from workers.commands.demo.generator import DESTINATIONS, ORIGINS
-from workers.commands.demo.session import (
-    HORIZON,
-    TICK_MS,
-    Child,
-    promise,
-    settings_text,
-)
+from workers.commands.demo.session import Child, promise, settings_text
 from workers.commands.demo.view import (
     DIGITS,
     Scene,
@@ -42,7 +36,7 @@ from workers.settings.settings import Settings
 def settings() -> Iterator[Settings]:
     connection = Connection("127.0.0.1:9092", {"check.crcs": "false"})
     with Child() as child:
-        yield child.prepare(settings_text("demo-x", connection, 1_700_000_000_000))
+        yield child.prepare(settings_text("demo-x", connection))
 
 
 def test_the_promise_for_both_histograms_covers_their_summed_cost(
@@ -58,10 +52,10 @@ def test_the_promise_for_both_histograms_covers_their_summed_cost(
     rho, failures = summed(costs)
     assert float(gaussian_delta(rho, epsilon)) + failures <= delta * (1 + 1e-6)
     assert 1 < epsilon < 2
-    words = promise(settings, HORIZON * TICK_MS)
+    words = promise(settings)
     both = math.ceil(epsilon * 100) / 100
     for part in (
-        "34 min",
+        "all windows for ever, and all counts since midnight of a day",
         "epsilon 1, delta 1e-9 for each",
         f"{both} and 2e-9 for both",
     ):
@@ -74,7 +68,9 @@ def test_the_promise_for_both_histograms_covers_their_summed_cost(
 def scene(settings: Settings, count: int, ticks: int = 1) -> Scene:
     """A scene in which the largest destination of each origin has about `count` flights."""
     exact = ExactCounts(GRID)
-    names = [histogram.name for histogram in settings.histograms]
+    windows, since_midnight = settings.histograms
+    names = [windows.series[1].name, since_midnight.name]
+    window = {"ms": 60_000, "from": GRID.start_ms}
     boards = Boards(exact, names, ORIGINS)
     exact.add(
         GRID.start_ms, [(origin, label) for origin in ORIGINS for label in DESTINATIONS]
@@ -84,15 +80,14 @@ def scene(settings: Settings, count: int, ticks: int = 1) -> Scene:
             items = [
                 (label, count // (i + 1) - 30) for i, label in enumerate(DESTINATIONS)
             ]
-            boards.receive(
-                snapshot(1, items, histogram=name, key=origin, sd=15.5, threshold=113.0)
-            )
+            of_window = {"window": window} if name == names[0] else {}
+            fields = {"histogram": name, "key": origin, "sd": 15.5, "threshold": 113.0}
+            boards.receive(snapshot(1, items, **fields, **of_window))
     return Scene(
         boards=boards.newest,
         discovered=names[0],
         declared=names[1],
-        promise=promise(settings, HORIZON * TICK_MS),
-        horizon=HORIZON,
+        promise=promise(settings),
         simulated="2013-02-03 04:05",
         sent=12_345_678,
         speed=1_000.0,
@@ -135,7 +130,7 @@ def test_the_view_fits_the_terminal_and_says_what_matters(
         "above 113",
         "± 31",
     )
-    progress = ("12,345,678 events", "1,000/s", "tick 1 of 1,024", "0.7 s old")
+    progress = ("12,345,678 events", "1,000/s", "of the last minute", "0.7 s old")
     place = ("2013-02-03 04:05", "3rd time", "http://127.0.0.1:8080/", *ORIGINS, "ORD")
     for part in (*promised, *progress, *place, compact(count - 30)):
         assert part in text
@@ -146,7 +141,7 @@ def test_the_view_has_bars_and_the_table_at_the_size_it_was_made_for(
 ) -> None:
     """At 100 x 30 nothing may be left out for want of room."""
     lines = drawn(scene(settings, 900), 100, 30)
-    assert "declared destinations, all shown" in "\n".join(lines)
+    assert "since midnight UTC, declared destinations" in "\n".join(lines)
     assert sum("▆" in line and "┃" in line and "┥" in line for line in lines) >= 5
 
 

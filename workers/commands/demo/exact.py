@@ -1,7 +1,8 @@
 """Exact counts of the generator's events, compared with published snapshots. Only for the demo.
 
 Counts are kept per tick of a record's timestamp, like the worker's. A snapshot is compared with
-their running sum from the start of its epoch to the end of its tick, so both cover the same events.
+their sum from the start of its epoch, or of its window, to the end of its tick, so both cover the
+same events.
 The demo's page draws the exact counts in red beside the private ones:
 
 GET /demo/exact?histogram=H&key=K&after=END
@@ -48,24 +49,39 @@ class ExactCounts:
                 del self._ticks[tick]
 
 
-class RunningCounts:
+class CountedTicks:
+    """An origin's counts from one global tick to another; neither ever goes back."""
+
     def __init__(self, exact: ExactCounts, origin: str) -> None:
         self._exact = exact
         self._origin = origin
-        self._epoch = 0
+        self._slides = False
+        self.first = 1
         self.next = 1
         self.counts: Counter[str] = Counter()
 
-    def advance(self, tick: int) -> Counter[str]:
-        """Return the epoch's counts through global tick `tick`; call with ascending ticks."""
+    @property
+    def needed(self) -> int:
+        """The first tick whose counts are read again."""
+        return self.first if self._slides else self.next
+
+    def advance(self, first: int, tick: int, *, slides: bool) -> Counter[str]:
+        """Return the counts of the ticks from `first` through `tick`, both ascending.
+
+        A window `slides`; otherwise `first` is that of an epoch, and what came before is forgotten.
+        """
+        self._slides = slides
+        if first >= self.next:
+            self.first = first
+            self.next = first
+            self.counts = Counter()
+        while slides and self.first < first:
+            self.counts.subtract(self._exact.of(self.first, self._origin))
+            self.first += 1
         while self.next <= tick:
-            epoch, _ = self._exact.grid.split(self.next)
-            if epoch != self._epoch:
-                self._epoch = epoch
-                self.counts = Counter()
             self.counts.update(self._exact.of(self.next, self._origin))
             self.next += 1
-        return self.counts
+        return +self.counts
 
 
 class Row(NamedTuple):
@@ -78,12 +94,14 @@ class Row(NamedTuple):
 class Board:
     """Snapshot with its exact counts.
 
-    `tick` is its number in its epoch; a private count must exceed `threshold` to be shown first
-    (None: all are shown); `rows` are as published, largest private count first; `hidden` is the
-    exact number of labels that occurred and are not shown.
+    `tick` is its number in its epoch; `window_ms` the window that it counts, if any; a private
+    count must exceed `threshold` to be shown first (None: all are shown); `rows` are as published,
+    largest private count first; `hidden` is the exact number of labels that occurred and are not
+    shown.
     """
 
     tick: int
+    window_ms: int | None
     end_ms: int
     sd: float
     threshold: float | None
@@ -116,14 +134,14 @@ EXACT_PATH = "demo/exact"
 
 
 class Boards:
-    """Boards by histogram and key. The viewer's thread makes them, the page's reads the last."""
+    """Boards by series and key. The viewer's thread makes them, the page's reads the last."""
 
     def __init__(
         self, exact: ExactCounts, histograms: Sequence[str], keys: Sequence[str]
     ) -> None:
         self._exact = exact
         self._running = {
-            at: RunningCounts(exact, at[1]) for at in product(histograms, keys)
+            at: CountedTicks(exact, at[1]) for at in product(histograms, keys)
         }
         self._pages: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self.newest: dict[tuple[str, str], Board] = {}
@@ -134,7 +152,8 @@ class Boards:
 
     @property
     def ticks(self) -> int:
-        return min(running.next for running in self._running.values()) - 1
+        """How many ticks were seen, of all series and keys together."""
+        return self.snapshots // len(self._running)
 
     def complete(self) -> bool:
         return len(self.newest) == len(self._running)
@@ -150,12 +169,17 @@ class Boards:
         pages += [(label, count) for label, count in snapshot["items"]]
         if snapshot["page"] < snapshot["pages"]:
             return None
-        exact = running.advance(number)
+        window = snapshot.get("window")
+        first = number - snapshot["tick"] + 1
+        if window is not None:
+            first = self._exact.grid.tick_at(window["from"])
+        exact = running.advance(first, number, slides=window is not None)
         rows = [
             Row(label, count, exact[label]) for label, count in self._pages.pop(stream)
         ]
         board = Board(
             tick=snapshot["tick"],
+            window_ms=None if window is None else window["ms"],
             end_ms=snapshot["end"],
             sd=snapshot["sd"],
             threshold=snapshot["threshold"],
@@ -167,7 +191,7 @@ class Boards:
             self._last.setdefault(stream, deque(maxlen=TICKS)).append(board)
         self.snapshots += 1
         self.errors[stream[0]].add(rows, board.sd)
-        self._exact.forget(self.ticks + 1)
+        self._exact.forget(min(one.needed for one in self._running.values()))
         return board
 
     def after(self, histogram: str, key: str, end_ms: int) -> list[dict[str, object]]:

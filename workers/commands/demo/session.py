@@ -61,12 +61,12 @@ from workers.mechanisms.registry import build
 from workers.privacy.phrasing import verdict
 from workers.privacy.total import charge_of, total_of
 from workers.runtime.errors import SettingsError
-from workers.runtime.printing import iso_time
 from workers.settings.settings import KafkaSettings, Settings, load
 
 TICK_MS = 2_000
-#: Ticks of an epoch: 34 minutes. A longer one would need more noise.
-HORIZON = 1_024
+#: Of the histogram without epochs; page and terminal show the second, which slides before their
+#: eyes and counts enough flights for most destinations to be shown.
+WINDOWS = ("10s", "1m", "10m")
 EPSILON = 1.0
 DELTA = 1e-9
 LOG_LINES = 15
@@ -76,7 +76,7 @@ PATIENCE_S = 15.0
 SETTINGS = Path(__file__).with_name("settings.toml")
 
 
-def settings_text(name: str, connection: Connection, start_ms: int) -> str:
+def settings_text(name: str, connection: Connection) -> str:
     pairs = connection.client.items()
     return SETTINGS.read_text().format(
         name=json.dumps(name),
@@ -87,9 +87,8 @@ def settings_text(name: str, connection: Connection, start_ms: int) -> str:
         client=", ".join(
             f"{json.dumps(key)} = {json.dumps(value)}" for key, value in pairs
         ),
-        start=iso_time(start_ms),
         tick_ms=TICK_MS,
-        horizon=HORIZON,
+        windows=json.dumps(WINDOWS),
         epsilon=EPSILON,
         delta=DELTA,
     )
@@ -199,14 +198,14 @@ class Stop:
         self._signals += 1
 
 
-def promise(settings: Settings, epoch_ms: int) -> str:
+def promise(settings: Settings) -> str:
     total = total_of(
         [charge_of(config, build(config)) for config in settings.histograms]
     )
     each = max(histogram.epsilon or math.inf for histogram in settings.histograms)
     learned = verdict(total.epsilon, total.delta, "any one flight was in the data")
     return (
-        f"Anyone who sees all private counts of a whole epoch ({epoch_ms / 60_000:.0f} min) {learned} "
+        f"Anyone who sees all windows for ever, and all counts since midnight of a day, {learned} "
         f"In figures: epsilon {each:g}, delta {_power(settings.histograms[0].delta)} for each histogram; "
         f"{math.ceil(total.epsilon * 100) / 100:g} and {_power(total.delta)} for both together."
     )
@@ -239,9 +238,8 @@ class Session:
         path = find_flights()
         with ExitStack() as stack:
             connection = self._connect(stack)
-            start_ms = int(time.time()) * 1000
             child = stack.enter_context(Child())
-            settings = child.prepare(settings_text(self._name, connection, start_ms))
+            settings = child.prepare(settings_text(self._name, connection))
             outputs = settings.output_topics
             existing = describe(connection, [])
             events = settings.events.topics.names
@@ -249,12 +247,14 @@ class Session:
                 self._name, events, EMBEDDED_PARTITIONS, None, outputs, existing
             )
             created = create_missing(connection, plan, existing)
-            self._names = [histogram.name for histogram in settings.histograms]
-            self._promise = promise(settings, HORIZON * TICK_MS)
-            exact = ExactCounts(
-                TickGrid(tick_ms=TICK_MS, start_ms=start_ms, horizon=HORIZON)
-            )
-            self._boards = Boards(exact, self._names, ORIGINS)
+            windows, since_midnight = settings.histograms
+            self._names = [windows.series[1].name, since_midnight.name]
+            self._promise = promise(settings)
+            exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=0, horizon=None))
+            series = [*windows.series, *since_midnight.series]
+            self._series = {one.name: windows.mechanism for one in windows.series}
+            self._series[since_midnight.name] = since_midnight.mechanism
+            self._boards = Boards(exact, [one.name for one in series], ORIGINS)
             # The settings file cannot name the embedded cluster.
             shown = replace(load_reader_settings(child.config), connection=connection)
             self._page = stack.enter_context(self._dashboard(shown)).url
@@ -306,7 +306,7 @@ class Session:
                 for line in child.last_lines():
                     print(f"  {line}", file=sys.stderr)
                 return ended if ended in (EXIT_EXPECTED, EXIT_FENCED) else EXIT_FAULT
-            self._summarize(settings, stop)
+            self._summarize(stop)
             return 0
 
     def _connect(self, stack: ExitStack) -> Connection:
@@ -394,7 +394,6 @@ class Session:
             discovered=self._names[0],
             declared=self._names[1],
             promise=self._promise,
-            horizon=HORIZON,
             simulated=self._generator.simulated,
             sent=sent,
             speed=(sent - first) / seconds if now_s > before else 0.0,
@@ -420,7 +419,7 @@ class Session:
         sent = self._generator.sent
         date = self._generator.simulated
         self._print(
-            f"tick {first.tick}, {age:.1f} s old; {sent:,} events sent, now {date}"
+            f"tick {self._boards.ticks}, {age:.1f} s old; {sent:,} events sent, now {date}"
         )
         for origin in ORIGINS:
             board = boards[discovered, origin]
@@ -436,7 +435,7 @@ class Session:
         best = "  ".join(f"{origin}-{_plain(row)}" for origin, row in largest)
         self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
 
-    def _summarize(self, settings: Settings, stop: Stop) -> None:
+    def _summarize(self, stop: Stop) -> None:
         boards = self._boards
         generator = self._generator
         self._print("")
@@ -453,11 +452,11 @@ class Session:
             self._print(
                 f"The first private histogram was there after {self._first_s:.1f} s."
             )
-        for histogram in settings.histograms:
-            errors = boards.errors[histogram.name]
+        for name, mechanism in self._series.items():
+            errors = boards.errors[name]
             if errors.counts:
                 self._print(
-                    f"{histogram.name} ({histogram.mechanism}, {histogram.counter}): {errors.counts:,} counts, "
+                    f"{name} ({mechanism}): {errors.counts:,} counts, "
                     f"mean absolute error {errors.absolute / errors.counts:.1f} "
                     f"with sd {errors.sd / errors.counts:.1f}, "
                     f"{errors.within / errors.counts:.1%} within 2 sd"

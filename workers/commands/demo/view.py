@@ -40,16 +40,15 @@ PICTURE_SIZE = (120, 34)
 class Scene:
     """Everything to draw.
 
-    `discovered` is drawn large, with bars, `declared` as a small table. `simulated` is the date of
-    the newest event, `year` how often the data was started, `sent` the events so far, `speed` the
-    measured events per second, `now_ms` the wall clock, for the age of the boards.
+    `discovered`, a window, is drawn large, with bars, `declared` as a small table. `simulated` is
+    the date of the newest event, `year` how often the data was started, `sent` the events so far,
+    `speed` the measured events per second, `now_ms` the wall clock, for the age of the boards.
     """
 
     boards: Mapping[tuple[str, str], Board]
     discovered: str
     declared: str
     promise: str
-    horizon: int
     simulated: str
     sent: int
     speed: float
@@ -68,8 +67,10 @@ def render(scene: Scene, console: Console) -> RenderableType:
     title = Table.grid(expand=True)
     title.add_column(no_wrap=True)
     title.add_column(justify="right", no_wrap=True)
+    board = scene.boards.get((scene.discovered, ORIGINS[0]))
+    window = "" if board is None else f"of the last {_window(board.window_ms)}, "
     what = Text.assemble(
-        ("quietcount ", "bold"), "flights from New York, live and private"
+        ("quietcount ", "bold"), f"flights from New York {window}live and private"
     )
     title.add_row(what, Text(date, style="bold"))
     page = _line("in a browser: ", (scene.page, "bold"))
@@ -152,15 +153,18 @@ def ordinal(number: int) -> str:
     return f"{number}{endings.get(number % 10, 'th')}"
 
 
+def _window(window_ms: int | None) -> str:
+    """Return how the last window is called."""
+    return {None: "", 60_000: "minute"}.get(window_ms, f"{(window_ms or 0) // 1000} s")
+
+
 def _line(*parts: str | tuple[str, str], style: str = "") -> Text:
     return Text.assemble(*parts, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _numbers(scene: Scene) -> Text:
     boards = scene.boards.items()
-    ends = [
-        (board.end_ms, board.tick) for at, board in boards if at[0] == scene.discovered
-    ]
+    ends = [board.end_ms for at, board in boards if at[0] == scene.discovered]
     minutes, seconds = divmod(int(scene.elapsed_s), 60)
     parts = [
         f"{scene.sent:,} events",
@@ -168,9 +172,7 @@ def _numbers(scene: Scene) -> Text:
         f"{minutes}:{seconds:02}",
     ]
     if ends:
-        end_ms, tick = min(ends)
-        parts.append(f"tick {tick:,} of {scene.horizon:,}")
-        parts.append(f"{max(0, scene.now_ms - end_ms) / 1000:.1f} s old")
+        parts.append(f"{max(0, scene.now_ms - min(ends)) / 1000:.1f} s old")
     else:
         parts.append("the worker starts ...")
     return _line(" · ".join(parts), style=QUIET)
@@ -224,7 +226,7 @@ def _small_table(scene: Scene, width: int) -> Panel:
     table = Table.grid(padding=(0, 1, 0, 0))
     labels = DESTINATIONS[: (width - 4 - 4) // (DIGITS + 1)]
     table.add_row("   ", *(Text(label.rjust(DIGITS), style=QUIET) for label in labels))
-    title = Text.assemble((" declared destinations, all shown ", "bold white"))
+    title = Text.assemble((" since midnight UTC, declared destinations ", "bold white"))
     for key in ORIGINS:
         board = scene.boards.get((scene.declared, key))
         rows = {row.label: row for row in board.rows} if board is not None else {}

@@ -128,7 +128,10 @@ export class Item {
     const { to } = range;
     // Beside an epoch so far is all of the one before it.
     const until = before && name === "epoch" && to === null ? beginning(snapshot) + before.shift : (to ?? snapshot.end);
-    const span = Math.max(width, until - (range.from ?? this.hooks.first() ?? beginning(snapshot)));
+    // Of counts that began in the range less is drawn.
+    const first = this.hooks.first();
+    const since = snapshot.window && range.from !== null ? Math.max(range.from, first ?? range.from) : (range.from ?? first ?? beginning(snapshot));
+    const span = Math.max(width, until - since);
     const step = unit === "hour" ? (stepOf(span, Math.max(HOUR_MS, width)) ?? Math.max(HOUR_MS, width)) : stepOf(span, width);
     // Steps end at whole hours and days, where epochs end too, so that of an ended epoch the last step shows what was final.
     const from = step === null || range.from === null ? range.from : Math.floor(range.from / step) * step;
