@@ -14,12 +14,14 @@ from collections.abc import Callable
 import numpy as np
 
 from workers.arrays.types import Tags
+from workers.mechanisms.config.windows import default_hop
 from workers.mechanisms.counters.kinds import make_counter
 from workers.mechanisms.counters.line import LineColumns, line_counters
 from workers.mechanisms.noise.keyed import NoiseKey
 
 ONE = (1_800,)
 THREE = (30, 1_800, 43_200)
+HOPS = [default_hop(window) for window in THREE]
 LONGEST_HOP = 512
 HORIZON = 1 << 16
 FIRST = 100_001
@@ -31,7 +33,7 @@ def measure(rows: int, ticks: int, rho_item: float) -> str:
     tags = np.random.default_rng(1).integers(0, 2**64, size=(rows, 2), dtype=np.uint64)
     lifted = make_counter("lifted", HORIZON, rho_item).columns(stream)
     one = LineColumns(line_counters(ONE, [1], rho_item), stream)
-    three = LineColumns(line_counters(THREE, [None] * 3, rho_item), stream)
+    three = LineColumns(line_counters(THREE, HOPS, rho_item), stream)
     first = FIRST % HORIZON
     subjects: list[tuple[str, Callable[[int, Tags], object], int, int]] = [
         (f"lifted, {HORIZON:,} ticks", lifted.at, first, lifted.bytes_per_row),

@@ -39,10 +39,10 @@ COUNTERS: list[tuple[str, int | None, float, float | None]] = [
     ("lifted", 1000, 0.004, 0.6),
 ]
 # Windows and hops of one path.
-WINDOWS: list[tuple[tuple[int, ...], tuple[int | None, ...], float]] = [
-    ((30,), (None,), 0.004),
-    ((30, 150, 1_800), (1, 4, None), 0.004),
-    ((2, 1 << 22), (2, None), 1e-6),
+WINDOWS: list[tuple[tuple[int, ...], tuple[int, ...], float]] = [
+    ((30,), (1,), 0.004),
+    ((30, 150, 1_800), (1, 4, 16), 0.004),
+    ((2, 1 << 22), (2, 1 << 16), 1e-6),
 ]
 # Epsilon, reach and base: the trees of known_laplace and of pure order statistics.
 LAPLACE_TREES = [("1", 2, 2), ("7/2", 6, 10), ("50", 1, 32)]

@@ -10,6 +10,7 @@ from tests.mechanisms.counters.line import (
     bounds,
     cost,
     difference,
+    event,
     in_units,
     unit,
 )
@@ -20,7 +21,6 @@ from workers.mechanisms.counters.line import (
     SCALED,
     LineColumns,
     LineCounter,
-    automatic_hop,
     cost_of,
     levels_of,
     line_counters,
@@ -28,6 +28,7 @@ from workers.mechanisms.counters.line import (
     weights,
 )
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
+from workers.runtime.frozen import thawed
 
 RHO = 0.05
 KEY = NoiseKey(bytes(range(32)))
@@ -42,9 +43,9 @@ def stream_of(number: int = 0) -> NoiseStream:
 BOARDS = [
     ([1], [1]),
     ([2], [2]),
-    ([6], [None]),
+    ([6], [1]),
     ([5, 16], [4, 1]),
-    ([7, 30, 150], [None, 8, None]),
+    ([7, 30, 150], [1, 8, 2]),
     ([3, 64, 1_000], [2, 64, 16]),
 ]
 
@@ -54,7 +55,7 @@ BOARDS = [
 
 @pytest.mark.slow
 def test_the_cost_is_at_least_what_an_event_costs_for_every_shortest_window() -> None:
-    """S in integers; and what is stated is at most 1 % too much from 7 levels on."""
+    """S in integers; what is stated is at most 1 % too much from 7 levels on, and never 2.6 %."""
     found = bounds(MOST_LEVELS)
     for levels in range(1, MOST_LEVELS + 1):
         assert in_units(found[levels]) == cost_of(levels, None) * 4096
@@ -63,7 +64,8 @@ def test_the_cost_is_at_least_what_an_event_costs_for_every_shortest_window() ->
         for levels in range(levels_of(shortest), MOST_LEVELS + 1):
             stated = cost_of(levels, shortest)
             assert found[levels] <= stated
-            assert levels < 7 or stated < found[levels] * Fraction(101, 100)
+            too_much = Fraction(1010 if levels >= 7 else 1026, 1000)
+            assert stated < found[levels] * too_much
 
 
 def test_the_cost_covers_every_tick_in_rationals() -> None:
@@ -84,7 +86,7 @@ def test_weights_are_those_of_the_record() -> None:
 
 @pytest.mark.parametrize(("windows", "hops"), BOARDS)
 def test_every_node_has_its_share_of_the_cost(
-    windows: list[int], hops: list[int | None]
+    windows: list[int], hops: list[int]
 ) -> None:
     counters = line_counters(windows, hops, RHO)
     levels = counters[0].levels
@@ -96,12 +98,77 @@ def test_every_node_has_its_share_of_the_cost(
             assert counter.variance_of((level, 5)) == rounded_up(s2 / weight)
 
 
+def spent(counter: LineCounter) -> Fraction:
+    """Return the largest rho of one event, by its tick."""
+    levels = counter.levels
+    costs = []
+    for tick in range(1 << levels):
+        nodes = event(tick, levels).items()
+        squares = (value**2 / (2 * counter.variance_of(node)) for node, value in nodes)
+        costs.append(sum(squares, Fraction(0)) / 64**levels)
+    return max(costs)
+
+
+@pytest.mark.parametrize(("windows", "hops"), BOARDS[:5])
+def test_an_event_costs_at_most_what_is_stated(
+    windows: list[int], hops: list[int]
+) -> None:
+    (counter, *_) = line_counters(windows, hops, RHO)
+    least = Fraction(995, 1000) if len(windows) == 1 else Fraction(95, 100)
+    assert least * Fraction(RHO) <= spent(counter) <= Fraction(RHO)
+
+
+def test_a_weight_off_by_two_percent_costs_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for level in range(6):
+        counter = thawed(LineCounter(30, 1, 5, None, RHO))
+        variances = list(counter._variances)
+        variances[level] /= Fraction(102, 100)
+        monkeypatch.setattr(counter, "_variances", variances)
+        assert spent(counter) > Fraction(RHO)
+
+
 # ---- windows
+
+
+def counted(counter: LineCounter, t: int) -> list[int]:
+    """Return the ticks of events that the noise at t is decoded to, T1; each once or not at all."""
+    levels = counter.levels
+    whole = unit(levels) * 8**levels
+    noise = counter.nodes(t)
+    found = []
+    for tick in range(t - 2 * counter.reach - 5, t + counter.reach + 5):
+        # Tick 1 of a counter is the record's tick 0.
+        nodes = event(tick - 1 + counter.offset, levels)
+        share = sum(factor * nodes.get(node, 0) for node, factor in noise.items())
+        assert share in (0, whole)
+        if share:
+            found.append(tick)
+    return found
+
+
+@pytest.mark.parametrize(("windows", "hops"), BOARDS[:5])
+def test_the_noise_of_a_window_is_that_of_its_ticks(
+    windows: list[int], hops: list[int]
+) -> None:
+    for counter in line_counters(windows, hops, RHO):
+        for t in (1, 2, counter.window + 1, 5 * counter.reach + 3):
+            assert counted(counter, t) == [*range(counter.begin(t) + 1, t + 1)]
+
+
+def test_a_begin_off_by_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = thawed(LineCounter(7, 2, 4, None, RHO))
+    begin = counter.begin
+    right = [*range(begin(33) + 1, 34)]
+    for off in (-1, 1):
+        monkeypatch.setattr(counter, "begin", lambda t, off=off: begin(t) + off)
+        assert counted(counter, 33) != right
 
 
 @pytest.mark.parametrize(("windows", "hops"), BOARDS)
 def test_a_window_is_a_difference_of_two_places_of_the_path(
-    windows: list[int], hops: list[int | None]
+    windows: list[int], hops: list[int]
 ) -> None:
     """In exact numbers, from tick 1 on: the begin of the first ticks is below 0."""
     for counter in line_counters(windows, hops, RHO):
@@ -120,7 +187,7 @@ def test_a_window_is_a_difference_of_two_places_of_the_path(
 
 @pytest.mark.parametrize(("windows", "hops"), BOARDS)
 def test_the_variance_by_tick_is_that_of_the_nodes(
-    windows: list[int], hops: list[int | None]
+    windows: list[int], hops: list[int]
 ) -> None:
     for counter in line_counters(windows, hops, RHO):
         period = 1 << counter.levels
@@ -143,15 +210,15 @@ def test_the_variance_by_tick_is_that_of_the_nodes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("window", "hop"), [(43_200, None), (43_200, 1), (100_000, 4096)]
+    ("window", "hop"), [(43_200, 512), (43_200, 1), (100_000, 4_096)]
 )
 def test_the_worst_tick_of_a_long_window_is_bounded_and_the_mean_close(
-    window: int, hop: int | None
+    window: int, hop: int
 ) -> None:
     """Beside every tick of a period: the search leaves out most of them."""
     for counter in (
         *line_counters([window], [hop], RHO),
-        *line_counters([30, window], [None, hop], RHO),
+        *line_counters([30, window], [1, hop], RHO),
     ):
         period = 1 << counter.levels
         found = counter.variances(np.arange(1, period + 1))
@@ -164,10 +231,8 @@ def test_the_worst_tick_of_a_long_window_is_bounded_and_the_mean_close(
         assert math.isclose(curve.mean(some), mean, rel_tol=1e-5)
 
 
-def test_hops_are_those_of_the_record() -> None:
-    hops = [automatic_hop(window) for window in (1, 30, 127, 128, 150, 1_800, 43_200)]
-    assert hops == [1, 1, 1, 2, 2, 16, 512]
-    (counter,) = line_counters([1_800], [None], RHO)
+def test_reach_levels_and_rest_are_those_of_the_record() -> None:
+    (counter,) = line_counters([1_800], [16], RHO)
     assert (counter.reach, counter.levels) == (1_815, 11)
     assert levels_of(1) == levels_of(2) == 1
     assert rest_of(11, 1_815) == 1_815 + 3 * 2**11 - 2
@@ -177,7 +242,7 @@ def test_hops_are_those_of_the_record() -> None:
     ("window", "hop", "levels", "shortest", "message"),
     [
         (0, 1, 3, None, "window = 0"),
-        ((1 << 22) + 1, 1, 23, None, "window = 4194305"),
+        ((1 << 23) + 1, 1, 23, None, "at most 2\\^23 ticks"),
         (6, 3, 3, None, "hop = 3"),
         (6, 8, 4, None, "hop = 8"),
         (6, 4, 3, None, "levels = 3: must be from 4 to 23"),
@@ -197,7 +262,7 @@ def test_a_window_that_cannot_be_is_refused(
 
 @pytest.mark.parametrize(("windows", "hops"), BOARDS)
 def test_columns_give_what_each_window_draws(
-    windows: list[int], hops: list[int | None]
+    windows: list[int], hops: list[int]
 ) -> None:
     counters = line_counters(windows, hops, RHO)
     columns = LineColumns(counters, stream_of())

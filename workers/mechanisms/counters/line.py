@@ -59,9 +59,6 @@ from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 from workers.mechanisms.noise.normal import Numbers, add_rough, decide, raise_small
 from workers.runtime.frozen import Frozen, memoized, read_only
 
-LONGEST_WINDOW = 1 << 22
-_LEAST_HOPS = 64
-
 FINEST = (Fraction(3, 2), Fraction(6, 5), Fraction(21, 20))
 HIGHEST = Fraction(23, 20)
 STEPS = Fraction(7, 4)
@@ -228,7 +225,7 @@ class LineCounter(Counter):
     """The noise of one window; `line_counters` makes those that share a path.
 
     Args:
-        window: ticks, at most 2^22.
+        window: ticks.
         hop: a power of two of ticks, at most the window.
         levels: L, the same for all windows of one path; at least `levels_of(reach)`.
         shortest: of several windows of one path the shortest, in ticks; None for a single one.
@@ -246,8 +243,8 @@ class LineCounter(Counter):
         rho_item: float,
     ) -> None:
         super().__init__(None, rho_item)
-        if not 1 <= window <= LONGEST_WINDOW:
-            raise ValueError(f"window = {window}: must be from 1 to 2^22 ticks")
+        if window < 1:
+            raise ValueError(f"window = {window}: must be at least 1 tick")
         if not 1 <= hop <= window or hop & (hop - 1):
             raise ValueError(
                 f"hop = {hop}: must be a power of two from 1 to the window's {window} ticks"
@@ -255,6 +252,10 @@ class LineCounter(Counter):
         self.window = window
         self.hop = hop
         self.reach = window + hop - 1
+        if self.reach > 1 << MOST_LEVELS:
+            raise ValueError(
+                f"window = {window}: at most 2^{MOST_LEVELS} ticks, with a hop of {hop} less 1"
+            )
         if not levels_of(self.reach) <= levels <= MOST_LEVELS:
             raise ValueError(
                 f"levels = {levels}: must be from {levels_of(self.reach)} to {MOST_LEVELS} with a "
@@ -590,26 +591,17 @@ def rest_of(levels: int, reach: int) -> int:
     return reach + (3 << levels) - 2
 
 
-def automatic_hop(window: int) -> int:
-    """Return the largest power of two that leaves at least 64 hops in a window, at least 1."""
-    return 1 << max(0, (window // _LEAST_HOPS).bit_length() - 1)
-
-
 def line_counters(
-    windows: Sequence[int], hops: Sequence[int | None], rho_item: float
+    windows: Sequence[int], hops: Sequence[int], rho_item: float
 ) -> tuple[LineCounter, ...]:
     """Return the counters of windows that share one noise path, at a cost of rho_item in all.
 
     Args:
         windows: ticks.
-        hops: ticks, by window; None: `automatic_hop`.
+        hops: ticks, by window.
         rho_item: zCDP cost of all windows at all ticks, for an item changed by one in one tick.
     """
-    pairs = [
-        (window, automatic_hop(window) if hop is None else hop)
-        for window, hop in zip(windows, hops, strict=True)
-    ]
-    return _counters(tuple(pairs), rho_item)
+    return _counters(tuple(zip(windows, hops, strict=True)), rho_item)
 
 
 @memoized(64)
