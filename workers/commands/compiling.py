@@ -23,7 +23,13 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from workers.arrays import compiler
-from workers.arrays.number_blocks import find_shown, mark_blocks, xor
+from workers.arrays.number_blocks import (
+    find_printed,
+    find_shown,
+    mark_blocks,
+    mark_passed,
+    xor,
+)
 from workers.arrays.quantiles import quantile
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
@@ -213,6 +219,10 @@ def _compile_noise() -> None:
     xor(readonly_contiguous(words), words, words)
     find_shown(row, row, row, 0, True, row.copy(), row.copy(), row.copy())
     mark_blocks(readonly_contiguous(row), 10, np.zeros(1, dtype=np.bool_))
+    passed = np.zeros(1, dtype=np.bool_)
+    mark_passed(row, row, row, 0, 0, passed)
+    for shown in (row, row.astype(np.int32)):
+        find_printed(passed, shown, row, row, 1, 1, row.copy(), row.copy())
     stream = _KEY.stream(bytes(MECHANISM_ID_BYTES))
     for kind in KINDS:
         for rho_item in (1.0, 1e-8):  # state of 32 and of 64 bits

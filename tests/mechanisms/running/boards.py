@@ -135,6 +135,8 @@ class Rules:
     rest: int = 0  # ticks by which the rest is too short
     only_with_events: bool = False  # tests only in ticks with an event of the item
     memory_is_window: bool = False  # W in place of E
+    bar: int = 0  # by which the threshold is too high
+    leaves_at: int = 0  # the largest count with which a label leaves
 
 
 class Model:
@@ -179,7 +181,7 @@ class Model:
             longest = max(range(len(exact)), key=lambda i: mechanism.windows[i].window)
             if t % mechanism.windows[longest].window == 0:
                 for item in printed:
-                    if noisy[longest][item] <= 0:
+                    if noisy[longest][item] <= self.rules.leaves_at:
                         self.shown.discard(item)
                         self.left[item] = t
         begins = tuple(window.begin(t) for window in mechanism.windows)
@@ -222,7 +224,8 @@ class Model:
                     memory += mechanism.rest
                 if last > t - memory:
                     self.tested += 1
-                    if noisy[i][item] > (mechanism.threshold_of(i) or 0):
+                    bar = (mechanism.threshold_of(i) or 0) + self.rules.bar
+                    if noisy[i][item] > bar:
                         self.shown.add(item)
         return set(self.shown)
 

@@ -1,25 +1,191 @@
 """Boards without epochs against the rule in plain Python, through restarts and forgetting."""
 
 import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from tests.mechanisms.running.boards import Board, Model, sliding, stream
+from tests.mechanisms.running.boards import (
+    Board,
+    Model,
+    Rules,
+    Shown,
+    Tick,
+    sliding,
+    stream,
+)
+from tests.mechanisms.running.test_discovery import exact_tail
+from workers.mechanisms.config.buckets import parse_buckets
 from workers.mechanisms.config.sums import parse_sum
+from workers.mechanisms.running import sliding as module
+from workers.mechanisms.running.sliding import Sliding
 
 SUM = parse_sum({"field": "x", "from": -2, "to": 0, "step": 0.5, "share": 0.3})
+DOMAIN = tuple(str(n) for n in range(0, 30, 3))
+BOARDS: dict[str, dict[str, Any]] = {
+    "one": {"windows": (6,)},
+    "several": {},
+    "hops": {"windows": (4, 9, 16), "hops": (1, 2, 8)},
+    "a hop": {"windows": (9, 5), "hop": 4},
+    "sums": {"sum": SUM, "total_share": 0.2, "hops": (2, 4, 4)},
+    "known": {"mechanism": "known_base", "domain": DOMAIN},
+    "known sums": {"mechanism": "known_base", "domain": DOMAIN, "sum": SUM},
+    "buckets": {
+        "mechanism": "known_base",
+        "buckets": parse_buckets([1, 2, 3]),
+        "domain": parse_buckets([1, 2, 3]).labels,
+    },
+}
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_releases_are_those_of_the_rule(seed: int) -> None:
+@contextmanager
+def forgetting(least_rows: int) -> Iterator[None]:
+    with patch.object(module, "LEAST_ROWS", least_rows):
+        yield
+
+
+def events(mechanism: Sliding, seed: int, most: int = 6) -> list[Tick]:
+    """Return ticks of 20 times the longest window, or more."""
+    longest = max(window.window for window in mechanism.windows)
+    most_memory = longest + mechanism.rest
+    ticks = max(20 * longest, 5 * most_memory)
     rng = random.Random(seed)
-    mechanism = sliding(sum=SUM, total_share=0.2)
+    return stream(rng, ticks, 30, phase=most_memory, most=most)
+
+
+def transcript(
+    mechanism: Sliding, ticks: Sequence[Tick], seed: int | None = None
+) -> list[Shown]:
+    """Return all releases; with a seed, restarted at random ticks, stored between them."""
+    rng = random.Random(seed)
     board = Board(mechanism)
-    model = Model(mechanism)
-    for t, tick in enumerate(stream(rng, 400, 30), 1):
-        assert board.step(t, tick, rng.randint(1, 3)) == model.step(t, tick), t
-        if rng.random() < 0.3:
+    found = []
+    for t, tick in enumerate(ticks, 1):
+        found.append(board.step(t, tick, 1 if seed is None else rng.randint(1, 3)))
+        if seed is not None and rng.random() < 0.4:
             board.store()
-        if rng.random() < 0.2:
+        if seed is not None and rng.random() < 0.2:
             board.restart()
-    assert model.left
+    return found
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_releases_are_those_of_the_rule(name: str) -> None:
+    """Restarts at random ticks, and forgetting or not, give the same releases bit for bit."""
+    mechanism = sliding(**BOARDS[name])
+    ticks = events(mechanism, 1)
+    model = Model(mechanism)
+    expected = [model.step(t, tick) for t, tick in enumerate(ticks, 1)]
+    assert transcript(mechanism, ticks) == expected
+    with forgetting(4):
+        assert transcript(mechanism, ticks, seed=1) == expected
+    assert transcript(mechanism, ticks, seed=2) == expected
+    if not mechanism.domain():
+        # Not for nothing: labels left, and some were shown again after their rest.
+        assert model.left.keys() & model.shown
+
+
+@pytest.mark.parametrize(
+    "flaw",
+    [
+        Rules(shorter=1),
+        Rules(late=1),
+        Rules(rest=1),
+        Rules(only_with_events=True),
+        Rules(memory_is_window=True),
+        Rules(bar=1),
+        Rules(leaves_at=-1),
+    ],
+    ids=str,
+)
+def test_another_rule_gives_other_releases(flaw: Rules) -> None:
+    """Planted: each is found within a few boards."""
+    mechanism = sliding(windows=(3, 6), epsilon=0.5, delta=0.4)
+
+    def seen(seed: int) -> bool:
+        ticks = [
+            {**tick, ("k", b"once %d" % t): (1, 0)}
+            for t, tick in enumerate(events(mechanism, seed, most=1))
+        ]
+        model = Model(mechanism, flaw)
+        expected = [model.step(t, tick) for t, tick in enumerate(ticks, 1)]
+        return transcript(mechanism, ticks) != expected
+
+    assert any(seen(seed) for seed in range(6))
+
+
+def test_a_forgotten_label_comes_back_with_the_noise_it_would_have_had() -> None:
+    mechanism = sliding(windows=(3,), epsilon=8.0)
+    often = {("k", b"often"): (500, 0)}
+    silence = 3 * mechanism.memory_of(0)
+    others: list[Tick] = [{("k", b"%d" % t): (1, 0)} for t in range(silence)]
+    ticks = [{**others[0], **often}, *others[1:], often, often]
+    with forgetting(4):
+        board = Board(mechanism)
+        found = []
+        held = []
+        for t, tick in enumerate(ticks, 1):
+            found.append(board.step(t, tick))
+            ledger = board.state.ledger
+            held.append(b"often" in map(ledger.label, range(ledger.n)))
+    assert held[0] and not held[-3] and held[-1]
+    assert found == transcript(mechanism, ticks)
+    shown = [("k", b"often") in tick[0][0][0] for tick in found]
+    assert shown[0] and not shown[-3] and shown[-2]
+
+
+def test_memory_and_disk_stay_as_they_are_while_new_labels_come_for_ever() -> None:
+    """Rows, hops and stored bytes are bounded by what windows and tests need."""
+    mechanism = sliding(windows=(3, 8, 16), hops=(1, 2, 4), epsilon=2.0)
+    a_tick = 3
+    memory = max(map(mechanism.memory_of, range(3)))
+    board = Board(mechanism)
+    sizes = []
+    hops = []
+    with forgetting(64):
+        for t in range(1, 6 * memory):
+            board.step(t, {("k", b"%d %d" % (t, n)): (1, 0) for n in range(a_tick)})
+            board.store()
+            ledger = board.state.ledger
+            shown = int((ledger.shown != 0).sum() + (ledger.left != 0).sum())
+            assert ledger.n <= 2 * (a_tick * memory + shown) + a_tick
+            sizes.append(sum(map(len, board.stored.values())))
+            hops.append(board.state.hops.number)
+    # 3 ticks, 4 hops of 2, and 4 of 4.
+    assert set(hops[20:]) == {3 + 4 + 4}
+    half = len(sizes) // 2
+    assert max(sizes[half:]) < 1.1 * max(sizes[:half])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"windows": (5,), "epsilon": 1.0},
+        {"windows": (2, 5, 8), "hops": (1, 4, 8), "max_items": 3, "max_count": 2},
+        {"windows": (3, 7), "sum": SUM, "total_share": 0.2, "delta": 1e-9},
+    ],
+    ids=str,
+)
+def test_all_tests_that_one_event_adds_cost_at_most_delta(
+    options: dict[str, Any],
+) -> None:
+    """Exactly E_i tests of window i, at ticks of their exact noise; a lower bar costs too much."""
+    mechanism = sliding(**options)
+    config = mechanism.config
+    model = Model(mechanism)
+    for t in range(1, 300):
+        model.step(t, {("k", b"x"): (1, 0)} if t == 7 else {})
+    windows = mechanism.windows
+    memories = list(map(mechanism.memory_of, range(len(windows))))
+    assert model.tested == sum(memories)
+    ticks = range(1, (1 << windows[0].levels) + 1)
+    for i, window in enumerate(windows):
+        reached = (mechanism.threshold_of(i) or 0) + Fraction(1, 2) - config.max_count
+        worst = max(exact_tail(window, t, reached) for t in ticks)
+        lower = max(exact_tail(window, t, reached - 1) for t in ticks)
+        part = config.delta / 2 / len(windows) / config.max_items
+        assert worst * memories[i] <= part < lower * memories[i]

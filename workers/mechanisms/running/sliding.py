@@ -239,6 +239,8 @@ class WindowNoise:
         self._of_sums = of_sums
         self._totals = LineColumns(of_totals, stream) if of_totals else None
         self._ledger: Ledger | None = None
+        self._counts: LineColumns
+        self._sums: _ShownColumns
 
     def at(self, t: int, tags: Tags) -> Longs:
         """Return the noise of counts in the first window."""
@@ -249,6 +251,7 @@ class WindowNoise:
         return self._counts.at(t, ledger.tags)
 
     def sums(self, t: int, ledger: Ledger, rows: Rows) -> list[Longs]:
+        """Return the noise of the sums of some rows, of a histogram with sums."""
         self._follow(ledger)
         return self._sums.at(t, ledger.tags, rows)
 
