@@ -138,8 +138,12 @@ def _generation(
         status = f"ends when the worker starts with these settings, which have generation {in_settings}"
         if in_settings is None:
             status = "not in the settings: no worker starts until it is put back, or ended by `quietcount retire`"
+    topic = f"topic {generation.topic}"
+    if generation.windows:
+        lengths = map(format_duration, generation.windows)
+        topic = f"topics {', '.join(f'{generation.topic}.{one}' for one in lengths)}"
     say.line(
-        f"  generation {generation.generation}: {generation.mechanism}, {status}; topic {generation.topic}",
+        f"  generation {generation.generation}: {generation.mechanism}, {status}; {topic}",
     )
     price = f"epsilon {generation.epsilon!r}, delta {generation.delta!r}, rho {generation.rho!r}"
     if not generation.epochs_begun or generation.charged is None:
@@ -181,12 +185,19 @@ def _generation(
 
 
 def _without_epochs(generation: spending.Generation, price: str, say: Printer) -> None:
-    windows = ", ".join(map(format_duration, generation.windows))
+    lengths = list(map(format_duration, generation.windows))
+    windows = ", ".join(lengths)
     say.line(
         f"    no epochs: all windows ({windows}), for ever, cost one {generation.unit} once, in full from the first tick: {price}",
     )
-    ids = [(name,) for epoch in generation.epochs for name in epoch.ids]
-    say.table(("mechanism id",), ids, left=(0,), indent=4)
+    ids = [name for epoch in generation.epochs for name in epoch.ids]
+    # Of every window as many: several where owner partitions began at different ticks.
+    each = len(ids) // len(lengths)
+    more = f" and {each - 1} more" if each > 1 else ""
+    rows = [
+        (length, f"{ids[place * each]}{more}") for place, length in enumerate(lengths)
+    ]
+    say.table(("window", "mechanism id"), rows, left=(0, 1), indent=4)
     say.line(
         f"    {generation.ticks:,} ticks of {format_duration(generation.tick_ms)} published, from "
         f"{_time(generation.published_from)} to {_time(generation.published_to)}",

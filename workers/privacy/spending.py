@@ -65,7 +65,10 @@ Status = Literal["running", "left out", "ended"]
 
 
 class Epoch(Record, frozen=True):
-    """An epoch that has published: its ticks, and its mechanism ids over all owner partitions."""
+    """An epoch that has published: its ticks, and its mechanism ids over all owner partitions.
+
+    Without epochs it is all time, and the ids are those of every window, one window after another.
+    """
 
     epoch: int
     first_tick: int
@@ -609,7 +612,12 @@ def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
     inside = [
         piece for piece in entry.pieces if piece.first <= end and piece.last >= begin
     ]
-    ids = (series_id(piece.life.description, piece.first, epoch) for piece in inside)
+    windows: Sequence[int | None] = windows_of(entry.life, grid) or (None,)
+    ids = (
+        series_id(piece.life.description, piece.first, epoch, window)
+        for window in windows
+        for piece in inside
+    )
     return Epoch(
         epoch=epoch,
         first_tick=grid.split(max(begin, entry.first))[1],

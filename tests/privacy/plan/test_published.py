@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,11 +25,24 @@ TEXTS = {
     for path in sorted((EXAMPLES / "mechanisms").glob("*.toml"))
 }
 TEXTS |= {path.stem: path.read_text() for path in sorted(EXAMPLES.glob("*.toml"))}
+
+
+def without_epochs(text: str) -> str:
+    return re.sub(
+        r"^horizon = .*",
+        'horizon = "never"\nwindows = ["10s", "1m"]',
+        text,
+        flags=re.MULTILINE,
+    )
+
+
 ORDERS = (EXAMPLES / "orders" / "orders.toml").read_text()
 TEXTS |= {
     "orders": ORDERS,
     "windows": ORDERS + 'windows = ["5m", "1h"]\n',
     "parts": ORDERS + "split = 4\n",
+    "never": without_epochs(ORDERS),
+    "never, with sums": without_epochs(TEXTS["sums"]),
     "any key": ORDERS.replace('keys = ["s1", "s2"]', 'keys = "public"'),
 }
 #: Only one of the forms of an answer is in a snapshot.
