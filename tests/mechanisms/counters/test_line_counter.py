@@ -101,7 +101,7 @@ def test_every_node_has_its_share_of_the_cost(
 def spent(counter: LineCounter) -> Fraction:
     """Return the largest rho of one event, by its tick."""
     levels = counter.levels
-    costs = []
+    costs: list[Fraction] = []
     for tick in range(1 << levels):
         nodes = event(tick, levels).items()
         squares = (value**2 / (2 * counter.variance_of(node)) for node, value in nodes)
