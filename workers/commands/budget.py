@@ -141,7 +141,8 @@ def _generation(
     topic = f"topic {generation.topic}"
     if generation.windows:
         lengths = map(format_duration, generation.windows)
-        topic = f"topics {', '.join(f'{generation.topic}.{one}' for one in lengths)}"
+        topics = [f"{generation.topic}.{one}" for one in lengths]
+        topic = f"topic{'s' if len(topics) > 1 else ''} {', '.join(topics)}"
     say.line(
         f"  generation {generation.generation}: {generation.mechanism}, {status}; {topic}",
     )
@@ -347,7 +348,10 @@ def _unseen(budget: spending.Budget) -> Iterator[str]:
                 for one in budget.histograms
                 for charged in one.generations
             ):
-                yield "without epochs, all events that a person ever has add up in one charge, which grows with the square of their number"
+                yield (
+                    "without epochs, all events that a person ever has add up in one charge, which grows with the "
+                    "square of their number at most"
+                )
         else:
             yield "every further epoch of a running histogram adds its price"
     if budget.ceiling is None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.privacy.model import HistogramPlan
+from workers.privacy.plan.text import length_of
 from workers.settings.durations import format_duration
 
 _ANSWER_FIELDS = ("query", "value", "since", "error", "answers")
@@ -104,10 +105,10 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
         said = f"noisy counts and labels ({labels}) of the last {_lengths(config)}"
         rests = plan.without_epochs and plan.without_epochs.rests
         if rests is not None and rests:
-            span = format_duration(rests * plan.tick_ms)
+            span = length_of(rests * plan.tick_ms)
             said += (
-                ", from the tick at which a label's noisy count passes a threshold until it leaves, "
-                f"for {span} at least"
+                ", from the tick at which a label's noisy count passes a threshold until it leaves; it "
+                f"then stays away for at least {span}"
             )
         yield Published(("items",), said)
         return

@@ -147,17 +147,15 @@ def _histogram(plan: HistogramPlan, say: _PlanPrinter) -> None:
     epoch = f"ticks of {format_duration(plan.tick_ms)}"
     topic = f"topic {plan.topic}"
     if plan.without_epochs is not None:
-        topics = (window.topic for window in plan.without_epochs.windows)
-        topic = f"topics {', '.join(topics)}"
+        topics = [window.topic for window in plan.without_epochs.windows]
+        topic = f"topic{'s' if len(topics) > 1 else ''} {', '.join(topics)}"
         epoch += " without epochs"
     elif plan.horizon is None:
         epoch += (
             f" without an end (looked at up to tick {plan.noise.ticks_looked_at:,})"
         )
     else:
-        epoch = (
-            f"{plan.horizon:,} {epoch} = {_span(plan.horizon * plan.tick_ms)} an epoch"
-        )
+        epoch = f"{plan.horizon:,} {epoch} = {length_of(plan.horizon * plan.tick_ms)} an epoch"
     say.line(f"{topic}; {epoch}; {keys}, {labels}", 2)
     _guarantee(plan, say)
     if plan.without_epochs is not None:
@@ -229,7 +227,7 @@ def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> 
             if window.alone is not None
         ]
         say.table(("window", "sd worst", "rms", "threshold"), alone, left=(0,))
-    span = _span(without.fresh_after * plan.tick_ms)
+    span = length_of(without.fresh_after * plan.tick_ms)
     say.line(
         f"events of one person that are {span} or more apart share no noise: n of them cost n rho, not n^2 rho"
     )
@@ -266,14 +264,16 @@ def _labels(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> N
         f"In 95 % of cases it passes at a given tick from a true count of {', or '.join(likely)}."
     )
     longest = format_duration(max(window.ms for window in without.windows))
-    leaves = f"{without.leaves_at:,} ticks ({_span(without.leaves_at * plan.tick_ms)})"
-    rests = f"{without.rests:,} ticks ({_span(without.rests * plan.tick_ms)})"
+    leaves = (
+        f"{without.leaves_at:,} ticks ({length_of(without.leaves_at * plan.tick_ms)})"
+    )
+    rests = f"{without.rests:,} ticks ({length_of(without.rests * plan.tick_ms)})"
     say.line(
         f"- Once every {leaves}, labels leave whose noisy count in the last {longest} is 0 or less. "
         f"A label that left rests for {rests}: it is neither shown nor tested, whatever happens. Then it may be shown again."
     )
     remembered = without.remembered or 0
-    span = _span(remembered * plan.tick_ms)
+    span = length_of(remembered * plan.tick_ms)
     say.line(
         f"- A label that is not shown is tested at every tick, for up to {remembered:,} ticks ({span}) from its last event on; "
         "then it is forgotten."
@@ -598,7 +598,8 @@ def _bytes(value: int) -> str:
     return f"{value} B"
 
 
-def _span(milliseconds: int) -> str:
+def length_of(milliseconds: int) -> str:
+    """Return a length of time in its two largest units, rounded down."""
     parts = []
     for unit in ("d", "h", "m", "s", "ms"):
         whole, milliseconds = divmod(milliseconds, MILLISECONDS[unit])
