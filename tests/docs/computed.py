@@ -92,6 +92,14 @@ def part(_bootstrap: str) -> str:
     return second[second.index('"id"') :] + "\n"
 
 
+def window(_bootstrap: str) -> str:
+    text = (ROOT / "examples" / "windows.toml").read_text()
+    published = scenes.snapshots(text, scenes.orders())
+    hour = next(one for one in published if '"products.1h"' in one)
+    head, _, _ = hour.partition(',"items"')
+    return head.replace(',"window"', ',\n "window"') + "\n"
+
+
 @cache
 def _windows() -> str:
     text = scenes.EXAMPLE + 'windows = ["5m", "1h"]\n'
@@ -354,6 +362,7 @@ COMPUTED: dict[str, Written] = {
     "sums of a snapshot": sums,
     "quantiles of a snapshot": quantiles,
     "a part of a snapshot": part,
+    "a window of a snapshot": window,
     "windows of a snapshot": windows,
     "windows of a snapshot, indented": windows_indented,
     "an answer of /api/history": history,

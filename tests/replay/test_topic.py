@@ -54,9 +54,10 @@ def replayed(
 
 def published(site: Site) -> dict[Place, bytes]:
     settings = site.settings
-    topics = map(settings.output_topic, settings.histograms)
     values = [
-        message.value() or b"" for topic in topics for message in site.read(topic)
+        message.value() or b""
+        for topic in settings.output_topics
+        for message in site.read(topic)
     ]
     return {place(value): value for value in values}
 

@@ -409,20 +409,22 @@ class Site:
                         yield from taken.messages
 
     def snapshots(self) -> list[dict[str, Any]]:
-        settings = self.settings
-        topics = [settings.output_topic(histogram) for histogram in settings.histograms]
         return [
             json.loads(one.value() or b"")
-            for topic in topics
+            for topic in self.settings.output_topics
             for one in self.read(topic)
         ]
 
     def published_to(self) -> dict[str, int]:
-        """Return by histogram the least end over stream keys and their parts, in ms; 0 without snapshots."""
+        """Return by series the least end over stream keys and their parts, in ms; 0 without snapshots."""
         settings = self.settings
         reached = {}
-        for histogram in settings.histograms:
-            topic = settings.output_topic(histogram)
+        of_series = [
+            (histogram, name, topic)
+            for histogram in settings.histograms
+            for name, topic in settings.outputs(histogram)
+        ]
+        for histogram, name, topic in of_series:
             ends = self._ends.setdefault(topic, {})
             # Callers poll four times a second, so earlier records are not read again.
             since = self._next.setdefault(topic, {})
@@ -434,7 +436,7 @@ class Site:
                     part = json.loads(message.value() or b"")["part"]
                 place = message.key(), part
                 ends[place] = max(ends.get(place, 0), end)
-            reached[histogram.name] = min(ends.values(), default=0)
+            reached[name] = min(ends.values(), default=0)
         return reached
 
     def wait_published(self, time_ms: int, patience_s: float = PATIENCE_S) -> None:

@@ -394,12 +394,13 @@ def _log_start(factory: Factory) -> None:
     for config, mechanism in built:
         promise = mechanism.guarantee
         logger.info(
-            "histogram %s: %s, epsilon %.4g and delta %.3g for one %s and epoch",
+            "histogram %s: %s, epsilon %.4g and delta %.3g for one %s%s",
             config.name,
             mechanism.kind,
             promise.epsilon,
             promise.delta,
             promise.unit,
+            ", once and for ever" if config.never else " and epoch",
         )
     for warning in warnings_of(built):
         logger.warning("%s", warning)

@@ -48,6 +48,10 @@ ONE_OF = (
     frozenset(("domain", "domain_file", "buckets")),
 )
 DOMAIN_SHOWN = 20
+_WITHOUT_EPOCHS = (
+    'horizon = "never": a backtest measures counts since an epoch began; replay --snapshots publishes windows, and '
+    "plan states their noise"
+)
 
 
 #: A combination of values of one histogram as written, in the order of its varied settings.
@@ -126,6 +130,9 @@ class Grid:
 
 def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
     """Expand "<histogram>.<setting>=<value>,..."; the name of a single histogram may be omitted."""
+    for config in settings.histograms:
+        if config.never:
+            raise SettingsError(f"{config.where()}{_WITHOUT_EPOCHS}")
     names = [config.name for config in settings.histograms]
     chosen: dict[str, dict[str, list[Value]]] = {name: {} for name in names}
     for text in varies:
@@ -180,6 +187,8 @@ class _Variants(NamedTuple):
             seen.add(tuple(varied.values()))
             try:
                 settings = settings_of({**document, "histogram": [values]}, base)
+                if settings.histograms[0].never:
+                    raise ValueError(_WITHOUT_EPOCHS)
                 mechanism = build(settings.histograms[0], settings.privacy.unit)
             except (ValueError, SettingsError) as error:
                 failed.append((texts, str(error)))
