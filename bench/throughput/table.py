@@ -4,8 +4,10 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from bench.throughput import (
     formats,
@@ -27,6 +29,14 @@ from tests.worker.harness import Site
 NAMES = ("worker", "formats", "rekey", "latency", "many-items", "split")
 #: That of the peers, and of most rows.
 PARTITIONS = 4
+# Of the histogram, by what is counted.
+_SETTINGS: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {
+        "event": {},
+        "user": {},
+        "window": {"horizon": "never", "windows": ["1m", "1h", "1d"]},
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,7 @@ class Case:
     shape: Shape
     partitions: int
     number: int
+    settings: Mapping[str, object]
 
 
 def options(parser: ArgumentParser) -> None:
@@ -75,7 +86,11 @@ def options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--users", type=int, default=1_000_000)
     parser.add_argument(
-        "--unit", choices=("event", "user"), nargs="+", default=["event", "user"]
+        "--unit",
+        choices=tuple(_SETTINGS),
+        nargs="+",
+        default=["event", "user"],
+        help="counted in epochs; window: events in the last minute, hour and day, without epochs",
     )
     parser.add_argument(
         "--runs", type=int, default=1, help="of the worker, for each row"
@@ -159,14 +174,15 @@ def throughput(bootstrap: str, directory: Path, given: Namespace) -> None:
             shape,
             partitions,
             given.events,
+            settings,
         )
-        for unit, shape in (("event", Shape()), ("user", Shape(users=given.users)))
+        for unit, settings in _SETTINGS.items()
         for domain in given.domain
         for partitions in given.partitions
         # 1, 2 and 4 partitions with the few items; the many items with the most partitions only.
         if unit in given.unit
         and (domain == given.domain[0] or partitions == given.partitions[0])
-        for shape in [Shape(domain=domain, users=shape.users)]
+        for shape in [Shape(domain=domain, users=given.users if unit == "user" else 0)]
     ]
     print(
         f"\n{given.events:,} events, {given.events_a_tick:,} a tick, 2 items each, {given.owners} owner partitions",
@@ -182,6 +198,7 @@ def throughput(bootstrap: str, directory: Path, given: Namespace) -> None:
                 case.shape,
                 case.partitions,
                 given.owners,
+                **case.settings,
             )
             last_ms = fill(
                 bootstrap,
