@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,9 @@ def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) 
     text += 'mechanism = "known_base"\ndomain_file = "none.txt"\nhorizon = 64\ntopic = "shown"\nlater_setting = 3\n'
     text += 'label = "Latency"\nunit = "ms"\nsum = { field = "price", step = "none" }\n'
     (tmp_path / "x.toml").write_text(text + '[events]\ntopic = "e"\n')
-    assert load_reader_settings(tmp_path / "x.toml").histograms == (
-        HistogramTopic(
-            "products", "shown", 64, label="Latency", unit="ms", sum_field="price"
-        ),
+    [found] = load_reader_settings(tmp_path / "x.toml").histograms
+    assert replace(found, counted=None) == HistogramTopic(
+        "products", "shown", 64, label="Latency", unit="ms", sum_field="price"
     )
 
 
@@ -74,6 +74,21 @@ def test_without_epochs_every_window_is_a_series_with_a_topic_of_its_own(
     )
     assert {one.settings_name for one in settings.histograms} == {"products"}
     assert settings.topics["orders.products.1h"] == "products.1h"
+
+
+def test_histograms_that_count_the_same_are_known_where_the_events_are(
+    tmp_path: Path,
+) -> None:
+    views = {"a": "", "b": 'items = "carts"\n', "c": "", "d": "where = { x = 1 }\n"}
+    text = LEAST.partition("[[histogram]]")[0]
+    text += "".join(f'[[histogram]]\nname = "{k}"\n{view}' for k, view in views.items())
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    assert {one.counted for one in load_reader_settings(path).histograms} == {None}
+    path.write_text(f'{text}[events]\ntopic = "e"\n')
+    counted = [one.counted for one in load_reader_settings(path).histograms]
+    assert [counted.index(one) for one in counted] == [0, 1, 0, 3]
+    assert None not in counted
 
 
 @pytest.mark.parametrize(

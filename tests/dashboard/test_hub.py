@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -187,6 +188,10 @@ def test_a_histogram_promises_what_its_newest_window_states() -> None:
 def test_the_catalogue_names_the_histogram_and_the_length_of_each_window() -> None:
     histograms = reader_settings("orders", "products.1m", "products.1h").histograms
     found = catalog(History(), histograms)
+    assert [one["also_in"] for one in found] == [[], [], []]
+    orders, *windows = (replace(one, counted="items") for one in histograms)
+    also = [one["also_in"] for one in catalog(History(), [orders, *windows])]
+    assert also == [["products.1m", "products.1h"], ["orders"], ["orders"]]
     names = ("histogram", "name", "window_ms", "horizon")
     assert [[one[name] for name in names] for one in found] == [
         ["orders", "orders", None, 1_024],

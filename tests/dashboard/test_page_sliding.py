@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.dashboard.feeding import (
     sliding,
 )
 from workers.dashboard.api import pages
+from workers.dashboard.server import Background, Dashboard
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -68,8 +70,23 @@ def url() -> Iterator[str]:
                 for window in SD
             )
         )
-        topics.send(message(1, [("tea", 900)], histogram="orders", key="s1"))
-        with topics.served(*names, "orders") as running:
+        # It counts the same since a midnight, from the first of these ticks on.
+        topics.send(
+            *(
+                message(
+                    700 + tick,
+                    [("tea", 10 * tick)],
+                    histogram="orders",
+                    start=end_of(tick) - RECENT_MS,
+                    end=end_of(tick),
+                )
+                for tick in range(1, TICKS + 1)
+            )
+        )
+        settings = topics.settings(*names, "orders", horizon=1_440)
+        same = [replace(one, counted="items") for one in settings.histograms]
+        settings = replace(settings, histograms=tuple(same))
+        with Background(Dashboard(settings, port=0)) as running:
             reads(running)
             yield running.url
 
@@ -208,6 +225,9 @@ def test_nothing_is_subtracted_and_a_page_that_does_is_found(
     page = window.open(url)
     window.reads("#changes", "^Counted in the last 10 minutes: 150 ± 24")
     window.reads("#changes", "Counted in the last day: 13,500 ± 60$")
+    page.click('.pick:has-text("tea")')
+    began = clock(end_of(0))
+    window.reads("#changes", f"Counted since {began}.* \\(orders\\): 1,300 ± 35$")
     page.click('.pick:has-text("pot")')
     window.reads("#changes", "^Counted in the last 10 minutes: 25 ± 24")
     assert subtracting(window) == []

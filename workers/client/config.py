@@ -40,7 +40,8 @@ class HistogramTopic:
     the histogram that it is a window of, and `window_ms` the window's length; both are None unless
     `horizon = "never"`. `horizon` is None if there is none, or none is stated. `label` and `unit`
     say what the numbers in its buckets are, `sum_field` what is added up; any of them may be
-    missing.
+    missing. Histograms whose `counted` are equal count the same items of the same events; it is
+    None where the file does not state the events.
     """
 
     name: str
@@ -51,6 +52,7 @@ class HistogramTopic:
     sum_field: str | None = None
     window_of: str | None = None
     window_ms: int | None = None
+    counted: str | None = None
 
     @property
     def settings_name(self) -> str:
@@ -108,7 +110,9 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
         )
     topics: list[HistogramTopic] = []
     for i, section in enumerate(histograms, 1):
-        topics += _series(section, f"histogram {i}: ", worker)
+        counted = _counted(section) if "events" in document else None
+        for series in _series(section, f"histogram {i}: ", worker):
+            topics.append(replace(series, counted=counted))
     for unique in ("name", "topic"):
         values = [getattr(topic, unique) for topic in topics]
         if twice := next((value for value in values if values.count(value) > 1), None):
@@ -156,6 +160,14 @@ def _series(
             window_of=histogram.name,
             window_ms=window_ms,
         )
+
+
+# What decides which items of which events a histogram counts, under which stream key.
+_DECIDES = ("key", "items", "count", "where", "buckets")
+
+
+def _counted(values: Mapping[str, Any]) -> str:
+    return repr([values.get(name) for name in _DECIDES])
 
 
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:

@@ -303,11 +303,24 @@ def catalog(
         declared_keys = None if name in missing else sorted(keys[name])
         about: dict[str, object] = {"histogram": name, "keys": declared_keys}
         about |= {"name": histogram.settings_name, "window_ms": histogram.window_ms}
+        about["also_in"] = _also_in(histogram, histograms)
         about |= {word: getattr(histogram, word) for word in SETTINGS}
         for field in ("mechanism", "id", "epoch", "tick", "end", "guarantee"):
             about[field] = getattr(newest.get(name), field, None)
         listing.append(about)
     return listing
+
+
+def _also_in(
+    histogram: HistogramTopic, histograms: Collection[HistogramTopic]
+) -> list[str]:
+    """Return the other histograms that count the same items of the same events."""
+    return [
+        other.name
+        for other in histograms
+        if other.counted == histogram.counted is not None
+        and other.settings_name != histogram.settings_name
+    ]
 
 
 LARGEST = 1e9

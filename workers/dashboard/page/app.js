@@ -92,7 +92,7 @@ const mayExist = (histogram, key) => catalogue.state.kafka !== "live" || (catalo
 hooks.mayExist = mayExist;
 const changes = new Changes({ onChange: later, onNoToken: showLogin });
 const earlier = new Earlier({ onChange: later });
-const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, horizonOf, readWords: () => readWords(), first: () => periods.first, windows: () => windows() });
+const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, horizonOf, readWords: () => readWords(), first: () => periods.first, windows: () => windows(), totals: () => totals() });
 const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onNewest: () => changeTick(null, null), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });
 
 // ---- what there is, and what is chosen of it
@@ -178,6 +178,9 @@ function settle(again) {
 
 // The windows of what is looked at, shortest first; none of a histogram with epochs.
 const windows = () => (entry().window_ms ? windowsOf(catalogue.histograms, entry().name) : []);
+
+// Other histograms that count the same items since an epoch began.
+const totals = () => catalogue.histograms.filter((one) => one.window_ms === null && entry().also_in?.includes(one.histogram) && one.keys.includes(view.key));
 
 // A tick has the same time and number in every window, but not the same id.
 function chooseWindow(histogram) {

@@ -26,7 +26,7 @@ export class Changes {
     this.kept.set(name, one);
     const wait = one.at + EVERY_MS - performance.now();
     if (one.of !== end && !one.loading) {
-      if (wait <= 0 || one.of > end) this.load(one, { histogram, key, id, at: end, top: TOP, item, ...window });
+      if (wait <= 0 || one.of > end) this.load(one, end, { histogram, key, id, at: end, top: TOP, item, ...window });
       else one.timer ||= setTimeout(() => {
         one.timer = 0;
         this.hooks.onChange();
@@ -35,8 +35,8 @@ export class Changes {
     return one.found;
   }
 
-  async load(one, query) {
-    Object.assign(one, { of: query.at, at: performance.now(), loading: true });
+  async load(one, end, query) {
+    Object.assign(one, { of: end, at: performance.now(), loading: true });
     try {
       const { status, body } = await asked("api/snapshots", query);
       // 503: the server is busy, or has not read that far; it is asked again.

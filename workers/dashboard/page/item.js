@@ -1,5 +1,6 @@
 // One item: its count and share, what has come lately, and its line over a range of time, alone or beside others.
 
+import { Began } from "./windows.js";
 import { beginnings } from "./chart.js";
 import { download, fileName, fileTime, table } from "./files.js";
 import { isQuantile, point, summed } from "./model.js";
@@ -20,10 +21,12 @@ const SUMMED = ["mean", "sum"];
 
 export class Item {
   // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords(), horizonOf(histogram), changes: Changes,
-  // first(): when the oldest tick that is kept ended, or null; windows(): of the histogram, if it has no epochs
+  // first(): when the oldest tick that is kept ended, or null; windows(): of the histogram, if it has no epochs;
+  // totals(): other histograms, with epochs, that count the same
   constructor(chart, view, hooks) {
     Object.assign(this, { chart, view, hooks, finals: [], finalsOf: "" });
     this.lines = new Lines(hooks);
+    this.began = new Began(hooks);
     this.ranges();
     byId("unit").addEventListener("change", (event) => hooks.onView({ unit: event.target.value || null }));
     byId("add").addEventListener("submit", (event) => {
@@ -315,15 +318,20 @@ export class Item {
     return said(part, within ? "what the shown items counted in the window" : "the total of what is shown");
   }
 
-  // Of a histogram without epochs: what was counted in its other windows at the same time.
+  // Of a histogram without epochs: what was counted in its other windows at the same time, and since epochs began in others that count the
+  // same.
   inWindows(snapshot, item, offered, paused) {
     const { key, end } = snapshot;
-    const others = offered ? this.hooks.windows().filter((one) => one.histogram !== snapshot.histogram) : [];
+    const others = offered ? [...this.hooks.windows(), ...this.hooks.totals()].filter((one) => one.histogram !== snapshot.histogram) : [];
     const said = others.flatMap(({ histogram, window_ms: ms }) => {
-      const found = this.hooks.changes.of({ histogram, key, id: null, end }, {}, item)?.snapshot;
+      // The newest tick of another topic may come a moment later than this one.
+      const which = paused ? {} : { at: null, limit: 1 };
+      const found = this.hooks.changes.of({ histogram, key, id: null, end }, which, item)?.snapshot;
       const value = found?.items?.find(([label]) => label === item)?.[1];
-      if (value === undefined || found.sd === null) return [];
-      const when = `in the ${paused ? `${timeOf(ms)} before` : `last ${timeOf(ms)}`}`;
+      if (value === undefined || found.sd === null || !isRunning(found.mechanism)) return [];
+      const began = ms === null ? this.began.of(found) : null;
+      if (ms === null && began === null) return [];
+      const when = ms === null ? `since ${isMidnight(began) ? "midnight UTC" : moment(began, this.hooks.now())} (${histogram})` : `in the ${paused ? `${timeOf(ms)} before` : `last ${timeOf(ms)}`}`;
       const [low, high] = ends(found, item, value);
       return [changeWords(when, { value, low, high, isNew: false, sure: isCounted(value, found.sd, found.total_items ?? 1) })];
     });

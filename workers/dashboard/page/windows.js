@@ -1,5 +1,6 @@
 // Windows without epochs: each is a series of snapshots of its own, and all windows of a histogram are one entry of the page.
 
+import { NoToken, asked } from "./net.js";
 import { Moves } from "./noise.js";
 import { duration } from "./words.js";
 
@@ -77,5 +78,38 @@ export class Earlier {
   moves(snapshot, older) {
     if (this.moved?.snapshot !== snapshot || this.moved.older !== older) this.moved = { snapshot, older, moves: new Moves(snapshot, older, true) };
     return this.moved.moves;
+  }
+}
+
+// When series of other histograms began to count, asked for once.
+export class Began {
+  // hooks: onChange(), onNoToken(), hasHistory()
+  constructor(hooks) {
+    this.hooks = hooks;
+    this.known = new Map();
+  }
+
+  // Null while it is not known, or where its first tick is not kept.
+  of({ histogram, key, id }) {
+    const name = JSON.stringify([histogram, key, id]);
+    if (!this.known.has(name) && this.hooks.hasHistory()) {
+      this.known.set(name, null);
+      this.load(name, { histogram, key, top: 1, limit: 2 }, id);
+    }
+    return this.known.get(name) ?? null;
+  }
+
+  async load(name, query, id) {
+    try {
+      const { status, body } = await asked("api/epochs", query);
+      const found = status === 200 ? body.epochs.find((one) => one.id === id) : undefined;
+      this.known.set(name, found?.began ?? null);
+      // The history has a new series a moment later.
+      if (found === undefined) setTimeout(() => this.known.delete(name), SOON_MS);
+      this.hooks.onChange();
+    } catch (error) {
+      this.known.delete(name);
+      if (error instanceof NoToken) this.hooks.onNoToken();
+    }
   }
 }
