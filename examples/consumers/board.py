@@ -36,9 +36,11 @@ def board(snapshot: Snapshot, top: int, changes: Sequence[Change] = ()) -> str:
     until = datetime.fromtimestamp(snapshot.end / 1000, UTC).strftime(
         "%Y-%m-%d %H:%M:%S"
     )
-    lines = [
-        f"{snapshot.histogram} / {printable(snapshot.key)}   epoch {snapshot.epoch}, tick {snapshot.tick}, until {until} UTC"
-    ]
+    # Without epochs ticks are numbered from 1970 on, which says nothing.
+    which = f"epoch {snapshot.epoch}, tick {snapshot.tick}, until"
+    if snapshot.window is not None:
+        which = f"the last {span_of(snapshot.window['ms'])}, until"
+    lines = [f"{snapshot.histogram} / {printable(snapshot.key)}   {which} {until} UTC"]
     if snapshot.items is None:
         lines += [
             f"  {name}: {printable(json.dumps(value, ensure_ascii=False), 100)}"

@@ -1,10 +1,11 @@
 """Snapshots as a reader takes them: pages put together, and series told apart. The standard library is enough.
 
-A record is one page of a snapshot; its schema is docs/snapshot.schema.json. Four things are easily got wrong:
+A record is one page of a snapshot; its schema is docs/snapshot.schema.json. Five things are easily got wrong:
 
 - Pages and parts: a large snapshot comes in several records. Half of one is not a histogram.
 - Series: the `id` names histogram, parameters and epoch. Under another id counts begin again at zero: never subtract across ids.
 - Changes: two snapshots share noise, which cancels. If the settings name `windows`, a snapshot states the error of a change: `Changes`.
+- Windows: without epochs a snapshot has the counts of one `window`. Two of these overlap: never subtract them.
 - Repetition: a record read twice has the same bytes. If not, do not trust it.
 """
 
@@ -19,7 +20,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-HISTOGRAM = re.compile(r"[a-z0-9_-]{1,100}")
+# Without epochs a window of it, such as products.1h.
+HISTOGRAM = re.compile(r"[a-z0-9_-]{1,100}(\.[1-9][0-9]{0,17}(ms|s|m|h|d))?")
 ID = re.compile(r"[0-9a-f]{32}")
 FRAME = (
     "histogram",
@@ -36,7 +38,7 @@ FRAME = (
     "page",
     "pages",
 )
-LISTED = ("items", "sums", "sum", "all_items", "windows", "part", "parts")
+LISTED = ("items", "sums", "sum", "all_items", "windows", "window", "part", "parts")
 
 
 class NotASnapshot(ValueError):
@@ -97,6 +99,7 @@ class Snapshot:
         answer: the fields that stand instead of items.
         digest: of the records' bytes.
         windows: as the settings name them.
+        window: without epochs, whose counts the items are: its length, `ms`, and begin, `from`, ms since 1970.
         sums: one for each of the items, where the settings have a sum.
         sum: then its range, `from`, `to` and `step`, and `sd`, the standard deviation of each sum.
         all_items: `count` of all items, shown or not, and its `sd`, where the settings have a `total_share`.
@@ -117,6 +120,7 @@ class Snapshot:
     answer: dict[str, Any]
     digest: str
     windows: tuple[Window, ...] = ()
+    window: dict[str, int] | None = None
     sums: tuple[Sum, ...] = ()
     sum: dict[str, float] | None = None
     all_items: dict[str, float] | None = None
@@ -388,6 +392,7 @@ def _whole(pages: Sequence[dict[str, Any]], values: Sequence[bytes]) -> Snapshot
             ),
             digest=hashlib.sha256(b"\n".join(values)).hexdigest(),
             windows=tuple(Window(**window) for window in first.get("windows", [])),
+            window=first.get("window"),
             sums=sums,
             sum=first.get("sum"),
             all_items=first.get("all_items"),

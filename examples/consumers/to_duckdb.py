@@ -63,6 +63,7 @@ COLUMNS = pa.schema(
         "sum": pa.struct(dict.fromkeys(("from", "to", "step", "sd"), pa.float64())),
         "all_items": pa.struct({"count": pa.int64(), "sd": pa.float64()}),
         "windows": pa.list_(pa.struct(WINDOW)),
+        "window": pa.struct({"ms": pa.int64(), "from": pa.int64()}),
         "answer": pa.string(),
         "digest": pa.string(),
     }
@@ -74,7 +75,7 @@ create table if not exists snapshots (
     items struct(label varchar, count bigint, sum double, mean double, low double, high double)[],
     "sum" struct("from" double, "to" double, step double, sd double), all_items struct(count bigint, sd double),
     windows struct(ms bigint, ticks bigint, sd double, sum_sd double, all_items_sd double)[],
-    answer varchar, digest varchar, primary key (histogram, key, id, tick));
+    "window" struct(ms bigint, "from" bigint), answer varchar, digest varchar, primary key (histogram, key, id, tick));
 create table if not exists positions (topic varchar, part integer, next bigint, primary key (topic, part));
 create table if not exists files (histogram varchar, id varchar, first bigint, stale boolean, primary key (histogram, id, first));
 create or replace view first_ticks as

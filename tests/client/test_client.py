@@ -8,14 +8,29 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from threading import Timer
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
+from jsonschema import Draft202012Validator
 
 from tests import ROOT
-from tests.commands.export.outputs import COLUMNS, expected
-from tests.dashboard.feeding import Topics, answer, message, numbers, on_a_broker
+from tests.admin import admin_of
+from tests.commands.export.outputs import COLUMNS, expected, exported
+from tests.dashboard.feeding import (
+    START_MS,
+    TICK_MS,
+    Topics,
+    answer,
+    message,
+    new_topic,
+    numbers,
+    on_a_broker,
+    sliding,
+)
+from workers.cli import execute
 from workers.client import (
+    CountedWindow,
     Item,
     Quantile,
     Stream,
@@ -23,6 +38,7 @@ from workers.client import (
     Window,
     latest,
     reading,
+    snapshot_schema,
     snapshots,
     table,
 )
@@ -85,6 +101,51 @@ def test_snapshots_have_types_and_tables_have_their_rows(
     assert frame["count"].tolist() == [2**53 - 1]
     assert str(frame["end_time"][0]) == "2023-11-14 22:13:30+00:00"
     assert table([]).columns == list(COLUMNS)
+
+
+def test_a_window_without_epochs_is_read_as_any_histogram_and_says_what_it_counts(
+    topics: Topics, tmp_path: Path
+) -> None:
+    names = ("products.10m", "products.1h")
+    ends = [START_MS + (i + 1) * TICK_MS for i in range(3)]
+    sent = [
+        sliding(window, end, [("tea", 5)]) for end in ends for window in ("10m", "1h")
+    ]
+    admin = admin_of(topics.connection)
+    created = [new_topic(f"{topics.prefix}.{name}", 3) for name in names]
+    for future in admin.create_topics(created).values():
+        future.result()
+    topics.send(*sent)
+    path = tmp_path / "orders.toml"
+    path.write_text(topics.toml(*names))
+    found = list(snapshots(path, "products.1h"))
+    every = table(snapshots(path))
+    newest = latest(path)
+    output = tmp_path / "rows"
+    options = ["--format", "csv", "--output", str(output)]
+    assert (
+        execute(["export", "-c", str(path), "--histogram", "products.1h", *options])
+        == 0
+    )
+    assert exported(output, "csv") == expected(sent[1::2])
+    assert [one.end for one in found] == ends
+    begins = [end - 3_600_000 for end in ends]
+    assert [one.window for one in found] == [
+        CountedWindow(3_600_000, begin) for begin in begins
+    ]
+    assert found[0].further == {} and found[0].windows == ()
+    assert sorted(newest) == [Stream(name, "s1") for name in names]
+    assert sorted(every.select("histogram, rest").fetchall()) == sorted(
+        (one["histogram"], json.dumps({"window": one["window"]}, separators=(",", ":")))
+        for one in sent
+    )
+    for one in sent:
+        assert [*snapshot_schema_errors(one)] == []
+
+
+def snapshot_schema_errors(document: dict[str, Any]) -> Iterator[str]:
+    for error in Draft202012Validator(snapshot_schema()).iter_errors(document):
+        yield error.message
 
 
 def test_snapshots_are_read_in_a_range_and_as_they_come(

@@ -146,7 +146,7 @@ def test_it_resumes_after_a_kill_and_takes_a_snapshot_once(
         names = pq.read_schema(path).names
         assert (
             names
-            == f"{columns} sd threshold items sum all_items windows answer".split()
+            == f"{columns} sd threshold items sum all_items windows window answer".split()
         )
 
 

@@ -199,7 +199,15 @@ class Topics:
         client = "".join(
             f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in given
         )
-        histograms = "".join(f'[[histogram]]\nname = "{name}"\n' for name in names)
+        windows: dict[str, list[str]] = {}
+        for name in names:
+            own_name, _, window = name.partition(".")
+            windows.setdefault(own_name, []).extend([window] if window else [])
+        histograms = ""
+        for own_name, lengths in windows.items():
+            never = f'horizon = "never"\nwindows = {json.dumps(lengths)}\n'
+            histograms += f'[[histogram]]\nname = "{own_name}"\n'
+            histograms += never if lengths else ""
         return f"{head}[kafka.client]\n{client}{histograms}"
 
 

@@ -18,7 +18,14 @@ import yaml
 
 from tests import ROOT
 from tests.agents.monitor.test_deploy import assert_apart
-from tests.dashboard.feeding import Moment, embedded, reads, recent
+from tests.dashboard.feeding import (
+    RECENT_MS,
+    Moment,
+    embedded,
+    reads,
+    recent,
+    sliding,
+)
 
 BOARD: dict[str, Any] = json.loads(
     (ROOT / "deploy" / "grafana" / "histograms.json").read_text()
@@ -48,7 +55,7 @@ LABEL = "tea & 50% +x"
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with embedded("products") as topics:
+    with embedded("products", "products.1h") as topics:
         items = [(LABEL, 2_086), ("cup", 1_462)]
         topics.send(
             *(
@@ -57,15 +64,22 @@ def url() -> Iterator[str]:
                 for key in (KEY, "s2")
             )
         )
-        with topics.served("products") as running:
+        now = Moment.ms // RECENT_MS * RECENT_MS
+        topics.send(
+            *(
+                sliding("1h", now - i * RECENT_MS, items, tick_ms=RECENT_MS, key=KEY)
+                for i in range(4, -1, -1)
+            )
+        )
+        with topics.served("products", "products.1h") as running:
             reads(running)
             yield running.url.rstrip("/")
 
 
-def filled(text: str) -> str:
+def filled(text: str, histogram: str = "products") -> str:
     """Return a query's text as Grafana fills it in."""
     values = {
-        "histogram": "products",
+        "histogram": histogram,
         "key": KEY,
         "item": LABEL,
         "__interval_ms": "60000",
@@ -89,9 +103,9 @@ def selected(document: Any, path: str) -> Any:
     return document
 
 
-def rows(url: str, query: dict[str, Any]) -> list[Any]:
+def rows(url: str, query: dict[str, Any], histogram: str = "products") -> list[Any]:
     """Return the rows that the plugin makes of the answer."""
-    with urlopen(url + filled(query["url"])) as answer:
+    with urlopen(url + filled(query["url"], histogram)) as answer:
         text = answer.read().decode()
     names = [one["selector"] for one in query["columns"]]
     if query["type"] == "csv":
@@ -101,7 +115,7 @@ def rows(url: str, query: dict[str, Any]) -> list[Any]:
             {n: row[n] if n in texts else json.loads(row[n]) for n in names}
             for row in found
         ]
-    root = selected(json.loads(text), filled(query["root_selector"]))
+    root = selected(json.loads(text), filled(query["root_selector"], histogram))
     many = root if isinstance(root, list) else [root]
     return [{n: selected(one, n) for n in names} if names else one for one in many]
 
@@ -134,12 +148,24 @@ def test_the_api_has_what_each_query_asks_for(url: str, name: str) -> None:
 
 def test_the_board_shows_the_newest_counts_and_an_item_over_time(url: str) -> None:
     asked = queries()
-    assert rows(url, asked["histogram"]) == [{"histogram": "products"}]
+    listed = [{"histogram": name} for name in ("products", "products.1h")]
+    assert rows(url, asked["histogram"]) == listed
     assert rows(url, asked["key"]) == sorted([KEY, "s2"])
     assert rows(url, asked["item"]) == [{"item": LABEL}, {"item": "cup"}]
     board = rows(url, asked["Largest items at the end of the range"])
     assert board[0] == {"item": LABEL, "count": 2_086, "sd": 17.25}
     assert len(rows(url, asked["Item"])) == 5
+
+
+def test_a_window_without_epochs_is_a_histogram_of_the_board(url: str) -> None:
+    asked = queries()
+    hour = "products.1h"
+    assert rows(url, asked["key"], hour) == [KEY]
+    assert rows(url, asked["item"], hour) == [{"item": LABEL}, {"item": "cup"}]
+    board = rows(url, asked["Largest items at the end of the range"], hour)
+    assert board[0] == {"item": LABEL, "count": 2_086, "sd": 17.25}
+    assert len(rows(url, asked["Item"], hour)) == 5
+    assert rows(url, asked["What is promised"], hour)
 
 
 def test_the_board_is_whole_and_has_its_data_source() -> None:
