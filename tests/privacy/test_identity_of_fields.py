@@ -104,9 +104,12 @@ EXEMPT = {
     "max_items_per_user": "at event level it is refused by the settings; at user level it takes the place of max_items",
 }
 # Buckets and quantiles need each other and a domain: tested below. The others are, with [events],
-# what is counted: tested at the end.
+# what is counted: tested at the end. `hop` needs `horizon = "never"`: tested below.
 # `label` and `unit` need buckets too: tests/settings/test_histogram.py.
-ELSEWHERE = ("buckets", "quantiles", "label", "unit", "key", "items", "count", "where_")
+ELSEWHERE = (
+    *("buckets", "quantiles", "label", "unit"),
+    *("key", "items", "count", "where_", "hop"),
+)
 
 
 def config(kind: str, /, **changes: object) -> HistogramConfig:
@@ -150,6 +153,17 @@ def test_every_setting_is_in_the_mechanism_id(name: str, field: str) -> None:
     changed = config(name, **SPECIAL.get((name, field), OTHER[field]))
     assert getattr(changed, field) != getattr(config(name), field), "another value"
     assert (an_id(changed) != an_id(config(name))) is (field not in EXEMPT)
+
+
+@pytest.mark.parametrize("name", ["known_base", "unk_base"])
+def test_windows_without_epochs_are_in_the_id_with_their_hops(name: str) -> None:
+    """Other than in epochs, windows decide how many levels the noise has, and when labels are shown."""
+    settings: dict[str, object] = {"horizon": "never", "windows": (100, 2_000)}
+    same = [
+        an_id(config(name, **settings | change))
+        for change in ({}, {"hop": 1}, {"hop": 2}, {"windows": (100, 2_010)})
+    ]
+    assert len({*same, an_id(config(name))}) == 5
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if "domain" in OWN[name]])

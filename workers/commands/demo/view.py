@@ -68,10 +68,9 @@ def render(scene: Scene, console: Console) -> RenderableType:
     title.add_column(no_wrap=True)
     title.add_column(justify="right", no_wrap=True)
     board = scene.boards.get((scene.discovered, ORIGINS[0]))
-    window = "" if board is None else f"of the last {_window(board.window_ms)}, "
-    what = Text.assemble(
-        ("quietcount ", "bold"), f"flights from New York {window}live and private"
-    )
+    # With the date in 80 columns.
+    window = "" if board is None else f" of the last {_window(board.window_ms)}"
+    what = Text.assemble(("quietcount ", "bold"), f"flights from New York{window}")
     title.add_row(what, Text(date, style="bold"))
     page = _line("in a browser: ", (scene.page, "bold"))
     legend = _line(
