@@ -60,6 +60,7 @@ def counter_moves(
     lifted: level by level, d[k] = s[2k] - s[2k + 1] and the next s[k] = s[2k] + s[2k + 1] +
     (d[k + 1] - d[k - 1]) / 8, with d[-1] = -d[0] and d[n] = -d[n - 1]; then the total. Blocks begin
     `offset` ticks before tick 1.
+    line: the same for all k, without d[-1]; then every s[k] of the highest level, above it.
     tree, laplace tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = binom(2k, k) / 4^k,
     k = t - s.
     """
@@ -91,6 +92,21 @@ def counter_moves(
                 for k in near
             }
         yield (0, 0), sums[0]
+    elif kind == "line":
+        sums = {last + public["offset"]: Fraction(amount)}
+        for level in range(1, public["levels"] + 1):
+            touched = {k >> 1 for k in sums}
+            nodes = {k: sums.get(2 * k, 0) - sums.get(2 * k + 1, 0) for k in touched}
+            yield from (
+                ((level, k), Fraction(change)) for k, change in nodes.items() if change
+            )
+            sums = {
+                k: Fraction(sums.get(2 * k, 0) + sums.get(2 * k + 1, 0))
+                + Fraction(nodes.get(k + 1, 0) - nodes.get(k - 1, 0)) / 8
+                for k in {k + step for k in touched for step in (-1, 0, 1)}
+            }
+        for k, change in sums.items():
+            yield (public["levels"] + 1, k), change
     elif kind in ("tree", "laplace tree"):
         for level in range(public["levels"]):
             yield (level, last // public["radix"] ** level), Fraction(amount)

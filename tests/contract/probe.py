@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.counters.base import Columns, Counter
+from workers.mechanisms.counters.line import LineColumns
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric
@@ -223,6 +224,12 @@ class Probe:
         def at(columns: Any, t: int, tags: Tags) -> Longs:
             return self.counted(columns._counter, columns._stream, t, tags)
 
+        def at_windows(columns: Any, t: int, tags: Tags) -> tuple[Longs, ...]:
+            return tuple(
+                self.counted(counter, columns._stream, t, tags)
+                for counter in columns._counters
+            )
+
         with (
             ExitStack() as counters,
             patch.object(InversionTable, "draw", draw),
@@ -240,6 +247,7 @@ class Probe:
                 )
                 for kind in Columns.__subclasses__():
                     counters.enter_context(patch.object(kind, "at", at))
+                counters.enter_context(patch.object(LineColumns, "at", at_windows))
             yield self
 
 

@@ -225,6 +225,8 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
     most = variant.max_count
     # If a tree begins before tick 1, no tick shows tick 1 apart from those before it.
     first = 2 if "end_share" in variant.options else 1
+    if variant.options.get("horizon") == "never":
+        first = 6
     if variant.unit == "user":
         items = enumerate(DOMAIN[: variant.max_items])
         return _steady(), [(first + 2 * i, {label: most}) for i, label in items]

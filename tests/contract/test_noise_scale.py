@@ -23,7 +23,7 @@ import pytest
 from tests.contract.probe import Probe
 from tests.contract.stage import NAME, Run, Tick, steps_of, worst
 from tests.contract.variants import MAXIMA, PER_TICK, TICKS, VARIANTS, Variant, built
-from workers.mechanisms.mechanism import Items, Mechanism, Release
+from workers.mechanisms.mechanism import Items, Mechanism, Release, WindowReleases
 from workers.mechanisms.misra_gries.misra_gries import PureMisraGries
 from workers.mechanisms.noise.discrete_laplace import (
     DiscreteLaplace,
@@ -42,7 +42,10 @@ LEAST_PICKS = 1500
 # Half the variance is 1 / 2 off, and Z standard errors are less.
 PRECISE = 0.11
 # The last variant of each mechanism and algorithm.
-PLANTED = {(one.mechanism, one.options.get("algorithm")): one for one in VARIANTS}
+PLANTED = {
+    (one.mechanism, one.options.get("algorithm"), "windows" in one.options): one
+    for one in VARIANTS
+}
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,14 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
                 sums += Counter(histogram)
                 if isinstance(mechanism, OrderStatistics):
                     squares += of_sums(run, t, mechanism, sums)
+                elif isinstance(shown, WindowReleases) and t == len(stream):
+                    for begin, release in zip(
+                        shown.begins, shown.releases, strict=True
+                    ):
+                        own = sum(map(Counter, stream[max(begin, 0) :]), Counter[str]())
+                        squares += of_counts(run, release, own)
+                        for name, values in of_parts(run, release, own):
+                            further[name] += values
                 elif isinstance(shown, Release | Items) and t == len(stream) > 1:
                     squares += of_counts(run, shown, sums)
                     for name, values in of_parts(run, shown, sums):

@@ -31,6 +31,7 @@ _SUM: dict[str, object] = {
 }
 _COMMON = SMALL | {"horizon": TICKS, "max_items": 2, "max_count": 3, "epsilon": 8.0}
 _UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": START}
+_NEVER: dict[str, object] = {"horizon": "never", "windows": (3, 7)}
 _USER: dict[str, object] = {"max_items": 1, "max_items_per_user": 3, "max_count": 1}
 _COUNTS: dict[str, object] = _USER | {"max_count": 3}
 
@@ -95,6 +96,8 @@ VARIANTS = [
         user_counts=_COUNTS,
         end_user_counts=_COUNTS | _END,
         sum=_SUM | {"max_count": 1},
+        never=_NEVER,
+        never_sum=_NEVER | _SUM,
     ),
     *_of(
         "unk_base",
@@ -112,6 +115,9 @@ VARIANTS = [
         total_user=_COUNTS | {"total_share": 0.2},
         sum_user=_COUNTS | _SUM | {"total_share": 0.1},
         sum_tree=_SUM | _TREE | {"total_share": 0.1},
+        never=_NEVER | {"windows": (5,)},
+        never_hop=_NEVER | {"windows": (9, 4), "hop": 4},
+        never_sum=_NEVER | _SUM | {"total_share": 0.1},
     ),
     *_of(
         "meta",

@@ -25,7 +25,8 @@ from workers.settings.settings import Settings, settings_of
 PER_ITEM = tuple(names_of(lambda about: about.per_item))
 
 KEY = NoiseKey(b"n" * 32)
-BY_NAME = {str(variant): variant for variant in VARIANTS}
+#: All with epochs: `rules` knows no windows without.
+BY_NAME = {str(one): one for one in VARIANTS if "windows" not in one.options}
 NAME = "near"
 BY_USER = f"{NAME}.by-user"
 #: 2026-01-01. Streams begin up to two epochs later.
