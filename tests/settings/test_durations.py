@@ -13,6 +13,7 @@ from workers.settings.durations import (
     MILLISECONDS,
     count_ticks,
     format_duration,
+    length_of,
     parse_duration,
 )
 
@@ -127,3 +128,23 @@ def test_a_duration_is_its_number_times_its_unit(number: int, unit: str) -> None
 def test_anything_else_is_no_duration(text: object) -> None:
     with pytest.raises(ValueError, match="ms, s, m, h or d"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("ms", "down", "up"),
+    [
+        (655_360_000, "7 d 14 h", "7 d 15 h"),
+        (86_400_000, "1 d", "1 d"),
+        (86_399_999, "23 h 59 min", "1 d"),
+        (3_600_001, "1 h 1 ms", "1 h 1 ms"),
+        (2_000, "2 s", "2 s"),
+        (999, "999 ms", "999 ms"),
+        (90_000, "1 min 30 s", "1 min 30 s"),
+    ],
+)
+def test_a_length_of_time_in_words_is_rounded_as_asked(
+    ms: int, down: str, up: str
+) -> None:
+    """What holds from some time on must not be said of a shorter one."""
+    assert length_of(ms) == down
+    assert length_of(ms, up=True) == up

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.privacy.model import HistogramPlan
-from workers.privacy.plan.text import length_of
-from workers.settings.durations import format_duration
+from workers.settings.durations import format_duration, length_of
 
 _ANSWER_FIELDS = ("query", "value", "since", "error", "answers")
 _LABEL_FIELDS = (

@@ -8,6 +8,7 @@ from workers.mechanisms.config.durations import (
     ALLOWED,
     MILLISECONDS,
     format_duration,
+    length_of,
     parse_duration,
 )
 
@@ -16,6 +17,7 @@ __all__ = (
     "MILLISECONDS",
     "count_ticks",
     "format_duration",
+    "length_of",
     "parse_duration",
 )
 

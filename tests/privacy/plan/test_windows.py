@@ -260,7 +260,7 @@ def test_the_text_says_what_is_charged_and_how_labels_leave() -> None:
         "Once every 43,200 ticks (1 d)",
         f"rests for {plan.rests:,} ticks",
         f"for up to {plan.remembered:,} ticks",
-        "events of one person that are 7 d 14 h or more apart share no noise",
+        "events of one person that are 7 d 15 h or more apart share no noise",
         'If you need no window but 1m: windows = ["1m"] alone would have',
         'For counts that begin at zero every 1d, take a histogram with horizon = "1d"',
         "With a list of labels, known_base would show them all",

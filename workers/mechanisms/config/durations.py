@@ -29,3 +29,18 @@ def format_duration(duration_ms: int) -> str:
         -1
     ]
     return f"{duration_ms // MILLISECONDS[unit]}{unit}"
+
+
+def length_of(milliseconds: int, *, up: bool = False) -> str:
+    """Return a length of time in its two largest units, rounded down or `up`: "5 d 13 h"."""
+    parts = []
+    rest = milliseconds
+    for unit in reversed(MILLISECONDS):
+        whole, rest = divmod(rest, MILLISECONDS[unit])
+        if whole:
+            parts.append((whole, unit))
+    if up and len(parts) > 2:
+        step = MILLISECONDS[parts[1][1]]
+        return length_of((milliseconds // step + 1) * step)
+    named = (f"{whole:,} {'min' if unit == 'm' else unit}" for whole, unit in parts[:2])
+    return " ".join(named)

@@ -55,7 +55,7 @@ from workers.privacy.plan.windows import (
     without_epochs,
 )
 from workers.privacy.total import charge_of, conversion_delta, total_of
-from workers.settings.durations import format_duration
+from workers.settings.durations import length_of
 from workers.settings.settings import Settings
 
 SIZES = (1_000, 100_000, 1_000_000)
@@ -196,7 +196,7 @@ def _memory(
     kept = sum(window.kept for window in without.windows)
     row = memory.row
     if without.remembered is not None:
-        span = format_duration(without.remembered * config.tick_ms)
+        span = length_of(without.remembered * config.tick_ms, up=True)
         row = f"an item of a stream key with an event in the last {span}, shown, or at rest"
     note = f"beside these, an item keeps 3 bytes or more for each hop with events, up to {kept:,} of them"
     return structs.replace(memory, row=row, note=note)

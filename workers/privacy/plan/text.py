@@ -22,7 +22,7 @@ from workers.privacy.phrasing import measures, verdict
 from workers.privacy.plan.noise import COUNT_LAWS
 from workers.privacy.total import loss_caption, loss_table
 from workers.runtime.printing import Printer, plural
-from workers.settings.durations import MILLISECONDS, format_duration
+from workers.settings.durations import format_duration, length_of
 
 _TOTAL = "total of all items of a stream key, shown or not"
 ROWS = 6
@@ -202,8 +202,9 @@ def _guarantee(plan: HistogramPlan, say: _PlanPrinter) -> None:
 def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> None:
     windows = without.windows
     say.head("noise of a count in each window, published at every tick")
+    bar = "" if plan.thresholds is None else "threshold"
     say.table(
-        ("window", "ticks", "sd worst", "rms", "sd * mu", "95 % within", "threshold"),
+        ("window", "ticks", "sd worst", "rms", "sd * mu", "95 % within", bar),
         [_window_row(window) for window in windows],
         left=(0,),
     )
@@ -226,8 +227,8 @@ def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> 
             for window in windows
             if window.alone is not None
         ]
-        say.table(("window", "sd worst", "rms", "threshold"), alone, left=(0,))
-    span = length_of(without.fresh_after * plan.tick_ms)
+        say.table(("window", "sd worst", "rms", bar), alone, left=(0,))
+    span = length_of(without.fresh_after * plan.tick_ms, up=True)
     say.line(
         f"events of one person that are {span} or more apart share no noise: n of them cost n rho, not n^2 rho"
     )
@@ -259,8 +260,11 @@ def _labels(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> N
         f"{window.likely_from:,} in the last {format_duration(window.ms)}"
         for window in without.windows
     )
+    passes = "in all windows once its noisy count in one of them is above that window's"
+    if len(without.windows) == 1:
+        passes = "once its noisy count is above the"
     say.line(
-        "- A label is shown, in all windows, once its noisy count in one of them is above that window's threshold. "
+        f"- A label is shown {passes} threshold. "
         f"In 95 % of cases it passes at a given tick from a true count of {', or '.join(likely)}."
     )
     longest = format_duration(max(window.ms for window in without.windows))
@@ -273,7 +277,7 @@ def _labels(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> N
         f"A label that left rests for {rests}: it is neither shown nor tested, whatever happens. Then it may be shown again."
     )
     remembered = without.remembered or 0
-    span = length_of(remembered * plan.tick_ms)
+    span = length_of(remembered * plan.tick_ms, up=True)
     say.line(
         f"- A label that is not shown is tested at every tick, for up to {remembered:,} ticks ({span}) from its last event on; "
         "then it is forgotten."
@@ -596,16 +600,6 @@ def _bytes(value: int) -> str:
         if value >= width:
             return f"{value / width:.3g} {unit}"
     return f"{value} B"
-
-
-def length_of(milliseconds: int) -> str:
-    """Return a length of time in its two largest units, rounded down."""
-    parts = []
-    for unit in ("d", "h", "m", "s", "ms"):
-        whole, milliseconds = divmod(milliseconds, MILLISECONDS[unit])
-        if whole:
-            parts.append(f"{whole:,} {'min' if unit == 'm' else unit}")
-    return " ".join(parts[:2])
 
 
 def _setting(value: object) -> str:
