@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.consumers.scene import EXAMPLES
-from tests.dashboard.feeding import message
+from tests.dashboard.feeding import START_MS, TICK_MS, message, sliding
 
 pytestmark = pytest.mark.waits
 
@@ -122,3 +122,19 @@ def test_of_items_that_do_not_change_hardly_any_is_said_to(readers: Readers) -> 
     [change] = changes.receive(snapshot(module, 3, noisy))
     said = sum(change.clear(str(i)) is not None for i in range(5_000))
     assert 0.030 < said / 5_000 < 0.061
+
+
+def test_a_window_without_epochs_has_no_changes_and_says_which_it_is(
+    readers: Readers,
+) -> None:
+    module, board = readers
+    document = sliding("1h", START_MS, [("tea", 900)])
+    found = module.Pages().receive(json.dumps(document).encode())
+    assert found.window == document["window"] and found.answer == {}
+    changes = module.Changes()
+    assert not changes.receive(found)
+    later = sliding("1h", START_MS + TICK_MS, [("tea", 1_900)])
+    assert not changes.receive(module.Pages().receive(json.dumps(later).encode()))
+    head, row = board.board(found, 10).splitlines()
+    assert head.startswith("products.1h / s1   the last 1h, until 2023-11-14 22:13:20")
+    assert "900 ± 34" in row
