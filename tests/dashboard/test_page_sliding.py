@@ -273,6 +273,13 @@ def test_the_line_has_no_cut_but_where_a_generation_begins(
     assert marks(page) == {}
 
 
+def test_a_held_tick_is_the_last_point_of_its_line(window: Window, url: str) -> None:
+    """Of a day the last tick of every 5 minutes is drawn: later ones of these 5 are in memory."""
+    for tick in range(TICKS - 9, TICKS - 4):
+        window.open(f"{url}?histogram=orders&key=s1&at={end_of(tick)}&range=day")
+        window.reads("#reading", f"^Tick {700 + tick},.* {10 * tick:,} ")
+
+
 def test_it_fits_a_phone(chrome: Browser, url: str) -> None:
     with Window(chrome, width=390, height=844) as phone:
         page = phone.open(url)

@@ -94,7 +94,8 @@ export class Lines {
     if (kept?.status === 503) this.soon();
     const history = kept?.status === 200 ? snapshotsOf(kept.body) : [];
     const last = history.at(-1)?.end ?? -Infinity;
-    const recent = (held?.status === 200 ? held.body.snapshots : []).filter((one) => one.end > last);
+    // Of the step in which a held tick lies, later ticks would replace it.
+    const recent = (held?.status === 200 ? held.body.snapshots : []).filter((one) => one.end > last && one.end <= (wanted.to ?? Infinity));
     for (const [place, index] of indexes.entries()) {
       const loaded = [...history, ...recent].map((one) => point(one, items[place]));
       const newest = loaded.at(-1)?.end ?? -Infinity;
