@@ -7,8 +7,8 @@
     table(snapshots("orders.toml", since="2026-11-26")).df()
     latest("orders.toml", "products")["products", "s1"].items
 
-Of the settings file only `worker.name`, `[kafka]` and the histograms' names are read. A reader
-joins no group, and needs only the right to read the histogram topics.
+Of the settings file only `worker.name`, `[kafka]`, and names and windows of histograms are read. A
+reader joins no group, and needs only the right to read the histogram topics.
 
 Imports `pipeline`, `kafka` and `settings`. Start with `reading`; `tables` makes rows for DuckDB,
 DataFrames and files. `messages` joins pages and parts to snapshots, `changes` subtracts them,

@@ -1,8 +1,9 @@
 """The part of a settings file that the dashboard reads: Kafka and the histogram topics.
 
-Nothing else is read or checked. So the worker's own file works without its key file, data
+Nothing else is checked. So the worker's own file works without its key file, data
 directory, domain file or read permission on events; so does one with only `[worker] name`,
-`[kafka]`, the name of each `[[histogram]]` and perhaps `[dashboard]`.
+`[kafka]`, the name of each `[[histogram]]` (without epochs also `horizon` and `windows`) and
+perhaps `[dashboard]`.
 """
 
 from collections.abc import Iterator, Mapping
