@@ -275,7 +275,19 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     )
     for slip in (*window, ("exact", 1)):
         yield f"a window with {slip}", document | {"windows": [WINDOW | dict([slip])]}
-    yield "no window", document | {"windows": []}
+    yield "no windows", document | {"windows": []}
+    name = document["histogram"]
+    counted = {"ms": 60_000, "from": 0}
+    if "window" in document:
+        yield "a window and windows", document | {"windows": [WINDOW]}
+        yield "a window of no series", document | {"histogram": name.partition(".")[0]}
+        yield "a window of another mechanism", document | {"mechanism": "known_laplace"}
+        for slip in (("ms", 0), ("ms", "1m"), ("from", 0.5), ("exact", 1)):
+            window = document["window"] | dict([slip])
+            yield f"a window with {slip}", document | {"window": window}
+    else:
+        yield "a window with epochs", document | {"window": counted}
+        yield "a series without a window", document | {"histogram": f"{name}.1m"}
     quantile = (
         ("q", 1),
         ("q", 0),

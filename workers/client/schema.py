@@ -31,6 +31,7 @@ _GROUPS: Mapping[str, Callable[[Kind], bool]] = MappingProxyType(
             "domain" not in kind.__struct_fields__
         ),
         "split": lambda kind: kind.about.per_item,
+        "without epochs": lambda kind: kind.about.never,
         "windows": lambda kind: bool(kind.about.subtracts or kind.about.subtracts_with),
         "windows without epochs": lambda kind: kind.about.never,
         "quantiles": lambda kind: bool(
