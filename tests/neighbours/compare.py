@@ -116,7 +116,9 @@ class Comparison:
         self.scene = scene
         self._sizes = sizes
         self._configs = {
-            scene.settings.output_topic(c): c for c in scene.settings.histograms
+            topic: config
+            for config in scene.settings.histograms
+            for _, topic in scene.settings.outputs(config)
         }
         self._public = any(config.keys == "public" for config in self._configs.values())
         self._exact = cache(self._read_counts)
@@ -425,6 +427,9 @@ def _snapshots(
     two = orjson.loads(yours.value or b"")
     tick = (one["start"] - config.start_ms) // config.tick_ms + 1
     begin = tick if config.mechanism in PER_TICK else max(first, tick - one["tick"] + 1)
+    if "window" in one:
+        counted = (one["window"]["from"] - config.start_ms) // config.tick_ms + 1
+        begin = max(first, counted)
     differing: Counter[str] = Counter()
     touched = set()
     traits = TRAITS.get(kind_of(config), frozenset())

@@ -16,9 +16,10 @@ from workers.events.reading import SourceReader
 from workers.kafka.records import Batch
 from workers.kafka.shard import Shard
 from workers.mechanisms.config.histogram import Lane
-from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import State
 from workers.mechanisms.running.base import UnkBase
+from workers.mechanisms.running.hops import Entries, Hops
 from workers.mechanisms.running.on_counters import OnCounters
 from workers.pipeline.contributions import Section
 from workers.pipeline.histogram import Histogram
@@ -170,6 +171,23 @@ def _carry_hidden() -> AbstractContextManager[object]:
     return patch.object(UnkBase, "carry", everything)
 
 
+def _leave_late() -> AbstractContextManager[object]:
+    leaving = Hops.leaving
+
+    def a_tick_later(self: Hops, i: int, before: int) -> Iterator[Entries]:
+        tick = self.tick
+        self.tick = tick - 1
+        found = list(leaving(self, i, before - 1))
+        self.tick = tick
+        return iter(found)
+
+    return patch.object(Hops, "leaving", a_tick_later)
+
+
+def _forget_left() -> AbstractContextManager[object]:
+    return patch.object(Ledger, "mark_left", lambda *of: None)
+
+
 #: Each leak, and the seed of a stream that shows it.
 LEAKS: dict[str, tuple[Leak, Seed]] = {
     "an item over max_items is kept": (_wider(1, 0), Seed("known_base-tree", 0)),
@@ -206,5 +224,7 @@ LEAKS: dict[str, tuple[Leak, Seed]] = {
         _carry_hidden,
         Seed("unk_base-user", 0),
     ),
+    "a count leaves its window a tick late": (_leave_late, Seed("known_base-never", 4)),
+    "a label that left is shown on": (_forget_left, Seed("unk_base-never", 32)),
     "a full buffer closes a tick": (_full_closes, Seed("unk_base-user", 0)),
 }

@@ -10,7 +10,10 @@ key without differing counts is published in the same bytes, and by mechanism (`
           one if its last count there was above two standard deviations; without that it is shown
           at a first tick only above its threshold
     tells items shown in an epoch tell which are shown in the next one: those of `own` may differ
-          if their counts differed in an earlier epoch
+          if their counts differed in an earlier epoch; without epochs, before the window
+
+Without epochs an item of `kept` is shown in all windows, and leaves all of them after a tick that
+is a multiple of the longest window's, if its count there is 0 or less; at no other time.
 
 Others select among all items of a stream key, so their shown items may differ wherever it does.
 """
@@ -108,17 +111,20 @@ def _messages(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator
 
 
 def _form(scene: Scene, commits: Sequence[Commit]) -> Iterator[str]:
-    kept = {
-        scene.settings.output_topic(config)
+    configs = {
+        topic: config
         for config in scene.settings.histograms
+        for _, topic in scene.settings.outputs(config)
+    }
+    kept = {
+        topic
+        for topic, config in configs.items()
         if "kept" in TRAITS.get(kind_of(config), ())
     }
     shown: dict[tuple[str, ...], set[str]] = {}
     last: dict[tuple[str, str], Any] = {}
-    names = {
-        scene.settings.output_topic(config): config.name
-        for config in scene.settings.histograms
-    }
+    leaving: dict[tuple[str, str, int], set[str]] = {}
+    names = {topic: config.name for topic, config in configs.items()}
     charged = dict.fromkeys(names.values(), 0)
     for commit in commits:
         for one in commit.messages:
@@ -133,7 +139,21 @@ def _form(scene: Scene, commits: Sequence[Commit]) -> Iterator[str]:
             if one.topic in kept:
                 place = value["id"], str(value["epoch"]), value["key"]
                 labels = {label for label, _ in items}
-                if lost := shown.get(place, set()) - labels:
+                config = configs[one.topic]
+                lost = shown.get(place, set()) - labels
+                if config.never:
+                    of_key = config.name, value["key"]
+                    expected = leaving.get((*of_key, value["tick"] - 1), set())
+                    if place in shown and lost != expected:
+                        yield f"{one.topic}: tick {value['tick']} no longer shows {lost} where {expected} leave"
+                    if value["window"]["ms"] == max(config.windows):
+                        ends = value["tick"] % max(config.window_ticks) == 0
+                        leaving[*of_key, value["tick"]] = {
+                            label for label, n in items if ends and n <= 0
+                        }
+                    shown[place] = labels
+                    continue
+                if lost:
                     yield f"{one.topic}: tick {value['tick']} of epoch {value['epoch']} no longer shows {lost}"
                 shown[place] = labels
                 series = one.topic, value["key"]

@@ -25,8 +25,7 @@ from workers.settings.settings import Settings, settings_of
 PER_ITEM = tuple(names_of(lambda about: about.per_item))
 
 KEY = NoiseKey(b"n" * 32)
-#: All with epochs: `rules` knows no windows without.
-BY_NAME = {str(one): one for one in VARIANTS if "windows" not in one.options}
+BY_NAME = {str(variant): variant for variant in VARIANTS}
 NAME = "near"
 BY_USER = f"{NAME}.by-user"
 #: 2026-01-01. Streams begin up to two epochs later.
@@ -253,11 +252,14 @@ def _limit(rng: random.Random, document: dict[str, Any]) -> None:
 
 
 def _options(variant: Variant) -> dict[str, Any]:
-    found = {
+    found: dict[str, Any] = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in variant.options.items()
     }
     found.pop("start", None)
+    if "windows" in found:
+        # As many ticks of a second, not of a millisecond.
+        found["windows"] = [f"{ticks}s" for ticks in found["windows"]]
     if isinstance(of := found.get("sum"), Sum):
         ends = {"from": float(of.from_), "to": float(of.to), "step": float(of.step)}
         found["sum"] = {"field": "paid", **ends, "share": of.share}
