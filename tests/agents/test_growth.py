@@ -1,14 +1,18 @@
 """What a worker does about partitions that have not joined."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.settings.test_settings import GOOD, loaded
 from workers.agents import counted, growth
 from workers.agents.growth import Growth, OwnerGrowth
+from workers.agents.topics import _check_owners
 from workers.kafka.clients import Connection
+from workers.kafka.topics import ExistingTopic
 from workers.mechanisms.config.ticks import TickGrid
 from workers.pipeline.growth.owners import Owners
 from workers.pipeline.growth.sources import (
@@ -162,3 +166,19 @@ def test_why_owners_do_not_grow_is_said_once(
     expected = f"topic c has {partitions} partitions now, but only 2 owner partitions are counted"
     assert line == f"{expected}: {why}"
     assert scene.did == []
+
+
+def test_more_owners_than_windows_without_epochs_allow_are_refused_with_what_helps(
+    tmp_path: Path,
+) -> None:
+    """Windows for ever have no time at which stream keys could move."""
+    never = GOOD.replace("horizon = 8640", 'horizon = "never"\nwindows = ["1m"]')
+    text = never.replace("[worker]\n", "[worker]\nowner_partitions = 4\n")
+    settings = loaded(tmp_path, text)
+    there = ExistingTopic(settings.contributions_topic, 2, "id")
+    said = (
+        r"owner_partitions = 4: there are 2, .* there never is one \(products: without an "
+        r"epoch's end\). A worker of another name may have more of them"
+    )
+    with pytest.raises(SettingsError, match=said):
+        _check_owners(settings, Owners(2), {there.name: there})

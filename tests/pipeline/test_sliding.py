@@ -240,3 +240,30 @@ def test_other_windows_or_hops_are_another_mechanism() -> None:
         other = histogram_of(board(**{**further, name: value}))
         with pytest.raises(StateRefused, match=f"{name} = .* became"):
             other.check(life)
+
+
+def test_a_new_generation_begins_windows_with_nothing() -> None:
+    partitions = orders(7, 600)
+    [messages] = contribute(partitions, [board()], owners=1, further_ms=0)
+    partition = Partition([board()], sources=1)
+    before = series(partition.run(messages[: len(messages) // 2]))
+    partition.configs = [board(generation=2)]
+    partition.go_on(messages)
+    after = series(partition.release_all())
+    first = min(tick for _, _, tick in after)
+    assert first == max(tick for _, _, tick in before) + 1
+    assert not {body["id"] for body in before.values()} & {
+        body["id"] for body in after.values()
+    }
+    assert not [name for name in partition.store if name.startswith(b"h/1/")]
+    per_tick = exact(partitions, board())
+    fewer = 0
+    for (topic, key, tick), body in after.items():
+        ticks = 3 if topic == "w.h.30ms" else 16
+        since = (tick - ticks) // 2 * 2
+        counts = in_window(per_tick, max(since, first - 1), tick, key)
+        of_all = in_window(per_tick, since, tick, key)
+        for label, n in body["items"]:
+            assert abs(n - counts.get(label, 0)) < 7 * body["sd"]
+            fewer += of_all.get(label, 0) - n > 7 * body["sd"]
+    assert fewer > 5

@@ -143,7 +143,9 @@ _PARTITIONS = "a whole number from 1 to 10,000; if left out, "
 _OWNER_PARTITIONS = _PARTITIONS + "the events topic's number of partitions"
 _USER_PARTITIONS = _PARTITIONS + "as many as the events topics have together"
 _PORT = "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
-_MAX_BEHIND = "; if left out, the longest epoch of the histograms, at least 7d"
+_MAX_BEHIND = (
+    "; if left out, the longest epoch or window of the histograms, at least 7d"
+)
 _PARTITIONERS = '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
 _HOSTS = '"host:port", or several separated by commas'
 _TRACES = '"http://..." or "https://...": where OTLP is taken over HTTP'
