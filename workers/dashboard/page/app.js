@@ -156,18 +156,18 @@ function settle(again) {
   }
   if (followed?.histogram !== view.histogram || followed?.key !== view.key) {
     // Another window of the same counts: what was sought stays sought, and the one before is shown until the new one is here.
-    const again = followed !== null && followed.key === view.key && windows().some((one) => one.histogram === followed.histogram);
-    held = again ? performance.now() + HELD_MS : 0;
-    if (again) setTimeout(later, HELD_MS);
+    const sameCounts = followed !== null && followed.key === view.key && windows().some((one) => one.histogram === followed.histogram);
+    held = sameCounts ? performance.now() + HELD_MS : 0;
+    if (sameCounts) setTimeout(later, HELD_MS);
     followed?.close();
     pinned = missing = before = null;
-    if (!again) onScreen = null;
+    if (!sameCounts) onScreen = null;
     followed = new Followed(view.histogram, view.key, hooks);
     changes.clear();
     earlier.clear();
     periods.follow(view.histogram, view.key);
     exact?.watch(view.histogram, view.key);
-    if (!again) {
+    if (!sameCounts) {
       byId("find").value = "";
       byId("scroller").scrollTop = 0;
     }
@@ -377,12 +377,12 @@ function drawWindows(snapshot, paused) {
   byId("windows").parentElement.classList.toggle("sliding", sliding.length > 0);
   byId("windows").hidden = view.span === null && !sliding.length && !(snapshot && canSubtract(snapshot));
   byId("since-details").hidden = sliding.length > 0;
-  const named = (ms) => (paused ? capital(`${timeOf(ms)} before`) : `Last ${timeOf(ms)}`);
+  const chipText = (ms) => (paused ? capital(`${timeOf(ms)} before`) : `Last ${timeOf(ms)}`);
   if (sliding.length) {
-    drawChips(sliding.map(({ histogram, window_ms }) => ({ text: named(window_ms), chosen: view.span === null && view.histogram === histogram, choose: () => chooseWindow(histogram) })));
+    drawChips(sliding.map(({ histogram, window_ms }) => ({ text: chipText(window_ms), chosen: view.span === null && view.histogram === histogram, choose: () => chooseWindow(histogram) })));
     return;
   }
-  const windowsHere = (snapshot?.windows ?? []).map(({ ms }) => ({ text: named(ms), window: duration(ms) }));
+  const windowsHere = (snapshot?.windows ?? []).map(({ ms }) => ({ text: chipText(ms), window: duration(ms) }));
   if (view.window !== null && !windowsHere.some((one) => one.window === view.window)) windowsHere.push({ text: `Last ${view.window}`, window: view.window });
   drawChips([{ text: "All of it", window: null }, ...windowsHere].map(({ text, window }) => ({ text, chosen: view.since === null && view.window === window, choose: () => changeView({ window, since: null }) })));
   byId("since-open").setAttribute("aria-pressed", `${view.since !== null}`);
@@ -447,7 +447,7 @@ function drawItems(snapshot) {
   byId("legend-threshold").hidden = say === null;
   byId("threshold-words").textContent = say ?? "";
   byId("legend-sd").hidden = snapshot.sd === null;
-  byId("sd-words").textContent = change ? windowBar(change) : errorBar(snapshot, counted(snapshot));
+  byId("sd-words").textContent = change ? windowBar(change) : errorBar(snapshot, ticksTested(snapshot));
   byId("legend-band").hidden = snapshot.sd === null;
   byId("band-words").textContent = `band about a line: ${band(snapshot)}`;
   byId("count-head").textContent = change ? "Counted" : "Count";
@@ -504,7 +504,7 @@ function passedWords({ ms }, board) {
 }
 
 // The ticks at which an item may have been tested: of an epoch, or without epochs all of them.
-function counted(snapshot) {
+function ticksTested(snapshot) {
   if (!snapshot.window) return horizonOf(snapshot.histogram);
   return Math.ceil((snapshot.end - periods.began(snapshot)) / (snapshot.end - snapshot.start));
 }
@@ -514,7 +514,7 @@ const beganWithin = (snapshot) => (snapshot.window ? periods.began(snapshot) > s
 
 function drawNumbers(snapshot) {
   byId("numeric-sd").hidden = snapshot.sd === null;
-  byId("numeric-sd-words").textContent = snapshot.change ? windowBar(snapshot.change) : errorBar(snapshot, counted(snapshot));
+  byId("numeric-sd-words").textContent = snapshot.change ? windowBar(snapshot.change) : errorBar(snapshot, ticksTested(snapshot));
   byId("numeric-quantile").hidden = !snapshot.quantiles?.length;
   bins.show(snapshot, chosenItem(snapshot), entry());
 }
@@ -623,20 +623,20 @@ function drawFoot(snapshot) {
   whole.searchParams.delete("view");
   whole.hash = "";
   byId("frame-link").href = whole.href;
-  set(byId("frame-state"), `${oneLine(view.key ?? "")} · ${seen()}, ${moment(snapshot.end, now(), true)} (${timeZone()}).`);
+  set(byId("frame-state"), `${oneLine(view.key ?? "")} · ${shownName()}, ${moment(snapshot.end, now(), true)} (${timeZone()}).`);
 }
 
 // While the history is read, how far; the page shows what there is.
 const readWords = () => (catalogue.history?.state === "reading" ? `The history is being read: ${Math.floor(100 * (catalogue.history.read ?? 0))} %. ` : "");
 
 // What is looked at, in a title.
-function seen() {
+function shownName() {
   const { name, window_ms } = entry();
   return window_ms ? `${name}, last ${timeOf(window_ms)}` : view.histogram;
 }
 
 function drawState() {
-  showTitle(catalogue.worker, seen(), view.key);
+  showTitle(catalogue.worker, shownName(), view.key);
   showStanding({ followed, connected, state, newest: followed?.newest ?? null, now: now() });
 }
 
