@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -22,7 +23,7 @@ from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.running import sliding
-from workers.pipeline import snapshots
+from workers.pipeline import ledger_blocks, snapshots
 from workers.pipeline.merge import Merge
 from workers.pipeline.snapshots import Snapshot, join_pages
 from workers.replay.offline import ReplayHistogram
@@ -190,6 +191,31 @@ def test_rows_that_are_forgotten_leave_others_their_labels_and_counts() -> None:
         assert rows <= 2
     assert found == whole
     assert sum(len(body["items"]) for body in series(whole).values()) > 1_000
+
+
+def test_a_hop_in_pages_is_deleted_with_all_of_them() -> None:
+    """Pages that stay would be refused at the next restart, and grow for ever."""
+    config = board(windows=(40, 160), hop=4)
+    [messages] = contribute(orders(6), [config], owners=1)
+    whole = Partition([config], sources=1).run(messages)
+    pages = partial(ledger_blocks.split_pages, max_bytes=15)
+    partition = Partition([config], sources=1)
+    found: list[Snapshot] = []
+    paged = set[bytes]()
+    with patch.object(ledger_blocks, "split_pages", pages):
+        for end in range(1, len(messages) + 1):
+            partition.go_on(messages[:end])
+            found += partition.commit(ticks_max=9) or []
+            names = {
+                name.rpartition(b"/")[2]
+                for name in partition.store
+                if name.startswith(b"h/1/1/m")
+            }
+            assert {name.partition(b".")[0] for name in names} <= names
+            assert len(names) < 100
+            paged |= {name for name in names if b"." in name}
+    assert found == whole[: len(found)] and len(found) > 100
+    assert len(paged) > 100 and b"m00-00000000000.0000" in paged - names
 
 
 def test_buckets_sums_and_totals_are_those_of_each_window() -> None:
