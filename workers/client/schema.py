@@ -33,7 +33,6 @@ _GROUPS: Mapping[str, Callable[[Kind], bool]] = MappingProxyType(
         "split": lambda kind: kind.about.per_item,
         "without epochs": lambda kind: kind.about.never,
         "windows": lambda kind: bool(kind.about.subtracts or kind.about.subtracts_with),
-        "windows without epochs": lambda kind: kind.about.never,
         "quantiles": lambda kind: bool(
             kind.about.has_quantiles or kind.about.subtracts_with
         ),
