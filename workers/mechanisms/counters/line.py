@@ -132,7 +132,7 @@ class LineCurve(Frozen, Curve):
         period = 1 << self._levels
         if last >= period:
             return ((grids[-1] + self._window - 1) & (period - 1)) + 1
-        found = []
+        blocks = []
         since = 1 - self._window
         after = since + last
         while since < after:
@@ -140,9 +140,9 @@ class LineCurve(Frozen, Curve):
             bit = (after - since).bit_length() - 1
             if since:
                 bit = min(bit, (since & -since).bit_length() - 1)
-            found.append(grids[bit] + since)
+            blocks.append(grids[bit] + since)
             since += 1 << bit
-        return np.concatenate(found) + self._window
+        return np.concatenate(blocks) + self._window
 
     def worst(self) -> float:
         """Return a bound on the variance at all ticks, at most `slack` above the largest."""
@@ -407,18 +407,17 @@ class LineColumns:
         for row in range(0, rows, CHUNK_ROWS):
             part = tags[row : row + CHUNK_ROWS]
             self._end.move(part, row)
-            for cursor, noise, rows_of in zip(
-                self._begins, out, undecided, strict=True
-            ):
+            for i, cursor in enumerate(self._begins):
                 cursor.move(part, row)
-                rows_of += self._round(cursor, noise[row : row + CHUNK_ROWS], row)
+                noise = out[i][row : row + CHUNK_ROWS]
+                undecided[i] += self._round(cursor, noise, row)
         self._filled = rows
         for i, counter in enumerate(self._counters):
             small = {*self._end.small, *self._begins[i].small}
-            found = {*undecided[i], *(row for row in small if row < rows)}
-            if found:
-                some = np.array(sorted(found), dtype=np.int64)
-                out[i][some] = counter.draw(self._stream, t, tags[some])
+            drawn = {*undecided[i], *(row for row in small if row < rows)}
+            if drawn:
+                numbers = np.array(sorted(drawn), dtype=np.int64)
+                out[i][numbers] = counter.draw(self._stream, t, tags[numbers])
         return out
 
     def _round(self, begin: "_Cursor", out: Longs, row: int) -> list[int]:
@@ -617,16 +616,16 @@ def _counters(
 
 def weights(levels: int, shortest: int | None) -> list[Fraction]:
     """Return the weights of levels 1..L and of steps; `shortest` as in `LineCounter`."""
-    own = []
+    by_level = []
     for level in range(1, levels + 1):
         weight = FINEST[level - 1] if level <= len(FINEST) else Fraction(1)
         if level == levels:
             weight *= HIGHEST
         if shortest is not None and 1 << level > 2 * shortest:
             weight *= SCALED
-        own.append(weight)
-    own.append(STEPS if shortest is None else STEPS * SCALED)
-    return own
+        by_level.append(weight)
+    by_level.append(STEPS if shortest is None else STEPS * SCALED)
+    return by_level
 
 
 def cost_of(levels: int, shortest: int | None) -> Fraction:
