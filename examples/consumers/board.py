@@ -72,7 +72,7 @@ def said(change: Change, snapshot: Snapshot, label: str, shown: Sequence[str]) -
     amount = change.clear(label)
     if amount is None:
         return ""
-    whole = change.window.ticks < snapshot.tick
+    whole = change.window.ticks != snapshot.tick
     span = f"in {span_of(change.window.ms)}" if whole else "since the epoch began"
     climbed = change.climbed(label, shown) if whole else 0
     rank = f", {'up' if climbed > 0 else 'down'} {abs(climbed)}" if climbed else ""

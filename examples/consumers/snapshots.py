@@ -4,6 +4,7 @@ A record is one page of a snapshot; its schema is docs/snapshot.schema.json. Fiv
 
 - Pages and parts: a large snapshot comes in several records. Half of one is not a histogram.
 - Series: the `id` names histogram, parameters and epoch. Under another id counts begin again at zero: never subtract across ids.
+  `previous_id` is that of the epoch before, where a window may begin: `Changes` adds what was counted there.
 - Changes: two snapshots share noise, which cancels. If the settings name `windows`, a snapshot states the error of a change: `Changes`.
 - Windows: without epochs a snapshot has the counts of one `window`. Two of these overlap: never subtract them.
 - Repetition: a record read twice has the same bytes. If not, do not trust it.
@@ -38,7 +39,17 @@ FRAME = (
     "page",
     "pages",
 )
-LISTED = ("items", "sums", "sum", "all_items", "windows", "window", "part", "parts")
+LISTED = (
+    "items",
+    "sums",
+    "sum",
+    "all_items",
+    "windows",
+    "window",
+    "previous_id",
+    "part",
+    "parts",
+)
 
 
 class NotASnapshot(ValueError):
@@ -64,7 +75,8 @@ class Window:
 
     Attributes:
         ms: the window, as the settings name it.
-        ticks: how many ticks it covers, back to at most tick 0, the start of the epoch, where every count was 0.
+        ticks: how many ticks it covers, back to at most tick 0, the start of the epoch, where every count was 0; if they are more than
+            the snapshot's `tick`, the rest are the last ones of the epoch before.
         sd: standard deviation of the change of one count.
         sum_sd: that of one sum, where there are sums.
         all_items_sd: that of the count of all items, where there is one.
@@ -100,6 +112,7 @@ class Snapshot:
         digest: of the records' bytes.
         windows: as the settings name them.
         window: without epochs, whose counts the items are: its length, `ms`, and begin, `from`, ms since 1970.
+        previous_id: the id of the epoch before, where counts can be subtracted and it was published.
         sums: one for each of the items, where the settings have a sum.
         sum: then its range, `from`, `to` and `step`, and `sd`, the standard deviation of each sum.
         all_items: `count` of all items, shown or not, and its `sd`, where the settings have a `total_share`.
@@ -121,6 +134,7 @@ class Snapshot:
     digest: str
     windows: tuple[Window, ...] = ()
     window: dict[str, int] | None = None
+    previous_id: str | None = None
     sums: tuple[Sum, ...] = ()
     sum: dict[str, float] | None = None
     all_items: dict[str, float] | None = None
@@ -222,9 +236,9 @@ class Change:
 
     Attributes:
         window: which.
-        of: label and change of its count, for the items that both snapshots show. A count that was not shown then is not known: nothing
-            can be said of how it changed.
-        order: the labels as they were then, largest first.
+        of: label and change of its count, for the items that both snapshots show (and the last one of the epoch before, if it began
+            there). A count that was not shown then is not known: nothing can be said of how it changed.
+        order: the labels as they were then, largest first; empty where counts have begun at zero since.
     """
 
     window: Window
@@ -244,7 +258,7 @@ class Change:
         Only those count to which its distance changed by more than two standard deviations. The noises of two items are independent, so
         that is the standard deviation of a change times sqrt(2).
         """
-        if label not in self.of:
+        if label not in self.of or not self.order:
             return 0
         then = {other: place for place, other in enumerate(self.order)}
         now = {other: place for place, other in enumerate(shown)}
@@ -258,41 +272,90 @@ class Change:
         return found
 
 
+@dataclass
+class _Epoch:
+    """What is remembered of an epoch: its items by tick, and when the newest of these ended."""
+
+    id: str
+    ticks: dict[int, bytes]
+    end: int = 0
+
+    def items(self, tick: int) -> dict[str, int] | None:
+        """The counts of a tick, largest first; None where it was not seen."""
+        if tick not in self.ticks:
+            return None
+        return dict(json.loads(zlib.decompress(self.ticks[tick])))
+
+
 class Changes:
     """Remembers snapshots for as long as the longest window."""
 
     def __init__(self) -> None:
-        self._past: dict[tuple[str, str], tuple[str, dict[int, bytes]]] = {}
+        self._past: dict[tuple[str, str], tuple[_Epoch, _Epoch | None]] = {}
 
     def receive(self, snapshot: Snapshot) -> list[Change]:
         """Takes the next snapshot; returns its changes over the windows whose other end was seen."""
         if snapshot.items is None or not snapshot.windows:
             return []
         place = (snapshot.histogram, snapshot.key)
-        series, past = self._past.get(place, ("", {}))
-        if series != snapshot.id:
-            series = snapshot.id
-            past = {}
+        epoch, before = self._past.get(place, (_Epoch("", {}), None))
+        if epoch.id != snapshot.id:
+            before = epoch if epoch.id == snapshot.previous_id else None
+            epoch = _Epoch(snapshot.id, {})
+        begin = snapshot.end - snapshot.tick * (snapshot.end - snapshot.start)
+        # Without its last tick, what the epoch before counted is not known.
+        if before is not None and before.end != begin:
+            before = None
+        counts = dict(snapshot.items)
         found = []
         for window in snapshot.windows:
             since = snapshot.tick - window.ticks
             if since == 0:
-                found.append(Change(window, dict(snapshot.items), []))
-            elif since in past:
-                then = dict(json.loads(zlib.decompress(past[since])))
+                found.append(Change(window, counts, []))
+            elif since > 0 and (then := epoch.items(since)) is not None:
                 change = {
                     label: count - then[label]
-                    for label, count in snapshot.items
+                    for label, count in counts.items()
                     if label in then
                 }
                 found.append(Change(window, change, list(then)))
-        past[snapshot.tick] = zlib.compress(json.dumps(snapshot.items).encode(), 1)
-        first = snapshot.tick + 1 - max(window.ticks for window in snapshot.windows)
-        self._past[place] = (
-            series,
-            {tick: items for tick, items in past.items() if tick >= first},
+            elif since < 0 and before is not None:
+                both = self._over_two(counts, before, since)
+                if both is not None:
+                    found.append(Change(window, both, []))
+        epoch.ticks[snapshot.tick] = zlib.compress(
+            json.dumps(snapshot.items).encode(), 1
         )
+        epoch.end = snapshot.end
+        first = snapshot.tick + 1 - max(window.ticks for window in snapshot.windows)
+        if before is not None:
+            last = max(before.ticks)
+            before.ticks = {
+                tick: items
+                for tick, items in before.ticks.items()
+                if tick >= min(last, last + first)
+            }
+        epoch.ticks = {
+            tick: items for tick, items in epoch.ticks.items() if tick >= first
+        }
+        self._past[place] = epoch, before if first < 0 else None
         return found
+
+    @staticmethod
+    def _over_two(
+        counts: Mapping[str, int], before: _Epoch, since: int
+    ) -> dict[str, int] | None:
+        """What was counted in the epoch, and in the last -`since` ticks of the one before."""
+        last = max(before.ticks)
+        reached = before.items(last) or {}
+        then = before.items(last + since)
+        if then is None:
+            return None
+        return {
+            label: count + reached[label] - then[label]
+            for label, count in counts.items()
+            if label in then and label in reached
+        }
 
 
 def printable(text: str, width: int = 60) -> str:
@@ -393,6 +456,7 @@ def _whole(pages: Sequence[dict[str, Any]], values: Sequence[bytes]) -> Snapshot
             digest=hashlib.sha256(b"\n".join(values)).hexdigest(),
             windows=tuple(Window(**window) for window in first.get("windows", [])),
             window=first.get("window"),
+            previous_id=first.get("previous_id"),
             sums=sums,
             sum=first.get("sum"),
             all_items=first.get("all_items"),

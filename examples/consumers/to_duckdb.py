@@ -64,6 +64,7 @@ COLUMNS = pa.schema(
         "all_items": pa.struct({"count": pa.int64(), "sd": pa.float64()}),
         "windows": pa.list_(pa.struct(WINDOW)),
         "window": pa.struct({"ms": pa.int64(), "from": pa.int64()}),
+        "previous_id": pa.string(),
         "answer": pa.string(),
         "digest": pa.string(),
     }
@@ -75,7 +76,9 @@ create table if not exists snapshots (
     items struct(label varchar, count bigint, sum double, mean double, low double, high double)[],
     "sum" struct("from" double, "to" double, step double, sd double), all_items struct(count bigint, sd double),
     windows struct(ms bigint, ticks bigint, sd double, sum_sd double, all_items_sd double)[],
-    "window" struct(ms bigint, "from" bigint), answer varchar, digest varchar, primary key (histogram, key, id, tick));
+    "window" struct(ms bigint, "from" bigint), previous_id varchar, answer varchar, digest varchar,
+    primary key (histogram, key, id, tick));
+alter table snapshots add column if not exists previous_id varchar;
 create table if not exists positions (topic varchar, part integer, next bigint, primary key (topic, part));
 create table if not exists files (histogram varchar, id varchar, first bigint, stale boolean, primary key (histogram, id, first));
 create or replace view first_ticks as

@@ -80,6 +80,47 @@ def test_nothing_is_subtracted_across_series_or_without_windows(
     assert module.Changes().receive(snapshot(module, 1, {"tea": 30}, windows=[])) == []
 
 
+def test_a_window_that_begins_in_the_epoch_before_adds_what_was_counted_there(
+    readers: Readers,
+) -> None:
+    module, board = readers
+    wide = {"ms": 40_000, "sd": 10.0}
+    second: dict[str, Any] = {"id": "1" * 32, "previous_id": message(1, [])["id"]}
+
+    def at(tick: int, items: dict[str, int], ticks: int, **changes: Any) -> Any:
+        windows = [wide | {"ticks": ticks}]
+        return snapshot(module, tick, items, windows=windows, **changes)
+
+    def in_second(tick: int, items: dict[str, int], ticks: int) -> Any:
+        width = at(1, {}, 1).end - at(1, {}, 1).start
+        end = at(6, {}, 4).end + tick * width
+        return at(tick, items, ticks, start=end - width, end=end, **second)
+
+    changes = module.Changes()
+    counts = (10, 20, 30, 40, 50, 60)
+    for tick, tea in enumerate(counts, 1):
+        items = {"tea": tea} | ({"cup": 500} if tick == 6 else {})
+        changes.receive(at(tick, items, min(tick, 4)))
+    first = in_second(1, {"tea": 7, "cup": 9, "pot": 90}, 4)
+    [found] = changes.receive(first)
+    assert found.of == {"tea": 60 - 30 + 7}, "the others were not shown at tick 3"
+    assert "tea   [+37 ± 20 in 40s]" in board.board(first, 10, [found])
+    for tick, tea, change in ((2, 15, 60 - 40 + 15), (3, 30, 60 - 50 + 30)):
+        [found] = changes.receive(in_second(tick, {"tea": tea}, 4))
+        assert found.of == {"tea": change}
+    [found] = changes.receive(in_second(4, {"tea": 44}, 4))
+    assert found.of == {"tea": 44}
+    [found] = changes.receive(in_second(5, {"tea": 50}, 4))
+    assert found.of == {"tea": 43}
+
+    changes = module.Changes()
+    for tick, tea in enumerate(counts[:5], 1):
+        changes.receive(at(tick, {"tea": tea}, min(tick, 4)))
+    assert changes.receive(in_second(1, {"tea": 7}, 4)) == [], (
+        "the last tick is missing"
+    )
+
+
 def test_the_board_says_only_changes_and_ranks_that_exceed_the_noise(
     readers: Readers,
 ) -> None:

@@ -128,3 +128,99 @@ def test_the_fields_are_those_of_the_reference() -> None:
         == round(counter.difference_sd(31, 1), 4)
         > 2 * window["sd"]
     )
+
+
+def over_two(
+    config: HistogramConfig, first: int, until: int
+) -> dict[tuple[int, int], dict[str, Any]]:
+    """Return the snapshots of global ticks `first` to `until`, by epoch and tick."""
+    histogram = histogram_of(config)
+    histogram.start_at(first)
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for _ in range(first, until + 1):
+        pages = [json.loads(snapshot.value) for snapshot in histogram.step([])]
+        found[pages[0]["epoch"], pages[0]["tick"]] = join_pages(pages)
+    return found
+
+
+HORIZON = 16
+MANY = DOMAIN[:5_000]
+SHORT: dict[str, Any] = {"horizon": HORIZON, "domain": MANY}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        known(**SHORT, windows=(10, 40, 110, 160)),
+        known(**SHORT, windows=(40, 110), counter="tree"),
+        known(**SHORT, windows=(40, 110), counter="sqrt"),
+        known(**SHORT, windows=(40, 110), sum=SUM),
+        MECHANISMS["known_laplace"](
+            **COMMON | SHORT | {"max_items": 1, "windows": (40, 110)}
+        ),
+        MECHANISMS["meta"](
+            **COMMON | SHORT | {"algorithm": "known_gauss", "windows": (40, 110)}
+        ),
+    ],
+    ids=lambda config: (
+        f"{config.mechanism} {config.counter}{' sum' if config.sum else ''}"
+    ),
+)
+def test_over_the_end_of_an_epoch_a_window_has_the_noise_of_both(
+    config: HistogramConfig,
+) -> None:
+    """The relative sd of a sample variance of 5,000 is 0.02: five of them are 0.1.
+
+    Laplace noise has heavier tails, and a variance of its own: 0.2 for it.
+    """
+    bodies = over_two(config, 1, HORIZON + 12)
+    tolerance = 0.2 if config.mechanism == "known_laplace" else 0.1
+    apart = 0
+    for tick in (1, 2, 3, 7, 10, 11, 12):
+        body = bodies[2, tick]
+        assert body["previous_id"] == bodies[1, 1]["id"] != body["id"]
+        assert "previous_id" not in bodies[1, tick]
+        for window, name in product(body["windows"], ("sd", "sum_sd")):
+            if name not in window:
+                continue
+            assert window["ticks"] == window["ms"] // 10
+            since = tick - window["ticks"]
+            found = counts_of(body, name)
+            own = found.var()
+            if since < 0:
+                found = found + counts_of(bodies[1, HORIZON], name)
+                found = found - counts_of(bodies[1, HORIZON + since], name)
+            elif since > 0:
+                found = found - counts_of(bodies[2, since], name)
+            for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
+                near = abs(found.var() / (window[name] ** 2 * factor) - 1) < tolerance
+                assert bool(near) is accepted, (tick, window)
+            # The error of the epoch's count alone is too small by far.
+            apart += since < 0 and own / window[name] ** 2 < 1 - 2 * tolerance
+    assert apart > 3
+
+
+def counts_of(body: Mapping[str, Any], error: str) -> np.ndarray[Any, Any]:
+    labels = [label for label, _ in body["items"]]
+    numbers = [count for _, count in body["items"]]
+    if error == "sum_sd":
+        numbers = [row[0] for row in body["sums"]]
+    by_label = dict(zip(labels, numbers, strict=True))
+    return np.array([by_label[label] for label in MANY], dtype=np.float64)
+
+
+def test_a_window_reaches_back_only_to_what_the_epoch_before_published() -> None:
+    """The first tick is 12 of 16: one tick after it is the last one with a change."""
+    config = known(**SHORT | {"domain": DOMAIN[:3]}, windows=(10, 50, 60, 160))
+    bodies = over_two(config, 12, 3 * HORIZON)
+    of_tick = [window["ticks"] for window in bodies[2, 1]["windows"]]
+    assert of_tick == [1, 5, 1, 1]
+    assert [window["ticks"] for window in bodies[2, 2]["windows"]] == [1, 5, 6, 2]
+    assert [window["ticks"] for window in bodies[3, 1]["windows"]] == [1, 5, 6, 16]
+    assert (
+        "windows" not in over_two(known(**SHORT | {"domain": DOMAIN[:3]}), 1, 1)[1, 1]
+    )
+    for (epoch, tick), body in bodies.items():
+        for window in body["windows"]:
+            if window["ticks"] > tick:
+                assert (epoch - 1, HORIZON + tick - window["ticks"]) in bodies

@@ -5,12 +5,18 @@ the two, else at most the sum of both standard deviations: whatever two variable
 standard deviation of their difference is no larger. At the beginning of a series every count is 0,
 without noise.
 
+Where the earlier tick lies in the epoch before, what was counted since then is the count, plus the
+last one of that epoch, less the earlier one. Two epochs have independent noise.
+
 An item that was not shown at the earlier tick had an unknown count there, at most that tick's
 threshold: its change is listed as the whole count, and its label in `new`. Of its sum nothing is
-said. Sums and the count of all items have noise of their own, and change in the same way.
+said. Sums and the count of all items have noise of their own, and change in the same way. An item
+that the last tick of the epoch before did not show is listed in `new` too, with its count since:
+what it had before that, at most that tick's threshold, is not in it.
 """
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -69,7 +75,7 @@ def can_subtract(snapshot: Fields) -> bool:
 
 
 def ticks_of(snapshot: Fields, window_ms: int) -> int:
-    """Return the ticks of a window that ends with a snapshot; it may reach before the epoch."""
+    """Return the ticks of a window that ends with a snapshot; it may reach before the series."""
     for window in _windows(snapshot):
         if window.ms == window_ms:
             return window.ticks
@@ -82,30 +88,39 @@ def changes(
     older: Fields | None,
     begin_ms: int,
     *,
+    last: Fields | None = None,
     items: Collection[str] | None = None,
     top: int | None = None,
 ) -> dict[str, Any]:
     """Return `newer` with changes in place of counts; the counts are in `counts`.
 
-    Without `older` the series began at `begin_ms`. `items` and `top` cut as elsewhere: all buckets
-    of a histogram of numbers stay unless `items` are named.
+    Without `older` the series began at `begin_ms`. If that is in the epoch before, or `older` is,
+    `last` is the last tick of it. `items` and `top` cut as elsewhere: all buckets of a histogram of
+    numbers stay unless `items` are named.
     """
     was = {} if older is None else dict(older.get("items") or ())
     missing = 0 if older is None else None
-    sd, exact = _error(newer, older)
+    reached = {} if last is None else dict(last.get("items") or ())
+    sd, exact = _error(newer, older, last)
     rows = []
     new = set()
+    absent = set()
     for label, count in newer["items"]:
         before = was.get(label, missing)
+        since = count
+        if last is not None and label not in reached:
+            absent.add(label)
+            before = None
+        elif last is not None:
+            since += reached[label]
         if before is None:
             new.add(label)
-        rows.append((label, count - (before or 0), count))
+        rows.append((label, since - (before or 0), count))
     rows.sort(key=lambda row: (-row[1], row[0]))
     left_out = ("windows", "quantiles", "all_items", "sums", "sum")
-    fields = {name: newer[name] for name in newer if name not in left_out} | _of_all(
-        newer, older
-    )
-    of_sums = _of_sums(newer, older)
+    fields = {name: newer[name] for name in newer if name not in left_out}
+    fields |= _of_all(newer, older, last)
+    of_sums = _of_sums(newer, older, last)
     if newer.get("quantiles") and sd is not None:
         # as another program may have written them
         with suppress(KeyError, TypeError, ValueError):
@@ -133,6 +148,18 @@ def changes(
         "sd_from": 0.0 if older is None else older["sd"],
         "sd_to": newer["sd"],
     }
+    if last is not None:
+        if newer["sd"] is not None and last["sd"] is not None:
+            of_both = math.hypot(newer["sd"], last["sd"])
+            fields["change"]["sd_to"] = round(of_both, SD_DIGITS)
+        fields["change"]["last"] = {
+            "id": last["id"],
+            "epoch": last["epoch"],
+            "tick": last["tick"],
+            "end": last["end"],
+            "threshold": last["threshold"],
+            "absent": [row[0] for row in rows if row[0] in absent],
+        }
     return fields
 
 
@@ -143,79 +170,109 @@ def _windows(snapshot: Fields) -> list[Window]:
         return []
 
 
-def _of_all(newer: Fields, older: Fields | None) -> dict[str, Any]:
-    """Return the change of the count of all items, if there is one at both ends."""
+def _ticks_between(newer: Fields, older: Fields | None, last: Fields | None) -> int:
+    since = 0 if older is None else older["tick"]
+    ticks: int = newer["tick"] - since
+    return ticks if last is None else ticks + last["tick"]
+
+
+def _exact_window(
+    newer: Fields, older: Fields | None, last: Fields | None
+) -> Window | None:
+    """Return the window of `newer` that spans what was counted, if one does."""
+    ticks = _ticks_between(newer, older, last)
+    return next((one for one in _windows(newer) if one.ticks == ticks), None)
+
+
+def _bound(newer: float, older: float, last: float) -> float:
+    """Bound the sd of a change from those of its ends; `last` is 0 within an epoch."""
+    return math.hypot(newer, last + older) if last else newer + older
+
+
+def _of_all(newer: Fields, older: Fields | None, last: Fields | None) -> dict[str, Any]:
+    """Return the change of the count of all items, if there is one at all ends."""
     fields: dict[str, Any] = {}
     with suppress(KeyError, msgspec.ValidationError):  # as above
+        nothing = Total(0, 0.0)
         total = msgspec.convert(newer["all_items"], Total)
-        older_total = Total(0, 0.0)
+        older_total = nothing
+        last_total = nothing
         sd = None
         if older is not None:
             older_total = msgspec.convert(older["all_items"], Total)
-            ticks = newer["tick"] - older["tick"]
-            sd = next(
-                (
-                    window.all_items_sd
-                    for window in _windows(newer)
-                    if window.ticks == ticks
-                ),
-                None,
-            )
-        sd = round(total.sd + older_total.sd, SD_DIGITS) if sd is None else sd
-        fields["all_items"] = {"count": total.count - older_total.count, "sd": sd}
+        if last is not None:
+            last_total = msgspec.convert(last["all_items"], Total)
+        if older is not None or last is not None:
+            window = _exact_window(newer, older, last)
+            sd = None if window is None else window.all_items_sd
+        if sd is None:
+            sd = round(_bound(total.sd, older_total.sd, last_total.sd), SD_DIGITS)
+        count = total.count + last_total.count - older_total.count
+        fields["all_items"] = {"count": count, "sd": sd}
     return fields
 
 
-def _of_sums(newer: Fields, older: Fields | None) -> tuple[Fields, Fields] | None:
+def _of_sums(
+    newer: Fields, older: Fields | None, last: Fields | None
+) -> tuple[Fields, Fields] | None:
     """Return the changes of sums by label, with their means, and the new `sum`; None: no sums."""
     # as above
     with suppress(KeyError, ValueError, OverflowError, msgspec.ValidationError):
         newer_sums = msgspec.convert(newer, Sums)
-        counts_now = dict(newer_sums.items)
-        sums_now: dict[str, Any] = dict(zip(counts_now, newer_sums.sums, strict=True))
-        if older is None:
+        sums_now: dict[str, Any] = _by_label(newer_sums)
+        if older is None and last is None:
             return sums_now, newer["sum"]
-        older_sums = msgspec.convert(older, Sums)
-        counts_before = dict(older_sums.items)
-        sums_before = dict(zip(counts_before, older_sums.sums, strict=True))
         means = Means(
             parse_sum({"field": "sum"} | {end: newer["sum"][end] for end in _RANGE})
         )
-        errors = [
-            (older_sums.sd, older_sums.sum.sd),
-            (newer_sums.sd, newer_sums.sum.sd),
+        # What is added and what is taken away.
+        ends = [(newer_sums, 1)]
+        if last is not None:
+            ends.append((msgspec.convert(last, Sums), 1))
+        if older is not None:
+            ends.append((msgspec.convert(older, Sums), -1))
+        errors = [(end.sd, end.sum.sd) for end, _ in ends]
+        window = _exact_window(newer, older, last)
+        if window is not None and window.sum_sd is not None:
+            errors = [(window.sd, window.sum_sd)]
+        shown_at = [dict(end.items) for end, _ in ends]
+        known = [
+            label for label in sums_now if all(label in counts for counts in shown_at)
         ]
-        ticks = newer["tick"] - older["tick"]
-        for window in _windows(newer):
-            if window.ticks == ticks and window.sum_sd is not None:
-                errors = [(window.sd, window.sum_sd)]
-        both = [label for label in sums_now if label in sums_before]
-        counts = _array(counts_now, both) - _array(counts_before, both)
-        sums = np.array(
-            [sums_now[label][0] - sums_before[label][0] for label in both],
-            dtype=np.float64,
-        )
+        counts = np.zeros(len(known))
+        sums = np.zeros(len(known))
+        for (end, sign), count_of in zip(ends, shown_at, strict=True):
+            sum_of = _by_label(end)
+            counts += sign * _array([count_of[label] for label in known])
+            sums += sign * _array([sum_of[label][0] for label in known])
         changed: dict[str, Any] = dict.fromkeys(sums_now, means.unknown)
-        changed |= zip(both, means.changed_rows(counts, sums, errors), strict=True)
+        changed |= zip(known, means.changed_rows(counts, sums, errors), strict=True)
         sd = rounded_sum_sd(sum(of_sum for _, of_sum in errors))
         return changed, newer["sum"] | {"sd": sd}
     return None
 
 
-def _array(of: Mapping[str, int], labels: list[str]) -> Floats:
-    return np.array([of[label] for label in labels], dtype=np.float64)
+def _by_label(of: Sums) -> dict[str, SumRow]:
+    labels = [label for label, _ in of.items]
+    return dict(zip(labels, of.sums, strict=True))
 
 
-def _error(newer: Fields, older: Fields | None) -> tuple[float | None, bool]:
+def _array(values: Sequence[float]) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+def _error(
+    newer: Fields, older: Fields | None, last: Fields | None
+) -> tuple[float | None, bool]:
     """Return the standard deviation of a change, and whether it is exact or a bound."""
-    if older is None:
+    if older is None and last is None:
         return newer["sd"], True
-    ticks = newer["tick"] - older["tick"]
-    for window in _windows(newer):
-        if window.ticks == ticks:
-            return window.sd, True
-    if newer["sd"] is None or older["sd"] is None:
+    window = _exact_window(newer, older, last)
+    if window is not None:
+        return window.sd, True
+    sds = [0.0 if one is None else one["sd"] for one in (newer, older, last)]
+    if None in sds:
         return None, False
-    return round(
-        float(newer["sd"]) + older["sd"], SD_DIGITS
-    ), False  # of integers, any length
+    # of integers, any length
+    bound = _bound(*map(float, sds))
+    return round(bound, SD_DIGITS), older is None

@@ -71,6 +71,7 @@ class Frame(Head, frozen=True):
     sums: list[SumRow] | None = None
     sum: SumRange | None = None
     window: CountedWindow | None = None
+    previous_id: str | None = None
 
 
 class PlainGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -69,7 +69,11 @@ class Quantile(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Standard deviations of changes over the last `ticks` ticks: of a count, a sum, all items."""
+    """Standard deviations of changes over the last `ticks` ticks: of a count, a sum, all items.
+
+    If `ticks` is more than the snapshot's `tick`, the change begins in the epoch before, whose
+    `id` is `previous_id`.
+    """
 
     ms: int
     ticks: int
@@ -82,8 +86,9 @@ class Snapshot(Head, frozen=True):
     """A whole snapshot, with the fields of docs/settings.md.
 
     `items` is None for answers to queries; `sums` has one for each item, or none. `window` is whose
-    counts `items` are without epochs, else None. `further` has every other field: those of answers,
-    and those that a later version adds.
+    counts `items` are without epochs, else None. `previous_id` is the `id` of the epoch before, if
+    it was published. `further` has every other field: those of answers, and those that a later
+    version adds.
     """
 
     sd: float | None
@@ -93,6 +98,7 @@ class Snapshot(Head, frozen=True):
     edges: tuple[float, ...] = ()
     quantiles: tuple[Quantile, ...] = ()
     windows: tuple[Window, ...] = ()
+    previous_id: str | None = None
     window: CountedWindow | None = None
     further: dict[str, Any] = msgspec.field(default_factory=dict)
 

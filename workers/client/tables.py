@@ -79,6 +79,8 @@ def _heads(many: list[Snapshot]) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
 def _rest(one: Snapshot) -> str | None:
     lists = {"edges": one.edges, "quantiles": one.quantiles, "windows": one.windows}
     rest = {name: values for name, values in lists.items() if values} | one.further
+    if one.previous_id is not None:
+        rest["previous_id"] = one.previous_id
     if one.window is not None:
         rest["window"] = one.window
     return msgspec.json.encode(rest).decode() if rest else None

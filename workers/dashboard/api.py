@@ -381,6 +381,17 @@ def _serve(file: StaticFile) -> Handler:
     return serve
 
 
+class _Beginning(NamedTuple):
+    """Where a window begins; `last` is the last tick of the epoch before, if that is there.
+
+    `older` is the tick before it, None if the series began at `ms`.
+    """
+
+    older: dict[str, Any] | None
+    ms: int
+    last: dict[str, Any] | None = None
+
+
 class _Api:
     """The handlers that answer queries about streams."""
 
@@ -542,12 +553,18 @@ class _Api:
             window = newer["end"] - since
             if window <= 0:
                 raise BadQuery("since: before the end of the tick")
-        older, begin_ms = await self._beginning(stream, newer, window)
+        begin = await self._beginning(stream, newer, window)
         snapshot = await asyncio.to_thread(
-            changes, newer, older, begin_ms, items=items, top=top
+            changes,
+            newer,
+            begin.older,
+            begin.ms,
+            last=begin.last,
+            items=items,
+            top=top,
         )
         snapshot["end_time"] = iso(snapshot["end"])
-        snapshot["change"]["from_time"] = iso(begin_ms)
+        snapshot["change"]["from_time"] = iso(begin.ms)
         changed = {"snapshots": [snapshot], "more": False}
         return await asyncio.to_thread(orjson.dumps, changed)
 
@@ -568,13 +585,37 @@ class _Api:
 
     async def _beginning(
         self, stream: Stream, newer: Mapping[str, Any], window_ms: int
-    ) -> tuple[dict[str, Any] | None, int]:
-        """Return the tick before a window, None if the series began in it, and its beginning."""
+    ) -> "_Beginning":
+        """Return where a window begins: in the epoch, in the one before, or where that began."""
         first_tick = newer["tick"] - ticks_of(newer, window_ms)
+        if first_tick > 0:
+            return await self._beginning_in(stream, newer, first_tick, None)
+        start_ms = newer["end"] - newer["tick"] * (newer["end"] - newer["start"])
+        at_start = _Beginning(None, start_ms)
+        previous_id = newer.get("previous_id")
+        if first_tick == 0 or not isinstance(previous_id, str):
+            return at_start
+        query = TickQuery(stream=stream, at=start_ms, id=previous_id)
+        try:
+            last = orjson.loads(await self._ticks.find(query))
+        except NoTick:
+            # What was counted before the epoch began is not known.
+            return at_start
+        return await self._beginning_in(stream, last, last["tick"] + first_tick, last)
+
+    async def _beginning_in(
+        self,
+        stream: Stream,
+        snapshot: Mapping[str, Any],
+        first_tick: int,
+        last: dict[str, Any] | None,
+    ) -> "_Beginning":
+        """Return the beginning of a window at a tick of the epoch of `snapshot`."""
         if first_tick <= 0:
-            return None, newer["end"] - newer["tick"] * (newer["end"] - newer["start"])
+            width = snapshot["end"] - snapshot["start"]
+            return _Beginning(None, snapshot["end"] - snapshot["tick"] * width, last)
         query = TickQuery(
-            stream=stream, epoch=newer["epoch"], tick=first_tick, id=newer["id"]
+            stream=stream, epoch=snapshot["epoch"], tick=first_tick, id=snapshot["id"]
         )
         try:
             line = await self._ticks.find(query)
@@ -582,15 +623,15 @@ class _Api:
             nearest = missing.nearest or {}
             before = nearest["before"]
             if before is None:
-                begun = await self._ticks.began(stream, newer["id"])
+                begun = await self._ticks.began(stream, snapshot["id"])
                 if begun is not None:
-                    return None, begun
+                    return _Beginning(None, begun, last)
                 error = "no tick at the beginning of this window is stored"
                 raise NoTick(error, nearest) from None
             # What is kept before it begins a longer window.
             line = await self._ticks.find(replace(query, tick=before["tick"]))
         older = await asyncio.to_thread(orjson.loads, line)
-        return older, older["end"]
+        return _Beginning(older, older["end"], last)
 
     async def _answer(
         self, request: web.Request, query: HistoryQuery | EpochsQuery

@@ -346,7 +346,7 @@ class Histogram:
             begins = [self.grid.end(begin) for begin in release.begins]
         else:
             releases = (release,)
-        windows = self._windows.at(t)
+        windows = self._windows.at(t, self._ticks_before)
         return [
             ReleasedTick(
                 histogram=name,
@@ -365,6 +365,7 @@ class Histogram:
                 windows=windows,
                 window_ms=self.config.series[number].window_ms,
                 begin_ms=begins[number],
+                previous_id=self._previous_id,
             )
             for number, (name, _) in enumerate(self.outputs)
         ]
@@ -569,6 +570,17 @@ class Histogram:
         self._noise = self._noise_of(epoch)
         of_epoch = self.life.description, self._first, epoch
         self.ids = [series_id(*of_epoch, one.window_ms) for one in self.config.series]
+        self._ticks_before = self._published_of(epoch - 1)
+        self._previous_id = None
+        if self._ticks_before and self.config.subtracts:
+            self._previous_id = series_id(self.life.description, self._first, epoch - 1)
+
+    def _published_of(self, epoch: int) -> int:
+        """Return how many ticks of an ended epoch this series published, up to its end."""
+        horizon = self.grid.horizon
+        if horizon is None:
+            return 0
+        return max(0, min(epoch * horizon - self._first + 1, horizon))
 
     @property
     def _first(self) -> int:

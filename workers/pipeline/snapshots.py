@@ -15,9 +15,14 @@ hundred items.
 Windows. For each window a snapshot states the standard deviation of an item's published count at
 tick t minus the one `ticks` before. It follows from the settings and t alone, so it costs no
 privacy. Two snapshots share noise, which cancels: error bars that assume independence would be
-three times too long over one tick (`lifted`), less over longer windows. In an epoch younger than a
-window, `ticks` is `tick`: before its start every count is 0 without noise. The same holds for the
+three times too long over one tick (`lifted`), less over longer windows. The same holds for the
 change of a sum and of the count of all items.
+
+An epoch younger than a window follows another one, of T ticks: what was counted in the window is
+count(t), plus the last count of the epoch before, minus its count `ticks` - t ticks before its end.
+The noises of two epochs are independent, so the variances add up. `previous_id` names the epoch
+before. Where that did not publish so far back, `ticks` is `tick`: before an epoch's start every
+count is 0 without noise.
 
 Numbers. Quantiles and their intervals are post-processing of the released counts, the public edges
 and the public sd of the noise: they cost no privacy, and every reader can recompute them. They are
@@ -390,6 +395,7 @@ class Windows:
         lengths = () if config.never else config.windows
         self._ticks = tuple((length, length // config.tick_ms) for length in lengths)
         self._sd: Callable[[int, int], float] | None = None
+        self._last = config.horizon_ticks
         # A backtest's mechanism wraps another one: test for the attribute, not the type.
         self._totals: Counter | None = getattr(mechanism, "of_totals", None)
         self._sums: Counter | None = getattr(mechanism, "of_sums", None)
@@ -401,23 +407,39 @@ class Windows:
                 f"mechanism = {mechanism.kind}: must have counts that can be subtracted"
             )
 
-    def at(self, t: int) -> dict[str, object]:
-        """Return the field `windows` of tick t's snapshots, if they have one."""
+    def at(self, t: int, before: int = 0) -> dict[str, object]:
+        """Return the field `windows` of tick t's snapshots, if they have one.
+
+        `before` is how many ticks of the epoch before were published, up to its end.
+        """
         if self._sd is None:
             return {}
         windows = []
         for length, ticks in self._ticks:
-            covered = min(ticks, t)
-            sd = self._sd(t, t - covered)
+            # The count before the first published tick is not known.
+            covered = ticks if ticks - t < before else min(ticks, t)
+            sd = self._change_sd(self._sd, t, covered)
             window = {"ms": length, "ticks": covered, "sd": round(sd, SD_DIGITS)}
             if self._sums is not None and self._means is not None:
-                of_sum = self._means.sd(sd, self._sums.difference_sd(t, t - covered))
-                window["sum_sd"] = rounded_sum_sd(of_sum)
+                of_sum = self._change_sd(self._sums.difference_sd, t, covered)
+                window["sum_sd"] = rounded_sum_sd(self._means.sd(sd, of_sum))
             if self._totals is not None:
-                of_all = self._totals.difference_sd(t, t - covered)
+                of_all = self._change_sd(self._totals.difference_sd, t, covered)
                 window["all_items_sd"] = round(of_all, SD_DIGITS)
             windows.append(window)
         return {"windows": windows}
+
+    def _change_sd(
+        self, difference_sd: Callable[[int, int], float], t: int, ticks: int
+    ) -> float:
+        """Return the sd of what was counted in the last `ticks` ticks."""
+        if ticks <= t:
+            return difference_sd(t, t - ticks)
+        assert self._last is not None, "an epoch without an end has none before it"
+        since = self._last - (ticks - t)
+        of_epoch = difference_sd(t, 0)
+        of_last = difference_sd(self._last, since)
+        return math.sqrt(of_epoch * of_epoch + of_last * of_last)
 
 
 Fields = Mapping[str, Any]
@@ -534,6 +556,8 @@ class ReleasedTick:
     windows: Mapping[str, object] = field(default_factory=dict)
     window_ms: int | None = None
     begin_ms: int | None = None
+    #: The id of the epoch before, if this series continues it.
+    previous_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -667,6 +691,8 @@ class _Frame:
             "mechanism": tick.mechanism,
             "id": tick.id,
         }
+        if tick.previous_id is not None:
+            self._behind = {**self._behind, "previous_id": tick.previous_id}
 
     def render(self, key: str, fields: Fields, page: int = 1, pages: int = 1) -> bytes:
         tick = self._tick

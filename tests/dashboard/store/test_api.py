@@ -17,7 +17,15 @@ from aiohttp import ClientPayloadError
 from jsonschema import Draft202012Validator
 
 from tests import ROOT
-from tests.dashboard.feeding import PATIENCE_S, TICK_MS, Document, reader_settings, seen
+from tests.dashboard.feeding import (
+    GONE,
+    PATIENCE_S,
+    TICK_MS,
+    Document,
+    message,
+    reader_settings,
+    seen,
+)
 from tests.dashboard.store.making import (
     BEGIN_MS,
     at,
@@ -57,10 +65,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def client(path: Path, memory: int = 0) -> AsyncIterator[tuple[Client, Store]]:
+async def client(
+    path: Path, memory: int = 0, documents: list[Document] = LIFE
+) -> AsyncIterator[tuple[Client, Store]]:
     """A client of a dashboard whose Kafka is away; `memory` ticks are held in memory too."""
     hub = Hub()
-    hub.publish([seen(document) for document in LIFE[len(LIFE) - memory :]])
+    hub.publish([seen(document) for document in documents[len(documents) - memory :]])
     store = Store(
         replace(reader_settings("products"), history=HistorySettings(store=path))
     )
@@ -252,6 +262,76 @@ async def test_a_window_over_a_gap_or_a_generation_says_from_when_it_is(
         answer = await http.get(f"{place}21")
         assert answer.status == 404
         assert "at the beginning of this window" in (await answer.json())["error"]
+
+
+def two_epochs(**changes: Any) -> list[Document]:
+    """30 ticks and 8: 10 counts a tick of one item; the second epoch follows the first."""
+    found = []
+    for tick in range(1, 39):
+        epoch, own = (1, tick) if tick <= 30 else (2, tick - 30)
+        items = [("tea", 10 * own)] + [("cup", 500)] * (30 <= tick <= 33)
+        items.sort(key=lambda item: (-item[1], item[0]))
+        fields = at(tick) | {"epoch": epoch, "id": "ab"[epoch - 1] * 32}
+        fields |= {"sd": 3.0, "threshold": 100.0}
+        if epoch == 2:
+            fields |= {"previous_id": "a" * 32} | changes
+        found.append(message(own, items, **fields))
+    return found
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@on_a_loop
+async def test_a_window_or_a_time_before_midnight_counts_in_both_epochs(
+    tmp_path: Path, memory: bool
+) -> None:
+    """10 counts a tick came in every tick, midnight or not; the epoch before may have gaps."""
+    documents = two_epochs(windows=[{"ms": 60_000, "ticks": 6, "sd": 4.5}])
+    with opened(tmp_path / "history.duckdb") as (_, writer):
+        store_all(writer, documents)
+    held = 20 if memory else 0
+    async with client(tmp_path / "history.duckdb", held, documents) as (http, _):
+        place = f"/api/snapshots?{STREAM}&epoch=2&tick=2&"
+        asked = {
+            "window=60s": (at(26)["end"], 26, 4.5, True),
+            "window=90s": (at(23)["end"], 23, 6.7082, False),
+            f"since={at(1)['end']}": (at(1)["end"], 1, 6.7082, False),
+            "since=2001-01-01": (at(1)["start"], 0, 4.2426, True),
+        }
+        for query, (begin, tick, sd, exact) in asked.items():
+            [one] = (await body(http, place + query))["snapshots"]
+            change = one["change"]
+            assert (change["from"], change["tick"]) == (begin, tick), query
+            assert (one["sd"], change["exact"]) == (sd, exact), query
+            assert change["last"]["tick"] == 30 and not change["last"]["absent"]
+            width = at(1)["end"] - at(1)["start"]
+            counted = 10 * (at(32)["end"] - begin) // width
+            assert dict(one["items"])["tea"] == counted, query
+            # It was not shown before the last tick of the first epoch.
+            assert change["new"] == ([] if tick == 0 else ["cup"])
+            assert dict(one["items"])["cup"] == 1_000
+        [one] = (
+            await body(http, f"/api/snapshots?{STREAM}&epoch=2&tick=2&window=20s")
+        )["snapshots"]
+        assert "last" not in one["change"], "since midnight exactly"
+        assert one["change"]["from"] == at(30)["end"]
+
+
+@on_a_loop
+async def test_a_window_ends_at_midnight_where_the_epoch_before_is_not_known(
+    tmp_path: Path,
+) -> None:
+    """Another generation before it, or the last tick of the epoch before is not stored."""
+    other = two_epochs(previous_id=GONE)
+    lost = [one for one in two_epochs() if (one["epoch"], one["tick"]) != (1, 30)]
+    for number, documents in enumerate((other, lost)):
+        path = tmp_path / f"{number}.duckdb"
+        with opened(path) as (_, writer):
+            store_all(writer, documents)
+        async with client(path) as (http, _):
+            place = f"/api/snapshots?{STREAM}&epoch=2&tick=2&window=60s"
+            [one] = (await body(http, place))["snapshots"]
+            assert one["change"]["from"] == at(30)["end"]
+            assert dict(one["items"])["tea"] == 20
 
 
 REFUSED = [

@@ -1,7 +1,7 @@
 // The board: one row an item, largest first; only visible rows are in the document.
 
 import { byId, set } from "./dom.js";
-import { TIMES, ends, least, places } from "./noise.js";
+import { TIMES, ends, least, most, places } from "./noise.js";
 import { NOTHING, about2sd, between, count, oneLine, placesWords, shareWords, short, sumWords, thresholdIsCount } from "./words.js";
 
 const AHEAD = 6;
@@ -61,7 +61,7 @@ export class Board {
       const earlier = this.before?.counts.get(label) ?? 0;
       low = Math.min(low, from, earlier);
       high = Math.max(high, to, exact?.get(label) ?? 0, earlier);
-      return { label, value, rank: index + 1, from, to, least: least(snapshot.change, label, value), sums: snapshot.sums?.[index] };
+      return { label, value, rank: index + 1, from, to, least: least(snapshot.change, label, value), most: most(snapshot.change, label, value), sums: snapshot.sums?.[index] };
     });
     this.scale(low, Math.max(high, this.limit ?? 0));
     this.all = snapshot.items.length;
@@ -328,8 +328,8 @@ function space() {
   return tr;
 }
 
-// Whether a part of a number may have come before the window, so that its error is larger to one side.
-const isUneven = ({ value, least }) => least !== value;
+// Whether a part of a number may have come before the window, or of the window is not in it, so that its error is larger to one side.
+const isUneven = ({ value, least, most }) => least !== value || most !== value;
 
 // A count and its error, or the two ends between which it lies.
 function numbers(c, row, sd) {

@@ -32,7 +32,8 @@ export class Exact {
   counts({ end, change }) {
     const now = this.at(end)?.counts;
     const then = !change || change.tick === 0 ? new Map() : this.at(change.from)?.counts;
-    return new Map(now && then ? [...now].map(([label, one]) => [label, one - (then.get(label) ?? 0)]) : []);
+    const last = change?.last ? this.at(change.last.end)?.counts : new Map();
+    return new Map(now && then && last ? [...now].map(([label, one]) => [label, one + (last.get(label) ?? 0) - (then.get(label) ?? 0)]) : []);
   }
 
   // Whether a tick can be drawn: its exact counts are here, or have been asked for long enough.

@@ -313,7 +313,7 @@ export class Item {
     // In a window there may be nothing of an item that is shown.
     if (snapshot.window && !(snapshot.sd !== null && found[1] > TIMES * snapshot.sd)) return "";
     if (all) return said(shareOfAll(found[1], snapshot.sd, all), `all items, shown or not${within ? ", in the window" : ""}`);
-    if (change?.new.length && change.threshold === null) return "";
+    if ((change?.new.length && change.threshold === null) || change?.last?.absent.length) return "";
     const part = share(found[1], snapshot.items, snapshot.sd, change ? change.new.length * change.threshold : 0);
     return said(part, within ? "what the shown items counted in the window" : "the total of what is shown");
   }
@@ -349,7 +349,7 @@ export class Item {
   // What was counted in the windows that the snapshot names, else in the last hour, and in that of the board.
   changes(snapshot, item, offered, paused, windowed) {
     const width = snapshot.end - snapshot.start;
-    const named = (snapshot.windows ?? [{ ms: HOUR_MS, ticks: Math.round(HOUR_MS / width) }]).filter((one) => one.ticks >= 1 && one.ticks < snapshot.tick);
+    const named = (snapshot.windows ?? [{ ms: HOUR_MS, ticks: Math.round(HOUR_MS / width) }]).filter((one) => one.ticks >= 1 && (one.ticks < snapshot.tick || (one.ticks > snapshot.tick && snapshot.previous_id)));
     const spans = named.map(({ ms }) => ({ window: duration(ms) }));
     const chosen = this.view.span;
     if (chosen && !spans.some((one) => one.window === chosen.window)) spans.push(chosen);

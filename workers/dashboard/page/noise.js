@@ -32,33 +32,39 @@ export function differenceSd(newer, older) {
 }
 
 // The places that each row may have had without noise: [first, last], the last null where it may be beyond what was sent.
-// rows: {value, least}; least: what the value may be besides noise, where some of it is not known.
+// rows: {value, least, most}; from least to most: what the value may be besides noise, where some of it is not known.
 export function places(rows, total, sd) {
   if (sd === null) return rows.map(() => null);
   const off = margin(sd);
-  const values = rows.map((row) => row.value).sort((a, b) => b - a);
+  const values = rows.map((row) => row.most).sort((a, b) => b - a);
   const sure = rows.map((row) => row.least).sort((a, b) => b - a);
-  return rows.map(({ value, least }) => {
+  return rows.map(({ most, least }) => {
     const last = count(values, (one) => one >= least - off);
-    return [1 + count(sure, (one) => one > value + off), total > rows.length && values.at(-1) >= least - off ? null : last];
+    return [1 + count(sure, (one) => one > most + off), total > rows.length && values.at(-1) >= least - off ? null : last];
   });
 }
 
 // Where the error bar of a row ends: [low, high]. A part of a new item's change may have come before the window: its bar reaches
-// down over it, but not below 0, and up as far as the noise of its count.
+// down over it, but not below 0, and up as far as the noise of its count. What an item counted in a window that began in the epoch
+// before, which did not show it, may be more than its count by what was needed to be shown there.
 export function ends({ change, sd }, label, value) {
   if (sd === null) return [value, value];
+  if (change && isAbsent(change, label)) return [Math.max(0, value - TIMES * sd), Math.max(0, most(change, label, value) + TIMES * change.sd_to)];
   if (change && isNewIn(change, label)) return [Math.max(0, least(change, label, value) - TIMES * sd), Math.max(0, value + TIMES * change.sd_to)];
   return [value - TIMES * sd, value + TIMES * sd];
 }
 
 // The least that an item's change may be but for noise: true counts never fall.
 export function least(change, label, value) {
-  if (!change || !isNewIn(change, label)) return value;
+  if (!change || !isNewIn(change, label) || isAbsent(change, label)) return value;
   return change.threshold === null ? Math.min(0, value) : value - change.threshold;
 }
 
+// The most that it may be but for noise; of a choice of items, that is not known of one that was not chosen.
+export const most = (change, label, value) => (change && isAbsent(change, label) ? value + (change.last.threshold ?? 0) : value);
+
 const isNewIn = (change, label) => change.new.includes(label);
+const isAbsent = (change, label) => Boolean(change.last?.absent.includes(label));
 
 // How many of the largest values, which come first, something is true of.
 function count(values, what) {
@@ -122,9 +128,11 @@ export class Moves {
   }
 }
 
-// How items have moved, in their counts, since a window began.
+// How items have moved, in their counts, since a window began. Where counts began at zero within it, places then and now are of
+// different epochs: only what is newly shown is said.
 export function movesIn(changes) {
   const { items, counts, change, mechanism } = changes;
+  if (change.last) return { of: (label) => ({ isNew: isNewIn(change, label), by: 0 }) };
   if (change.tick === 0) return new Moves(changes, null);
   const then = items.map(([label, by], i) => [label, counts[i] - by]).filter(([label]) => !isNewIn(change, label));
   const now = items.map(([label], i) => [label, counts[i]]);
@@ -165,18 +173,21 @@ export function shareOfAll(value, sd, all) {
 }
 
 // What the items that are not listed count, all together, from the published count of all: {value, least, sd, from, to, share}; null
-// where it cannot be said. A part of a new item's change may have come before the window, and then the others counted so much more in it.
+// where it cannot be said. A part of a new item's change may have come before the window, and then the others counted so much more in it;
+// and so much less, if a listed item counted more than its change in the epoch before.
 export function others({ items, sd, all_items: all, change }) {
-  const fresh = change?.new.length ?? 0;
-  if (!all || sd === null || (fresh && change.threshold === null)) return null;
+  const absent = change?.last?.absent.length ?? 0;
+  const fresh = (change?.new.length ?? 0) - absent;
+  if (!all || sd === null || (fresh && change.threshold === null) || (absent && change.last.threshold === null)) return null;
   const unknown = fresh && fresh * change.threshold;
+  const missing = absent && absent * change.last.threshold;
   const left = all.count - items.reduce((sum, [, one]) => sum + one, 0);
   // True counts are never below 0.
   const value = Math.max(0, left);
   const listed = Math.hypot(sd * Math.sqrt(items.length - fresh), fresh && change.sd_to * Math.sqrt(fresh));
   const off = Math.hypot(all.sd, listed);
   const part = Math.min(1, value / all.count);
-  const half = (TIMES * Math.hypot(listed, (1 - part) * all.sd) + unknown) / all.count;
+  const half = (TIMES * Math.hypot(listed, (1 - part) * all.sd) + unknown + missing) / all.count;
   const known = all.count > 2 * TIMES * all.sd;
-  return { value, least: value - unknown, sd: off, from: value - TIMES * off, to: Math.max(value, left + unknown) + TIMES * off, share: known ? { part, half } : null };
+  return { value, least: value - unknown - missing, sd: off, from: value - missing - TIMES * off, to: Math.max(value, left + unknown) + TIMES * off, share: known ? { part, half } : null };
 }

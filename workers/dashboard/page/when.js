@@ -71,7 +71,7 @@ export function windowWords({ change, start, end }, since, now) {
   const from = moment(change.from, now, change.from % 60000 !== 0);
   const asked = /^\d+$/.test(since) ? Number(since) : Date.parse(since);
   const not = asked < change.from ? ` (not since ${moment(asked, now)})` : "";
-  const began = change.tick === 0 ? `, when counts last began at zero${not}` : "";
+  const began = change.tick === 0 ? `, when counts ${change.last ? "" : "last "}began at zero${not}` : "";
   return `Counted since ${from}${began}, until ${moment(end, now, (end - start) % 60000 !== 0)} (${span(end - change.from)})`;
 }
 
