@@ -86,6 +86,36 @@ def test_places_are_all_that_noise_leaves_possible(window: Window) -> None:
     ]
 
 
+def test_what_the_epoch_before_did_not_show_may_be_more_than_what_is_listed(
+    window: Window,
+) -> None:
+    """`late` was not shown when the window began, `hidden` not when that epoch ended."""
+    change: dict[str, Any] = {"tick": 5, "threshold": 100, "sd_to": 20.0}
+    change |= {"new": ["late", "hidden"]}
+    change["last"] = {"threshold": 120, "absent": ["hidden"]}
+    counts = [["tea", 900], ["late", 400], ["hidden", 50]]
+    total = {"count": 1_500, "sd": 30.0}
+    board: dict[str, Any] = {"items": counts, "sd": 12.0, "change": change}
+
+    def ends(label: str, value: int) -> Any:
+        return window.page.evaluate(NOISE, ["ends", board, label, value])
+
+    assert ends("tea", 900) == [876, 924]
+    assert ends("late", 400) == [400 - 100 - 24, 400 + 40]
+    assert ends("hidden", 50) == [50 - 24, 50 + 120 + 40]
+    limits = [
+        window.page.evaluate(NOISE, [name, change, "hidden", 50])
+        for name in ("least", "most")
+    ]
+    assert limits == [50, 170]
+    rest = window.page.evaluate(NOISE, ["others", board | {"all_items": total}])
+    # Up to 100 more if `late` came before, up to 120 less if `hidden` did.
+    assert rest["value"] == 150 and rest["least"] == 150 - 100 - 120
+    off = sqrt(30**2 + 2 * 12**2 + 20**2)
+    assert abs(rest["from"] - (150 - 120 - 2 * off)) < 1e-6
+    assert abs(rest["to"] - (250 + 2 * off)) < 1e-6
+
+
 def test_noise_alone_moves_nothing_and_a_real_change_is_seen(window: Window) -> None:
     """Of a board of equal items at most one in twenty has a mark, however many items it has: by two standard deviations for each pair
     half of a thousand rows were marked. 200 equal items are apart by z = sqrt(ln(5 * 200^2)) = 3.49 standard deviations of a

@@ -329,7 +329,7 @@ function space() {
 }
 
 // Whether a part of a number may have come before the window, or of the window is not in it, so that its error is larger to one side.
-const isUneven = ({ value, least, most }) => least !== value || most !== value;
+const isUneven = ({ value, least, most = value }) => least !== value || most !== value;
 
 // A count and its error, or the two ends between which it lies.
 function numbers(c, row, sd) {

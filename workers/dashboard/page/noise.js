@@ -32,13 +32,13 @@ export function differenceSd(newer, older) {
 }
 
 // The places that each row may have had without noise: [first, last], the last null where it may be beyond what was sent.
-// rows: {value, least, most}; from least to most: what the value may be besides noise, where some of it is not known.
+// rows: {value, least, most}; from least to most, else the value: what it may be besides noise, where some of it is not known.
 export function places(rows, total, sd) {
   if (sd === null) return rows.map(() => null);
   const off = margin(sd);
-  const values = rows.map((row) => row.most).sort((a, b) => b - a);
+  const values = rows.map((row) => row.most ?? row.value).sort((a, b) => b - a);
   const sure = rows.map((row) => row.least).sort((a, b) => b - a);
-  return rows.map(({ most, least }) => {
+  return rows.map(({ value, least, most = value }) => {
     const last = count(values, (one) => one >= least - off);
     return [1 + count(sure, (one) => one > most + off), total > rows.length && values.at(-1) >= least - off ? null : last];
   });

@@ -194,7 +194,9 @@ def _transaction(database: Database) -> Iterator[None]:
 
 
 # Names with their own columns; `page` and `pages` are 1 in a complete snapshot.
-COLUMNS = frozenset({*Frame.__struct_fields__, "edges"} - {"sums", "sum", "window"})
+COLUMNS = frozenset(
+    {*Frame.__struct_fields__, "edges"} - {"sums", "sum", "window", "previous_id"}
+)
 # Entries of a cache; a full cache is cleared and refilled from the file.
 CACHED = 200_000
 _EXACT = 2**53
