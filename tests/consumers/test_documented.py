@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.consumers.scene import EXAMPLES, Program, Scene, run
+from tests.consumers.scene import EPOCH_TICKS, EXAMPLES, Program, Scene, run
 
 pytestmark = pytest.mark.waits
 
@@ -69,17 +69,18 @@ def test_commands_and_query_of_the_guide_do_what_it_says(
     for (name, key, series, tick), snapshot in items.items():
         for window in snapshot["windows"]:
             since = tick - window["ticks"]
-            before = dict(items[name, key, series, since]["items"]) if since else {}
-            expected += [
-                (
-                    key,
-                    tick,
-                    window["ms"],
-                    label,
-                    count - before.get(label, 0),
-                    window["sd"],
-                )
-                for label, count in snapshot["items"]
-                if not since or label in before
-            ]
+            before = {}
+            last = {}
+            if since > 0:
+                before = dict(items[name, key, series, since]["items"])
+            elif since < 0:
+                ended = name, key, snapshot["previous_id"]
+                last = dict(items[*ended, EPOCH_TICKS]["items"])
+                before = dict(items[*ended, EPOCH_TICKS + since]["items"])
+            for label, count in snapshot["items"]:
+                known = label in before and (since > 0 or label in last)
+                if not since or known:
+                    change = count + last.get(label, 0) - before.get(label, 0)
+                    row = key, tick, window["ms"], label, change, window["sd"]
+                    expected.append(row)
     assert sorted(found) == sorted(expected) and len(found) > 500
