@@ -104,7 +104,7 @@ def test_the_parts_of_a_tick_are_the_tick_of_the_histogram_that_is_not_split(
         items = [item for body in parts for item in body["items"]]
         for part, body in enumerate(parts):
             items_by_part[part] += len(body["items"])
-            own = {"part", "parts", "items", "id"}
+            own = {"part", "parts", "items", "id", "previous_id"}
             assert body.keys() - own == one.keys() - own
             assert all(body[name] == one[name] for name in one.keys() - own)
             assert body["id"] == parts[0]["id"] != one["id"]
