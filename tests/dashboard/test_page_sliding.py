@@ -256,7 +256,7 @@ def test_the_line_has_no_cut_but_where_a_generation_begins(
     window.shows('document.querySelectorAll("#chart .line").length === 1')
     assert page.locator("#chart .cut").count() == 0
     note = page.inner_text("#chart-note")
-    assert "Each point is the count of the 10 minutes before it." in note
+    assert "Each point is of what came in the 10 minutes before it." in note
     assert "total" not in note and "zero" not in note
     assert "Tick" not in page.inner_text("#reading")
     page.goto(f"{url}?histogram=products.10m&key=s2&item=tea&range=day")

@@ -255,7 +255,7 @@ export class Item {
     const each = unit === null ? null : every === HOUR_MS ? "hour" : span(every);
     if (unit !== "epoch") words.push(...gapWords(gaps, this.hooks.now(), each, unit === null && wanted.step !== null, window));
     if (again) words.push(window ? `At each vertical dotted line counting began anew: from there on the ${timeOf(window.ms)} fills again.` : "At each vertical dotted line counts began at zero again.");
-    if (window) words.push(`Each point is the count of the ${timeOf(window.ms)} before it.`);
+    if (window) words.push(`Each point is of what came in the ${timeOf(window.ms)} before it.`);
     if (hidden) words.push(`Where ${hidden}.`);
     if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
     if (["hour", "tick"].includes(unit) && !this.shown.snapshot.windows?.some((one) => one.ms === every)) words.push(`Bands are upper bounds: the settings have no window of ${span(every)}.`);
