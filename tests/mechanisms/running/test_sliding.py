@@ -1,12 +1,13 @@
 """Boards without epochs against the rule in plain Python, through restarts and forgetting."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from tests.mechanisms.running.boards import (
@@ -19,10 +20,12 @@ from tests.mechanisms.running.boards import (
     stream,
 )
 from tests.mechanisms.running.test_discovery import exact_tail
+from workers.arrays.types import Longs
 from workers.mechanisms.config.buckets import parse_buckets
 from workers.mechanisms.config.sums import parse_sum
+from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.running import sliding as module
-from workers.mechanisms.running.sliding import Sliding
+from workers.mechanisms.running.sliding import Sliding, WindowNoise
 
 SUM = parse_sum({"field": "x", "from": -2, "to": 0, "step": 0.5, "share": 0.3})
 DOMAIN = tuple(str(n) for n in range(0, 30, 3))
@@ -189,3 +192,71 @@ def test_all_tests_that_one_event_adds_cost_at_most_delta(
         lower = max(exact_tail(window, t, reached - 1) for t in ticks)
         part = config.delta / 2 / len(windows) / config.max_items
         assert worst * memories[i] <= part < lower * memories[i]
+
+
+@contextmanager
+def scripted(script: Mapping[tuple[int, int], int]) -> Iterator[None]:
+    """Replace the noise of counts: that of (tick, window), the same for all items, else 0."""
+
+    def counts(self: WindowNoise, t: int, ledger: Ledger) -> list[Longs]:
+        return [np.full(ledger.n, script.get((t, i), 0)) for i in range(2)]
+
+    with patch.object(WindowNoise, "counts", counts):
+        yield
+
+
+def shown_at(mechanism: Sliding, ticks: Mapping[int, Tick], last: int) -> list[int]:
+    """Return the ticks up to `last` at which anything is printed; restarted after each."""
+    board = Board(mechanism)
+    found = []
+    for t in range(1, last + 1):
+        (counts, _, _), _ = board.step(t, ticks.get(t, {}))[0]
+        if counts:
+            found.append(t)
+        board.restart()
+    return found
+
+
+EVENT: Tick = {("k", b"x"): (1, 0)}
+
+
+@pytest.mark.parametrize("hops", [(1, 1), (1, 4)], ids=str)
+def test_an_item_is_tested_at_just_the_ticks_of_its_memory(
+    hops: tuple[int, int],
+) -> None:
+    """Where noise would pass any bar an item shows itself if, and only if, it is tested."""
+    mechanism = sliding(windows=(3, 6), hops=hops)
+    first = 4
+    for i in range(2):
+        end = first + mechanism.memory_of(i)
+        reach = (3 + hops[0] - 1, 6 + hops[1] - 1)
+        # 16 ticks at the reach of 9, 8 at that of 6.
+        block = 16 if reach[1] > 8 else 8
+        assert end - first == reach[i] + reach[1] + 3 * block - 2
+        for t in (first - 1, first, first + 2, end - 2, end - 1, end, end + 1):
+            with scripted({(t, i): 1 << 40}):
+                found = shown_at(mechanism, {first: EVENT}, t)
+            assert found == ([t] if first <= t < end else []), (i, t)
+
+
+def test_a_label_that_left_is_tested_again_after_just_its_rest() -> None:
+    """It is printed at the tick at which it leaves, and then no noise shows it for K ticks."""
+    mechanism = sliding(windows=(3, 6))
+    left = 12
+    again = left + mechanism.rest + 1
+    script = {(t, i): 1 << 40 for t in range(2, again + 3) for i in range(2)}
+    script[left, 1] = -(1 << 40)
+    ticks = dict.fromkeys(range(1, again + 3), EVENT)
+    with scripted(script):
+        found = shown_at(mechanism, ticks, again + 2)
+    assert found == [*range(2, left + 1), again, again + 1, again + 2]
+    # At other ticks, and by counts of other windows, no label leaves.
+    for place in ((left - 1, 1), (left + 3, 1), (left, 0)):
+        kept = script | {(left, 1): 1 << 40, place: -(1 << 40)}
+        with scripted(kept):
+            assert shown_at(mechanism, ticks, left + 6) == [*range(2, left + 7)]
+    # A count of just 0 leaves, and one above it stays.
+    for n, stays in ((-6, False), (-5, True)):
+        with scripted(script | {(left, 1): n}):
+            found = shown_at(mechanism, ticks, left + 1)
+        assert (found == [*range(2, left + 2)]) is stays
