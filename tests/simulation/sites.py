@@ -21,6 +21,8 @@ KEY = NoiseKey(bytes(range(32)))
 NAME = "w"
 TICKS_S = 20, 50
 SLOWLY = 60
+# Of 3 and 7 ticks.
+WINDOWS = {"horizon": "never", "windows": ["60s", "140s"], "hop": 2}
 EVENTS = "events"
 
 
@@ -83,6 +85,7 @@ def make_site(
     pace: int = 1,
     split: int = 1,
     grows_owners: bool = False,
+    never: bool = False,
 ) -> Site:
     privacy: dict[str, Any] = {"unit": unit, "rekey": rekey}
     if ceiling:
@@ -110,12 +113,17 @@ def make_site(
         | {"horizon": horizon, "max_items": 2, "epsilon": 4.0, "delta": 1e-3}
         | ({"max_items_per_user": 60} if unit == "user" else {})
         | ({"split": split} if name == "fine" else {})
+        | (WINDOWS if never and name == "fine" else {})
         for name, tick_s, horizon in zip(
             ("fine", "wide"), TICKS_S, horizons, strict=True
         )
     ]
     settings = settings_of(document, Path("/"))
-    outputs = {settings.output_topic(one): one.name for one in settings.histograms}
+    outputs = {
+        topic: one.name
+        for one in settings.histograms
+        for _, topic in settings.outputs(one)
+    }
     plan = plan_topics(NAME, [EVENTS], sources, owners, list(outputs), {}, rekey=rekey)
     existing = {
         one.name: ExistingTopic(one.name, one.partitions, id_of(one.name))
@@ -147,4 +155,5 @@ def make_sites() -> list[Site]:
         make_site(2, 1, "user", ceiling=False, rekey=True, pace=SLOWLY),
         make_site(2, 2, "event", ceiling=True, rekey=False, split=2, grows_owners=True),
         make_site(2, 1, "user", ceiling=False, rekey=True, grows_owners=True),
+        make_site(2, 2, "event", ceiling=True, rekey=False, split=2, never=True),
     ]

@@ -185,8 +185,9 @@ class World:
             key = str(event["key"]).encode()
             settings = self.site.settings
             self._wanted |= {
-                (settings.output_topic(one), (key, part))
+                (topic, (key, part))
                 for one in settings.histograms
+                for _, topic in settings.outputs(one)
                 for part in range(1, one.split + 1)
             }
 
