@@ -4,6 +4,7 @@ import io
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -23,6 +24,7 @@ from workers.privacy.model import HistogramPlan, Plan, WindowPlan, WithoutEpochs
 from workers.privacy.plan.make import plan_of
 from workers.privacy.plan.text import show
 from workers.privacy.total import (
+    DAY_MS,
     Charge,
     charge_of,
     conversion_delta,
@@ -222,6 +224,9 @@ def test_all_windows_are_one_charge_once_and_for_ever() -> None:
     [span] = spans_of([three])
     assert (span.without_epochs, span.epochs) == ("all", 1)
     assert span.losses[0].epsilon == 1.0
+    # What a charge for each day would come to.
+    *_, year = spans_of([replace(three, epoch_ms=DAY_MS, never=False)])
+    assert year.epochs == 365 and (year.losses[0].epsilon or math.inf) > 20
 
 
 def test_events_of_a_person_add_up_over_all_time() -> None:
