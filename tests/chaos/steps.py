@@ -355,9 +355,9 @@ def _releases(acting: Acting) -> None:
     here = threading.local()
 
     def open_epoch(original: Any) -> Any:
-        def call(self: Histogram, epoch: int) -> None:
+        def call(self: Histogram, *args: Any) -> None:
             ended = self._epoch is not None
-            original(self, epoch)
+            original(self, *args)
             if ended:
                 here.epoch = True
                 at("epoch: ended", self.name)

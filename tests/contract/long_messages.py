@@ -20,6 +20,7 @@ from workers.kafka.store import Changelog, Store
 from workers.mechanisms.accounting import Guarantee
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.config.sums import parse_sum
+from workers.mechanisms.counters.line import line_counters
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Items, Noisy, Release, State
 from workers.mechanisms.misra_gries.state import SketchState
@@ -28,6 +29,7 @@ from workers.mechanisms.one_shot.pay import PayState
 from workers.mechanisms.order_statistics.config import Queries
 from workers.mechanisms.order_statistics.engine import KeyState, MaxState
 from workers.mechanisms.running.meta import MetaState
+from workers.mechanisms.running.sliding import SlidingState
 from workers.mechanisms.running.sparse_gumb import SparseState
 from workers.pipeline import ledger_blocks
 from workers.pipeline.contributions import handing_over, messages
@@ -239,6 +241,18 @@ def sketch_state() -> SketchState:
     return made
 
 
+def sliding_state() -> SlidingState:
+    made = SlidingState(
+        line_counters((30,), (1,), 0.01), has_sums=False, discovers=True
+    )
+    rows = 120_000
+    made.ledger = table(str(i) for i in range(rows))
+    made.ledger.counts[:] = LARGEST
+    made.ledger.touched = [np.arange(rows)]
+    made.count(2**20)
+    return made
+
+
 def users() -> list[Outgoing]:
     """Return ten users with maximal pairs and counts, in one commit."""
     held = Users([LANE], Store(None, Changelog("state", 0)).open())
@@ -369,6 +383,7 @@ STATES: dict[str, Callable[[], State]] = {
     "SparseState": sparse_state,
     "MetaState": meta_state,
     "SketchState": sketch_state,
+    "SlidingState": sliding_state,
 }
 
 MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {

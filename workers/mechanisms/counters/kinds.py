@@ -9,7 +9,7 @@ here are imported, so a new one is found, and settings, plans and documents read
 """
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -24,14 +24,18 @@ for _module in pkgutil.iter_modules(counters.__path__, counters.__name__ + "."):
         import_module(_module.name)
 del _module
 
-_BY_ORDER = {
-    kind.order: kind for kind in Counter.__subclasses__() if kind.order is not None
-}
+
+def _in_order() -> Iterator[tuple[str, type[Counter]]]:
+    """Yield the kinds that a setting can name, with their names."""
+    by_order = {
+        kind.order: kind for kind in Counter.__subclasses__() if kind.order is not None
+    }
+    for _, kind in sorted(by_order.items()):
+        yield kind.kind, kind
+
 
 # The first is the default.
-KINDS: Mapping[str, type[Counter]] = MappingProxyType(
-    {kind.kind: kind for _, kind in sorted(_BY_ORDER.items())}
-)
+KINDS: Mapping[str, type[Counter]] = MappingProxyType(dict(_in_order()))
 
 
 def kinds_of(about: About) -> list[str]:

@@ -39,6 +39,7 @@ from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs
 from workers.mechanisms.counters.line import LineCounter
 from workers.runtime.errors import StateRefused
+from workers.runtime.frozen import read_only
 
 HEAD = "mhead"
 _NAME = re.compile("m([0-9a-f]{2})-([0-9a-f]{11})")
@@ -46,7 +47,7 @@ _VERSION = 1
 # Version, rows, width codes: of gaps, counts, ages and steps.
 _HOP = struct.Struct("<BI4B")
 _ABSENT = 255
-_NONE = np.empty(0, dtype=np.int64)
+_NONE = read_only(np.empty(0, dtype=np.int64))
 _MOST_TICKS = 1 << 40
 
 

@@ -63,10 +63,11 @@ from workers.mechanisms.running.on_counters import (
     sd_at,
 )
 from workers.runtime.errors import StateRefused
+from workers.runtime.frozen import read_only
 
 # Fewer rows are never forgotten: they cost less than their renumbering.
 LEAST_ROWS = 4096
-_NONE = np.empty(0, dtype=np.int64)
+_NONE = read_only(np.empty(0, dtype=np.int64))
 
 Counters = tuple[LineCounter, ...]
 
@@ -205,7 +206,7 @@ class _ShownColumns:
         self._columns = LineColumns(self._counters, self._stream)
         self._rows = _NONE
         # By row; -1: not among the columns.
-        self._places = _NONE
+        self._places = np.empty(0, dtype=np.int64)
 
     def at(self, t: int, tags: Tags, rows: Rows) -> list[Longs]:
         """Return the noise of `rows`, ascending, by window; `tags` are those of all rows."""
