@@ -79,6 +79,7 @@ class _Rows:
         self.names = bytearray()
 
     def add(self, node: Node, name: bytes) -> int:
+        """Append the row of a node and its name; return its number."""
         start = len(self.names) + 1
         self.names += b'"' + name + b'"'
         row = [scanner.NONE] * scanner.NODE_COLUMNS
@@ -109,6 +110,7 @@ class _Rows:
 
 
 def _sort(node: Node) -> int:
+    """Return how the scanner reads a node: one value, items, an object, a list, or several."""
     wanted = node.many, node.children, node.elements
     sorts = [*compress((scanner.ITEMS, scanner.OBJECT, scanner.ELEMENTS_OF), wanted)]
     if len(sorts) > 1:
@@ -186,6 +188,8 @@ class Json(JsonDecoder):
         return scan_parts(values, scan, self.decoder(data, values))
 
     def decoder(self, data: Bytes, values: Longs) -> Callable[[int], object]:
+        """Return the general reader: a function from a batch index to the decoded record."""
+
         def decode(row: int) -> object:
             start, stop = values[row].tolist()
             return self.decode(data[start:stop].tobytes())
@@ -206,6 +210,7 @@ def _checked_text(value: bytes) -> str:
 
 
 def _type(node: Node) -> Any:
+    """Return the type as which msgspec decodes a node, so that it skips unwanted fields."""
     if node.many or (node.children and node.elements is not None):
         return Any
     if node.elements is not None:

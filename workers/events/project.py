@@ -1,7 +1,8 @@
 """Project decoded records, plain Python objects, to events: the reference rule of all readers.
 
 The compiled readers handle plain records only and leave all others to this module; tests compare
-the two. Reject reasons name configuration fields only.
+the two. Reject reasons name configuration fields only. A view (`mechanisms.config.views`) is what a
+histogram reads of an event: its stream key, items with their amounts, and conditions.
 """
 
 import math
@@ -70,6 +71,7 @@ class Projection(Frozen):
         )
 
     def event(self, record: object) -> Event | str:
+        """Return the event of a decoded record, or the reason why it is a reject."""
         if not isinstance(record, Mapping):
             return "not a JSON object"
         try:
@@ -95,6 +97,7 @@ class Projection(Frozen):
         }
 
     def _time(self, record: Mapping[str, Any], required: bool) -> int:
+        """Return ms since 1970; 0: the record's time is used; -1: unreadable, not `required`."""
         path = self._shape.time
         unit = self._shape.unit
         if path is None:
@@ -114,6 +117,7 @@ class Projection(Frozen):
         return time
 
     def _user(self, record: Mapping[str, Any]) -> str:
+        """Return the user as text, "" if the user is not a field."""
         path = self._shape.user
         if not isinstance(path, Path):
             return ""
@@ -125,12 +129,14 @@ class Projection(Frozen):
         return _text(user)
 
 
-# What was read of one record, by its source: views share items, and views of sums numbers. Without
-# it, a long record would cost as often as there are histograms.
+# What was read of one record, by the number of its source (a combination of paths): views share
+# items and numbers. Without it, a long record would cost as often as there are histograms.
 Read = dict[int, Any]
 
 
 class _ViewProjection(Frozen):
+    """The rule of one view. What it returns per item is a label, or a bucket number with edges."""
+
     def __init__(self, view: View, empty: bool, sources: dict[object, int]) -> None:
         """`sources` numbers what views read; it is extended."""
         self._view = view
@@ -154,6 +160,7 @@ class _ViewProjection(Frozen):
         )
 
     def seen(self, record: Mapping[str, Any], read: Read) -> ViewValues | None:
+        """Return the view's key, labels and amounts; None if a condition does not hold."""
         for condition, steps in self._where:
             value = _value(record, steps)
             if not _is_unicode(value):
@@ -184,6 +191,7 @@ class _ViewProjection(Frozen):
     def _items_once(
         self, record: Mapping[str, Any], read: Read
     ) -> tuple[list[Any], list[int]]:
+        """Return `_items`, read once for all views with the same items."""
         if self._items_source not in read:
             read[self._items_source] = self._items(record)
         found: tuple[list[Any], list[int]] = read[self._items_source]
@@ -192,6 +200,7 @@ class _ViewProjection(Frozen):
     def _numbers_once(
         self, record: Mapping[str, Any], read: Read
     ) -> list[float | Decimal]:
+        """Return `_numbers`, read once for all views with the same items and number."""
         if self._numbers_source not in read:
             items, _ = self._items_once(record, read)
             read[self._numbers_source] = self._numbers(record, len(items))
@@ -199,6 +208,7 @@ class _ViewProjection(Frozen):
         return found
 
     def _numbers(self, record: Mapping[str, Any], items: int) -> list[float | Decimal]:
+        """Return the numbers that a view of sums adds up, one for each of the `items`."""
         path = self._number
         assert path is not None, "only of sums"
         if path.list_at is None:
@@ -215,6 +225,10 @@ class _ViewProjection(Frozen):
         return found
 
     def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
+        """Return labels and amounts.
+
+        Items are one value, a list, an object of counts, or a label in each object of a list.
+        """
         items = self._view.items
         count = self._view.count
         depth = items.list_at
@@ -244,6 +258,7 @@ class _ViewProjection(Frozen):
         return [label], [1 if count is None else _amount(_field(record, count), count)]
 
     def _of_list(self, elements: list[Any]) -> tuple[list[Any], list[int]]:
+        """Return the items of a list of labels, each counted once."""
         name = _name(Path(self._view.items.steps))
         if self._empty:
             elements = [element for element in elements if element is not None]
@@ -257,6 +272,7 @@ class _ViewProjection(Frozen):
         return [self._label(element) for element in elements], [1] * len(elements)
 
     def _of_object(self, counts: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
+        """Return the items of an object label -> count."""
         items = _name(self._view.items)
         for label, count in counts.items():
             if _count_fault(count):
@@ -268,6 +284,7 @@ class _ViewProjection(Frozen):
     def _of_elements(
         self, record: Mapping[str, Any], steps: tuple[str, ...], rest: tuple[str, ...]
     ) -> tuple[list[Any], list[int]]:
+        """Return the items of a list of objects (at `steps`), each with a label at `rest` in it."""
         items = self._view.items
         count = self._view.count
         of_list = Path(steps)
@@ -302,6 +319,7 @@ class _ViewProjection(Frozen):
         return self._empty and (value is None or value is _ABSENT)
 
     def _fits(self, value: object) -> bool:
+        """Return whether a value is of a type that has a label, or with edges a bucket."""
         if self._view.edges is None:
             return isinstance(value, str | int)
         return number_of(value) is not None
@@ -315,6 +333,7 @@ class _ViewProjection(Frozen):
         return _number_fault(value)
 
     def _label(self, value: Any) -> Any:
+        """Return a value's label, or with edges the number of its bucket."""
         edges = self._view.edges
         return _text(value) if edges is None else bucket(edges, value)
 
@@ -383,6 +402,7 @@ def _at(
 
 
 def _field(record: Mapping[str, Any], path: Path) -> Any:
+    """Return the value at a path; reject the event if it is absent or null."""
     return _required(_at(record, path.steps), path)
 
 
@@ -395,6 +415,7 @@ def _required(value: Any, path: Path) -> Any:
 
 
 def _value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:
+    """Return the value that a condition tests; None if there is none, which is no reject."""
     found: Any = record
     for name in steps:
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -402,6 +423,7 @@ def _value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:
 
 
 def _number(value: object, path: Path) -> float | Decimal:
+    """Return a number, or the one that a text holds; reject the event if there is none."""
     number = as_number(value)
     if number is None or number_of(number) is None:
         raise _Rejected(f"field {_name(path)} is {_number_fault(value)}")
@@ -413,6 +435,7 @@ def _number_fault(value: object) -> str:
 
 
 def _amount(value: object, path: Path) -> int:
+    """Return the count at `path`, with a limit; reject the event if it is no count."""
     if _count_fault(value):
         raise _Rejected(f"field {_name(path)} is {_count_fault(value)}")
     return _clamped(value)
@@ -429,6 +452,7 @@ def _count_fault(value: object) -> str:
 
 
 def _clamped(count: object) -> int:
+    """Return a valid count, at most AMOUNT_MAX."""
     return min(int(as_number(count) or 0), AMOUNT_MAX)
 
 
@@ -447,6 +471,7 @@ def _is_unicode(value: object) -> bool:
 
 
 def _text(value: str | int) -> str:
+    """Return a value in label form, as its vocabulary knows it."""
     return _digits(value) if type(value) is int else as_label(value)
 
 
@@ -464,6 +489,7 @@ def _name(path: Path) -> str:
 
 
 def _longest(event: Event) -> int:
+    """Return the length in bytes of the longest user, key or label."""
     texts = [event.user]
     for seen in event.views:
         if seen is not None:

@@ -61,7 +61,7 @@ NO_RECORD_TIME = "record without a time"
 # Kafka uses -1 for no timestamp; `rekey` forwards such records with 1, since 0 means now.
 _NO_RECORD_TIME_MAX = 1
 _REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED, EARLY)
-# Neither counted nor a reject, and must not close a tick.
+# Of an event in no view: neither counted nor a reject, and must not close a tick.
 _PASSED_OVER = len(_REASONS)
 
 # Initial labels per event and column. malloc returns memory beyond 64 MiB per thread after every
@@ -70,11 +70,13 @@ LABELS_EXPECTED = 2
 # Initial capacity in bytes for the text of a binary format's numbers.
 WRITTEN_EXPECTED = 1 << 16
 
+#: By view: the stream keys that its histograms serve; None means all.
 Declared = Mapping[str, frozenset[str] | None]
 A = TypeVar("A", bound=np.generic)
 
 
 def with_unit(reason: str, time_ms: int, unit: str) -> str:
+    """Append the unit to a reason if the time would be plausible in another one."""
     for other, per_second in PER_SECOND.items():
         read = time_ms * PER_SECOND.get(unit, 0) // per_second
         if other != unit and PLAUSIBLE_MS[0] <= read < PLAUSIBLE_MS[1]:
@@ -242,6 +244,7 @@ class Reading:
             spans.first[view, row], spans.number[view, row] = labels[column]
 
     def _text(self, text: str) -> tuple[int, int]:
+        """Append a text of the general reader to the data; return its start and stop."""
         start = len(self.data) + len(self._texts)
         self._texts += text.encode()
         return start, len(self.data) + len(self._texts)
@@ -286,6 +289,7 @@ class Reading:
         del self._spans, self._more_labels, self._more_amounts
 
     def _amounts(self, column: int) -> Longs:
+        """Return a column's amounts, or NO_AMOUNTS if all are 1 (the kernel writes no ones)."""
         spans = self._spans
         used = int(spans.used[column])
         more = self._more_amounts[column]
@@ -315,6 +319,7 @@ class EventReader(Frozen):
     def read(self, records: Records, fmt: Format | None = None) -> Iterator[Reading]:
         """Yield the events of a batch, at least one part. A `fmt` of None means JSON."""
         named = self._named(records)
+        # The scanner tries plain records; the others go to the general reader at once.
         # Of a record without a value, the general reader finds the fault.
         plain = records.values[:, 1] - records.values[:, 0] <= self._max
         if named is not None:
@@ -355,6 +360,7 @@ class EventReader(Frozen):
         named: Bools | None,
         plain: Bools,
     ) -> Iterator[Reading]:
+        """Yield the parts of a batch; the general reader reads what is not `plain` or declined."""
         for logs in (fmt or self._json).scan(records.data, records.values, plain):
             reading = Reading(self.layout, logs)
             for row in reading.unread:
@@ -374,6 +380,7 @@ class EventReader(Frozen):
     def _event(
         self, records: Records, at: int, decode: Callable[[int], object]
     ) -> Event | str:
+        """Return the general reader's event of a record, or the reason why it is a reject."""
         start, stop = records.values[at].tolist()
         if start < 0:
             return "no value"
@@ -386,6 +393,7 @@ class EventReader(Frozen):
         return self._projection.event(decoded)
 
     def _needs_name(self, event: Event) -> bool:
+        """Return whether the record's key is a stream key or the user of a counted event."""
         looks = [view is not None for view in event.views]
         keys = zip(self._of_record_key, looks, strict=True)
         counted = any(looks) or not looks
@@ -414,11 +422,13 @@ class SourceReader:
         for key in range(len(layout.keys)):
             views = zip(layout.names, layout.key_of, strict=True)
             served = [declared[name] for name, key_of in views if key_of == key]
+            # Undeclared keys are rejects only if every view of this key declares its own.
             given = [keys for keys in served if keys is not None]
             if len(given) == len(served):
                 first = frozenset().union(*given)
                 self._declared[key] = len(first)
                 self._names[key] = Names(first)
+        # Columns of one field share a vocabulary.
         of_fields: dict[Path, Names] = {}
         self._labels = [
             of_fields.setdefault(items.path, Names())
@@ -479,6 +489,7 @@ class SourceReader:
         return reading
 
     def _key_codes(self, key: int, reading: Reading) -> Codes:
+        """Return the code of every event's stream key, int32 (n,)."""
         names = self._names[key]
         places = reading.keys[key]
         names.begin()
@@ -488,6 +499,7 @@ class SourceReader:
         return names.vocabulary.codes(reading.data, places)
 
     def _codes(self, column: int, reading: Reading) -> Codes:
+        """Return the code of every label of a column, int32 (m,); of buckets, their numbers."""
         labels = reading.labels[column]
         if self._reader.layout.items_of[column].edges is not None:
             return labels[:, 0].astype(np.int32)
@@ -496,7 +508,7 @@ class SourceReader:
     def _refused(
         self, reading: Reading, keys: list[Codes], latest_ms: int | None
     ) -> NDArray[np.int8]:
-        """Return the index of the refusal reason for each event, 0 if accepted."""
+        """Return the index in `_REASONS` (or _PASSED_OVER) for each event, 0 if accepted."""
         refused = np.zeros(len(reading), dtype=np.int8)
         times = reading.times
         if self._placement is not None and reading.users is not None:
@@ -573,6 +585,7 @@ class SourceReader:
 
 
 def _kept(column: NDArray[A], good: Longs | None) -> NDArray[A]:
+    """Select the accepted events; None means all."""
     return column if good is None else column[good]
 
 
@@ -581,12 +594,14 @@ def _longs(*shape: int) -> Longs:
 
 
 def _wider(columns: Longs, room: int) -> Longs:
+    """Copy columns, (columns, used, ...), into arrays with `room` for more labels."""
     wider = _longs(len(columns), room, *columns.shape[2:])
     wider[:, : columns.shape[1]] = columns
     return wider
 
 
 def _joined(column: Longs, more: array[int]) -> Longs:
+    """Append the general reader's values, which `array` packs end to end, to a column."""
     if not more:
         return column
     added = np.frombuffer(more, dtype=np.int64).reshape(-1, *column.shape[1:])

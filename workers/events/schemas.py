@@ -1,8 +1,8 @@
 """Cache of schemas by id, fetched from a Schema Registry once per process.
 
-A registry outage stops only records with schemas new to this process: their shard waits, and
-nothing is lost. Requests run in their own thread, so a waiting shard can check every tenth of a
-second whether it was closed.
+A registry outage stops only records with schemas new to this process: their shard (the thread that
+reads them) waits, and nothing is lost. Requests run in their own thread, so a waiting shard can
+check every tenth of a second whether it was closed.
 
 An id that the registry does not know may be too new: it is retried for `patience_s`, then its
 records are rejects. Any producer can make up ids. So after one wait in vain, nobody waits for an
@@ -27,6 +27,8 @@ JSON = "JSON"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
+    """A schema that another one imports, under the name in the import."""
+
     name: str
     text: str = field(repr=False)
 
@@ -73,6 +75,8 @@ class SchemaWaiter(Protocol):
 
 
 class AlwaysOpen:
+    """A waiter that is never closed."""
+
     def check_open(self) -> None: ...
 
     def report_progress(self) -> None: ...
@@ -99,7 +103,8 @@ class Access:
     patience_s: float = 30.0
 
 
-class _UnknownId(Exception): ...
+class _UnknownId(Exception):
+    """The registry answers that it has no such schema."""
 
 
 @dataclass(slots=True)
@@ -113,7 +118,7 @@ class _Request:
 
 
 def _bound_answers(client: Any) -> None:
-    """Let a client give up answers that are too long or too late: it reads them to their end."""
+    """Make a client give up answers that are too long or too late; on its own it reads any."""
     import httpx2 as httpx
 
     class Bounded(httpx.SyncByteStream):
@@ -203,6 +208,7 @@ class Registry:
                 return request.schema
 
     def _is_unknown(self, schema_id: int) -> bool:
+        """Return whether an id was unknown within the last minute, or too many were."""
         now = time.monotonic()
         while self._unknown and next(iter(self._unknown.values())) <= now:
             self._unknown.popitem(last=False)
@@ -210,7 +216,7 @@ class Registry:
         return schema_id in self._unknown or len(self._unknown) >= _REMEMBERED
 
     def _ask(self, schema_id: int, request: _Request) -> None:
-        """Retry until there is an answer or no caller waits."""
+        """Ask for a schema, in a thread of its own, until there is an answer or no caller waits."""
         pause = _PAUSE_S
         begun = time.monotonic()
         try:
@@ -294,6 +300,7 @@ class Registry:
             )
 
     def _note_answer(self, schema_id: int) -> None:
+        """Note that the registry answers about an id; log it once none waits any more."""
         with self._lock:
             since = self._away.pop(schema_id, None)
             last = since is not None and not self._away
@@ -304,6 +311,7 @@ class Registry:
             )
 
     def _given_up(self, schema_id: int, begun: float) -> bool:
+        """Return whether to stop asking for an unknown id (see the module)."""
         now = time.monotonic()
         with self._lock:
             over = now - begun >= self._patience_s

@@ -57,10 +57,12 @@ def time_ms(value: object, unit: str) -> int | None:
 
 
 def _is_number(value: object) -> TypeGuard[int | float | Decimal]:
+    """Return whether a value is a number; booleans, ints in Python, are none."""
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
 def _since_1970(value: object, unit: str) -> int | None:
+    """Convert a number in a unit to ms, rounded down, as exactly as the number is written."""
     if not _is_number(value) or value < 0:
         return None
     if isinstance(value, int):
@@ -136,6 +138,7 @@ def why_no_time(value: object, unit: str) -> str:
 
 
 def _why_not_iso(text: str) -> str:
+    """Return why a text is no ISO time that is read, as the end of a reject reason."""
     if _ISO.fullmatch(text):
         return ": no such date, time or offset"
     whys = (why for form, why in _REFUSED if form.fullmatch(text))
@@ -144,5 +147,6 @@ def _why_not_iso(text: str) -> str:
 
 
 def _plausible(value: object, unit: str) -> bool:
+    """Return whether a value, read in a unit, is a time between 2000 and 2100."""
     found = time_ms(value, unit)
     return found is not None and PLAUSIBLE_MS[0] <= found < PLAUSIBLE_MS[1]

@@ -238,11 +238,13 @@ def _mills(x: Decimal) -> Decimal:
 
 
 def _order_cost(order: int, delta: float) -> float:
+    """Return what conversion at one Renyi order adds to epsilon, beside order * rho."""
     return (-math.log(delta) - math.log(order)) / (order - 1) + math.log1p(-1 / order)
 
 
 def _largest(value: Callable[[int], float]) -> float:
     """Return the maximum over orders a >= 2; a missed peak costs accuracy, never privacy."""
+    # Orders a quarter apart, then a search between the neighbours of the best one.
     grid = [2]
     while grid[-1] < _LARGEST_ORDER:
         grid.append(grid[-1] + max(1, grid[-1] // 4))
@@ -260,10 +262,12 @@ def _largest(value: Callable[[int], float]) -> float:
 
 
 def _round_up(value: float) -> float:
+    """Round up, after a margin for floating-point errors."""
     return _round(value * (1 + _NARROW_MARGIN), ROUND_CEILING)
 
 
 def _round(value: float, rounding: str, digits: int = _DIGITS) -> float:
+    """Round to significant decimal digits, in the direction `rounding`."""
     return float(Context(prec=digits, rounding=rounding).create_decimal(Decimal(value)))
 
 

@@ -1,6 +1,7 @@
 """Bounds on the largest of many noise values, each of which fails with probability `beta`.
 
-The union is over all `values`; nothing here changes a release, so floats suffice.
+The union is over all `values`; nothing here changes a release, so floats suffice. Papers by number:
+000 is Cardoso, Rogers; 001 is Henzinger, Sricharan, Steiner (docs/mechanisms.md, Papers).
 """
 
 import math

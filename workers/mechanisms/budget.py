@@ -60,7 +60,11 @@ class Budgeted(Mechanism):
         self._cost = split(config, discovers=discovers, gaussian=gaussian)
 
     def _set_cost(self, rho: float, tv: float, *, times: int = 1) -> None:
-        """Set the cost after the noise is calibrated; `ValueError` if delta is too small."""
+        """Set the cost after the noise is calibrated; `ValueError` if delta is too small.
+
+        `rho` is what the noise costs, `tv` the distance of its sampler from its law (one draw), and
+        `times` how many draws an event may change.
+        """
         budget = self._cost
         numerical = sampler_delta(budget.epsilon, times, tv)
         check_sampler_delta(budget.delta, budget.epsilon, numerical, NUMERICAL_SHARE)

@@ -46,6 +46,7 @@ class TickRows(NamedTuple):
 
 
 def tick_rows(contributions: Parts) -> TickRows:
+    """Add up one tick's messages of stream keys that are served."""
     parts = [_served(part, key_index) for part, key_index in contributions]
     if len(parts) == 1:
         return parts[0]
@@ -71,6 +72,7 @@ def tick_rows(contributions: Parts) -> TickRows:
 
 
 def _served(part: Contributions, key_index: Codes) -> TickRows:
+    """Return the rows of a message whose stream keys are served."""
     keys = key_index[part.key_of_row]
     if not (keys < 0).any():
         return TickRows(part.tags, keys, part.counts, part.labels)
@@ -154,7 +156,7 @@ class Ledger:
         self._ends: NDArray[Any] = np.zeros(FIRST_CAPACITY, dtype=np.uint32)
         self._text = np.zeros(16 * FIRST_CAPACITY, dtype=np.uint8)
         self._index = TagIndex()
-        # Rows changed since `clean`.
+        # Rows changed since `clean`, in counts, sums, `shown`, `last` and `left`.
         self.touched: list[Rows] = []
         self.summed: list[Rows] = []
         self.newly_shown: list[Rows] = []
@@ -211,6 +213,7 @@ class Ledger:
         return self._text[start : int(self._ends[row])].tobytes()
 
     def label_column(self, start: int, stop: int) -> Texts:
+        """Return the labels of rows start..stop - 1."""
         before = int(self._ends[start - 1]) if start else 0
         ends = self._ends[start:stop].astype(np.int64)
         return Texts(
@@ -277,6 +280,7 @@ class Ledger:
         self.summed.append(rows[rows >= 0] if unknown else rows)
 
     def mark_shown(self, rows: Rows, tick: int) -> None:
+        """Note that rows are shown from a tick on."""
         self.shown_for(tick)[rows] = tick
         self.newly_shown.append(rows)
 
@@ -317,6 +321,7 @@ class Ledger:
         return found
 
     def clean(self) -> None:
+        """Forget which rows have changed: they are stored."""
         self.touched = []
         self.summed = []
         self.newly_shown = []

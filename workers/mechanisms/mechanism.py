@@ -1,9 +1,10 @@
 """The interface of every continual mechanism: configuration, state, and one pure step per tick.
 
 A mechanism is public and frozen. Its state is sensitive and belongs to one (histogram, epoch, owner
-partition). `step` maps the previous state, one tick's contributions and the noise to a release:
-equal inputs, equal outputs, no clock, no I/O. It consumes the state; to repeat a tick, reload the
-stored one. Cost and published error follow from the configuration alone.
+partition); an owner partition has a share of the stream keys. `step` maps the previous state, one
+tick's contributions and the noise to a release: equal inputs, equal outputs, no clock, no I/O. It
+consumes the state; to repeat a tick, reload the stored one. Cost and published error follow from
+the configuration alone.
 """
 
 import hashlib
@@ -105,6 +106,7 @@ class State:
         return self.ledger.sums
 
     def merge(self, contributions: Parts, *, add_rows: bool) -> None:
+        """Add one tick's messages to the ledger: first counts, then sums, which need their rows."""
         for part, key_index in contributions:
             if not part.of_sums:
                 self.ledger.merge(part, key_index, add_rows=add_rows)
@@ -121,6 +123,7 @@ class State:
         return ()
 
     def restore(self, name: str, block: bytes) -> None:
+        """Take back a block that `changed` returned; refuse one of another name."""
         raise StateRefused(
             f"stored state has a block {name!r} that this mechanism does not know: was it written by a newer version?"
         )
@@ -166,6 +169,7 @@ class Mechanism(Frozen):
 
     @classmethod
     def make(cls, config: HistogramConfig, unit: str) -> "Mechanism":
+        """Build the mechanism of a configuration, of this class or a subclass."""
         return cls(config, unit)
 
     @property
@@ -204,6 +208,7 @@ class Mechanism(Frozen):
         }
 
     def _parameters(self) -> Mapping[str, object]:
+        """Return the parameters that this kind of mechanism adds to `public`."""
         raise NotImplementedError
 
     def sd(self, t: int) -> float:
@@ -236,6 +241,7 @@ class Mechanism(Frozen):
         return np.empty(0, dtype=np.int64)
 
     def noise(self, stream: NoiseStream) -> Noise:
+        """Return the noise of one epoch, drawn from the stream of its mechanism id."""
         raise NotImplementedError
 
     def prepare_key(
@@ -266,6 +272,7 @@ class Mechanism(Frozen):
 
     @property
     def delta_discovery(self) -> float:
+        """The part of delta that pays for showing that items exist."""
         return dict(self._cost.failures).get("discovery", 0.0)
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
@@ -314,6 +321,7 @@ class Mechanism(Frozen):
         return iter(())
 
     def row_bytes(self) -> RowBytes:
+        """Return the memory of an item beside the ledger."""
         return RowBytes()
 
     def sketch_bytes(self, label: int) -> SketchBytes | None:
@@ -321,6 +329,7 @@ class Mechanism(Frozen):
         return None
 
     def _ticks(self, data: Data) -> int:
+        """Return the ticks of an epoch, assumed ones if it has no end."""
         return self.config.horizon_ticks or data.ticks
 
     def _check(self, t: int) -> None:

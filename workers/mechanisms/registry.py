@@ -25,6 +25,7 @@ del _module
 
 
 def _kinds(kind: type[Mechanism]) -> Iterator[type[Mechanism]]:
+    """Yield a class and all its subclasses."""
     yield kind
     for narrower in kind.__subclasses__():
         yield from _kinds(narrower)

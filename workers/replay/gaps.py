@@ -44,6 +44,7 @@ class EventTimes:
         return f"EventTimes({len(self._intervals)})"
 
     def add(self, times: Longs) -> None:
+        """Add the times of events, int64 (n,) in ms, in any order."""
         if not len(times):
             return
         first = int(times.min())
@@ -59,6 +60,7 @@ class EventTimes:
             start = end + 1
 
     def _insert(self, first: int, last: int, number: int) -> None:
+        """Add an interval with its number of events; join it with those that are near."""
         nearest = first - self._least_ms + 1
         begin = bisect_left(self._intervals, nearest, key=lambda interval: interval[1])
         end = begin
@@ -74,6 +76,7 @@ class EventTimes:
         self._intervals[begin:end] = [(first, last, number)]
 
     def gaps(self) -> list[Gap]:
+        """Return the gaps between the intervals, in order."""
         total = sum(number for _, _, number in self._intervals)
         before = 0
         between = []
@@ -114,6 +117,7 @@ def gap_remarks(
 
 
 def _advice(gap: Gap, config: HistogramConfig) -> str:
+    """Return what to do about a gap: check the dates of few stray events, or change settings."""
     most = max(_STRAYS_MAX, _STRAY * (gap.before + gap.after))
     first = f"set start = {iso_time(_start(gap, config))}"
     if gap.before <= min(most, gap.after):
@@ -133,6 +137,7 @@ def _start(gap: Gap, config: HistogramConfig) -> int:
 
 
 def _wrong(number: int, side: str) -> str:
+    """Ask whether the dates of the few events before or after a gap are right."""
     if number == 1:
         return f"is the date of the 1 event {side} them right? If it is not, remove the event"
     dates = f"are the dates of the {number:,} events {side} them right?"

@@ -78,6 +78,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _press(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: raise it, defer it, or ignore it as a repetition of the first."""
         now = monotonic()
         if self.pressed is None:
             self.pressed = signal.Signals(number)

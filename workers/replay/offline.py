@@ -48,9 +48,11 @@ from workers.settings.times import when
 class ReplayMerge(Merge):
     """Merge whose input may end; it refuses a huge gap of ticks: no clock bounds a file's times."""
 
+    # When the last tick of each lane ends; None until the input has ended.
     _ends: dict[Lane, int] | None = None
 
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
+        """Begin to release a lane's ticks up to `complete` (ms); `users` are its histograms."""
         super()._begin(lane, users, complete)
         for histogram in users:
             next_tick = histogram.next
@@ -76,6 +78,7 @@ class ReplayMerge(Merge):
             self._ends[lane] = end if until_ms is None else min(end, until_ms)
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
+        """Return the time up to which the ticks of a lane are complete."""
         return complete if self._ends is None else self._ends[lane]
 
 
@@ -115,6 +118,7 @@ class ReplayHistogram(Histogram):
             yield from self._snapshots(replace(tick, release=some), of_keys.__getitem__)
 
     def _tags(self, release: Release | Items) -> Tags:
+        """Return the keyed tags of the items of a release, which decide their parts."""
         if isinstance(release, Release):
             return self._state.ledger.tags[release.rows]
         tags = np.empty((len(release.keys), 2), dtype=np.uint64)
@@ -133,6 +137,7 @@ class ReplayHistogram(Histogram):
 
 
 def _select(release: Release | Items, rows: Rows) -> Release | Items:
+    """Return a release of some of its rows."""
     counts = release.counts[rows]
     if isinstance(release, Release):
         sums = release.sums
@@ -148,6 +153,8 @@ REJECTS_LISTED = 100
 
 
 class Rejected(NamedTuple):
+    """A rejected record: `number` is its line, row or offset in its partition."""
+
     partition: int
     number: int
     reason: str
@@ -201,6 +208,8 @@ Progress = Callable[[Summary], object]
 
 
 class Merging(Protocol):
+    """What `Offline` needs of a merge, which makes ticks of contributions: see `pipeline.merge`."""
+
     def take(self, message: Message, offset: int) -> None: ...
     def reached(self, position: int) -> None: ...
     def release(self, *, after_tick: Callable[[], object] = ...) -> Released: ...
@@ -268,6 +277,7 @@ class Offline:
         self.summary.seconds = time.perf_counter() - self._begun
 
     def finish(self) -> None:
+        """Close the last ticks at the end of the input, and release them."""
         last = self.summary.last_ms
         if last is not None:
             for partition, intake in enumerate(self._intakes):
@@ -278,6 +288,7 @@ class Offline:
         self.summary.seconds = time.perf_counter() - self._begun
 
     def _note(self, batch: EventBatch) -> None:
+        """Add a batch to the summary."""
         summary = self.summary
         times = batch.events.times
         summary.position = batch.position
@@ -328,6 +339,7 @@ class Offline:
             self._commit(partition)
 
     def _release(self) -> None:
+        """Release completed ticks until none is left; write their snapshots."""
         while (released := self._merge.release(after_tick=self._after_tick)).ticks:
             for histogram in self.histograms:
                 histogram.forget()

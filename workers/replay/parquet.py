@@ -1,8 +1,8 @@
 """Read Parquet files, one row group after another.
 
 Columns have the names that the settings give the fields of an event, and the content of a JSON
-event. Rows are rejected for the same reasons and in the same order as
-JSON events (`EventReader`); only the record size does not apply.
+event. Rows are rejected for the same reasons and in the same order as JSON events (`EventReader`);
+only the record size does not apply.
 
 `ParquetRows` converts whole Arrow arrays to codes, lengths, amounts and times, without a Python
 object per text; an invalid row is read again as JSON, which names the reason. It takes files with
@@ -76,6 +76,7 @@ _MS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 
 
 def holds_texts(kind: Any) -> bool:
+    """Return whether a type is text, or bytes, which are read as UTF-8."""
     strings = (
         types.is_string(kind)
         or types.is_large_string(kind)
@@ -89,6 +90,7 @@ def is_list(kind: Any) -> bool:
 
 
 def is_text(kind: Any) -> bool:
+    """Return whether a type is text, also as indices into a dictionary of texts."""
     return holds_texts(kind.value_type if types.is_dictionary(kind) else kind)
 
 
@@ -106,11 +108,13 @@ def is_user(kind: Any) -> bool:
 
 
 def is_time(kind: Any, unit: str = "ms") -> bool:
+    """Return whether a column of this type can be a time in `unit` of the settings."""
     kinds = {"s": is_number, "iso": holds_texts}
     return bool(kinds.get(unit, types.is_integer)(kind) or types.is_timestamp(kind))
 
 
 def is_label(kind: Any) -> bool:
+    """Return whether a value of this type has a label."""
     return holds_texts(kind) or types.is_integer(kind) or bool(types.is_boolean(kind))
 
 
@@ -142,6 +146,7 @@ class TextColumn:
         self._table: Codes = np.empty(0, dtype=np.int32)
 
     def begin(self) -> None:
+        """Begin a batch: if a new vocabulary began, forget the codes of the old one."""
         before = self.names.vocabulary
         self.names.begin()
         if self.names.vocabulary is not before:
@@ -152,6 +157,7 @@ class TextColumn:
         if not types.is_dictionary(array.type):
             array = array.dictionary_encode()
         dictionary = array.dictionary
+        # Consecutive batches often repeat a dictionary, whose codes are looked up once.
         if self._dictionary is None or not dictionary.equals(self._dictionary):
             spans = spans_of(dictionary)
             codes = np.full(len(dictionary), WRONG, dtype=np.int32)
@@ -190,6 +196,7 @@ class Spans(NamedTuple):
 
 
 def spans_of(array: Any) -> Spans:
+    """Return the texts of an Arrow array: wrong if null, longer than a label, or not UTF-8."""
     binary = array.cast(pa.large_binary())
     n = len(binary)
     _, offsets, text = binary.buffers()
@@ -210,6 +217,7 @@ def spans_of(array: Any) -> Spans:
 
 
 def _indices(array: Any, null: int) -> NDArray[Any]:
+    """Return a dictionary array's indices; those of nulls are `null`."""
     indices = array.indices
     if indices.null_count:
         indices = indices.cast(pa.int64()).fill_null(null)
@@ -244,6 +252,7 @@ class ItemRows(NamedTuple):
 
 
 def items_of(array: Any, texts: TextColumn) -> ItemRows:
+    """Return the items of a column of texts, lists, maps or lists of structures (`is_items`)."""
     n = len(array)
     present = (
         np.ones(n, dtype=np.bool_)
@@ -285,7 +294,10 @@ def missing(array: Any) -> Bools:
 
 
 def _whole(array: Any, most: int, above: int | None = None) -> Longs:
-    """Return whole numbers; null or negative: WRONG, above `most`: `above` (None: `most`)."""
+    """Return an integer array as int64 (n,), null or negative numbers as WRONG.
+
+    Numbers above `most` become `above`, or, if that is None, `most`.
+    """
     if array.null_count:
         if types.is_unsigned_integer(array.type):
             values = np.where(
@@ -303,7 +315,7 @@ def _whole(array: Any, most: int, above: int | None = None) -> Longs:
     return np.maximum(values, WRONG) if (values < WRONG).any() else values
 
 
-# Of no use to any field: an item, key, count, time or user is no list.
+# A value that every field rejects: an item, key, count, time or user is no list of lists.
 UNREADABLE: list[list[object]] = [[]]
 _JSON = msgspec.json.Encoder(decimal_format="number")
 _EPOCH = date(1970, 1, 1)
@@ -397,6 +409,7 @@ class _FieldCheck(NamedTuple):
     fits: Callable[[Any], bool]
 
     def check(self, schema: Any, name: str) -> None:
+        """Raise SettingsError if a file has no such column, two, or one of another type."""
         shown = f"{name}: {self.setting} = {str(self.path)!r}"
         column = self.path.steps[0]
         kind = _kind(self.path, schema)
@@ -411,6 +424,7 @@ class _FieldCheck(NamedTuple):
 
 
 def _field_checks(shape: Shape) -> Iterator[_FieldCheck]:
+    """Yield the check of every field that the settings read."""
     for view in shape.views.values():
         if isinstance(view.key, Path):
             yield _FieldCheck(
@@ -435,6 +449,7 @@ def _field_checks(shape: Shape) -> Iterator[_FieldCheck]:
 
 
 def _items(view: View) -> _FieldCheck:
+    """Return the check of a view's items, which may be lists or maps."""
     one = is_label if view.edges is None else is_number
     word = "text, whole numbers or booleans" if view.edges is None else "numbers"
     if view.items.list_at is not None or view.count is not None:
@@ -544,6 +559,7 @@ class ParquetLines(FileSource):
         )
 
     def sample(self, number: int) -> Records:
+        """Return the first rows as the JSON events that they would be."""
         lines: list[bytes] = []
         try:
             for rows in self._file.iter_batches(
@@ -605,6 +621,7 @@ def _shape_in(schema: Any, shape: Shape) -> Shape:
 
 
 def _objects_in(rows: Any) -> dict[str, list[Any]]:
+    """Return the values of rows as JSON has them, by column."""
     return dict(zip(rows.schema.names, map(objects_of, rows.columns), strict=True))
 
 
@@ -656,7 +673,7 @@ class ParquetRows(ParquetLines):
         self._labels = TextColumn(self._coder.labels)
 
     def _check_fields(self) -> None:
-        """Types are those of `is_flat`."""
+        """Check nothing: `is_flat` has."""
 
     def _events(self, rows: Any) -> Iterator[tuple[Events, Sequence[Reject]]]:
         n = rows.num_rows
@@ -731,6 +748,7 @@ class ParquetRows(ParquetLines):
 
 
 def _column(field: Path | str | None) -> str:
+    """Return the column of a field that `is_flat`."""
     assert isinstance(field, Path), "a file has no record keys"
     return field.steps[0]
 

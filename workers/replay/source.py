@@ -116,6 +116,7 @@ class FileSource(Source):
         return EventBatch(0, events, rejects, position)
 
     def _check_order(self, times: Longs, numbers: Longs) -> None:
+        """Refuse events dated further back than `grace`; note the latest time."""
         # Fast path: times are usually sorted.
         if (times[1:] >= times[:-1]).all() and times[0] >= self._latest:
             self._latest = int(times[-1])

@@ -188,6 +188,7 @@ def lines_of(text: NDArray[np.uint8], expected: int = 1) -> Records:
 
 
 def _ready(file: BufferedIOBase) -> bool:
+    """Return whether a pipe has bytes now, so that reading does not block."""
     try:
         return bool(select.select([file], [], [], 0)[0])
     except (OSError, ValueError):

@@ -40,6 +40,8 @@ from workers.settings.times import when
 
 @dataclass(slots=True)
 class _Partition:
+    """A source partition being read: `position` is the next offset, from `start` to `end`."""
+
     place: Place
     reader: SourceReader
     watermark: Watermark
@@ -175,6 +177,11 @@ class TopicSource(Source):
         *,
         ends: bool,
     ) -> EventBatch:
+        """Return one part's events within the time range; end the partition where none can follow.
+
+        `came_late` (n,) has the origins' marks of re-keyed events; `ends`: no record follows.
+        """
+
         def select(rows: Longs) -> None:
             nonlocal events, came_late
             events = events.select(rows)
@@ -186,12 +193,14 @@ class TopicSource(Source):
         early = number - len(events)
         mark = part.watermark
         if came_late is not None and part.origins is not None:
+            # Re-keyed: time follows the origins, not the order of these records.
             effective = np.maximum(events.times, came_late)
             if mark.watermark is not None:
                 effective = np.maximum(effective, mark.watermark)
             mark.watermark = part.origins.watermark
         elif len(events):
             if self.until_ms is not None:
+                # Nothing counts after the event that takes the watermark past the range.
                 passing = events.times >= self.until_ms + self._grace_ms
                 if mark.watermark is None:
                     # The watermark begins there.

@@ -3,6 +3,9 @@
 Compiles a writer's schema and the wanted paths into a program for `avro_scanner`. With a reader's
 schema, paths use its names and its defaults become constants; the program declines what requires
 any other resolution. Logical types are ignored: a timestamp is the number as written.
+
+A program is integer tables, whose rows refer to each other by number. A row that *declines* leaves
+the whole record to the general reader, fastavro.
 """
 
 import io
@@ -57,12 +60,13 @@ from workers.runtime.errors import SettingsError
 from workers.runtime.frozen import read_only
 from workers.settings.files import read_file
 
-# More than any record may have.
+# Largest size of a `fixed` type, in bytes: more than any record may have.
 FIXED_MAX = 2**31 - 1
 PRIMITIVES = frozenset(
     ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 )
 _NAMED = frozenset(("record", "error", "enum", "fixed"))
+# By a writer's type: the other types as which a reader may read it.
 _PROMOTED = MappingProxyType(
     {
         "int": ("long", "float", "double"),
@@ -92,7 +96,7 @@ class AvroSchema:
         return fastavro.parse_schema(record, named_schemas=dict(self.names))
 
     def type_of(self, written: Any) -> Any:
-        """Resolve a type: a list for a union, else an object with a `type`."""
+        """Resolve names and nested `type`s: a list for a union, else an object with a `type`."""
         while not isinstance(written, list):
             if isinstance(written, str):
                 if written in PRIMITIVES:
@@ -216,6 +220,8 @@ Row = tuple[int, int, int, int]
 
 
 class AvroProgram(Program):
+    """Builds the scanner's tables. Methods append rows, and return their numbers."""
+
     def __init__(self, tree: Node) -> None:
         super().__init__(tree)
         self._rows: list[list[int]] = []
@@ -225,7 +231,7 @@ class AvroProgram(Program):
     def add(
         self, writer: AvroSchema, reader: AvroSchema | None = None
     ) -> tuple[int, int, Fit]:
-        """Add a schema; return its start row, a row that only checks every byte, and the fit."""
+        """Add a schema; return its start row, a row that only checks every byte, and its `Fit`."""
         fit = Fit(self.tree)
         read = None if reader is None else reader.text
         root = _Walk(self, fit, writer, reader).place(writer.text, read, self.tree)
@@ -244,22 +250,27 @@ class AvroProgram(Program):
         )
 
     def row(self, *columns: int) -> int:
+        """Append a row with the columns OP, SLOT, A, ... given, the others 0; return its number."""
         self._rows.append([])
         return self.fill(len(self._rows) - 1, *columns)
 
     def fill(self, row: int, *columns: int) -> int:
+        """Replace the columns of an earlier row; return its number."""
         self._rows[row] = [*columns, *([0] * (ops.COLUMNS - len(columns)))]
         return row
 
     def declining(self) -> int:
+        """Append a row that leaves the record to the general reader."""
         return self.row(ops.DECLINE, NO_SLOT)
 
     def parts(self, rows: list[int]) -> tuple[int, int]:
+        """Append rows of fields or branches to `parts`; return the first place, and how many."""
         first = len(self._parts)
         self._parts += rows
         return first, len(rows)
 
     def constants(self, rows: list[Row]) -> int:
+        """Append a row that writes these log rows whatever the record holds, such as defaults."""
         first = len(self._constants)
         self._constants += rows
         return self.row(ops.CONSTANT, NO_SLOT, first, len(rows))
@@ -292,6 +303,7 @@ class _Walk:
         key = (id(w), id(r), id(node))
         if key in self._made:
             return self._made[key]
+        # Reserved before its content, since a recursive type refers to its own row.
         row = self._program.declining()
         if isinstance(w, list) or w["type"] not in PRIMITIVES:
             self._alive += (w, r, node)
@@ -313,7 +325,7 @@ class _Walk:
         return row
 
     def _branch(self, written: Any, read: Any, node: Node, path: Path) -> int:
-        """Return a union branch's row; a flat value on a wanted path goes to the general reader."""
+        """Return a union branch's row; it declines if it is flat and fields within are wanted."""
         w = self._writer.type_of(written)
         if (
             (node.children or node.elements)
@@ -326,6 +338,7 @@ class _Walk:
         return self.place(written, read, node, path)
 
     def _flat(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+        """Fill a row for a type without parts; Unsure if the reader's type converts the value."""
         kind: str = w["type"]
         if kind != "null":
             self._fit.possible(node)
@@ -348,6 +361,7 @@ class _Walk:
         self._program.fill(row, _FLAT[kind][0], node.slot, a, b)
 
     def _inner_type(self, w: Any, r: Any, name: str) -> Any:
+        """Return the reader's type of `items` or `values` (`name`); None: as written."""
         if r is None:
             return None
         if not matches(self._writer, w[name], self._reader, r[name]):
@@ -355,6 +369,7 @@ class _Walk:
         return r[name]
 
     def _array(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+        """Fill a row for an array; `head` is the slot of its LIST row in the log, if wanted."""
         of = self._inner_type(w, r, "items")
         self._fit.possible(node)
         self._fit.impossible(Node(children=node.children), path, "a list")
@@ -382,6 +397,7 @@ class _Walk:
         return self._program.row(ops.UNION, NO_SLOT, *self._program.parts(rows))
 
     def _map(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+        """Fill a row for a map: rows for wanted names, and one for the values of all others."""
         values_read = self._inner_type(w, r, "values")
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "a map")
@@ -403,6 +419,7 @@ class _Walk:
         self._program.fill(row, ops.MAP_OP, slot, values, head, first, number)
 
     def _record(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+        """Fill a row for a record: the written fields, then the defaults of the reader's others."""
         read, left = ([None] * len(w["fields"]), []) if r is None else fields_of(w, r)
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "a record")
@@ -437,6 +454,7 @@ class _Walk:
         self._program.fill(row, ops.RECORD, slot, *self._program.parts(rows))
 
     def _default(self, value: Any, node: Node) -> list[Row]:
+        """Return the log rows of a reader's default for what is wanted at and below `node`."""
         for slot, _ in paths_of(node):
             self._fit.possible(Node(slot))
         if node.many and isinstance(value, dict | list):
@@ -466,6 +484,7 @@ class _Walk:
         return rows
 
     def _scalar(self, value: Any, slot: int) -> Row:
+        """Return the log row of a default value that is no list or object."""
         if isinstance(value, str):
             return (slot, TEXT, *self._program.text(value))
         if value is None or isinstance(value, bool):
@@ -478,6 +497,7 @@ class _Walk:
 
 
 def _opened(node: Node) -> Node:
+    """Return the node of the labels in an opened list or map; Unsure if more is wanted in it."""
     if node.children or node.elements is not None:
         raise Unsure
     return Node(node.slot)
@@ -509,7 +529,10 @@ def read_reader_schema(path: pathlib.Path, tree: Node) -> AvroSchema:
 
 
 class AvroFormat(SchemaFormat[AvroProgram]):
-    """Writer schemas, for one thread. `reader`, or if None the writer, has the names in `tree`."""
+    """Avro's `SchemaFormat`: writer schemas, for one thread.
+
+    The names in `tree` are those of the schema `reader`, or, if None, of each writer's.
+    """
 
     names_messages = False
 

@@ -1,4 +1,8 @@
-"""What the binary formats share: how wanted fields fit a schema, program texts, known schemas."""
+"""What the binary formats share: how wanted fields fit a schema, program texts, known schemas.
+
+A *program* is the tables that a compiled scanner (`avro_scanner`, `protobuf_scanner`) follows in
+place of a schema. `tree` is the tree of wanted fields (`events.tree`).
+"""
 
 from __future__ import annotations
 
@@ -37,12 +41,13 @@ class Unreadable(SchemaRefused):
 
 
 def imports_named(names: Sequence[str]) -> str:
+    """Return the first few imports in words, each truncated, and how many more there are."""
     shown = [repr(name[:_IMPORT_LENGTH_MAX]) for name in names[:_IMPORTS_MAX]]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-#: Scans from a record on; returns the next record.
+#: Scans a batch from a record on, until the `Output` is full; returns the first one not scanned.
 RecordScan = Callable[[int, Output], int]
 
 
@@ -63,9 +68,11 @@ class Program:
 
     @property
     def texts(self) -> Bytes:
+        """All texts of the program, in UTF-8, end to end."""
         return read_only(np.frombuffer(bytes(self._texts), dtype=np.uint8))
 
     def text(self, text: str) -> tuple[int, int]:
+        """Add a text; return its start and stop in `texts`."""
         start = len(self._texts)
         self._texts += text.encode(errors="replace")
         return start, len(self._texts)
@@ -112,6 +119,7 @@ class SchemaFormat(Generic[P]):
         raise NotImplementedError
 
     def _accept(self, root: int, fit: Fit) -> int:
+        """Take a new start row into the program; return its number, or raise SchemaRefused."""
         refusal = fit.refusal()
         if refusal is not None:
             raise SchemaRefused(refusal)
@@ -129,10 +137,12 @@ UNWANTED = Node()
 
 
 def child(path: Path, name: str) -> Path:
+    """Return the path of a field of the object at `path`."""
     return Path((*path.steps, name), path.list_at)
 
 
 def element(path: Path) -> Path:
+    """Return the path of every element of the list at `path`."""
     return Path(path.steps, len(path.steps))
 
 
@@ -147,11 +157,16 @@ def paths_of(node: Node, path: Path = ROOT) -> Iterator[tuple[int, Path]]:
 
 
 def wants(node: Node) -> bool:
+    """Return whether anything is wanted at a place or below it."""
     return node.slot != NO_SLOT or bool(node.children) or node.elements is not None
 
 
 class Fit:
-    """Findings per wanted field while a schema is walked. Not thread-safe."""
+    """Findings per wanted field while a schema is walked. Not thread-safe.
+
+    A schema may have several types at a place (a union). It is refused if a wanted field is
+    impossible in one of them and possible in none.
+    """
 
     def __init__(self, tree: Node) -> None:
         self._paths: Mapping[int, Path] = dict(paths_of(tree))
@@ -191,6 +206,7 @@ class Fit:
         return None
 
     def absent(self) -> list[str]:
+        """Return the wanted fields that the schema does not mention."""
         return [
             str(path)
             for slot, path in self._paths.items()

@@ -84,10 +84,11 @@ def indexes_of(message: bytes) -> list[int]:
     return found
 
 
+# Descriptor type of a group, a deprecated kind of message: only the general reader reads it.
 _GROUP = 10
 # A log row for a missing field; see `protobuf_scanner`.
 Missing = tuple[int, int, int, int, int, int]
-# By field type: kind, START and STOP of its default; 0 for other types.
+# Log row (KIND, START, STOP) of the default value, by field type; other types have the number 0.
 _DEFAULTS = MappingProxyType(
     {
         ops.ENUM: (TEXT, 0, 0),
@@ -101,6 +102,8 @@ _DEFAULTS = MappingProxyType(
 
 
 class ProtobufProgram(Program):
+    """Builds the tables of `protobuf_scanner`. Methods append rows, and return their numbers."""
+
     def __init__(self, tree: Node) -> None:
         super().__init__(tree)
         self._messages: list[list[int]] = []
@@ -110,7 +113,10 @@ class ProtobufProgram(Program):
         self.lists = 0
 
     def add(self, message: Any, compiled: Compiled) -> tuple[int, Fit]:
-        """Add a message type; raise MissingImports if a wanted field may need one."""
+        """Add a message type; return its row and fit.
+
+        Raises MissingImports if a wanted field may need one.
+        """
         fit = Fit(self.tree)
         return _Walk(self, fit, compiled).message(message, self.tree), fit
 
@@ -123,12 +129,14 @@ class ProtobufProgram(Program):
         )
 
     def reserve(self) -> int:
+        """Append an empty row of `messages`, to `fill`: a recursive type refers to its own row."""
         self._messages.append([0] * ops.MESSAGE_COLUMNS)
         return len(self._messages) - 1
 
     def fill(
         self, row: int, fields: list[list[int]], mode: int, missing: list[Missing]
     ) -> None:
+        """Fill a row of `messages`, and append its fields and its log rows for missing fields."""
         # A map's value has no field number, so its row goes after the sorted rows.
         first = len(self._fields)
         self._fields += [field[: ops.FIELD_COLUMNS] for field in fields]
@@ -146,11 +154,14 @@ class ProtobufProgram(Program):
         self._missing += missing
 
     def list_state(self) -> int:
+        """Number a row of the scanner's scratch `lists`, for one list or map."""
         self.lists += 1
         return self.lists - 1
 
 
 class _Walk:
+    """A walk of message types along one tree: one row for each type at each node."""
+
     def __init__(self, program: ProtobufProgram, fit: Fit, compiled: Compiled) -> None:
         self._program = program
         self._fit = fit
@@ -161,6 +172,7 @@ class _Walk:
         self._enums: dict[str, tuple[int, int]] = {}
 
     def message(self, kind: Any, node: Node, path: Path = ROOT) -> int:
+        """Return the row of a message type (`kind`, a descriptor), of which `node` is wanted."""
         if not wants(node):
             node = UNWANTED
         key = (kind.full_name, id(node))
@@ -209,6 +221,7 @@ class _Walk:
         return _field(field, kind, inner=inner, bit=bit, state=state)
 
     def _wanted(self, field: Any, node: Node, path: Path, bit: int) -> list[int]:
+        """Return the row of a field with something wanted; note in the fit what it can hold."""
         if field.type == _GROUP:
             self._fit.possible(node)
             return _field(field, ops.DECLINE)
@@ -224,6 +237,7 @@ class _Walk:
         return _field(field, field.type, node.slot, inner=inner, count=count, bit=bit)
 
     def _inner(self, field: Any, node: Node, path: Path) -> tuple[int, int]:
+        """Return INNER and COUNT of a field's row: of its message type or enum, else zeros."""
         if field.type == ops.MESSAGE:
             return self.message(
                 field.message_type, Node(children=node.children), path
@@ -233,6 +247,10 @@ class _Walk:
         return self._enum(field.enum_type) if field.type == ops.ENUM else (0, 0)
 
     def _list(self, field: Any, node: Node, path: Path) -> list[int]:
+        """Return the row of a repeated field.
+
+        Wanted as one value, only OUTER has a slot; wanted by element, SLOT and HEAD have.
+        """
         self._fit.possible(node)
         self._fit.impossible(Node(children=node.children), path, "a repeated field")
         kind = field.type
@@ -261,6 +279,7 @@ class _Walk:
         return _field(field, kind, slot, head, outer, inner, count, state=state)
 
     def _map(self, field: Any, node: Node, path: Path) -> list[int]:
+        """Return the row of a map, followed by that of its values; only simple maps are read."""
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "a map")
         key, value = (
@@ -300,6 +319,7 @@ class _Walk:
         return self._enums[kind.full_name]
 
     def _absent(self, field: Any, node: Node, row: list[int]) -> list[Missing]:
+        """Return the log rows for a message that lacks a wanted field: a default or empty list."""
         if field.is_repeated:
             state = row[ops.STATE]
             head = MAP if _is_map(field) else LIST
@@ -324,7 +344,10 @@ class _Walk:
 
 
 def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
-    """Return the bit of every wanted singular field; all members of its oneof share it."""
+    """Return a bit for every wanted singular field, which marks it as seen in a message.
+
+    All members of a oneof share the bit, since a later one clears the others.
+    """
     bits: dict[str, int] = {}
     for number, name in enumerate(wanted):
         field = kind.fields_by_name.get(name)
@@ -350,6 +373,7 @@ def _field(
     bit: int = -1,
     state: int = -1,
 ) -> list[int]:
+    """Return a row of `fields`, with the columns of `protobuf_scanner`."""
     return [field.number, kind, slot, head, outer, inner, count, bit, state, 0]
 
 
@@ -439,10 +463,12 @@ def _object(message: Any, node: Node | None) -> dict[str, object]:
 
 
 def _name(key: object) -> str:
+    """Return a map's key as JSON has it, a text."""
     return ("true" if key else "false") if isinstance(key, bool) else str(key)
 
 
 def _value(field: Any, value: Any, node: Node | None) -> object:
+    """Return one value of a field: an object for a message, a name for a known enum number."""
     if field.message_type is not None:
         return _object(value, node)
     if field.enum_type is not None:

@@ -78,6 +78,7 @@ def compile_schema(schema: Schema) -> Compiled:
     texts: dict[str, str] = {}
     files: dict[str, File] = {}
     main = _MAIN
+    # Each file is registered as text or as a compiled descriptor.
     references = [(each.name, each.text) for each in schema.references]
     for name, text in [*references, (_MAIN, schema.text)]:
         file = _descriptor(text)
@@ -90,6 +91,7 @@ def compile_schema(schema: Schema) -> Compiled:
         files[name] = file
     if main.startswith(("-", "@")):
         raise ValueError("no Protobuf schema: protoc would read its name as an option")
+    # All files are compiled.
     if not texts and all(
         name in files for file in files.values() for name in file.dependency
     ):
@@ -104,6 +106,7 @@ def compile_schema(schema: Schema) -> Compiled:
     texts = {name: without_custom_options(text) for name, text in texts.items()}
     # By the full name of a type that is defined nowhere: message or enum.
     stubs: dict[str, str] = {}
+    # The errors of each run name types that are defined nowhere: stubs for the next run.
     for _ in range(_ROUNDS):
         given = texts | _stub_files(missing, stubs)
         compiled, errors = _run_protoc(given, list(files.values()), main, deadline)
@@ -175,6 +178,7 @@ def _run_protoc(
 
 
 def _write_text(folder: pathlib.Path, name: str, text: str) -> None:
+    """Write a .proto file, unless its name, which a producer chose, leaves the folder."""
     path = pathlib.PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise ValueError("no Protobuf schema: a reference's name")
@@ -210,7 +214,7 @@ _CLOSING = frozenset("]})>")
 def without_custom_options(text: str) -> str:
     """Return a schema without the options in parentheses, which its imports define.
 
-    Nor with `packed`, which protoc accepts for no stub.
+    `packed` is removed too, since protoc refuses it for the stubs of missing types.
     """
     tokens = [found[0] for found in _TOKEN.finditer(text) if found["space"] is None]
     output: list[str] = []
@@ -239,7 +243,7 @@ def without_custom_options(text: str) -> str:
 
 
 def _end(tokens: Sequence[str], at: int, mark: str) -> int:
-    """Return the place of a mark outside brackets from `at` on, or the end."""
+    """Return the index of the next `mark` outside brackets, from `at` on, or the end."""
     depth = 0
     while at < len(tokens) and (depth or tokens[at] != mark):
         depth += (tokens[at] in _OPENING) - (tokens[at] in _CLOSING)
@@ -248,6 +252,7 @@ def _end(tokens: Sequence[str], at: int, mark: str) -> int:
 
 
 def _entries(tokens: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the tokens of every option in a list separated by commas."""
     begin = 0
     while begin < len(tokens):
         end = _end(tokens, begin, ",")
@@ -287,6 +292,7 @@ def _stub_files(missing: Sequence[str], stubs: Mapping[str, str]) -> dict[str, s
 
 
 def _stub(name: str, short: str, stubs: Mapping[str, str]) -> str:
+    """Return the text of a stub for a type that is defined nowhere, with those nested in it."""
     if stubs[name] == "enum":
         return f"enum {short} {{ QUIETCOUNT_{name.replace('.', '_')} = 0; }}"
     prefix = name + "."
@@ -301,6 +307,7 @@ def _certain_part(
     stubs: Mapping[str, str],
     of_registry: set[str],
 ) -> Compiled:
+    """Return the compiled files without fields whose type a missing import may change."""
     made = {*missing, *(_STUB.format(number) for number in range(len(stubs)))}
     types = {
         file.name: {f".{name}" for name in _type_names(file.package, file)}
@@ -333,6 +340,10 @@ def _type_names(scope: str, holder: Any) -> Iterator[str]:
 def _is_certain(
     within: str, certain: set[str], stubs: Mapping[str, str], member: Any
 ) -> bool:
+    """Return whether a field's type would be the same with the missing imports (see the module).
+
+    `within` is the package of the field's file: a type in it, or a `certain` one, is safe.
+    """
     kind = member.type_name
     if kind[1:] in stubs:
         return False

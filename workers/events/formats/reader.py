@@ -61,6 +61,7 @@ UNKNOWN_SCHEMA = "unknown schema id"
 MISSING = "no value"
 # Same as the timeout for a broker.
 _PATIENCE_S = 30.0
+# Reasons by the negative number that `parse_headers` gives a record.
 _UNFIT = MappingProxyType({NO_VALUE: MISSING, NO_ID: NO_SCHEMA_ID})
 
 
@@ -196,6 +197,7 @@ class FormatReader:
         rows = np.empty(n, dtype=np.int64)
         done = 0
         refused = dict[int, str]()
+        # Parsing stops at the first unknown pair of schema id and message: add it and continue.
         while True:
             known = readonly_contiguous(self._known)
             done = parse_headers(data, values, named, known, done, ids, payloads, rows)

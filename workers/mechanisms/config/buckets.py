@@ -66,6 +66,7 @@ def parse_buckets(value: object) -> Buckets:
 
 
 def _complaints(edges: tuple[float, ...]) -> Iterator[str]:
+    """Yield what is wrong with edges."""
     if not 2 <= len(edges) <= EDGES_MAX:
         yield f"{len(edges):,} given: {ALLOWED}"
     for edge in edges:
@@ -79,6 +80,7 @@ def _complaints(edges: tuple[float, ...]) -> Iterator[str]:
 
 
 def _number(value: object, what: str) -> float:
+    """Return an edge as a float; refuse a number that no float is equal to."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{what} is no number: {ALLOWED}")  # noqa: TRY004 - of a settings file
     try:
@@ -93,6 +95,7 @@ def _number(value: object, what: str) -> float:
 
 
 def _between(values: Mapping[str, object]) -> tuple[float, ...]:
+    """Return the edges of a table: `from`, `to`, and `count` - 1 inner ones of a `scale`."""
     for name in values:
         if name not in ("from", "to", "count", "scale"):
             raise ValueError(f"{name}: unknown name; one of from, to, count, scale")
@@ -127,6 +130,7 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
 
 
 def _linear(low: Decimal, high: Decimal, count: int) -> list[Decimal]:
+    """Return the inner edges of intervals of one width, rounded to its sixth digit."""
     span = high - low
     unit = Decimal((0, (1,), (span / count).adjusted() - 5))
     edges = (low + span * i / count for i in range(1, count))
@@ -134,6 +138,7 @@ def _linear(low: Decimal, high: Decimal, count: int) -> list[Decimal]:
 
 
 def _log(low: Decimal, high: Decimal, count: int) -> list[Decimal]:
+    """Return the inner edges of intervals of one ratio, with as few digits as will do."""
     step = (high / low).ln() / count
     edges = [low * (step * i).exp() for i in range(1, count)]
     rounded = edges

@@ -18,6 +18,7 @@ from workers.runtime.frozen import memoized, ready
 
 
 def whole(least: int, most: int) -> Meta:
+    """Return the annotation of a whole number in a range."""
     return Meta(
         ge=least, le=most, description=f"a whole number from {least:,} to {most:,}"
     )
@@ -43,6 +44,7 @@ class Rule(NamedTuple):
         return msgspec.structs.astuple(found)[0]
 
 
+# Base of records that check each field, and then `complaints`, when they are made.
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for rule in rules(type(self)):
@@ -68,6 +70,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @memoized(None)
 def rules(record: type[Checked]) -> tuple[Rule, ...]:
+    """Return the checks of all fields of a record, from their annotations."""
     hints = get_type_hints(record, include_extras=True)
     checks = []
     for field in msgspec.structs.fields(record):
@@ -117,6 +120,7 @@ def display(value: object) -> str:
 
 
 def _decode(kind: type, value: object) -> object:
+    """Convert a value to a type that msgspec does not know, which is the path of a file."""
     if isinstance(value, kind):
         return value
     if kind is Path and isinstance(value, str) and value and "\0" not in value:

@@ -93,11 +93,12 @@ _TOPIC = 'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of 
 
 
 class Lane(NamedTuple):
-    """Settings relevant to stage 1; histograms with equal lanes share one set of contributions.
+    """What stage 1, which bounds and sums events, needs to know of a histogram.
 
-    `max_items_per_user` bounds a user's (stream key, item) pairs per epoch of `horizon` ticks
-    (None: one epoch); without users both are None. `view` "" is that of `[events]`. `split` is how
-    many parts a stream key's items are spread over.
+    Histograms with equal lanes share one set of contributions. `max_items_per_user` bounds a user's
+    (stream key, item) pairs per epoch of `horizon` ticks (None: one epoch); without users both are
+    None. `view` "" is that of `[events]`. `split` is how many parts a stream key's items are spread
+    over.
     """
 
     tick_ms: int
@@ -368,15 +369,18 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def can_end(self) -> bool:
+        """Return whether `end_share` may be set."""
         able = self.about.ends and "end_share" in KINDS[self.counter].takes
         return able and self.horizon_ticks is not None
 
     @property
     def declared(self) -> Sequence[str]:
+        """Return the declared labels; none if the domain is unknown."""
         return getattr(self, "domain", None) or ()
 
     @property
     def domain_from(self) -> str:
+        """Return the setting from which the declared labels come."""
         return "domain" if self.buckets is None else "buckets"
 
     def where(self) -> str:
@@ -442,6 +446,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 yield f"windows holds {window_ms} ms more than once: every one only once"
 
     def _never_complaints(self) -> Iterator[str]:
+        """Yield what does not go with `horizon = "never"`, or only with it."""
         if not self.never:
             if self.hop is not None:
                 yield f'hop = {self.hop}: only with horizon = "never"'
@@ -542,12 +547,14 @@ def names_of(ability: Callable[[About], bool]) -> list[str]:
 
 
 def _view_name(fields: Sequence[object]) -> str:
+    """Return the name of a view of these fields: equal fields, equal name."""
     return blake2b(
         msgspec.json.encode(fields), digest_size=8, person=b"qc-view"
     ).hexdigest()
 
 
 def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
+    """Yield labels that are too long or occur twice."""
     for label in labels:
         if (size := len(label.encode())) > LABEL_BYTES_MAX:
             yield f"{field} holds {display(label)} of {size:,} bytes: at most {LABEL_BYTES_MAX:,} bytes"

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickGrid:
+    """The ticks and epochs of a histogram."""
+
     tick_ms: int
     start_ms: int  # start of global tick 1
     horizon: int | None  # ticks in an epoch, None for one epoch without end
@@ -19,9 +21,11 @@ class TickGrid:
         return (time_ms - self.start_ms) // self.tick_ms + 1
 
     def start(self, tick: int) -> int:
+        """Return the time at which a global tick begins."""
         return self.start_ms + (tick - 1) * self.tick_ms
 
     def end(self, tick: int) -> int:
+        """Return the time at which a global tick ends: the first that is not in it."""
         return self.start_ms + tick * self.tick_ms
 
     def split(self, tick: int) -> tuple[int, int]:

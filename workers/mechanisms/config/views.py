@@ -92,6 +92,7 @@ def parse(text: str) -> Path:
 
 
 def _name(text: str, position: int) -> tuple[str, int]:
+    """Parse the name that begins at a position; return it, and the position behind it."""
     if text.startswith('"', position):
         match = _QUOTED.match(text, position)
         try:
@@ -116,6 +117,7 @@ def _name(text: str, position: int) -> tuple[str, int]:
 
 
 def _wrong(text: str, at: int, why: str) -> ValueError:
+    """Return the error about a position in a path, to raise."""
     place = "at its end" if at == len(text) else f"at character {at + 1}, {text[at]!r}"
     return ValueError(f"{place}: {why}")
 
@@ -148,6 +150,7 @@ def meant(text: str) -> Path | None:
 
 
 def _of_pointer(text: str) -> str:
+    """Return a JSON pointer in our notation; a number is taken as an element of a list."""
     parts: list[str] = []
     for name in text[1:].split("/"):
         if parts and (name.isdecimal() or name in ("*", "-")):
@@ -158,6 +161,7 @@ def _of_pointer(text: str) -> str:
 
 
 def _hint(text: str, *, lists: bool) -> str:
+    """Return the end of an error: the path that was most likely meant, if any."""
     path = meant(text)
     if path is None:
         return ""
@@ -198,6 +202,7 @@ def conditions(value: object) -> tuple[Condition, ...]:
 
 
 def _condition(values: Mapping[str, Any], place: int) -> Condition:
+    """Return one condition, or raise `ValueError` that names its place."""
     where = f"where, condition {place}: "
     known = ("field", "in", "not_in", "min", "max", "exists")
     for name in values:
@@ -292,6 +297,7 @@ class View:
         return None if self.sum is None else parse(self.sum.field)
 
     def paths(self) -> dict[str, Path]:
+        """Return the paths to fields of an event, by the settings that name them."""
         named = {
             "key": self.key,
             "items": self.items,
@@ -322,6 +328,7 @@ _LISTED = ("items", "count", "sum.field")
 
 
 def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield what is wrong with paths as the settings have them, by setting."""
     for name, text in fields.items():
         if text is not None and text not in (RECORD_KEY, ALL_KEYS):
             try:
@@ -361,6 +368,7 @@ def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
 
 
 def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
+    """Yield fields of a view that no event can have together; `fixed` are time and user."""
     named = {**view.paths(), **fixed}
     for (name, path), (other, second) in combinations(named.items(), 2):
         if path.steps == second.steps:
@@ -399,6 +407,7 @@ def _of_condition(
     named: Mapping[str, Path],
     lists: set[tuple[str, ...]],
 ) -> Iterator[str]:
+    """Yield why no event could meet a condition and have the fields of the view."""
     tested = parse(condition.field)
     value = (
         condition.in_ is not None
@@ -428,6 +437,7 @@ def _first_list(path: Path, most: int, lists: set[tuple[str, ...]]) -> tuple[str
 
 
 def _within(outer: Path, inner: Path) -> bool:
+    """Return whether `inner` leads through the value at `outer`."""
     return (
         len(outer.steps) < len(inner.steps)
         and inner.steps[: len(outer.steps)] == outer.steps

@@ -43,7 +43,7 @@ LONGEST_HORIZON = 1 << 40
 _TICKS_AT_ONCE = 16
 # A node's further words are in the same half of cells with further numbers; k is below 2^41.
 _FURTHER = 1 << 48
-# Fewer bits leave too many rows undecided, more decide few.
+# Of `fixed_point`, bits behind the point: fewer leave too many rows undecided, more decide few.
 _LEAST_POINT = 15
 _MOST_POINT = 24
 _WIDE_POINT = 20
@@ -70,6 +70,7 @@ def check_tick(kind: str, tick: int, last_tick: int) -> None:
 
 
 def last_tick_of(horizon: int | None) -> int:
+    """Return the last tick that has noise: the horizon, or 2^40 - 1 if it is unbounded."""
     if horizon is not None and not 1 <= horizon <= LONGEST_HORIZON:
         raise ValueError(
             f"horizon = {horizon}: must be from 1 to 2^40 ticks, or unbounded"
@@ -125,6 +126,7 @@ class Counter(Frozen):
 
     @classmethod
     def is_beyond(cls, horizon: int | None) -> bool:
+        """Return whether an epoch of so many ticks is longer than this kind allows."""
         ticks = math.inf if horizon is None else horizon
         return cls.longest is not None and ticks > cls.longest
 
@@ -137,6 +139,7 @@ class Counter(Frozen):
         raise NotImplementedError
 
     def variance_of(self, node: Node) -> Fraction:
+        """Return s2_v, the variance of a node."""
         raise NotImplementedError
 
     def sd_of(self, node: Node) -> float:
@@ -181,6 +184,7 @@ class Counter(Frozen):
         return math.sqrt(variance)
 
     def _variance(self, multiples: dict[Node, int]) -> Fraction:
+        """Return the variance of sum_v a_v z_v / D, for any multiples a_v."""
         # By denominator: adding a fraction for every node took four times as long (measured).
         sums: dict[int, int] = {}
         for node, a in multiples.items():
@@ -217,6 +221,7 @@ class Counter(Frozen):
         return out
 
     def _floats(self, stream: NoiseStream, terms: _Terms, tags: Tags) -> Floats:
+        """Return N of the rows, (n,), NaN where a word is too small for `normal.fine`."""
         out = np.zeros(len(tags))
         at_once = CHUNK_ROWS // len(tags)
         for first in range(0, len(terms.cells), at_once):
@@ -254,6 +259,7 @@ class Counter(Frozen):
         return float(out[0])
 
     def columns(self, stream: NoiseStream) -> "Columns":
+        """Return a cache of `draw`, for one thread."""
         raise NotImplementedError
 
     def exact(self, stream: NoiseStream, t: int, tag: Tags) -> int:
@@ -316,6 +322,7 @@ def _worst_variance(counter: Counter) -> float:
 # Columns of many keys ask one by one.
 @memoized(64)
 def _terms(counter: Counter, t: int) -> _Terms:
+    """Return the nodes of a tick as arrays, which `draw` sums up."""
     check_tick(counter.kind, t, counter._last_tick)
     nodes = counter.nodes(t)
     numbers = np.array(list(nodes), dtype=np.int64).reshape(-1, 2)
@@ -395,6 +402,7 @@ class Columns:
         self._undecided += (self._found[:open_rows] + row).tolist()
 
     def _finish(self, t: int, tags: Tags, out: Longs) -> Longs:
+        """Draw the rows that are undecided, or had a small word, exactly; return `out`."""
         # A call that failed may have left rows, and this one may be of fewer.
         found = {row for row in (*self._undecided, *self._small) if row < len(tags)}
         rows = np.array(sorted(found), dtype=np.int64)
@@ -405,6 +413,7 @@ class Columns:
 
 
 def cells_of(cells: Iterable[Cell]) -> Words:
+    """Return cells as uint64 (n, 2)."""
     return read_only(np.array(list(cells), dtype=np.uint64).reshape(-1, 2).copy())
 
 

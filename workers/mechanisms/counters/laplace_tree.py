@@ -7,7 +7,8 @@
 The sum at t is that of the blocks that t's base-r digits name. The block sums of all D sums change
 by at most L D Dinf = b epsilon together (l1), so all noisy block sums are epsilon-DP, also where
 the stream reacts to published sums: a block's noise does not depend on the stream. Source: Chan,
-Shi, Song, "Private and Continual Release of Statistics" (binary; also 001 Fact 4, Algorithm 19).
+Shi, Song, "Private and Continual Release of Statistics" (binary; also Fact 4 and Algorithm 19 of
+Henzinger, Sricharan, Steiner).
 
 A discrete Laplace variable's moment generating function is at most that of the continuous one of
 the same scale (cosh is convex in its square): E e^(l Z) <= 1 / (1 - b^2 l^2) for l b < 1. So a sum
@@ -29,6 +30,8 @@ from workers.runtime.frozen import Frozen, memoized
 
 
 class LaplaceTree(Frozen):
+    """The public parameters of such a tree, and its noise."""
+
     kind = "laplace tree"
 
     def __init__(
@@ -89,6 +92,7 @@ class LaplaceTree(Frozen):
         }
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
+        """Return the noise of every row at tick t: the sum of that of its blocks."""
         check_tick(self.kind, t, self.horizon)
         sampler = laplace.discrete_laplace(self.scale)
         total = np.zeros(len(tags), dtype=np.int64)

@@ -199,6 +199,7 @@ class LineCurve(Frozen, Curve):
 
 
 def _coefficients(u: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return those of nodes K - 1, K and K + 1 in N, at the place u of block K."""
     return (u - 1) / 8, np.minimum(u, 1 - u) - 1 / 8, -u / 8
 
 
@@ -336,9 +337,11 @@ class LineCounter(Counter):
         return factors
 
     def blocks(self, level: int) -> range:
+        """Return the numbers k that nodes of a level may have: all."""
         return _BLOCKS
 
     def scale(self, level: int, k: int) -> float:
+        """Return the sd of a node in the units of `fixed_point`."""
         return math.ldexp(self._sds[level - 1], self.fixed.point)
 
     def variances(self, ticks: Longs) -> Floats:
@@ -464,6 +467,7 @@ class _Cursor:
 
     @property
     def block(self) -> int:
+        """The block of 2^L places in which the place lies; its end belongs to it."""
         return (self._place - 1) >> self._levels
 
     def turn(self, place: int, filled: int) -> None:
@@ -501,6 +505,7 @@ class _Cursor:
         return self._states[row // CHUNK_ROWS][-1, :rows]
 
     def _state(self, row: int, rows: int) -> Numbers:
+        """Return the numbers kept of a chunk of rows, with room for this many."""
         index = row // CHUNK_ROWS
         if index == len(self._states):
             empty = np.empty((self._numbers_kept, 0), dtype=self._counter.fixed.dtype)
@@ -515,6 +520,7 @@ class _Cursor:
         state[: self._levels] -= state[self._levels]
 
     def _draw_step(self, tags: Tags, state: Numbers, first: int, row: int) -> None:
+        """Draw the step of the block before, for rows of a chunk from `first` on."""
         node = self._levels + 1, self.block - 1
         cells = cells_of([(node[0], node[1] >> 1)])
         words = self._words(cells, tags[first:], row + first)[0]

@@ -61,6 +61,8 @@ _PART_ROWS = 2048
 
 
 class SqrtCounter(Counter):
+    """One node for each tick, weighted by f: see the module."""
+
     kind = "sqrt"
     order = 2
     longest = 1 << 16
@@ -114,6 +116,7 @@ class SqrtCounter(Counter):
         if not since:
             return self.sd(t)
         check_tick(self.kind, since, self._last_tick)
+        # Nodes after `since` are in one of the two sums, the others in both.
         squares = self._squares[t - since - 1]
         squares += _squares_of_differences(self._last_tick, t - since)[since - 1]
         variance = float(

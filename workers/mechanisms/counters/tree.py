@@ -128,7 +128,10 @@ class TreeCounter(Counter):
 
 
 class TreeColumns(Columns):
-    """By level, the noise of t cut at that digit; a tick adds a block, at its lowest digit > 0."""
+    """One column per level: the noise of the blocks that t's digits down to that level name.
+
+    A column is kept while only blocks of its level are added; else it begins as the one above it.
+    """
 
     _counter: TreeCounter
 

@@ -100,6 +100,7 @@ from workers.mechanisms.one_shot.algorithms import gaussian_for, laplace_quantil
 def shown_above(
     labels: Texts, noisy: Longs, threshold: int
 ) -> tuple[list[bytes], Longs]:
+    """Return labels and noisy counts of the items above the threshold, by label."""
     kept = np.flatnonzero(noisy > threshold)
     names = list(labels.take(kept))
     order = sorted(range(len(names)), key=names.__getitem__)
@@ -135,7 +136,7 @@ def largest_parts(
 
 
 def _largest(counts: Longs, labels: Sequence[bytes], k: int) -> Rows:
-    """Ties go to the lower label."""
+    """Return the places of the k largest counts, in no order; ties go to the lower label."""
     if not k:
         return np.empty(0, dtype=np.int64)
     least = kth_largest(counts, k)
@@ -152,6 +153,7 @@ def rounded(parts: Longs, size: int) -> Longs:
     return (2 * parts + size + 1) // (2 * size + 2)
 
 
+# The first byte of noise cells, of this mechanism alone.
 USE = 0x40
 # Sizes of sketches in a plan's comparison.
 _COMPARED_SIZE = 1_000
@@ -260,6 +262,7 @@ class MisraGries(Budgeted):
         self._calibrate()
 
     def _calibrate(self) -> None:
+        """Choose the noise that the budget pays for, and set cost and threshold."""
         config = self.config
         levels = self.tree.levels
         size = self.config.size
@@ -313,12 +316,14 @@ class MisraGries(Budgeted):
         }
 
     def _law(self) -> dict[str, object]:
+        """Return the parameters of the noise on a counter."""
         return {
             "sigma_squared": str(self.sigma_squared),
             "table_version": gaussian.TABLE_VERSION,
         }
 
     def _further(self) -> dict[str, object]:
+        """Return parameters that only this kind of release has."""
         discovery = {"delta": repr(self.delta_discovery), "threshold": self._threshold}
         return {"discovery": discovery}
 
@@ -423,6 +428,7 @@ class MisraGries(Budgeted):
     def _feed(
         self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
     ) -> None:
+        """Feed a tick's items of a stream key to its open sketches."""
         sketches = state.open_sketches(key, levels)
         if self._shared:
             feed(sketches, items)
@@ -438,6 +444,7 @@ class MisraGries(Budgeted):
         complete: Sketch | None,
         noise: Noise,
     ) -> None:
+        """Show the counters of the cell completed at t that are above the threshold, if any."""
         if complete is None or not len(complete.counts) or self._threshold is None:
             return
         noisy = complete.counts + noise.at(t, complete.tags)
@@ -449,6 +456,7 @@ class MisraGries(Budgeted):
         )
 
     def _published(self, sums: Sequence[int]) -> Longs:
+        """Return the counts to publish from sums over the cells of t."""
         return np.array(sums, dtype=np.int64)
 
 

@@ -61,6 +61,7 @@ class SortedTags:
         return len(self.rows)
 
     def part(self, places: Longs) -> SortedTags:
+        """Return some of the tags, at ascending places, without sorting again."""
         part = object.__new__(SortedTags)
         part.rows = self.rows[places]
         part._uppers = self._uppers[places]
@@ -73,6 +74,7 @@ class SortedTags:
         return self.tags.take(self.rows[places], axis=0)
 
     def all(self) -> Tags:
+        """Return the tags in ascending order, uint64 (n, 2)."""
         return self.tags.take(self.rows, axis=0)
 
     def places(self, keys: Tags) -> tuple[Longs, Bools]:
@@ -109,6 +111,7 @@ class SortedTags:
 
 
 def _smaller(tags: Tags, others: Tags) -> Bools:
+    """Return which tags (n, 2) are smaller than the others of the same row."""
     upper = tags[:, 0]
     other = others[:, 0]
     smaller: Bools = (upper < other) | ((upper == other) & (tags[:, 1] < others[:, 1]))
@@ -198,6 +201,7 @@ class Sketch:
         self._merge(items)
 
     def _merge(self, items: SketchBatch) -> None:
+        """Add the batch's counts; if more than k are left, subtract the (k + 1)-th largest."""
         before, known = items.tags.positions(self.tags)
         strangers = np.flatnonzero(~known)
         sums = np.concatenate((self.counts[strangers], items.counts))

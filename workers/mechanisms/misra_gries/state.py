@@ -31,6 +31,8 @@ Cell = tuple[int, int]  # stream key's index, level
 
 
 class SketchState(State):
+    """Open sketches and released sums of every stream key and level (sensitive)."""
+
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
@@ -46,6 +48,7 @@ class SketchState(State):
         return sum(len(sketch.counts) for sketch in _distinct(self._open.values()))
 
     def declare(self, key: int, tags: Tags) -> None:
+        """Keep the tags of a stream key's declared domain."""
         self._domains[key] = SortedTags(tags.copy())
         self._changed.add(("md", (key, 0)))
 
@@ -75,6 +78,7 @@ class SketchState(State):
         return closed
 
     def show(self, key: int, level: int, released: Iterable[tuple[bytes, int]]) -> None:
+        """Add a cell's released counts to the sum of its level."""
         counts = dict(released)
         if counts:
             _add(self._shown.setdefault((key, level), {}), counts)
@@ -127,6 +131,7 @@ class SketchState(State):
             self._shown[cell] = dict(zip(labels, counts.tolist(), strict=True))
 
     def _sketch(self, key: int, content: bytes) -> Sketch:
+        """Return the sketch of a stored block; equal blocks of a stream key give one."""
         n, total = _HEAD.unpack_from(content)
         if n > self._size:
             raise StateRefused(
@@ -147,6 +152,7 @@ def _add(sums: dict[bytes, int], counts: dict[bytes, int]) -> None:
 
 
 def _distinct(sketches: Iterable[Sketch]) -> list[Sketch]:
+    """Return every sketch once: levels may share one."""
     return list({id(sketch): sketch for sketch in sketches}.values())
 
 
@@ -171,6 +177,7 @@ def _encode_counts(labels: Texts, counts: Longs) -> bytes:
 
 
 def _is_whole(kind: str, content: bytes) -> bool:
+    """Return whether a block is as long as its head says."""
     if len(content) < _HEAD.size:
         return False
     n: int = _HEAD.unpack_from(content)[0]
@@ -184,6 +191,7 @@ def _is_whole(kind: str, content: bytes) -> bool:
 
 
 def _decode_counts(content: bytes, at: int, n: int) -> tuple[Texts, Longs]:
+    """Return n labels and counts, which begin at byte `at`; `_encode_counts` wrote them."""
     counts = np.frombuffer(content, dtype="<i8", count=n, offset=at)
     lengths = np.frombuffer(content, dtype="<u2", count=n, offset=at + 8 * n)
     return Texts.from_lengths(content[at + 10 * n :], lengths), counts.astype(np.int64)

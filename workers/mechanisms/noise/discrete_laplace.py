@@ -1,7 +1,7 @@
 """Discrete Laplace and geometric noise by exact inversion of a 128-bit cumulative table.
 
-On an integer query of l1 sensitivity D, discrete Laplace noise of scale b is
-D/b-DP like the continuous one; the geometric is the integer form of one-sided (exponential) noise.
+On an integer query of l1 sensitivity D, discrete Laplace noise of scale b is D/b-DP like the
+continuous one; the geometric is the integer form of one-sided (exponential) noise.
 
     b           `scale`
     q           exp(-1/b)
@@ -30,6 +30,8 @@ def round_up_scale(scale: Fraction) -> Fraction:
 
 
 class _OfScale(InversionTable):
+    """The table of either law; `two_sided`: discrete Laplace."""
+
     def __init__(self, scale: Fraction, *, two_sided: bool) -> None:
         if not 0 < scale <= LARGEST_SCALE:
             raise ValueError(

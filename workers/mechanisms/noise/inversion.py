@@ -78,6 +78,7 @@ class InversionTable(Frozen):
             self.sample(stream.chunk(tags[first:last], cells), out[first:last])
 
     def values(self, stream: NoiseStream, cell: Cell, tags: Tags) -> Longs:
+        """Return one cell's noise, int64 (n,)."""
         out = np.empty(len(tags), dtype=self.dtype)
         self.draw(stream, cell, tags, out)
         return out.astype(np.int64)

@@ -112,6 +112,7 @@ class _Groups:
         self._weigh()
 
     def _weigh(self) -> None:
+        """Compute the weights again, from the largest remaining count."""
         top = self._counts[self._top]
         self._weights = [0] * self._top
         for value in self._counts[self._top :]:
@@ -124,6 +125,7 @@ class _Groups:
         )
 
     def pick(self, word: Word) -> int:
+        """Remove and return the candidate that a word picks."""
         offset = (((word[0] << 64) | word[1]) * self._total) >> WORD_BITS
         group = self._top
         while offset >= (mass := self._weights[group] * self._left[group]):
@@ -182,6 +184,7 @@ class _Powers(Frozen):
         )
 
     def weight(self, gap: int) -> int:
+        """Return w_g, the weight of a candidate with this gap."""
         if gap > self.reach:
             return 0
         value = 1 << _TABLE_BITS

@@ -45,6 +45,8 @@ probability at most delta.
     logistic: of two Gumbel(b)     1 / (1 + exp(x/b))
 
 The continuous forms are 004 Theorems 7 and 8; 000's tau ln(1/delta) for Gumbel is twice as long.
+
+Papers by number (docs/mechanisms.md, Papers): 000 Cardoso, Rogers; 002 Durfee, Rogers; 004 Rogers.
 """
 
 import bisect
@@ -120,9 +122,11 @@ class OneShotNoise:
         return self.items((0, t), tags)
 
     def items(self, address: Place, tags: Tags) -> Longs:
+        """Return the noise on the counts of items in a release."""
         return self._values(USE_ITEMS, address, tags)
 
     def threshold(self, address: Place, key_tag: Tags) -> int:
+        """Return Z', the noise on a stream key's threshold in a release."""
         return int(self._values(USE_THRESHOLD, address, key_tag.reshape(1, 2))[0])
 
     def _values(self, use: int, address: Place, tags: Tags) -> Longs:
@@ -146,6 +150,7 @@ class OneShotNoise:
 
 
 def _cell(use: int, address: Place) -> tuple[int, int]:
+    """Return the noise cell of a use at a place: see the module."""
     level, block = address
     return (use << 56) | (level << 40), block
 
@@ -157,12 +162,14 @@ _REACH = 600.0
 
 
 def quantile(table: Table, delta: float, *, difference: bool) -> int:
+    """Return the quantile (see the module) of a sample, or of a `difference` of two."""
     if isinstance(table, DiscreteLaplace):
         return laplace_quantile(table.scale, delta, difference=difference)
     return gaussian_quantile(table.sigma_squared, delta, difference=difference)
 
 
 def laplace_quantile(scale: Fraction, delta: float, *, difference: bool = False) -> int:
+    """Return the quantile (see the module) of discrete Laplace noise."""
     # 1 - q
     q = math.exp(-1 / float(scale))
     one_less = -math.expm1(-1 / float(scale))
@@ -191,6 +198,7 @@ def logistic_quantile(scale: Fraction, delta: float) -> int:
 def gaussian_quantile(
     sigma_squared: Fraction, delta: float, *, difference: bool = False
 ) -> int:
+    """Return the quantile (see the module) of discrete Gaussian noise."""
     spread = (4 if difference else 2) * float(sigma_squared)
     reach = math.ceil(math.sqrt(_REACH * spread)) + 2
     n = np.arange(reach + 1, dtype=np.float64)
@@ -297,6 +305,7 @@ class Noisy(Frozen):
     def release(
         self, cell: Cell, noise: OneShotNoise, address: Place
     ) -> tuple[Rows, Longs]:
+        """Return the rows that a release shows, and their noisy counts."""
         if self.threshold is None or self._kbar is None:
             noisy = cell.counts + noise.items(address, cell.tags)
             if self.threshold is None:
@@ -349,6 +358,7 @@ class Picking(Frozen):
     def release(
         self, cell: Cell, noise: OneShotNoise, address: Place
     ) -> tuple[Rows, Longs]:
+        """Return the rows that a release picks, and their noisy counts."""
         picked = list[Rows]()
         k = self._parameters.k
         for key, rows in rows_by_key(cell.keys):
@@ -474,6 +484,7 @@ def scale_for(numerator: Fraction, rho: float) -> Fraction:
 
 
 def gaussian_for(sensitivity_squared: int, rho: float) -> IntegerGaussian:
+    """Return the Gaussian noise that costs at most rho for a squared l2 sensitivity."""
     sigma_squared = round_up_sigma_squared(sensitivity_squared / (2 * Fraction(rho)))
     return gaussian.integer_gaussian(sigma_squared)
 
@@ -485,5 +496,6 @@ def _noisy(cell: Cell, rows: Rows, noise: OneShotNoise, address: Place) -> Longs
 def _shown(
     cell: Cell, found: list[Rows], noise: OneShotNoise, address: Place
 ) -> tuple[Rows, Longs]:
+    """Return the rows found for all stream keys, ascending, and their noisy counts."""
     rows = np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
     return rows, _noisy(cell, rows, noise, address)

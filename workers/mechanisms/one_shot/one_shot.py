@@ -234,6 +234,8 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 
 
 class OneShot(Budgeted):
+    """Every tick's own counts, released by one of the `algorithms`. Guarantee: as `Budgeted`."""
+
     configs = (
         KnownGaussConfig,
         KnownGumbelConfig,

@@ -6,7 +6,8 @@ is charged for its picks, including BOTTOM and the choice of a private kbar. rho
 key has a separate budget, as an event has one stream key; once it is spent, queries are refused
 until the epoch ends. The remainder is stored; as a function of published answers it is public.
 
-Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); a query is `algorithms.Bottom`.
+Source: Durfee, Rogers, Alg. 2 and Theorem 2; Rogers, Alg. 4 and Theorem 10 (zCDP). A query is
+`algorithms.Bottom`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,6 +89,7 @@ class PayState(State):
         self._changed = False
 
     def add_key(self, labels: int, queries: int) -> None:
+        """Give a new stream key its budget for the epoch."""
         self.left.append([labels, queries])
         self._changed = True
 
@@ -135,6 +137,7 @@ class PayWhatYouGet(Budgeted):
         self.scale = scale_for(picks, self._cost.rho)
         delta = self.delta_discovery / config.queries * (1 - 1e-12)
         self._bottom = Bottom(parameters, self.scale, delta)
+        # Labels charged for the choice of kbar in every query.
         self._extra = int(parameters.private)
         tv = selection.selection_tv(parameters.kbar + 1, config.labels)
         self._set_cost(float_up(picks / self.scale**2), tv)
@@ -236,6 +239,7 @@ class PayWhatYouGet(Budgeted):
     def _answer(
         self, state: PayState, key: int, **fields: object
     ) -> Mapping[str, object]:
+        """Return the published fields of an answer, with what is left of the budget."""
         labels, queries = state.left[key]
         return {
             "query": "top",

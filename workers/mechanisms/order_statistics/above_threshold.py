@@ -13,8 +13,9 @@ length e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau u
 hold for noise on x >= 0 (`one_sided`) as on all integers. As the papers count (any neighbours,
 two-sided): e1 + 2 e2, pure.
 
-Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2. A loss in an
-interval of length e is e^2/8-zCDP (Cesar and Rogers, "Bounding, Concentrating, and Truncating").
+Source: Henzinger, Sricharan, Steiner, Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2.
+A loss in an interval of length e is e^2/8-zCDP (Cesar and Rogers, "Bounding, Concentrating, and
+Truncating").
 """
 
 from __future__ import annotations
@@ -94,9 +95,11 @@ class AboveThreshold:
         return (tau + mu + 2) * _OUTWARD, (tau + mu + 2) * _OUTWARD
 
     def tau(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> Longs:
+        """Return the noise of the threshold, of the run that the cell is of."""
         return self._sampler(self.tau_scale).values(stream, cell, tags)
 
     def mu(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> Longs:
+        """Return the noise of the value, at the tick that the cell is of."""
         return self._sampler(self.mu_scale).values(stream, cell, tags)
 
     def mu_block(

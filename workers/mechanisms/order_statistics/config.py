@@ -1,4 +1,6 @@
-"""Settings of the order statistics of paper 001, their queries, and the split of their budget.
+"""Settings of the order statistics, their queries, and the split of their budget.
+
+Paper 001 is Henzinger, Sricharan, Steiner (docs/mechanisms.md, Papers).
 
 Queries are over the column sums of a declared domain, watched through values g_i, each monotone in
 the sums and moving by at most Dinf when every sum does (001, Definition 8). When one of them has
@@ -49,7 +51,7 @@ _ONE_QUERY = (
 
 
 def watched(query: str, columns: int) -> range:
-    """Return the ranks (0: smallest) that watch a query; "histogram" is not allowed."""
+    """Return the ranks (0: smallest) of the sums that a query watches; not for "histogram"."""
     name, _, parameter = query.partition(":")
     if name in ("max", "argmax"):
         return range(columns - 1, columns)
@@ -91,6 +93,7 @@ class Queries(Frozen):
         self.k = columns if self._all else len(self._ranks)
 
     def values(self, sums: Longs) -> Longs:
+        """Return the watched values of the column sums (d,)."""
         if self._all:
             return sums
         if self._only_largest:
@@ -162,6 +165,7 @@ class OrderStatisticConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @classmethod
     def _query_settings(cls, query: str) -> dict[str, Any]:
+        """Return the settings with which this mechanism asks one query."""
         return {"query": query}
 
     @property

@@ -1,4 +1,7 @@
-"""Engine of paper 001's order statistics: doubling segments and the intervals within them.
+"""Engine of the order statistics: doubling segments and the intervals within them.
+
+Paper 001 is Henzinger, Sricharan, Steiner (docs/mechanisms.md, Papers). d is the number of columns
+(declared labels), T that of ticks, D the most columns that an event changes.
 
 A tick that ends no segment and closes no interval costs a few integer comparisons per stream key.
 An event changes D columns by at most Dinf. Source: 001 Algorithms 2, 3, 5 to 8, 10 to 13, 15 to 17,
@@ -292,6 +295,7 @@ class IntervalRule(Frozen):
         return min(found, key=lambda numbers: numbers.error)
 
     def noise(self, capacity: int) -> Counter | LaplaceTree:
+        """Return H, the counter of column noise, for `capacity` intervals."""
         config = self.config
         reach = config.most_columns * config.max_count
         if config.pure:
@@ -301,6 +305,7 @@ class IntervalRule(Frozen):
         return make_counter(config.counter, capacity, rho_item, config.radix)
 
     def column_variance(self, capacity: int) -> float:
+        """Return a bound on the variance of N, the noise of a column."""
         noise = self.noise(capacity)
         if isinstance(noise, LaplaceTree):
             return noise.levels * noise.variance
@@ -318,6 +323,7 @@ class IntervalRule(Frozen):
     def _numbers(
         self, n: int, reach: int, beta: float, start_error: float
     ) -> Intervals:
+        """Return the numbers of a run with capacity n; the arguments as in `intervals`."""
         low, high = self.above.bounds(
             beta / (6 * (n + 1)), beta / (6 * self.config.ticks)
         )
@@ -385,6 +391,7 @@ class Segments(Frozen):
         return self.above.tv(self.ticks) + self.column.changed * CELL_TV
 
     def threshold(self, segment: int) -> int:
+        """Return K_j."""
         return self.first << (segment - 1)
 
     def bounds(self, segment: int) -> tuple[float, float]:
@@ -392,6 +399,7 @@ class Segments(Frozen):
         return self.above.bounds(self._part(segment), self.beta / (3 * self.ticks))
 
     def column_error(self, segment: int) -> float:
+        """Return alpha_G: a bound on |G_j| of every column."""
         if segment == 1:
             return 0.0
         return self.column.sum_bound(segment - 1, self._part(segment) / self.columns)
@@ -434,6 +442,8 @@ _INDEX_BITS = 32
 
 
 class MaxNoise:
+    """All noise of an epoch, by the cells in the module's table."""
+
     def __init__(self, mechanism: OrderStatistics, stream: NoiseStream) -> None:
         self._mechanism = mechanism
         self._stream = stream
@@ -480,6 +490,7 @@ class MaxNoise:
         return update.sampler.values(self._stream, cell, cells ^ tag)
 
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
+        """Return the noise of a test at a tick, drawn with a block of ticks and kept."""
         block = t // BLOCK_TICKS
         held = self._blocks.get((use, key))
         if held is None or held[0] != block:
@@ -532,6 +543,7 @@ class OrderStatistics(Mechanism):
         )
 
     def intervals(self, segment: int) -> Intervals:
+        """Return the numbers of the intervals in a segment, from 1."""
         return self._intervals[segment - 1]
 
     def _make_intervals(self, inner: IntervalRule, segment: int) -> Intervals:
@@ -682,89 +694,95 @@ class OrderStatistics(Mechanism):
     def _tick(
         self, state: MaxState, key: int, t: int, noise: MaxNoise
     ) -> Mapping[str, object]:
-        partition = state.of[key]
+        """Return a stream key's answer at tick t, after the tests that may renew it."""
+        key_state = state.of[key]
         tag = state.key_tags[key : key + 1]
-        if partition.stale:
-            sums = self._sums(state, key) + partition.start
+        if key_state.stale:
+            sums = self._sums(state, key) + key_state.start
             if self.segments is not None:
-                partition.outer = int(self.queries.values(sums).max())
+                key_state.outer = int(self.queries.values(sums).max())
             if self.inner is not None:
-                partition.gap = int(
+                key_state.gap = int(
                     (
-                        self.queries.values(sums + partition.noise)
-                        - partition.thresholds
+                        self.queries.values(sums + key_state.noise)
+                        - key_state.thresholds
                     ).max()
                 )
-            partition.stale = False
-        if self.segments is not None and partition.segment < self.segments.most:
-            if partition.outer_tau is None:
-                partition.outer_tau = noise.outer_tau(tag, partition.segment)
-            threshold = self.segments.threshold(partition.segment) + partition.outer_tau
-            if partition.outer + noise.outer_mu(key, tag, t) > threshold:
+            key_state.stale = False
+        if self.segments is not None and key_state.segment < self.segments.most:
+            if key_state.outer_tau is None:
+                key_state.outer_tau = noise.outer_tau(tag, key_state.segment)
+            threshold = self.segments.threshold(key_state.segment) + key_state.outer_tau
+            if key_state.outer + noise.outer_mu(key, tag, t) > threshold:
                 self._end_segment(state, key, t, noise)
-                return self._answer(partition)
+                return self._answer(key_state)
         if (
             self.inner is not None
-            and partition.interval <= self.intervals(partition.segment).capacity
+            and key_state.interval <= self.intervals(key_state.segment).capacity
         ):
-            if partition.tau is None:
-                partition.tau = noise.inner_tau(
-                    tag, partition.segment, partition.interval
+            if key_state.tau is None:
+                key_state.tau = noise.inner_tau(
+                    tag, key_state.segment, key_state.interval
                 )
-            if partition.gap + noise.inner_mu(key, tag, t) > partition.tau:
+            if key_state.gap + noise.inner_mu(key, tag, t) > key_state.tau:
                 self._close_interval(state, key, t, noise)
-        return self._answer(partition)
+        return self._answer(key_state)
 
     def _end_segment(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
-        partition = state.of[key]
-        partition.start = partition.start + noise.outer_columns(
-            self._tags(state, key), partition.segment
+        """Begin the next segment: publish all sums with fresh noise."""
+        key_state = state.of[key]
+        key_state.start = key_state.start + noise.outer_columns(
+            self._tags(state, key), key_state.segment
         )
-        partition.noise = np.zeros_like(partition.noise)
-        partition.segment = partition.segment + 1
-        partition.interval = 1
-        partition.outer_tau = None
-        partition.shown = self._sums(state, key) + partition.start
-        partition.thresholds = self._first_thresholds(
-            partition.shown, partition.segment
+        key_state.noise = np.zeros_like(key_state.noise)
+        key_state.segment = key_state.segment + 1
+        key_state.interval = 1
+        key_state.outer_tau = None
+        key_state.shown = self._sums(state, key) + key_state.start
+        key_state.thresholds = self._first_thresholds(
+            key_state.shown, key_state.segment
         )
-        self._mark_changed(partition, t)
+        self._mark_changed(key_state, t)
 
     def _close_interval(
         self, state: MaxState, key: int, t: int, noise: MaxNoise
     ) -> None:
-        partition = state.of[key]
-        numbers = self.intervals(partition.segment)
-        sums = self._sums(state, key) + partition.start
+        """Begin the next interval: raise reached thresholds, renew the sums."""
+        key_state = state.of[key]
+        numbers = self.intervals(key_state.segment)
+        sums = self._sums(state, key) + key_state.start
         if self.queries.k == 1:
-            partition.thresholds = partition.thresholds + numbers.step
+            key_state.thresholds = key_state.thresholds + numbers.step
         else:
             tag = state.key_tags[key : key + 1]
             update = noise.updates(
-                tag, partition.segment, partition.interval, self.queries.k
+                tag, key_state.segment, key_state.interval, self.queries.k
             )
-            watched = self.queries.values(sums + partition.noise) + update
-            reached = watched > partition.thresholds - numbers.clearance
-            partition.thresholds = partition.thresholds + numbers.step * reached
-        partition.noise = noise.inner_columns(
-            self._tags(state, key), partition.segment, partition.interval
+            watched = self.queries.values(sums + key_state.noise) + update
+            reached = watched > key_state.thresholds - numbers.clearance
+            key_state.thresholds = key_state.thresholds + numbers.step * reached
+        key_state.noise = noise.inner_columns(
+            self._tags(state, key), key_state.segment, key_state.interval
         )
-        partition.interval += 1
-        partition.shown = sums + partition.noise
-        self._mark_changed(partition, t)
+        key_state.interval += 1
+        key_state.shown = sums + key_state.noise
+        self._mark_changed(key_state, t)
 
     def _mark_changed(self, one: KeyState, t: int) -> None:
+        """Note that sums and thresholds are new at tick t, to be stored."""
         one.since = t
         one.tau = None
         one.answer = {}
         one.changed = one.stale = True
 
     def _first_thresholds(self, sums: Longs, segment: int) -> Longs:
+        """Return the thresholds K_i of a run that begins at these noisy sums."""
         if self.inner is None:
             return np.zeros(0, dtype=np.int64)
         return self.queries.values(sums) + self.intervals(segment).step
 
     def _answer(self, one: KeyState) -> Mapping[str, object]:
+        """Return the published answer, made once for the sums that are shown."""
         if not one.answer:
             answers = self.queries.answers(one.shown, made=one.since > 0)
             head = answers[0] if len(answers) == 1 else {"answers": answers}
@@ -776,6 +794,7 @@ class OrderStatistics(Mechanism):
         return one.answer
 
     def _sums(self, state: MaxState, key: int) -> Longs:
+        """Return the exact column sums of a stream key, (d,)."""
         d = len(self._domain)
         return state.ledger.counts[key * d : (key + 1) * d]
 

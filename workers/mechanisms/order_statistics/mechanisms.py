@@ -1,5 +1,7 @@
 """Order statistic mechanisms: configurations of `engine`, which lists the corrections to the paper.
 
+Paper 001 is Henzinger, Sricharan, Steiner (docs/mechanisms.md, Papers).
+
 `two_level` (one order statistic) and `two_level_k` (several) need no known bound: doubling
 segments, and in each a run of intervals that begins at its noisy sums, with its growth bound as
 reach. The error depends on the logarithm of the largest value where a counter's depends on that of

@@ -15,8 +15,9 @@ CARRIED_SD times its standard deviation: they are shown from its first tick on, 
 (docs/decisions/0036-windows-without-epochs.md, Windows over midnight). A smaller count cannot be
 told from nothing; if these were kept too, no label would ever leave.
 
-Source: paper 000 Alg. 2 (KnownBase), Alg. 3 and App. F (UnkBase, sticky), 004 Thm 11; UnkBase's
-threshold per tick comes from the actual standard deviation at that tick, not a worst case.
+Source: Cardoso, Rogers, Alg. 2 (KnownBase), Alg. 3 and App. F (UnkBase, sticky); Rogers, Thm 11.
+UnkBase's threshold per tick comes from the actual standard deviation at that tick, not a worst
+case.
 """
 
 import math
@@ -200,6 +201,7 @@ class UnkBase(OnCounters):
         state.merge(contributions, add_rows=True)
         ledger = state.ledger
         threshold = self.threshold(t)
+        # For the kernel to fill: rows newly shown, all rows shown, and their noisy counts.
         new, rows, noisy = out = [np.empty(ledger.n, dtype=np.int64) for _ in range(3)]
         drawn = noise.at(t, ledger.tags)
         tests = threshold is not None

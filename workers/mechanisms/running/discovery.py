@@ -23,7 +23,7 @@ normal tail bounded by Q(z) <= phi(z) 4 / (3 z + sqrt(z^2 + 8)) for z > 0 (Sampf
 0.2 % of it for z > 4. Ticks of nearly equal s_t^2 (0.1 %) form a group with the largest of them, at
 the same computing cost for any horizon.
 
-Source: Cardoso, Rogers (000), Algorithm 3 (the union bound over ticks allows any public schedule).
+Source: Cardoso, Rogers, Algorithm 3 (the union bound over ticks allows any public schedule).
 """
 
 import math
@@ -104,6 +104,7 @@ class Discovery(Frozen):
         return {"delta": repr(self.delta), "schedule": "every", "every": self._every}
 
     def discovers(self, t: int) -> bool:
+        """Return whether tick t may show new items."""
         return t % (self._every or 1) == 0
 
     def delta_at(self, t: int) -> float:
@@ -152,6 +153,7 @@ def make_discovery(
     *,
     constant: bool = False,
 ) -> Discovery:
+    """Return the thresholds for these settings; equal arguments share cached ones."""
     if constant:
         return ConstantDiscovery(counter, max_items, max_count, delta)
     return Discovery(counter, max_items, max_count, delta, every)
@@ -215,6 +217,7 @@ class ConstantDiscovery(Discovery):
         return high
 
     def _noise_of(self, first: int, ticks: int = _CHUNK_TICKS) -> _Noise:
+        """Return the noise of some ticks, each a group by itself."""
         t = np.arange(first, min(first + ticks, self._last_tick + 1), dtype=np.int64)
         return _Noise(self.counter.variances(t) * (1 + 1e-11), np.ones(len(t)))
 
@@ -229,6 +232,7 @@ def _tails(noise: _Noise, x: float) -> Floats:
 
 
 def _grouped(parts: Iterator[_Noise]) -> _Noise:
+    """Return all groups of several parts, those of nearly equal variance joined."""
     columns = zip(*map(_group, parts), strict=True)
     return _group(_Noise(*map(np.concatenate, columns)))
 

@@ -63,6 +63,7 @@ class Entries(NamedTuple):
 
 
 def encode(entries: Entries, ages: Longs) -> bytes:
+    """Return the block of a hop; `ages` are as in the module, empty at level 0."""
     gaps = np.diff(entries.rows, prepend=0)
     codes = []
     parts = []
@@ -120,6 +121,8 @@ def read(
 
 
 class _Level:
+    """The closed hops of `hop` ticks, as blocks, and the windows that begin at its multiples."""
+
     def __init__(self, hop: int) -> None:
         self.hop = hop
         self.windows: list[LineCounter] = []
@@ -298,6 +301,7 @@ class Hops:
         return numbers
 
     def _place_of(self, name: str) -> tuple[int, int]:
+        """Return the level and the number of the hop in a stored block, from its name."""
         match = _NAME.fullmatch(name)
         if match is None or int(match[1], 16) >= len(self._levels):
             raise StateRefused(
@@ -306,6 +310,7 @@ class Hops:
         return int(match[1], 16), int(match[2], 16)
 
     def _keep(self, place: int, number: int, block: bytes) -> None:
+        """Keep a closed hop, and store it."""
         self._levels[place].hops[number] = block
         self._changes[_name(place, number)] = block
 
@@ -328,6 +333,7 @@ class Hops:
             self._keep(place, number, encode(total, ages))
 
     def _ages(self, place: int, number: int, rows: Rows, last: Longs) -> Longs:
+        """Return the ages of rows in a hop, if they are kept at this level."""
         if not self._has_ages or not place:
             return _NONE
         end = (number + 1) * self._levels[place].hop

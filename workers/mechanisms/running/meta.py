@@ -29,7 +29,8 @@ Blocks of rows "mo<level>/<block>" and "mn<level>/<block>" are stored when chang
 the number of rows (uint16), then the counts little-endian and, for noisy ones, the flags; no rows
 where all are 0.
 
-Source: 000 Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a cell are the same split.
+Source: Cardoso, Rogers ("000" above), Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a
+cell are the same split.
 """
 
 import math
@@ -153,12 +154,14 @@ class MetaState(State):
         return self._open.nbytes + self._sums.nbytes + self._has.nbytes
 
     def grow(self) -> None:
+        """Make room for the rows that the ledger has got."""
         n = self.ledger.n
         self._open = with_capacity(self._open, n, 1)
         self._sums = with_capacity(self._sums, n, 1)
         self._has = with_capacity(self._has, n, 1)
 
     def add_open(self, level: int, counts: Longs) -> None:
+        """Add exact counts to the open cell of a level."""
         rows = np.flatnonzero(counts)
         self._open[level][rows] += counts[rows]
         self._mark("o", level, rows)
@@ -172,6 +175,7 @@ class MetaState(State):
         return counts
 
     def add_noisy(self, level: int, rows: Rows, counts: Longs) -> None:
+        """Add released counts of rows to the noisy sums of a level."""
         n = self.ledger.n
         shown = slice(n) if len(rows) == n else rows  # all of them: a third of the time
         self._sums[level][shown] += counts
@@ -185,6 +189,7 @@ class MetaState(State):
         self._has[level][:] = False
 
     def shown(self) -> tuple[Rows, Longs]:
+        """Return the rows that any cell of t shows, and their sums over all levels."""
         n = self.ledger.n
         has = np.zeros(n, dtype=np.bool_)
         total = np.zeros(n, dtype=np.int64)
@@ -234,6 +239,7 @@ class MetaState(State):
             )
 
     def _mark(self, kind: str, level: int, rows: Rows) -> None:
+        """Note the blocks of these rows as changed."""
         # np.unique takes ten times as long (measured).
         blocks = np.zeros(-(-self.ledger.n // BLOCK_ROWS), dtype=np.bool_)
         blocks[rows // BLOCK_ROWS] = True
@@ -243,6 +249,8 @@ class MetaState(State):
 
 
 class Meta(Budgeted):
+    """Running counts as sums of releases of cells: see the module. Guarantee: as `Budgeted`."""
+
     configs = (MetaConfig,)
     config: MetaConfig
 
@@ -346,6 +354,7 @@ class Meta(Budgeted):
         counts[: len(before)] -= before
         level = 0
         block = t
+        # At each level whose cell is complete at t: close it, with all that is counted below it.
         while block % self.radix == 0:
             state.add_open(level + 1, counts)
             counts = state.close(level + 1)

@@ -2,8 +2,8 @@
 
 A counter's cost covers an event that changes one count by one (neighbours: the content of one event
 emptied, or the reverse). An event touches at most D0 items by at most Dinf, so every item's counter
-gets rho / (D0 Dinf^2) (000 Alg. 2 and 3). Parts a_1 + ... <= Dinf of a user's item at different
-ticks shift the counter by at most Dinf times the longest unit shift and cost no more.
+gets rho / (D0 Dinf^2) (Cardoso, Rogers, Alg. 2, 3). Parts a_1 + ... <= Dinf of a user's item at
+different ticks shift the counter by at most Dinf times the longest unit shift and cost no more.
 """
 
 import math
@@ -87,6 +87,7 @@ def describe_parts(
 
 
 def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
+    """Return the counter that the settings name, for a cost of at most `rho_item`."""
     ticks = config.horizon_ticks
     return make_counter(config.counter, ticks, rho_item, config.radix, config.end_share)
 

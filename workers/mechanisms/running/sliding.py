@@ -84,7 +84,7 @@ class SlidingState(State):
         # (windows, capacity)
         self._counts = np.zeros((len(windows), 0), dtype=np.int64)
         self._sums = np.zeros((len(windows), 0), dtype=np.int64)
-        # Of rows shown, at rest, or yet to be tested; None: not known.
+        # How many rows are shown, at rest, or yet to be tested; None: not known.
         self.alive: int | None = None
         self._blocks: dict[str, bytes] = {}
 
@@ -123,6 +123,7 @@ class SlidingState(State):
         return self.hops.changed()
 
     def restore(self, name: str, block: bytes) -> None:
+        """Keep a stored block; `restored` reads them, once the ledger is complete."""
         self._blocks[name] = block
 
     def restored(self) -> None:
@@ -175,6 +176,7 @@ class SlidingState(State):
         return entries
 
     def _add(self, i: int, entries: Entries, sign: int) -> None:
+        """Add entries to the counts and sums of window i, or with sign -1 subtract them."""
         self.counts(i)[entries.rows] += sign * entries.counts
         if self._has_sums:
             self.sums(i)[entries.rows] += sign * entries.steps
@@ -260,6 +262,7 @@ class WindowNoise:
         return () if self._totals is None else self._totals.at(t, key_tags)
 
     def _follow(self, ledger: Ledger) -> None:
+        """Begin columns for another ledger, whose rows are others."""
         if ledger is not self._ledger:
             self._ledger = ledger
             self._counts = LineColumns(self._of_counts, self._stream)
@@ -315,6 +318,7 @@ class Sliding(Budgeted):
 
     @property
     def _line(self) -> LineCounter:
+        """The counter of the longest window."""
         return self.windows[self._longest]
 
     def sd(self, t: int) -> float:
@@ -428,6 +432,7 @@ class Sliding(Budgeted):
     def _sums(
         self, state: SlidingState, t: int, rows: Rows, drawn: WindowNoise
     ) -> list[Noisy | None]:
+        """Return by window the noisy sums of rows, as `Release.sums` has them."""
         of = self.config.sum
         if of is None:
             return [None] * len(self.windows)
@@ -440,6 +445,7 @@ class Sliding(Budgeted):
     def _totals(
         self, state: SlidingState, t: int, drawn: WindowNoise
     ) -> list[Noisy | None]:
+        """Return by window the noisy total of every stream key, as in `Release.totals`."""
         if not self.total_windows:
             return [None] * len(self.windows)
         found: list[Noisy | None] = []

@@ -1,7 +1,7 @@
 """SparseGumb: the k most frequent items of a declared domain, reselected at most s times.
 
-Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends while nothing is above
-(here: one test a tick), and its Sparse Vector term is charged 2/tau^2 (here: "accounting").
+Source: Cardoso, Rogers, Alg. 8 and Theorem 4. Corrected: its inner loop never ends while nothing is
+above (here: one test a tick), and its Sparse Vector term is charged 2/tau^2 (here: "accounting").
 
     k        top_k        items shown of each stream key
     s        switches     most reselections of the shown items
@@ -143,6 +143,8 @@ class SparseState(State):
 
 
 class SparseNoise:
+    """All noise of an epoch, by the cells in the module's list."""
+
     def __init__(self, mechanism: "SparseGumb", stream: NoiseStream) -> None:
         counter = mechanism._counter
         self._stream = stream
@@ -162,12 +164,15 @@ class SparseNoise:
         return self._counter.draw(self._stream, t, tags.take(rows, axis=0))
 
     def test(self, t: int, tags: Tags) -> Longs:
+        """Return Y of every row at tick t."""
         return self._test.values(self._stream, (TEST, t), tags)
 
     def threshold(self, key_tag: Tags, used: int) -> int:
+        """Return Z of a stream key after `used` switches."""
         return int(self._threshold.values(self._stream, (THRESHOLD, used), key_tag)[0])
 
     def picks(self, key_tag: Tags, choice: int, k: int) -> list[tuple[int, int]]:
+        """Return k words, one for each pick of a choice."""
         words = (
             self._stream.words(key_tag, (PICK | i, choice))[0].tolist()
             for i in range(k)
@@ -269,6 +274,7 @@ class SparseGumb(CounterMechanism):
         }
 
     def eta(self, t: int) -> int:
+        """Return eta_t, the margin by which an item outside must exceed those inside."""
         if self.config.eta is not None:
             return self.config.eta
         spread = float(self._test_scale) * math.log(len(self._domain) * (t + 1))
@@ -367,6 +373,7 @@ class SparseGumb(CounterMechanism):
             if key in state.chosen and state.used[key] < s
         ]
         if testing:
+            # By stream key: the least published count inside, and the largest noisy count outside.
             inside = self._counts(state, t, testing, noise).min(axis=1).tolist()
             outside = (columns.counts + noise.test(t, columns.tags)).reshape(
                 counts.shape
@@ -390,6 +397,7 @@ class SparseGumb(CounterMechanism):
     def _choose(
         self, state: SparseState, key: int, counts: Longs, used: int, noise: SparseNoise
     ) -> None:
+        """Choose k items of a stream key, which has then `used` switches."""
         k = self.config.top_k
         words = noise.picks(state.key_tags[key : key + 1], used, k)
         state.choose(
@@ -405,12 +413,14 @@ class SparseGumb(CounterMechanism):
     def _counts(
         self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise
     ) -> Longs:
+        """Return the noisy counts of the chosen items, (keys, k)."""
         rows = self._rows(state, keys)
         drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)
         noisy: Longs = state.ledger.counts[rows] + drawn
         return noisy
 
     def _tv(self) -> float:
+        """Return the distance from their laws of all samples that an event may change."""
         config = self.config
         d = len(self._domain)
         tests = min(config.max_items, d) * (config.horizon_ticks or LONGEST_HORIZON)
@@ -422,5 +432,6 @@ class SparseGumb(CounterMechanism):
 
 
 def _root_up(value: Fraction) -> Fraction:
+    """Return a square root, rounded up to a multiple of 2^-40."""
     root = math.isqrt(math.ceil(value * (1 << 80)))
     return Fraction(root + 1, 1 << 40)

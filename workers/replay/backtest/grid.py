@@ -169,6 +169,8 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
 
 
 class _Variants(NamedTuple):
+    """A histogram's section of the settings file, and the values to vary, by setting."""
+
     name: str
     section: Mapping[str, Any]
     chosen: Mapping[str, list[Value]]
@@ -261,6 +263,7 @@ class _Variants(NamedTuple):
 
 
 def known_settings(mechanism: str) -> set[str]:
+    """Return the settings that a mechanism accepts in a settings file."""
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
     if not MECHANISMS[mechanism].about.ends:
         names.discard("end_share")
@@ -303,6 +306,7 @@ def settings_text(config: HistogramConfig) -> str:
 
 
 def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]:
+    """Parse one `--vary` into histogram, setting and values; refuse what cannot be varied."""
     name, equals, values = text.partition("=")
     histogram, dot, setting = name.strip().rpartition(".")
     shown = _short(name)
@@ -341,6 +345,7 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
 
 
 def _split(text: str) -> list[str]:
+    """Split at the commas that are outside quotes, brackets and braces."""
     parts = [""]
     quote = ""
     depth = 0
@@ -359,6 +364,7 @@ def _split(text: str) -> list[str]:
 
 
 def _toml(text: str) -> object:
+    """Parse a value as TOML; text that is no TOML value is taken as a string without quotes."""
     try:
         found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -367,9 +373,11 @@ def _toml(text: str) -> object:
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
+    """Return the end of an error about an unknown name: a similar one, or all that exist."""
     close = difflib.get_close_matches(name, known, 1)
     return f"did you mean {close[0]!r}?" if close else f"one of {', '.join(known)}"
 
 
 def _short(text: str) -> str:
+    """Return a text for an error message, escaped and cut if it is long or unprintable."""
     return display(text)[1:-1] if not text.isprintable() or len(text) > 80 else text

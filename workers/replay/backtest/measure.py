@@ -2,7 +2,9 @@
 
 A `Watch` sees every tick of one run, at almost no cost; at a measured tick it compares the
 published counts with the exact counts of a `View`, column by column. Order statistics are compared
-with the exact answers, `pay_what_you_get` as a board of labels.
+with the exact answers, `pay_what_you_get` as a board of labels. *Bounded* counts are those after
+the histogram's bounds (`max_items`, `max_count`), to which noise is added; *unbounded* ones are of
+all events. A board is the list of a stream key's largest items.
 """
 
 import math
@@ -58,11 +60,14 @@ _SHOWN = (
 SUMS = ("sum_error_mean", "sum_coverage", "mean_error_mean", "mean_coverage")
 _FURTHER = ("lost", "within_error", "shortfall", "shown_new", "coverage_new")
 METRICS = (*_SHOWN, *TOPS, *_FURTHER, *SUMS)
+# The column of every metric in a row of measurements.
 PLACE = {name: i for i, name in enumerate(METRICS)}
-# Followed, for every rank, by the error of its item and whether it is shown.
+# After the columns of METRICS: one column for each rank, the error of the item of that exact rank,
+# then again one for each, whether it is shown.
 RANKED = ("error_mean", "shown_rate")
 # For all stream keys together, these and those by rank are the mean over the keys.
 OF_KEYS = (*TOPS, "shortfall")
+# A share over all ticks weights each tick by the number that it is a share of.
 WEIGHTS = {
     "coverage": "shown",
     "coverage_new": "shown_new",
@@ -93,6 +98,7 @@ class Delays:
             counter.update(np.maximum(shown[found] - reached[found, size], 0).tolist())
 
     def metrics(self) -> Iterator[tuple[str, int, float]]:
+        """Yield (metric, size, value): how many items reached a size, and how late each showed."""
         sizes = zip(SIZES.tolist(), self._passed.tolist(), self._of, strict=True)
         for size, passed, counter in sizes:
             if not passed:
@@ -128,11 +134,12 @@ def fill_errors(
 
 
 def _coverage(error: Longs, sd: float) -> float:
+    """Return the share of errors within the 95 % interval of noise with standard deviation `sd`."""
     return np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
 
 
 def over_all(metric: str, values: Floats, weight: Floats | None) -> float:
-    """Return one number for the whole run; see docs/results.md."""
+    """Return one number for the whole run from a metric's ticks; see docs/results.md."""
     if metric.endswith("_worst"):
         return float(values.max())
     if metric.endswith("_rms"):
@@ -162,15 +169,18 @@ class Watch:
         self.latest: ReleasedTick | None = None
         self.first_tick = self.last_tick = self.ticks = 0
         self._threshold: int | None = None
+        # By measured tick: float64 (1 + stream keys, columns), see `fill`; and the boards kept.
         self._rows: dict[int, Floats] = {}
         self._boards: dict[int, list[BoardRow]] = {}
         self._delays = Delays()
         self._columns: Ledger | None = None
+        # Of this epoch: ticks at which items reached sizes, and at which they were first shown.
         self._reached: Longs = np.empty((0, len(SIZES)), dtype=np.int64)
         self._first: Longs = _NO_ROWS
         histogram.observe = self.on_tick
 
     def on_tick(self, shown: ReleasedTick) -> None:
+        """Take note of a released tick; `measure` may follow."""
         if self.latest is not None and shown.epoch != self.latest.epoch:
             self.end_epoch()
         self.latest = shown
@@ -193,9 +203,11 @@ class Watch:
                 self._first[rows[self._first[rows] == 0]] = shown.tick
 
     def shown_rows(self, release: Release | Items | Answers) -> Rows:
+        """Return the rows of the items that a release shows."""
         return _NO_ROWS if isinstance(release, Answers) else self._shown(release)[0]
 
     def end_epoch(self) -> None:
+        """Add the epoch's delays, and forget what belongs to it."""
         if self._columns is not None:
             first = self._columns.shown if self._own_shown else self._first
             self._delays.add(self._reached, first)
@@ -258,6 +270,7 @@ class Watch:
             self._fill_top(row, view.keys[index], rows[here], counts[here])
 
     def _shown(self, release: Release | Items) -> Shown:
+        """Return the truth's rows of the items in a release, and their published counts."""
         if isinstance(release, Release):
             return release.rows, release.counts
         rows = self.view.rows_of_items(release)
@@ -317,6 +330,10 @@ class Watch:
             row[PLACE["mean_error_mean"]] = np.abs(mean - exact)[defined].mean()
 
     def _new(self, rows: Rows, tick: int) -> Bools | None:
+        """Return which of the shown items are new; None if the mechanism discovers no items.
+
+        Items carried over from the epoch before are never new.
+        """
         if not self._discovers or self._columns is None:
             return None
         first = self._columns.shown if self._own_shown else self._first
@@ -324,6 +341,7 @@ class Watch:
         return np.asarray(is_new & ~np.isin(rows, self.histogram.carried))
 
     def _fill_top(self, row: Floats, one: KeyView, rows: Rows, counts: Longs) -> None:
+        """Fill in how a stream key's published items compare with its exact top, by rank too."""
         view = self.view
         best = one.top.rows
         first = len(METRICS)
@@ -339,6 +357,7 @@ class Watch:
         row[first + view.top : first + view.top + len(best)] = is_shown
 
     def fill_hits(self, row: Floats, one: KeyView, named: Rows) -> None:
+        """Fill in precision and recall of the `named` rows against the exact tops."""
         bounded = (self.view.counts, one.top)
         unbounded = (self.view.unbounded, one.top_unbounded)
         for suffix, (counts, top) in (("", bounded), ("_unbounded", unbounded)):
@@ -349,6 +368,7 @@ class Watch:
                 row[PLACE["recall" + suffix]] = min(right, size) / size
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
+        """Yield the exact top and the published top of every stream key."""
         release = shown.release
         if isinstance(release, Answers):
             return
@@ -392,6 +412,7 @@ class Watch:
         return BoardRow(*self._of, name, self.last_tick, at.end_ms, *more)
 
     def retain(self, ticks: set[int], boards: set[int]) -> None:
+        """Keep only the measurements of these `ticks`, and the boards of these `boards`."""
         self._rows = {tick: row for tick, row in self._rows.items() if tick in ticks}
         self._boards = {
             tick: rows for tick, rows in self._boards.items() if tick in boards
@@ -402,6 +423,10 @@ class Watch:
             yield from rows
 
     def series(self) -> Iterator[Series]:
+        """Yield every metric as a series over the measured ticks; tick 0 is the whole run.
+
+        The stream key "" is all of them together; delays have a size instead of ticks.
+        """
         ticks = np.array(sorted(self._rows), dtype=np.int64)
         most = max(map(len, self._rows.values()), default=1)
         measured = np.full((most, len(ticks), self._width), np.nan)
@@ -495,6 +520,7 @@ class QueryWatch(Watch):
 
     @staticmethod
     def _errors_of(row: Floats, pairs: Sequence[Pair]) -> None:
+        """Fill in the errors of published answers, if there are any."""
         if pairs:
             counts = [(pair.published, pair.exact, pair.unbounded) for pair in pairs]
             fill_errors(row, *np.array(counts).T)
@@ -503,6 +529,7 @@ class QueryWatch(Watch):
             )
 
     def _labels(self, row: Floats, index: int, fields: Fields) -> None:
+        """Fill in how good the labels are that answers name, such as the most frequent one."""
         exact, unbounded = self._sums(index)
         named = [
             [self._place[label] for label in labels]
@@ -529,6 +556,7 @@ class QueryWatch(Watch):
         return self.view.counts[rows], self.view.unbounded[rows]
 
     def _pairs(self, index: int, fields: Fields) -> Iterator[Pair]:
+        """Yield the published numbers of a stream key's answers with the exact ones."""
         exact, unbounded = map(self._queries.answers, self._sums(index))
         allowed = fields["error"]
         for answer, right, wide in zip(_answers(fields), exact, unbounded, strict=True):
@@ -628,6 +656,7 @@ class LabelsWatch(Watch):
 
 
 def watch(run: Run, histogram: ReplayHistogram, view: View) -> Watch:
+    """Return the observer for the kind of mechanism that a run has."""
     config = run.combination.config
     family = config.about.family
     if family == "statistic":
@@ -642,6 +671,7 @@ def _answers(fields: Fields) -> Sequence[Fields]:
 
 
 def _answer_labels(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield (query, labels) of every answer that names labels."""
     for answer in _answers(fields):
         query = str(answer["query"])
         value = answer["value"]
@@ -652,6 +682,7 @@ def _answer_labels(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _labels_shown(release: Answers) -> dict[int, Any]:
+    """Return the labels that a tick names, by index of the stream key."""
     return {
         key: one["labels"] for key, one in release.of_key.items() if "labels" in one
     }

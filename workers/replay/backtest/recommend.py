@@ -48,6 +48,7 @@ def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
     if not rated:
         nothing = "Nothing was measured that could be compared: was there any event?"
         return Recommendation(metric, {}, (), None, (nothing,))
+    # Larger is better, for both metrics.
     worth = {
         run: score if metric == RECALL else -score for run, score in scores.items()
     }
@@ -103,6 +104,7 @@ def _dominated(
 
 
 def _tie_break(one: Outcome, metric: str) -> tuple[float, float, int]:
+    """Order combinations of equal epsilon and delta: best board first, then smallest error."""
     error = _mean(one, ERROR, math.inf)
     if metric == RECALL:
         return -round(_mean(one, RECALL) / SAME_RECALL), error, one.number
@@ -112,6 +114,7 @@ def _tie_break(one: Outcome, metric: str) -> tuple[float, float, int]:
 def _why(
     chosen: Outcome, best: Outcome, metric: str, outcomes: Sequence[Outcome]
 ) -> str:
+    """Return the sentence that recommends `chosen`, compared with the `best` score."""
     name = _name(chosen)
     figures = _figures(chosen, metric)
     if len(outcomes) == 1:
@@ -178,6 +181,7 @@ def _epochs(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _checks(chosen: Outcome) -> Iterator[str]:
+    """Yield reasons to distrust the recommendation."""
     found = _mean(chosen, "deserving_shown", 1.0)
     if found < 0.9:
         share = f"{found:.0%} in the mean"
@@ -188,6 +192,7 @@ def _checks(chosen: Outcome) -> Iterator[str]:
 
 
 def _no_choice(best: Outcome) -> tuple[str, ...]:
+    """Return why nothing is recommended, and what would help."""
     best_choice = f"{_name(best)} at epsilon {best.row.epsilon:g}"
     advice = (
         "Counts must grow against the noise: a larger epsilon, wider ticks with a shorter horizon, "
@@ -216,6 +221,7 @@ def _score(one: Outcome, metric: str) -> str:
 
 
 def _mean(one: Outcome, metric: str, default: float = math.nan) -> float:
+    """Return the mean of a metric over the seeds."""
     return one.metrics[metric].mean if metric in one.metrics else default
 
 

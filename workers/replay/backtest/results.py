@@ -122,6 +122,7 @@ RESULTS = "results.parquet"
 BOARDS = "boards.parquet"
 REJECTS = "rejects.json"
 GROUP_ROWS = 1 << 18
+# Prefix of columns with varied settings, in runs.parquet.
 SET = "set."
 #: Columns that are narrower than their field's type.
 NARROW = {"run": "int32", "seed": "int32", "rank": "int32"}
@@ -180,6 +181,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
+    """Row of boards.parquet: one item of a stream key at one tick, exact and as published."""
+
     run: int
     seed: int
     histogram: str
@@ -220,6 +223,8 @@ class Input:
 
 @dataclass(slots=True)
 class Results:
+    """What `write` stores; `Tables` is what `read` returns."""
+
     input: Input
     runs: list[RunRow] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
@@ -228,6 +233,8 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
+    """The files of a results directory, as Arrow tables."""
+
     runs: pa.Table
     results: pa.Table
     boards: pa.Table
@@ -283,9 +290,11 @@ def table_of(kind: type, rows: Sequence[Any]) -> pa.Table:
 
 
 def results_table(series: Sequence[Series]) -> pa.Table:
+    """Return results.parquet: one row for each value of each series."""
     import pyarrow as pa
 
     lengths = np.array([len(line.values) for line in series], dtype=np.int64)
+    # By row, the number of its series, of which it takes the other columns.
     line_of = pa.array(np.repeat(np.arange(len(series)), lengths))
     columns: dict[str, Any] = {}
     for name, kind in RESULT_TYPES.items():

@@ -1,5 +1,7 @@
 """Backtest: measure every combination of settings and every seed against the exact counts.
 
+A worker has two stages: stage 1 bounds and sums events, stage 2 adds noise and publishes. Both run
+here without Kafka (`replay.offline`). Histograms of equal bounds, ticks and fields share a *lane*.
 Events are decoded, bounded and summed once per lane, exact counts made once for all runs with the
 same bounds, exact boards once per tick. Only the noise and the shown items are a run's own.
 
@@ -73,6 +75,7 @@ def processes_for(runs: Sequence[Run]) -> int:
 
 def split_runs(runs: Sequence[Run], number: int) -> list[list[Run]]:
     """Split the runs evenly between processes, grouping those that share bounded counts."""
+    # Runs of one lane share bounded counts: order by lanes, each where its first run is.
     lanes = [run.combination.config.lane for run in runs]
     first = {lane: at for at, lane in reversed(list(enumerate(lanes)))}
     order = [
@@ -85,7 +88,10 @@ def split_runs(runs: Sequence[Run], number: int) -> list[list[Run]]:
 
 
 class Pool:
-    """Processes that share the runs; this one reads and sums the events for all of them."""
+    """Processes that share the runs; this one reads and sums the events for all of them.
+
+    It takes the place of the merge (`offline.Merging`): calls are recorded, and sent at `release`.
+    """
 
     def __init__(
         self, runs: Sequence[Run], key: NoiseKey, top: int, number: int
@@ -154,6 +160,7 @@ class Pool:
     def results(
         self, summary: Summary, word: str, left_out: Sequence[str] = ()
     ) -> Results:
+        """Collect the results of all processes."""
         self._send("results", summary, word)
         results = Results(input_of(summary, word, self._top, left_out))
         for _, connection in self._children:
@@ -166,6 +173,7 @@ class Pool:
         return results
 
     def _send(self, *message: object) -> None:
+        """Send a message to every process; raise the error of one that has failed."""
         content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         for _, connection in self._children:
             if connection.poll():
@@ -177,6 +185,7 @@ class Pool:
 
     @staticmethod
     def _receive(connection: Connection) -> Results:
+        """Return the results of a process, or raise the error that it sends."""
         try:
             answer: Results | Exception = connection.recv()
         except EOFError:
@@ -214,6 +223,7 @@ def _serve(
 
 
 def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Results:
+    """Make the parent's calls in this process; return the results when it asks for them."""
     with infrequent_gc():
         while True:
             # sent by the parent process
@@ -232,6 +242,7 @@ def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Result
                 return backtest.results(*arguments)
 
 
+# Most measured ticks and most boards of a group.
 TICKS_MEASURED = 256
 BOARDS_KEPT = 8
 
@@ -260,6 +271,7 @@ Scope = tuple[object, ...]
 
 
 def scope_of(config: HistogramConfig) -> Scope:
+    """Return what unbounded counts depend on; equal scopes share them."""
     epochs = (
         config.start_given,
         config.horizon_ticks,
@@ -330,6 +342,7 @@ class Backtest:
         self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
 
     def _histogram(self, run: Run) -> ReplayHistogram:
+        """Return the histogram of a run; create its group, truth and view if it is the first."""
         config = run.combination.config
         mechanism = self._mechanisms[id(run.combination)]
         scope = scope_of(config)
@@ -378,6 +391,7 @@ class Backtest:
             )
 
     def watches(self) -> Iterator[Watch]:
+        """Yield the observers of all runs, by run and seed."""
         found = [watch for group in self._groups.values() for watch in group.watches]
         yield from sorted(found, key=lambda one: (one.run.number, one.run.seed))
 

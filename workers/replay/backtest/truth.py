@@ -2,9 +2,9 @@
 
 A truth is a histogram whose mechanism adds no noise and shows nothing, with the contributions,
 start and epochs of the histograms compared with it. Runs with the same bounds share a truth, and
-mechanisms that keep their counts in the ledger (`About.in_ledger`) read its columns instead of
-counting again (`ExactLedger`): only their noise is their own. A `View` holds the exact boards of
-one tick, computed once for all runs.
+mechanisms that keep their counts in the ledger (`About.in_ledger`; a table with a row per item and
+epoch, `mechanisms.ledger`) read its columns instead of counting again (`ExactLedger`): only their
+noise is their own. A `View` holds the exact boards of one tick, computed once for all runs.
 """
 
 import math
@@ -50,6 +50,7 @@ class TruthState(State):
         self.reached = np.zeros((0, len(SIZES)), dtype=np.int64)
 
     def record_sizes(self, rows: Rows, t: int) -> None:
+        """Note tick t for every size that these rows have reached since the last call."""
         n = self.ledger.n
         self.level = with_capacity(self.level, n)
         self.reached = with_capacity(self.reached, n)
@@ -126,6 +127,7 @@ class ExactLedger(Ledger):
         self._truth = truth
 
     def _sync(self) -> None:
+        """Take over the truth's arrays, which are other ones whenever they have grown."""
         truth = self._truth
         self.n = truth.n
         self._tags = truth._tags
@@ -149,11 +151,12 @@ class ExactLedger(Ledger):
     def merge(
         self, contributions: Contributions, key_index: Codes, *, add_rows: bool
     ) -> None:
+        """Count nothing: the truth has counted these contributions."""
         self._sync()
 
 
 class Mirrored:
-    """Wrapper of a mechanism whose states read a truth's columns."""
+    """A mechanism whose states read a truth's columns instead of counting themselves."""
 
     def __init__(self, mechanism: Mechanism, truth: ReplayHistogram) -> None:
         self._mechanism = mechanism
@@ -169,6 +172,8 @@ class Mirrored:
 
 
 class Truth(ReplayHistogram):
+    """The exact counts of histograms with equal bounds, as a histogram that publishes nothing."""
+
     mechanism: Exact
 
     @property
@@ -261,11 +266,13 @@ class View:
         self.names: Sequence[str] = truth.names
         self._columns: Ledger | None = None
         self._wide_columns: Ledger | None = None
+        # `_place`: the row in the unbounded truth of each row here, which is found once.
         self._place = self.counts = self.unbounded = _EMPTY
         self.keys: list[KeyView] = []
         self.total = self.total_unbounded = 0
 
     def update(self) -> None:
+        """Take the counts of the tick that both truths have counted last, and the tops of it."""
         columns = self.truth.columns
         wide = self._wide.columns
         if columns is not self._columns or wide is not self._wide_columns:
@@ -290,6 +297,7 @@ class View:
             self.keys.append(KeyView(rows, top, top_unbounded, total, total_unbounded))
 
     def _of_key(self, columns: Ledger, index: int) -> tuple[Rows | None, Top, int]:
+        """Return a stream key's rows (None: it is the only key), its top and its total."""
         counts = columns.counts
         rows = None if len(self.names) == 1 else np.flatnonzero(columns.keys == index)
         counted = np.flatnonzero(counts > 0) if rows is None else rows[counts[rows] > 0]
@@ -302,6 +310,7 @@ class View:
         return self.truth.columns.find(self._key.tags(self.names[index], labels))
 
     def rows_of_items(self, items: Items) -> Rows:
+        """Return the rows of published items, -1 for an item without a row."""
         rows = np.full(len(items.counts), -1, dtype=np.int64)
         for index in np.unique(items.keys).tolist():
             here = np.flatnonzero(items.keys == index)

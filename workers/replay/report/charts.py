@@ -117,6 +117,7 @@ def draw_each(drawings: Iterable[Drawing]) -> Drawn:
 
 
 def stroke(color: str, width: float, *dashes: float) -> dict[str, Any]:
+    """Return matplotlib's arguments for a line, solid unless `dashes` are given (points)."""
     return {
         "color": color,
         "linewidth": width,
@@ -125,6 +126,10 @@ def stroke(color: str, width: float, *dashes: float) -> dict[str, Any]:
 
 
 def style_of(number: int, **instead: Any) -> dict[str, Any]:
+    """Return matplotlib's arguments for the series of this number.
+
+    Series differ in colour, marker and dashes; `instead` has arguments that override these.
+    """
     at = number % STYLES
     edge = {"markeredgecolor": "white", "markeredgewidth": 0.7}
     return (
@@ -188,6 +193,7 @@ def legend_below(
     order: Sequence[str] = (),
     spacing: float | None = 1.6,
 ) -> None:
+    """Draw one legend for all panels below them; `order` names the labels (else all)."""
     handles: dict[str, Any] = {}
     for panel in panels:
         found, labels = panel.get_legend_handles_labels()
@@ -224,11 +230,13 @@ def log_axis(axis: Any, values: Sequence[float]) -> None:
 def counts_axis(
     axis: Any, most: int = 5, written: Callable[[float], str] = number
 ) -> None:
+    """Label an axis at up to `most` round numbers, formatted by `written`."""
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
 
 
 def share_axis(axis: Any) -> None:
+    """Label an axis in percent."""
     counts_axis(axis, 6, lambda value: f"{100 * value:.4g} %" if value >= 0 else "")
 
 
@@ -239,6 +247,7 @@ def shares_upward(cell: Axes) -> None:
 
 
 def rows_axis(cell: Axes, names: Sequence[str], **more: Any) -> None:
+    """Name the rows of a chart, the first at the top."""
     cell.set_yticks(range(len(names)), names, **more)
     cell.set_ylim(len(names) - 0.4, -0.6)
 
@@ -251,6 +260,7 @@ def short_number(value: float) -> str:
 
 
 def slug(text: str) -> str:
+    """Return a text with only letters that any file name may have."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:200]
 
 
@@ -272,6 +282,7 @@ def drawable(text: str, letters: int = LABEL_LETTERS) -> str:
 
 @cache
 def _width(letter: str) -> int:
+    """Return a letter's width in units of the font; 0 if the font lacks it."""
     font = get_font(findfont(FontProperties(family="DejaVu Sans")))
     glyph = font.get_char_index(ord(letter))
     return int(font.load_glyph(glyph, LoadFlags.NO_SCALE).horiAdvance) if glyph else 0

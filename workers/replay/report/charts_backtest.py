@@ -46,6 +46,7 @@ from workers.replay.report.runs import (
 )
 from workers.settings.durations import format_duration
 
+# Varied settings that are on the x axis, and so do not name a line.
 BUDGET = ("epsilon", "rho")
 DOTS = 40
 NAME_LETTERS = 56
@@ -307,6 +308,7 @@ def coverage(data: Measured) -> Chart | None:
 
 
 def _curve(data: Measured, run: Outcome, metric: str) -> tuple[Any, Any]:
+    """Return a metric's ticks (from 1) and means; a single tick as a short line, to be visible."""
     line = data.over_ticks(run, metric)
     ticks = line.at - run.row.first_tick + 1
     if len(ticks) != 1:
@@ -371,7 +373,10 @@ HIDDEN = "not shown"
 def boards(
     data: Measured, run: Outcome, keys: int, draw: Callable[..., Chart], kind: str
 ) -> Iterator[Drawing]:
-    """Yield a drawing for each of the first stream keys, at the chosen ticks of its boards."""
+    """Yield a drawing for each of the first `keys` stream keys, at chosen ticks of its boards.
+
+    `draw` is `board` or `numbers_board`; `kind` begins the file names.
+    """
     found = data.board(run)
     for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1):
         who = f", stream key {drawable(key)}" if len(found) > 1 else ""
@@ -383,10 +388,12 @@ def boards(
 
 
 def tick_of(run: Outcome, tick: int, end_ms: int, gap: str = " ") -> str:
+    """Return the title of a board: the tick's number in the run, and its end."""
     return f"end of tick {tick - run.row.first_tick + 1:,}:{gap}{when(end_ms)}"
 
 
 def board(data: Measured, run: Outcome, ticks: Boards, kind: str, title: str) -> Chart:
+    """Draw a stream key's largest items at each tick: exact counts as bars, published as points."""
     chosen = {tick: rows[:BOARD_ROWS] for tick, rows in ticks.items()}
     most = max(map(len, chosen.values()))
     with canvas(1, len(chosen), 1.6 + 0.25 * max(most, 3)) as (figure, axes):
@@ -411,6 +418,7 @@ def board(data: Measured, run: Outcome, ticks: Boards, kind: str, title: str) ->
 
 
 def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
+    """Draw one tick's board, a row per item."""
     exact = np.array([row.exact or 0 for row in rows])
     cell.barh(range(len(rows)), exact, height=0.62, color="#C9CDD2", label=EXACT)
     y = [number for number, row in enumerate(rows) if row.released is not None]
@@ -448,6 +456,7 @@ EDGES_WRITTEN = 12
 def numbers_board(
     numeric: Numeric, data: Measured, run: Outcome, ticks: Boards, kind: str, title: str
 ) -> Chart:
+    """Draw the buckets of a histogram of numbers at each tick, with their quantiles."""
     with canvas(len(ticks), 1, 1.3 + 2.5 * len(ticks)) as (figure, axes):
         for cell, (tick, rows) in zip(axes[:, 0], ticks.items(), strict=True):
             _draw_buckets(cell, numeric, rows)
@@ -509,4 +518,5 @@ def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> Non
 
 
 def _place(numeric: Numeric, value: float) -> float:
+    """Return where a value lies on the x axis, on which edge k is at k."""
     return float(np.interp(value, numeric.edges, np.arange(len(numeric.edges))))

@@ -39,6 +39,7 @@ def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list
 
 
 def table_of(spans: Sequence[Span], unit: str) -> Table:
+    """Return one person's privacy loss as a table: a row for each span of time."""
     headings, rows = loss_table(spans, unit)
     return Table(headings, rows, words=())
 
@@ -76,6 +77,7 @@ class Table(NamedTuple):
 
 
 def page(template: str, *, script: str | None = None, **content: object) -> bytes:
+    """Render a template with its `content`; `script` names the only one that the page may run."""
     if script is not None:
         text, _, _ = _LOADER.get_source(_TEMPLATES, script)
         digest = b64encode(sha256(text.encode()).digest()).decode()
@@ -109,6 +111,7 @@ def inline(chart: Chart) -> Markup:
 
 
 def _escaped(value: object) -> Markup:
+    """Escape a value for HTML; letters that hide or reverse text become visible codes."""
     if isinstance(value, Markup):
         return value
     text = "" if value is None else str(value)
@@ -169,6 +172,7 @@ def histogram_section(run: Outcome) -> list[str]:
 
 
 def toml_value(value: object) -> str:
+    """Return a value as TOML; letters that hide or reverse text become escapes."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
         return "".join(f"\\U{ord(one):08x}" if _is_hidden(one) else one for one in text)

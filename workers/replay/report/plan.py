@@ -50,6 +50,7 @@ from workers.settings.files import write_atomically
 
 PAGE = "plan.html"
 NAME_LETTERS = 44
+# Values of `end_share` to draw, beside those in use and recommended.
 DRAWN_SHARES = (None, 0.3, 0.6, 0.8)
 # Up to this ratio of the largest to the smallest value, an axis from zero is easier to read.
 LINEAR_UP_TO = 12
@@ -58,6 +59,7 @@ ASIDE = 0.13
 
 
 def write_plan_report(directory: Path, plan: Plan) -> None:
+    """Write the page of a plan, with the text that `plan` prints, and its charts."""
     sections = [
         (histogram, list(_facts(histogram)), draw_each(drawings(histogram)))
         for histogram in plan.histograms
@@ -92,6 +94,7 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
 
 
 def _facts(histogram: HistogramPlan) -> Iterator[tuple[str, str]]:
+    """Yield (name, figures) about a histogram, for the top of its section."""
     promise = histogram.guarantee
     noise = histogram.noise
     thresholds = histogram.thresholds
@@ -133,6 +136,7 @@ def _facts(histogram: HistogramPlan) -> Iterator[tuple[str, str]]:
 
 
 def drawings(one: HistogramPlan) -> Iterator[Drawing]:
+    """Yield the drawings of a histogram's charts."""
     if one.without_epochs is not None:
         yield "windows", partial(_windows, one, one.without_epochs)
         return
@@ -249,6 +253,7 @@ def _counters(histogram: HistogramPlan) -> Chart | None:
 
 
 def _ends(histogram: HistogramPlan) -> Chart | None:
+    """Draw the noise over an epoch for several `end_share`, the budget's share of its last tick."""
     drawn = [
         row.chosen or row.recommended or row.end_share in DRAWN_SHARES
         for row in histogram.ends

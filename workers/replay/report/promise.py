@@ -73,10 +73,12 @@ def write_promise(
 
 
 def _labels_leave(plan: HistogramPlan) -> bool:
+    """Return whether items may leave the board again: without epochs, of an unknown domain."""
     return plan.without_epochs is not None and plan.without_epochs.rests is not None
 
 
 def _histograms(settings: Settings, plan: Plan) -> Table:
+    """Return a table: what each histogram counts, how much of an event, and at what cost."""
     bounded = f"of one {plan.total.unit} at most"
     headings = (
         "histogram",
@@ -127,6 +129,7 @@ def _published(settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _keys(config: HistogramConfig, key: str) -> str:
+    """Describe by what a histogram counts: its key, and how many of them are declared."""
     if key == ALL_KEYS:
         return "nothing: all events"
     return f"{key}: " + (
@@ -135,6 +138,7 @@ def _keys(config: HistogramConfig, key: str) -> str:
 
 
 def _epoch(one: HistogramPlan) -> str:
+    """Describe the epoch of a histogram, or its windows."""
     tick = format_duration(one.tick_ms)
     if one.without_epochs is not None:
         windows = (format_duration(each.ms) for each in one.without_epochs.windows)
@@ -145,6 +149,7 @@ def _epoch(one: HistogramPlan) -> str:
 
 
 def _seen(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield (who, what): what anyone may see, and what only the operator."""
     outputs = settings.output_topics
     names = settings.events.topics.names or (str(settings.events.topics),)
     rekey = settings.privacy.rekey

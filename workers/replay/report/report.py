@@ -62,6 +62,7 @@ def write_report(directory: Path) -> list[str]:
 
 
 def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
+    """Return what backtest.html shows of a histogram, most of it about the run recommended."""
     featured = _featured(data, advice)
     run = featured[0]
     numeric = numeric_of(run)
@@ -110,6 +111,7 @@ def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
 def _drawings(
     data: Measured, advice: Recommendation, featured: Sequence[Outcome]
 ) -> Iterator[Drawing]:
+    """Yield the drawings of a histogram's charts; `featured` are the runs drawn one by one."""
     numeric = numeric_of(featured[0])
     discovering = [
         run for run in _best(data, advice) if len(data.by_size(run, "found").at)
@@ -150,6 +152,7 @@ def _featured(data: Measured, advice: Recommendation) -> list[Outcome]:
 
 
 def _lead(source: Input, outcomes: Sequence[Outcome]) -> str:
+    """Return the first sentence of the page: how much was run, over which events."""
     seeds = max((run.seeds for run in outcomes), default=0)
     number = len(outcomes)
     choices = (
@@ -162,6 +165,7 @@ def _lead(source: Input, outcomes: Sequence[Outcome]) -> str:
 
 
 def _read(source: Input) -> Iterator[tuple[str, str]]:
+    """Yield (name, figure) about the input."""
     yield "Events", f"{source.events:,}"
     if source.first_ms is not None and source.last_ms is not None:
         yield "Their times", _times(source.first_ms, source.last_ms)

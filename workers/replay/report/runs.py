@@ -51,6 +51,7 @@ class Measured:
     boards: Sequence[BoardRow]
 
     def over_ticks(self, run: Outcome, metric: str) -> Line:
+        """Return a metric of a run by tick."""
         ticks, sizes, values = self.series.get((run.number, metric), _NONE)
         return _line(ticks, values, (ticks > 0) & (sizes == 0))
 
@@ -80,6 +81,7 @@ class Measured:
 
 
 def measured(tables: Tables) -> list[Measured]:
+    """Return the measurements of all histograms in a results directory."""
     boards: dict[str, list[BoardRow]] = defaultdict(list)
     for row in tables.boards.to_pylist():
         boards[row["histogram"]].append(BoardRow(**row))
@@ -111,6 +113,7 @@ _NONE: tuple[Longs, Longs, Floats] = (
 
 
 def _series(table: pa.Table) -> dict[tuple[int, str], tuple[Longs, Longs, Floats]]:
+    """Return (ticks, sizes, values) by run and metric, of all keys together; no ranks."""
     together = pc.and_(pc.equal(table["key"], ""), pc.equal(table["rank"], 0))
     groups = table.filter(together).group_by(["run", "metric"], use_threads=False)
     lists = groups.aggregate([("tick", "list"), ("size", "list"), ("value", "list")])
@@ -121,6 +124,7 @@ def _series(table: pa.Table) -> dict[tuple[int, str], tuple[Longs, Longs, Floats
 
 
 def _line(at: Longs, values: Floats, chosen: NDArray[np.bool_]) -> Line:
+    """Return the mean over the seeds at every tick or size (`at`), of the rows `chosen`."""
     places, where = np.unique(at[chosen], return_inverse=True)
     seeds = np.bincount(where, minlength=len(places))
     sums = np.bincount(where, weights=values[chosen], minlength=len(places))
@@ -157,6 +161,7 @@ LOST_LEAST = 0.0005
 
 
 def rank_key(run: Outcome, advice: Recommendation) -> tuple[float, float, int]:
+    """Order runs: best score first, then smallest epsilon."""
     score = advice.scores.get(run.number, math.inf)
     better = -score if advice.metric == RECALL and score < math.inf else score
     return better, run.row.epsilon, run.number
@@ -215,6 +220,7 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
 
 
 def run_table(data: Measured, advice: Recommendation) -> Table:
+    """Return the table of runs, best first: varied settings, then informative metrics."""
     settings = list(dict.fromkeys(name for run in data.runs for name in run.given))
     columns = [column for column in COLUMNS if _is_informative(data, column[0])]
     several_lengths = len({run.row.ticks for run in data.runs}) > 1
@@ -270,6 +276,7 @@ def board_tables(
 
 
 def _board(run: Outcome, tick: int, rows: Sequence[BoardRow]) -> tuple[str, Table]:
+    """Return the name and the table of a board at one tick."""
     unbounded = any(row.exact_unbounded not in (None, row.exact) for row in rows)
     headings = ("", "exact", "published", "unbounded")[: 4 if unbounded else 3]
     cells = []
@@ -298,6 +305,7 @@ def _is_informative(data: Measured, metric: str) -> bool:
 
 
 def _written(spread: Spread | None, kind: str) -> str | None:
+    """Format a metric's mean over the seeds; None if it was not measured."""
     if spread is None:
         return None
     if kind == "share":
@@ -318,6 +326,7 @@ class BucketCounts:
     def quantiles(
         self, numeric: Numeric, q: float
     ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return quantile q as published, and as exact counts give it."""
         published = numeric.quantile(self.published, self.sd, q)
         return published, numeric.quantile(self.exact, 0.0, q)
 
@@ -332,6 +341,7 @@ def numeric_of(run: Outcome) -> Numeric | None:
 
 
 def quantile_table(data: Measured, run: Outcome, numeric: Numeric) -> Table:
+    """Return how far a run's published quantiles are off, over all its boards."""
     boards: dict[tuple[int, str, int], list[BoardRow]] = {}
     for row in data.boards:
         if row.run == run.number:
@@ -385,6 +395,7 @@ def interval_holds(
 
 
 def buckets_of(numeric: Numeric, rows: Sequence[BoardRow]) -> BucketCounts:
+    """Return the counts of all buckets from the rows of a board, 0 for one that is not there."""
     place = {label: i for i, label in enumerate(numeric.labels)}
     exact, published = np.zeros((2, len(place)))
     for row in rows:
