@@ -144,6 +144,7 @@ class JsonDecoder(Frozen):
         return self._decode_all(_checked_text(value))
 
     def _decode_all(self, text: str) -> object:
+        """Decode every field; Python reads what msgspec refuses (see the module)."""
         try:
             return self._anything(text)
         except (ValueError, RecursionError):
@@ -172,6 +173,7 @@ class Json(JsonDecoder):
         self._tree = JsonTree(tree)
 
     def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
+        """Log the wanted fields of the `plain` records, part by part (`events.log`)."""
         given = (
             readonly_contiguous(data),
             readonly_contiguous(values),

@@ -407,6 +407,7 @@ def _field(record: Mapping[str, Any], path: Path) -> Any:
 
 
 def _required(value: Any, path: Path) -> Any:
+    """Return a value that must be there; reject the event if it is absent or null."""
     if value is _ABSENT:
         raise _Rejected(f"missing field {_name(path)}")
     if value is None:

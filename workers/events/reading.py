@@ -529,6 +529,7 @@ class SourceReader:
         return refused
 
     def _reason(self, why: int, time_ms: int) -> str:
+        """Return the words of a refusal; for a wrong time, with the unit that it may have."""
         shape = self._reader.layout.shape
         reason = _REASONS[why]
         if reason == EARLY and shape.time is None and time_ms <= _NO_RECORD_TIME_MAX:

@@ -15,6 +15,8 @@ VERSION = 1
 
 
 class Identity(TypedDict):
+    """The parts of a mechanism id beside the parameters of the mechanism itself."""
+
     worker: str
     histogram: str
     generation: int  # raised on purpose for a new mechanism and a new charge

@@ -178,6 +178,7 @@ class Mechanism(Frozen):
 
     @property
     def guarantee(self) -> Guarantee:
+        """The privacy that the cost amounts to, for one event or user and epoch."""
         cost = self._cost
         return Guarantee(
             unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta

@@ -594,6 +594,7 @@ class ParquetLines(FileSource):
             raise self._unreadable(read, error) from error
 
     def _rows(self) -> Iterator[Any]:
+        """Yield batches of rows, with the columns that the settings read."""
         columns = dict.fromkeys(check.path.steps[0] for check in self._checks)
         for groups in self._groups:
             yield from self._file.iter_batches(
@@ -676,6 +677,11 @@ class ParquetRows(ParquetLines):
         """Check nothing: `is_flat` has."""
 
     def _events(self, rows: Any) -> Iterator[tuple[Events, Sequence[Reject]]]:
+        """Yield the valid events of some rows, and the rejects, by index in `rows`, as columns.
+
+        Keys, labels, amounts and times are converted as whole arrays; `wrong` marks the rows with
+        anything invalid, which are read again as JSON.
+        """
         n = rows.num_rows
         self._keys.begin()
         if self._key is not None:

@@ -123,6 +123,7 @@ class TopicSource(Source):
         self.total = sum(part.end - part.start for part in self._parts.values())
 
     def batches(self) -> Iterator[EventBatch]:
+        """Yield the events of all partitions, those of each in its order."""
         for taken in self._topic_reader.read(self._open, self._longest):
             part = self._parts[taken.where]
             if len(taken.records):
@@ -135,6 +136,7 @@ class TopicSource(Source):
         return self._topic_reader.open_transactions(self._bounds)
 
     def ended(self) -> frozenset[int]:
+        """Return the numbers of the partitions that are read to their end."""
         return frozenset(
             part.place.number
             for log, part in self._parts.items()

@@ -242,6 +242,7 @@ class AvroProgram(Program):
         )
 
     def complete(self) -> ops.Program:
+        """Return the program so far as the arrays of `avro_scanner`."""
         return ops.Program(
             longs(self._rows, ops.COLUMNS),
             read_only(np.array(self._parts, dtype=np.int64)),
@@ -543,6 +544,7 @@ class AvroFormat(SchemaFormat[AvroProgram]):
         self._writers: list[tuple[AvroSchema, int]] = []
 
     def add(self, schema: Schema, message: bytes = b"") -> int:
+        """Add a writer schema; return its number. SchemaRefused if no event of it is usable."""
         if schema.kind != AVRO:
             raise SchemaRefused(NOT_OF_FORMAT)
         try:
@@ -560,6 +562,7 @@ class AvroFormat(SchemaFormat[AvroProgram]):
     def scanner(
         self, data: Bytes, values: Longs, roots: Longs, base: int
     ) -> RecordScan:
+        """Return the scanner of a batch, see `SchemaFormat`; its stack is for one thread."""
         stack = np.empty((STACK, ops.FRAME), dtype=np.int64)
         scan = ops.Scan(data, base, self.program, stack)
         return partial(ops.scan_all, scan, values, roots)

@@ -121,6 +121,7 @@ class ProtobufProgram(Program):
         return _Walk(self, fit, compiled).message(message, self.tree), fit
 
     def complete(self) -> ops.Program:
+        """Return the program so far as the arrays of `protobuf_scanner`."""
         return ops.Program(
             longs(self._messages, ops.MESSAGE_COLUMNS),
             longs(self._fields, ops.FIELD_COLUMNS),
@@ -422,6 +423,7 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
     def scanner(
         self, data: Bytes, values: Longs, roots: Longs, base: int
     ) -> RecordScan:
+        """Return the scanner of a batch, see `SchemaFormat`; its scratch is for one thread."""
         stack = np.empty((STACK, ops.FRAME), dtype=np.int64)
         lists = np.empty((self._source.lists, ops.LIST_COLUMNS), dtype=np.int64)
         scan = ops.Scan(data, base, self.program, stack, lists)

@@ -40,6 +40,7 @@ class FramedJson:
         self._json = json
 
     def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
+        """Scan what follows the schema ids; a record without one becomes a reject."""
         payloads, refused = json_payloads(data, values)
         decoder = self._json.decoder(data, payloads)
 

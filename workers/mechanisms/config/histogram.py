@@ -264,6 +264,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def lane(self) -> Lane:
+        """Return what stage 1 needs to know; equal lanes share contributions."""
         of_user = self.max_items_per_user
         horizon = None if of_user is None else self.horizon_ticks
         bounds = self.max_items, self.max_count, of_user, horizon
@@ -468,6 +469,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield from hop_complaints(self.hop, min(self.windows) // self.tick_ms)
 
     def _bucket_complaints(self) -> Iterator[str]:
+        """Yield what does not go with `buckets`, or only with them."""
         if self.quantiles is not None:
             given = f"quantiles = {display(self.quantiles)}"
             if self.buckets is None:
@@ -487,6 +489,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 yield "domain: buckets define the labels, so leave it out"
 
     def _sum_complaints(self) -> Iterator[str]:
+        """Yield what is wrong with `sum` and `total_share`."""
         if self.sum is not None:
             yield from path_complaints({"sum.field": self.sum.field})
             if not self.about.sums:

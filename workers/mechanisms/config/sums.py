@@ -77,6 +77,7 @@ class Rounding(Frozen):
         self._step_units = _units(of.step)
 
     def steps_of(self, value: float | Decimal) -> int:
+        """Return x of the module: a number in steps above `from`, clamped to 0..R."""
         number = Sum.exactly(value)
         # Before any arithmetic: an exponent may be too large for it.
         if number <= self._least:

@@ -225,6 +225,7 @@ def _condition(values: Mapping[str, Any], place: int) -> Condition:
 
 
 def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with a condition of a settings file."""
     field = values["field"]
     if not isinstance(field, str):
         yield f"field = {display(field)}: the path of one value, such as type"

@@ -613,6 +613,7 @@ def line_counters(
 def _counters(
     pairs: tuple[tuple[int, int], ...], rho_item: float
 ) -> tuple[LineCounter, ...]:
+    """Return the counters for (window, hop) pairs, cached; see `line_counters`."""
     levels = levels_of(max(window + hop - 1 for window, hop in pairs))
     shortest = min(window for window, _ in pairs) if len(pairs) > 1 else None
     return tuple(

@@ -401,6 +401,7 @@ class MisraGries(Budgeted):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Items]:
+        """Feed a tick to the open sketches, release the cell that it completes, and sum up."""
         self._check(t)
         state = expect_type(SketchState, state)
         levels = self.tree.open_levels(t)
@@ -471,6 +472,7 @@ class PureMisraGries(MisraGries):
     law = "laplace"
 
     def _calibrate(self) -> None:
+        """Choose the Laplace noise that epsilon pays for, and set the cost."""
         config = self.config
         levels = self.tree.levels
         size = self.config.size
@@ -534,6 +536,7 @@ class PureMisraGries(MisraGries):
     def _feed(
         self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
     ) -> None:
+        """Feed the items of the tick that the domain lists."""
         declared = items.within(state.domain_of(key))
         if len(declared.counts):
             feed(state.open_sketches(key, levels), declared)
@@ -546,6 +549,7 @@ class PureMisraGries(MisraGries):
         complete: Sketch | None,
         noise: Noise,
     ) -> None:
+        """Show the k largest noisy counts of the whole domain, also of an empty cell."""
         domain = state.domain_of(key)
         sketch = Sketch(self.config.size) if complete is None else complete
         places, parts = largest_parts(

@@ -53,6 +53,7 @@ class SketchState(State):
         self._changed.add(("md", (key, 0)))
 
     def domain_of(self, key: int) -> SortedTags:
+        """Return the tags of a stream key's declared domain."""
         if key not in self._domains:
             raise StateRefused(
                 f"stored sketch: the domain of stream key {key} is missing"
@@ -92,6 +93,7 @@ class SketchState(State):
         return sorted(totals.items())
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
+        """Return the blocks of sketches, sums and domains that changed since the last call."""
         self._restored.clear()
         blocks: list[tuple[str, bytes]] = []
         # By id of the sketch: levels that share one store equal bytes, which are made once.
@@ -114,6 +116,7 @@ class SketchState(State):
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
+        """Read a stored block; refuse one that is damaged."""
         if not _BLOCK_NAME.fullmatch(name):
             super().restore(name, block)
         content = body_of(name, block, VERSION)
@@ -157,6 +160,7 @@ def _distinct(sketches: Iterable[Sketch]) -> list[Sketch]:
 
 
 def _encode_open(sketch: Sketch | None) -> bytes:
+    """Return the content of an open sketch; of None, that of an empty one."""
     if sketch is None:
         return _HEAD.pack(0, 0)
     head = (

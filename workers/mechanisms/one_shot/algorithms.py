@@ -119,6 +119,7 @@ class OneShotNoise:
         self._table = table
 
     def at(self, t: int, tags: Tags) -> Longs:
+        """Return the noise on counts in the release of tick t (see `Noise`)."""
         return self.items((0, t), tags)
 
     def items(self, address: Place, tags: Tags) -> Longs:

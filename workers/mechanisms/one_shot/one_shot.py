@@ -94,6 +94,8 @@ _LARGEST = "The largest items only."
 
 
 class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
+    """Base of the settings of the one-shot mechanisms; the tag names the algorithm."""
+
     @property
     def algorithm(self) -> Name:
         return cast(Name, self.mechanism)
@@ -112,6 +114,8 @@ class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
 
 
 class KnownGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gauss"):
+    """Every declared label, with Gaussian noise."""
+
     about = About(
         order=60,
         family="tick",
@@ -127,6 +131,8 @@ class KnownGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gaus
 
 
 class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gumbel"):
+    """The `k` largest declared labels of a tick, picked with Gumbel noise."""
+
     about = About(
         order=70,
         family="tick",
@@ -189,6 +195,8 @@ class _BarConfig(OneShotConfig, frozen=True, kw_only=True):
 
 
 class UnkGaussConfig(_BarConfig, frozen=True, kw_only=True, tag="unk_gauss"):
+    """Those of the `kbar` largest items that are above a bar, with Gaussian noise."""
+
     about = About(
         order=100,
         family="tick",
@@ -202,6 +210,8 @@ class UnkGaussConfig(_BarConfig, frozen=True, kw_only=True, tag="unk_gauss"):
 class LimitDomLaplaceConfig(
     _BarConfig, frozen=True, kw_only=True, tag="limit_dom_laplace"
 ):
+    """Those of the `kbar` largest items that are above a bar, with Laplace noise."""
+
     about = About(
         order=120,
         family="tick",
@@ -214,6 +224,8 @@ class LimitDomLaplaceConfig(
 
 
 class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
+    """Up to `k` picks among the `kbar` largest items, until BOTTOM is picked."""
+
     about = About(
         order=110,
         family="tick",
@@ -273,6 +285,7 @@ class OneShot(Budgeted):
         return figures_of(self.algorithm)
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Bound the noise on counts shown, and how large or wrong what is hidden may be."""
         name = self._name
         p = self.config.parameters()
         algorithm = self.algorithm
@@ -313,6 +326,7 @@ class OneShot(Budgeted):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release | Items]:
+        """Release the tick's own counts; of earlier ticks nothing is kept."""
         self._check(t)
         noise = expect_type(OneShotNoise, noise)
         if self._domain:

@@ -194,6 +194,7 @@ class PayWhatYouGet(Budgeted):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
+        """Count a tick; at multiples of `every`, answer for each stream key while it can pay."""
         self._check(t)
         state = expect_type(PayState, state)
         noise = expect_type(OneShotNoise, noise)

@@ -64,6 +64,7 @@ def watched(query: str, columns: int) -> range:
 
 
 def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
+    """Yield queries that do not fit a domain of so many labels, or occur twice."""
     for query in queries:
         name, _, parameter = query.partition(":")
         if name.startswith("top_k") and int(parameter) > columns:
@@ -108,6 +109,7 @@ class Queries(Frozen):
         ]
 
     def _answer(self, query: str, sums: Longs, made: bool) -> object:
+        """Return the value that answers a query about column sums; see the module."""
         name, _, parameter = query.partition(":")
         if name == "histogram":
             return list(map(list, zip(self._labels, sums.tolist(), strict=True)))

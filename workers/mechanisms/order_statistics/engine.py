@@ -145,6 +145,7 @@ class KeyState:
         return "KeyState(<sensitive>)"
 
     def encode(self) -> bytes:
+        """Return the stored form, without the version byte: see the module."""
         k = len(self.thresholds)
         d = len(self.start)
         head = np.array((self.segment, self.interval, self.since, k, d))
@@ -212,6 +213,7 @@ class OneVector:
 
     @classmethod
     def of(cls, budget: Fraction, changed: int, reach: int, *, pure: bool) -> OneVector:
+        """Return the noise that a budget (rho, or pure epsilon) pays for; `reach` is Dinf."""
         if pure:
             scale = laplace.round_up_scale(changed * reach / budget)
             table = laplace.discrete_laplace(scale)
@@ -474,6 +476,7 @@ class MaxNoise:
         return self._mu(self._mechanism.inner_in_use.above, INNER_MU, key, tag, t)
 
     def inner_columns(self, tags: Tags, segment: int, interval: int) -> Longs:
+        """Return N, the noise of each column after an interval of a segment."""
         place = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
         # A word is AES(tag XOR cell), so the segment may be XORed into the tag instead.
         return self._mechanism.sum_noise(segment).draw(
@@ -481,6 +484,7 @@ class MaxNoise:
         )
 
     def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Longs:
+        """Return u_1..u_k, which decide at a close which thresholds rise."""
         update = self._mechanism.inner_in_use.update
         if update is None:
             return np.zeros(k, dtype=np.int64)
@@ -547,6 +551,7 @@ class OrderStatistics(Mechanism):
         return self._intervals[segment - 1]
 
     def _make_intervals(self, inner: IntervalRule, segment: int) -> Intervals:
+        """Return the numbers of a segment's intervals, from its bound on growth."""
         segments = self.segments_in_use
         # Segment j's part of half of beta: 1 / (j (j + 1)) adds up to 1.
         beta = self.config.beta / (2 * segment * (segment + 1))
@@ -679,6 +684,7 @@ class OrderStatistics(Mechanism):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
+        """Count a tick, and return every stream key's answer, renewed if a test stopped."""
         self._check(t)
         state = expect_type(MaxState, state)
         noise = expect_type(MaxNoise, noise)

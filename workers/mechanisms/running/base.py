@@ -49,6 +49,8 @@ _EVERY = 'a whole number of ticks from 1 to 1,073,741,824, or a duration such as
 
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
+    """Running counts of every declared label."""
+
     about = About(
         order=10,
         family="running",
@@ -105,6 +107,7 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
         return self
 
     def other_schedules(self, ticks: int) -> Iterator[dict[str, Any]]:
+        """Yield settings of the other schedules of tests, for comparisons."""
         if self.threshold != "per_tick":
             yield {"threshold": "per_tick"}
         solvable = self.horizon_ticks is not None and ticks <= QUICK_HORIZON_MAX
@@ -198,6 +201,7 @@ class UnkBase(OnCounters):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
+        """Count a tick, test hidden items if it is a tick of tests, and release those shown."""
         state.merge(contributions, add_rows=True)
         ledger = state.ledger
         threshold = self.threshold(t)
@@ -216,6 +220,7 @@ class UnkBase(OnCounters):
     def carry(
         self, last: State, t: int, noise: Noise, state: State, keys: Codes
     ) -> Rows:
+        """Begin an epoch with the labels of large published counts: see the module."""
         ledger = last.ledger
         shown = np.flatnonzero(ledger.shown)
         tags = ledger.tags.take(shown, axis=0)
@@ -256,6 +261,7 @@ class KnownBase(OnCounters):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
+        """Count a tick of declared labels, and release all of them."""
         state.merge(contributions, add_rows=False)
         columns = state.ledger
         noisy = noise.at(t, columns.tags)

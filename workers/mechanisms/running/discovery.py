@@ -129,6 +129,7 @@ class Discovery(Frozen):
         return _thresholds(self, ticks)[t - ticks.start]
 
     def _compute_threshold(self, t: int) -> int:
+        """Return m_t for the standard deviation at this tick, rounded up."""
         sd = math.sqrt(float_up(self.counter.variance(t))) * _OUTWARD
         return math.ceil(
             quantile_up(self.delta_at(t)) * sd * _OUTWARD + self.max_count - 0.5
@@ -187,6 +188,7 @@ class ConstantDiscovery(Discovery):
         return super().public() | {"schedule": "constant"}
 
     def delta_at(self, t: int) -> float:
+        """Return a bound on the probability that tick t shows one event's item."""
         check_tick("discovery", t, self._last_tick)
         return float(
             _tails(self._noise_of(t, 1), self._threshold + 0.5 - self.max_count)[0]

@@ -284,6 +284,7 @@ class Hops:
         self._stored_tick = self.tick
 
     def _restore_head(self, blocks: Mapping[str, bytes]) -> list[int]:
+        """Read the last tick counted; return how many hops each level should have."""
         head = blocks.get(HEAD, b"")
         form = struct.Struct(f"<BQ{len(self._levels)}I")
         if head[:1] not in (b"", bytes((_VERSION,))):

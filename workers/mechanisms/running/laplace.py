@@ -44,6 +44,8 @@ from workers.mechanisms.noise.keyed import NoiseStream
 class KnownLaplaceConfig(
     HistogramConfig, frozen=True, kw_only=True, tag="known_laplace"
 ):
+    """Running counts of every declared label, at a pure epsilon."""
+
     about = About(
         order=15,
         family="running",
@@ -130,6 +132,7 @@ class KnownLaplace(Mechanism):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
+        """Count a tick of declared labels, and release all of them."""
         state.merge(contributions, add_rows=False)
         ledger = state.ledger
         noisy = noise.at(t, ledger.tags) + ledger.counts

@@ -80,6 +80,8 @@ _COUNT = np.dtype("<i8")
 
 
 class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
+    """Settings: the one-shot `algorithm`, and those that it needs."""
+
     about = About(
         order=50,
         family="running",
@@ -343,6 +345,7 @@ class Meta(Budgeted):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
+        """Release the cell that tick t completes, and show the sums over the cells of t."""
         self._check(t)
         state = expect_type(MetaState, state)
         drawn = expect_type(OneShotNoise, noise)

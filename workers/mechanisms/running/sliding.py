@@ -127,6 +127,7 @@ class SlidingState(State):
         self._blocks[name] = block
 
     def restored(self) -> None:
+        """Read the hops, and count all windows again from them."""
         ledger = self.ledger
         last = ledger.last if self._discovers else _NONE
         self.hops.restore(self._blocks, ledger.n, last)
@@ -182,6 +183,7 @@ class SlidingState(State):
             self.sums(i)[entries.rows] += sign * entries.steps
 
     def _grow(self) -> None:
+        """Make room for the rows that the ledger has got."""
         n = self.ledger.n
         self._counts = with_capacity(self._counts, n, 1)
         if self._has_sums:
@@ -205,6 +207,7 @@ class _ShownColumns:
         self._begin()
 
     def _begin(self) -> None:
+        """Forget all columns, when most of their rows are no longer shown."""
         self._columns = LineColumns(self._counters, self._stream)
         self._rows = _NONE
         # By row; -1: not among the columns.
@@ -301,6 +304,7 @@ class Sliding(Budgeted):
         self._threshold = self._thresholds[self._longest]
 
     def _compute_threshold(self, window: LineCounter) -> int:
+        """Return m_i: each window tests what one event adds to an item at most E_i times."""
         config = self.config
         tests = len(self.windows) * (window.reach + self.rest)
         delta = self.delta_discovery
@@ -354,6 +358,7 @@ class Sliding(Budgeted):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, WindowReleases]:
+        """Count a tick, test hidden rows, release every window, and let small rows leave."""
         self._check(t)
         state = expect_type(SlidingState, state)
         drawn = expect_type(WindowNoise, noise)

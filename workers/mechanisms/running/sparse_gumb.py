@@ -361,6 +361,7 @@ class SparseGumb(CounterMechanism):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
+        """Count a tick, test and choose again where a switch is due, and show the chosen."""
         state = expect_type(SparseState, state)
         noise = expect_type(SparseNoise, noise)
         columns = state.ledger

@@ -501,6 +501,7 @@ class QueryWatch(Watch):
         self._place = {label: i for i, label in enumerate(config.declared)}
 
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
+        """Fill in the errors of the answers: row 0 for all stream keys, then one each."""
         if not isinstance(shown.release, Answers):
             return
         every: list[Pair] = []
@@ -616,6 +617,7 @@ class LabelsWatch(Watch):
         super().on_tick(shown)
 
     def shown_rows(self, release: Release | Items | Answers) -> Rows:
+        """Return the rows of the labels that this tick names, of all stream keys."""
         if not isinstance(release, Answers):
             return super().shown_rows(release)
         found = [
@@ -628,6 +630,7 @@ class LabelsWatch(Watch):
         return self.view.rows_of(index, [label.encode() for label in labels])
 
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
+        """Fill in how the last labels named compare with every stream key's exact top."""
         view = self.view
         out[0, PLACE["shown"]] = sum(map(len, self._last.values()))
         of_keys = self.rows_of_keys(out)

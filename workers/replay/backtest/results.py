@@ -41,6 +41,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
+        """Return mean, least and most of at least one value."""
         least = min(values)
         most = max(values)
         # In floats 0.7 + 0.7 + 0.7, divided by 3, is less than 0.7: a bar of negative length.

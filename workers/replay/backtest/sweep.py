@@ -310,6 +310,7 @@ class Group:
                 one.retain(self._measured.ticks, self._boards.ticks)
 
     def _measure(self, *, board: bool) -> None:
+        """Measure the last tick counted in every run; keep its boards if `board`."""
         for view in self.views.values():
             view.update()
         for one in self.watches:
@@ -426,6 +427,7 @@ def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> 
 
 
 def row_of(watch: Watch, summary: Summary) -> RunRow:
+    """Return the row of runs.parquet of the run that was watched."""
     combination = watch.run.combination
     promise = watch.run.combination.mechanism.guarantee
     return RunRow(

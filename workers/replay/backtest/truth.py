@@ -102,6 +102,7 @@ class Exact(Mechanism, shared=False):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
+        """Count a tick's contributions exactly; release nothing."""
         columns = state.ledger
         if self._per_tick:
             columns.counts[:] = 0
@@ -140,6 +141,7 @@ class ExactLedger(Ledger):
         self._shown = with_capacity(shown, self.n)
 
     def append(self, tags: Tags, keys: Codes, labels: Texts) -> Rows:
+        """Return the rows of items; those that the truth lacks are added to it, with count 0."""
         # What is carried into an epoch may not have occurred in it.
         absent = np.flatnonzero(self._truth.find(tags) < 0)
         if len(absent):

@@ -240,6 +240,7 @@ def _windows(histogram: HistogramPlan, without: WithoutEpochs) -> Chart | None:
 
 
 def _counters(histogram: HistogramPlan) -> Chart | None:
+    """Compare the noise of all counters at the same budget."""
     rows = histogram.counters
     names = [
         f"{row.counter}, radix {row.radix}" if row.radix else row.counter
@@ -292,6 +293,7 @@ def _ends(histogram: HistogramPlan) -> Chart | None:
 
 
 def _mechanisms(histogram: HistogramPlan) -> Chart | None:
+    """Compare mechanisms for the same or a near question at the same budget."""
     names = []
     for row in histogram.mechanisms:
         assumed = (
