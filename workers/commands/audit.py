@@ -3,6 +3,11 @@
 It proves that every published snapshot is the exact sum of the contributions plus the noise derived
 from the key, that no tick is missing or published twice, and that the contributions have no gap.
 It needs the operator's key and access to exact data.
+
+An owner partition holds a share of the stream keys, in one partition of the contributions topic.
+When the topic grew, owners "handed over" stream keys to new ones (`pipeline.growth.owners`): what
+they sent is recomputed too. The release state says which ticks an owner has published. A series is
+what one output topic gets: a window, or the counts since an epoch began.
 """
 
 import hashlib
@@ -44,19 +49,24 @@ EXIT_DIFFERENCE = 1
 _WINDOWS = re.compile(rb',"windows":\[[^\]]*\]')
 
 
-class Difference(Exception): ...
+class Difference(Exception):
+    """What was published is not what the contributions give; the message says where."""
 
 
 @dataclass(slots=True)
 class Tally:
+    """What was found equal in one series; `ticks` are their ends, ms."""
+
     snapshots: int = 0
     ticks: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
 
 
 class RecomputedHistogram(Histogram):
+    """A histogram that publishes again from its first tick on, with stream keys known by now."""
+
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
-        """Begin at a tick with the stream keys that are served from a tick on."""
+        """Begin at a tick; `since` has every stream key with the tick from which it is served."""
         self.start_at(first)
         self._public = False
         self._declared = {k: at for k, at in since.items() if at >= first}
@@ -112,6 +122,7 @@ class Auditor:
             self._explain_rest()
 
     def _read_published(self) -> None:
+        """Keep a digest of every published snapshot: what is recomputed removes its own."""
         for topic in self._outputs:
             for message in self._messages(topic):
                 key = message.key() or b""
@@ -195,6 +206,7 @@ class Auditor:
     def _match_handed(
         self, histogram: Histogram, owner: int, expected: HandedOver
     ) -> None:
+        """Check that an owner got the stream keys that were to be handed over to it."""
         handed = self._handed[owner].pop(
             (expected.histogram, expected.generation), None
         )
@@ -212,6 +224,7 @@ class Auditor:
                 self._next.setdefault((series, key, part), start_ms)
 
     def _merge(self, owner: int) -> Merge:
+        """Return fresh histograms of an owner, with nothing counted yet."""
         settings = self._settings
         stream = self._topics.stream(
             settings.contributions_topic, settings.release_state_topic
@@ -269,6 +282,10 @@ class Auditor:
                     self._next[series, name, part] = histogram.grid.start(end)
 
     def _compare(self, merge: Merge, ends: dict[str, int]) -> None:
+        """Release the ticks that are complete, and compare their snapshots with those published.
+
+        `ends` has the tick before which each histogram has stopped publishing.
+        """
         by_topic = {
             topic: (histogram, number)
             for histogram in merge.histograms
@@ -298,11 +315,16 @@ class Auditor:
 
     @staticmethod
     def _unfinished(merge: Merge, ends: Mapping[str, int]) -> list[Histogram]:
+        """Return the histograms that have published ticks not recomputed yet."""
         return [
             one for one in merge.histograms if (one.next or 0) < ends.get(one.name, 0)
         ]
 
     def _match(self, histogram: Histogram, number: int, snapshot: Snapshot) -> None:
+        """Compare one recomputed snapshot; `number` is the place of its series.
+
+        Raise Difference if it was not published, or twice. Other windows than now are only counted.
+        """
         plain = _stripped(snapshot.value)
         digest = _digest(snapshot.topic, snapshot.key.encode(), plain)
         tally = self.tallies[histogram.outputs[number][0]]
@@ -322,6 +344,7 @@ class Auditor:
         tally.keys.add(snapshot.key)
 
     def _mismatch(self, snapshot: Snapshot) -> str:
+        """Return how a published snapshot differs from the computed one, or that it is missing."""
         computed = orjson.loads(snapshot.value)
         for message in self._messages(snapshot.topic):
             if message.key() == snapshot.key.encode():
@@ -375,6 +398,7 @@ def _wrongly_handed(name: str, owner: int) -> Difference:
 
 
 def _with_exact(histogram: Histogram, number: int, snapshot: Snapshot) -> bytes:
+    """Return the line of `--exact` for a snapshot: its released numbers beside the exact ones."""
     body = orjson.loads(snapshot.value)
     counts = histogram.exact(snapshot.key, number)
     # Mechanisms without running counts have no exact counts.
@@ -429,6 +453,7 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
 
 
 def _new_file(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
+    """Open a file for exact counts that only its owner can read; never replace one."""
     if path is None:
         return nullcontext()
     try:
@@ -440,6 +465,7 @@ def _new_file(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
 
 
 def _digest(topic: str, key: bytes, value: bytes) -> bytes:
+    """Return a digest of a record; the lengths keep topic, key and value apart."""
     lengths = b"%d %d " % (len(topic), len(key))
     return hashlib.blake2b(
         lengths + topic.encode() + key + value, digest_size=16

@@ -48,6 +48,10 @@ def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
 def _read(
     settings: Settings, progress: ProgressLine
 ) -> tuple[Settings, list[ReleaseProgress | None] | None, list[Charge]]:
+    """Return (settings, the state of every owner partition, charges of other workers).
+
+    The states are None if the topic is missing.
+    """
     connection = connection_of(settings)
     states = read_states(connection, settings.worker.name, progress.update)
     # Other workers' spending counts only toward a ceiling.
@@ -57,6 +61,7 @@ def _read(
 
 
 def _check_together(settings: Sequence[Settings]) -> None:
+    """Refuse settings of which two are of one worker, or whose workers share no events."""
     first = settings[0]
     named = set[str]()
     for one in settings:
@@ -133,6 +138,7 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
 def _generation(
     generation: spending.Generation, in_settings: int | None, say: Printer
 ) -> None:
+    """Print what one generation has spent; `in_settings` is the generation in the settings."""
     status: str = generation.status
     if status == "left out":
         status = f"ends when the worker starts with these settings, which have generation {in_settings}"
@@ -209,6 +215,7 @@ def _without_epochs(generation: spending.Generation, price: str, say: Printer) -
 
 
 def _rows(generation: spending.Generation) -> Iterator[Sequence[str]]:
+    """Yield the table's rows, an epoch each; of many, the oldest and the newest."""
     horizon = "" if generation.horizon is None else f"{generation.horizon:,}"
     rows = []
     for epoch in generation.epochs:
@@ -338,6 +345,7 @@ def _outlook(outlook: Outlook, say: Printer) -> None:
 
 
 def _unseen(budget: spending.Budget) -> Iterator[str]:
+    """Yield what the figures above do not include."""
     if budget.not_begun and budget.total is not None:
         yield f"not begun, so not included: {', '.join(budget.not_begun)}; `quietcount plan` says what they will cost"
     if budget.total is not None:

@@ -138,6 +138,10 @@ def _fast_compiler() -> Iterator[None]:
 
 @contextmanager
 def _second_process() -> Iterator[Callable[[], object]]:
+    """Run the second process's share; yield a function that waits until it has ended.
+
+    It does nothing without a free core, or if the results cannot be shared.
+    """
     if not compiler.can_cache() or cores() < 2:
         yield lambda: None
         return
@@ -210,6 +214,7 @@ def _events() -> list[bytes]:
 
 
 def _compile_noise() -> None:
+    """Draw noise of every width and kind, and mark rows as only large streams do."""
     words = np.zeros((1, 2), dtype=np.uint64)
     for lowest in (0, 1 << 16):  # noise of 16 and of 32 bits
         table = InversionTable([1 << 127], lowest)
@@ -238,6 +243,10 @@ def _compile_noise() -> None:
 
 
 def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
+    """Read events from Kafka's record batches in every shape of settings, up to messages.
+
+    `form` makes the format that reads the values.
+    """
     # Not imported by `replay` of a file once everything is compiled.
     from aiokafka import TopicPartition
     from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
@@ -293,6 +302,7 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
 
 
 def _compile_replay() -> None:
+    """Replay events with every kind of mechanism, and store and load its ledger."""
     text = b"".join(event + b"\n" for event in _events())
     for unit in ("event", "user"):
         settings = _settings(unit)
@@ -332,6 +342,7 @@ def _compile_format(kind: str) -> None:
 
 
 def _settings(unit: str) -> Settings:
+    """Return settings with a histogram of every kind whose kernels differ, for this unit."""
     shared: dict[str, object] = {"tick": "1s", "horizon": 64, "max_items": 2}
     shared |= {"epsilon": 4.0, "delta": 1e-6, "keys": ["k0", "k1", "k2"]}
     events = {"topic": "t", "key": "key", "items": "items", "timestamp": "ts"}

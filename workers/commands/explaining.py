@@ -80,6 +80,7 @@ def rows(heading: str, guide: str) -> list[list[str]]:
 
 
 def patterns(row: list[str]) -> list[str]:
+    """Return the messages that a row explains: what is in backquotes in its first cell."""
     return re.findall(r"`([^`]+)`", row[0])
 
 

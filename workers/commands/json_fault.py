@@ -61,6 +61,10 @@ def _refuse(constant: str) -> None:
 
 
 def _fault_of_msgspec(value: bytes, start: int) -> Fault | None:
+    """Return what msgspec, the worker's reader, refuses although Python's reader accepts it.
+
+    `start` is where the JSON begins, after any byte order mark.
+    """
     try:
         msgspec.json.decode(value[start:])
     except msgspec.DecodeError as error:
@@ -75,6 +79,7 @@ def _fault_of_msgspec(value: bytes, start: int) -> Fault | None:
 
 
 def _fault(value: bytes, index: int, what: str) -> Fault:
+    """Describe a fault at a byte, with the text around it."""
     begin = _past_character(value, max(index - _BEFORE, 0))
     end = _past_character(value, index + _AFTER)
     before = ("..." if begin > 0 else "") + _text(value[begin:index])

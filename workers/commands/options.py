@@ -34,6 +34,7 @@ class Options:
 
 
 def parameters(record: Any) -> list[click.Parameter]:
+    """Return click's parameters for a command's record of options."""
     return [
         _parameter(one.name, one.type, dict(one.metadata)) for one in fields(record)
     ]

@@ -69,6 +69,7 @@ class ReasonCounts:
 
 
 def partitions_of(settings: Settings, connection: Connection) -> int:
+    """Return how many partitions the rejects topic has; SettingsError if there is none."""
     topic = settings.rejects_topic
     existing = describe(connection, [topic])
     if topic not in existing:
@@ -186,12 +187,14 @@ def retry_rejects(
 
 
 def resent_listing(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
+    """Return the record that lists rejects sent back, so that none is sent again."""
     return Outgoing(
         topic, partition, None, json.dumps(offsets).encode(), [(RETRIED, b"true")]
     )
 
 
 def resent_record(reject: Rejected) -> Outgoing:
+    """Return a reject as the original record, marked with where it was rejected."""
     origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
     headers = [header for header in reject.headers if header[0] != RETRY] + [
         (RETRY, origin)
@@ -230,6 +233,8 @@ def _chunks(
 
 
 class _AcceptanceFilter:
+    """Tells which rejects the worker would accept under these settings, as they come now."""
+
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings = settings
         self._reader = reader_of(settings)
@@ -258,6 +263,7 @@ class _AcceptanceFilter:
         return sorted(found, key=lambda one: one[0])
 
     def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
+        """Return the indices of rejects of one partition that would be accepted now."""
         if log not in self._readers:
             partition = log[1]
             partitions = self._sources[log].topic.partitions

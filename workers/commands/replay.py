@@ -57,6 +57,7 @@ METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
 
 
 def _opener(chosen: Replay) -> Callable[[Settings], AbstractContextManager[Source]]:
+    """Return what opens the source, a file or the topic, for some settings."""
     if chosen.source is not None:
         return partial(open_source, name=chosen.source)
     from workers.replay.sources_topic import open_topic
@@ -177,6 +178,7 @@ def totals(summary: Summary) -> str:
 
 
 def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the lines of a replay's summary; `word` is what the source has: line or record."""
     mark = " PARTIAL:" if summary.partial else ""
     yield f"replay:{mark} {totals(summary)} (exact: for the operator only)"
     if summary.outside:
@@ -223,7 +225,10 @@ def _clock(seconds: float) -> str:
 
 
 class Output:
-    """Snapshots file, named when complete; "-" is standard output, None writes nothing."""
+    """The file of snapshots, which gets its name once it is complete.
+
+    "-" is standard output, None writes nothing.
+    """
 
     def __init__(self, name: str | None) -> None:
         self._name = name
@@ -338,6 +343,7 @@ class BacktestRun:
 
 
 def table(tables: Tables) -> Iterator[str]:
+    """Yield a backtest's results as tables, one a histogram, with recommendations."""
     for histogram, outcomes in by_histogram(tables).items():
         yield f"{histogram}:"
         yield from _aligned([_row(outcome) for outcome in outcomes[:ROWS_SHOWN]])
@@ -348,6 +354,7 @@ def table(tables: Tables) -> Iterator[str]:
 
 
 def _row(outcome: Outcome) -> dict[str, str]:
+    """Return one line of results, by column, for a combination of settings."""
     of = outcome.row
     row = {"run": str(of.run), "mechanism": of.mechanism, "epsilon": f"{of.epsilon:g}"}
     row |= {

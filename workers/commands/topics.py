@@ -93,6 +93,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
 def _no_events(
     topic: topics.Topic, plan: Sequence[topics.Topic], connection: Connection
 ) -> str:
+    """Return what to do about a missing events topic, with a similar name that exists."""
     ours = {topic.name for topic in plan}
     others = [name for name in topics.partition_counts(connection) if name not in ours]
     near = get_close_matches(topic.name, others, n=1)
@@ -109,6 +110,7 @@ def _print(
     created: Sequence[str],
     may_be_public: set[str],
 ) -> None:
+    """Print the table of topics; `may_be_public` are those with snapshots only."""
     table = Table(box=None, pad_edge=False)
     for heading in (
         "topic",

@@ -73,6 +73,7 @@ class UndeclaredKeys:
                 self._counts[key] += 1
 
     def lines(self) -> Iterator[str]:
+        """Yield sentences on the most frequent undeclared keys, and what to do about quotes."""
         if not self._counts:
             return
         whose = "record key" if self._of_records else "key"
@@ -123,6 +124,7 @@ def shown_key(key: str) -> str:
 
 
 def _remedy(counts: Counter[str]) -> str:
+    """Return how keys that are JSON strings can be made to count."""
     keys = [key for key, _ in counts.most_common() if json_string(key) is not None]
     written = ", ".join(map(shown_key, keys[:_SHOWN]))
     more = ", ..." if len(keys) > _SHOWN else ""

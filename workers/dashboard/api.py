@@ -14,6 +14,10 @@ Error responses are JSON and quote nothing from an unreadable request. Files car
 so that a client notices a truncated one.
 
 What is not read yet is 503, never empty or 404 (`ticks`).
+
+A stream is a histogram's snapshots for one stream key, one each tick. A series is the part of it
+that counts on from one zero: an epoch, with an id of its own. The hub has the newest ticks in
+memory, the store the history on disk.
 """
 
 import asyncio
@@ -142,6 +146,10 @@ class BadQuery(ValueError):
 
 
 def refuse_unknown(query: Mapping[str, str], names: set[str], beside: str = "") -> None:
+    """Raise BadQuery if a query has a parameter that is not in `names`.
+
+    `beside` ends "unknown" in the message, such as " with at or tick".
+    """
     for name in query:
         if name not in names:
             listed = ", ".join(sorted(names))
@@ -149,6 +157,7 @@ def refuse_unknown(query: Mapping[str, str], names: set[str], beside: str = "") 
 
 
 def param(query: MultiMapping[str], name: str) -> str:
+    """Return a parameter that must be given exactly once."""
     given = query.getall(name, [])
     if len(given) != 1:
         raise BadQuery(f"{name}: only one" if given else f"{name} is missing")
@@ -156,6 +165,7 @@ def param(query: MultiMapping[str], name: str) -> str:
 
 
 def int_param(query: MultiMapping[str], name: str, least: int, most: int) -> int:
+    """Return a parameter that must be a whole number from `least` to `most`."""
     text = param(query, name)
     if not (
         text.isascii()
@@ -192,6 +202,7 @@ def time_param(query: MultiMapping[str], name: str, most: int = INT_MAX) -> int 
 
 
 def duration_param(query: MultiMapping[str], name: str) -> int:
+    """Return a duration in ms; it is given in ms or such as 10s, 5m, 1h or 1d."""
     text = param(query, name)
     try:
         found = parse_duration(text if text[-1:].isalpha() else f"{text}ms")
@@ -205,12 +216,14 @@ def duration_param(query: MultiMapping[str], name: str) -> int:
 
 
 def stream_of(query: MultiMapping[str]) -> Stream:
+    """Return the stream, a histogram and one of its stream keys, that a query names."""
     key = param(query, "key")
     # What the settings call "$all" has this stream key.
     return Stream(param(query, "histogram"), ALL_STREAM_KEY if key == ALL_KEYS else key)
 
 
 def items_of(query: MultiMapping[str]) -> list[str]:
+    """Return the labels that a query asks for; none: all."""
     named = query.getall("item", [])
     if len(named) > ITEMS_MAX:
         raise BadQuery(f"item: at most {ITEMS_MAX} of them")
@@ -228,6 +241,7 @@ def json_of(
 def answer(
     body: bytes, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
+    """Return a response with a JSON body, compressed unless it is short."""
     kind = "application/json"
     response = web.Response(
         body=body, status=status, content_type=kind, headers=headers
@@ -363,6 +377,8 @@ def _mechanisms_module() -> bytes:
 
 
 def _serve(file: StaticFile) -> Handler:
+    """Return a handler for a file; a browser that has it already gets 304 instead."""
+
     async def serve(request: web.Request) -> web.Response:
         headers = {hdrs.CACHE_CONTROL: "no-cache"}
         if any(tag.value == file.etag for tag in request.if_none_match or ()):
@@ -382,9 +398,10 @@ def _serve(file: StaticFile) -> Handler:
 
 
 class _Beginning(NamedTuple):
-    """Where a window begins; `last` is the last tick of the epoch before, if that is there.
+    """The beginning of a window over which the change of counts is asked for, in ms.
 
-    `older` is the tick before it, None if the series began at `ms`.
+    `older` is the tick that ends there, whose counts are subtracted; None if nothing was counted
+    before `ms`. `last` is the last tick of the epoch before, if the window begins in that one.
     """
 
     older: dict[str, Any] | None
@@ -410,6 +427,7 @@ class _Api:
             raise NotStored(f"no such histogram: {name}; one of {listed}")
 
     async def snapshots(self, request: web.Request) -> web.Response:
+        """Answer /api/snapshots: the newest ticks, one tick, or the change over a window."""
         query = request.query
         if "histogram" in query:
             self._refuse_unknown(query["histogram"])
@@ -442,6 +460,7 @@ class _Api:
         return answer(body)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Send new snapshots as server-sent events until the viewer leaves."""
         query = request.query
         refuse_unknown(query, {"histogram", "key", "top"})
         if "top" in query and query["top"] not in {str(top) for top in TOPS}:
@@ -474,6 +493,7 @@ class _Api:
         return response
 
     async def history(self, request: web.Request) -> web.StreamResponse:
+        """Answer /api/history: a stream over time."""
         query = request.query
         refuse_unknown(query, HISTORY_PARAMS | {"step"})
         limit = optional_int(query, "limit", 1, ENTRIES_MAX) or 1_000
@@ -488,6 +508,7 @@ class _Api:
         return await self._answer(request, history_query)
 
     async def epochs(self, request: web.Request) -> web.StreamResponse:
+        """Answer /api/epochs: the last stored snapshot of each epoch."""
         query = request.query
         refuse_unknown(query, HISTORY_PARAMS | {"top"})
         limit = optional_int(query, "limit", 1, EPOCHS_MAX) or 100
@@ -510,7 +531,8 @@ class _Api:
     async def _shared(self, query: MultiMapping[str]) -> web.Response:
         """Answer /api/snapshots with `window` or `since`, once for all that ask alike.
 
-        The viewers of a stream do: the page names the tick that it shows.
+        All viewers of a stream do, since the page names the tick that it shows; so the running
+        computation is kept as a task, and its answer if it can no longer change.
         """
         cache = self._changes
         question = tuple(query.items())
@@ -530,7 +552,7 @@ class _Api:
         return answer(body)
 
     async def _changed(self, query: MultiMapping[str]) -> bytes:
-        """Return changes in place of counts as JSON."""
+        """Return a tick as JSON, with the changes of its counts over a window in their place."""
         refuse_unknown(query, TICK_PARAMS, " with window or since")
         if ("window" in query) == ("since" in query):
             raise BadQuery("window or since: one of the two")
@@ -586,7 +608,10 @@ class _Api:
     async def _beginning(
         self, stream: Stream, newer: Mapping[str, Any], window_ms: int
     ) -> "_Beginning":
-        """Return where a window begins: in the epoch, in the one before, or where that began."""
+        """Return where a window that ends with the tick `newer` begins.
+
+        That is in its epoch, in the one before, or, if that is not known, where its epoch began.
+        """
         first_tick = newer["tick"] - ticks_of(newer, window_ms)
         if first_tick > 0:
             return await self._beginning_in(stream, newer, first_tick, None)
@@ -610,7 +635,11 @@ class _Api:
         first_tick: int,
         last: dict[str, Any] | None,
     ) -> "_Beginning":
-        """Return the beginning of a window at a tick of the epoch of `snapshot`."""
+        """Return the beginning of a window at a tick of the epoch of `snapshot`.
+
+        That tick may have been thinned out of the history: then the window begins at the last kept
+        tick before it, or where the series began.
+        """
         if first_tick <= 0:
             width = snapshot["end"] - snapshot["start"]
             return _Beginning(None, snapshot["end"] - snapshot["tick"] * width, last)
@@ -636,6 +665,7 @@ class _Api:
     async def _answer(
         self, request: web.Request, query: HistoryQuery | EpochsQuery
     ) -> web.StreamResponse:
+        """Answer a query on the history as JSON, or as a CSV or Parquet file to download."""
         store = self._store
         stream = query.stream
         file_type = (
@@ -690,6 +720,7 @@ async def _send(
 
 
 def _tick_query(query: MultiMapping[str]) -> TickQuery:
+    """Return the query for one tick, named by a time `at`, or by `epoch` and `tick`."""
     if ("at" in query) == ("tick" in query):
         raise BadQuery("at, or epoch and tick: one of the two")
     by_time = "at" in query
@@ -742,6 +773,7 @@ def _file_name(query: HistoryQuery | EpochsQuery, file_type: str) -> str:
 async def _send_file(
     request: web.Request, file: BinaryIO, name: str, wanted: str
 ) -> web.StreamResponse:
+    """Send a file; if it cannot be sent whole, drop the connection, so that the client notices."""
     length = file.seek(0, 2)
     file.seek(0)
     headers = {hdrs.CONTENT_TYPE: FILE_TYPES[wanted], hdrs.CONTENT_LENGTH: str(length)}
@@ -767,6 +799,7 @@ async def _send_file(
 
 
 def _range(query: MultiMapping[str]) -> Range:
+    """Return the time range that a query names with `from` and `to`."""
     since = time_param(query, "from")
     until = time_param(query, "to")
     if since is not None and until is not None and since >= until:

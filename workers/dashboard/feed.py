@@ -68,7 +68,10 @@ def _refuses(error: KafkaError) -> bool:
 
 
 class Feed:
-    """One consumer, used only on its own thread (`_call`)."""
+    """Reads all histogram topics into the hub and the backlog, with one consumer.
+
+    The consumer is used only on its own thread (`_call`), as its calls block.
+    """
 
     def __init__(self, settings: ReaderSettings, hub: Hub, backlog: Backlog) -> None:
         self._connection = settings.connection
@@ -114,9 +117,11 @@ class Feed:
                 await asyncio.sleep(RETRY_S)
 
     def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Run a function that may block in the feed's thread."""
         return asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     async def _follow(self, consumer: Consumer) -> None:
+        """Read for ever; look for new topics and partitions, and retry after errors."""
         topics_at = check_at = 0.0
         missing: list[str] = []
         while True:
@@ -166,12 +171,14 @@ class Feed:
         return [topic for topic in self._topics if topic not in existing]
 
     def _check(self, consumer: Consumer) -> None:
+        """Ask the broker for something; KafkaException if it is away, not just without news."""
         for place in self._assigned:
             consumer.get_watermark_offsets(
                 TopicPartition(*place), timeout=ANSWER_S, cached=False
             )
 
     def _read(self, consumer: Consumer) -> tuple[list[SeenSnapshot], KafkaError | None]:
+        """Return a batch of whole snapshots, and an error (if any) that came after them."""
         snapshots = []
         failed = None
         for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
@@ -189,6 +196,7 @@ class Feed:
         return snapshots, failed
 
     def _decode(self, message: Message) -> SeenSnapshot | None:
+        """Return the snapshot that a record completes; None for an early page or an invalid one."""
         topic, partition = place_of(message)
         try:
             return self._pages.receive(self._topics[topic], message.value())
@@ -245,6 +253,7 @@ class Feed:
         return since
 
     def _report_reading(self, missing: list[str]) -> None:
+        """Note that Kafka answers; tell viewers which topics are missing or not read yet."""
         self._hub.outage.end()
         self._backlog.away = False
         self._silence = None
@@ -260,6 +269,7 @@ class Feed:
         )
 
     def _set_state(self, state: Mapping[str, object]) -> None:
+        """Tell viewers the state of Kafka, and log it if it changed."""
         before = self._hub.state["kafka"]
         after = state["kafka"]
         # Outages are logged separately.

@@ -33,6 +33,7 @@ PROTECTED = ("/api/", "/demo/")
 
 
 def is_loopback(host: str) -> bool:
+    """Return whether a server on this host can be reached from this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -89,6 +90,10 @@ def _addresses(app: web.Application) -> str:
 def headers_for(
     host: str, token: str | None
 ) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Return the hook that adds the security headers to every response.
+
+    Only `/?embed` may be shown in a frame of other sites.
+    """
     by = framed_by(host, token)
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -106,6 +111,7 @@ def framed_by(host: str, token: str | None) -> str:
 
 
 def set_headers(response: web.StreamResponse) -> None:
+    """Set the security headers, and forbid caching unless the response says otherwise."""
     response.headers.update(HEADERS)
     response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
 
@@ -118,6 +124,7 @@ def _has_token(request: web.Request, digest: bytes) -> bool:
 
 
 def _name(host: str) -> str:
+    """Return the host of "host:port", in the form of LOCAL_NAMES."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     if host.count(":") > 1:  # an IPv6 address, as in --host

@@ -1,7 +1,8 @@
 """Delivers new snapshots to all viewers, and keeps the last ticks of every stream.
 
 At most one event per stream, the newest, waits for a slow viewer. Viewers share events, each
-encoded once. The history is bounded in ticks and bytes.
+encoded once. The history is bounded in ticks and bytes. A stream is a histogram's snapshots for one
+stream key; an event is a message of the server-sent event stream, not of Kafka.
 """
 
 import asyncio
@@ -73,6 +74,7 @@ class History:
         return sorted(found, key=lambda snapshot: snapshot.number)
 
     def newest_of_histograms(self) -> dict[str, SeenSnapshot]:
+        """Return the newest snapshot of each histogram, whatever its stream key."""
         return {snapshot.histogram: snapshot for snapshot in self.all_newest()}
 
     def page(
@@ -113,11 +115,14 @@ TOPS = (10, 100, 1_000, 10_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
+    """What a viewer wants to see (None: all), and how many items of each snapshot at most."""
+
     histograms: frozenset[str] | None = None
     keys: frozenset[str] | None = None
     top: int | None = None
 
     def holds(self, stream: Stream) -> bool:
+        """Return whether a stream is wanted."""
         return (self.histograms is None or stream.histogram in self.histograms) and (
             self.keys is None or stream.key in self.keys
         )
@@ -136,7 +141,7 @@ class Viewer:
         return len(self._waiting)
 
     def put(self, place: object, event: bytes) -> None:
-        """Queue an event, replacing an older one in the same place."""
+        """Queue an event, replacing an older one in the same `place` (a stream or a kind)."""
         self._waiting[place] = event
         self._wake.set()
 
@@ -179,6 +184,7 @@ class Hub:
         return len(self._viewers)
 
     def publish(self, snapshots: Iterable[SeenSnapshot]) -> None:
+        """Keep new snapshots, and queue the newest of each stream for the viewers that want it."""
         changed = {
             snapshot.stream: None
             for snapshot in snapshots
@@ -217,6 +223,7 @@ class Hub:
         )
 
     def set_history_state(self, state: Mapping[str, object]) -> None:
+        """Send the state of the history on disk to all viewers, if it changed."""
         if state != self.history_state:
             self.history_state = dict(state)
             self._broadcast("history", self.history_state)
@@ -243,11 +250,13 @@ class Hub:
             viewer.close()
 
     def _broadcast(self, name: str, data: Mapping[str, object]) -> None:
+        """Queue an event for all viewers."""
         line = event(name, {**data, "now": now_ms()})
         for viewer in self._viewers:
             viewer.put(name, line)
 
     def _event(self, stream: Stream, top: int | None) -> bytes:
+        """Return the event with a stream's newest snapshot, encoded once for each `top`."""
         made = self._events.setdefault(stream, {})
         if top not in made:
             snapshot = self.history.newest(stream)
@@ -259,7 +268,10 @@ class Hub:
         return made[top]
 
     def _number(self, last_event: str | None) -> int:
-        """Return the number in an event's id; 0 if this run did not send it."""
+        """Return the number in the id of a viewer's last event, after which it reconnects.
+
+        0 if this run of the server did not send it.
+        """
         run, _, number = (last_event or "").partition("-")
         ours = (
             run == self.run
@@ -271,6 +283,7 @@ class Hub:
 
 
 def event(name: str, data: Mapping[str, object]) -> bytes:
+    """Encode a server-sent event."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
 
 
@@ -290,6 +303,7 @@ def catalog(
 ) -> list[dict[str, object]]:
     """Return every series with its stream keys and the metadata of its newest snapshot.
 
+    A series is what one topic has: a window of a histogram, or its counts since an epoch began.
     `name` is its histogram's in the settings, of which there may be several windows. A series in
     `missing` has no topic: its keys are None.
     """
@@ -369,6 +383,11 @@ def joint_guarantee(
 def _total(
     published: tuple[tuple[str, Guarantee, int | None, bool], ...],
 ) -> dict[str, object]:
+    """Return the joint cost of published (mechanism, guarantee, ms of an epoch, never) tuples.
+
+    Cached, since it changes only with a guarantee. `never`: without epochs, charged once for all
+    time.
+    """
     charges = [
         Charge(
             stated_cost(mechanism, promise.rho, promise.epsilon, promise.delta),

@@ -93,6 +93,7 @@ class Dashboard:
             await asyncio.sleep(WATCH_S)
 
     def _listen(self) -> socket.socket:
+        """Open the port; raise SettingsError with what to change if that is impossible."""
         try:
             return open_listener(self._host, self._port, SEND_BUFFER)
         except OSError as error:
@@ -142,6 +143,8 @@ def run_dashboard(
 
 
 class Background(ServerThread):
+    """A dashboard in a thread of its own."""
+
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard.run, "dashboard")
         self.dashboard = dashboard

@@ -58,7 +58,10 @@ class NoTick(Unanswered):
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """Answers from both; refuses with NotYet, NoTick, NotStored or QueryFailed."""
+    """Finds ticks in memory (the hub) or in the history (the store).
+
+    Refuses with NotYet, NoTick, NotStored or QueryFailed.
+    """
 
     hub: Hub
     store: Store
@@ -151,10 +154,12 @@ class Ticks:
         return await self.ask(stream, query)
 
     def _in_memory(self, stream: Stream) -> list[SeenSnapshot]:
+        """Return all ticks of a stream that are in memory, oldest first."""
         return self.hub.history.page(stream, None, self.hub.history.ticks)[0]
 
 
 def with_end_time(line: bytes, end_ms: int) -> bytes:
+    """Return a snapshot's JSON with its end as a readable time in UTC added."""
     return b'%b,"end_time":"%b"}' % (line.rstrip()[:-1], iso(end_ms).encode())
 
 
@@ -170,6 +175,8 @@ def _matches(snapshot: SeenSnapshot, query: TickQuery) -> bool:
 
 
 def _nearest(in_memory: list[SeenSnapshot], query: TickQuery) -> dict[str, object]:
+    """Return the ticks in memory that come right before and after one that is not there."""
+
     def position(snapshot: SeenSnapshot) -> tuple[int, ...]:
         if query.at is not None:
             return (snapshot.end,)
@@ -187,6 +194,7 @@ def _nearest(in_memory: list[SeenSnapshot], query: TickQuery) -> dict[str, objec
 
 
 def _named(snapshot: SeenSnapshot | None) -> dict[str, object] | None:
+    """Return the fields by which an answer names a tick."""
     if snapshot is None:
         return None
     return {name: getattr(snapshot, name) for name in ("id", "epoch", "tick", "end")}

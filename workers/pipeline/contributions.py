@@ -2,6 +2,9 @@
 
 A message is versioned MessagePack, with whole columns as byte strings. It holds exact data and
 stays with the operator. Histograms with the same *lane* (tick grid and bounds) share contributions.
+A *contribution* is a bounded count of a label (an item's name) in one tick and stream key; a *row*
+is one of them in a section. Its *tag* is a keyed hash of stream key and label. A *source* is an
+events partition, an *owner* the partition that merges and publishes a share of the stream keys.
 
     header    version, source, sequence number (per source and owner, gapless), page of pages, the
               source's resume offset, watermark (ms; on the last page; this source puts no later
@@ -62,7 +65,10 @@ _ROW_BYTES = 26
 
 
 class Section(msgspec.Struct, array_like=True, frozen=True):
-    """Columns of one (lane, tick). Sensitive."""
+    """All rows of one (lane, tick) in a message, as packed columns. Sensitive.
+
+    `counts` has 2^`width` bytes for each row; `rows_per_key` says how many rows each of `keys` has.
+    """
 
     lane: Lane
     tick: int
@@ -79,6 +85,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def nbytes(self) -> int:
+        """Approximate size in memory."""
         columns = (self.labels, self.lengths, self.counts, self.tags)
         return sum(map(len, columns)) + 64 * len(self.keys) + 200
 
@@ -87,7 +94,10 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
         return len(self.lengths) // _LENGTH.itemsize
 
     def contributions(self, *, of_sums: bool = False) -> Contributions:
-        """Return the columns; raise StateRefused if they are damaged."""
+        """Return the unpacked columns; raise StateRefused if they are damaged.
+
+        `of_sums`: the numbers are those of a sum, in steps, not counts.
+        """
         try:
             lengths = np.frombuffer(self.lengths, dtype=_LENGTH)
             packed = np.frombuffer(self.counts, dtype=np.uint8)
@@ -122,7 +132,11 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of one (lane, tick), by stream key; `starts` (k + 1,) has their starts. Sensitive."""
+    """Rows of one (lane, tick) for one owner, before they are packed into sections. Sensitive.
+
+    Rows of the same stream key follow each other: those of `names[i]` begin at `starts[i]`, (k +
+    1,). The other columns have one element a row.
+    """
 
     lane: Lane
     tick: int
@@ -136,7 +150,10 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         return f"Rows(tick {self.tick}, {len(self.counts)} rows)"
 
     def parts(self) -> Iterator["Rows"]:
-        """Yield the rows of each part of the stream keys; all parts name all keys."""
+        """Yield the rows of each part, if the lane spreads a key's items over several owners.
+
+        All parts name all keys.
+        """
         parts = parts_of(self.tags, self.lane.split)
         order = np.argsort(parts, kind="stable")
         ends = np.cumsum(np.bincount(parts, minlength=self.lane.split)).tolist()
@@ -151,7 +168,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def sections(self, room: int | None) -> Iterator[tuple[Section, int]]:
-        """Yield sections of at most `room` bytes (None: one), and upper bounds on encoded sizes."""
+        """Yield sections of at most `room` bytes (None: one), with bounds of their encoded size."""
         k = len(self.names)
         of_keys = [len(name.encode()) + _KEY_BYTES for name in self.names]
         whole = _SECTION_BYTES + sum(of_keys) + len(self.labels.text)
@@ -183,7 +200,9 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
             yield self._section(first_key, last_key, first_row, last_row), size
 
     def _section(self, first_key: int, last_key: int, first: int, last: int) -> Section:
+        """Pack rows `first` to `last` (exclusive), which are of keys `first_key` to `last_key`."""
         labels = self.labels
+        # The section may begin or end within the rows of a key.
         starts = self.starts[first_key : last_key + 1]
         if last - first < len(labels):
             labels = labels.part(first, last)
@@ -203,6 +222,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
+    """One message of the contributions topic; the fields are those in the module's table."""
+
     version: int
     source: int
     sequence: int
@@ -256,6 +277,7 @@ def messages(
                 left = room
             pages[-1].append(section)
             left -= size
+    # In the order of the fields of Message: those after `page`, and those after `sections`.
     behind = (len(pages), offset, watermark, first)
     known = (key, sources, users_from, owners)
     return [

@@ -1,4 +1,9 @@
-"""Build the lanes, mechanisms and histograms of both stages, replay and audit from settings."""
+"""Build the lanes, mechanisms and histograms of both stages, replay and audit from settings.
+
+Stage 1 counts the events of a source partition by lane: histograms with the same tick grid, bounds
+and view (what an event is read as: stream key, items, counts) share a lane, so events are counted
+once for all of them. Stage 2 has the histograms of an owner partition, a share of the stream keys.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -23,13 +28,14 @@ Kind = TypeVar("Kind", bound=Histogram)
 
 
 def lanes(settings: Settings) -> list[Lane]:
+    """Return the lanes of all histograms, each once; a histogram with sums has two."""
     return list(
         dict.fromkeys(lane for config in settings.histograms for lane in config.lanes)
     )
 
 
 def sums(histograms: Iterable[Histogram | HistogramConfig]) -> dict[Lane, Lane]:
-    """Return the lane of counts of every lane of sums."""
+    """Return, for each lane that adds up numbers, the lane that counts the same items."""
     return {one.sum_lane: one.lane for one in histograms if one.sum_lane is not None}
 
 
@@ -55,7 +61,10 @@ def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
 
 
 def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
-    """Return the event reader that a worker's threads share; `shape` replaces the settings'."""
+    """Return the event reader that a worker's threads share.
+
+    `shape`, which says the fields to read, replaces the settings' own.
+    """
     shape = settings.shape if shape is None else shape
     return EventReader(shape, max_bytes=settings.events.max_bytes)
 
@@ -72,6 +81,11 @@ def source_reader_of(
     placements: Sequence[tuple[int, int]],
     fmt: Format | None = None,
 ) -> SourceReader:
+    """Return a reader of one source partition that rejects undeclared keys and misplaced users.
+
+    `placements` say from which event time on users are placed on how many partitions; `fmt` is the
+    format of the values (None: JSON).
+    """
     placement = None
     # With `rekey`, origins hold any user's events, and the by-user topic is placed by this worker.
     if (

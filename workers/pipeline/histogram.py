@@ -2,6 +2,14 @@
 
 Under `<name>/<generation>/` it stores the stream keys in the order met (`ledger_blocks`), and under
 `<epoch>/<block>` there the blocks of ledger and mechanism. A finished epoch leaves nothing behind.
+
+An owner partition is a share of the stream keys; when there are more owners, some keys are handed
+over to new ones (`growth.owners`). With `split` = n a stream key's items are spread over n owners,
+each of which has a part. The ledger has a row of exact counts per item; a tag is a keyed hash of
+key and label. A global tick counts from the start of the grid, "t" from that of its epoch. A series
+is what one output topic gets: without epochs a window, else the counts since the epoch began. A
+"life" is the stored record of one generation (one set of settings), a description what its
+mechanism ids hash.
 """
 
 import re
@@ -64,12 +72,13 @@ _NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
 
 
 class HistogramProgress(msgspec.Struct, kw_only=True):
-    """Stored identity, position and cost of one (histogram, generation).
+    """Stored identity, position and cost of one (histogram, generation): its "life".
 
-    `deltas` are the parts of delta beside the conversion's, `reserved` is the last epoch
-    charged before its first tick (each under a ceiling, else the first one), `until` the time, ms,
-    up to which an ended generation may have published. An owner that waits for keys handed over
-    begins no earlier than at tick `begin`.
+    `first` and `next` are global ticks: the first one published, and the next. `description` is
+    what decides the noise. `deltas` are the parts of delta beside the conversion's, `reserved` is
+    the last epoch charged before its first tick (each under a ceiling, else the first one), `until`
+    the time, ms, up to which an ended generation may have published. An owner that waits for keys
+    handed over begins no earlier than at tick `begin`.
     """
 
     generation: int
@@ -116,6 +125,7 @@ def removal_refusals(
 def flatten(
     value: Mapping[str, object], prefix: str = ""
 ) -> Iterator[tuple[str, object]]:
+    """Yield the entries of nested dictionaries, with names such as "counter.horizon"."""
     for name, entry in value.items():
         if isinstance(entry, dict):
             yield from flatten(entry, f"{prefix}{name}.")
@@ -124,6 +134,7 @@ def flatten(
 
 
 def abbreviate(value: object) -> str:
+    """Return a value of a description as short JSON, for a message."""
     text = msgspec.json.encode(value).decode()
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         text = value  # a number stored as text, so that no digit is lost
@@ -137,7 +148,10 @@ LEADING_TICKS_MAX = 100_000
 
 
 class Histogram:
-    """A running histogram. Sensitive except for its configuration."""
+    """A running histogram of one owner: `step` takes a tick's contributions and publishes it.
+
+    Sensitive except for its configuration.
+    """
 
     def __init__(
         self,
@@ -151,9 +165,10 @@ class Histogram:
         key: NoiseKey,
         owner: tuple[int, int],
     ) -> None:
-        """`topic` begins the output topics' names. `stream` (internal topics with incarnations)
-        and `events` (topic and fields counted) enter the mechanism id. `owner` is (this owner
-        partition, how many there were at first).
+        """`topic` begins the output topics' names; `owner` is (this owner, how many at first).
+
+        `stream` (internal topics with incarnations) and `events` (topic and fields counted) enter
+        the mechanism id, from which all noise is derived.
         """
         self.config = config
         self.mechanism = mechanism
@@ -230,23 +245,30 @@ class Histogram:
 
     @property
     def next_epoch(self) -> int | None:
+        """The epoch of the next tick; None before the first event."""
         return None if self.life.next is None else self.grid.split(self.life.next)[0]
 
     @property
     def reserved(self) -> bool:
+        """Whether the epoch of the next tick is charged already, as a ceiling demands."""
         epoch = self.next_epoch
         reserved = self.life.reserved
         return epoch is not None and isinstance(reserved, int) and reserved >= epoch
 
     def part_of(self, name: str) -> int:
-        """Return the part of a stream key that lies here; from `split` on, none does."""
+        """Return the part, from 0, of a stream key's items that lies here.
+
+        A part from `split` on does not exist: then nothing of the key lies here.
+        """
         return (self._owner - owner_of(name, self._owners)) % self._owners
 
     def _is_own(self, name: str) -> bool:
+        """Return whether this owner has the stream key, or a part of it."""
         # In a histogram that takes over, nothing is known before the growth that made its owner.
         return self._owner >= self._owners or self.part_of(name) < self.config.split
 
     def _keep_own(self) -> None:
+        """Forget declared stream keys that lie with other owners."""
         self._declared = {
             k: since for k, since in self._declared.items() if self._is_own(k)
         }
@@ -294,6 +316,7 @@ class Histogram:
         self.life.reserved = epoch
 
     def start_at(self, tick: int) -> None:
+        """Make a global tick the first one to publish."""
         self.life.first = self.life.next = tick
 
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
@@ -301,6 +324,7 @@ class Histogram:
         return chain.from_iterable(map(self.snapshots, self.advance(parts)))
 
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
+        """Yield a released tick as messages, one or more pages for every stream key."""
         return self._snapshots(tick, self.part_of)
 
     def _snapshots(
@@ -314,7 +338,11 @@ class Histogram:
             yield Snapshot(topic, name, value, tick.end_ms)
 
     def advance(self, parts: Sequence[Contributions]) -> list[ReleasedTick]:
-        """Release the next tick; return it as each of the series has it."""
+        """Count the contributions to the next tick and add noise; return the tick for each series.
+
+        `parts` are the contributions of all sources. Before, hand over stream keys, and begin an
+        epoch, where the tick demands it.
+        """
         if self.life.next is None:
             raise self._refused("asked for a tick before its first one is known")
         tick = self.life.next
@@ -388,6 +416,7 @@ class Histogram:
         return [self._means.exact(counts[label], steps[label]) for label in labels]
 
     def _by_label(self, name: str, numbers: Longs) -> dict[str, int]:
+        """Return the numbers of a stream key's rows by label; `numbers` has one for every row."""
         ledger = self._state.ledger
         rows = np.flatnonzero(ledger.keys == self._index[name])
         found = zip(rows.tolist(), numbers[rows].tolist(), strict=True)
@@ -507,6 +536,11 @@ class Histogram:
     def _changes(
         self, life: HistogramProgress, changed: Mapping[str, tuple[object, object]]
     ) -> Iterator[str]:
+        """Yield the settings that differ from those stored, as "name = old became new".
+
+        `changed` has (stored, current) values of the description. Values that only follow from
+        other settings are left out, unless nothing else differs.
+        """
         differing = dict(changed)
         if self.config.rho is None:
             differing.pop("rho", None)
@@ -530,7 +564,10 @@ class Histogram:
             yield f"{SETTING_NAMES.get(name, name)} = {abbreviate(then)} became {abbreviate(now)}"
 
     def _open(self, epoch: int, keys_before: Sequence[str]) -> None:
-        """Begin an epoch with what the last one, of stream keys `keys_before`, carries over."""
+        """Begin an epoch with empty counts, and what the epoch before carries over into it.
+
+        `keys_before` are the stream keys of that epoch, in the order that its rows refer to.
+        """
         if self._growing and self.config.split > self._owners:
             raise self._refused(
                 f"split = {self.config.split}: more than the {self._owners} owner partitions in "
@@ -555,7 +592,7 @@ class Histogram:
             self._note_carried(carried)
 
     def _note_carried(self, rows: Rows) -> None:
-        """Learn which rows are shown because the epoch before showed them."""
+        """Learn which rows are shown because the epoch before showed them; a hook for backtests."""
 
     def _begin_rows_anew(self) -> None:
         """Delete all blocks, and forget labels: rows have other numbers from now on."""
@@ -567,6 +604,7 @@ class Histogram:
         self._labels = LabelCache()
 
     def _bind(self, epoch: int) -> None:
+        """Set what depends on the epoch: its noise, and the ids that snapshots state."""
         self._noise = self._noise_of(epoch)
         of_epoch = self.life.description, self._first, epoch
         self.ids = [series_id(*of_epoch, one.window_ms) for one in self.config.series]
@@ -584,16 +622,21 @@ class Histogram:
 
     @property
     def _first(self) -> int:
+        """The first published global tick, which enters the mechanism ids."""
         if self.life.first is None:
             raise self._refused("an epoch begins before its first tick is known")
         return self.life.first
 
     def _noise_of(self, epoch: int) -> Noise:
+        """Return the noise of an epoch, which depends on the key and the mechanism id alone."""
         identity = mechanism_id(self.life.description, self._first, epoch)
         return self.mechanism.noise(self._key.stream(identity))
 
     def _hand_over(self, tick: int, owners: int) -> None:
-        """Drop the stream keys that lie with new ones of `owners` owners, and hand them over."""
+        """Drop the stream keys that lie with new owners from this global tick on.
+
+        They are put into `handed`. `owners` is how many there are now.
+        """
         if self._epoch == self.grid.split(tick)[0]:
             raise self._refused(
                 f"there are {owners} owner partitions from tick {tick} on, in the middle of an epoch"
@@ -625,10 +668,12 @@ class Histogram:
         ]
 
     def _key_blocks(self, stored: int) -> Iterator[tuple[bytes, bytes]]:
+        """Return the blocks to store for stream keys beyond the first `stored`."""
         for name, value in ledger_blocks.key_changes(self._keys, self._since, stored):
             yield (self.prefix + name).encode(), value
 
     def _append_key(self, name: str, since: int) -> None:
+        """Number a stream key that is served since a global tick."""
         self._index[name] = len(self._keys)
         self._keys.append(name)
         self._since.append(since)
@@ -638,6 +683,10 @@ class Histogram:
         self._register_key(self._index[name])
 
     def _register_key(self, i: int) -> None:
+        """Tell the mechanism of stream key number `i`: declared labels get their rows at once.
+
+        If the key is split, only the labels whose part lies here do.
+        """
         state = self._state
         name = self._keys[i]
         labels = self.mechanism.domain()

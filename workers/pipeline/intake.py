@@ -5,6 +5,10 @@ own time if that is open, else into the open tick that holds W. So its tick depe
 partition's order and the ticks already closed, never on where a batch or commit ended. For events
 re-keyed by user (`rekey.py`), the origin partition's order and W decide: late events carry their
 time, and marks advance W here.
+
+A lane is a tick grid with bounds and a view (what is read of an event); all histograms with equal
+ones share it. An owner is a partition of the contributions topic, with a share of the stream keys.
+A batch has n events and m labels (names of items), concatenated; codes number texts.
 """
 
 from collections import Counter
@@ -67,6 +71,7 @@ class Intake(Watermark):
         self._late: Counter[Lane] = Counter()
 
     def restore(self, watermark: int | None, first: int | None) -> None:
+        """Resume from a stored watermark and first time, and forget what was not committed."""
         self.resume(watermark)
         self.first = first
         self._tallies = Tallies()
@@ -115,6 +120,7 @@ class Intake(Watermark):
     def _effective_times(
         self, times: Longs, read_ms: int | None, came_late: Longs | None
     ) -> Longs:
+        """Return the time (n,) at which each event counts: its own, or a later watermark."""
         if came_late is None:
             return self.advance_by(times, read_ms)
         effective: Longs = np.maximum(times, came_late)
@@ -142,7 +148,7 @@ class Intake(Watermark):
     def _amounts_of(
         self, lane: Lane, events: Events, ticks: Longs, bounded: dict[Lane, Longs]
     ) -> Longs:
-        """Return what each label adds in a lane.
+        """Return what each label adds in a lane, (m,), or (0,) if each adds 1.
 
         `bounded` has the counts of lanes that came before: a lane of sums multiplies them.
         """
@@ -166,6 +172,7 @@ class Intake(Watermark):
     def _note_late(
         self, lane: Lane, columns: EventColumns, ticks: Longs, late: Longs
     ) -> None:
+        """Count the events of a lane, and those in `late`, the indices of late ones."""
         if columns.included is None:
             counted = np.count_nonzero(ticks)
         else:
@@ -186,6 +193,10 @@ class Intake(Watermark):
     def _bound_users(
         self, lane: Lane, ticks: Longs, events: EventColumns, users: Words | None
     ) -> Longs:
+        """Return how often every label counts (m,), bounded for each user in its epoch.
+
+        `ticks` (n,) are below 1 for events that do not count.
+        """
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
         horizon = lane.horizon or NO_LIMIT
@@ -201,6 +212,7 @@ class Intake(Watermark):
 
     @property
     def empty(self) -> bool:
+        """Whether nothing was counted since the last commit."""
         return not self._tallies
 
     @property
@@ -209,6 +221,7 @@ class Intake(Watermark):
 
     @property
     def full(self) -> bool:
+        """Whether the users in memory are so many that a commit is due."""
         return self._users.full
 
     def user_changes(self) -> list[Change]:
@@ -273,7 +286,10 @@ def _bounded(lane: Lane, events: EventColumns) -> Longs:
 
 
 def _multiplied(numbers: EventColumns, counts: EventColumns, counted: Longs) -> Longs:
-    """Return the steps to add for every label of a view with numbers."""
+    """Return the steps to add for every label of a view with numbers: number times count.
+
+    `numbers` and `counts` are the same items read in two views; `counted` has their bounded counts.
+    """
     out = np.empty(len(numbers.labels), dtype=np.int64)
     ends_of_counts = readonly_contiguous(counts.ends)
     ends = readonly_contiguous(numbers.ends)

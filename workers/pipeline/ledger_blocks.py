@@ -27,6 +27,9 @@ Stream keys are stored as JSON with the tick from which each is served, below 6,
 
     keys/<block>          the first of the block's 1,024 keys, as many as a message holds
     keys/<block>.<part>   the keys that follow the part before (1, 2, ...)
+
+A ledger is a table of exact counts with a row per item (`mechanisms.ledger`); a tag is the keyed
+hash of stream key and label. Changes are pairs (name, value), in the order to write them.
 """
 
 import struct
@@ -156,6 +159,7 @@ def decode(value: bytes) -> list[tuple[str, int]]:
 
 
 def _part(kind: str, block: int, part: int) -> str:
+    """Return the name of a part of a block; the first part's name is the block's."""
     return f"{kind}{block:08x}" + (f".{part:02x}" if part else "")
 
 
@@ -193,6 +197,7 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
 
 
 def load(blocks: Iterable[tuple[str, bytes]], keys: int) -> Ledger:
+    """Return the ledger in these blocks, whose rows refer to `keys` stream keys."""
     loading = Loading()
     for name, value in blocks:
         loading.take(name, value)
@@ -200,7 +205,10 @@ def load(blocks: Iterable[tuple[str, bytes]], keys: int) -> Ledger:
 
 
 class Loading:
-    """Ledger being read back; raises StateRefused for a missing, damaged or foreign block."""
+    """A ledger that is being read back, block by block.
+
+    Raises StateRefused for a missing, damaged or foreign block.
+    """
 
     def __init__(self) -> None:
         self._columns = Ledger()
@@ -256,6 +264,7 @@ class Loading:
 
 
 def _blocks_of(rows: list[Longs], n: int) -> Longs:
+    """Return the blocks, ascending, that hold any of these rows of a ledger with `n` rows."""
     rows = [some for some in rows if len(some)]
     blocks = np.zeros(-(-n // BLOCK_ROWS), dtype=np.bool_)
     if len(blocks) == 1:
@@ -267,6 +276,7 @@ def _blocks_of(rows: list[Longs], n: int) -> Longs:
 
 
 def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the parts of a block of labels that have new rows."""
     # Parts that new rows follow are written too: they record it.
     first = block * BLOCK_ROWS
     end = min(columns.n, (block + 1) * BLOCK_ROWS)
@@ -319,6 +329,10 @@ def _decode_labels(columns: Ledger, value: bytes) -> bool:
 def _encode_numbers(
     kind: str, blocks: Longs, column: Longs | Codes
 ) -> Iterator[tuple[str, bytes]]:
+    """Yield blocks of a column's numbers, packed by one kernel call for many blocks.
+
+    `kind` is the first letter of their names.
+    """
     for first in range(0, len(blocks), BLOCKS_AT_ONCE):
         some = blocks[first : first + BLOCKS_AT_ONCE]
         ends = np.empty(len(some), dtype=np.int64)
@@ -335,7 +349,10 @@ def _encode_numbers(
 def _fill(
     rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]
 ) -> None:
-    """Write number blocks to a column; `column` returns it wide enough for a given number."""
+    """Write the numbers of blocks into a column with `rows` rows.
+
+    `column` returns it, made wide enough for the number that it is given.
+    """
     for block, value in blocks.items():
         width, n = _head(value)
         start = block * BLOCK_ROWS
@@ -352,6 +369,7 @@ def _fill(
 
 
 def _head(value: bytes) -> tuple[int, int]:
+    """Return (width code or whether another part follows, rows) from a block's head."""
     if len(value) < _HEAD.size:
         raise StateRefused(f"stored ledger: a block of {len(value)} bytes is cut short")
     version, width, n = _HEAD.unpack_from(value)

@@ -4,6 +4,12 @@ A pure function of its topic: no clock, no randomness. A tick is complete when e
 partition's watermark has reached its end. Until then its contributions wait (`waiting`). Every
 message must continue its source's chain: gapless sequence numbers, and no tick that the source had
 closed. So if stage 1 loses or duplicates events, the release stops instead of publishing them.
+
+A source partition is one of the events topics; an owner partition is one of the contributions
+topic, with a share of the stream keys. When there are more owners, keys are "handed over" to new
+ones (`growth.owners`). A lane is a tick grid with bounds: histograms with equal ones share a lane's
+contributions, in sections of one (lane, tick); lanes "of sums" add up numbers beside counts. A
+"life" is the stored record of one generation, one set of settings, of a histogram.
 """
 
 import logging
@@ -47,8 +53,10 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
     """Progress of an owner partition, stored with every release.
 
     `position` follows the messages seen; reading resumes at `offset`, earlier while sections wait.
-    `moves` has for users that moved the source partitions from then on, and that event time.
-    `owners` is how many owner partitions there were at first, `grown` how they have grown.
+    `watermarks`, `firsts` (time of the first event, ms) and `sequences` (number of the next
+    message) are by source partition. `moves` has for users that moved the source partitions from
+    then on, and that event time. `owners` is how many owner partitions there were at first, `grown`
+    how they have grown. `retired` are ended generations, whose charges stay.
     """
 
     version: int
@@ -67,9 +75,10 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class Released:
-    """Ticks released by one call; before the next, those `beginning` must be charged an epoch.
+    """What one call of `release` has published.
 
-    `handed` goes to other owners, in the same transaction.
+    Before the next call, the histograms in `beginning` must be charged an epoch. `handed` goes to
+    other owners, in the same transaction.
     """
 
     ticks: int
@@ -79,7 +88,10 @@ class Released:
 
 
 class Merge:
-    """Histograms of one owner partition, fed with its messages."""
+    """Histograms of one owner partition, fed with its messages.
+
+    Call `take` with each message, `reached` with the position read to, then `release`.
+    """
 
     def __init__(
         self,
@@ -122,6 +134,7 @@ class Merge:
         self.gil_lock = gil_lock or GilLock()
 
     def receive(self, value: bytes, offset: int) -> None:
+        """Decode a message, and keep its sections."""
         self.take(decode(value), offset)
 
     def take(self, message: Message, offset: int) -> None:
@@ -176,6 +189,7 @@ class Merge:
         self._know(grown)
 
     def _know(self, grown: Grown) -> None:
+        """Tell the histograms how many owners there will be, and from when on."""
         for number, at_ms in grown[len(self.grown) :]:
             for histogram in self.histograms:
                 histogram.grow(number, at_ms)
@@ -201,6 +215,11 @@ class Merge:
         return max([0, *ended, *running])
 
     def _follow(self, message: Message, offset: int) -> None:
+        """Check that a message continues its source's chain, and advance that source.
+
+        A message must have the next sequence number, add to no tick that its source had closed, and
+        know of all growth that concerns its ticks.
+        """
         source = message.source
         if message.sequence != self._sequences[source]:
             raise StateRefused(
@@ -240,6 +259,7 @@ class Merge:
             self._firsts[source] = message.first
 
     def reached(self, position: int) -> None:
+        """Note that all messages before this offset were taken."""
         self._read_to = position
         self._position = max(self._position, position)
 
@@ -317,7 +337,10 @@ class Merge:
         return released
 
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
-        """Return a lane's place in release order; None if its next tick is incomplete."""
+        """Return a lane's place in release order; None if its next tick is incomplete.
+
+        Lanes are released by the end of their next tick; the rest only breaks ties, always alike.
+        """
         # One that waits for what is handed over to it needs the contributions to all later ticks.
         if any(h.takes_over and h.next is None for h in self._lanes[lane]):
             return None
@@ -330,9 +353,14 @@ class Merge:
         return end, lane.view, lane.split, *(part or 0 for part in lane[:-2])
 
     def _rows(self, lane: Lane) -> int:
+        """Return how many items a lane's histograms have, a measure of a tick's work."""
         return sum(histogram.columns.n for histogram in self._lanes[lane])
 
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
+        """Start the histograms of a lane that have not begun, once their first tick is complete.
+
+        `complete`, ms, is the time up to which ticks are complete.
+        """
         # Nothing earlier can follow, so the first tick is known.
         first = min(
             (first for first in self._firsts if first is not None), default=None
@@ -375,6 +403,7 @@ class Merge:
         self._told[lane] = last
 
     def _drop_early(self, lane: Lane, users: Sequence[Histogram]) -> None:
+        """Drop sections of ticks before the first that any histogram of the lane publishes."""
         starts = [h.next for h in users if h.next is not None]
         if len(starts) == len(users):
             for own in (lane, *_sum_lanes(users)):
@@ -390,7 +419,10 @@ class Merge:
         return least_of(self.watermarks)
 
     def changes(self) -> list[Change]:
-        """Return store changes since the last call, except the progress record."""
+        """Return store changes since the last call, except the progress record.
+
+        They must become durable in the transaction that publishes the released snapshots.
+        """
         changes = self._deletions
         self._deletions = []
         with self.gil_lock.for_rows(sum(map(self._rows, self._lanes))):
@@ -508,9 +540,11 @@ def join(watermarks: list[int | None], message: Message) -> None:
 
 
 def _sum_lanes(histograms: Sequence[Histogram]) -> list[Lane]:
+    """Return the lanes of sums of these histograms, each once."""
     return list(dict.fromkeys(h.sum_lane for h in histograms if h.sum_lane is not None))
 
 
 def _used(progress: ReleaseProgress, name: str) -> list[int]:
+    """Return the generations of a histogram that its state knows, also ended ones."""
     lives = *progress.retired, *progress.histograms.items()
     return [life.generation for known, life in lives if known == name]

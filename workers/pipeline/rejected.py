@@ -1,4 +1,8 @@
-"""A reject: the original record, the reason, and the data needed to send it back."""
+"""A reject: the original record, the reason, and the data needed to send it back.
+
+It is a record of the rejects topic with the key and value of the original; headers say the reason
+and where the original lies, and repeat its own headers with the prefix `OWN`.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -48,6 +52,8 @@ def rejected(
     further: Headers | None = (),
 ) -> Outgoing:
     """Return the reject of a record, without those parts that are too long to send.
+
+    `source` is the original's topic, partition and offset.
 
     Bound: the key has at most 90,000 bytes; topic, partition, offset and time 420 with header
     names; the record's own headers (`further`; None: left out) 16,384 with names. A reason quotes

@@ -1,7 +1,8 @@
 """Snapshots: a tick's release as the JSON that consumers read. Equal releases give equal bytes.
 
 Items come largest first, ties by label. To sort them, an item is one number made of its stream key,
-count and *rank*: the label's place by name among all labels shown in the epoch.
+count and *rank*: the label's place by name among all labels shown in the epoch. A row is an item's
+place in the ledger; a series is what one output topic gets: a window, or counts of an epoch so far.
 
 A snapshot too long for one message is split into pages by the JSON bytes of one list: `items` (with
 their `sums`), `labels`, `value` or `answers`. All pages repeat the other fields, and a continued
@@ -107,6 +108,7 @@ class LabelCache:
         self._end = 0
 
     def add_labels(self, columns: Ledger, rows: Longs) -> None:
+        """Learn the labels of rows that are not known yet; the ledger `columns` has them."""
         size = int(rows.max(initial=-1)) + 1
         if size > len(self.rank):
             more = max(size, 2 * len(self.rank)) - len(self.rank)
@@ -120,6 +122,7 @@ class LabelCache:
             self._update_ranks(new, labels)
 
     def _update_ranks(self, new: Longs, labels: list[str]) -> None:
+        """Rank the labels of `new` rows among all: insert a few of them, or sort all again."""
         if _FULL_SORT_RATIO * len(new) < len(self._by_rank):
             order = sorted(range(len(labels)), key=labels.__getitem__)
             places = [bisect_left(self.names, labels[at]) for at in order]
@@ -134,6 +137,7 @@ class LabelCache:
         self.rank[self._by_rank] = np.arange(len(self._by_rank))
 
     def _write(self, rows: Longs, texts: list[bytes]) -> None:
+        """Append the JSON of the labels of `rows`."""
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         begin = self._end
         self._end = self._end + int(lengths.sum())
@@ -145,7 +149,11 @@ class LabelCache:
     def items(
         self, columns: Ledger, rows: Longs, counts: Longs, keys: int
     ) -> list[bytes] | None:
-        """Return sorted JSON items of `rows` and `counts` (n,) by key; None if packing fails."""
+        """Return the JSON list of sorted items of every stream key, from `rows` and `counts` (n,).
+
+        None if an item does not fit in one 64-bit number, by which a kernel sorts them; `keys` is
+        how many stream keys there are.
+        """
         rows = readonly_contiguous(rows)
         counts = readonly_contiguous(counts)
         key_of = readonly_contiguous(columns.keys)
@@ -184,6 +192,8 @@ NORMAL_95 = 1.959963984540054
 
 
 class Numeric(Frozen):
+    """Edges and quantiles of a histogram of numbers in buckets, from its released counts."""
+
     def __init__(self, buckets: Buckets, quantiles: Sequence[float]) -> None:
         self.quantiles = tuple(quantiles)
         self.labels = buckets.labels
@@ -234,6 +244,7 @@ class Numeric(Frozen):
         }
 
     def _end(self, bucket: int, fraction: float, edge: float) -> float | None:
+        """Return the end of an interval; None: it is open there."""
         return (
             edge
             if bucket == EDGE
@@ -243,6 +254,7 @@ class Numeric(Frozen):
         )
 
     def _at(self, bucket: int, fraction: float) -> float:
+        """Return the number at a fraction of a bucket, rounded, within the bucket's edges."""
         low = self.edges[bucket - 1]
         high = self.edges[bucket]
         found = low * (1 - fraction) + high * fraction
@@ -254,7 +266,11 @@ MEAN_DIGITS = 3
 
 
 class Means(Frozen):
-    """Sums and means of a histogram's items, from released numbers alone."""
+    """Sums and means of a histogram's items, from released numbers alone.
+
+    A "centred" sum is the released D of the module's docstring; `of_sums` is its noise's sd, `sd`
+    that of a count.
+    """
 
     def __init__(self, summed: Sum) -> None:
         self._of = summed
@@ -300,6 +316,7 @@ class Means(Frozen):
 
     @staticmethod
     def _listed(*columns: Floats) -> list[list[float | None]]:
+        """Return columns as rows of JSON values; a mean that is NaN becomes None."""
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return [
             [n, None if math.isnan(mean) else mean, *ends] for n, mean, *ends in rows
@@ -388,7 +405,10 @@ def rounded_sum_sd(sd: float) -> float:
 
 
 class Windows:
-    """A histogram's windows, for one thread; TypeError if its counts cannot be subtracted."""
+    """The changes of a histogram's counts over windows, whose noise its snapshots state.
+
+    Not thread-safe. Raises TypeError if the counts cannot be subtracted.
+    """
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         # Without epochs windows are what is published, and no changes are.
@@ -432,7 +452,10 @@ class Windows:
     def _change_sd(
         self, difference_sd: Callable[[int, int], float], t: int, ticks: int
     ) -> float:
-        """Return the sd of what was counted in the last `ticks` ticks."""
+        """Return the sd of what was counted in the last `ticks` ticks before the end of tick `t`.
+
+        If they begin in the epoch before, that one's noise is independent, so the variances add up.
+        """
         if ticks <= t:
             return difference_sd(t, t - ticks)
         assert self._last is not None, "an epoch without an end has none before it"
@@ -449,7 +472,10 @@ LISTED_BESIDE = ("sums",)
 
 
 def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
-    """Split a list into parts of at most `room` JSON bytes: at least twice the longest label's."""
+    """Split a snapshot's fields into pages: its one list is cut, all else is repeated.
+
+    A part has at most `room` JSON bytes, which must be at least twice the longest label's.
+    """
     name = next((name for name in LISTS if isinstance(fields.get(name), list)), None)
     if name is None:
         return [dict(fields)]
@@ -476,6 +502,7 @@ def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
 
 
 def join_pages(pages: Sequence[Fields]) -> dict[str, Any]:
+    """Return a snapshot's fields from all its pages, in order."""
     whole = dict(pages[0])
     for name in (*LISTS, *LISTED_BESIDE):
         if isinstance(whole.get(name), list):
@@ -499,6 +526,7 @@ def join_parts(parts: Sequence[Fields]) -> dict[str, Any]:
 
 
 def _empty(answer: Fields) -> dict[str, Any]:
+    """Return an answer without the elements of its list."""
     return (
         {**answer, "value": []} if isinstance(answer["value"], list) else dict(answer)
     )
@@ -517,6 +545,7 @@ def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _merged(answers: Sequence[Fields]) -> list[dict[str, Any]]:
+    """Join neighbouring answers to the same query, which `_atoms` took apart."""
     found: list[dict[str, Any]] = []
     for answer in answers:
         if found and found[-1]["query"] == answer["query"]:
@@ -562,6 +591,8 @@ class ReleasedTick:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """A message for an output topic: stream key, JSON, and the end of its tick in ms."""
+
     topic: str
     key: str
     value: bytes
@@ -613,6 +644,7 @@ def snapshots(
 
 
 def _total(release: Release | Items, key: int) -> dict[str, Any]:
+    """Return the field with the count of all items of a stream key, if it is released."""
     totals = release.totals if isinstance(release, Release) else None
     if totals is None:
         return {}
@@ -660,7 +692,7 @@ def _items(
 
 
 class _Frame:
-    """What the snapshots of a tick have in common."""
+    """What the snapshots of a tick have in common: the fields before and behind the items."""
 
     def __init__(
         self, tick: ReleasedTick, part_of: Callable[[str], int], max_bytes: int
@@ -713,6 +745,7 @@ class _Frame:
         )
 
     def pages(self, key: str, fields: Fields) -> Iterator[tuple[str, bytes]]:
+        """Yield a stream key's snapshot, in as many pages as `max_bytes` demands."""
         whole = self.render(key, fields)
         if len(whole) <= self._max_bytes:
             yield key, whole

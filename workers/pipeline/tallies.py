@@ -2,6 +2,10 @@
 
 A backlog's commit has many tallies, most of them small. Those with the same vocabularies form a
 group, so that labels and tags are looked up for thousands of rows at once.
+
+A row is the bounded count of a (stream key, label). A vocabulary numbers texts: a code is a text's
+number, a pair those of a key and a label, packed. A tag is a keyed hash of both texts. A lane is a
+tick grid with bounds; an owner is the partition that publishes a share of the stream keys.
 """
 
 import secrets
@@ -36,7 +40,10 @@ Run = tuple[int, Longs]
 
 
 class Tally:
-    """Counts by stream key and label of one tick. Sensitive."""
+    """Counts by stream key and label of one tick, in the codes of two vocabularies. Sensitive.
+
+    `_table` is a hash table, or has a slot for every possible pair while these are few.
+    """
 
     def __init__(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
         self.key_names = key_names
@@ -101,6 +108,7 @@ class Tally:
         return names, bounds.tolist(), starts
 
     def _make_room(self, rows: int) -> None:
+        """Make the table large enough for `rows` rows; rebuild its slots if they are too few."""
         secret, bits, slots, has_row, pairs, counts = self._table
         keys = len(self.key_names)
         labels = len(self.label_names)
@@ -166,13 +174,17 @@ class Tallies:
             del self._open[lane, tick]
 
     def take(self) -> list[Counted]:
+        """Return all tallies with their lanes and ticks, and begin anew."""
         taken = self._open
         self._open = {}
         return [(*at, tally) for at, tallies in taken.items() for tally in tallies]
 
 
 class ContributionBuilder:
-    """Builder of one source partition's rows, tagged by `NoiseKey.tag_state`. Not thread-safe."""
+    """Makes rows, with tags, for the owners from one source partition's tallies.
+
+    `NoiseKey.tag_state` keys the tags. Not thread-safe.
+    """
 
     def __init__(self, tag_state: Callable[[str], State]) -> None:
         self._tags = ViewDigests(tag_state)
@@ -195,6 +207,7 @@ class ContributionBuilder:
     def _rows(
         self, counted: Sequence[Counted], group: Sequence[int], owners: Owners
     ) -> Iterator[tuple[int, int, Rows]]:
+        """Yield (index in `counted`, owner, rows) of a group of tallies with equal vocabularies."""
         first_lane, _, first = counted[group[0]]
         key_names = first.key_names
         label_names = first.label_names
@@ -238,6 +251,7 @@ class ContributionBuilder:
                         yield index, part_owner(owner, part, number), own_rows
 
     def _owners(self, names: Vocabulary, owners: int) -> Codes:
+        """Return the owner of every stream key of a vocabulary, (k,) by code; kept for later."""
         known = self._owner_of.get((names, owners), _NO_OWNERS)
         if len(known) < len(names):
             more = [
@@ -250,6 +264,7 @@ class ContributionBuilder:
 
 
 def _group(counted: Sequence[Counted]) -> Iterator[list[int]]:
+    """Yield the indices of tallies with the same vocabularies, about GROUP_ROWS rows together."""
     open_: dict[tuple[Vocabulary, Vocabulary], list[int]] = {}
     rows: dict[tuple[Vocabulary, Vocabulary], int] = {}
     for place, (_, _, tally) in enumerate(counted):
@@ -263,7 +278,10 @@ def _group(counted: Sequence[Counted]) -> Iterator[list[int]]:
 
 
 def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run]]:
-    """Return each event's tick (n,), 0 before tick 1; and the ticks from 1 with their events."""
+    """Sort a batch's events by tick, of the time `effective` (n,) at which each counts.
+
+    Return each event's tick (n,), 0 before tick 1; and the ticks from 1 with their events.
+    """
     n = len(times)
     ticks = np.empty(n, dtype=np.int64)
     begins = np.empty(n, dtype=np.int64)

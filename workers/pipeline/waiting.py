@@ -2,7 +2,8 @@
 
 In memory up to a limit, then in an unlinked file. If the disk fails, they stay in memory, because
 pausing would keep out those that complete the ticks; if spilled data cannot be read, the worker
-restarts.
+restarts. A section is all contributions of a message to one (lane, tick); a lane is a tick grid
+with bounds. Offsets are those of the messages in the contributions topic.
 """
 
 import logging
@@ -49,6 +50,7 @@ class WaitingSections:
         self._failed_s: float | None = None
 
     def add(self, offset: int, part: Section) -> None:
+        """Keep a section of the message at `offset`, in the file if memory is full."""
         entry: Section | Spilled | None = None
         if self.held_bytes + part.nbytes > self._limit:
             entry = self._spill(part)

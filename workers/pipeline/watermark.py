@@ -10,6 +10,7 @@ The *watermark* W is the largest of
 
 A tick that ends at or before W is closed. An event counts at the later of its own time and W; if
 that is more than `max_behind` after its own time, or users have moved in between, it is rejected.
+This later time is the event's *effective* time. A lane is a tick grid, with bounds on counts.
 """
 
 import logging
@@ -41,6 +42,7 @@ def commit_gap_s(lanes: Sequence[Lane]) -> float:
 
 
 def is_behind(watermark: int | None, grace_ms: int) -> bool:
+    """Return whether the watermark lags far behind the clock, as in a backlog."""
     return (
         watermark is None
         or time.time_ns() // 1_000_000 - grace_ms - watermark > _BEHIND_MS
@@ -59,13 +61,16 @@ NO_LIMIT = int(np.iinfo(np.int64).max)
 
 
 def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
-    """Return rejects for the events `behind` (k,) of a batch, except skipped ones."""
+    """Return rejects for the events `behind` (k,), by index in a batch, except skipped ones.
+
+    Skipped events are in no view: no histogram would have counted them.
+    """
     index = events.index[behind[events.in_any_view[behind]]]
     return [Reject(row, BEHIND) for row in index.tolist()]
 
 
 def late_events(times: Longs, effective: Longs, lane: Lane) -> Longs:
-    """Return the events (k,) that arrived after their tick had closed and count in a later one.
+    """Return the indices (k,) of events whose tick had closed, so that they count in a later one.
 
     `times` and `effective` (n,) are as in `Watermark.advance_by`. A tick is closed when it ends at
     or before W, so the tick that holds W is open. An event before the lane's start counts in no
@@ -151,12 +156,14 @@ class Watermark:
         return effective
 
     def too_far_behind(self, times: Longs, effective: Longs) -> Bools:
+        """Return which events (n,) are to be rejected: counted too late, or after users moved."""
         found: Bools = effective - times > self._max_behind
         for at in self._moves:
             found |= (times < at) & (effective >= at)
         return found
 
     def _oldest(self, now_ms: int) -> int:
+        """Return the earliest time from which publishing all ticks until now is not too much."""
         lanes = self._lanes
         oldest = (
             (now_ms - BACKLOG_TICKS_MAX * lane.tick_ms, lane.start_ms) for lane in lanes
@@ -190,6 +197,7 @@ class Watermark:
         return self._closed_between(before, mark)
 
     def _closed_between(self, before: int, mark: int) -> int:
+        """Return how many ticks, of all lanes, end after `before` and at or before `mark`."""
         ends = (
             (mark - lane.start_ms, before - lane.start_ms, lane.tick_ms)
             for lane in self._lanes
@@ -208,6 +216,7 @@ class Watermark:
         )
 
     def note_commit(self) -> None:
+        """Note that all ticks closed so far are committed."""
         if self.has_closed_tick():
             self._closed_s = time.monotonic()
         self._committed_watermark = self.watermark

@@ -2,6 +2,10 @@
 
     period   a length of time: the limit holds for every window of that length. "epoch": the windows
              are the epochs of all histograms that have begun
+    generation  one set of settings of a histogram: each begins anew and is charged anew. Its stored
+                state is a "life" (`HistogramProgress`), its ticks lie on a `TickGrid`
+    owner       an "owner partition" is a share of the stream keys; its owner publishes them
+    fullest     the window, of the period's length, in which the most epsilon was spent
     user     pays for every epoch that a window touches, whatever the stream keys
     event    lies in one epoch of each generation, and pays for each generation that a window
              touches: after a restored copy one event may be in two successive ones. It has one
@@ -55,9 +59,11 @@ def charges_of(
     settings: Settings | None = None,
     beginning: Mapping[str, int] | None = None,
 ) -> list[Charge]:
-    """Return one owner partition's charges; `beginning` has further epochs, by histogram.
+    """Return what the generations in one owner partition's stored `progress` are charged.
 
-    Without `settings`, any stream key may be served. Raise StateRefused as in `grid_of`.
+    A Charge is the cost of an epoch, with the first and the last epoch that have to be paid.
+    `beginning` adds an epoch that is about to begin, by histogram. Without `settings`, a generation
+    counts as serving every stream key. Raise StateRefused as in `grid_of`.
     """
     found = []
     for life, running, grid, charge in generations_of(worker, progress, settings):
@@ -70,6 +76,8 @@ def charges_of(
 
 
 class StoredGeneration(NamedTuple):
+    """A generation in one owner's state; not `running`: ended. `charge` has no epochs yet."""
+
     life: HistogramProgress
     running: bool
     grid: TickGrid
@@ -79,7 +87,10 @@ class StoredGeneration(NamedTuple):
 def generations_of(
     worker: str, progress: ReleaseProgress, settings: Settings | None
 ) -> Iterator[StoredGeneration]:
-    """Yield every generation, the retired ones first; raise StateRefused as in `grid_of`."""
+    """Yield the generations in an owner's state, ended ones first, each with its cost per epoch.
+
+    Raise StateRefused as in `grid_of`.
+    """
     configs = () if settings is None else settings.histograms
     # The state does not store stream keys, so those of a retired generation are unknown.
     served = {(config.name, config.generation): config.keys for config in configs}
@@ -126,7 +137,11 @@ def all_charges(
 
 
 def merge(charges: Iterable[Charge]) -> list[Charge]:
-    """Merge the charges of all owner partitions by `identity`: an epoch costs once."""
+    """Merge what several owner partitions report for the same generation.
+
+    They publish disjoint stream keys in the same epochs, so an epoch costs once: the merged charge
+    spans from the earliest to the latest epoch of any of them.
+    """
     found: dict[tuple[str, bytes], Charge] = {}
     for charge in charges:
         place = charge.worker, charge.identity
@@ -162,6 +177,7 @@ def windows_of(life: HistogramProgress, grid: TickGrid) -> tuple[int, ...]:
 
 
 def topics_of(progress: ReleaseProgress) -> set[str]:
+    """Return the names of the events topics that the generations in a state have counted."""
     found: set[str] = set()
     for _, life in (*progress.retired, *progress.histograms.items()):
         topics = _events(life).get("topic")
@@ -170,6 +186,10 @@ def topics_of(progress: ReleaseProgress) -> set[str]:
 
 
 def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
+    """Return epochs that bound those charged: only the least and the largest count.
+
+    They are those of published ticks, of the epoch reserved ahead, and of the generation's end.
+    """
     if life.first is None:
         return []
     ticks = (
@@ -187,6 +207,7 @@ def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
 
 
 def _events(life: HistogramProgress) -> Mapping[str, object]:
+    """Return the stored settings of the events that a generation counts; empty if unknown."""
     events = life.description.get("events")
     return events if isinstance(events, dict) else {}
 
@@ -199,9 +220,10 @@ Counts = tuple[int, ...]
 
 
 class FullestWindow(NamedTuple):
-    """Charges in [begin, end), ms, for the event or user that pays most, at the ceiling's delta.
+    """A window [begin, end), ms, and the `epsilon`, at the ceiling's delta, of who pays most in it.
 
-    Without a window they are an upper bound. `epsilon` is None if there is no guarantee.
+    `counts` says, by charge, how many of its epochs the window touches. If begin and end are None,
+    the other two are upper bounds over all windows. `epsilon` None: no guarantee can be given.
     """
 
     begin: int | None
@@ -239,6 +261,7 @@ class Ceiling:
         )
 
     def holds(self, epsilon: float | None) -> bool:
+        """Return whether an epsilon, None for no guarantee, is within the ceiling."""
         return epsilon is not None and epsilon <= self.epsilon
 
     def epsilon_of(
@@ -269,9 +292,10 @@ class Ceiling:
     def fullest(
         self, charges: Sequence[Charge], begin: int, end: int, *, locate: bool = False
     ) -> FullestWindow:
-        """Return the window with the largest loss among those that touch [begin, end).
+        """Return the window with the largest loss among those that touch [begin, end), ms.
 
-        Without `locate`, an upper bound within the ceiling is enough.
+        Without `locate`, an upper bound over all windows is returned if it is within the ceiling:
+        that shows that nothing is exceeded, without looking at every window.
         """
         most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
         bound = FullestWindow(None, None, self.epsilon_of(charges, most), most)
@@ -297,6 +321,7 @@ def fullest_of(windows: Iterable[FullestWindow]) -> FullestWindow:
 
 
 def _size(epsilon: float | None) -> float:
+    """Return an epsilon as a number to compare by: no guarantee is larger than any."""
     return math.inf if epsilon is None else epsilon
 
 
@@ -310,7 +335,7 @@ def parts_of(
 
 
 def _most(charge: Charge, period_ms: int | None, begin: int, end: int) -> int:
-    """Bound the epochs in any window that touches [begin, end)."""
+    """Bound how many epochs of a charge one window that touches [begin, end) can touch."""
     if period_ms is None or charge.epoch_ms is None:
         return len(charge.within(-EVER, EVER))
     near = charge.within(begin - period_ms + 1, end + period_ms - 1)
@@ -325,7 +350,10 @@ def most_epochs(window_ms: int, epoch_ms: int) -> int:
 def _windows(
     charges: Sequence[Charge], period_ms: int | None, begin: int, end: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield windows that touch [begin, end), including one with the largest loss."""
+    """Yield candidate windows [begin, end), ms, that touch the given one.
+
+    Among them is one with the largest loss, so `fullest` need not slide a window tick by tick.
+    """
     yielded = 0
     if period_ms is None:
         yield begin, end
@@ -396,7 +424,10 @@ def charges_in(settings: Settings, configs: Sequence[HistogramConfig]) -> list[C
 
 
 def endures(ceiling: Ceiling, charges: Sequence[Charge]) -> bool:
-    """Return whether all of `charges` may go on without end, however their epochs lie."""
+    """Return whether all of `charges` may go on without end, however their epochs lie.
+
+    Then no period, however far ahead, can exceed the ceiling.
+    """
     return ceiling.holds(_worst(ceiling, charges).epsilon)
 
 
@@ -405,6 +436,7 @@ def _charges(
     configs: Sequence[HistogramConfig],
     mechanisms: Iterable[Mechanism],
 ) -> list[Charge]:
+    """Return the charge of one epoch of each histogram, with the field of its stream key."""
     charges = map(charge_of, configs, mechanisms)
     return [
         replace(charge, key_field=charge.key_field or settings.events.key)
@@ -413,6 +445,10 @@ def _charges(
 
 
 def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> FullestWindow:
+    """Return the fullest window that these charges can ever make, if all of them run for ever.
+
+    An event is in one epoch of each; a user in as many epochs as a window can touch.
+    """
     period = ceiling.period_ms
     if ceiling.unit == "event":
         touched = [(1,) * len(charges)]
@@ -446,6 +482,7 @@ def _touched(epoch: Charge, other: Charge) -> int:
 def _named(
     ceiling: Ceiling, settings: Settings, counts: Sequence[int]
 ) -> Iterator[str]:
+    """Yield the histograms, each with how many of its epochs count in a period, for a message."""
     for config, count in zip(settings.histograms, counts, strict=True):
         times = 1 if ceiling.unit == "event" else count
         if times >= _ENDLESS:
@@ -459,6 +496,7 @@ def _named(
 def _sum(
     epsilon: float | None, charges: Sequence[Charge], counts: Sequence[int]
 ) -> str:
+    """Return what the charges come to, for a message: an epsilon, or why there is none."""
     if epsilon is not None:
         return f"epsilon {epsilon:.6g} at that delta"
     spent = Fraction(0)
@@ -468,6 +506,7 @@ def _sum(
 
 
 def _fitting(ceiling: Ceiling, settings: Settings, charges: Sequence[Charge]) -> str:
+    """Return advice for a message: the epsilons that would fit, with a smaller delta if needed."""
     # A per-epoch delta that divides the ceiling's delta among all epochs.
     counts = _worst(ceiling, charges).counts
     times = len(counts) if ceiling.unit == "event" else sum(counts)
@@ -496,7 +535,10 @@ def _fitting_epsilons(
     charges: Sequence[Charge],
     configs: Sequence[HistogramConfig],
 ) -> list[float] | None:
-    """Return epsilons that meet the ceiling, with every rho reduced in the same ratio."""
+    """Return an epsilon for each histogram that together meet the ceiling; None: there are none.
+
+    Reduce every rho in the same ratio, found by bisection; then build the mechanisms, to be sure.
+    """
     # Assume that the parts of delta scale with it; building the mechanisms verifies the estimate.
     costs = [
         _at(charge.cost, config.delta / charge.cost.delta)
@@ -533,11 +575,13 @@ def _fitting_epsilons(
 
 
 def _at(cost: PrivacyCost, ratio: float) -> PrivacyCost:
+    """Return a cost with delta, and every named part of it, multiplied by `ratio`."""
     failures = tuple((name, share * ratio) for name, share in cost.failures)
     return replace(cost, delta=cost.delta * ratio, failures=failures)
 
 
 def _scaled(cost: PrivacyCost, factor: float) -> PrivacyCost:
+    """Return a cost with rho multiplied by `factor`, and the epsilon that follows from it."""
     rho = cost.rho * factor
     epsilon = cost.epsilon * factor
     if not cost.pure and (left := conversion_delta([cost])) > 0:
@@ -546,6 +590,7 @@ def _scaled(cost: PrivacyCost, factor: float) -> PrivacyCost:
 
 
 def _down(value: float, digits: int) -> float:
+    """Return a number rounded down to so many significant `digits`."""
     return float(
         Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(Decimal(value))
     )

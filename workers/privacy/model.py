@@ -1,6 +1,9 @@
 """Data model of a plan: the object that `plan --json` prints, described in docs/plan.md.
 
 Field names are an interface: fields may be added but not changed. Figures may be null.
+"sd" is the standard deviation of the noise, "worst" its largest value over the ticks, "rms" its
+root mean square over them; "threshold" is the noisy count that an item must exceed to be shown.
+A label is the name of an item; a row is an item of a stream key.
 """
 
 from typing import Any, Literal
@@ -15,11 +18,18 @@ class Record(msgspec.Struct, frozen=True): ...
 
 
 class Share(Record, frozen=True):
+    """A named part of delta, such as "discovery" or "conversion"."""
+
     name: str
     delta: float
 
 
 class Tick(Record, frozen=True):
+    """Noise at one tick. `sd`: as a snapshot states it; `noise_sd`: unrounded.
+
+    `half_width_95`: the error of a count is at most this with probability 95 %.
+    """
+
     tick: int
     sd: float | None
     threshold: float | None
@@ -51,6 +61,12 @@ class Change(Record, frozen=True):
 
 
 class Noise(Record, frozen=True):
+    """Noise of a histogram over the ticks of an epoch.
+
+    `on` says what it is added to, `law` how it is distributed; `ticks` has some of the ticks,
+    `curve` all of them in ranges, `windows` the changes over windows.
+    """
+
     on: str
     law: str
     ticks_looked_at: int
@@ -63,7 +79,10 @@ class Noise(Record, frozen=True):
 
 
 class Thresholds(Record, frozen=True):
-    """Counts from which on an item can be shown."""
+    """Range of the thresholds over the ticks; an item is shown once its noisy count exceeds one.
+
+    `likely_from` is the true count from which on that happens with probability 95 % at any tick.
+    """
 
     meaning: str
     least: float
@@ -81,7 +100,7 @@ class Worst(Record, frozen=True):
 
 
 class Segment(Record, frozen=True):
-    """Error bound while a watched value is at most `up_to`."""
+    """Error bound of a query's answers, such as a maximum, while its value is at most `up_to`."""
 
     segment: int
     up_to: int
@@ -89,6 +108,11 @@ class Segment(Record, frozen=True):
 
 
 class Error(Record, frozen=True):
+    """Expected errors. `worst`, `segments` and `theorems` hold with probability 1 - `beta`.
+
+    `worst` bounds all counts at all ticks at once.
+    """
+
     beta: float
     mean_absolute_error: float | None
     worst: tuple[Worst, ...]
@@ -98,6 +122,8 @@ class Error(Record, frozen=True):
 
 
 class Size(Record, frozen=True):
+    """Bytes for this many rows: in memory between the two figures, and on disk."""
+
     rows: int
     memory_least: int
     memory_most: int
@@ -105,6 +131,8 @@ class Size(Record, frozen=True):
 
 
 class Memory(Record, frozen=True):
+    """Bytes that a histogram takes; `row` says what a row is, `rows_most` how many there can be."""
+
     row: str
     label_bytes: int
     columns_per_row: int
@@ -119,6 +147,12 @@ class Memory(Record, frozen=True):
 
 
 class CounterChoice(Record, frozen=True):
+    """Another counter, the algorithm that adds noise to running counts, at the same budget.
+
+    `times_worst` is its worst noise in units of that of the counter in use; `reason` says why it is
+    not possible.
+    """
+
     counter: str
     radix: int | None
     chosen: bool
@@ -146,6 +180,11 @@ class EndChoice(Record, frozen=True):
 
 
 class Alternative(Record, frozen=True, kw_only=True):
+    """Another mechanism at the same budget; `assumed` are settings that it needs beside.
+
+    `answers` says what it publishes, `reason` why it is not possible; `error` bounds every count.
+    """
+
     mechanism: str
     chosen: bool = False
     possible: bool
@@ -251,6 +290,11 @@ class WithoutEpochs(Record, frozen=True, kw_only=True):
 
 
 class HistogramPlan(Record, frozen=True, kw_only=True):
+    """Everything that `plan` says of one histogram; `keys` and `domain` are numbers of them.
+
+    `keys` None: any stream key; `domain` None: labels are not declared.
+    """
+
     name: str
     mechanism: str
     counter: str | None

@@ -5,6 +5,10 @@ come are charged in the order in which they begin, and each is decided as `Ceili
 decides it. Of several at once it is enough that the fullest period that touches any of them holds:
 every period that the worker would look at holds no more. As soon as `endures` holds for the
 histograms and whatever charges periods to come still touch, there is no end.
+
+A charge (`total.Charge`) is the cost of one epoch of a histogram, and the epochs charged so far:
+letting it go on means raising its `last` epoch. "Running" charges are of the histograms of these
+settings; "fixed" ones are already spent and never grow.
 """
 
 from collections.abc import Iterator, Sequence
@@ -101,6 +105,7 @@ def outlook_of(
 
 
 def _newest(state: ReleaseProgress) -> int:
+    """Return the end, ms, of the newest tick that an owner has published; -EVER: none."""
     lives = (*state.retired, *state.histograms.items())
     ends = (
         grid_of(name, life).end(life.next - 1)
@@ -120,6 +125,8 @@ def _new(settings: Settings, config: HistogramConfig, newest: int) -> Charge:
 
 
 class _End(NamedTuple):
+    """Where a worker has to stop, or (no `histogram`) how far was looked without finding that."""
+
     until: int
     histogram: str | None = None
     epoch: int | None = None
@@ -128,7 +135,11 @@ class _End(NamedTuple):
 def _end(
     ceiling: Ceiling, running: Sequence[Charge], fixed: Sequence[Charge], newest: int
 ) -> _End | None:
-    """Return where the running histograms have to stop; None: nowhere."""
+    """Return the first epoch that would exceed the ceiling; None if the worker may run for ever.
+
+    Begin the epochs to come in their order, one at a time or `number` at once: twice as many after
+    each step that holds, half as many after one that does not.
+    """
     going = list(running)
     number = 1
     begin = newest
@@ -178,7 +189,10 @@ def _end(
 
 
 def _coming(charge: Charge, place: int, newest: int) -> Iterator[tuple[int, int, int]]:
-    """Yield when each further epoch of a charge begins, with `place` and its number."""
+    """Yield (ms, `place`, number) of each further epoch of a charge; ms is when it begins.
+
+    `place` is the caller's index of the charge, handed through.
+    """
     if charge.epoch_ms is not None:
         yield from (
             (charge.span(epoch)[0], place, epoch) for epoch in count(charge.last + 1)
@@ -190,7 +204,10 @@ def _coming(charge: Charge, place: int, newest: int) -> Iterator[tuple[int, int,
 def _touches(
     ceiling: Ceiling, charge: Charge, begin: int, charges: Sequence[Charge]
 ) -> bool:
-    """Return whether a period that lasts until `begin` or later touches a charged epoch."""
+    """Return whether a period that lasts until `begin` or later touches a charged epoch.
+
+    If not, the charge no longer limits what is to come.
+    """
     lengths = [one.epoch_ms for one in charges]
     longest = ceiling.period_ms
     if longest is None:

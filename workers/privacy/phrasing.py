@@ -95,6 +95,7 @@ def verdict(epsilon: float | None, delta: float, whether: str) -> str:
 
 
 def _odds(epsilon: float, delta: float) -> str:
+    """Return how often a guess at even odds is right: "right at most 73.2 times in 100 ..."."""
     right = guesses_right(epsilon, delta)
     if right is None:
         return "right nearly every time instead of 50 times in 100"
@@ -102,6 +103,7 @@ def _odds(epsilon: float, delta: float) -> str:
 
 
 def _weakness(epsilon: float) -> str:
+    """Return the remark that ends a sentence if epsilon is so large that little is promised."""
     if epsilon <= EPSILON_WARNED:
         return ""
     if epsilon <= EPSILON_VOID:
@@ -110,7 +112,7 @@ def _weakness(epsilon: float) -> str:
 
 
 def measures(epsilon: float | None, delta: float) -> list[str]:
-    """Return what epsilon and delta bound, as a sentence; none without a guarantee."""
+    """Return one sentence on what epsilon and delta bound; an empty list without a guarantee."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return []
     return [
@@ -204,6 +206,7 @@ def _digits(value: float, count: int, *, up: bool | None) -> tuple[int, int]:
 
 
 def _plain(digits: int, exponent: int) -> str:
+    """Return digits times 10^exponent as text, without trailing zeros after the point."""
     if exponent >= 0:
         return f"{digits * 10**exponent:,}"
     whole, part = divmod(digits, 10**-exponent)

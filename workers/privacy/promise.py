@@ -50,6 +50,7 @@ def promise_settings(settings: Settings) -> dict[str, Values]:
 
 
 def _histogram(settings: Settings, config: HistogramConfig) -> Values:
+    """Return a histogram's settings that the promise depends on."""
     values = msgspec.to_builtins(config)
     values |= {"topic": settings.output_topic(config), "start": config.start_ms}
     if config.keys != "public":
@@ -75,9 +76,9 @@ def fingerprint(settings: Settings) -> str:
 
 
 class Change(NamedTuple):
-    """A changed setting with its values as JSON, and what the change alters.
+    """A changed setting with its values as JSON, None if unset; `alters` says what that does.
 
-    Of a section that only one of the files has, the values are "there" and None.
+    For a section that only one of the files has, the values are "there" and None.
     """
 
     setting: str
@@ -127,6 +128,7 @@ def changes(old: Settings, new: Settings) -> Iterator[Change]:
 def _alters(
     section: str, name: str, before: object, after: object, *, again: bool
 ) -> str:
+    """Return what changing a setting alters; `again`: its histogram has a new generation."""
     if section == "privacy" and name not in ("unit", "rekey"):
         return _LIMIT
     if section in ("events", "privacy"):

@@ -88,6 +88,7 @@ def _lengths(config: HistogramConfig) -> str:
 
 
 def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]:
+    """Yield the fields that hold the counts, or the answers, in the words of the mechanism."""
     about = config.about
     if about.family == "statistic":
         said = "the queries of the settings, their answers, since when, and their error"
@@ -135,6 +136,7 @@ def _threshold(plan: HistogramPlan) -> str:
 
 
 def _each(values: Iterable[float | None]) -> str:
+    """Return the values of several windows, in their order, as text."""
     return ", ".join(f"{value:,.4g}" for value in values if value is not None)
 
 

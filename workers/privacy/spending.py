@@ -22,6 +22,10 @@ Total for one user, who may appear in every epoch with every key: all epochs of 
 up. No total is stated if a generation protected another unit: a user has many events; conversely,
 removing one event of a user lets other pairs count, so a guarantee for users is none for events at
 the same cost.
+
+A generation is one set of settings of a histogram; a new one begins anew. An owner partition is a
+share of the stream keys, whose owner publishes them and stores one `ReleaseProgress`; in it, a
+"life" is what is stored of one generation. A `Charge` is a cost per epoch, with the epochs charged.
 """
 
 import math
@@ -140,7 +144,10 @@ class Total(Composed, frozen=True):
 
 
 class NextEpoch(Record, frozen=True):
-    """The next epoch of a histogram, and the epsilon of the fullest period once it is charged."""
+    """The next epoch of a histogram, and the epsilon of the fullest period once it is charged.
+
+    `begins`, ms, is None for an epoch that has no beginning; `fits`: it stays within the ceiling.
+    """
 
     histogram: str
     epoch: int
@@ -209,7 +216,10 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """A generation in all owner partitions; two settings with the same number are two entries."""
+    """A generation in all owner partitions, with its ticks published in each of them.
+
+    Two settings with the same number are two entries.
+    """
 
     name: str
     life: HistogramProgress
@@ -243,7 +253,11 @@ class Entry:
 def entries_of(
     states: Sequence[ReleaseProgress | None], settings: Settings
 ) -> list[Entry]:
-    """Return every generation, in the order of the settings, others last."""
+    """Return every generation that the owners' `states` know, in the order of the settings.
+
+    Histograms that are no longer in the settings come last. A state is None before its first
+    record.
+    """
     generations = generations_in(settings)
     stored: dict[bytes, Entry] = {}
     for owner, state in enumerate(states):
@@ -330,6 +344,7 @@ def total_of(
 
 
 def _unlike(entries: Sequence[Entry], unit: str) -> list[Entry]:
+    """Return the published generations that protect another unit, so that no total holds."""
     return [entry for entry in entries if entry.pieces and entry.life.unit != unit]
 
 
@@ -350,7 +365,10 @@ def person_loss(
 def _sets(
     entries: Sequence[Entry], owners: Owners
 ) -> list[tuple[list[Entry], str | None]]:
-    """Return every set of generations that counts one event, and its key if declared."""
+    """Return every set of generations that may count one event, with its stream key if declared.
+
+    It has those that serve the key, lie in its owner partition and published at the same time.
+    """
     charges = [entry.charge for entry in entries]
     several_fields = len({charge.key_field for charge in charges}) > 1
     paid_in: dict[tuple[int | None, frozenset[int]], str | None] = {}
@@ -381,7 +399,11 @@ def _sets(
 def _at_one_time(
     entries: Sequence[Entry], serving: Iterable[int], owner: int | None
 ) -> Iterator[frozenset[int]]:
-    """Yield sets of generations that published at the same time, in partition `owner` or any."""
+    """Yield sets of generations, by index, that published at the same time.
+
+    Only what lies in partition `owner` counts; None: in any. `serving` are the generations that
+    serve the event's stream key.
+    """
     spans = [
         (
             entries[i].grid.start(piece.first),
@@ -399,6 +421,7 @@ def _at_one_time(
 
 
 def _counted(charge: Charge, cost: PrivacyCost, *, worker: bool = False) -> Counted:
+    """Return a part of a total; `worker`: also name the worker, as several are added up."""
     return Counted(
         histogram=charge.histogram,
         generation=charge.generation,
@@ -449,6 +472,7 @@ def remaining_budget(
 def _rho_left(
     ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow
 ) -> float:
+    """Return the largest rho, by bisection, that the fullest period still has room for."""
     low = 0.0
     high = 1e4
     if not ceiling.holds(held.epsilon):
@@ -470,6 +494,7 @@ def _next(
     stored: Sequence[ReleaseProgress],
     other_charges: Sequence[Charge],
 ) -> Iterator[NextEpoch]:
+    """Yield the next epoch of every histogram that has begun, as if it were charged now."""
     for config in settings.histograms:
         if config.never:
             # It is charged once: nothing more begins.
@@ -502,6 +527,7 @@ def _next(
 
 
 def _finite(milliseconds: int | None) -> int | None:
+    """Return a time, None for one that means "always"."""
     return None if milliseconds is None or abs(milliseconds) >= EVER else milliseconds
 
 
@@ -571,6 +597,7 @@ def budget_of_all(
 
 
 def _generation(entry: Entry) -> Generation:
+    """Return a generation as `budget --json` prints it."""
     life = entry.life
     grid = entry.grid
     epochs = entry.epochs

@@ -73,6 +73,7 @@ class Composed(Record, frozen=True):
 
 
 def total_delta(costs: Iterable[PrivacyCost]) -> float:
+    """Return the sum of the costs' deltas, each for all its epochs, rounded up."""
     return _sum((cost.delta, cost.times) for cost in costs)
 
 
@@ -118,7 +119,11 @@ def epsilon_at(costs: Sequence[PrivacyCost], delta: float) -> float | None:
 
 
 def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
-    """Return the epsilons of converting all costs, or of adding the pure ones unconverted."""
+    """Return the valid epsilons at `delta` of all ways to convert zCDP; empty: there is none.
+
+    Either all costs are composed and converted, or the pure epsilons are added to those of the
+    others.
+    """
     ways = _composed(costs, delta)
     pure = [one for one in costs if one.pure]
     others = [one for one in costs if not one.pure]
@@ -130,6 +135,10 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
+    """Return the epsilon of all costs composed in zCDP and converted once; empty: impossible.
+
+    What the failures leave of `delta` is used for the conversion.
+    """
     spent = _sum(
         (failure, cost.times) for cost in costs for _, failure in cost.failures
     )
@@ -141,6 +150,7 @@ def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def _sum(values: Iterable[tuple[float, int]]) -> float:
+    """Return the exact sum of (value, times) pairs, rounded up to a float."""
     return float_up(
         sum((Fraction(value) * times for value, times in values), Fraction(0))
     )
@@ -267,7 +277,10 @@ def _composed_events(counted: Sequence[_Counted]) -> tuple[float, float]:
 
 
 def _failures(counted: _Counted, epsilon: float) -> Fraction:
-    """Return the failures of one epoch for its events; `epsilon` is that of all of them."""
+    """Return how probable it is that one epoch's guarantee fails for a person with its events.
+
+    `epsilon` is that of all of them: it decides how far sampling errors grow.
+    """
     cost, events = counted
     total = Fraction(0)
     for name, probability in cost.failures:
@@ -283,6 +296,7 @@ def _failures(counted: _Counted, epsilon: float) -> Fraction:
 
 
 def _samplers(one: float, all_of_them: float) -> float:
+    """Return by how much sampling errors grow from epsilon `one` to `all_of_them` per event."""
     if all_of_them > _LARGEST_EXPONENT:
         return 1e300
     return max(1.0, (1 + math.exp(all_of_them)) / (1 + math.exp(one)) * (1 + _MARGIN))
@@ -364,6 +378,7 @@ class Charge:
 
 
 def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
+    """Return the charge of a histogram's first epoch; a histogram without epochs has just one."""
     promise = mechanism.guarantee
     ticks = config.horizon_ticks
     return Charge(
@@ -405,7 +420,10 @@ def charges_by_key(
 
 
 def most_paid(charges: Sequence[Charge]) -> list[frozenset[int]]:
-    """Return the sets of charges that one event can pay, by index, without subsets of others."""
+    """Return the sets of charges that one event can pay, by index, without subsets of others.
+
+    The event has one stream key per key field, and pays the charges that serve it.
+    """
     fields: dict[str, list[int]] = {}
     for i, charge in enumerate(charges):
         fields.setdefault(charge.key_field, []).append(i)
@@ -432,6 +450,7 @@ def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
 
 
 def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
+    """Return the losses over a span of `days` (None: an epoch), for each number in EVENTS."""
     epochs = max(charge.epochs(days) for charge in chain(*groups))
     parts = [_Paid.of(group, days) for group in groups]
     losses = []
@@ -449,7 +468,7 @@ def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
 
 
 class _Paid(NamedTuple):
-    """What a group of charges costs over a span: that of epochs, and that without an end."""
+    """What a group of charges costs over a span: `costs` by epoch, `endless` ones just once."""
 
     costs: Sequence[PrivacyCost]
     endless: Sequence[PrivacyCost]
@@ -501,7 +520,10 @@ def _most(
 
 
 def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]]]:
-    """Return the loss table, rounded up, without spans that add no epochs to the one before."""
+    """Return (headings, rows) of the losses by events and span, all figures rounded up.
+
+    A span that adds no epochs to the one before is left out.
+    """
     shown = [
         span
         for at, span in enumerate(spans)
@@ -516,6 +538,7 @@ def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[s
 
 
 def loss_caption(spans: Sequence[Span], unit: str) -> str:
+    """Return the line under the loss table, which says what its figures mean."""
     without = spans[0].without_epochs if spans else "none"
     whose = (
         "events in every epoch"
@@ -548,6 +571,7 @@ def _heading(span: Span) -> str:
 
 
 def _cell(loss: Loss) -> str:
+    """Return a loss as "epsilon, delta", or "void" if next to nothing is promised."""
     if loss.void or loss.epsilon is None:
         return VOID
     return f"{up_to(loss.epsilon)}, {up_to(loss.delta, 2)}"

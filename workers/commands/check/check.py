@@ -110,6 +110,7 @@ def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
 
 
 def _near(absent: examine.Nearest, who: str = "no record") -> str:
+    """Return a sentence on a path that no record has, with similar paths that some have."""
     if not absent.nearest:
         return f"{who} has {absent.path}, nor anything like it"
     near = ", ".join(f"{path} (in {part:.0%})" for path, part in absent.nearest.items())
@@ -201,6 +202,7 @@ def _numbers(found: examine.Numbers, of: Sum, say: Printer) -> None:
 def _users(
     contributions: examine.UserContributions, config: HistogramConfig, say: Printer
 ) -> None:
+    """Print how much the sample's users contribute, against the bounds on a user."""
     epoch = "all time"
     if config.horizon_ticks is not None:
         epoch = _span(config.tick_ms * config.horizon_ticks)
@@ -222,6 +224,7 @@ def _users(
 
 
 def _declared(histogram: examine.HistogramFindings) -> str:
+    """Return how many of the stream keys are declared, and which others are frequent."""
     if histogram.config.keys == "public":
         return "every key may be named"
     if histogram.served == histogram.keys:
@@ -234,6 +237,10 @@ def _declared(histogram: examine.HistogramFindings) -> str:
 def _spread(
     spread: examine.Distribution, bound: str, events: int | None, thing: str
 ) -> str:
+    """Return how a quantity is distributed, and how much of it a bound cuts off.
+
+    `bound` is text such as "max_items = 2"; `events` is how many there are, to state a share.
+    """
     text = f"median {spread.median:g}, 99 % have at most {spread.most_of_99:g}, the most {spread.most:,}; {bound}"
     if not spread.above:
         return f"{text} cuts none"
@@ -244,6 +251,7 @@ def _spread(
 def _expected(
     expected: examine.Expected, histogram: examine.HistogramFindings, say: Printer
 ) -> None:
+    """Print what the first ticks would show if events continue as in the sample."""
     say.line("  estimate, if events continue like this:")
     if expected.declared is not None:
         digits = 1 if 0.001 < expected.declared < 0.999 else 0
@@ -309,4 +317,5 @@ def _span(milliseconds: int) -> str:
 
 
 def _about(number: float) -> str:
+    """Return a number to two digits below ten, else whole."""
     return f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:.2g}"

@@ -5,6 +5,10 @@ paths that no record has, with similar existing paths, and what the first ticks 
 show if events continued as in the sample. That estimate extrapolates every sampled item at its rate
 and finds where its expected count passes the threshold; it ignores other items and the per-user
 bounds.
+
+A view is what a histogram reads of an event: stream key, items and counts, and the condition
+`where`. A code is a text's number in a vocabulary. A weight is how many events per second one
+sampled event of a partition represents.
 """
 
 from __future__ import annotations
@@ -109,6 +113,7 @@ class PathCounts:
 
 
 def wanted_paths(shape: Shape) -> list[Path]:
+    """Return the paths of all fields that the settings read, each once."""
     found: list[object] = []
     for view in shape.views.values():
         found += view.paths().values()
@@ -118,12 +123,14 @@ def wanted_paths(shape: Shape) -> list[Path]:
 
 
 def _similarity(wanted: Path, text: str) -> float:
+    """Return how alike a wanted path and another one are, from 0 to 1."""
     whole = _ratio(str(wanted), text)
     last = _ratio(wanted.steps[-1], parse(text).steps[-1])
     return max(whole, _LAST_NAME * last if last >= _NEAR_LAST else 0.0)
 
 
 def _ratio(one: str, other: str) -> float:
+    """Return how alike two texts are, whatever their case; 0.0 if clearly unlike."""
     one, other = (
         text.casefold().replace("_", "").replace("-", "") for text in (one, other)
     )
@@ -137,6 +144,8 @@ Pair = tuple[str, str]  # a stream key and a label
 
 
 class ThresholdEstimate(NamedTuple):
+    """After `tick`, the threshold, and how many sampled items are expected to pass it."""
+
     tick: int
     threshold: int
     shown: int
@@ -237,6 +246,7 @@ def expected(
 def _window_estimates(
     config: HistogramConfig, mechanism: Sliding, a_tick: Mapping[Pair, float]
 ) -> Iterator[WindowEstimate]:
+    """Yield what every window would show; `a_tick` has the expected counts of a tick."""
     for place, counter in enumerate(mechanism.windows):
         counts = [rate * counter.window for rate in a_tick.values()]
         threshold = mechanism.threshold_of(place)
@@ -257,6 +267,7 @@ def _threshold_estimate(
     a_tick: Mapping[Pair, float],
     tick: int,
 ) -> ThresholdEstimate:
+    """Return how many items pass the threshold by `tick`; `a_tick` has their counts in a tick."""
     threshold = mechanism.threshold(tick) or 0
     # Number of ticks whose counts one decision uses.
     ticks = 1 if mechanism.about.family == "tick" else tick
@@ -289,6 +300,8 @@ UserEpoch = tuple[bytes, int]  # a user's digest and an epoch
 
 
 class Nearest(NamedTuple):
+    """A path that no record has, and similar ones with the share of records that have them."""
+
     path: str
     nearest: Mapping[str, float]
 
@@ -546,16 +559,19 @@ def _gaps(
 
 
 def _times(batches: Sequence[Events]) -> Longs:
+    """Return the times, ms, of the events that any histogram looks at."""
     return joined([events.times[events.in_any_view] for events in batches])
 
 
 def _decoded(source: SourceReader, part: Part, i: int) -> object:
+    """Return a record as plain objects; None if it cannot be decoded."""
     with suppress(ValueError):
         return source.decode_all(part.records, i)
     return None
 
 
 def _example(part: Part, i: int, decoded: object) -> str:
+    """Return a record as text, to show beside its reject reason."""
     value = part.records.value(i)
     with suppress(UnicodeDecodeError):
         if value is not None:
@@ -566,6 +582,7 @@ def _example(part: Part, i: int, decoded: object) -> str:
 
 
 def _quotes(reason: str, path: Path) -> bool:
+    """Return whether a reject reason names a path, or an object on the way to it."""
     through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
     return any(repr(str(one)) in reason for one in (path, *through))
 
@@ -602,6 +619,7 @@ def _value_hint(paths: Sequence[Path], reason: str, record: object) -> str:
 
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:
+    """Return the unit in which a rejected time would be plausible, as a hint; "": none."""
     wrong = f"field {str(shape.time)!r} is not " in reason and " time" in reason
     if shape.time is None or not (wrong or reason.startswith((EARLY, AHEAD))):
         return ""
@@ -622,6 +640,7 @@ def _at(record: object, path: Path) -> object:
 
 
 def _time_doubt(settings: Settings, times: Longs) -> str:
+    """Return a doubt about the times of accepted events, if they lie in another century."""
     unit = settings.events.timestamp_unit
     if not len(times) or settings.events.timestamp is None or unit == "iso":
         return ""
@@ -642,6 +661,12 @@ def _plausible(at_ms: int | None) -> bool:
 
 @dataclass(slots=True)
 class _Sums:
+    """What one histogram has met in the sample so far; `_findings` turns it into findings.
+
+    `pairs_s` are bounded contributions per second of each (stream key, label), `of_users` counts of
+    them by user and epoch.
+    """
+
     unserved: int = 0
     undeclared: Counter[str] = field(default_factory=Counter)
     quoted: set[str] = field(default_factory=set)
@@ -667,6 +692,7 @@ def _findings(
     numbers: Mapping[str, Sequence[float | Decimal]],
     late: int,
 ) -> HistogramFindings:
+    """Return what a histogram would make of the sample; `weighted` has batches with weights."""
     sums = _Sums()
     for events, weight in weighted:
         _add(sums, config, events, weight)
@@ -707,6 +733,7 @@ def _findings(
 def _clamped(
     config: HistogramConfig, numbers: Mapping[str, Sequence[float | Decimal]]
 ) -> Numbers | None:
+    """Return how many numbers of a sum lie outside its range; None without a sum."""
     of = config.sum
     lane = config.sum_lane
     if of is None or lane is None:
@@ -749,6 +776,7 @@ def _weights(
 
 
 def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) -> None:
+    """Add a batch of events to what a histogram has met."""
     columns = events.views[config.view]
     seen = (
         np.arange(len(events))
@@ -783,13 +811,17 @@ def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) ->
 def _rows(
     columns: EventColumns, events: Longs, most: int | None = None
 ) -> tuple[Longs, Longs]:
-    """Return the rows of the events' labels, at most `most` of each, and their numbers."""
+    """Return the places (m,) of the labels of `events` (k,), and their number in each (k,).
+
+    At most `most` labels of an event are taken, the first ones.
+    """
     numbers = np.diff(columns.ends, prepend=0)[events]
     kept = numbers if most is None else np.minimum(numbers, most)
     return rows_of(columns.ends[events] - numbers, kept), kept
 
 
 def _amounts(columns: EventColumns, rows: Longs) -> Longs:
+    """Return how often each of these labels counts; no amounts at all mean one each."""
     return (
         columns.amounts[rows]
         if len(columns.amounts)
@@ -834,6 +866,7 @@ def _add_contributions(
 
 
 def _user_contributions(sums: _Sums, config: HistogramConfig) -> UserContributions:
+    """Return how much each user contributed in an epoch, against the bounds."""
     users = sums.of_users.values()
     pairs = np.array([len(counts) for counts in users], dtype=np.int64)
     amounts = np.array(
@@ -845,6 +878,7 @@ def _user_contributions(sums: _Sums, config: HistogramConfig) -> UserContributio
 
 
 def _spread(values: Longs, bound: int) -> Distribution:
+    """Return how values are distributed, and how many are above a bound."""
     if not len(values):
         return Distribution(0, 0, 0, 0)
     most_of_99 = float(np.quantile(values, 0.99, method="higher"))

@@ -22,7 +22,7 @@ OLDEST = 20
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Part:
-    """Sampled records of one source partition, in order; a file is one partition."""
+    """Sampled records of one source partition, in order; a file counts as one partition."""
 
     source: Place
     records: Records

@@ -45,6 +45,7 @@ def hint(value: bytes) -> str:
 
 
 def _framed(value: bytes) -> str:
+    """Return what a value with a schema registry's first bytes is; "": it has none."""
     if value[:1] == b"\x00" and len(value) > _FRAME:
         if value[_FRAME:].lstrip()[:1] == b"{":
             return 'JSON behind a schema registry\'s frame; events.format = "json_schema" reads it'
@@ -63,6 +64,7 @@ def _framed(value: bytes) -> str:
 
 
 def _nearly_json(value: bytes) -> str:
+    """Return what keeps a text from being JSON, by trying more and more lenient readers."""
     with suppress(ValueError, RecursionError):
         return _wrong_shape(msgspec.json.decode(value))
     try:

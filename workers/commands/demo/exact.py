@@ -2,7 +2,8 @@
 
 Counts are kept per tick of a record's timestamp, like the worker's. A snapshot is compared with
 their sum from the start of its epoch, or of its window, to the end of its tick, so both cover the
-same events.
+same events. An origin is an airport, the stream key; a label is a destination. A global tick is
+numbered from 1970 on, not from the start of an epoch.
 The demo's page draws the exact counts in red beside the private ones:
 
 GET /demo/exact?histogram=H&key=K&after=END
@@ -37,6 +38,7 @@ class ExactCounts:
             self._ticks[tick].update(events)
 
     def of(self, tick: int, origin: str) -> Counter[str]:
+        """Return an origin's exact counts in one global tick, by destination."""
         with self._lock:
             counts = self._ticks.get(tick, Counter())
             return Counter(
@@ -44,6 +46,7 @@ class ExactCounts:
             )
 
     def forget(self, before: int) -> None:
+        """Drop the ticks before a global tick, which no board needs any more."""
         with self._lock:
             for tick in [tick for tick in self._ticks if tick < before]:
                 del self._ticks[tick]
@@ -85,6 +88,8 @@ class CountedTicks:
 
 
 class Row(NamedTuple):
+    """An item of a board, with its private and its exact count."""
+
     label: str
     private: int
     exact: int
@@ -109,6 +114,7 @@ class Board:
     hidden: int
 
     def exact(self) -> dict[str, object]:
+        """Return the exact counts as the demo's page reads them."""
         items = [[row.label, row.exact] for row in self.rows]
         return {"end": self.end_ms, "items": items, "hidden": self.hidden}
 
@@ -195,11 +201,13 @@ class Boards:
         return board
 
     def after(self, histogram: str, key: str, end_ms: int) -> list[dict[str, object]]:
+        """Return the exact counts of a board's ticks that ended after `end_ms`."""
         with self._lock:
             boards = list(self._last.get((histogram, key), ()))
         return [board.exact() for board in boards if board.end_ms > end_ms]
 
     async def answer(self, request: web.Request) -> web.Response:
+        """Answer GET /demo/exact, described in the module."""
         query = request.query
         after = query.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) < 20):

@@ -61,6 +61,7 @@ class Flight(NamedTuple):
 
 
 def find_flights() -> Path:
+    """Return the file of flights in the installed package; SettingsError if it is not there."""
     spec = importlib.util.find_spec(PACKAGE)
     for directory in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(directory) / "data" / "flights.csv.zip"
@@ -182,6 +183,10 @@ class Generator(threading.Thread):
             self.error = error
 
     def _send(self) -> None:
+        """Send flights at the rate, in bursts that share one timestamp, until stopped.
+
+        `due` is how many should have been sent by now; it never grows beyond a short lag.
+        """
         source = self._flights()
         clock_ms = 0
         due = 0.0

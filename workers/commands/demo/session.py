@@ -77,6 +77,7 @@ SETTINGS = Path(__file__).with_name("settings.toml")
 
 
 def settings_text(name: str, connection: Connection) -> str:
+    """Return the settings file of a demo with this worker name, on this Kafka."""
     pairs = connection.client.items()
     return SETTINGS.read_text().format(
         name=json.dumps(name),
@@ -116,6 +117,7 @@ class Child:
             self._directory.cleanup()
 
     def prepare(self, text: str) -> Settings:
+        """Write a key and the settings file; return the settings."""
         new_key(self.path / "noise.key")
         self.config.write_text(text, encoding="utf-8")
         return load(self.config)
@@ -192,6 +194,7 @@ class Stop:
         )
 
     def urgent(self) -> bool:
+        """Whether a second signal came: end without waiting."""
         return self._signals > 1
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
@@ -199,6 +202,7 @@ class Stop:
 
 
 def promise(settings: Settings) -> str:
+    """Return what the demo's snapshots promise, in words and figures."""
     total = total_of(
         [charge_of(config, build(config)) for config in settings.histograms]
     )
@@ -225,6 +229,8 @@ NOTE = "Real flights from New York in 2013, played again quickly: where they go,
 
 
 class Session:
+    """One demo, from its topics to its summary."""
+
     def __init__(self, chosen: Demo) -> None:
         self._chosen = chosen
         self._console = Console(highlight=False)
@@ -372,6 +378,7 @@ class Session:
             yield live
 
     def _receive(self, consumer: Consumer) -> int:
+        """Take arriving snapshots; return how many became whole."""
         before = self._boards.snapshots
         for message in consumer.consume(num_messages=500, timeout=REFRESH_S):
             error = message.error()
@@ -382,6 +389,7 @@ class Session:
         return self._boards.snapshots - before
 
     def _scene(self, stop: Stop) -> Scene:
+        """Return what to draw now, with the speed measured over the last seconds."""
         now_s = time.monotonic()
         sent = self._generator.sent
         self._samples.append((now_s, sent))
@@ -404,6 +412,7 @@ class Session:
         )
 
     def _print_tick(self) -> None:
+        """Print the newest tick as plain lines, where there is no terminal to draw on."""
         if self._generator.years > self._year:
             self._year = self._generator.years
             self._print(

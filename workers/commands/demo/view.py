@@ -59,6 +59,7 @@ class Scene:
 
 
 def render(scene: Scene, console: Console) -> RenderableType:
+    """Return the whole view, fitted to the console: the small table only where there is room."""
     width = console.width
     height = console.height - 1
     date = scene.simulated or "-"
@@ -178,6 +179,10 @@ def _numbers(scene: Scene) -> Text:
 
 
 def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
+    """Draw one airport's window: bars of private counts, with the exact ones beside them.
+
+    `inner` is its width in columns, `rows` how many items fit.
+    """
     board = scene.boards.get((scene.discovered, key))
     shown = [] if board is None else board.rows[:rows]
     body = Table.grid(padding=(0, 1, 0, 0), expand=True)
@@ -222,6 +227,7 @@ def _panel(
 
 
 def _small_table(scene: Scene, width: int) -> Panel:
+    """Draw the counts since midnight of the declared destinations, private over exact."""
     table = Table.grid(padding=(0, 1, 0, 0))
     labels = DESTINATIONS[: (width - 4 - 4) // (DIGITS + 1)]
     table.add_row("   ", *(Text(label.rjust(DIGITS), style=QUIET) for label in labels))

@@ -68,7 +68,7 @@ def _described(selection: Selection) -> str:
 
 
 class _Run:
-    """One run of an export."""
+    """One run of an export: reads the topics to their present ends, and commits as it goes."""
 
     def __init__(
         self, sink: Output, topics: Topics, selection: Selection, before: State | None
@@ -117,6 +117,7 @@ class _Run:
         return starts
 
     def read(self) -> None:
+        """Read all records, and commit whenever enough rows have come."""
         for where, messages, position, _ in self._topics.read(dict(self._positions)):
             for message in messages:
                 self._cut.receive(where, message)
@@ -126,6 +127,7 @@ class _Run:
         self._commit()
 
     def _commit(self) -> None:
+        """Write the whole snapshots so far, with the offsets to continue at, in one step."""
         snapshots, positions = self._cut.take()
         lost = [tick for tick in self._cut.lost if self._between.contains(tick.end)]
         if positions == self._positions and self._before:
@@ -179,7 +181,7 @@ def _say_lost(lost: list[LostTick]) -> None:
 
 
 class _Place(NamedTuple):
-    """A snapshot of a topic that records belong to."""
+    """The snapshot that a record belongs to: all its pages and parts have the same place."""
 
     topic: str
     key: str
@@ -195,7 +197,7 @@ class _Finished(NamedTuple):
 
 
 class Cut:
-    """Snapshots read since the last commit; `take` cuts off those that the next one may hold.
+    """Snapshots read since the last commit, from which `take` returns what can be committed.
 
     A cut is an offset of each partition that has no snapshot's records on both sides: the next
     commit or run reads on from there. The run reads each partition up to its offset in `ends`.
@@ -222,6 +224,7 @@ class Cut:
         self._waiting: dict[_Place, list[Offset]] = {}
 
     def receive(self, where: Partition, message: Message) -> None:
+        """Take a record; it completes a snapshot, or waits for the others of its own."""
         record = where, message.offset() or 0
         snapshot = self._assembly.receive(where, message)
         head = self._assembly.last(where[0])
@@ -276,6 +279,7 @@ class Cut:
         snapshot: Snapshot | LostTick,
         last: Collection[Offset] = (),
     ) -> None:
+        """Note that a snapshot is whole or lost; its records need not wait any more."""
         records = [*self._waiting.pop(place, ()), *last]
         self._finished.append(_Finished(snapshot, records))
 

@@ -51,6 +51,7 @@ class Files:
             yield cls(directory, kind)
 
     def load(self) -> State | None:
+        """Return the state of the last commit; first finish or undo an interrupted one."""
         path = self._directory / _MANIFEST
         manifest = None
         if path.exists():
@@ -67,6 +68,7 @@ class Files:
         return None if manifest is None else manifest.state
 
     def commit(self, rows: duckdb.DuckDBPyRelation, state: State) -> None:
+        """Write the rows and the state that covers them, so that a crash keeps both or neither."""
         files = self._files + (len(rows) > 0)
         if files > self._files:
             hidden = self._hidden(files)

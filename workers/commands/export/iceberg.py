@@ -30,6 +30,8 @@ _STATES = msgspec.json.Decoder(State)
 
 
 class Table:
+    """The output of an export that is an Iceberg table."""
+
     def __init__(self, catalog: "SqlCatalog") -> None:
         self._catalog = catalog
 

@@ -36,11 +36,15 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
+    """What an output covers: the selection, and how far each topic was exported."""
+
     selection: Selection
     topics: dict[str, Progress]
 
 
 class Output(Protocol):
+    """Where an export writes: files, or a table."""
+
     def load(self) -> State | None:
         """Return the state of the last commit, None before the first."""
 

@@ -158,6 +158,7 @@ def toml_values(option: str, settings: Iterable[str]) -> dict[str, str]:
 
 
 def _range(text: str) -> Range:
+    """Return the buckets of `--range FROM:TO`."""
     match = re.fullmatch(rf"({_NUMBER}):({_NUMBER})", text)
     found = range_between(float(match[1]), float(match[2])) if match else None
     if found is None:
@@ -170,6 +171,10 @@ def _range(text: str) -> Range:
 def _answers(
     guess: SampleGuesses, chosen: Init, range_: Range | None, *, ask: bool
 ) -> tuple[str, bool, Range | None]:
+    """Return (what stream keys may be named, whether users are protected, range of buckets).
+
+    Options that were given decide; the others are asked for if `ask`, else have cautious values.
+    """
     keys = chosen.keys
     users = chosen.users
     fitting = [key for key in guess.keys if key.fits]
@@ -215,6 +220,7 @@ def _answers(
 
 
 def roles_of(draft: Draft) -> dict[str, str]:
+    """Return what each field of a draft is used as, such as "items", by its path."""
     roles = {str(draft.items.field.path): "items"}
     if draft.items.count is not None:
         roles[str(draft.items.count.path)] = "count"
@@ -230,6 +236,7 @@ def roles_of(draft: Draft) -> dict[str, str]:
 def _show_fields(
     console: Console, guess: SampleGuesses, roles: Mapping[str, str]
 ) -> None:
+    """Print the fields of the sample; `roles` are as in `roles_of`, empty before a draft."""
     table = Table(box=None, pad_edge=False)
     headings = (
         "field",

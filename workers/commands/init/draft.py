@@ -2,6 +2,10 @@
 
 Candidates are tried with the worker's own rule for accepting events (`events.project`), so the
 draft's accepted events are the sample's events that the worker would accept.
+
+A "place" is a record's index in the sample. A view is what a histogram reads of an event: stream
+key, items and counts; a shape is that with the time and the user. A candidate is a field that could
+be one of these.
 """
 
 import math
@@ -148,6 +152,7 @@ class SampleGuesses:
         self.time = self.other_times.pop(0) if self.other_times else None
 
     def _survey(self, now_ms: int) -> None:
+        """Look at the fields of the records at `_places`, and find times and items among them."""
         records = [self._sample.records[place] for place in self._places]
         self.objects = [self._decoded.objects[place] for place in self._places]
         self._partitions = [record.partition for record in records]
@@ -162,6 +167,7 @@ class SampleGuesses:
         self.items, *self.other_items = self._item_candidates()
 
     def _item_candidates(self) -> list[ItemCandidate]:
+        """Return the fields that could be the items, likeliest first, each tried on the records."""
         times = {time.field.path.steps for time in self._times}
         good: list[ItemCandidate] = []
         for items in items_of(self.fields)[:_TRIED]:
@@ -181,6 +187,7 @@ class SampleGuesses:
         return good
 
     def _records_with(self, items: ItemCandidate) -> set[int]:
+        """Return the places of the records that have any of these items."""
         projection = Projection(Shape(views_of(items), empty=True))
         events = enumerate(map(projection.event, self.objects))
         views = (
@@ -199,6 +206,7 @@ class SampleGuesses:
 
     @property
     def keys(self) -> list[Candidate]:
+        """The fields that could be the stream key, likeliest first."""
         found = keys_of(self.fields, self._record_key)
         return [candidate for candidate in found if self._fits(candidate, None)]
 
@@ -209,6 +217,7 @@ class SampleGuesses:
         return [candidate for candidate in found if self._fits(key, candidate)]
 
     def _fits(self, key: Candidate | None, user: Candidate | None) -> bool:
+        """Return whether the settings accept this stream key and user together."""
         if key is not None and user is not None and key.setting == user.setting:
             return False
         return not list(complaints(self._shape(key, user, empty=False)))
@@ -216,6 +225,10 @@ class SampleGuesses:
     def _shape(
         self, key: Candidate | None, user: Candidate | None, *, empty: bool
     ) -> Shape:
+        """Return how the worker would read events with these choices.
+
+        `empty`: events without items are accepted.
+        """
         where: tuple[Condition, ...] = ()
         if self.where is not None:
             where = (
@@ -368,6 +381,7 @@ class SampleGuesses:
 def views_of(
     items: ItemCandidate, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()
 ) -> Mapping[str, View]:
+    """Return the one view of a draft: how its histogram reads an event."""
     edges = None if items.range is None else items.range.edges
     count = None if items.count is None else items.count.path
     view = View(parse_field(key) or ALL_KEYS, items.field.path, count, where, edges)
@@ -375,6 +389,7 @@ def views_of(
 
 
 def _other_than(fields: Sequence[Field]) -> str:
+    """Return which fields were left out as they identify somebody, for a message."""
     paths = [str(field.path) for field in fields if field.who is not None]
     if not paths:
         return ""
@@ -384,6 +399,7 @@ def _other_than(fields: Sequence[Field]) -> str:
 
 
 def _amounts(view: ViewValues) -> dict[str, int]:
+    """Return how often an event has each item."""
     found = Counter[str]()
     for item, amount in zip(view.labels, view.amounts, strict=True):
         found[str(item)] += amount
@@ -391,6 +407,7 @@ def _amounts(view: ViewValues) -> dict[str, int]:
 
 
 def _quantile(ordered: Sequence[int], share: float) -> int:
+    """Return the least number that this share of `ordered` does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 

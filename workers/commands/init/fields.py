@@ -2,7 +2,8 @@
 
 An object is one field if its names differ from record to record and its values are whole numbers:
 its names are labels and its values counts. Other objects with varying names are not walked (the
-names are data), nor are names that cannot form a path or that lie behind a second list.
+names are data), nor are names that cannot form a path or that lie behind a second list. `Steps`
+are the names on the way to a value, and after how many of them a list lies (None: there is none).
 """
 
 import dataclasses
@@ -69,6 +70,8 @@ class Kind(StrEnum):
 
 
 class Form(StrEnum):
+    """How often a record has a field: once, or as a list, or in each element of a list."""
+
     ONE = "one value"
     LIST = "list of values"
     MAP = "object of counts"
@@ -107,6 +110,7 @@ class Field:
 
     @property
     def everywhere(self) -> bool:
+        """Whether nearly every event has just one value of it."""
         return self.form is Form.ONE and self.share >= NEARLY_ALL
 
     @property
@@ -131,6 +135,7 @@ class Field:
 
     @property
     def labels(self) -> bool:
+        """Whether nearly all values can be labels, the names of items."""
         return self._has_only(Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN)
 
     @property
@@ -184,6 +189,11 @@ def walk(
 
 @dataclass(slots=True)
 class _ObjectNames:
+    """The names in all objects at one path: how many of each there are, and if they vary.
+
+    `sizes` is the sum of the objects' numbers of names; `counts`: all values are counts.
+    """
+
     objects: int = 0
     sizes: int = 0
     counts: bool = True
@@ -199,13 +209,16 @@ class _ObjectNames:
 
     @property
     def map(self) -> bool:
+        """Whether the objects map labels to counts."""
         return self.counts and self._varies(_VARYING_COUNTS)
 
     @property
     def data(self) -> bool:
+        """Whether the names are data, so that the objects are not walked."""
         return self.map or (len(self.names) >= _MANY_NAMES and self._varies(_VARYING))
 
     def _varies(self, share: float) -> bool:
+        """Return whether an object has on average less than this share of all the names."""
         return len(self.names) > 1 and self.sizes < share * self.objects * len(
             self.names
         )
@@ -241,6 +254,7 @@ class _Survey:
         return list(self._fields.values())
 
     def _children(self, found: Mapping[str, object], where: Steps) -> None:
+        """Add the values in an object, unless its names are data."""
         seen = self._objects.get(where)
         if seen is None or (seen.data and where[0]):
             return  # the record itself is always walked: there is nothing else
@@ -254,6 +268,7 @@ class _Survey:
                 self._nulls[at] += 1
 
     def _value(self, value: object, where: Steps) -> None:
+        """Add one value as a field, or walk into it; of lists, each element."""
         inside = where[1] is not None
         form = Form.ELEMENT if inside else Form.ONE
         if isinstance(value, Mapping):
@@ -283,6 +298,7 @@ class _Survey:
     def _add(
         self, where: Steps, form: Form, values: Sequence[tuple[Kind, object]]
     ) -> None:
+        """Add values of the record at hand to the field at a path, made when first met."""
         path = self._path(where)
         field = self._fields.get((where, form))
         if field is None:
@@ -313,6 +329,7 @@ class _Survey:
                 field.column[self._place] = value
 
     def _path(self, where: Steps) -> Path | None:
+        """Return the path of some steps; None if settings cannot name it."""
         if where not in self._paths:
             path = Path(*where)
             try:
@@ -351,6 +368,7 @@ def field_label(value: object) -> str | None:
 
 
 def _float(value: float | Decimal) -> float:
+    """Return a number as a float, infinite if it is too large for one."""
     try:
         return float(value)
     except OverflowError:

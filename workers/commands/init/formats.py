@@ -36,6 +36,8 @@ class CannotGuess(SettingsError):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecodedSample:
+    """The sample's decoded values that are objects, by their place, and their common format."""
+
     format: str
     objects: dict[int, object]
 
@@ -84,6 +86,8 @@ def decode_sample(
 
 
 class SchemaDecoder:
+    """Decodes values that a schema registry's serializer has framed, each by its own schema."""
+
     def __init__(self, access: Access) -> None:
         try:
             from workers.events.formats.avro import AvroFormat

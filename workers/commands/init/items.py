@@ -2,7 +2,8 @@
 
 Objects of counts and lists of objects are best suited for counting, then lists of values. Single
 values qualify if they repeat, with medium cardinality. Numbers are bucketed in a range of round
-numbers around the sampled ones.
+numbers around the sampled ones. A score is a relative likelihood; its weights are judgements. A
+field has a name of a kind if one of its words is in that table of `names`.
 """
 
 import math
@@ -87,6 +88,7 @@ def range_between(low: float, high: float) -> Range | None:
 
 
 def _is_usual(low: float, high: float) -> bool:
+    """Return whether two numbers can be the ends of buckets: finite, and not too large."""
     return (
         math.isfinite(low)
         and math.isfinite(high)
@@ -95,6 +97,7 @@ def _is_usual(low: float, high: float) -> bool:
 
 
 def _linear(low: float, high: float) -> Range | None:
+    """Return equally wide buckets with round edges that cover `low` to `high`; None: too narrow."""
     if 0 <= low < 0.3 * high:
         low = 0.0
     width = high - low
@@ -117,6 +120,7 @@ def _linear(low: float, high: float) -> Range | None:
 
 
 def _log(low: float, high: float) -> Range | None:
+    """Return buckets between powers of ten, three a decade, that cover `low` to `high`."""
     if low < _SMALLEST:
         return None
     first = math.floor(math.log10(low))
@@ -126,11 +130,13 @@ def _log(low: float, high: float) -> Range | None:
 
 
 def _plain(number: Decimal) -> Decimal:
+    """Return a number without exponent or trailing zeros, as settings have it."""
     whole = number.to_integral_value()
     return Decimal(int(whole)) if number == whole else number.normalize()
 
 
 def _checked(found: Range | None) -> Range | None:
+    """Return a range if the settings accept its buckets, else None."""
     try:
         return found if found is not None and found.edges else None
     except ValueError:
@@ -304,6 +310,7 @@ def _likeliest(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _is_few(distinct: int, number: int) -> bool:
+    """Return whether there are few enough values for a histogram each."""
     return 2 <= distinct <= min(KEYS_MAX, number // _EVENTS_PER_KEY)
 
 
@@ -331,12 +338,17 @@ def _same_as_key(fields: Sequence[Field], record_key: Field) -> list[Field]:
 
 
 def _murmur2(key: bytes) -> int:
+    """Return the hash by which Java's Kafka client places keys."""
     return int(murmur2(key)) & 0x7FFFFFFF
 
 
 def _partitioner(
     users: dict[int, str], partitions: Sequence[int], number: int
 ) -> str | None:
+    """Return the known hash that places nearly all records by user; None: none does.
+
+    `users` has the user by the record's place, `partitions` where each record lies.
+    """
     keys = [
         (partitions[place], user.encode(errors="replace"))
         for place, user in users.items()
@@ -374,6 +386,7 @@ class ItemCandidate:
 
 
 def items_of(fields: Sequence[Field]) -> list[ItemCandidate]:
+    """Return the fields that could be the items, likeliest first."""
     candidates = [items for field in fields for items in _items(field, fields)]
     # A field that most records lack is less likely to be their main content.
     weighted = {
@@ -385,6 +398,7 @@ def items_of(fields: Sequence[Field]) -> list[ItemCandidate]:
 
 
 def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
+    """Yield a field as a candidate for the items, by its form; nothing if it is personal."""
     if not field.number_of_values or field.who is not None or field.constant:
         return  # its published values would identify people or single events
     where = f"in {percent(field.share)} of the events"
@@ -421,6 +435,7 @@ def _has_name_beside(field: Field, fields: Sequence[Field]) -> bool:
 def _of_element(
     field: Field, fields: Sequence[Field], where: str
 ) -> Iterator[ItemCandidate]:
+    """Yield a field of the elements of a list, with a count beside it if there is one."""
     is_label = field.name_has(names.ITEM, names.ITEM_OF_LIST, names.ID)
     if not (field.labels and (field.text or is_label)):
         return
@@ -452,6 +467,10 @@ def _of_element(
 
 
 def _of_value(field: Field, where: str, *, named: bool) -> Iterator[ItemCandidate]:
+    """Yield a field with one value an event, as labels if they repeat, or numbers in buckets.
+
+    `named`: it is a link to something that has a name beside it.
+    """
     measure = field.name_has(names.MEASURE)
     most = max(_FEW, _REPEATED * field.number_of_values)
     repeated = 1 < field.distinct <= most and not _unique(field)
@@ -480,6 +499,7 @@ def _of_value(field: Field, where: str, *, named: bool) -> Iterator[ItemCandidat
 
 
 def _name_score(field: Field) -> float:
+    """Return how much the words of a field's name speak for items."""
     if field.name_has(names.SOURCE):
         return -25.0
     if field.name_has(names.ITEM):
@@ -490,6 +510,7 @@ def _name_score(field: Field) -> float:
 
 
 def _unique(field: Field) -> bool:
+    """Return whether nearly every value differs, as the ids of events do."""
     return (
         field.number_of_values >= _FEW
         and field.distinct > _UNIQUE * field.number_of_values
@@ -502,6 +523,7 @@ def _is_prose(field: Field) -> bool:
 
 
 def _counts_up(field: Field) -> bool:
+    """Return whether numbers nearly always grow, as a serial number does."""
     if not field.whole or len(field.numbers) < 3:
         return False
     up = sum(second > first for first, second in pairwise(field.numbers))

@@ -74,6 +74,8 @@ def unaccented(text: str) -> str:
 
 
 class UserKind(StrEnum):
+    """What a field's values may identify."""
+
     PERSON = "person"
     ACCOUNT = "account"
     DEVICE = "device"
@@ -180,6 +182,7 @@ def kind_of_name(path: Path) -> UserKind | None:
 
 
 def _kind_by_noun(path: Path) -> UserKind | None:
+    """Return the entity that the path's noun names, by the rule of `user_kind`."""
     identified_by = set[str]()
     for step in reversed(path.steps):
         for word in reversed(_parts_of_name(step)):
@@ -234,6 +237,7 @@ def only_identifies(name: str) -> bool:
 
 
 def _parts_of_name(name: str) -> list[str]:
+    """Return the words of a name, in the singular and with compounds split."""
     return [part for whole in words(name) for part in _parts(whole)]
 
 

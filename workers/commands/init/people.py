@@ -76,6 +76,7 @@ def mark_people(fields: Sequence[Field], before: Iterable[Field] = ()) -> None:
 
 
 def _is_address(field: Field) -> bool:
+    """Return whether many values look like e-mail or network addresses, or phone numbers."""
     addresses = sum(_ADDRESS.fullmatch(value) is not None for value in field.values)
     return field.kinds[Kind.TEXT] > 0 and addresses > _ADDRESSES * field.distinct
 
@@ -117,6 +118,7 @@ def _names_a_person(steps: tuple[str, ...], fields: Iterable[Field]) -> bool:
 
 
 def _belongs_to_container(field: Field) -> bool:
+    """Return whether a field's name makes it an identifier or link of the object around it."""
     name = field.path.steps[-1]
     if names.only_identifies(name) or field.name_has(names.LINK):
         return True
@@ -126,6 +128,7 @@ def _belongs_to_container(field: Field) -> bool:
 
 
 def _mark_by_values(fields: Sequence[Field]) -> None:
+    """Mark the fields that contain an event's user, or go with a user field one to one."""
     known = [
         field for field in fields if field.who in names.USERS and _may_be_user(field)
     ]
@@ -163,6 +166,7 @@ def _about_as_many(field: Field, distinct: int, user: Field) -> bool:
 
 
 def _values(field: Field) -> Values:
+    """Return a field's values as texts, by the record's place."""
     if field.form is not Form.ONE:
         return {index: frozenset(values) for index, values in field.elements.items()}
     texts: Values = {}
@@ -244,6 +248,7 @@ def _contains(values: Values, users: Values) -> bool:
 
 
 def _has_word(text: str, word: str) -> bool:
+    """Return whether a text has a word, not just as a part of another."""
     start = text.find(word)
     while start >= 0:
         end = start + len(word)
@@ -282,6 +287,7 @@ def is_name_of_values(key: Field, fields: Iterable[Field]) -> bool:
 
 
 def _is_value_beside(field: Field, key: Field) -> bool:
+    """Return whether a field is the value beside a name, in a list of names and values."""
     if field.form is not Form.ELEMENT or field.path.list_steps != key.path.list_steps:
         return False
     beside = len(key.path.steps) - 1

@@ -41,6 +41,8 @@ _ABOVE_NOISE = 3
 
 
 class TickChoice(NamedTuple):
+    """The chosen tick and horizon (ticks in an epoch), with comments for the settings file."""
+
     tick_ms: int
     horizon: int
     mechanism: str
@@ -109,6 +111,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
 
 
 def _without_epochs(draft: Draft, config: HistogramConfig) -> str:
+    """Return a comment that offers windows without epochs; "" where users are protected."""
     if draft.user is not None:
         return ""
     windows = [config.ticks * config.tick_ms]

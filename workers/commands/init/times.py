@@ -62,6 +62,10 @@ def times_of(
 def _time(
     field: Field, partitions: Sequence[int], logged: Sequence[int], now_ms: int
 ) -> TimeCandidate | None:
+    """Return a field as a candidate for the event time; None if its values are no times.
+
+    `logged` has Kafka's timestamps, ms, which a time of the event should be near.
+    """
     if not (field.everywhere and (field.text or field.numeric)):
         return None
     latest = now_ms + MAX_AHEAD_MS

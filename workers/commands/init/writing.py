@@ -223,6 +223,7 @@ def _key(lines: _SettingsLines, draft: Draft) -> None:
 
 
 def _quotes(draft: Draft, setting: str) -> str:
+    """Return the remark that the record keys are texts in quotes, if that is so."""
     return f"; {QUOTES}" if draft.quoted_keys and setting == RECORD_KEY else ""
 
 
@@ -394,6 +395,7 @@ def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
 
 
 def toml(text: str | None) -> str:
+    """Return a text as TOML writes it: as JSON does, but for one control character."""
     return json.dumps(text or "", ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -402,10 +404,13 @@ def _toml_list(texts: Iterable[str]) -> str:
 
 
 class _SettingsLines(list[str]):
+    """The lines of a settings file, each setting with its reason as a comment."""
+
     def section(self, name: str) -> None:
         self += ["", f"[{name}]"]
 
     def note(self, text: str) -> None:
+        """Add a comment, wrapped."""
         text = plain(text)
         lines = textwrap.wrap(
             text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False
@@ -426,6 +431,7 @@ class _SettingsLines(list[str]):
             self.append(setting)
 
     def others(self, name: str, candidates: Sequence[str]) -> None:
+        """Add a comment that names other candidates for a setting."""
         if candidates:
             shown = ", ".join(plain(candidate) for candidate in candidates[:_OTHERS])
             self.note(f"  or {name}: {shown}")

@@ -2,7 +2,8 @@
 
 The feed never waits for the disk: it leaves records in a bounded `Backlog`. The topic is the real
 queue: at the start, after an error, and when the backlog was full, the follower reads everything
-between the stored positions and the backlog's beginning with a consumer of its own.
+between the stored positions and the backlog's beginning with a consumer of its own. A position is
+the offset to resume at in a partition.
 """
 
 import logging
@@ -67,7 +68,11 @@ class Backlog:
             self._bytes = 0
 
     def take(self) -> tuple[Mapping[Partition, int], list[Message]]:
-        """Return the new records, and after a restart all partitions with where these begin."""
+        """Return what has come since the last call: (starts, records), and keep none of it.
+
+        After a restart `starts` has, for every partition, the offset where the records begin: all
+        before must be read from Kafka. Otherwise it is empty.
+        """
         self.check()
         with self._lock:
             starts = self._starts
@@ -77,11 +82,13 @@ class Backlog:
         return starts, messages
 
     def check(self) -> None:
+        """Raise KafkaAway while the feed gets no answer, as the follower would get none either."""
         if self.away:
             raise KafkaAway("the feed gets no answer")
 
 
 def place_of(message: Message) -> Partition:
+    """Return the topic and partition of a message; raise its error if it has none."""
     topic = message.topic()
     partition = message.partition()
     if topic is None or partition is None:
@@ -101,6 +108,7 @@ class _Reading:
 
     @property
     def position(self) -> Position:
+        """Where to resume after a crash: at the first page of a snapshot not yet complete."""
         waiting = self.pages.first_position
         return Position(self.topic_id, self.next if waiting is None else waiting)
 
@@ -147,6 +155,7 @@ class Follower:
             time.sleep(POLL_S)
 
     def _messages(self) -> Iterator[Message]:
+        """Yield what to store next: after a restart first what Kafka has before the backlog."""
         starts, messages = self._backlog.take()
         if starts:
             with reader(self._connection, queued_kb=AHEAD_KB) as consumer:
@@ -163,6 +172,7 @@ class Follower:
         yield from messages
 
     def _receive(self, message: Message) -> None:
+        """Add a record to what `_store` writes next; skip what is stored already."""
         where = place_of(message)
         offset = message.offset() or 0
         reading = self._partitions.get(where)
@@ -190,6 +200,7 @@ class Follower:
             self._bytes += len(snapshot.json)
 
     def _store(self) -> None:
+        """Write the snapshots so far, with the positions behind them, in one transaction."""
         if self._moved:
             positions = {
                 where: self._partitions[where].position for where in self._moved

@@ -5,6 +5,12 @@ when opened, so nothing remains however the process ends; only complete files ar
 
 Rows of a stream are removed from a level in the order of their places. So the first places that
 remain in `ticks` and in `quarters` split the stream into one part per level, without overlap.
+
+A stream is a histogram's snapshots for one stream key, a series the part of it that counts on from
+one zero: an epoch. Levels are `ticks` (every tick), `quarters` (the last of each quarter of an
+hour) and `epochs` (the last of each series); old ticks are removed from the first two. A head is a
+tick's row without its counts. A place numbers a stored tick. `kind` is "heads" or "counts", which
+are in tables of their own (`writing`).
 """
 
 from __future__ import annotations
@@ -77,7 +83,7 @@ class StoredRange(NamedTuple):
         return f"({' union all '.join(parts)})"
 
     def coarse(self, kind: str) -> str:
-        """Return the rows of the last tick of each quarter of an hour; as `every`."""
+        """Return as SQL the rows of the last tick of each quarter of an hour."""
         parts = [
             self._newest(kind),
             self._rows("quarters", kind, f"place >= {self.quarters}"),
@@ -87,11 +93,14 @@ class StoredRange(NamedTuple):
         return f"({' union all '.join(parts)})"
 
     def last(self, kind: str) -> str:
-        """Return the rows of the last tick of each series; as `every`."""
+        """Return as SQL the rows of the last tick of each series."""
         return f"({self._rows('epochs', kind, 'true')} union all {self._newest(kind)})"
 
     def stepped(self, kind: str, since: int, step: int | None) -> str:
-        """Return rows that include the last tick of every step; as `every`."""
+        """Return as SQL rows that include the last tick of every step of `step` ms from `since` on.
+
+        Steps of whole quarters of an hour need only the coarse rows.
+        """
         aligned = (
             step is not None and step % QUARTER_MS == 0 and since % QUARTER_MS == 0
         )
@@ -108,6 +117,7 @@ class StoredRange(NamedTuple):
 
     @property
     def kept(self) -> dict[str, int]:
+        """The times, ms, that answers state: of the oldest and newest tick, and of each level."""
         ends = (self.first_ms, self.last_ms, self.ticks_ms, self.quarters_ms)
         return dict(zip(("first", "last", "ticks", "hours"), ends, strict=True))
 
@@ -157,7 +167,8 @@ def _completeness(
 ) -> bool:
     """Return whether all ticks of a range were read: a stream's ticks arrive in order.
 
-    NotReadYet if there are no `ticks` in an answer, and some may still come.
+    `reading` is the share of the topics read so far, None once all are; `ticks` how many ticks the
+    answer has. NotReadYet if it has none, and some may still come.
     """
     end = query.range.until
     some_come = reading is not None and (end is None or end > where.last_ms)
@@ -170,11 +181,13 @@ def _completeness(
 def _gaps(
     cursor: Database, stream: Stream, where: StoredRange
 ) -> list[tuple[Any, ...]]:
+    """Return (after, until), ms, of times in which records were removed before they were read."""
     gaps = "select after_ms, until_ms from gaps where histogram = ? and part = ?"
     return cursor.execute(gaps, [stream.histogram, where.part]).fetchall()
 
 
 def _lost(gaps: Iterable[tuple[Any, ...]], span: Range) -> bool:
+    """Return whether a gap overlaps a range, so that ticks in it may be lost."""
     begin, end = span
     return any(
         (until is None or begin is None or begin < until)
@@ -207,6 +220,7 @@ def beginnings(
 
 
 def item_numbers(cursor: Database, labels: Iterable[str]) -> dict[str, int]:
+    """Return the numbers by which labels are stored; unknown labels are left out."""
     with_numbers = (
         "select label, item from labels where label in (select unnest(?::varchar[]))"
     )
@@ -214,6 +228,7 @@ def item_numbers(cursor: Database, labels: Iterable[str]) -> dict[str, int]:
 
 
 def series_of(cursor: Database, numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """Return the common fields of all snapshots of each series, by its number."""
     names = ("id", "epoch", "mechanism", "guarantee", "edges")
     sql = f"select series, {', '.join(names)} from series where series in (select unnest(?::integer[]))"
     fields_of = {}
@@ -237,6 +252,7 @@ def _rows(level: str, kind: str, stream: int, which: str) -> str:
 
 
 def _end(cursor: Database, level: str, stream: int, place: int, first_ms: int) -> int:
+    """Return the end, ms, of the tick at a place, or `first_ms` if there is none."""
     row = f"select end_ms from {level}_heads_all where stream = {stream} and place = {place}"
     found = first(cursor, row) if place else None
     return first_ms if found is None else int(found[0])
@@ -325,6 +341,11 @@ COUNTS_MAX = 1_000_000
 
 
 class _Head(NamedTuple):
+    """A tick's row without its counts; `rest` is JSON of the fields without a column.
+
+    `shown` is how many items it has, None for mechanisms that publish no items; `total` their sum.
+    """
+
     place: int
     series: int
     tick: int
@@ -386,6 +407,7 @@ def iso(ms: int) -> str:
 
 
 def _heads(cursor: Database, rows: str, values: Sequence[object] = ()) -> list[_Head]:
+    """Return the heads that `rows`, SQL from the table on, selects."""
     found = cursor.execute(f"select {_HEAD} from {rows}", list(values)).fetchall()
     return [_Head(*row) for row in found]
 
@@ -455,7 +477,10 @@ def epochs(cursor: Database, query: EpochsQuery, reading: float | None) -> bytes
 def one_tick(
     cursor: Database, query: TickQuery
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Return the snapshot of a tick, or None and its nearest neighbours; raises as `history`."""
+    """Return (snapshot, {}) of a tick, or (None, neighbours): the nearest stored ticks.
+
+    Neighbours are by "before" and "after". Raises as `history`.
+    """
     where = locate(cursor, query.stream)
     of_id = (
         "series in (select series from series where id = ?)"
@@ -501,6 +526,7 @@ def selected(where: StoredRange, query: HistoryQuery) -> str:
 
 
 def _last_of_epochs(where: StoredRange, query: EpochsQuery) -> str:
+    """Return as SQL the head of the last tick of each epoch in a query's range."""
     newest = f"select *, max(place) over (partition by series) as newest from {where.last('heads')}"
     return f"select * exclude newest from ({newest}) where place = newest and {query.range.where}"
 
@@ -511,6 +537,7 @@ def _entry(
     items: Sequence[str],
     counts: list[int | None] | None,
 ) -> dict[str, Any]:
+    """Return a tick of an answer to /api/history; `counts` are of the `items` asked for."""
     entry = {"id": common["id"], "epoch": common["epoch"], "tick": head.tick}
     entry |= {"start": head.start_ms, "end": head.end_ms, "end_time": iso(head.end_ms)}
     entry |= {"sd": head.sd}
@@ -601,6 +628,10 @@ def _snapshot(
     items: list[tuple[str, int]],
     cut: bool,
 ) -> dict[str, Any]:
+    """Return a stored tick with the fields that its snapshot had in the topic.
+
+    `common` are those of its series; `cut`: items may have been left out.
+    """
     fields: dict[str, Any] = {
         **stream._asdict(),
         "epoch": common["epoch"],

@@ -64,9 +64,10 @@ class QueryFailed(Exception):
 
 
 class Store:
-    """One history, filled by `_run`; `state` is replaced, never mutated.
+    """One history, filled by the thread `_run` and queried by others.
 
-    `reading` is the fraction of the topics that has been read, None once all has.
+    `state`, which the API shows, is replaced, never mutated. `reading` is the fraction of the
+    topics that has been read, None once all has.
     """
 
     def __init__(self, settings: ReaderSettings) -> None:
@@ -118,7 +119,10 @@ class Store:
             shutil.rmtree(self._path.parent, ignore_errors=True)
 
     async def ask(self, query: Query[T]) -> T:
-        """Run a query on a read cursor; QueryFailed: no history, too many queries, or too slow."""
+        """Run a query, a function of a read cursor, in a thread of the store.
+
+        QueryFailed: there is no history, too many queries wait, or it was too slow.
+        """
         if self._asking >= THREADS + WAITING:
             raise QueryFailed(
                 f"{WAITING} questions wait already: ask again in a moment"
@@ -149,6 +153,7 @@ class Store:
             self._sending -= 1
 
     def _answer(self, query: Query[T], within_s: float) -> T:
+        """Run a query in this thread, interrupted after `within_s`, on a consistent view."""
         with self._cursor() as cursor:
             timer = threading.Timer(within_s, cursor.interrupt)
             timer.start()
@@ -171,6 +176,7 @@ class Store:
 
     @contextmanager
     def _cursor(self) -> Iterator[Database]:
+        """Lend a cursor; `_release` waits until all are back before the file is closed."""
         with self._idle:
             if self._database is None:
                 why = self.state.get("why", OPENING)
@@ -187,6 +193,7 @@ class Store:
                 cursor.close()
 
     def _run(self) -> None:
+        """Fill the history until the store is closed; after an error, open the file again."""
         while not self._stopped.is_set():
             try:
                 self._fill()
@@ -263,6 +270,7 @@ class Store:
             self._idle.wait_for(lambda: not self._cursors)
 
     def _disable(self, why: str, said: str) -> None:
+        """Note, and log once, why there is no history."""
         if self.state.get("why") != why:
             line = (
                 "history: off: %s (%s); the dashboard continues without it and retries"

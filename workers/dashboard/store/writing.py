@@ -91,6 +91,7 @@ def connect(path: Path) -> Database:
 
 
 def _prepare(database: Database) -> None:
+    """Create the tables of a new file; raise SchemaMismatch for those of another version."""
     tables = database.execute("select table_name from duckdb_tables()").fetchall()
     if tables:
         versions = "select version from meta"
@@ -183,6 +184,7 @@ def thin(
 
 @contextmanager
 def _transaction(database: Database) -> Iterator[None]:
+    """Commit what is done within; roll it back after an error."""
     database.begin()
     try:
         yield
@@ -203,6 +205,8 @@ _EXACT = 2**53
 
 
 class Arrival(NamedTuple):
+    """A snapshot that was read from a histogram topic, and the partition that it came from."""
+
     part: int
     snapshot: SeenSnapshot
 
@@ -216,12 +220,21 @@ class Position:
 
 
 class _Newest(NamedTuple):
+    """The newest tick of a stream; `quarter` is the quarter of an hour in which it ends."""
+
     place: int
     series: int
     quarter: int
 
 
 class _Rows:
+    """New rows of a batch, by table, until one transaction inserts them.
+
+    `overtaken` are places of ticks that turned out to be the last of a quarter or a series;
+    `opened` is, by histogram and partition, the end of the first new tick, at which an open gap
+    ends.
+    """
+
     def __init__(self) -> None:
         self.heads: list[tuple[object, ...]] = []
         self.streams: list[tuple[object, ...]] = []
@@ -268,6 +281,7 @@ class Writer:
         )
 
     def positions(self) -> dict[tuple[str, int], Position]:
+        """Return where to resume, by topic and partition."""
         rows = self._rows("select topic, part, topic_id, next from positions")
         return {
             (topic, part): Position(topic_id, next_)
@@ -303,6 +317,7 @@ class Writer:
         return len(rows.heads)
 
     def _add(self, rows: _Rows, arrived: Arrival) -> None:
+        """Add a snapshot's rows to a batch, unless it is stored already."""
         snapshot = arrived.snapshot
         parsed = _parsed(snapshot)
         stream = self._stream(rows, arrived)
@@ -330,6 +345,7 @@ class Writer:
         rows.heads.append((number, stream, series, *times, *parsed.head, parsed.rest))
 
     def _stream(self, rows: _Rows, arrived: Arrival) -> int:
+        """Return the number of a snapshot's stream; a new one is added to the batch."""
         snapshot = arrived.snapshot
         name = (snapshot.histogram, snapshot.key)
         stream = self._streams.get(name)
@@ -369,6 +385,7 @@ class Writer:
         return series
 
     def _insert(self, rows: _Rows) -> None:
+        """Insert a batch, and end the gaps before it."""
         _insert(
             self._db,
             "streams",
@@ -408,6 +425,7 @@ class Writer:
             )
 
     def _insert_counts(self, rows: _Rows) -> None:
+        """Insert the counts of a batch, a row per tick and item, with numbers for new labels."""
         if not rows.counts:
             return
         places, streams, labels, counts = zip(*rows.counts, strict=True)
@@ -445,6 +463,7 @@ class Writer:
         return {label: self._items[label] for label in labels}
 
     def _promote(self, overtaken: Mapping[str, Sequence[int]]) -> None:
+        """Copy ticks to the next levels, which keep them longer, by level and place."""
         for level, places in overtaken.items():
             if not places:
                 continue
@@ -508,6 +527,7 @@ class _Parsed(NamedTuple):
 
 
 def _parsed(snapshot: SeenSnapshot) -> _Parsed:
+    """Return the fields of a snapshot as they are stored."""
     fields = orjson.loads(snapshot.json)
     items: list[tuple[str, int]] | None = fields.get("items")
     rest = {name: fields[name] for name in fields if name not in COLUMNS}

@@ -1,4 +1,8 @@
-"""When growth takes effect: where epochs begin, and not before every worker can know of it."""
+"""When growth takes effect: where epochs begin, and not before every worker can know of it.
+
+Growth is a higher number of source or owner partitions. Users or stream keys then move between
+partitions; where an epoch begins, nothing that was counted has to move with them.
+"""
 
 from collections.abc import Iterable
 from math import gcd
@@ -20,7 +24,10 @@ def epochs_of_users(lanes: Iterable[Lane]) -> list[TickGrid]:
 
 
 def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
-    """Return the first time after `after_ms` at which epochs of all grids begin; None: never."""
+    """Return the first time after `after_ms` at which epochs of all grids begin; None: never.
+
+    Grid by grid, solve two congruences: begin at a multiple of the steps so far, and of this epoch.
+    """
     begin_ms = after_ms + 1
     step = 1
     for grid in grids:
@@ -31,7 +38,8 @@ def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
         behind = (grid.start_ms - begin_ms) % epoch_ms
         if behind % common:
             return None
-        # `at` moves in steps, which keeps the epochs of earlier grids.
+        # The Chinese remainder theorem: `pow(..., -1, ...)` is an inverse modulo the epoch.
+        # `begin_ms` moves in steps, which keeps the epochs of earlier grids.
         begin_ms += step * (
             behind
             // common

@@ -5,6 +5,10 @@ begin. From then on its messages, and soon those of all sources, say so (`Owners
 reaches that tick drops the stream keys that are another's from then on, and sends them in the
 contributions topic (`HandedOver`); the other one begins with them (`HandOvers`). The keys of an
 epoch never move within it (decisions/0034).
+
+An owner partition is one of the contributions topic: its owner counts and publishes the stream keys
+that a hash assigns to it. With `split` = n, the items of a stream key are spread over n owners, a
+part each. A global tick is numbered from the start of the histogram's grid, not of an epoch.
 """
 
 import zlib
@@ -91,9 +95,9 @@ def parts_of(tags: Tags, split: int) -> Codes:
 
 
 class HandedOver(msgspec.Struct, frozen=True, array_like=True):
-    """Stream keys of a (histogram, generation) that move to another owner, before a global tick.
+    """Stream keys of a (histogram, generation) that move to another owner before a global `tick`.
 
-    Each with the tick from which it has been served. Sensitive.
+    `keys` has each of them, with the global tick from which it has been served. Sensitive.
     """
 
     histogram: str
@@ -109,7 +113,7 @@ class HandedOver(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class _Pages:
-    """The pages of a hand-over read so far; the first one lies at `offset`."""
+    """The pages of a hand-over read so far, up to page `number`; the first lies at `offset`."""
 
     offset: int
     number: int
@@ -119,7 +123,10 @@ class _Pages:
 
 
 class HandOvers:
-    """What other owners handed over, until a histogram has begun with it."""
+    """What other owners handed over to this one, until a histogram has begun with it.
+
+    It arrives in pages of the contributions topic, by histogram and generation.
+    """
 
     def __init__(self) -> None:
         self._pages: dict[tuple[str, int], _Pages] = {}
@@ -161,5 +168,5 @@ class HandOvers:
         }
 
     def first_offset(self, default: int) -> int:
-        """Return where reading must resume to see all of it again."""
+        """Return where reading must resume to see all of it again; `default` if nothing is kept."""
         return min((pages.offset for pages in self._pages.values()), default=default)

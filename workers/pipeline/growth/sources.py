@@ -44,7 +44,10 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """`watermark` is where a partition that joined later begins."""
+    """A counted partition: its number among the sources, and the topic and partition that it is.
+
+    `watermark`, ms, is where one that joined later begins: it closes no tick before.
+    """
 
     number: int
     topic: SourceTopic
@@ -60,11 +63,11 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """The counted partitions, in the order of their numbers.
+    """The counted partitions; iterating yields them in the order of their numbers.
 
     `first` has the topics, in order, with the partitions of the first commit. `plain`: one topic is
-    named, so the set need not be stored. `assumed`: nothing was committed yet, so all
-    partitions count.
+    named, so the set need not be stored. `assumed`: nothing was committed yet, so all partitions
+    count.
     """
 
     first: tuple[SourceTopic, ...]
@@ -112,7 +115,10 @@ class Sources(msgspec.Struct, frozen=True):
         watermark: int | None,
         users_from: int | None = None,
     ) -> tuple[Joined, ...]:
-        """Return the growth so far and that to the partitions of `now`."""
+        """Return `joined` with the growth to the partitions of the topics `now` added.
+
+        `watermark` and `users_from` are stored with the new growth, as `Joined` describes.
+        """
         counted = {topic.name: topic.partitions for topic in self.topics}
         more = (
             one for one in now if one.partitions > counted.get(one.name, one.partitions)
@@ -193,7 +199,10 @@ def refuse_other_set(now: Sequence[SourceTopic], then: Sequence[SourceTopic]) ->
 
 
 def refuse_other_count(topic: str, now: int, then: int) -> None:
-    """Raise StateRefused if a topic's partition count differs from the state's."""
+    """Raise StateRefused if a topic's partition count differs from the state's.
+
+    The worker's own topics may not change it: the count decides where everything lies.
+    """
     if now != then:
         raise StateRefused(
             f"{topic} has {now} partitions; the state was made with {then}: "
@@ -202,7 +211,10 @@ def refuse_other_count(topic: str, now: int, then: int) -> None:
 
 
 def refuse_other_topic(now: SourceTopic, partitions: int, topic_id: str | None) -> None:
-    """Raise StateRefused if a topic has another id than the state's, or fewer partitions."""
+    """Raise StateRefused if a topic has another id than the state's, or fewer partitions.
+
+    Another id means that it was deleted and created again, so stored offsets mean other events.
+    """
     if now.partitions < partitions:
         refuse_other_count(f"the events topic {now.name}", now.partitions, partitions)
     if now.id != topic_id:

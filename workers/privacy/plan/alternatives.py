@@ -8,6 +8,8 @@ statistic: every answer in its first segment) with probability 1 - beta, for `it
 The recommended share is the largest one with at most a third more noise at the worst tick than
 without any, if it takes at least a twentieth off the last tick. Only the operator knows whether the
 last tick matters.
+
+A config "with D0 in `max_items`" has there the most items of one protected event or user.
 """
 
 import math
@@ -66,6 +68,8 @@ Assumed = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Case:
+    """The histogram that others are compared with; `items` and `beta` are of error bounds."""
+
     config: HistogramConfig
     unit: str
     domain: tuple[str, ...]
@@ -99,9 +103,10 @@ def alternatives(
 
 
 def _beside_never(case: _Case) -> Iterator[Alternative]:
-    """Yield counts since an epoch began, as long as the longest window, and those of listed labels.
+    """Yield alternatives to a histogram without epochs.
 
-    Mechanisms that need epochs, one-shot ones and counters answer other questions.
+    First the same counts since an epoch began, as long as the longest window; then mechanisms that
+    list their labels. Those that need epochs, one-shot ones and counters answer other questions.
     """
     config = case.config
     longest = max(config.windows)
@@ -119,6 +124,7 @@ def _beside_never(case: _Case) -> Iterator[Alternative]:
 
 
 def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
+    """Return the row of mechanism `name`, with this histogram's settings and those `assumed`."""
     kind = MECHANISMS[name]
     common = (*_COMMON, "windows", "hop") if case.config.never else _COMMON
     values = {field: getattr(case.config, field) for field in common} | assumed
@@ -146,6 +152,7 @@ def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
 def _built(
     case: _Case, config: HistogramConfig, assumed: Assumed, why: str = ""
 ) -> Alternative:
+    """Return the row of another configuration; if its budget cannot be met, the reason."""
     try:
         mechanism = build(config, case.unit)
     except ValueError as error:
@@ -160,6 +167,10 @@ def _row(
     mechanism: Mechanism,
     reason: str = "",
 ) -> Alternative:
+    """Return a table row: the noise, threshold and error of a mechanism that could be built.
+
+    `reason`: why it cannot be used with these settings; "": it can.
+    """
     chosen = config is case.config
     counts = mechanism.law in COUNT_LAWS
     noise = case.noise if chosen else noise_of(mechanism, config)
@@ -193,6 +204,7 @@ def answers_of(config: HistogramConfig) -> str:
 
 
 def _impossible(name: str, assumed: Assumed, reason: object) -> Alternative:
+    """Return the row of a mechanism that cannot be built, with the reason."""
     # Strip the histogram's name from the message.
     why = str(reason).partition("': ")[2] or str(reason)
     answers = MECHANISMS[name].about.answers
@@ -221,6 +233,7 @@ def counter_choices(
 def _counters(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
+    """Yield the counters for running counts, each with its noise relative to that in use."""
     ticks = config.horizon_ticks
     own = (config.counter, config.radix or KINDS[config.counter].radixes(ticks)[0])
     choices = [(name, radix) for name in KINDS for radix in KINDS[name].radixes(ticks)]
@@ -252,6 +265,7 @@ def _counters(
 
 
 def _why_not(kind: type[Counter], config: HistogramConfig) -> str:
+    """Return why a histogram cannot use a counter; "": it can."""
     if kind.grows and config.about.counters != "every":
         return "only where labels are declared: an item that comes later would be caught up from tick 1"
     if kind.is_beyond(config.horizon_ticks):
@@ -262,6 +276,7 @@ def _why_not(kind: type[Counter], config: HistogramConfig) -> str:
 def _blocks(
     config: HistogramConfig, blocks: DigitCurve, noise: Noise
 ) -> Iterator[CounterChoice]:
+    """Yield other radixes of a mechanism that decides in blocks of ticks, with their noise."""
     last = noise.ticks_looked_at
     for radix in dict.fromkeys((blocks.radix, best_radix(last), 2, 4, 16)):
         chosen = radix == blocks.radix
@@ -289,6 +304,7 @@ def _blocks(
 def _intervals(
     config: HistogramConfig, mechanism: Mechanism, first_error: float
 ) -> Iterator[CounterChoice]:
+    """Yield other counters of a mechanism that answers queries, with their first error bound."""
     own = (config.counter, config.radix)
     others = [(kind, None) for kind in kinds_of(config.about)]
     for kind, radix in dict.fromkeys([own, *others]):
@@ -332,6 +348,7 @@ def _end_rows(
     shares: Sequence[float | None],
     last: int,
 ) -> Iterator[EndChoice]:
+    """Yield the noise for each `end_share` that can be built; `last` is the epoch's last tick."""
     quick = config.with_quick_thresholds()
     slow = quick is not config
     for share in shares:
@@ -360,6 +377,7 @@ def _end_rows(
 
 
 def _best_end(rows: Sequence[EndChoice]) -> EndChoice | None:
+    """Return the row to recommend, by the rule in the module's docstring; None: not worth it."""
     none = next((row for row in rows if row.end_share is None), None)
     if none is None:
         return None
@@ -398,6 +416,7 @@ def advice(
 def _advise_never(
     config: HistogramConfig, plan: WithoutEpochs, others: Sequence[Alternative]
 ) -> Iterator[str]:
+    """Yield advice for a histogram without epochs: one window alone, epochs, or declared labels."""
     shared = [(window, window.alone) for window in plan.windows if window.alone]
     if shared:
         window, alone = min(
@@ -447,6 +466,7 @@ def _advise_windows(
 
 
 def _advise_counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
+    """Yield a sentence on the counter with least noise, if clearly better than that in use."""
     usable = [c for c in counters[1:] if c.possible and c.times_worst is not None]
     best = min(usable, key=lambda c: c.times_worst or 1.0, default=None)
     if best is not None and (times := best.times_worst or 1.0) < _WORTHWHILE:
@@ -461,6 +481,7 @@ def _advise_counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
 
 
 def _advise_end(ends: Sequence[EndChoice]) -> Iterator[str]:
+    """Yield a sentence on the recommended `end_share`, if none is set."""
     own = next((row for row in ends if row.chosen and row.end_share is None), None)
     named = next((row for row in ends if row.recommended), None)
     if own is not None and named is not None:
@@ -473,7 +494,10 @@ def _advise_end(ends: Sequence[EndChoice]) -> Iterator[str]:
 def _plain(
     others: Sequence[Alternative], *, listed: bool | None = None
 ) -> list[Alternative]:
-    """Return the rows of plain counters, for listed labels or for others; None: for any."""
+    """Return the alternatives that are plain counters, without selection or queries.
+
+    `listed`: only those whose labels are declared, or (False) are not; None: both.
+    """
     return [
         row
         for row in others
@@ -485,6 +509,7 @@ def _plain(
 def _advise_statistic(
     mechanism: Mechanism, others: Sequence[Alternative]
 ) -> Iterator[str]:
+    """Yield whether an order statistic's own mechanism beats reading it off noisy counts."""
     rows = [row for row in _plain(others, listed=True) if row.error is not None]
     if not rows:
         return
@@ -514,6 +539,7 @@ def _advise_statistic(
 def _advise_running(
     config: HistogramConfig, mechanism: Mechanism, rows: Sequence[Alternative]
 ) -> Iterator[str]:
+    """Yield advice for running counts: a mechanism with less noise, or declared labels."""
     error = rows[0].error
     listed = bool(mechanism.domain())
     possible = (row for row in _plain(rows, listed=listed) if row.possible)
@@ -535,6 +561,7 @@ def _advise_running(
 def _advise_tick(
     mechanism: Mechanism, noise: Noise, others: Sequence[Alternative]
 ) -> Iterator[str]:
+    """Yield advice for counts of each tick by itself: when running counts have less noise."""
     running = [row for row in _plain(others) if row.possible and row.worst_sd]
     yield "Each tick by itself: horizon does not change the noise. Adding up n snapshots has noise of sqrt(n) times the sd."
     if running and running[0].worst_sd:
@@ -553,6 +580,7 @@ def _advise_tick(
 
 
 def _advise_schedule(others: Sequence[Alternative]) -> Iterator[str]:
+    """Yield a sentence if testing for new items at other ticks lowers the highest threshold."""
     chosen = others[0]
     thresholds = [
         (row.threshold, row.assumed)

@@ -5,6 +5,7 @@ of a stream key that has occurred (known domain: every label of every key). Labe
 size of the declared ones, else 16 bytes. Columns grow by half and noise caches double when full, so
 for n rows they hold between n and 2 n. On disk (RocksDB, and again in the changelog topic): tag,
 key index, length and text of the label, and count and first tick shown, in at most 8 and 4 bytes.
+A tag is a keyed hash that stands for a label; stream keys are spread over owner partitions.
 """
 
 import msgspec
@@ -80,6 +81,10 @@ def make_plan(settings: Settings) -> Plan:
 def plan_of(
     config: HistogramConfig, mechanism: Mechanism, topic: str, unit: str
 ) -> HistogramPlan:
+    """Plan one histogram: guarantee, noise, errors, memory, alternatives and advice.
+
+    `topic` is where it publishes; `unit` is what is protected, "event" or "user".
+    """
     config = event_level(config, unit)
     noise = noise_of(mechanism, config)
     thresholds = thresholds_of(mechanism, config, noise)
@@ -137,6 +142,7 @@ def plan_of(
 
 
 def _sum(mechanism: Mechanism, noise: Noise) -> SumPlan | None:
+    """Plan the sums of a histogram that has them, from the noise of its counts; else None."""
     numbers = mechanism.config.sum
     curve = mechanism.sum_curve()
     if numbers is None or curve is None:
@@ -147,6 +153,7 @@ def _sum(mechanism: Mechanism, noise: Noise) -> SumPlan | None:
 
 
 def _all_items(mechanism: Mechanism, noise: Noise) -> AllItems | None:
+    """Plan the count of all items of a stream key, if the histogram publishes it; else None."""
     curve = mechanism.total_curve()
     if curve is None:
         return None
@@ -155,7 +162,10 @@ def _all_items(mechanism: Mechanism, noise: Noise) -> AllItems | None:
 
 
 def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
-    """Return the parts of delta; the rest converts rho, unless epsilon is pure."""
+    """Return the named parts of delta; the rest, "conversion", turns rho into an epsilon.
+
+    A pure epsilon has no such part.
+    """
     cost = mechanism.cost()
     named = [Share(name=name, delta=delta) for name, delta in cost.failures]
     if (left := conversion_delta([cost])) > 0 and not config.pure:
@@ -164,6 +174,7 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
 
 
 def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Error:
+    """Return the expected errors; `noise` is of the counts that the bounds are about."""
     beta = config.error_beta
     domain = len(mechanism.domain())
     ticks = noise.ticks_looked_at
@@ -190,6 +201,10 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Error
 def _memory(
     mechanism: Mechanism, config: HistogramConfig, without: WithoutEpochs | None
 ) -> Memory:
+    """Return the bytes per row; without epochs, with what an item keeps for its windows.
+
+    `without` has the windows, None for a histogram with epochs.
+    """
     memory = memory_of(mechanism, config)
     if without is None:
         return memory
@@ -270,6 +285,10 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
 
 
 def _sketches(sketch: SketchBytes, label: int, keys: int) -> Memory:
+    """Return the bytes of sketches, one per stream key, whose size does not depend on the items.
+
+    `label` is the length of a label in bytes, `keys` the number of stream keys.
+    """
     sketches = Size(
         rows=sketch.counters * keys,
         memory_least=sketch.key_least * keys,

@@ -3,6 +3,8 @@
     T            `last_tick`, `last`: the horizon, or the first year of an unbounded epoch
     s            standard deviation of a published figure, an integer
     N            counts published: ticks times items
+    variance     a `Curve`: the noise's variance by tick, as an array function
+    law          distribution of the noise; only those in COUNT_LAWS are of counts
 
 Mean absolute error: the smaller of two bounds. For an integer with nearly a normal density p of
 standard deviation s, the sum of |n| p(n) is s sqrt(2/pi) - p(0)/6 (Euler and Maclaurin); for any
@@ -82,6 +84,10 @@ def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
 def _changes(
     mechanism: Mechanism, config: HistogramConfig, last: int
 ) -> Iterator[Change]:
+    """Yield the noise of a count's change over each window, for counts that can be subtracted.
+
+    It is computed at up to `_WINDOW_TICKS` evenly spaced ticks.
+    """
     if config.never or not isinstance(mechanism, Differences):
         return
     for length in config.windows:
@@ -106,6 +112,7 @@ def _changes(
 
 
 def _spaced(first: int, last: int, most: int) -> Ticks:
+    """Return up to `most` evenly spaced ticks from `first` to `last`, both included."""
     return np.unique(
         np.linspace(first, last, min(last - first + 1, most)).astype(np.int64)
     )
@@ -125,6 +132,7 @@ def mean_absolute_error(law: str, sd: float) -> float | None:
 
 
 def half_width_95(law: str, sd: float) -> float | None:
+    """Return the error that a count exceeds with probability 5 %; None if the law has no counts."""
     if law == "laplace":
         q = laplace_q(sd)
         return max(0.0, math.log(0.05 * (1 + q) / 2) / math.log(q))
@@ -151,12 +159,13 @@ def mean_over_ticks(mechanism: Mechanism, last: int) -> float | None:
 
 
 def laplace_q(sd: float) -> float:
+    """Return q of the discrete Laplace law with this sd, as in the module's docstring."""
     variance = sd * sd
     return ((variance + 1) - math.sqrt(2 * variance + 1)) / variance
 
 
 def chosen_ticks(config: HistogramConfig, last: int, worst: int) -> list[int]:
-    """Return powers of two (four, ...), the quarters, the last and the worst tick."""
+    """Return the ticks to list in a plan: some powers of two, the quarters, the last, the worst."""
     step = max(1, math.ceil(last.bit_length() / 7))
     ticks = {1 << bit for bit in range(0, last.bit_length(), step)}
     ticks |= {last // 4, last * 2 // 4, last * 3 // 4, last, worst}
@@ -168,7 +177,10 @@ def chosen_ticks(config: HistogramConfig, last: int, worst: int) -> list[int]:
 def thresholds_of(
     mechanism: Mechanism, config: HistogramConfig, noise: Noise
 ) -> Thresholds | None:
-    """Return the thresholds over all ticks; if many, over the noisiest and evenly spaced ones."""
+    """Return the thresholds over all ticks; if many, over the noisiest and evenly spaced ones.
+
+    None if the mechanism shows everything. New items can be shown only at every `discovery_step`.
+    """
     last = noise.ticks_looked_at
     variance = mechanism.curve(last)
     every = config.discovery_step or 1
@@ -193,6 +205,7 @@ def thresholds_of(
     )
     about = mechanism.about
     # Use the deciding noise: blocks decide separately, and a bar has its own noise.
+    # A count passes with probability 95 % if it is above the threshold by 1.645 sd of its noise.
     deciding = np.sqrt(
         variance.variance(np.ones_like(at) if mechanism.blocks() else at)
     )
@@ -223,7 +236,10 @@ def _tick(mechanism: Mechanism, t: int) -> Tick:
 
 
 def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
-    """Split 1..last into up to 64 ranges, equally wide up to 4,096 ticks, else geometric."""
+    """Return the least and the largest sd in up to 64 ranges of the ticks 1..last.
+
+    The ranges are equally wide up to 4,096 ticks, else geometric.
+    """
     spread: Callable[..., NDArray[np.float64]] = (
         np.linspace if last <= 4096 else np.geomspace
     )

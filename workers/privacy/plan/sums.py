@@ -1,4 +1,9 @@
-"""Errors of sums, of means and of the count of all items, from the noise of their counters."""
+"""Errors of sums, of means and of the count of all items, from the noise of their counters.
+
+A sum is published by two counters: one of the item's count n, one of the "centred" sum D = 2 S - R
+n, where S is the sum in steps above the range's low end and R the range in steps. With m the middle
+of the range and h half a step, sum = m n + h D and mean = m + h D / n (`pipeline.snapshots`).
+"""
 
 import math
 
@@ -15,7 +20,10 @@ Sds = tuple[float, float]
 
 
 def sum_plan(numbers: Sum, rho: float, counts: Sds, sums: Sds) -> SumPlan:
-    """Plan a sum from the noise of counts and of centred sums, `rho` being all of the budget."""
+    """Plan a sum from the sds of counts and of centred sums; `rho` is all of the budget.
+
+    The sum's own part of it is `numbers.share`.
+    """
     middle = abs(float(numbers.middle))
     half = float(numbers.step) / 2
     # The noise of counts and that of sums are largest at the same tick: they have the same shape.
@@ -38,7 +46,10 @@ def sum_plan(numbers: Sum, rho: float, counts: Sds, sums: Sds) -> SumPlan:
 
 
 def _mean_error(of: Sum, sd: float, of_sums: float, count: int) -> MeanError:
-    """Return half the interval, to first order, at most half the range."""
+    """Return half the 95 % interval of a mean of `count` events, at most half the range.
+
+    `sd` and `of_sums` are the noise of counts and of centred sums; to first order in the noise.
+    """
     half = float(of.step) / 2
     most = float(of.to - of.from_) / 2
 
@@ -49,6 +60,7 @@ def _mean_error(of: Sum, sd: float, of_sums: float, count: int) -> MeanError:
 
 
 def all_items_plan(config: HistogramConfig, rho: float, totals: Sds) -> AllItems:
+    """Plan the count of all items from its noise; `rho` is all of the budget."""
     share = config.total_share or 0.0
     worst, rms = totals
     return AllItems(share=share, rho=rho * share, worst_sd=worst, rms_sd=rms)

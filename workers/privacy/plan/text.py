@@ -1,4 +1,8 @@
-"""A plan as text for a terminal, at most 100 columns wide, with small plots of the noise."""
+"""A plan as text for a terminal, at most 100 columns wide, with small plots of the noise.
+
+`show` prints all of it. Each function that takes `say`, the printer, prints one section of it, and
+prints nothing if the histogram has nothing to say there.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -34,7 +38,10 @@ _PLAIN_BAND = ":"
 
 
 def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
-    """Plot from 0 on, a column per bucket: solid up to its least sd, shaded up to its most."""
+    """Plot the noise from 0 on, a column per bucket; return the lines, with an axis of ticks.
+
+    A column is solid up to the bucket's least sd, shaded up to its most.
+    """
     top = max(bucket.most for bucket in buckets) or 1.0
     labels = {ROWS - 1: f"{top:10.4g}", ROWS // 2 - 1: f"{top / 2:10.4g}"}
     lines = []
@@ -60,7 +67,11 @@ def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
 
 
 def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
-    """Plot the largest sd of up to 32 runs of ticks, from 0 to `top`, in eighths or digits."""
+    """Plot in one line the largest sd of up to 32 runs of ticks, from 0 to `top`.
+
+    A character is a bar in eighths, or without `unicode` a digit in tenths. The last one is the sd
+    at the end of the epoch.
+    """
     step = -(-len(buckets) // _COLUMNS)
     runs = (buckets[at : at + step] for at in range(0, len(buckets) - 1, step))
     most = [max(bucket.most for bucket in run) for run in runs]
@@ -71,6 +82,10 @@ def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
 
 
 def _cell(least: float, most: float, row: int, unicode: bool) -> str:
+    """Return the character of one cell of `band`; `least` and `most` are shares of its height.
+
+    `row` counts from 0 at the bottom.
+    """
     filled = min(max(least * ROWS - row, 0.0), 1.0)
     if filled >= 1 - 1 / 16:
         return "█" if unicode else "#"
@@ -105,6 +120,8 @@ def show(plan: Plan, console: Console) -> None:
 
 
 class _PlanPrinter(Printer):
+    """Printer of a plan's lines, tables and headings, indented; ASCII where it must be."""
+
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self.unicode = "utf" in (console.encoding or "").lower()
@@ -123,10 +140,12 @@ class _PlanPrinter(Printer):
         super().table(headings, rows, left, indent, unwrapped)
 
     def head(self, text: str) -> None:
+        """Print the heading of a section."""
         self.line()
         self.line(text, 2, style="bold")
 
     def rule(self, title: str) -> None:
+        """Print a title with a line across the terminal, which begins a histogram."""
         self.line()
         line = "─" if self.unicode else "-"
         rest = line * max(0, self.width - len(title) - 4)
@@ -253,6 +272,7 @@ def _window_row(window: WindowPlan) -> Sequence[str]:
 
 
 def _labels(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> None:
+    """Print when a label is shown and when it leaves, in a histogram without epochs."""
     if without.rests is None or without.leaves_at is None:
         return
     say.head("how labels come and leave")
@@ -519,6 +539,7 @@ def _mechanisms(plan: HistogramPlan, say: _PlanPrinter) -> None:
 
 
 def _mark(row: CounterChoice | Alternative | EndChoice) -> str:
+    """Return the mark before a row: "*" in use, "-" not possible."""
     if row.chosen:
         return "* "
     return "  " if isinstance(row, EndChoice) or row.possible else "- "
@@ -560,14 +581,17 @@ def seen_of(histograms: Sequence[HistogramPlan]) -> str:
 
 
 def _and_epoch(total: Total) -> str:
+    """Return the end of "for one event ...": "and epoch", or "ever" without epochs."""
     return ", ever" if _without(total) == "all" else " and epoch"
 
 
 def _without(total: Total) -> str:
+    """Return which of the histograms have no epochs: "none", "some" or "all"."""
     return total.person[0].without_epochs if total.person else "none"
 
 
 def _adding_up(total: Total) -> Iterator[str]:
+    """Yield what adds up to the total loss of one event or user, and what does not."""
     unit = total.unit
     without = _without(total)
     if unit == "event":
@@ -586,6 +610,7 @@ def _adding_up(total: Total) -> Iterator[str]:
 
 
 def _number(value: float | None) -> str:
+    """Return a number to four digits, or whole from 10,000 on; "" for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
@@ -603,6 +628,7 @@ def _bytes(value: int) -> str:
 
 
 def _setting(value: object) -> str:
+    """Return the value of a setting as a settings file has it."""
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(map(_setting, value)) + "]"
     return f'"{value}"' if isinstance(value, str) else str(value)

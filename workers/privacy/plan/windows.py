@@ -3,7 +3,9 @@
 All windows come from one noise path (docs/decisions/0036-windows-without-epochs.md), whose noise
 repeats after 2^L ticks: worst and root mean square are over such a period. `sd_times_mu` is the
 standard deviation times mu, mu^2 = 2 rho_item, rho_item the cost of all windows together for an
-item changed by one.
+item changed by one. A label not shown is tested, against the window's threshold, at every tick of
+its memory; one that left rests: it is neither shown nor tested for some ticks. `place` is the index
+of a window in the settings.
 """
 
 import math
@@ -36,16 +38,17 @@ _SHOWN = "a label is shown, in all windows, once its noisy count in one of them 
 
 
 def worst_and_rms(counter: LineCounter) -> Sds:
+    """Return the worst and the root mean square sd of a window's counts, over a period."""
     return counter.curve().worst_and_rms(1 << counter.levels)
 
 
 def longest(plan: WithoutEpochs) -> WindowPlan:
-    """Return the window whose figures stand for the histogram where there is one of each."""
+    """Return the longest window, which represents the histogram where there is room for one."""
     return max(plan.windows, key=lambda window: window.ticks)
 
 
 def noise_of_window(noise: Noise, window: WindowPlan) -> Noise:
-    """Return a histogram's noise with the figures of a window, which are those of a period."""
+    """Return a histogram's noise with the sds replaced by those of one window."""
     return structs.replace(
         noise,
         on=f"each count of the last {format_duration(window.ms)}",
@@ -74,6 +77,7 @@ def thresholds_of_windows(plan: WithoutEpochs) -> Thresholds | None:
 def without_epochs(
     mechanism: Sliding, config: HistogramConfig, topic: str, unit: str
 ) -> WithoutEpochs:
+    """Plan all windows of a histogram without epochs; `topic` begins the names of their topics."""
     levels = mechanism.windows[0].levels
     windows = tuple(
         _window(mechanism, config, place, series, topic, unit)
@@ -99,6 +103,7 @@ def _window(
     topic: str,
     unit: str,
 ) -> WindowPlan:
+    """Plan one window: its noise, threshold, sums, and what it would be if it were the only one."""
     counter = mechanism.windows[place]
     worst, rms = worst_and_rms(counter)
     mu = math.sqrt(2 * counter.rho_item)
@@ -140,6 +145,7 @@ def _window(
 
 
 def _alone(config: HistogramConfig, place: int, unit: str) -> OneWindow | None:
+    """Return a window's noise if it were the only one at this budget; None if it is."""
     if len(config.windows) == 1:
         return None
     only = build(structs.replace(config, windows=(config.windows[place],)), unit)
