@@ -410,7 +410,11 @@ class Merge:
                 self.waiting.drop_before(own, min(starts))
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
-        """Return the time up to which a lane's ticks are complete; `complete`: of all lanes."""
+        """Return the time up to which a lane's ticks are complete; `complete`: of all lanes.
+
+        They are the same here; at the end of its input, replay completes the last tick of each
+        lane.
+        """
         return complete
 
     @property

@@ -26,7 +26,8 @@ def epochs_of_users(lanes: Iterable[Lane]) -> list[TickGrid]:
 def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
     """Return the first time after `after_ms` at which epochs of all grids begin; None: never.
 
-    Grid by grid, solve two congruences: begin at a multiple of the steps so far, and of this epoch.
+    Grid by grid, move on until an epoch of this one begins too; then only by multiples of all
+    epochs so far.
     """
     begin_ms = after_ms + 1
     step = 1
@@ -38,7 +39,7 @@ def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
         behind = (grid.start_ms - begin_ms) % epoch_ms
         if behind % common:
             return None
-        # The Chinese remainder theorem: `pow(..., -1, ...)` is an inverse modulo the epoch.
+        # Chinese remainder theorem: `pow` with -1 is the inverse of the step modulo the epoch.
         # `begin_ms` moves in steps, which keeps the epochs of earlier grids.
         begin_ms += step * (
             behind
