@@ -478,6 +478,7 @@ def _stripped(value: bytes) -> bytes:
 
 
 def _name(value: bytes) -> str:
+    """Return which snapshot this is, for a message."""
     body = orjson.loads(value)
     part = f"part {body['part']}, " if "part" in body else ""
     return (

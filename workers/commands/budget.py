@@ -81,6 +81,7 @@ def _check_together(settings: Sequence[Settings]) -> None:
 def show_all(
     budgets: spending.AllBudgets, console: Console, topics: Sequence[str]
 ) -> None:
+    """Print the budgets of several workers, and what they have spent together."""
     say = Printer(console)
     for budget, topic in zip(budgets.workers, topics, strict=True):
         show(budget, console, topic)
@@ -95,6 +96,7 @@ def show_all(
 
 
 def show(budget: spending.Budget, console: Console, topic: str) -> None:
+    """Print one worker's budget; `topic` is where its state is."""
     say = Printer(console)
     worker = f"worker {budget.worker}"
     if budget.state == "missing":
@@ -192,6 +194,7 @@ def _generation(
 
 
 def _without_epochs(generation: spending.Generation, price: str, say: Printer) -> None:
+    """Print what a generation without epochs has spent: one charge, for all its windows."""
     lengths = list(map(format_duration, generation.windows))
     windows = ", ".join(lengths)
     say.line(
@@ -235,6 +238,7 @@ def _rows(generation: spending.Generation) -> Iterator[Sequence[str]]:
 def _total(
     total: spending.Total | None, outside: Sequence[str], unit: str, say: Printer
 ) -> None:
+    """Print a total; `outside` names what is not in it, as it protects another unit."""
     if total is None and outside:
         unlike = ", ".join(outside)
         say.line(
@@ -315,6 +319,7 @@ def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
 
 
 def _outlook(outlook: Outlook, say: Printer) -> None:
+    """Print how long the worker may run on under the ceiling."""
     if outlook.until is None:
         say.line(
             "  the worker may run on without end: no period will come above the ceiling",

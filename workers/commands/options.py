@@ -41,6 +41,7 @@ def parameters(record: Any) -> list[click.Parameter]:
 
 
 def _parameter(name: str, kind: Any, declared: dict[str, Any]) -> click.Parameter:
+    """Return click's parameter for one field; `kind` is its type, `declared` its metadata."""
     if Path in (kind, *get_args(kind)):
         declared["type"] = PATH
     if "help" not in declared:

@@ -263,6 +263,7 @@ class Output:
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
+        """Turn errors of writing into one clear line."""
         try:
             yield
         except BrokenPipeError:
@@ -330,6 +331,7 @@ class BacktestRun:
         yield f"{len(self._grid.combinations):,} combinations of settings, {self._number:,} runs with their seeds"
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
+        """Write the results and the report; yield the lines to print."""
         begun = time.perf_counter()
         directory = self._directory
         write(directory, self.runs.results(summary, word, self._grid.left_out))

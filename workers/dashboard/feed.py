@@ -89,6 +89,7 @@ class Feed:
         hub.unread = frozenset(self._topics.values())
 
     async def run(self) -> None:
+        """Read the topics until cancelled; then close the consumer."""
         consumer = await self._consumer(
             {
                 "enable.partition.eof": True,

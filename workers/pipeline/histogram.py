@@ -330,6 +330,7 @@ class Histogram:
     def _snapshots(
         self, tick: ReleasedTick, part_of: Callable[[str], int]
     ) -> Iterator[Snapshot]:
+        """Yield a released tick as messages; `part_of`: which part of a stream key is here."""
         ledger = self._state.ledger
         for name, value in snapshots_of(
             tick, ledger, self._keys, self._labels, part_of=part_of
@@ -423,7 +424,7 @@ class Histogram:
         return {ledger.label(row).decode(): number for row, number in found}
 
     def changes(self) -> list[Change]:
-        """Return store changes since the last call."""
+        """Return store changes since the last call: new keys, changed blocks, deletions."""
         changes: list[Change] = [(key, None) for key in self._deletions]
         changes += self._key_blocks(self._stored_keys)
         self._deletions = []

@@ -435,6 +435,7 @@ class Merge:
         return changes
 
     def progress(self) -> ReleaseProgress:
+        """Return the record to store with a release, from which `restore` resumes."""
         return ReleaseProgress(
             version=VERSION,
             offset=min(

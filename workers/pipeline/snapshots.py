@@ -727,6 +727,7 @@ class _Frame:
             self._behind = {**self._behind, "previous_id": tick.previous_id}
 
     def render(self, key: str, fields: Fields, page: int = 1, pages: int = 1) -> bytes:
+        """Return one page as JSON; `fields` are those of this stream key, such as its items."""
         tick = self._tick
         parts = {}
         if tick.parts > 1:

@@ -162,6 +162,7 @@ class Tallies:
         events: Longs,
         amounts: Longs,
     ) -> None:
+        """Count one tick's `events` (k,) of a batch in a lane; `amounts` are as in `Tally.add`."""
         tallies = self._open.setdefault((lane, tick), [])
         # Codes are valid only with their own vocabularies.
         names = columns.key_names, columns.label_names

@@ -100,6 +100,7 @@ class WaitingSections:
         return [self._read(entry) for _, entry in self._parts.get((lane, tick), ())]
 
     def drop(self, lane: Lane, tick: int) -> None:
+        """Forget the sections of a lane's tick; empty the file once none in it is needed."""
         for _, entry in self._parts.pop((lane, tick), ()):
             if isinstance(entry, Spilled):
                 self._spilled -= 1
@@ -127,6 +128,7 @@ class WaitingSections:
         return min((entries[0][0] for entries in self._parts.values()), default=default)
 
     def _read(self, entry: Section | Spilled) -> Section:
+        """Return a section, from the file if it was spilled; CopyFailed if that is impossible."""
         if isinstance(entry, Section):
             return entry
         try:

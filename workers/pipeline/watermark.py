@@ -116,6 +116,7 @@ class Watermark:
         self.watermark = self._committed_watermark = watermark
 
     def advance_to(self, watermark: int | None) -> None:
+        """Move the watermark forward to this time; it never goes back."""
         if watermark is not None and (
             self.watermark is None or watermark > self.watermark
         ):

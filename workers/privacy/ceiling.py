@@ -243,6 +243,7 @@ class Ceiling:
 
     @classmethod
     def of(cls, privacy: PrivacySettings) -> Ceiling | None:
+        """Return the ceiling of the settings; None if they set none."""
         if privacy.max_epsilon is None or privacy.max_delta is None:
             return None
         return cls(

@@ -116,6 +116,7 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
 
 
 def _deviation(plan: HistogramPlan) -> str:
+    """Return what the field `sd` shows: the range of its values."""
     if plan.without_epochs is not None:
         sds = [window.worst_sd for window in plan.without_epochs.windows]
         return f"the noise's standard deviation, by window {_each(sds)} at most"
@@ -127,6 +128,7 @@ def _deviation(plan: HistogramPlan) -> str:
 
 
 def _threshold(plan: HistogramPlan) -> str:
+    """Return what the field `threshold` shows: the range of its values."""
     if plan.thresholds is None:
         return "no threshold (null)"
     if plan.without_epochs is not None:

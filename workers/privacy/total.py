@@ -556,6 +556,7 @@ def loss_caption(spans: Sequence[Span], unit: str) -> str:
 
 
 def _heading(span: Span) -> str:
+    """Return the heading of a span's column: its length, and its number of epochs."""
     if span.without_epochs == "all":
         return "ever"
     if span.days is None:

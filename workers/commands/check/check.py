@@ -49,6 +49,7 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
 def show(
     findings: examine.Findings, sample: Sample, settings: Settings, console: Console
 ) -> None:
+    """Print the findings: how many records count, why the others do not, and each histogram."""
     say = Printer(console)
     say.line(
         f"{sample.name}: {findings.records:,}. Exact: for the operator only.",
@@ -92,6 +93,7 @@ def show(
 
 
 def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
+    """Print one reject reason, with an example and what would help."""
     fault = "" if why.fault is None else f"; the first {why.fault.what}"
     say.line(f"  {why.reason}: {why.number:,} ({percent(why.number, records)}){fault}")
     if why.hint:
@@ -120,6 +122,7 @@ def _near(absent: examine.Nearest, who: str = "no record") -> str:
 def _histogram(
     histogram: examine.HistogramFindings, findings: examine.Findings, say: Printer
 ) -> None:
+    """Print what one histogram makes of the sample; "!" marks what deserves a look."""
     config = histogram.config
     seen = histogram.looked_at
     say.line(

@@ -89,6 +89,7 @@ class PathCounts:
         return f"PathCounts({len(self._met)})"
 
     def add(self, record: object) -> None:
+        """Count every path in a record once, up to PATHS_MAX different ones."""
         self._records += 1
         for at in {at for at, _ in walk(record, NAMES_MAX, ELEMENTS_MAX) if at[0]}:
             text = str(Path(*at))

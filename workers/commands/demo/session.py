@@ -241,6 +241,10 @@ class Session:
         self._printed_ticks = 0
 
     def run(self, stop: Stop) -> int:
+        """Start everything, show what arrives until the end, and stop everything.
+
+        Return 0, or the exit code of a failed worker.
+        """
         path = find_flights()
         with ExitStack() as stack:
             connection = self._connect(stack)
@@ -362,6 +366,7 @@ class Session:
 
     @contextmanager
     def _display(self) -> Iterator[Live | None]:
+        """Take over the terminal; yield None where there is none."""
         if not self._console.is_terminal:
             self._print(f"Dashboard: {self._page}")
             self._print(

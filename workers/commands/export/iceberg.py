@@ -58,6 +58,7 @@ class Table:
                 catalog.close()
 
     def load(self) -> State | None:
+        """Return the state of the newest table snapshot that has one; None before the first."""
         if not self._catalog.table_exists(_TABLE):
             return None
         table = self._catalog.load_table(_TABLE)

@@ -272,6 +272,7 @@ def _show_fields(
 
 
 def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
+    """Print how much of the sample would count, and what to do next."""
     sample = draft.sample
     looked = f"{len(sample.records):,} of {plural(sample.total, 'record')} looked at"
     if sample.stopped:
@@ -291,6 +292,7 @@ def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
 
 
 def _example(field: Field) -> str:
+    """Return some values of a field, unless they identify somebody."""
     if field.who is not None:
         return f"not shown: identifies {_IDENTIFIED[field.who]}"
     parts = []

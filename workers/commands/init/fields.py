@@ -238,6 +238,7 @@ class _Survey:
         self._met = set[int]()
 
     def fields(self) -> list[Field]:
+        """Do both passes; return the fields in order of first occurrence."""
         for record in self._records:
             for where, found in walk(record, None, ELEMENTS_MAX):
                 if not isinstance(found, Mapping) or len(where[0]) >= STEPS_MAX:

@@ -83,6 +83,7 @@ def settings_text(
 def _head(
     lines: _SettingsLines, draft: Draft, topic: str, output: Path, today: datetime
 ) -> None:
+    """Write the comments on top: what was sampled, what to do next, what data the file holds."""
     sample = draft.sample
     number = len(draft.sample.records)
     key_file = output.with_suffix(".key")
@@ -190,6 +191,7 @@ def _personal(lines: _SettingsLines, draft: Draft) -> None:
 
 
 def _key(lines: _SettingsLines, draft: Draft) -> None:
+    """Write the field of the stream key, or why there is none, with the alternatives."""
     key = draft.key
     candidates = draft.other_keys
     if key is None:
@@ -228,6 +230,7 @@ def _quotes(draft: Draft, setting: str) -> str:
 
 
 def _time(lines: _SettingsLines, draft: Draft) -> None:
+    """Write the field of the event time, or why there is none."""
     if draft.time is None:
         lines.note(
             "timestamp is left out: no field is a time in nearly every event, "
@@ -243,6 +246,7 @@ def _time(lines: _SettingsLines, draft: Draft) -> None:
 
 
 def _user(lines: _SettingsLines, draft: Draft) -> None:
+    """Write the field of the user, or as comments the fields that could be it."""
     user = draft.user
     if user is not None:
         lines.note(f'{CHOOSE}: with this field, "user" protects {user.means}.')
@@ -274,6 +278,7 @@ def _user(lines: _SettingsLines, draft: Draft) -> None:
 
 
 def _unit(lines: _SettingsLines, draft: Draft) -> None:
+    """Write what is protected, one event or one user."""
     user = draft.user
     if user is None:
         how = "for users, events must name them"

@@ -109,6 +109,7 @@ class Store:
         self._thread.start()
 
     def close(self) -> None:
+        """Stop filling and answering; a history without a configured file is deleted."""
         self._stopped.set()
         if self._thread.ident is not None:
             # It may be waiting for a broker; then it writes nothing and ends with the process.

@@ -108,6 +108,7 @@ def warnings_in(plan: Plan) -> Iterator[str]:
 
 
 def show(plan: Plan, console: Console) -> None:
+    """Print a plan: its warnings, every histogram, and what they promise together."""
     say = _PlanPrinter(console)
     count = len(plan.histograms)
     numbers = f"{plural(count, 'histogram')}. Computed from the settings alone."
@@ -137,6 +138,7 @@ class _PlanPrinter(Printer):
         indent: int = 4,
         unwrapped: Sequence[int] = (0,),
     ) -> None:
+        """Print a table; `left` are columns aligned left, `unwrapped` those kept on one line."""
         super().table(headings, rows, left, indent, unwrapped)
 
     def head(self, text: str) -> None:
@@ -153,6 +155,7 @@ class _PlanPrinter(Printer):
 
 
 def _histogram(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    """Print all sections of one histogram."""
     named = f"{plan.name}: {plan.mechanism}" + (
         f", counter {plan.counter}" if plan.counter else ""
     )
@@ -194,6 +197,7 @@ def _histogram(plan: HistogramPlan, say: _PlanPrinter) -> None:
 
 
 def _guarantee(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    """Print what is promised to one event or user, in figures and in words."""
     promise = plan.guarantee
     sees = seen_of([plan])
     say.head(f"guarantee, in every snapshot: for one {promise.unit}, over {sees}")
@@ -219,6 +223,7 @@ def _guarantee(plan: HistogramPlan, say: _PlanPrinter) -> None:
 
 
 def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> None:
+    """Print the noise of every window of a histogram without epochs."""
     windows = without.windows
     say.head("noise of a count in each window, published at every tick")
     bar = "" if plan.thresholds is None else "threshold"
@@ -305,6 +310,7 @@ def _labels(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> N
 
 
 def _sums_of_windows(windows: Sequence[WindowPlan], say: _PlanPrinter) -> None:
+    """Print the noise of sums and of the count of all items, by window."""
     sums = [(window, window.sum) for window in windows if window.sum is not None]
     if sums:
         of = sums[0][1]
@@ -346,6 +352,7 @@ def _sums_named(sums: SumPlan) -> str:
 
 
 def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    """Print the noise and the thresholds over the ticks of an epoch, with a plot."""
     noise = plan.noise
     say.head(f"noise: standard deviation on {noise.on}")
     if noise.worst_sd == noise.rms_sd:
@@ -392,6 +399,7 @@ def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
 
 
 def _sum(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    """Print the noise of sums and of the count of all items, over an epoch."""
     if plan.sum is not None:
         sums = plan.sum
         say.head(_sums_named(sums))
@@ -471,6 +479,7 @@ def _memory(memory: Memory, say: _PlanPrinter) -> None:
 
 
 def _counters(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    """Print what other counters would give; nothing if there are none."""
     if len(plan.counters) < 2:
         return
     say.head("counters at this budget (* in use, - not with these settings)")
@@ -496,6 +505,7 @@ def _counters(plan: HistogramPlan, say: _PlanPrinter) -> None:
 
 
 def _ends(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    """Print how much noise each `end_share` takes off the last tick, with small plots."""
     if not plan.ends:
         return
     say.head("the end of an epoch, by end_share, at this budget (* in use)")
@@ -514,6 +524,7 @@ def _ends(plan: HistogramPlan, say: _PlanPrinter) -> None:
 
 
 def _mechanisms(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    """Print what other mechanisms would give; nothing if there are none."""
     if len(plan.mechanisms) < 2:
         return
     say.head("mechanisms at this budget (* in use, - not with these settings)")
@@ -546,6 +557,7 @@ def _mark(row: CounterChoice | Alternative | EndChoice) -> str:
 
 
 def _total(total: Total, histograms: int, say: _PlanPrinter) -> None:
+    """Print what all histograms promise together, and what one person loses."""
     say.rule("all together")
     if histograms == 1:
         only = "one histogram: its own guarantee is that of the worker"
