@@ -30,6 +30,7 @@ class PartitionSample:
 
 
 def joined(arrays: Sequence[Longs]) -> Longs:
+    """Return arrays, perhaps none, end to end."""
     return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
 

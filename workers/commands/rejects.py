@@ -152,6 +152,7 @@ class _CommandOwner:
     def note_abort(self) -> None: ...
 
     def confirm(self) -> None:
+        """Refuse to go on after a transaction whose outcome is unknown."""
         raise KafkaAway(
             "Kafka ended a transaction, or answered too late: start this command again; it sends "
             "no reject twice"

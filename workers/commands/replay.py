@@ -158,6 +158,7 @@ def _refuse_empty(
 
 
 def _place(reject: Rejected, word: str, places: Sequence[str]) -> str:
+    """Return where a rejected line or record is, and why it was rejected."""
     partition = f"{places[reject.partition]}, " if len(places) > 1 else ""
     return f"{partition}{word} {reject.number:,}: {reject.reason}"
 
@@ -208,6 +209,7 @@ def empty_runs(
 
 
 def _stopped(summary: Summary, place: str | None, *, measured: bool) -> str:
+    """Return how far a replay came that was stopped; `measured`: it is a backtest."""
     text = "replay: stopped: "
     if summary.last_ms is None:
         return text + "no events were read"
@@ -326,6 +328,7 @@ class BacktestRun:
             self.runs.close()
 
     def notes(self) -> Iterator[str]:
+        """Yield what is varied and what was left out, before the runs begin."""
         yield from self._grid.notes
         yield from (f"left out: {reason}" for reason in self._grid.left_out)
         yield f"{len(self._grid.combinations):,} combinations of settings, {self._number:,} runs with their seeds"

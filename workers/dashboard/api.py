@@ -421,6 +421,7 @@ class _Api:
         self._changes: dict[tuple[tuple[str, str], ...], asyncio.Task[bytes]] = {}
 
     def _refuse_unknown(self, histogram: str) -> None:
+        """Raise NotStored if the settings have no such histogram."""
         if histogram not in self._known:
             listed = ", ".join(sorted(self._known))
             name = repr(histogram[:NAME_CHARS])
@@ -524,6 +525,7 @@ class _Api:
         return await self._answer(request, epochs_query)
 
     def _known_stream(self, query: MultiMapping[str]) -> Stream:
+        """Return the stream that a query names, of a histogram that there is."""
         stream = stream_of(query)
         self._refuse_unknown(stream.histogram)
         return stream

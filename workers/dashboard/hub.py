@@ -97,6 +97,7 @@ class History:
             self._forget(stream, self._of[stream].popleft())
 
     def _forget(self, stream: Stream, snapshot: SeenSnapshot) -> None:
+        """Take a removed snapshot off the sizes."""
         self._bytes[stream] -= len(snapshot.json)
         self.bytes -= len(snapshot.json)
 

@@ -169,6 +169,7 @@ def _no_such_key(stream: Stream) -> NotStored:
 
 
 def _matches(snapshot: SeenSnapshot, query: TickQuery) -> bool:
+    """Return whether a snapshot is the tick that a query names, by time or by number."""
     if query.at is not None:
         return snapshot.start < query.at <= snapshot.end
     return (snapshot.epoch, snapshot.tick) == (query.epoch, query.tick)

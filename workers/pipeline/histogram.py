@@ -680,6 +680,7 @@ class Histogram:
         self._since.append(since)
 
     def _add_key(self, name: str, tick: int) -> None:
+        """Begin to serve a stream key at a global tick."""
         self._append_key(name, tick)
         self._register_key(self._index[name])
 

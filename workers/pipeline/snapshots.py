@@ -388,6 +388,7 @@ class Means(Frozen):
 
 
 def _number(value: Decimal) -> int | float:
+    """Return a decimal as JSON writes it: whole numbers without a point."""
     return int(value) if value == value.to_integral_value() else float(value)
 
 

@@ -112,6 +112,7 @@ class WaitingSections:
                 self._file.truncate(0)
 
     def drop_before(self, lane: Lane, tick: int) -> None:
+        """Forget the sections of a lane's ticks before `tick`."""
         for own, waiting in list(self._parts):
             if own == lane and waiting < tick:
                 self.drop(own, waiting)
@@ -121,6 +122,7 @@ class WaitingSections:
         return any(lane.end_ms(tick) > at_ms for lane, tick in self._parts)
 
     def ticks(self, lanes: Collection[Lane]) -> set[int]:
+        """Return the ticks of these lanes for which sections wait."""
         return {tick for lane, tick in self._parts if lane in lanes}
 
     def first_offset(self, default: int) -> int:

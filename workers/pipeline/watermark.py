@@ -113,6 +113,7 @@ class Watermark:
         return f"{type(self).__name__}(watermark={self.watermark})"
 
     def resume(self, watermark: int | None) -> None:
+        """Begin at a stored watermark, which is the last committed one."""
         self.watermark = self._committed_watermark = watermark
 
     def advance_to(self, watermark: int | None) -> None:

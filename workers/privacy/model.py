@@ -362,6 +362,8 @@ class Total(Record, frozen=True):
 
 
 class Plan(Record, frozen=True):
+    """A plan of all histograms of a worker, and their joint guarantee."""
+
     worker: str
     histograms: tuple[HistogramPlan, ...]
     total: Total

@@ -78,6 +78,7 @@ def published_by(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Publi
 
 
 def _keys(plan: HistogramPlan) -> str:
+    """Return what the stream keys in a topic reveal: any name, or declared ones."""
     if plan.keys is None:
         return "the name of every stream key that ever occurs"
     return f"the stream key's name ({plan.keys:,} declared)"

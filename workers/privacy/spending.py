@@ -230,6 +230,7 @@ class Entry:
 
     @property
     def first(self) -> int:
+        """The first global tick that any owner has published."""
         return min(piece.first for piece in self.pieces)
 
     @property
@@ -238,6 +239,7 @@ class Entry:
 
     @property
     def epochs(self) -> range:
+        """The epochs that have published a tick."""
         if not self.pieces:
             return range(0)
         return range(self.grid.split(self.first)[0], self.grid.split(self.last)[0] + 1)
@@ -299,6 +301,7 @@ def owners_of(states: Sequence[ReleaseProgress | None]) -> Owners:
 
 
 def generations_in(settings: Settings) -> dict[str, int]:
+    """Return the generation that the settings have of each histogram."""
     return {config.name: config.generation for config in settings.histograms}
 
 

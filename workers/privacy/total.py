@@ -350,6 +350,7 @@ class Charge:
 
     @property
     def generation_id(self) -> tuple[str, str, int]:
+        """What names the generation: worker, histogram and number."""
         return self.worker, self.histogram, self.generation
 
     def __str__(self) -> str:
@@ -475,6 +476,7 @@ class _Paid(NamedTuple):
 
     @classmethod
     def of(cls, group: Sequence[Charge], days: int | None) -> Self:
+        """Return what a group costs over `days`; each charge with epochs is paid for all in it."""
         costs = []
         endless = []
         for charge in group:

@@ -195,6 +195,7 @@ def _histogram(
 
 
 def _numbers(found: examine.Numbers, of: Sum, say: Printer) -> None:
+    """Print how many numbers of a sum lie outside its range, and so are clamped to its ends."""
     clamped = found.below + found.above
     say.line(
         f"  numbers in {of.field}: {found.read:,}, of which {clamped:,} ({percent(clamped, found.read)}) are clamped: "

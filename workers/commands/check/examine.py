@@ -657,6 +657,7 @@ def _time_doubt(settings: Settings, times: Longs) -> str:
 
 
 def _plausible(at_ms: int | None) -> bool:
+    """Return whether a time, ms, lies in the range of plausible event times."""
     return at_ms is not None and PLAUSIBLE_MS[0] <= at_ms < PLAUSIBLE_MS[1]
 
 

@@ -33,6 +33,7 @@ class ExactCounts:
         self._ticks: defaultdict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
 
     def add(self, time_ms: int, events: Iterable[tuple[str, str]]) -> None:
+        """Count (origin, destination) events that all have the same time."""
         tick = self.grid.tick_at(time_ms)
         with self._lock:
             self._ticks[tick].update(events)
@@ -162,6 +163,7 @@ class Boards:
         return self.snapshots // len(self._running)
 
     def complete(self) -> bool:
+        """Whether every series and key has a board."""
         return len(self.newest) == len(self._running)
 
     def receive(self, snapshot: dict[str, Any]) -> Board | None:

@@ -217,11 +217,13 @@ class Generator(threading.Thread):
             self._producer.poll(0)
 
     def _flights(self) -> Iterator[Flight]:
+        """Yield the flights of the year again and again, and count the years."""
         while True:
             self.years += 1
             yield from self._year()
 
     def _produce(self, flight: Flight, clock_ms: int) -> None:
+        """Send one flight; wait while the producer's queue is full."""
         event = {
             "origin": flight.origin,
             "dest": flight.dest,

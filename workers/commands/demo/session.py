@@ -320,6 +320,7 @@ class Session:
             return 0
 
     def _connect(self, stack: ExitStack) -> Connection:
+        """Connect to the Kafka that was named, or start an embedded one."""
         if self._chosen.bootstrap is None:
             return stack.enter_context(EmbeddedCluster()).connection
         try:
@@ -328,6 +329,7 @@ class Session:
             raise SettingsError(f"--bootstrap: {error}") from None
 
     def _dashboard(self, settings: ReaderSettings) -> Background:
+        """Make the page, with the demo's route for exact counts."""
         port = self._chosen.port
         if port is None:
             port = PORT if is_free(PORT) else 0
@@ -450,6 +452,7 @@ class Session:
         self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
 
     def _summarize(self, stop: Stop) -> None:
+        """Print what was sent and seen, and how near the private counts were."""
         boards = self._boards
         generator = self._generator
         self._print("")

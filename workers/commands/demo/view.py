@@ -154,7 +154,7 @@ def ordinal(number: int) -> str:
 
 
 def _window(window_ms: int | None) -> str:
-    """Return how the last window is called."""
+    """Return a window's length in words, as in "the last minute"."""
     return {None: "", 60_000: "minute"}.get(window_ms, f"{(window_ms or 0) // 1000} s")
 
 

@@ -285,6 +285,7 @@ class Cut:
 
 
 def _rows(snapshot: Snapshot | LostTick) -> int:
+    """Return how many rows a snapshot takes in the output: one an item, at least one."""
     if isinstance(snapshot, LostTick):
         return 0
     return max(len(snapshot.items or ()), 1)

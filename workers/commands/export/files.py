@@ -89,6 +89,7 @@ class Files:
         return self._directory / f"{number:08d}.{self._kind}"
 
     def _hidden(self, number: int) -> Path:
+        """Return the name of a file that no manifest covers yet."""
         path = self._path(number)
         return path.with_name(f".{path.name}.part")
 

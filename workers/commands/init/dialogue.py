@@ -137,6 +137,7 @@ def write_settings(chosen: Init) -> int:
 
 
 def table_of(values: Mapping[str, str]) -> dict[str, object]:
+    """Return a TOML section, given as TOML values by name, as Python values."""
     return tomllib.loads(
         "\n".join(f"{toml(name)} = {value}" for name, value in values.items())
     )

@@ -211,6 +211,7 @@ class SampleGuesses:
         return [candidate for candidate in found if self._fits(candidate, None)]
 
     def users(self, key: Candidate | None) -> list[Candidate]:
+        """Return the fields that could be the user beside this stream key, likeliest first."""
         found = users_of(
             self.fields, self._record_key, self._partitions, self._sample.partitions
         )
@@ -420,6 +421,7 @@ def _round_up(number: int) -> int:
 
 
 def _text_key(key: bytes | None) -> str | None:
+    """Return a record key as text; None if it is none."""
     try:
         return None if key is None else key.decode()
     except UnicodeDecodeError:

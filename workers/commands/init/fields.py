@@ -161,6 +161,7 @@ class Field:
         )
 
     def _has_only(self, *kinds: Kind) -> bool:
+        """Return whether nearly all values, at least one, are of these kinds."""
         number = sum(self.kinds[kind] for kind in kinds)
         return 0 < number >= NEARLY_ALL * self.number_of_values
 
@@ -200,6 +201,7 @@ class _ObjectNames:
     names: set[str] = dataclasses.field(default_factory=set)
 
     def add(self, found: Mapping[str, object]) -> None:
+        """Add one object at the path."""
         self.objects += 1
         self.sizes += len(found)
         whole = all(type(value) is int and value >= 0 for value in found.values())

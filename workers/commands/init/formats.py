@@ -144,4 +144,5 @@ class SchemaDecoder:
 
 
 def is_framed(value: bytes) -> bool:
+    """Return whether a value begins as a schema registry's serializer writes it."""
     return len(value) >= HEADER and value[0] == 0

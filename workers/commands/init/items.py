@@ -189,6 +189,7 @@ class Candidate:
 
     @property
     def means(self) -> str:
+        """What would be protected if this field were the user."""
         return MEANS[self.who]
 
 
@@ -315,6 +316,7 @@ def _is_few(distinct: int, number: int) -> bool:
 
 
 def _values_there(field: Field) -> str:
+    """Return how many values a field has and how many events have it, as a reason."""
     different = plural(field.distinct, "different value")
     return f"{different}, in {percent(field.share)} of the events"
 
@@ -518,6 +520,7 @@ def _unique(field: Field) -> bool:
 
 
 def _is_prose(field: Field) -> bool:
+    """Return whether texts are too long to be labels."""
     characters = sum(len(text) * n for text, n in field.values.items())
     return field.text and characters > _PROSE * field.number_of_values
 

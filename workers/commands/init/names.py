@@ -12,6 +12,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
 
 
 def _table(text: str) -> frozenset[str]:
+    """Return a set of words, for a table."""
     return frozenset(text.split())
 
 
@@ -242,6 +243,7 @@ def _parts_of_name(name: str) -> list[str]:
 
 
 def _entity(tables: Mapping[UserKind, frozenset[str]], word: str) -> UserKind | None:
+    """Return the kind of user whose table has a word; None: no table does."""
     return next((kind for kind, nouns in tables.items() if word in nouns), None)
 
 

@@ -82,6 +82,7 @@ def _is_address(field: Field) -> bool:
 
 
 def _is_network_address(field: Field) -> bool:
+    """Return whether addresses are of devices: neither e-mail addresses nor phone numbers."""
     first = next(iter(field.values))
     return "@" not in first and not first.startswith(("+", "00"))
 
@@ -156,6 +157,7 @@ def _mark_by_values(fields: Sequence[Field]) -> None:
 
 
 def _may_be_user(field: Field) -> bool:
+    """Return whether a field has one of many values an event, as a user would be."""
     return field.form is Form.ONE and field.labels and field.distinct >= USERS_MIN
 
 

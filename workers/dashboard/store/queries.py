@@ -110,9 +110,11 @@ class StoredRange(NamedTuple):
         return _rows(level, kind, self.stream, which)
 
     def _newest(self, kind: str) -> str:
+        """Return as SQL the rows of the newest tick."""
         return self._rows("ticks", kind, f"place = {self.newest}")
 
     def _epochs(self, kind: str) -> str:
+        """Return as SQL the rows older than what is left in the finer levels."""
         return self._rows("epochs", kind, f"place < {min(self.quarters, self.ticks)}")
 
     @property
@@ -248,6 +250,7 @@ def chosen(cursor: Database, places: Sequence[int]) -> str:
 
 
 def _rows(level: str, kind: str, stream: int, which: str) -> str:
+    """Return as SQL the rows of a stream in a level for which the condition `which` holds."""
     return f"select * from {level}_{kind}_all where stream = {stream} and {which}"
 
 
@@ -359,6 +362,7 @@ class _Head(NamedTuple):
 
     @property
     def further(self) -> dict[str, Any]:
+        """The fields of the snapshot that have no column."""
         found: dict[str, Any] = orjson.loads(self.rest or "{}")
         return found
 
@@ -368,6 +372,8 @@ _HEAD = ", ".join(_Head._fields)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StreamQuery:
+    """A query about one stream; `items`: of these labels only, empty: of all."""
+
     stream: Stream
     items: Sequence[str] = ()
 

@@ -101,6 +101,7 @@ class Store:
 
     @property
     def path(self) -> Path:
+        """The file of the history; QueryFailed before it has one."""
         if self._path is None:
             raise QueryFailed("there is no history yet")
         return self._path

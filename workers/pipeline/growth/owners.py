@@ -52,6 +52,7 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def numbers(self) -> tuple[int, ...]:
+        """All numbers of owners, in the order in which they came to hold."""
         return self.first, *(number for number, _ in self.grown)
 
     @property

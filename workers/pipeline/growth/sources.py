@@ -94,6 +94,7 @@ class Sources(msgspec.Struct, frozen=True):
 
     @property
     def first_count(self) -> int:
+        """How many source partitions there were at the first commit."""
         return sum(topic.partitions for topic in self.first)
 
     @property
