@@ -15,6 +15,8 @@ TICKS = 13
 DOMAIN = ("a", "b", "c", "d", "e", "f")
 OTHERS = ("x", "y", "z")
 START = datetime(2026, 1, 1, tzinfo=UTC)
+# Ticks of a millisecond from 2026 on would outgrow the counters before 2100.
+_LATE = datetime(2070, 1, 1, tzinfo=UTC)
 
 # Every release depends on its own tick alone.
 PER_TICK = (
@@ -30,8 +32,8 @@ _SUM: dict[str, object] = {
     )
 }
 _COMMON = SMALL | {"horizon": TICKS, "max_items": 2, "max_count": 3, "epsilon": 8.0}
-_UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": START}
-_NEVER: dict[str, object] = {"horizon": "never", "windows": (3, 7)}
+_UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": _LATE}
+_NEVER: dict[str, object] = {"horizon": "never", "start": _LATE, "windows": (3, 7)}
 _USER: dict[str, object] = {"max_items": 1, "max_items_per_user": 3, "max_count": 1}
 _COUNTS: dict[str, object] = _USER | {"max_count": 3}
 

@@ -19,8 +19,8 @@ from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.store.store import Store
 from workers.kafka.clients import Connection, EmbeddedCluster
 from workers.mechanisms.config.buckets import Buckets
+from workers.mechanisms.config.durations import parse_duration
 from workers.pipeline.snapshots import Numeric
-from workers.settings.durations import parse_duration
 
 Document = dict[str, Any]
 

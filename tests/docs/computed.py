@@ -16,6 +16,7 @@ import numpy as np
 from bench.plots import counters
 from tests import ROOT
 from tests.docs import scenes
+from workers.mechanisms.config.durations import format_duration, parse_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.kinds import kinds_of, make_counter
 from workers.mechanisms.counters.lifted import LiftedCounter
@@ -36,7 +37,6 @@ from workers.privacy.phrasing import (
 )
 from workers.privacy.plan.make import plan_of
 from workers.privacy.total import DAY_MS, charge_of, epsilon_at, spans_of
-from workers.settings.durations import format_duration, parse_duration
 from workers.settings.settings import load
 
 PRODUCTS = f"[[histogram]]{scenes.PRODUCTS}"

@@ -30,8 +30,8 @@ from tests.neighbours.scenes import (
     in_world,
 )
 from workers.kafka.placement import partitions_of
+from workers.mechanisms.config.durations import parse_duration
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
-from workers.settings.durations import parse_duration
 
 ALL = 1_000
 ACCEPTED_OR_NOT = "accepted or not"

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tests.settings.test_settings import GOOD, changed, loaded, refusal
 from workers.client.config import load_reader_settings
-from workers.settings.durations import (
+from workers.mechanisms.config.durations import (
     MILLISECONDS,
-    count_ticks,
     format_duration,
     length_of,
     parse_duration,
 )
+from workers.settings.durations import count_ticks
 
 EVERY = 'keys = ["s1", "s2"]', 'keys = ["s1", "s2"]\nthreshold = "every"\nevery = '
 

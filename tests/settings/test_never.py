@@ -1,5 +1,7 @@
 """Windows without epochs, `horizon = "never"`: what the settings become, and what is refused."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from tests.settings.test_settings import (
     assert_refused,
     changed,
     loaded,
+    refusal,
     with_users,
 )
 from workers.mechanisms.config.windows import default_hop
@@ -66,6 +69,49 @@ def test_what_is_wrong_is_named_with_what_is_allowed(
     tmp_path: Path, text: str, said: str
 ) -> None:
     assert_refused(tmp_path, text, f"histogram 'products': ... {said}")
+
+
+START = "start = 2026-01-01T00:00:00Z\n"
+UNBOUNDED = GOOD.replace("horizon = 8640", 'horizon = "unbounded"')
+SHORT = WITHOUT_WINDOWS + 'windows = ["1m"]\n'
+LAST_MS = datetime(2100, 1, 1, tzinfo=UTC).timestamp() * 1_000 - 1
+
+
+def with_tick(text: str, tick: str) -> str:
+    return text.replace('tick = "10s"', f'tick = "{tick}"')
+
+
+@pytest.mark.parametrize(
+    ("text", "least_ms"),
+    [(SHORT, 4), (SHORT + START, 3), (UNBOUNDED + START, 3)],
+    ids=["never", "never_from_2026", "unbounded_from_2026"],
+)
+def test_tick_numbers_stay_below_the_counters_end_until_2100(
+    tmp_path: Path, text: str, least_ms: int
+) -> None:
+    """A worker would stop at the first event; only ticks so short are refused."""
+    [config] = loaded(tmp_path, with_tick(text, f"{least_ms}ms")).histograms
+    assert config.grid.tick_at(int(LAST_MS)) < 2**40
+    said = f'tick = "{least_ms - 1}ms": ticks are numbered from start on, and pass 2^40'
+    remedy = f"set a tick of at least {least_ms}ms"
+    if START not in text:
+        remedy += (
+            ", or start = 2026-01-01T00:00:00Z (or later) and a tick of at least 3ms"
+        )
+    line = refusal(tmp_path, with_tick(text, f"{least_ms - 1}ms"))
+    assert said in line
+    assert line.endswith(f"before the year 2100: {remedy}")
+    shorter = replace(config.grid, tick_ms=least_ms - 1)
+    assert shorter.tick_at(int(LAST_MS)) >= 2**40
+
+
+def test_ticks_that_no_counter_numbers_may_be_short(tmp_path: Path) -> None:
+    """A number of ticks as horizon begins at 1 in each epoch; one-shot mechanisms have no end."""
+    [config] = loaded(tmp_path, with_tick(GOOD, "1ms")).histograms
+    assert config.tick_ms == 1
+    one_shot = UNBOUNDED.replace('"unk_base"', '"positive_gauss"') + START
+    [config] = loaded(tmp_path, with_tick(one_shot, "1ms")).histograms
+    assert config.horizon == "unbounded"
 
 
 def test_a_window_is_a_series_with_a_name_and_a_topic_of_its_own(

@@ -38,10 +38,10 @@ from workers.commands.key import new_key
 from workers.commands.topics import show_topics
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, read_spans, reader
+from workers.mechanisms.config.durations import parse_duration
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import decode
 from workers.pipeline.rejected import OWN
-from workers.settings.durations import parse_duration
 from workers.settings.settings import Settings, load
 
 PATIENCE_S = 300.0

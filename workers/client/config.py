@@ -16,10 +16,11 @@ import msgspec
 
 from workers.kafka.clients import Connection
 from workers.mechanisms.config.checked import Checked, display, rules
+from workers.mechanisms.config.durations import ALLOWED, parse_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.windows import NEVER, series_of
 from workers.runtime.errors import SettingsError
-from workers.settings.durations import ALLOWED, count_ticks, parse_duration
+from workers.settings.durations import count_ticks
 from workers.settings.files import read_file
 from workers.settings.settings import (
     HistorySettings,

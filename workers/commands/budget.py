@@ -7,6 +7,7 @@ from rich.console import Console
 from workers.agents.ceiling_guard import OtherWorkers, topics_overlap
 from workers.agents.progress import read_states
 from workers.agents.topics import connection_of
+from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.registry import about
 from workers.pipeline.merge import ReleaseProgress
 from workers.privacy import spending
@@ -15,7 +16,6 @@ from workers.privacy.phrasing import cautions
 from workers.privacy.total import DAY_MS, Charge, loss_caption, loss_table
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import Printer, ProgressLine, iso_time, plural, print_json
-from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
 # With more epochs, the text shows only the oldest and the newest.

@@ -13,9 +13,9 @@ from workers.agents.topics import FIXED, connection_of, inspect_topics
 from workers.commands.failures import log
 from workers.kafka import topics
 from workers.kafka.clients import Connection
+from workers.mechanisms.config.durations import format_duration
 from workers.privacy.ceiling import check_ceiling
 from workers.runtime.printing import plural
-from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
 EXIT_NOT_READY = 1

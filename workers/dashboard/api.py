@@ -78,11 +78,11 @@ from workers.dashboard.ticks import (
     Unanswered,
     with_end_time,
 )
+from workers.mechanisms.config.durations import parse_duration
 from workers.mechanisms.config.histogram import EPOCH
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.metrics import WithWorkerLabel, register_outages
-from workers.settings.durations import parse_duration
 from workers.settings.settings import ALL_STREAM_KEY
 
 

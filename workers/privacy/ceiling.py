@@ -34,6 +34,7 @@ from msgspec import structs
 
 from workers.mechanisms.accounting import PrivacyCost, epsilon_of
 from workers.mechanisms.config.checked import display
+from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.mechanism import Mechanism
@@ -49,7 +50,6 @@ from workers.privacy.total import (
     most_paid,
 )
 from workers.runtime.errors import SettingsError, StateRefused
-from workers.settings.durations import format_duration
 from workers.settings.settings import PrivacySettings, Settings
 
 

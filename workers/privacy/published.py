@@ -7,9 +7,9 @@ test compares the fields with those of real snapshots.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from workers.mechanisms.config.durations import format_duration, length_of
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.privacy.model import HistogramPlan
-from workers.settings.durations import format_duration, length_of
 
 _ANSWER_FIELDS = ("query", "value", "since", "error", "answers")
 _LABEL_FIELDS = (

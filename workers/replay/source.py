@@ -17,9 +17,9 @@ from workers.arrays.types import Longs
 from workers.events.columns import Events
 from workers.events.reading import Reject
 from workers.kafka.records import Records
+from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.views import RECORD_KEY, Path, Shape, complaints
 from workers.runtime.errors import SettingsError
-from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 from workers.settings.times import when
 

@@ -6,19 +6,8 @@ from typing import Any
 from workers.mechanisms.config.checked import display
 from workers.mechanisms.config.durations import (
     ALLOWED,
-    MILLISECONDS,
     format_duration,
-    length_of,
     parse_duration,
-)
-
-__all__ = (
-    "ALLOWED",
-    "MILLISECONDS",
-    "count_ticks",
-    "format_duration",
-    "length_of",
-    "parse_duration",
 )
 
 # Settings that count ticks, and the words that they accept beside numbers and durations.

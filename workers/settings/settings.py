@@ -22,6 +22,8 @@ from msgspec import Meta
 
 from workers.mechanisms.config import views
 from workers.mechanisms.config.checked import Checked, display, rules, whole
+from workers.mechanisms.config.durations import ALLOWED as DURATION_ALLOWED
+from workers.mechanisms.config.durations import format_duration, parse_duration
 from workers.mechanisms.config.histogram import (
     TOPIC_NAME,
     Conditions,
@@ -35,7 +37,6 @@ from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Shape, View, p
 from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.errors import SettingsError
 from workers.settings import durations
-from workers.settings.durations import format_duration, parse_duration
 from workers.settings.files import client_values, read_file, read_secret, resolve_domain
 
 _TOPIC_ALLOWED = (
@@ -850,7 +851,7 @@ def _section(
                 )
             except ValueError:
                 raise ValueError(
-                    f"{where}{name} = {shown}: {rule.allowed}: {durations.ALLOWED}"
+                    f"{where}{name} = {shown}: {rule.allowed}: {DURATION_ALLOWED}"
                 ) from None
         elif name in _PARSED:
             prefix, parsed = _PARSED[name]

@@ -31,7 +31,9 @@ def sliding(
     **changes: Any,
 ) -> Sliding:
     """Return the mechanism of windows of so many ticks; hops may differ between short ones."""
-    options = SMALL | {"horizon": "never", "windows": tuple(windows)}
+    tick_ms = 10
+    in_ms = tuple(ticks * tick_ms for ticks in windows)
+    options = SMALL | {"horizon": "never", "tick_ms": tick_ms, "windows": in_ms}
     options |= {"epsilon": 20.0, "delta": 0.01} | changes
     made = MECHANISMS[mechanism](**options)
     if hops is None:

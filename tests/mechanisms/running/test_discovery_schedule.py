@@ -135,7 +135,11 @@ def test_the_cost_does_not_depend_on_the_schedule(changes: dict[str, object]) ->
     assert unk(**changes).cost() == unk().cost()
 
 
-UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": "2026-01-01T00:00:00Z"}
+UNBOUNDED: dict[str, object] = {
+    "horizon": "unbounded",
+    "start": "2026-01-01T00:00:00Z",
+    "tick_ms": 10,
+}
 
 
 @pytest.mark.parametrize(

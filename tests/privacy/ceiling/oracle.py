@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tests.worker.harness import Site
-from workers.settings.durations import parse_duration
+from workers.mechanisms.config.durations import parse_duration
 
 
 class Epoch(NamedTuple):

@@ -10,12 +10,12 @@ from workers.commands.check.sample import Sample, of_file, of_topics
 from workers.commands.compiling import ensure_compiled
 from workers.commands.failures import log
 from workers.commands.undeclared import QUOTES, shown_key, shown_keys
+from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.sums import Sum
 from workers.privacy.ceiling import check_ceiling
 from workers.replay.gaps import gap_remarks
 from workers.runtime.printing import Printer, iso_time, percent, plural
-from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
 EXIT_NOTHING_ACCEPTED = 1

@@ -15,13 +15,13 @@ from msgspec import structs
 
 from workers.commands.init.draft import ITEMS_PER_USER, Draft
 from workers.commands.init.fields import about
+from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.windows import NEVER
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.running.sliding import Sliding
 from workers.privacy.plan.windows import worst_and_rms
-from workers.settings.durations import format_duration
 from workers.settings.settings import ALL_STREAM_KEY, DAY_MS
 
 EPSILON = 1.0

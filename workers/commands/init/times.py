@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from workers.commands.init import names
 from workers.commands.init.fields import NEARLY_ALL, Field, percent
 from workers.events.times import PLAUSIBLE_MS, time_ms
-from workers.settings.durations import format_duration
+from workers.mechanisms.config.durations import format_duration
 
 # Times are valid from 2000 on, and at most as far ahead of the clock as events may be.
 OLDEST_MS, _ = PLAUSIBLE_MS

@@ -14,10 +14,10 @@ from workers.commands.init.fields import Form, percent
 from workers.commands.init.names import unaccented
 from workers.commands.init.tick_choice import DELTA, EPSILON, TickChoice
 from workers.commands.undeclared import QUOTES
+from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY
 from workers.privacy.phrasing import guesses_right
 from workers.runtime.printing import plural
-from workers.settings.durations import format_duration
 from workers.settings.settings import stage_topics
 
 _WIDTH = 118

@@ -19,9 +19,10 @@ from workers.mechanisms.about import About
 from workers.mechanisms.config.buckets import ALLOWED as BUCKETS_ALLOWED
 from workers.mechanisms.config.buckets import QUANTILES_MAX, Buckets
 from workers.mechanisms.config.checked import Checked, display, whole
+from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.sums import ALLOWED as SUM_ALLOWED
 from workers.mechanisms.config.sums import STEPS_MAX, Sum
-from workers.mechanisms.config.ticks import TickGrid
+from workers.mechanisms.config.ticks import TickGrid, shortest_tick
 from workers.mechanisms.config.views import (
     ALL_KEYS,
     RECORD_KEY,
@@ -38,9 +39,11 @@ from workers.mechanisms.config.windows import (
     hop_complaints,
     series_of,
 )
+from workers.mechanisms.counters.base import last_tick_of
 from workers.mechanisms.counters.kinds import KINDS, kinds_with
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+RECENT = datetime(2026, 1, 1, tzinfo=UTC)
 LABEL_BYTES_MAX = 1024
 # In a plan's comparison with mechanisms that need them.
 COMPARED_TOP_K = 10
@@ -214,11 +217,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def start_ms(self) -> int:
-        return (
-            0
-            if self.start is None
-            else (self.start - EPOCH) // timedelta(milliseconds=1)
-        )
+        return 0 if self.start is None else _milliseconds(self.start)
 
     @property
     def horizon_ticks(self) -> int | None:
@@ -403,6 +402,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             self.start < EPOCH or self.start.microsecond % 1000
         ):
             yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
+        yield from self._tick_complaints()
         kind = KINDS[self.counter]
         if kind.is_beyond(self.horizon_ticks):
             yield f'counter = "{kind.kind}": needs a horizon of at most {kind.longest:,} ticks'
@@ -445,6 +445,24 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 yield f"windows holds {window_ms} ms: at most the epoch, {epoch_ms} ms"
             elif window_ms in self.windows[:number]:
                 yield f"windows holds {window_ms} ms more than once: every one only once"
+
+    def _tick_complaints(self) -> Iterator[str]:
+        """Yield whether tick numbers, which count from `start` on, outgrow a counter too soon."""
+        endless = self.horizon_ticks is None and not self.about.bounded
+        if not endless or not self.about.counters:
+            return
+        last_tick = last_tick_of(None)
+        least_ms = shortest_tick(self.start_ms, last_tick)
+        if self.tick_ms >= least_ms:
+            return
+        complaint = (
+            f'tick = "{format_duration(self.tick_ms)}": ticks are numbered from start on, '
+            f"and pass 2^40 before the year 2100: set a tick of at least {format_duration(least_ms)}"
+        )
+        recent_ms = shortest_tick(_milliseconds(RECENT), last_tick)
+        if recent_ms < least_ms:
+            complaint += f", or start = {display(RECENT)} (or later) and a tick of at least {format_duration(recent_ms)}"
+        yield complaint
 
     def _never_complaints(self) -> Iterator[str]:
         """Yield what does not go with `horizon = "never"`, or only with it."""
@@ -547,6 +565,10 @@ def declared() -> dict[str, type[HistogramConfig]]:
 def names_of(ability: Callable[[About], bool]) -> list[str]:
     """Return the names of the mechanisms with an ability."""
     return [name for name, kind in declared().items() if ability(kind.about)]
+
+
+def _milliseconds(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(milliseconds=1)
 
 
 def _view_name(fields: Sequence[object]) -> str:

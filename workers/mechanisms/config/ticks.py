@@ -7,6 +7,9 @@ start_ms + (g-1) * tick_ms <= time < start_ms + g * tick_ms.
 
 from dataclasses import dataclass
 
+# 2100-01-01T00:00:00Z. A settings file that is accepted must not stop a worker before it.
+_FAR_MS = 4_102_444_800_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickGrid:
@@ -34,3 +37,8 @@ class TickGrid:
             return 1, tick
         epoch, t = divmod(tick - 1, self.horizon)
         return epoch + 1, t + 1
+
+
+def shortest_tick(start_ms: int, last_tick: int) -> int:
+    """Return the shortest tick, in ms, that has a number up to `last_tick` until the year 2100."""
+    return max(1, (_FAR_MS - 1 - start_ms) // last_tick + 1)

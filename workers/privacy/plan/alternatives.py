@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec import structs
 
+from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.windows import NEVER
 from workers.mechanisms.counters.base import Counter
@@ -48,7 +49,6 @@ from workers.privacy.plan.noise import (
     worst_of_all,
 )
 from workers.privacy.plan.windows import worst_and_rms
-from workers.settings.durations import format_duration
 
 _COMMON = (
     "name",

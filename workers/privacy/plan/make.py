@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 
 from workers.mechanisms.about import Data, SketchBytes
+from workers.mechanisms.config.durations import length_of
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.line import LineCounter
 from workers.mechanisms.ledger import Ledger
@@ -56,7 +57,6 @@ from workers.privacy.plan.windows import (
     without_epochs,
 )
 from workers.privacy.total import charge_of, conversion_delta, total_of
-from workers.settings.durations import length_of
 from workers.settings.settings import Settings
 
 SIZES = (1_000, 100_000, 1_000_000)

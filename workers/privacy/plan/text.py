@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
+from workers.mechanisms.config.durations import format_duration, length_of
 from workers.mechanisms.registry import MECHANISMS
 from workers.privacy.model import (
     Alternative,
@@ -26,7 +27,6 @@ from workers.privacy.phrasing import measures, verdict
 from workers.privacy.plan.noise import COUNT_LAWS
 from workers.privacy.total import loss_caption, loss_table
 from workers.runtime.printing import Printer, plural
-from workers.settings.durations import format_duration, length_of
 
 _TOTAL = "total of all items of a stream key, shown or not"
 ROWS = 6

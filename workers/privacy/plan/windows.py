@@ -12,6 +12,7 @@ import math
 
 from msgspec import structs
 
+from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.windows import Series
 from workers.mechanisms.counters.line import LineCounter
@@ -30,7 +31,6 @@ from workers.privacy.plan.noise import (
     mean_absolute_error,
 )
 from workers.privacy.plan.sums import Sds, all_items_plan, sum_plan
-from workers.settings.durations import format_duration
 
 # Nodes of events so many periods apart are different (0036, T7).
 _PERIODS_APART = 5

@@ -29,11 +29,11 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from workers.mechanisms.config.checked import display, rules
+from workers.mechanisms.config.durations import format_duration, parse_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.runtime.errors import SettingsError
-from workers.settings.durations import format_duration, parse_duration
 from workers.settings.files import read_file
 from workers.settings.settings import Settings, settings_of
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from workers.mechanisms.config.durations import format_duration
 from workers.replay.backtest.results import Outcome
-from workers.settings.durations import format_duration
 
 # Recall given up for a smaller epsilon: one item of ten, seen every second tick.
 RECALL_DISTANCE = 0.05

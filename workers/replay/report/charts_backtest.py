@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from workers.mechanisms.config.buckets import short
+from workers.mechanisms.config.durations import format_duration
 from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import BoardRow, Outcome
@@ -44,7 +45,6 @@ from workers.replay.report.runs import (
     chosen_ticks,
     when,
 )
-from workers.settings.durations import format_duration
 
 # Varied settings that are on the x axis, and so do not name a line.
 BUDGET = ("epsilon", "rho")

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from workers.mechanisms.config.durations import format_duration
 from workers.privacy.model import (
     Alternative,
     CounterChoice,
@@ -45,7 +46,6 @@ from workers.replay.report.charts import (
 from workers.replay.report.pages import page, sentences, table_of
 from workers.replay.report.report import PLOTS
 from workers.runtime.printing import WIDTH
-from workers.settings.durations import format_duration
 from workers.settings.files import write_atomically
 
 PAGE = "plan.html"

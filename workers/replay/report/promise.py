@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from workers.kafka.topics import EVENTS, SNAPSHOTS, plan_topics
+from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.privacy.ceiling import Ceiling
@@ -19,7 +20,6 @@ from workers.privacy.published import published_by
 from workers.privacy.total import loss_caption
 from workers.replay.report.pages import Table, page, sentences, table_of
 from workers.runtime.printing import plural
-from workers.settings.durations import format_duration
 from workers.settings.files import write_atomically
 from workers.settings.settings import Settings, view_of
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from workers.arrays.types import Floats, Longs
 from workers.mechanisms.config.buckets import Buckets, short
+from workers.mechanisms.config.durations import format_duration
 from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import (
@@ -25,7 +26,6 @@ from workers.replay.backtest.results import (
     by_histogram,
 )
 from workers.replay.report.pages import Table, label
-from workers.settings.durations import format_duration
 
 #: Rows of one stream key's boards by tick.
 Boards = dict[int, list[BoardRow]]
