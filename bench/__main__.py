@@ -15,6 +15,7 @@ history     a year of ticks of ten seconds in the dashboard's history: size, mem
 users       `quietcount replay` of 59.0 M records of 10 M users: seconds and memory
 sqlp        the table of DP-SQLP, section 5.1, beside ours: keys, norms, seconds and memory; exit 1 where C = 32 misses its targets
 day         a day of a worker in a quarter of an hour: memory, disk, state topics and commits by its hours; exit 1 where one grows
+windows     30 days of a board without epochs, a million new labels a day: memory, disk, state topic; exit 1 where one is not flat
 utility     measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
 
 docs/performance.md has the figures of the first three, of `replay`, of `users` and of `sqlp`.
@@ -40,6 +41,7 @@ from bench import (
     users_table,
     utility,
     window_columns,
+    windows_days,
 )
 from bench.throughput import table
 from tests.broker import a_broker_or_its_programs, kafka_programs
@@ -58,6 +60,7 @@ NAMES = (
     "users",
     "sqlp",
     "utility",
+    "windows",
 )
 
 
@@ -125,6 +128,14 @@ def main() -> None:
         help="of the 10 M users, for a quicker run",
     )
     parser.add_argument("--history-days", type=int, default=365)
+    parser.add_argument("--windows-labels", type=int, default=1_000_000)
+    parser.add_argument(
+        "--windows-minutes",
+        type=int,
+        choices=(1, 2, 5, 10, 15, 30, 60),
+        default=60,
+        help="ticks of `windows`",
+    )
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--horizon", type=int, default=512)
     given = parser.parse_args()
@@ -161,6 +172,11 @@ def main() -> None:
         kept = sqlp.table(tuple(given.user_ticks), given.user_share) and kept
     if "utility" in given.only:
         kept = utility.table(given.seeds, given.horizon) and kept
+    if "windows" in given.only:
+        load = windows_days.Load(
+            labels=given.windows_labels, tick_ms=60_000 * given.windows_minutes
+        )
+        kept = windows_days.table(load) and kept
     if not kept:
         sys.exit(1)
 
