@@ -1,5 +1,9 @@
 """Ceiling enforcement for one owner partition: nothing that would exceed the ceiling is published.
 
+The ceiling (`privacy.max_epsilon`, `max_delta`) bounds what all histograms together may cost one
+event or user in a period; a charge is the cost of epochs of one histogram. An owner partition is a
+partition of the contributions topic, which has a share of the stream keys.
+
 The partition's own charges are in its progress; those of other partitions and workers on the same
 events are in their state topics. A renamed worker counts the events topic from its beginning, so
 charges under the old name count too, as does every other worker with a state that this principal
@@ -43,7 +47,7 @@ class OtherWorkers:
         self.settings = settings
         self.connection = connection
         self._lock = threading.Lock()
-        # A worker's events never change during the lifetime of its topics.
+        # Workers on other events, which never change during the lifetime of a worker's topics.
         self._elsewhere: set[str] = set()
         self._warned: set[str] = set()
 
@@ -71,6 +75,10 @@ class OtherWorkers:
             return charges
 
     def _states(self, there: Mapping[str, int]) -> dict[str, list[ReleaseProgress]]:
+        """Return the progress of other workers' owner partitions, by worker.
+
+        `there` has the partition counts of all topics.
+        """
         places: dict[str, list[Partition]] = {}
         for worker in self._workers(there):
             state = stage_topics(worker).release_state
@@ -90,6 +98,10 @@ class OtherWorkers:
             }
 
     def _state(self, worker: str, places: Sequence[Partition]) -> list[ReleaseProgress]:
+        """Return the progress of one worker's owner partitions.
+
+        Nothing if its topic has gone or may not be read: then its charges do not count here.
+        """
         try:
             return list(read_newest(self.connection, places).values())
         except StateRefused as error:
@@ -110,6 +122,10 @@ class OtherWorkers:
             return []
 
     def _workers(self, there: Mapping[str, int]) -> Iterator[str]:
+        """Yield other workers that may count the same events: those with topics on this cluster.
+
+        `there` has the partition counts of all topics.
+        """
         own = self.settings.worker.name
         left_out = self.settings.privacy.uncounted_workers
         for topic in there:
@@ -125,6 +141,7 @@ class OtherWorkers:
                 yield worker
 
     def _first_warning(self, worker: str) -> bool:
+        """Return True the first time that this is asked of a worker."""
         told = worker in self._warned
         self._warned.add(worker)
         return not told
@@ -133,7 +150,10 @@ class OtherWorkers:
 def topics_overlap(
     counted: set[str], events: TopicNames, existing: Iterable[str] = ()
 ) -> bool:
-    """Return whether two sets of names and patterns share a topic; `existing` is matched."""
+    """Return whether two sets of topic names and patterns ("^...") have a topic in common.
+
+    Patterns are tried on the names of both sets and on `existing` topics.
+    """
     named = {events.pattern} if events.pattern is not None else set(events.names)
     if counted & named:
         return True
@@ -154,9 +174,9 @@ _CHARGES_NAMED = 4
 
 @dataclass
 class CeilingGuard:
-    """The ceiling of one owner partition, used only by its thread.
+    """The ceiling of owner partition `owner`, used only by its thread.
 
-    `owners` is how many this worker knows.
+    `owners` is how many owner partitions this worker knows; there may be more by now.
     """
 
     ceiling: Ceiling
@@ -195,9 +215,10 @@ class CeilingGuard:
         self._charges = [*chain.from_iterable(charges), *self.others.charges()]
 
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
-        """Check the periods of the epochs in `beginning`, by histogram, on top of `progress`.
+        """Check the epochs that are about to begin, by histogram, on top of those in `progress`.
 
-        Raise CeilingReached if, with the charges from the last `refresh`, one exceeds the ceiling.
+        Raise CeilingReached if, with the charges from the last `refresh`, a period that one of them
+        touches exceeds the ceiling.
         """
         own = charges_of(
             self.others.settings.worker.name, progress, self.others.settings, beginning
@@ -221,6 +242,7 @@ class CeilingGuard:
                 )
 
     def _sum(self, held: FullestWindow, charges: Sequence[Charge]) -> str:
+        """Say what a period would cost: its epsilon at the ceiling's delta, or why it has none."""
         if held.epsilon is not None:
             return f"epsilon {held.epsilon:.6g} at that delta"
         for charge, count in zip(charges, held.counts, strict=True):
@@ -229,6 +251,10 @@ class CeilingGuard:
         return "no epsilon at that delta"
 
     def _published(self) -> str | None:
+        """Return a topic of this worker that holds snapshots; None if all are empty.
+
+        Snapshots without a charge show that charges were lost.
+        """
         settings = self.others.settings
         with reader(self.others.connection, uncommitted=True) as consumer:
             topics = consumer.list_topics(timeout=60).topics
@@ -240,6 +266,7 @@ class CeilingGuard:
 
 
 def describe_charges(charges: Sequence[Charge], held: FullestWindow, unit: str) -> str:
+    """List the charges in a window for a message: the first few, and how many more."""
     found = [
         f"{charge}{f' ({cost.times:,} epochs)' if cost.times > 1 else ''}"
         for charge, cost in parts_of(charges, held.counts, unit)

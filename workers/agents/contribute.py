@@ -1,6 +1,10 @@
 """The contribute shard: decodes and bounds the events of one source partition, and closes ticks.
 
 After a commit nothing is held in memory: the next owner reads everything after its offset again.
+
+The sums of a commit go to the owner partitions, the partitions of the contributions topic, each of
+which has a share of the stream keys. A lane is the tick grid and the bounds that several histograms
+share, and with them these sums. Origins are the partitions of events topics that were re-keyed.
 """
 
 import time
@@ -40,7 +44,11 @@ from workers.runtime.printing import iso_time
 
 
 class ContributeProgress(SourceProgress, kw_only=True, frozen=True, omit_defaults=True):
-    """`origins`: progress of every events partition; None where these are the source partitions."""
+    """Progress of one source partition: `first` is the first time (ms) at which an event counted.
+
+    `sequences` has the number of the next message to each owner. `origins`: progress of every
+    events partition; None where these are the source partitions.
+    """
 
     first: int | None
     sequences: list[int]
@@ -54,10 +62,9 @@ _DECODER = msgspec.json.Decoder(ContributeProgress)
 class ContributeStage(EventsStage):
     """Shared by the stage-1 shards; `contributions` has a partition for each of `owners`.
 
-    `epochs` are those of all histograms. `names` has the histograms of every lane, `sums` the lane
-    of counts of every lane of sums.
-    `origins` is how many partitions re-keyed events topics had at first; None: stage 1 reads those
-    topics.
+    `epochs` are the tick grids of all histograms. `names` has the histograms of every lane, `sums`
+    the lane of counts of every lane of sums. `origins` is how many partitions re-keyed events
+    topics had at first; None: stage 1 reads those topics.
     """
 
     contributions: str
@@ -74,6 +81,8 @@ class ContributeStage(EventsStage):
 
 
 class ContributeShard(SourceShard):
+    """Shard of one source partition: commits the sums of its events to their owners."""
+
     stage = CONTRIBUTE
     _stream: ContributeStage
 
@@ -114,6 +123,11 @@ class ContributeShard(SourceShard):
         self._new_events = 0
 
     def restore(self) -> None:
+        """Load the state.
+
+        Refuse users or stream keys that are to move in the middle of an epoch: what an epoch bounds
+        and adds up must stay in one place.
+        """
         self._restore()
         stream = self._stream
         of_users = epochs_of_users(stream.lanes)
@@ -131,11 +145,12 @@ class ContributeShard(SourceShard):
                 )
 
     def _splits_epoch(self, epochs: Sequence[TickGrid], at: int) -> bool:
-        """Return whether a time to come lies within one of `epochs`."""
+        """Return whether a time to come lies within an epoch of one of these grids."""
         mark = self._intake.watermark
         return (mark is None or at > mark) and next_epoch(epochs, at - 1) != at
 
     def _restore(self) -> None:
+        """Load the stored progress, if it belongs to these topics, owners and `rekey`."""
         progress = self._stored(_DECODER)
         if progress is None:
             self._intake.restore(self._place.watermark, None)
@@ -211,6 +226,7 @@ class ContributeShard(SourceShard):
         )
 
     def process(self, batch: Batch) -> None:
+        """Add a batch's events to the sums and reject what are none; commit if that is due."""
         now_ms = time.time_ns() // 1_000_000
         latest_ms = now_ms + self._stream.events.max_ahead_ms
         records = batch.records
@@ -250,6 +266,7 @@ class ContributeShard(SourceShard):
         return next_epoch(epochs_of_users(stream.lanes), self._notice_ms())
 
     def _commit(self, offset: int) -> None:
+        """Send the sums since the last commit to their owners, and store where to go on."""
         intake = self._intake
         topic = self._stream.contributions
         closed = intake.ticks_closed()

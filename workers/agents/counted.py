@@ -1,5 +1,8 @@
 """Which partitions count, as the stored state has them: source partitions, and owners.
 
+Partitions that a topic gets later count only once the state says so: of the events topics as source
+partitions, of the contributions topic as owners of stream keys.
+
 Read at every start, before anything of the state is. Without stored state, all that the topics have
 count.
 """
@@ -34,7 +37,8 @@ def counted_sources(
 ) -> Sources:
     """Return the counted partitions of `topics`: as topic `state` has them, else all.
 
-    Raise StateRefused for another set of topics, fewer partitions, or unreadable state.
+    `plain`: the settings name a single topic. Raise StateRefused for another set of topics, fewer
+    partitions, or unreadable state.
     """
     progress = stored_progress(connection, state, state_partitions)
     if progress is None:
@@ -75,7 +79,10 @@ def stored_progress(
 def stored_topics(
     connection: Connection, state: str, partitions: int
 ) -> tuple[SourceTopic, ...] | None:
-    """Return the first set, which begins every changelog; None before a first commit."""
+    """Return the set of events topics at the first commit, None before one.
+
+    It begins the changelog of every source partition.
+    """
     with reader(connection) as consumer:
         for partition in range(partitions):
             low, high = bounds_of(consumer, state, partition)

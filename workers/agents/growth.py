@@ -26,7 +26,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class _Noticing:
-    """`grow` asks the shard of source partition 0."""
+    """Base of both: `grow` asks the shard of source partition 0 to count the new partitions.
+
+    `restart` begins the run again, so that it reads them.
+    """
 
     connection: Connection
     grow: Callable[..., object]
@@ -34,11 +37,13 @@ class _Noticing:
     _said = ""
 
     def _say(self, text: str) -> None:
+        """Log a text, unless the look before said the same."""
         if text != self._said:
             self._said = text
             logger.warning("%s", text)
 
     def _add(self, topic: str, partitions: int, but: str) -> None:
+        """Add partitions to a state topic; if that fails, log `but` with the reason."""
         try:
             add_partitions(self.connection, topic, partitions)
         except (SettingsError, KafkaAway) as error:
@@ -91,9 +96,10 @@ class OwnerGrowth(_Noticing):
 
 @dataclass(kw_only=True)
 class Growth(_Noticing):
-    """What a worker does, during one run, about partitions that have not joined.
+    """What a worker does, during one run, about partitions of events topics that do not count yet.
 
-    `refusal`: why none can join, if so.
+    They are to join (`SourceShard.grow`). `state` is the topic of the state that needs as many
+    partitions; `refusal`: why none can join, if so.
     """
 
     state: str

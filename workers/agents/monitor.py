@@ -68,6 +68,8 @@ GAUGES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(eq=False)
 class PartitionGauges(Collector):
+    """The gauges of `GAUGES`, read from the hand-over and its shards at every scrape."""
+
     health: Health
     topic_partitions: Mapping[str, int]
 
@@ -124,6 +126,7 @@ class PartitionGauges(Collector):
 
 
 def _families() -> dict[str, GaugeMetricFamily]:
+    """Return an empty metric for every gauge, by its name without prefix."""
     found = {}
     for gauge, text in GAUGES.items():
         name, _, labels = gauge.rstrip("}").partition("{")
@@ -142,6 +145,7 @@ BEHIND_S = 30.0
 COMMIT_MARGIN_S = 60.0
 
 
+# HTTP status, and the body as JSON.
 Answer = tuple[int, dict[str, object]]
 
 
@@ -236,6 +240,7 @@ class Health:
         return 503 if reasons else 200, body
 
     def _longest_s(self, shard: SourceShard, now_ms: int) -> float:
+        """Return how long a shard that works as it should may now be without a commit."""
         if shard.offset != shard.committed:
             return self._idle_s
         # Ticks close by the clock; events dated ahead closed some of them early.
@@ -246,6 +251,7 @@ class Health:
 
 
 def source_topics(handover: Handover) -> list[str]:
+    """Return the topics from which this worker's shards read events."""
     shards = list(handover.shards.items())
     return list(
         dict.fromkeys(tp[0] for tp, shard in shards if isinstance(shard, SourceShard))
@@ -271,6 +277,10 @@ def _refuse_unreadable(status: int, _: BaseException | None) -> web.Response:
 def metrics_registry(
     health: Health, partitions: Mapping[str, int]
 ) -> CollectorRegistry:
+    """Return everything that /metrics shows, every series with the worker's name.
+
+    `partitions` has the number of partitions of every stage's input.
+    """
     settings = health.settings
     metrics = health.handover.metrics
     # Creation times would double the number of series.

@@ -1,5 +1,8 @@
 """Progress records, read from a state topic without a worker or a key.
 
+A progress record ends every transaction of a shard, and says where its next owner continues. Like
+any value of a state topic, a long one is stored in pages.
+
 The only exact figure in a progress record is an offset. `read_newest` reads uncommitted records, so
 it includes epochs that another worker is about to commit, and misses no acknowledged commit. (A
 commit returns before its marker is in every partition, so read-committed could miss it.)
@@ -40,7 +43,11 @@ def complete_ms(
     partition: int,
     progress: ReleaseProgress,
 ) -> int | None:
-    """Return the time up to which ticks are complete; None while a source has no watermark."""
+    """Return the time up to which all source partitions have closed their ticks.
+
+    So says the log of contributions, read to its end from `progress` on. None while a source
+    partition has closed none.
+    """
     marks = list(progress.watermarks)
     for record in read_partition(
         connection, contributions, partition, since=progress.position
@@ -86,6 +93,7 @@ def read_newest(
 def _newest(
     consumer: Consumer, wanted: Iterable[Partition]
 ) -> dict[Partition, ReleaseProgress]:
+    """Return decoded progress by partition; StateRefused if another version wrote it."""
     found: dict[Partition, ReleaseProgress] = {}
     for where, value in newest_values(consumer, wanted).items():
         found[where] = read_progress(value)

@@ -1,8 +1,9 @@
 """The rekey shard: forwards the events of one partition of the events topics, keyed by user.
 
 A commit sends the records, in order, to the partitions of their users; rejects of records without a
-readable user; and a mark to every partition (`rekey_markers.py`). A record counts at the time it
-would if this were a source partition. Late records carry it, so commit boundaries do not matter.
+readable user; and a mark, with this partition's watermark, to every partition
+(`rekey_markers.py`). A record counts at the time it would if this were a source partition. Late
+records carry it, so commit boundaries do not matter.
 
 Every mark has the current time and follows the records. Retention uses the latest time in a
 segment, so it counts from then on, however old the events are.
@@ -60,6 +61,8 @@ OURS_BYTES_MAX = len(HEADER) + 9
 
 
 class RekeyProgress(SourceProgress, kw_only=True, frozen=True):
+    """`sequence` is the next mark's; `users` partitions has the by-user topic of id `users_id`."""
+
     sequence: int
     users: int
     users_id: str | None
@@ -96,6 +99,7 @@ class ForwardBatch:
         return found
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
+        """Yield of each record value, key (its user), partition, time in ms, and headers."""
         data = self.data
         noted = (self.keys[:, 0] >= 0) | (self.late != NO_TIME) | (self.own > 0)
         columns = (*self.users.T, *self.values.T, self.partitions, self.times, noted)
@@ -142,10 +146,10 @@ def read_users(
     users_format: Format | None = None,
     events_format: Format | None = None,
 ) -> Iterator[UserRows]:
-    """Read the users of a batch, part by part, with a reader that has no views.
+    """Read the users of a batch, part by part, with the reader `users`, which reads nothing else.
 
-    `events` reads the records without a user again: whether a histogram needs one decides between
-    a reject and a record whose time still counts. Where the record's time is the event's, records
+    `events` reads the records without a user again: whether a histogram needs one decides between a
+    reject and a record whose time still counts. Where the record's time is the event's, records
     after `latest_ms` are not forwarded. A format of None means JSON.
     """
     by_record_time = users.layout.shape.time is None
@@ -219,6 +223,8 @@ class RekeyStage(EventsStage):
 
 
 class RekeyShard(SourceShard):
+    """Shard of one partition of the events topics: forwards its records by user."""
+
     stage = REKEY
     _stream: RekeyStage
 
@@ -256,6 +262,7 @@ class RekeyShard(SourceShard):
         self.offset = progress.offset
 
     def process(self, batch: Batch) -> None:
+        """Queue a batch's records for the partitions of their users; commit if that is due."""
         now_ms = time.time_ns() // 1_000_000
         records = batch.records
         latest_ms = now_ms + self._stream.events.max_ahead_ms
@@ -331,6 +338,7 @@ class RekeyShard(SourceShard):
         return []
 
     def _commit(self, offset: int) -> None:
+        """Commit the queued records, the rejects, and a mark to every partition by user."""
         origins = self._sources
         topic = self._stream.topic
         mark = Mark(self.partition, len(origins), self._sequence, self._clock.watermark)

@@ -1,5 +1,8 @@
 """The release shard: merges one owner partition of the contributions topic, adds noise, publishes.
 
+A partition's messages have the sums of its stream keys, from every source partition, tick by tick.
+A histogram's generation is a number that the operator raises to start it over.
+
 One Kafka transaction commits a tick: snapshots, changed ledger blocks and stream keys, the
 mechanisms' state and the progress record. Its input is already in the contributions topic, so if
 the worker dies, the next owner releases the same ticks with the same bytes, or finds them released.
@@ -38,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 
 class ReleaseShard(Shard):
+    """Shard of one owner partition: publishes the ticks that all source partitions closed."""
+
     stage = RELEASE
 
     def __init__(
@@ -67,6 +72,7 @@ class ReleaseShard(Shard):
         }
 
     def open(self) -> None:
+        """Open as every shard does; then check that the ceiling lets the next epochs begin."""
         super().open()
         if self._guard is not None:
             self._guard.refresh()
@@ -75,6 +81,7 @@ class ReleaseShard(Shard):
             )
 
     def restore(self) -> None:
+        """Load the state of the histograms; a new generation begins after `_begin_ms`."""
         value = read_paged(PROGRESS, self.store.get)
         if value is not None:
             progress = read_progress(value)
@@ -92,7 +99,10 @@ class ReleaseShard(Shard):
         )
 
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
-        """Return the end of all ticks that contributions complete; None if no generation ends."""
+        """Return the time after which new generations begin; None if no generation ends.
+
+        It is the end of all ticks that contributions complete.
+        """
         older = [*progress.retired, *progress.histograms.items()]
         running = {
             (name, life.generation) for name, life in progress.histograms.items()
@@ -106,6 +116,7 @@ class ReleaseShard(Shard):
         )
 
     def process(self, batch: Batch) -> None:
+        """Merge a batch of contributions, and release the ticks that it completes."""
         for i, offset in enumerate(batch.records.offsets.tolist()):
             value = batch.records.value(i)
             if value is None:
@@ -127,6 +138,11 @@ class ReleaseShard(Shard):
             self._release()
 
     def _release(self) -> None:
+        """Release and commit all complete ticks.
+
+        In a backlog they wait for further ones, so that they share a transaction. Epochs that begin
+        are charged in between, by a commit of their own.
+        """
         soon = time.monotonic() - self._released_s < self._commit_gap_s
         if soon and is_behind(self.merge.complete_ms, self._grace_ms):
             return
@@ -152,6 +168,7 @@ class ReleaseShard(Shard):
                 return
 
     def _commit(self, messages: Sequence[Outgoing]) -> None:
+        """Commit messages with the state of the histograms that they come from."""
         progress = self.merge.progress()
         changes = [
             *self.merge.changes(),
@@ -162,6 +179,10 @@ class ReleaseShard(Shard):
     def _hand_over(
         self, handed: Sequence[tuple[int, HandedOver]]
     ) -> Iterator[Outgoing]:
+        """Yield messages with the state of stream keys that are another owner's from now on.
+
+        `handed` pairs that owner's partition with the state.
+        """
         for owner, each in handed:
             for message in handing_over(each, key=self.merge.key.fingerprint):
                 yield Outgoing(self._contributions, owner, None, message.encoded())
@@ -187,6 +208,7 @@ class ReleaseShard(Shard):
         guard.check(self.merge.progress(), epochs)
 
     def _ticks(self) -> dict[str, int]:
+        """Return how many ticks of every histogram have been released so far."""
         return {
             h.name: h.next - (h.life.first or 0)
             for h in self.merge.histograms
@@ -194,6 +216,7 @@ class ReleaseShard(Shard):
         }
 
     def _count(self, released: Released, before: dict[str, int]) -> None:
+        """Update the metrics after a release; `before` is `_ticks` from before it."""
         for name, ticks in self._ticks().items():
             self.metrics.ticks_released.labels(name).inc(ticks - before.get(name, 0))
         sizes: dict[str, list[int]] = {}
@@ -209,4 +232,5 @@ class ReleaseShard(Shard):
 
 
 def _next_epochs(histograms: Sequence[Histogram]) -> dict[str, int]:
+    """Return the epoch of every histogram's next tick, where that tick is known."""
     return {h.name: epoch for h in histograms if (epoch := h.next_epoch) is not None}

@@ -66,9 +66,12 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
 
 
 class _Owner(Shard):
+    """Shard that only retires a histogram; to open it fences a worker that still runs."""
+
     stage = "retire"
 
     def retire(self, name: str, contributions: str) -> None:
+        """Move the histogram's progress to the retired ones, and delete all else that it stored."""
         value = read_paged(PROGRESS, self.store.get)
         progress = None if value is None else read_progress(value)
         if progress is None or (life := progress.histograms.pop(name, None)) is None:

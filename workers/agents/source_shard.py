@@ -55,6 +55,8 @@ _HEADERS_BYTES_MAX = 128 << 20
 
 
 class Rejects:
+    """Records that were rejected since the last commit, as messages for the rejects topic."""
+
     def __init__(self, topic: str, place: Place, metrics: Metrics) -> None:
         self._topic = topic
         self._place = place
@@ -70,6 +72,7 @@ class Rejects:
         return len(self.messages) >= REJECTS_MAX or self.nbytes >= REJECTS_BYTES_MAX
 
     def add(self, records: Records, rejects: Sequence[Reject]) -> None:
+        """Add a message for every reject, which names a row of `records`."""
         for reject in rejects:
             i = reject.index
             most = REJECT_HEADERS_BYTES_MAX if self.nbytes < _HEADERS_BYTES_MAX else 0
@@ -87,6 +90,7 @@ class Rejects:
             self._reasons[reject.reason] += 1
 
     def committed(self) -> None:
+        """Count the rejects of the transaction that was just committed, and forget them."""
         for reason, n in self._reasons.items():
             self._metrics.rejects.labels(reason).inc(n)
         self._unsaid += self._reasons
@@ -125,7 +129,8 @@ P = TypeVar("P", bound=SourceProgress)
 class EventsStage:
     """Shared by a stage's shards; `commit_interval_s` is the longest time from reading to commit.
 
-    `max_behind_ms` is the longest time after its own at which an event may count; None: no limit.
+    `lanes` are the tick grids and bounds of the histograms, `rejects` is a topic. `max_behind_ms`
+    is the longest time after its own at which an event may count; None: no limit.
     """
 
     events: EventsSettings
@@ -153,7 +158,9 @@ class SourceShard(Shard):
         self.longest_value = stream.events.max_bytes
         self._rejects = Rejects(stream.rejects, place, self.metrics)
         self._sources = stream.sources
+        # Whether the state has the set of events topics, or needs none: there is only one.
         self._set_stored = stream.sources.plain
+        # Topics with partitions that are to join, and whether the next commit says that some do.
         self._growing: tuple[SourceTopic, ...] = ()
         self._joining = False
         self._state_id = self.store.changelog.topic_id
@@ -164,6 +171,7 @@ class SourceShard(Shard):
         return self._clock.watermark
 
     def _stored(self, decoder: msgspec.json.Decoder[P]) -> P | None:
+        """Return the stored progress, None if there is none; refuse another version's."""
         value = read_paged(PROGRESS, self.store.get)
         if value is None:
             return None
@@ -205,7 +213,10 @@ class SourceShard(Shard):
             self._sources = msgspec.structs.replace(sources, joined=progress.joined)
 
     def grow(self, topics: Sequence[SourceTopic]) -> None:
-        """Let the partitions of `topics` join soon, if this is source partition 0. Thread-safe."""
+        """Let new partitions of `topics` join soon, if this is source partition 0. Thread-safe.
+
+        From then on they are source partitions, and count.
+        """
         if self.partition == 0:
             self._growing = tuple(topics)
 
@@ -231,7 +242,10 @@ class SourceShard(Shard):
     def _reject(
         self, records: Records, rejects: Sequence[Reject], relevant: int
     ) -> None:
-        """Add rejects to the next commit; `relevant`: records for a histogram, or rejected."""
+        """Add rejects to the next commit, and note their share, of which a high one is logged.
+
+        `relevant`: how many records were rejected or are for a histogram.
+        """
         self._rejects.add(records, rejects)
         reasons = Counter(reject.reason for reject in rejects)
         self.metrics.rejecting.note(
@@ -246,6 +260,7 @@ class SourceShard(Shard):
         self.idle()
 
     def idle(self) -> None:
+        """Commit if that is due, also when no record arrives: the clock closes ticks too."""
         self._rejects.warn(time.monotonic())
         if self._growing:
             self._join()
@@ -279,6 +294,7 @@ class SourceShard(Shard):
         changes: Sequence[Change] = (),
         forwarded: Sequence[Forwarded] = (),
     ) -> None:
+        """Commit a stage's messages, with the rejects and the progress, in one transaction."""
         changes = list(changes)
         if not self._set_stored:
             changes += split_pages(SOURCES, self._sources.encoded())

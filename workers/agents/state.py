@@ -149,6 +149,7 @@ def start_refusals(settings: Settings, connection: Connection) -> list[str]:
 def _readable_states(
     settings: Settings, connection: Connection
 ) -> Sequence[ReleaseProgress | None]:
+    """Return every owner's progress; nothing if it cannot be read, which is only logged."""
     try:
         return read_states(connection, settings.worker.name) or []
     except (QuietcountError, KafkaException) as error:
@@ -157,4 +158,5 @@ def _readable_states(
 
 
 def _fingerprints(states: Iterable[ReleaseProgress | None]) -> list[str]:
+    """Return the distinct fingerprints of the noise keys that progress was made with."""
     return list(dict.fromkeys(state.key for state in states if state is not None))

@@ -1,4 +1,9 @@
-"""The worker's topics on the cluster; the first commit fixes a regular expression's matches."""
+"""The worker's topics on the cluster; the first commit fixes a regular expression's matches.
+
+Partitions count from the first commit on, those that a topic gets later once the state says so.
+Stage 1 reads events and sends sums to the owners, the partitions of the contributions topic, where
+stage 2 reads them.
+"""
 
 import logging
 import threading
@@ -281,7 +286,10 @@ def check_events(
 def events_topics(
     settings: Settings, connection: Connection
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return events topics and uncounted matches; SettingsError if none, or a known one is gone."""
+    """Return the events topics, and matches of their regular expression that are not counted.
+
+    SettingsError if there is none, or one that is counted is gone.
+    """
     events = settings.events.topics
     if events.pattern is None:
         return events.names, ()
@@ -334,6 +342,7 @@ class RunningTopics:
 
     def __post_init__(self) -> None:
         topics = self.topics
+        # In how many listings in a row a topic was missing.
         self._missing: Counter[str] = Counter()
         self._said = set(kafka_topics.cautions(topics.plan, topics.existing))
         #: What the worker uses, with the replicas that its topics need by now.
@@ -342,6 +351,7 @@ class RunningTopics:
 
     @property
     def may_change(self) -> bool:
+        """Whether anything can happen to the topics that this run reacts to."""
         has_pattern = self.settings.events.topics.pattern is not None
         return has_pattern or bool(self.growths) or self.fail is not None
 
@@ -388,6 +398,7 @@ class RunningTopics:
             self.fail("; ".join(problems))
 
     def _note_unread(self, names: Collection[str]) -> None:
+        """Log and count topics that match the regular expression but are not read."""
         pattern = self.settings.events.topics.pattern
         for name in sorted(names):
             self._say(

@@ -159,6 +159,10 @@ class Factory:
 
     @property
     def stages(self) -> dict[str, dict[str, Callable[[int], Shard | None]]]:
+        """What makes a partition's shard, by stage and input topic.
+
+        It returns None for a partition that does not count (yet).
+        """
         origins = Sources(()) if self._by_user is None else self._by_user.sources
         return {
             REKEY: _of_joined(origins, self.rekey_shard),
@@ -217,6 +221,7 @@ class Factory:
         )
 
     def merge(self, partition: int) -> Merge:
+        """Return the merge of one owner partition, with its histograms before any tick."""
         state = self.settings.release_state_topic
         owners = self.owners.first
         built = histograms(
@@ -238,6 +243,7 @@ class Factory:
         )
 
     def _assignment(self, stage: str, partition: int, state: str) -> Assignment:
+        """Return what a shard is made from; `state` is the topic of its state."""
         path = (
             None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
         )
@@ -261,6 +267,7 @@ def _of_joined(
 
 
 def build_app(factory: Factory) -> QuietcountApp:
+    """Return Faust's application, with an agent for every stage that feeds its shards."""
     worker = factory.settings.worker
     stages = factory.stages
     shards = {name: make for topics in stages.values() for name, make in topics.items()}
@@ -372,6 +379,7 @@ def _topics(
     operator: OperatorPort,
     confirm_s: float,
 ) -> Topics:
+    """Return the topics, checked, waiting for Kafka; health is served meanwhile."""
     nothing_yet = Handover({}, metrics=metrics)
 
     def waiting() -> None:
@@ -428,6 +436,7 @@ def _log_sources(topics: Topics) -> None:
 
 
 def _prepare() -> None:
+    """Set up this process for many short-lived objects and arrays, once."""
     import uvloop
 
     uvloop.install()
@@ -455,6 +464,7 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
     loop = asyncio.get_event_loop()
 
     def in_loop(call: Callable[..., object], *args: object) -> None:
+        """Call a function in the event loop; callable from any thread."""
         with suppress(RuntimeError):  # the loop has already ended
             loop.call_soon_threadsafe(call, *args)
 

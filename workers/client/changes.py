@@ -38,6 +38,8 @@ _RANGE = ("from", "to", "step")
 
 
 class Window(msgspec.Struct, frozen=True):
+    """The last `ticks` ticks before a snapshot, with the errors of changes over them."""
+
     ms: Positive
     ticks: Positive
     sd: NotNegative
@@ -46,6 +48,8 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Total(msgspec.Struct, frozen=True):
+    """The noisy count of all items together, which has noise of its own."""
+
     count: Number
     sd: NotNegative
 
@@ -63,7 +67,7 @@ ready(Window, Total, Sums)
 
 
 def can_subtract(snapshot: Fields) -> bool:
-    """Return whether counts of this mechanism differ from the truth by noise only.
+    """Return whether changes can be computed: its counts differ from the truth by noise only.
 
     Counts of a window cannot: two windows overlap, or have other events between them.
     """
@@ -95,9 +99,10 @@ def changes(
     """Return `newer` with changes in place of counts; the counts are in `counts`.
 
     Without `older` the series began at `begin_ms`. If that is in the epoch before, or `older` is,
-    `last` is the last tick of it. `items` and `top` cut as elsewhere: all buckets of a histogram of
-    numbers stay unless `items` are named.
+    `last` is the last tick of it. `items` and `top` cut as in `messages.select_items`: all buckets
+    of a histogram of numbers stay unless `items` are named.
     """
+    # Counts by label: at the earlier tick, and where the epoch before ended.
     was = {} if older is None else dict(older.get("items") or ())
     missing = 0 if older is None else None
     reached = {} if last is None else dict(last.get("items") or ())
@@ -171,6 +176,7 @@ def _windows(snapshot: Fields) -> list[Window]:
 
 
 def _ticks_between(newer: Fields, older: Fields | None, last: Fields | None) -> int:
+    """Return the ticks from `older`, else the beginning, to `newer`, over an epoch's end."""
     since = 0 if older is None else older["tick"]
     ticks: int = newer["tick"] - since
     return ticks if last is None else ticks + last["tick"]
@@ -253,6 +259,7 @@ def _of_sums(
 
 
 def _by_label(of: Sums) -> dict[str, SumRow]:
+    """Return a snapshot's rows of sums by the labels of its items."""
     labels = [label for label, _ in of.items]
     return dict(zip(labels, of.sums, strict=True))
 

@@ -64,6 +64,8 @@ class HistogramTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
+    """What a reader of histogram topics needs of a settings file."""
+
     worker: str
     connection: Connection
     histograms: tuple[HistogramTopic, ...]
@@ -96,6 +98,7 @@ def read_token(path: Path) -> str:
 
 
 def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
+    """Check what a reader needs of a parsed file, and nothing else."""
     for section, needed in (("worker", "its name"), ("kafka", "bootstrap")):
         if not isinstance(document.get(section), dict):
             raise SettingsError(f"[{section}] is missing: the dashboard needs {needed}")
@@ -169,10 +172,12 @@ _DECIDES = ("key", "items", "count", "where", "buckets")
 
 
 def _counted(values: Mapping[str, Any]) -> str:
+    """Return a text that is equal where histograms count the same items of the same events."""
     return repr([values.get(name) for name in _DECIDES])
 
 
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:
+    """Return one [[histogram]] as if it had epochs; leave most errors to the worker."""
     texts = {
         field: _value(HistogramConfig, field, values, where)
         for field in ("name", "topic", "label", "unit")
@@ -199,6 +204,7 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
 def _value(
     record: type[Checked], name: str, values: Mapping[str, Any], where: str
 ) -> str:
+    """Return a field of a section, checked by the rule of the worker's own settings."""
     rule = next(rule for rule in rules(record) if rule.name == name)
     if name not in values:
         raise ValueError(f"{where}{name} is missing: {rule.allowed}")

@@ -1,4 +1,8 @@
-"""Snapshots in memory: a tick's JSON, byte for byte as in the topic if it has one page."""
+"""Snapshots in memory: a tick's JSON, byte for byte as in the topic if it has one page.
+
+A snapshot that is longer than a message is cut into pages. Where several owner partitions share a
+stream key, each publishes a part of its snapshot, with pages of its own.
+"""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -45,6 +49,8 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class SumRange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
+    """The declared range and step of the values that are added up, and the sd of every sum."""
+
     from_: float
     to: float
     step: float
@@ -75,6 +81,8 @@ class Frame(Head, frozen=True):
 
 
 class PlainGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A guarantee as the usual snapshot has it, with no other fields."""
+
     unit: str
     rho: NotNegative
     epsilon: NotNegative
@@ -92,7 +100,7 @@ _WHOLE = msgspec.json.Decoder(PlainFrame)
 
 
 class Stream(NamedTuple):
-    """A stream key of a histogram."""
+    """One stream key of a histogram, such as a shop; its snapshots follow one another."""
 
     histogram: str
     key: str
@@ -140,12 +148,12 @@ class LostTick(NamedTuple):
 
 
 class Pages:
-    """Ticks that still lack pages or parts, which may arrive in any order.
+    """Puts records together to snapshots: holds ticks that lack pages or parts, in any order.
 
-    A part's records are in the order of its ticks. So what an incomplete tick lacks never follows
-    a later tick of its stream that is complete, and the incomplete one is forgotten. With `keeps`,
-    for records of several partitions of a topic, in any order, that waits for `forget_outdated`;
-    then `lost` are the ticks that were forgotten.
+    Within a part, ticks follow in order. So once a later tick of a stream is complete, an earlier
+    one that is not never will be, and is forgotten. With `keeps`, for the records of several
+    partitions of a topic in any order, it is kept until `forget_outdated`; `lost` are the ticks
+    that were forgotten.
     """
 
     last: Frame  # of the last record received
@@ -229,7 +237,7 @@ class Pages:
         if self._keeps:
             self._newest[stream] = max(end, self._newest.get(stream, 0))
         of_stream = self._waiting_of.get(stream, {})
-        # Another series may have a tick that ends at the same time.
+        # With `keeps` only if it ended earlier: another series may have one that ends just then.
         until = end - self._keeps
         while of_stream and of_stream[first := next(iter(of_stream))].end <= until:
             if self._keeps:
@@ -321,6 +329,7 @@ def _decoded(value: bytes) -> Frame:
 
 
 def _snapshot(frame: Frame, line: bytes) -> SeenSnapshot:
+    """Return a whole snapshot: its head, and its JSON on one line."""
     head = {name: getattr(frame, name) for name in Head.__struct_fields__}
     return SeenSnapshot(json=line, **head)
 

@@ -85,10 +85,10 @@ class Window(msgspec.Struct, frozen=True, omit_defaults=True):
 class Snapshot(Head, frozen=True):
     """A whole snapshot, with the fields of docs/settings.md.
 
-    `items` is None for answers to queries; `sums` has one for each item, or none. `window` is whose
-    counts `items` are without epochs, else None. `previous_id` is the `id` of the epoch before, if
-    it was published. `further` has every other field: those of answers, and those that a later
-    version adds.
+    `items` is None for answers to queries; `sums` has one for each item, or none. Without epochs,
+    `items` has the counts of `window`, which else is None. `previous_id` is the `id` of the epoch
+    before, if it was published. `further` has every other field: those of answers, and those that
+    a later version adds.
     """
 
     sd: float | None
@@ -164,6 +164,7 @@ class Between(NamedTuple):
         until: str | int | None,
         names: tuple[str, str] = ("since", "until"),
     ) -> Self:
+        """Parse the bounds; `names` are what messages call them."""
         first, last = (
             None if at is None else parse_time(name, str(at))
             for name, at in zip(names, (since, until), strict=True)
@@ -206,7 +207,10 @@ class Assembly:
         self._partitions = Counter(topic for topic, _ in positions)
 
     def receive(self, where: Partition, message: Message) -> Snapshot | None:
-        """Return the snapshot that a record completes, if it does; refuse any other record."""
+        """Return the snapshot that a record completes, if it does.
+
+        Raise InvalidSnapshot, which says where, for a record that no worker wrote.
+        """
         topic = where[0]
         pages = self._pages[topic]
         self._records[topic] += 1

@@ -17,10 +17,12 @@ Kind = type[HistogramConfig]
 
 
 def _counts(kind: Kind) -> bool:
+    """Return whether a mechanism publishes counts, rather than answers or labels."""
     return kind.about.family in ("running", "tick")
 
 
 def _statistic(kind: Kind, setting: str) -> bool:
+    """Return whether a mechanism answers queries about ranks, configured by this `setting`."""
     return kind.about.family == "statistic" and setting in kind.__struct_fields__
 
 
@@ -58,6 +60,7 @@ def snapshot_schema() -> dict[str, Any]:
 
 
 def _with_names(value: dict[str, Any]) -> dict[str, Any]:
+    """Replace the name of a group in an enumeration by its mechanisms."""
     group = value.get("enum")
     if not isinstance(group, str):
         return value

@@ -77,6 +77,7 @@ def _heads(many: list[Snapshot]) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
 
 
 def _rest(one: Snapshot) -> str | None:
+    """Return as JSON what has no column of its own; None if there is nothing."""
     lists = {"edges": one.edges, "quantiles": one.quantiles, "windows": one.windows}
     rest = {name: values for name, values in lists.items() if values} | one.further
     if one.previous_id is not None:
@@ -87,6 +88,7 @@ def _rest(one: Snapshot) -> str | None:
 
 
 def object_column(values: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """Return an array of the objects as they are, which numpy would convert; None is null."""
     column = np.empty(len(values), object)
     column[:] = values
     return column

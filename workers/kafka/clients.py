@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+#: Security options that `faust_credentials` can translate; it refuses all others.
 _TRANSLATED = (
     "ssl.ca.location",
     "ssl.ca.pem",
@@ -56,7 +57,7 @@ _TRANSLATED = (
     "sasl.kerberos.service.name",
 )
 
-# How often a wait for answers looks whether to give up.
+# How often a wait for answers asks whether to give up.
 _SLICE_S = 0.1
 #: The broker in the text of an error: `address:port/id: what happened`.
 _BROKER_ID = re.compile(r"\S+/(\d+): ")
@@ -69,6 +70,7 @@ _REFUSED = MappingProxyType(
         KafkaError._SSL: "Check ssl.ca.location and the other ssl names in [kafka.client], and that this is the broker's TLS port",
     }
 )
+# Timeout of the first request of `connect`; it doubles with every further one.
 _ASK_S = 0.5
 
 #: Receives clients' logs; otherwise librdkafka writes to stderr itself.
@@ -82,9 +84,11 @@ _MUTED_LOG.setLevel(logging.CRITICAL + 1)
 
 @dataclass(frozen=True)
 class Connection:
-    """Cluster address and credentials; the repr omits `client`, which holds secrets.
+    """Cluster address and credentials, from which every Kafka client is made.
 
-    `embedded` is the embedded Kafka's cluster id, from the process that started it; else None.
+    The repr omits `client`, librdkafka's options, which hold secrets. `embedded` is the cluster id
+    of the in-process Kafka (`EmbeddedCluster`), from the process that started it; None for a real
+    cluster. `login` says where OAUTHBEARER tokens come from; None without them.
     """
 
     bootstrap: str
@@ -117,6 +121,7 @@ class Connection:
         return None if self.login is None else tokens.tokens_of(self.login)
 
     def config(self, **extra: Any) -> dict[str, Any]:
+        """Return librdkafka's options of one client; `extra` wins over all others."""
         config = {
             "log_level": 4,
             # Rebootstrap after losing all brokers; by default that takes five minutes.
@@ -142,7 +147,10 @@ class Connection:
         return self._create(Producer, config)
 
     def consumer(self, **extra: Any) -> Consumer:
-        """Return a read_committed consumer without a group; ignore its `is_group_denial` errors."""
+        """Return a read_committed consumer that joins no group.
+
+        Librdkafka wants one named all the same: ignore errors for which `is_group_denial` is true.
+        """
         defaults = {
             "group.id": "quietcount-reader",  # required by librdkafka, never joined
             "enable.auto.commit": False,
@@ -160,7 +168,12 @@ class Connection:
         return self._create(AdminClient, self.config(**extra))
 
     def _create(self, kind: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
-        """Create a client; with OAUTHBEARER that takes a second, and needs a token."""
+        """Create a client; SettingsError names an option that librdkafka does not know.
+
+        With OAUTHBEARER this takes a second and needs a token. If none can be had now, the error
+        says that the connection failed (`_TRANSPORT`, retriable), so that callers wait as in an
+        outage.
+        """
         try:
             if self.tokens is not None:
                 self.tokens.get()
@@ -182,7 +195,10 @@ class Connection:
 
     @contextmanager
     def connect(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-        """Yield a client and the first metadata; raise KafkaRefuses, KafkaAway after `within_s`."""
+        """Yield an admin client and its first metadata, once a broker has answered.
+
+        Raise KafkaRefuses if a broker rejects us, KafkaAway if none answers within `within_s`.
+        """
         errors: list[KafkaError] = []
         where = f"kafka.bootstrap = {self.bootstrap!r}"
         ask_s = _ASK_S
@@ -229,7 +245,11 @@ class Connection:
 
 
 def _with_tokens(config: dict[str, Any], shared: Tokens) -> dict[str, Any]:
-    """Return a configuration that asks `shared`, and repeats no failure that it has logged."""
+    """Return a configuration whose client gets its tokens from `shared`.
+
+    While `shared` has no token, which it logs itself, the client logs none of the refused logins
+    that follow from that.
+    """
     on_error = config["error_cb"]
 
     def on_other_error(error: KafkaError) -> None:
@@ -264,7 +284,10 @@ def _unknown_option(name: str) -> str:
 
 
 def _option_names() -> Iterator[str]:
-    """Yield librdkafka's options that have a default, which it does not tell Python."""
+    """Yield the names of librdkafka's options that have a default.
+
+    Its Python package does not list them, so they are read from the C library.
+    """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(cimpl.__file__)
         number = ctypes.c_size_t()
@@ -272,15 +295,18 @@ def _option_names() -> Iterator[str]:
         dump = library.rd_kafka_conf_dump
         new.restype = ctypes.c_void_p
         dump.restype = ctypes.POINTER(ctypes.c_char_p)
+        # Names and values in turn.
         pairs = dump(ctypes.c_void_p(new()), ctypes.byref(number))
         yield from ((pairs[i] or b"").decode() for i in range(0, number.value, 2))
 
 
 def _refusal(errors: list[KafkaError]) -> KafkaError | None:
+    """Return the first error that waiting does not cure, if there is one."""
     return next((error for error in errors if error.code() in _REFUSED), None)
 
 
 def _network(errors: list[KafkaError]) -> KafkaError | None:
+    """Return the newest error about the network, if any: why nobody answers."""
     codes = KafkaError._TRANSPORT, KafkaError._RESOLVE
     return next((error for error in reversed(errors) if error.code() in codes), None)
 
@@ -288,7 +314,10 @@ def _network(errors: list[KafkaError]) -> KafkaError | None:
 def await_answers(
     futures: Iterable[Future[Any]], gives_up: Callable[[set[Future[Any]]], bool]
 ) -> set[Future[Any]]:
-    """Wait for an admin client's answers; return those still missing once it `gives_up` of them."""
+    """Wait for an admin client's answers, until all are there or `gives_up(missing)` is true.
+
+    Return those that are missing.
+    """
     waiting = set(futures)
     while waiting:
         waiting = wait(waiting, _SLICE_S).not_done
@@ -381,6 +410,7 @@ def forbidden(error: BaseException) -> str | None:
 
 
 def text_of(error: BaseException) -> str:
+    """Return an error on one line; of one that is not Kafka's, what `describe` lets through."""
     if (cause := cause_of(error)) is not None:
         return _line(cause)
     of_kafka = isinstance(error, ConsumerError | KafkaAway)
@@ -405,6 +435,7 @@ def _log_error(error: KafkaError) -> None:
 
 
 def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
+    """Translate the TLS options of [kafka.client] to Python's `ssl`, for aiokafka."""
     names = "ssl.ca.location", "ssl.ca.pem", "ssl.key.location", "ssl.key.password"
     ca_file, ca_pem, key_file, key_password = (
         client.get(name) or None for name in names

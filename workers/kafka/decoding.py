@@ -164,7 +164,12 @@ def _decode(
     check_crcs: bool,
     longest: int = MESSAGE_BYTES,
 ) -> Iterator[Batch]:
-    """Decode record batches into parts from `start` to `end`; records begin at `first`."""
+    """Yield the records in parts that together cover the offsets from `start` to `end`.
+
+    Records before `first` are left out: the broker sends a record batch whole, even if the fetch
+    began inside it. `name` is the partition's, for messages; `longest` is the longest value to
+    read, in bytes.
+    """
     for batch in batches:
         if batch.is_old:
             raise SettingsError(
@@ -181,7 +186,7 @@ def _decode(
         left = sum(batch.number for batch in batches)
         for records in _read(batches, longest):
             left -= len(records)
-            # A seek may land inside a record batch, which the broker sends whole.
+            # Leave out those before `first`.
             records = records.part(
                 int(np.searchsorted(records.offsets, first)), len(records)
             )
@@ -199,6 +204,7 @@ def _decode(
 
 
 def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
+    """Yield the records of the batches in parts, decompressed in bounded memory."""
     if not any(batch.codec for batch in batches):
         begin = batches[0].start
         data = np.frombuffer(batches[0].response, dtype=np.uint8)[
@@ -221,9 +227,11 @@ def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
 
 
 def _decompressed(batches: list[RecordBatch], most: int) -> tuple[Bytes, list[int]]:
-    """Decompress the first batches; return their bytes and ends, none if the first exceeds `most`.
+    """Decompress as many of the first batches as fit in `most` bytes.
 
-    The guessed buffer grows: joining batches afterwards would take longer and hold the GIL.
+    Return the bytes, uint8, and where each batch ends in them; no ends if even the first is longer
+    (or damaged). The guessed buffer grows: joining batches afterwards would take longer and hold
+    the GIL.
     """
     data = np.empty(
         min(most, _FIRST * len(batches[0].payload) + _SPARE_BYTES), dtype=np.uint8
@@ -249,6 +257,7 @@ def _decompressed(batches: list[RecordBatch], most: int) -> tuple[Bytes, list[in
 
 
 def _resized(data: Bytes, room: int) -> Bytes:
+    """Return a copy of `data` with `room` bytes; the further ones are undefined."""
     other = np.empty(room, dtype=np.uint8)
     other[: len(data)] = data
     return other
@@ -257,6 +266,10 @@ def _resized(data: Bytes, room: int) -> Bytes:
 def _parse(
     data: Bytes, batches: Sequence[RecordBatch], starts: list[int], ends: list[int]
 ) -> Iterator[Records]:
+    """Yield the records of decompressed batches, at most `PART_RECORDS` at once.
+
+    Batch i is data[starts[i]:ends[i]], and the batches follow one another.
+    """
     spans = zip(batches, starts, ends, strict=True)
     rows = np.array([batch.row(*at) for batch, *at in spans], dtype=np.int64)
     cursor = _start_cursor()
@@ -271,7 +284,11 @@ def _parse(
 
 
 def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
-    """Yield the records of a batch of more than `most` bytes, without holding it whole."""
+    """Yield the records of a batch of more than `most` bytes, without holding it whole.
+
+    A buffer of that size is filled from the stream, and what is left of a record at its end moves
+    to its beginning.
+    """
     stream = Stream(batch.codec, batch.payload)
     cursor = _start_cursor()
     left = batch.number
@@ -293,6 +310,7 @@ def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
             del records
         if not left:
             break
+        # The stream has ended inside a record.
         if filled < most:
             raise _malformed(batch)
         at = int(cursor[AT])
@@ -300,6 +318,7 @@ def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
             data = _resized(data[at:filled], len(data))
             filled = filled - at
         else:
+            # One record is longer than the buffer: read it again from its beginning.
             stream.unread(data.data[:filled])
             del data
             records = _truncated(stream, batch, longest, most, cursor)
@@ -316,7 +335,10 @@ def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
 def _truncated(
     stream: Stream, batch: RecordBatch, longest: int, most: int, cursor: Longs
 ) -> Records:
-    """Cut the value of a record of over `most` bytes (or pad it) to just over the reject limit."""
+    """Return a record of over `most` bytes, its value cut (or padded) to just over the limit.
+
+    So it is rejected as too large, as any longer value is, and is never in memory whole.
+    """
     length = stream.read_varint()
     end = stream.at + length
     if not most - _LENGTH_BYTES < length <= _RECORD_BYTES_MAX:
@@ -349,12 +371,14 @@ def _truncated(
 
 
 def _varint(number: int) -> bytes:
+    """Encode a number as records hold them: a zigzag varint."""
     found = bytearray()
     encode_varint(number, found.append)
     return bytes(found)
 
 
 def _start_cursor() -> Longs:
+    """Return the cursor of `read_batches` before the first record."""
     cursor = np.zeros(5, dtype=np.int64)
     cursor[LAST_OFFSET] = -1
     return cursor
@@ -363,7 +387,10 @@ def _start_cursor() -> Longs:
 def _next_records(
     data: Bytes, rows: Longs, cursor: Longs, n: int
 ) -> tuple[Records, bool]:
-    """Return n rows, the first `place[ROWS]` filled, and the result of `read_batches`."""
+    """Return the next `n` records, and whether `read_batches` found all that it was to find.
+
+    If it did not, only the first `cursor[ROWS]` rows are filled. `cursor` moves on.
+    """
     keys, values = np.empty((2, n, 2), dtype=np.int64)
     times, offsets = np.empty((2, n), dtype=np.int64)
     found = Records(
@@ -371,6 +398,7 @@ def _next_records(
     )
     whole = False
     rows = readonly_contiguous(rows)
+    # IndexError: the last record goes on beyond the data.
     with suppress(IndexError):
         whole = bool(
             read_batches(found.data, rows, cursor, (keys, values, times, offsets))
@@ -384,11 +412,17 @@ def _malformed(batch: RecordBatch) -> CorruptRecordException:
 
 
 class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is untyped
+    """Fetched record batches, not decoded; aiokafka's own class would make record objects."""
+
     next_fetch_offset: int
 
     @classmethod
     def of(cls, records: PartitionRecords) -> ColumnRecords:
-        """Take over an unread response, without its iterator, a cycle that would keep the bytes."""
+        """Convert aiokafka's records of a response that nobody has read from.
+
+        Their iterator is dropped: it is part of a reference cycle, which would keep the bytes in
+        memory.
+        """
         if isinstance(records, cls):
             return records
         taken = cls(
@@ -408,7 +442,11 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         return bool(self._records.has_next())
 
     def take(self, start: int, most: int) -> FetchedRecords:
-        """Take record batches, at least one, up to `most` records; raise CorruptRecordException."""
+        """Take the next record batches, at least one, with up to `most` records in all.
+
+        They are decoded later, by the shard. `start` is where the previous batch handed to it
+        ended. Raise CorruptRecordException for a damaged one.
+        """
         first = self.next_fetch_offset
         number = 0
         batches: list[RecordBatch] = []
@@ -434,6 +472,10 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         return FetchedRecords(start, end, number, decode)
 
     def _hidden(self, batch: RecordBatch) -> bool:
+        """Return whether a batch is hidden from readers: for control, or of an aborted transaction.
+
+        Ask of every batch in order: control batches tell whose transactions were aborted.
+        """
         control = batch.is_control_batch
         if self._isolation_level != READ_COMMITTED or batch.producer_id is None:
             return control
@@ -457,4 +499,5 @@ def take_batch(result: FetchResult, start: int) -> FetchedRecords:
 
 
 def keep_raw_batches() -> None:
+    """Make all aiokafka consumers of this process keep undecoded batches (`RecordSet`)."""
     fetcher.MemoryRecords = RecordSet

@@ -30,6 +30,7 @@ _PIECE = 1 << 20
 # The window of the highest level, 22; also the library's own limit.
 _ZSTD_WINDOW_MAX = 1 << 27
 _LZ4_MAGIC = (0x184D2204).to_bytes(4, "little")
+# Bits of the flags of an lz4 frame, and (PLAIN: not compressed) of the size of a block.
 _LZ4_INDEPENDENT = 32
 _LZ4_BLOCK_CHECKSUM = 16
 _LZ4_SIZE = 8
@@ -83,6 +84,7 @@ class Stream:
         return done
 
     def has_more(self) -> bool:
+        """Return whether bytes are left; decompresses the next piece to find out."""
         while not self._rest:
             piece = next(self._pieces, None)
             if piece is None:
@@ -91,6 +93,7 @@ class Stream:
         return True
 
     def unread(self, data: memoryview) -> None:
+        """Put back what was read last; it is read again next."""
         self._pieces = chain([self._rest], self._pieces)
         self._rest = data
         self.at -= len(data)
@@ -109,6 +112,7 @@ class Stream:
             length -= len(part)
 
     def read_varint(self) -> int:
+        """Read a zigzag varint of at most 32 bits."""
         bits = 0
         for shift in range(0, _VARINT_BITS, 7):
             [byte] = self.read(1)
@@ -120,6 +124,7 @@ class Stream:
         )
 
     def _next(self, most: int) -> memoryview:
+        """Return up to `most` bytes, as many as one piece has; none at the end."""
         self.has_more()
         part = self._rest[:most]
         self._rest = self._rest[most:]
@@ -128,6 +133,7 @@ class Stream:
 
 
 def _pieces(codec: int, packed: memoryview) -> Pieces:
+    """Yield decompressed pieces; every codec's errors become CorruptRecordException."""
     if codec not in _STREAMS:
         raise CorruptRecordException(
             f"a record batch is compressed by codec {codec}, which no version of Kafka knows"
@@ -181,7 +187,9 @@ def _lz4(packed: memoryview) -> Pieces:
             raise CorruptRecordException(
                 "a record batch compressed with lz4 uses linked blocks or a dictionary, which Kafka does not allow"
             )
+        # The frame's largest block: 64 KiB to 4 MiB.
         most = 1 << 8 + 2 * (sizes >> 4)
+        # Past the frame's header.
         position += 15 if flags & _LZ4_SIZE else 7
         while size := int.from_bytes(packed[position : position + 4], "little"):
             position += 4
@@ -198,6 +206,7 @@ def _lz4(packed: memoryview) -> Pieces:
 
 
 def _snappy(packed: memoryview) -> Pieces:
+    """Yield decompressed blocks; refuse one that states more bytes than it can hold."""
     for block in _snappy_blocks(packed):
         size = cramjam.snappy.decompress_raw_len(block)
         if size > _SNAPPY_RATIO_MAX * len(block):

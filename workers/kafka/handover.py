@@ -67,6 +67,8 @@ _ENDS_S = 3.0
 
 
 class LogReader(Protocol):
+    """What the hand-over needs of the consumer that reads the logs."""
+
     async def bounds(
         self, partitions: Iterable[Partition]
     ) -> Mapping[Partition, tuple[int, int]]:
@@ -100,16 +102,21 @@ class Handover:
         self.lags: dict[Partition, Lag] = {}
         #: Whether the last assignment was taken over.
         self.assigned = False
+        #: When the event loop last ran `beat` (monotonic).
         self.beat_s = time.monotonic()
         self.exit_status: int | None = None
         self.stopping = asyncio.Event()
         self.reader: LogReader | None = None
+        #: Called when a shard has room for another batch.
         self.on_freed: Callable[[], None] = lambda: None
         self._now_ms = now_ms
+        # How many fetched batches each shard has not processed.
         self._waiting: Counter[Shard] = Counter()
+        # Work by the timer that is queued or running, by shard and kind (`_start_once`).
         self._at_work: set[tuple[Shard, str]] = set()
         self._tasks: set[asyncio.Task[object]] = set()
-        self._shown: dict[Partition, int] = {}  # in the consumer group
+        # The offsets that were last committed to the consumer group.
+        self._shown: dict[Partition, int] = {}
         self._next_group_commit = self._next_lag = 0.0
         # Since when the group's assignment, and the answer about log ends, has been waited for.
         self._unassigned_s: float | None = self.beat_s
@@ -122,7 +129,10 @@ class Handover:
         partitions: Iterable[Partition],
         still_ours: Callable[[], bool] = lambda: True,
     ) -> dict[Partition, int]:
-        """Open a shard per partition; return the offsets to read from (none if revoked)."""
+        """Open a shard per partition; return the offsets to read from (none if revoked).
+
+        `still_ours` tells whether the assignment still holds: it may end while shards open.
+        """
         started = time.perf_counter()
         await self.give_up()
         if not still_ours():
@@ -138,6 +148,7 @@ class Handover:
             return {}
 
         def overtaken() -> bool:
+            """Return whether a revocation or a later assignment came meanwhile."""
             return not still_ours() or self.shards is not new
 
         opening = (shard.call(shard.open) for shard in new.values())
@@ -234,6 +245,7 @@ class Handover:
         return None if shard is None or shard.closed else shard
 
     def has_room(self, partition: Partition) -> bool:
+        """Return whether a partition's shard takes another fetched batch now."""
         shard = self._open_shard(partition)
         return shard is not None and self._waiting[shard] < WAITING_MAX
 
@@ -256,6 +268,7 @@ class Handover:
             )
 
     def _free(self, shard: Shard) -> None:
+        """Note that a shard is done with a batch, so that another one can be fetched."""
         self._waiting.subtract([shard])
         self.on_freed()
 
@@ -281,6 +294,7 @@ class Handover:
         self.metrics.waits.note(TRANSACTIONS, whys, since_s)
 
     def _note_waits(self, now: float) -> None:
+        """Report what takes too long: joining the group, or answers about log ends."""
         waits = {}
         if self._unassigned_s is not None and now - self._unassigned_s > _GROUP_S:
             waits["the consumer group"] = "it has assigned no partitions"
@@ -292,6 +306,11 @@ class Handover:
         self.metrics.waits.note("hand-over", waits)
 
     async def tick(self) -> None:
+        """Let shards commit by interval, and let the wall clock close their ticks.
+
+        For the clock, note where each log ends now; the shard closes ticks when it has read up to
+        there.
+        """
         # Before the ends, which then cover every record in the log at that time.
         now_ms = self._now_ms()
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
@@ -322,6 +341,7 @@ class Handover:
             logger.debug("the log ends could not be queried: %s", describe(exc))
 
     async def _commit_group(self, shards: Mapping[Partition, Shard]) -> None:
+        """Show changed offsets in the consumer group, every `_GROUP_COMMIT_S`."""
         if time.monotonic() < self._next_group_commit:
             return
         self._next_group_commit = time.monotonic() + _GROUP_COMMIT_S
@@ -352,6 +372,7 @@ class Handover:
             self._end(EXIT_FAILED)
 
     def _end(self, status: int) -> None:
+        """Stop the worker; if that hangs, end the process after `exit_deadline_s`."""
         self.stopping.set()
         self._last_resort = threading.Timer(self.exit_deadline_s, os._exit, (status,))
         self._last_resort.daemon = True
@@ -371,6 +392,7 @@ class Handover:
         self.metrics.waits.note("hand-over", {})
 
     def _failed(self, shard: Shard, failure: BaseException) -> None:
+        """React to an exception from a shard's thread, as the module's table says."""
         if isinstance(failure, ShardClosed):
             return
         if shard.closed:  # given up while working: its next owner repeats the work
@@ -418,6 +440,7 @@ class Handover:
             self.fail(EXIT_FAILED, f"{what} failed: {describe(failure)}")
 
     def _still_fenced(self, shard: Shard) -> None:
+        """Stop if a fenced shard's partition was not assigned to another worker."""
         if shard in self.shards.values():
             self.fail(
                 EXIT_FENCED,
@@ -432,6 +455,7 @@ class Handover:
         work: Callable[..., None],
         *args: Any,
     ) -> None:
+        """Run `work` in a shard's thread unless it is closed; `done` is called in any case."""
         try:
             if not shard.closed:
                 await shard.call(work, *args)
@@ -443,6 +467,7 @@ class Handover:
     def _start_once(
         self, shard: Shard, kind: str, work: Callable[..., None], *args: Any
     ) -> None:
+        """Start `work`, unless work of the same `kind` is still queued for the shard."""
         entry = (shard, kind)
         if entry not in self._at_work:
             self._at_work.add(entry)
@@ -451,6 +476,7 @@ class Handover:
             )
 
     def _start(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Start a task and hold on to it: asyncio itself keeps only a weak reference."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

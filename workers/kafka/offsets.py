@@ -39,6 +39,7 @@ class LogEnds(deque[LogEnd]):
         self.noted_ms = end.now_ms
 
     def take(self, position: int) -> LogEnd | None:
+        """Remove and return the next end if `position` has reached it, else None."""
         return self.popleft() if self and self[0].offset <= position else None
 
 
@@ -82,6 +83,7 @@ class OpenTransaction:
     _fetched_ms = 0
 
     def sample(self, now_s: float, reading: ReadPosition) -> None:
+        """Note how far the log could be read at `now_s` (monotonic)."""
         stable = reading.end if reading.stable is None else reading.stable
         if stable != self.offset or stable >= reading.end:
             self.offset = stable
@@ -95,6 +97,7 @@ class OpenTransaction:
 
     @property
     def holds_up(self) -> bool:
+        """Whether a transaction has been open for `OPEN_S` and is all that is left to read."""
         return self.hidden > 0 and self._seen_s - self.since_s >= OPEN_S
 
     @property
@@ -107,16 +110,21 @@ _SAMPLES_MAX = 512
 
 
 class Lag:
+    """How far a shard is behind the end of its log: in `records`, and in `seconds`."""
+
     records = 0
-    #: The shard has reached the log's end at take-over.
+    #: Whether the shard has reached the end that the log had at take-over.
     reached = False
+    # That end.
     _first: int | None = None
 
     def __init__(self) -> None:
         self.transaction = OpenTransaction()
+        # Ends that the shard has not reached, with the time when each was first seen; ascending.
         self._ends: deque[tuple[float, int]] = deque()
 
     def sample(self, now_s: float, offset: int, reading: ReadPosition) -> None:
+        """Note the shard's `offset` and its log's end at `now_s` (monotonic)."""
         self.transaction.sample(now_s, reading)
         position = reading.position_of(offset)
         end = reading.end
@@ -132,4 +140,5 @@ class Lag:
         self.records = max(0, end - position)
 
     def seconds(self, now_s: float) -> float:
+        """Return for how long the log has had a record that the shard has not processed."""
         return max(0.0, now_s - self._ends[0][0]) if self._ends else 0.0

@@ -58,6 +58,7 @@ _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECAS
 
 
 def _is_informative(record: logging.LogRecord) -> bool:
+    """Return whether a log line is more than a client's report of a failed attempt."""
     source = record.name.partition(".")[0]
     text = record.getMessage()
     if source == "aiokafka":
@@ -70,6 +71,7 @@ def _is_informative(record: logging.LogRecord) -> bool:
 
 
 def filter_outage_logs() -> None:
+    """Drop the clients' lines about failed attempts from now on, except at DEBUG."""
     root = logging.getLogger()
     if root.level > logging.DEBUG:
         for handler in root.handlers:
@@ -80,8 +82,8 @@ ASK_S = 3.0
 LOOK_S = 2.0
 AWAY_S = 5.0
 GIVE_UP_S = 15.0
-#: A refusal that lasts this long, by a broker that had accepted us before, is not temporary: after
-#: an outage, and without one.
+#: How long a broker that had accepted us before must refuse us until that is not taken for
+#: temporary: after an outage, and (CONFIRM_S) without one.
 REFUSED_S = 30.0
 CONFIRM_S = 5.0
 INTERVAL_S = 1.0
@@ -95,7 +97,10 @@ T = TypeVar("T")
 
 
 class _Watch:
-    """What the watching thread does, until `ended` is set."""
+    """What the watching thread does: it asks every second, until `ended` is set.
+
+    `topics` returns the topics in use; `give_up` is called once, after GIVE_UP_S without an answer.
+    """
 
     def __init__(
         self,
@@ -116,6 +121,7 @@ class _Watch:
         self._look_s = self._answered_s + LOOK_S
 
     def run(self) -> None:
+        """Ask every second, with a new client after one that cannot ask again."""
         while not self._ended.is_set():
             errors: list[KafkaError] = []
             with _eager_admin(self._connection, errors) as admin:
@@ -149,6 +155,7 @@ class _Watch:
         return NO_ANSWER not in reasons.values()
 
     def _note_silence(self, errors: list[KafkaError]) -> None:
+        """React to a request without an answer: after AWAY_S log it, after GIVE_UP_S end."""
         silent_s = time.monotonic() - self._answered_s
         if silent_s < AWAY_S:
             return

@@ -20,12 +20,13 @@ from workers.kafka.clients import Connection, is_group_denial, unreachable
 from workers.kafka.verdicts import Verdict, verdict_of
 from workers.runtime.errors import KafkaAway, SettingsError
 
-#: Records per call, over all partitions; snapshots may have a megabyte each.
+#: Records per call, over all partitions; EVENTS where each may have a megabyte, as snapshots may.
 RECORDS = 5_000
 EVENTS = 100
 # librdkafka decompresses a response at once. Our topics use lz4, which expands up to 255 times.
 _FETCH_BYTES = 8_000_000
 _POLL_S = 0.02
+# Longest time without a record, and without an answer about a log's ends; timeout of one request.
 _PATIENCE_S = 60.0
 _ASK_S = 30.0
 _LOOK_S = 1.0
@@ -37,7 +38,7 @@ Callback = Callable[[], None]
 
 
 class FetchedChunk(NamedTuple):
-    """A partition's next records, the position after them, and whether its span has ended."""
+    """A partition's next records, the position after them, and whether that ends its span."""
 
     where: Partition
     messages: list[Message]
@@ -70,7 +71,11 @@ def reader(
 def bounds_of(
     consumer: Consumer, topic: str, partition: int, on_wait: Callback = lambda: None
 ) -> tuple[int, int]:
-    """Return first offset and visible end; raise if there is no answer for 30 s."""
+    """Return a log's first offset and its end, for what the consumer may see.
+
+    Under read_committed the first open transaction is the end. Raise if there is no answer for 30
+    s.
+    """
     deadline = time.monotonic() + _ASK_S
     log = TopicPartition(topic, partition)
     while True:
@@ -152,6 +157,7 @@ def read_spans(
                     end = spans[where][1]
                     if error is None and offset < end:
                         part.append(message)
+                    # A record moves the position past itself; the event of a log's end is there.
                     if offset >= end - (error is None):
                         ended.add(where)
             elif not is_group_denial(error):

@@ -40,6 +40,8 @@ class ShardClosed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
+    """What a shard is made from: its partition, its transactional id, and where its state is."""
+
     connection: Connection
     transactional_id: str
     partition: int
@@ -49,10 +51,13 @@ class Assignment:
 
 
 class Shard:
-    """Base of both stages. Only `call`, `wants_end` and `shutdown` may run outside its thread."""
+    """Base of every stage's shards, and the `Owner` that its `Transactions` report to.
+
+    Only `call`, `wants_end` and `shutdown` may run outside its thread.
+    """
 
     stage = "shard"
-    #: Topic of messages to the next stage, which name the traced commit.
+    #: Topic of the next stage: messages to it have a header that names the trace of this commit.
     next_topic: str | None = None
     #: Longest value to read, in bytes; far longer ones are truncated.
     longest_value = MESSAGE_BYTES
@@ -63,7 +68,7 @@ class Shard:
         self.transactional_id = assignment.transactional_id
         self.partition = assignment.partition
         self.store = assignment.store
-        #: Next position in the source partition. None after `restore`: the log's beginning.
+        #: Next position in the partition that it reads. None after `restore`: the log's beginning.
         self.offset: int | None = None
         #: Position up to which everything is committed; for lag tools only.
         self.committed: int | None = None
@@ -90,6 +95,7 @@ class Shard:
         """Load the state from `self.store` and set `self.offset` (None: the log's beginning)."""
 
     def process(self, batch: Batch) -> None:
+        """Take in the records of a batch; the subclass calls `transact` when a commit is due."""
         raise NotImplementedError
 
     def commits(self, batch: Batch) -> Iterable[bytes]:
@@ -97,7 +103,10 @@ class Shard:
         return ()
 
     def wants_end(self, now_ms: int) -> bool:
-        """Return whether to note the log's end now; cheap, and callable from any thread."""
+        """Return whether to note the log's end now, since the time there would close a tick.
+
+        Cheap, and callable from any thread.
+        """
         return False
 
     def reached(self, end: LogEnd) -> None:
@@ -150,6 +159,7 @@ class Shard:
             self._work(),
             self.traces.batch(self.commits(batch), batch.start, batch.end),
         ):
+            # Act on a noted end between the records before and after it.
             while (end := self.ends.take(batch.end)) is not None:
                 before, batch = batch.split(end.offset)
                 self._process(before)
@@ -163,6 +173,7 @@ class Shard:
             self.offset = batch.end
 
     def tick(self, reading: ReadPosition) -> None:
+        """Act on noted ends that were reached without a record: nothing visible precedes them."""
         with self._work():
             if self.offset is not None:
                 position = reading.position_of(self.offset)
@@ -191,10 +202,12 @@ class Shard:
             self.busy_since_s = None
 
     def report_progress(self) -> None:
+        """Note that the current work goes on, so that it does not count as stuck."""
         if self.busy_since_s is not None:
             self.busy_since_s = time.monotonic()
 
     def note_wait(self, waits: Mapping[str, str]) -> bool:
+        """Report what this shard waits for; see `Owner.note_wait`."""
         self.metrics.waits.note(self.transactional_id, waits)
         return self.metrics.waits.has(PARTITIONS)
 
@@ -214,8 +227,8 @@ class Shard:
         """Commit `messages` and `changes` in one transaction, then apply `changes` to the store.
 
         Arguments and errors are those of `Transactions.transact`. If it raises, the outcome is
-        unknown, and the shard must not be used again. `group_offset` is the source position now
-        committed.
+        unknown, and the shard must not be used again. `group_offset` is the position in the input
+        that is now committed.
         """
         self.check_open()
         started = time.perf_counter()
@@ -238,6 +251,7 @@ class Shard:
         self.transactions.renew()
 
     def confirm(self) -> None:
+        """Raise `Fenced` if the changelog has commits that this shard did not make or read."""
         if not self.store.is_current(self.connection, self.check_open):
             raise Fenced(
                 f"{self.transactional_id}: another owner has committed meanwhile"

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class Changelog(msgspec.Struct, frozen=True):
-    """Source partition of a store; `topic_id` identifies the topic across re-creation."""
+    """The partition that a store copies; `topic_id` tells its topic from a re-created one."""
 
     topic: str
     partition: int
@@ -86,6 +86,7 @@ class Memory:
         return None
 
     def emptied(self) -> Memory:
+        """Return an empty copy to take the place of this one."""
         return Memory()
 
     def close(self) -> None:
@@ -94,6 +95,7 @@ class Memory:
 
 _META = b"m"
 _DATA = b"d"
+# Directories that are tried, where earlier owners still use the first ones.
 _COPIES_MAX = 4
 #: After a kill, at most the changes of this time and of a write buffer are read again from Kafka.
 _FLUSH_S = 60.0
@@ -122,6 +124,7 @@ class Disk:
         return value
 
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys with `prefix` and their values, in key order."""
         start = _DATA + prefix
         with self._failing("be read"):
             # Not `items`, which stops silently at a damaged block.
@@ -157,11 +160,13 @@ class Disk:
             return None if raw is None else _DECODER.decode(raw)
 
     def emptied(self) -> Disk:
+        """Delete the files, and return an empty copy in their place."""
         self.close()
         shutil.rmtree(self.path, ignore_errors=True)
         return Disk(self.path)
 
     def check_exists(self) -> None:
+        """Raise CopyFailed if the files were deleted under the open database."""
         with self._failing("be found"):
             (self.path / "CURRENT").stat()
 
@@ -238,6 +243,7 @@ class Store:
         self._copy: Copy | None = None
         #: The changelog position this copy has reached; None before the first.
         self.offset: int | None = None
+        # Of the last write (since 1970), and of the last look at the files (monotonic).
         self._written_s = self._checked_s = 0.0
         self._delay_s = RETRY_S
         self._unreadable = False
@@ -291,6 +297,7 @@ class Store:
             self._retry_disk()
 
     def wipe(self) -> None:
+        """Empty the copy, so that `load` reads the whole changelog."""
         try:
             self._copy = self._opened().emptied()
         except CopyFailed as error:
@@ -298,6 +305,7 @@ class Store:
         self.offset = None
 
     def close(self) -> None:
+        """Close the copy, and delete its files if they could not be read."""
         copy = self._copy
         self._copy = None
         if copy is not None:
@@ -307,6 +315,7 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
+        """Note a failure to read, so that `close` deletes the files."""
         try:
             yield
         except CopyFailed:
@@ -332,6 +341,10 @@ class Store:
     def _changes(
         self, consumer: Consumer, low: int, high: int, on_wait: Callback = lambda: None
     ) -> Iterator[tuple[list[Change], int]]:
+        """Yield the changes in the changelog from `low` to `high`, chunk by chunk.
+
+        Each comes with the position after it.
+        """
         spans = {self.changelog.log: (low, high)} if low < high else {}
         for taken in read_spans(consumer, spans, on_wait):
             changes = [
@@ -362,6 +375,7 @@ class Store:
             raise recreated(log.topic)
 
     def _discard_stale(self, low: int, high: int) -> None:
+        """Wipe a copy that the log, which is low..high, does not continue, or one too old."""
         if self.offset is None:
             return
         name = f"{self.changelog.topic}[{self.changelog.partition}]"
@@ -402,6 +416,7 @@ class Store:
         )
 
     def _in_memory(self, error: CopyFailed) -> Memory:
+        """Return an empty copy in memory after a failure of the disk, which is retried later."""
         if not self.in_memory:
             logger.warning(
                 "worker.data_dir: %s. Continuing with the state in memory; the disk is retried",
@@ -428,6 +443,7 @@ class Store:
         return copy
 
     def _retry_disk(self) -> None:
+        """If a retry is due, write the state in memory to disk again and go on there."""
         now_s = time.monotonic()
         if (
             self.path is None

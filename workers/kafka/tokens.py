@@ -67,6 +67,7 @@ FILE_S = 10.0
 _UNKNOWN_S = 300.0
 #: Of one request with its answer, or one run of the command.
 _TIMEOUT_S = 10.0
+# How long a client that has a valid token waits for the next one.
 _PATIENCE_S = 1.0
 #: Of a token, with what is around it. Brokers take half of it (sasl.server.max.receive.size).
 _BYTES_MAX = 1 << 20
@@ -88,6 +89,8 @@ class Token(NamedTuple):
 
 
 class Source(Protocol):
+    """Where tokens come from; `advice` says what to check if brokers refuse one."""
+
     def fetch(self) -> Token:
         """Return a valid token; KafkaAway if waiting may help, else KafkaRefuses."""
 
@@ -109,6 +112,7 @@ class Tokens:
         self.extensions = dict(extensions)
         self._fetching = Lock()
         self._token: Token | None = None
+        # Until when a failed source is not asked again, and since when it fails.
         self._retry_s = self._failing_s = -math.inf
         self._backoff_s = _BACKOFF_S
         self._failure: KafkaAway | KafkaRefuses | None = None
@@ -140,6 +144,7 @@ class Tokens:
         # All clients ask at the same time; who has a valid token does not wait long for the next.
         if self._fetching.acquire(timeout=-1 if token is None else _PATIENCE_S):
             try:
+                # Unless another client has renewed it while this one waited.
                 if self._token is token or self._valid() is None:
                     self._renew()
             finally:
@@ -163,10 +168,12 @@ class Tokens:
         return token.value, told_s, "", self.extensions
 
     def _valid(self) -> Token | None:
+        """Return the present token, None if it has expired or there is none."""
         token = self._token
         return token if token is not None and self._now_s() < token.expires_s else None
 
     def _renew(self) -> None:
+        """Ask the source for the next token, unless it failed a moment ago."""
         if self._now_s() < self._retry_s:
             return
         try:
@@ -270,6 +277,7 @@ class Endpoint:
         )
 
     def _ask(self, request: urllib.request.Request) -> bytes:
+        """Send the request; the deadline is for the whole answer, urllib's for each read."""
         late = f"{self.where}: it took more than {_TIMEOUT_S:g} s"
         with _Deadline(_TIMEOUT_S) as deadline:
             try:
@@ -283,6 +291,7 @@ class Endpoint:
             return answer
 
     def _answer(self, request: urllib.request.Request, deadline: "_Deadline") -> bytes:
+        """Return the answer; raise KafkaAway if a retry may help, else KafkaRefuses."""
         plain = _Http()
         secure = _Https(context=self._context())
         plain.deadline = secure.deadline = deadline
@@ -314,6 +323,7 @@ class Endpoint:
             raise KafkaAway(f"{self.where}: {type(error).__name__}") from None
 
     def _context(self) -> ssl.SSLContext:
+        """Return TLS settings that trust the given certificates, else the system's."""
         try:
             if self.ca_file is not None and Path(self.ca_file).is_dir():
                 return ssl.create_default_context(capath=self.ca_file)
@@ -344,6 +354,7 @@ class _Deadline:
             each.close()
 
     def connect(self, *args: Any, **kwargs: Any) -> socket.socket:
+        """Open a connection as `http.client` does, and note its socket so that it can be ended."""
         made = socket.create_connection(*args, **kwargs)
         # A copy: TLS takes the socket over, and the answer outlives its connection.
         self._sockets.append(made.dup())
@@ -359,6 +370,8 @@ class _Deadline:
 
 
 class _Http(urllib.request.HTTPHandler):
+    """HTTP over connections that a deadline can end."""
+
     deadline: _Deadline
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
@@ -371,6 +384,8 @@ class _Http(urllib.request.HTTPHandler):
 
 
 class _Https(urllib.request.HTTPSHandler):
+    """HTTPS over connections that a deadline can end."""
+
     deadline: _Deadline
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
@@ -471,7 +486,10 @@ def _output_of(process: "subprocess.Popen[bytes]", where: str) -> bytes:
 
 
 def _token(value: object, where: str, expires_s: float = math.inf) -> Token:
-    """Return the token with the expiry in it, else `expires_s`."""
+    """Return a checked token; it expires as its own claims say, else at `expires_s`.
+
+    `where` begins messages; they never show the token.
+    """
     if not isinstance(value, str) or _PRINTABLE.fullmatch(value) is None:
         raise KafkaRefuses(
             f"{where}: no token: it must be one word of printable ASCII characters"
@@ -506,7 +524,7 @@ class Login:
 
 
 class _Shared:
-    """The process's tokens by login. Thread-safe."""
+    """One `Tokens` for every login, whatever client asks. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -566,7 +584,10 @@ def login_of(
 
 
 def _endpoint(client: Mapping[str, str]) -> Endpoint:
+    """Return the token endpoint that [kafka.client] describes (method "oidc")."""
+
     def one_of(*names: str) -> str:
+        """Return the value of an option that has aliases."""
         found = next((client[name] for name in names if client.get(name)), None)
         if found is None:
             raise SettingsError(
@@ -592,6 +613,7 @@ def _endpoint(client: Mapping[str, str]) -> Endpoint:
 
 
 def _is_http(url: str) -> bool:
+    """Return whether a URL is http or https, with a host and without a user."""
     try:
         parts = urlsplit(url)
         has_host = bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
@@ -605,6 +627,7 @@ def _is_http(url: str) -> bool:
 
 
 def _extensions(text: str) -> tuple[tuple[str, str], ...]:
+    """Parse SASL extensions, name=value pairs that the broker gets with every token."""
     found = {}
     for pair in filter(None, text.split(",")):
         match = _EXTENSION.fullmatch(pair.strip())

@@ -47,6 +47,7 @@ from workers.runtime.sizes import MESSAGE_BYTES
 
 SAY_S = 10
 GIVE_UP_S = 60
+# Timeouts of a request about all logs, and about one alone.
 _ASK_S = 15.0
 _ALONE_S = 5.0
 _FETCH_BYTES = 4 << 20
@@ -54,12 +55,14 @@ _RESPONSE_BYTES = 16 << 20
 _FETCH_WAIT_MS = 100
 _REQUEST_MS = 40_000
 _WAIT_S = 0.2
+# A leader that has answered a fetch this recently is there.
 _RECENT_MS = 5_000
 _CLOSE_S = 3.0
 _LATEST = -1
 _EARLIEST = -2
 
 T = TypeVar("T")
+# Takes a line for the person who runs the command.
 Say = Callable[[str], object]
 
 
@@ -105,6 +108,7 @@ class TopicReader:
         self._call(self._start())
 
     def _call(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the reader's thread and wait for it; KafkaRefuses if forbidden."""
         try:
             return asyncio.run_coroutine_threadsafe(call, self._loop).result()
         except ConsumerError as error:
@@ -171,6 +175,11 @@ class TopicReader:
     async def _ask(
         self, times: Mapping[Partition, int], isolation: int = READ_COMMITTED
     ) -> dict[Partition, int | None]:
+        """Return offsets by log: of the first record from a time on (ms), or of an end.
+
+        The ends are `_EARLIEST` and `_LATEST`; None if there is no such record. After a timeout the
+        logs are asked one by one, so that KafkaAway names those that do not answer.
+        """
         fetcher = self._fetcher
         times_asked = {TopicPartition(*log): at for log, at in times.items()}
         if not times_asked:
@@ -237,6 +246,7 @@ class TopicReader:
         longest: int,
         until_s: float,
     ) -> Iterator[ReadRecords]:
+        """Decode what was fetched of one log, up to its span's end or until `until_s`."""
         end = spans[where][1]
         for part in fetched.parts(longest):
             inside, _ = part.split(end)
@@ -248,6 +258,7 @@ class TopicReader:
                 return
 
     async def _seek(self, starts: Mapping[Partition, int]) -> None:
+        """Begin to fetch these logs, and no others, at these offsets."""
         tps = {TopicPartition(*log): start for log, start in starts.items()}
         if self._watching is not None:
             self._watching.cancel()
@@ -279,6 +290,7 @@ class TopicReader:
         return found
 
     async def _drain(self) -> list[tuple[TopicPartition, FetchedRecords]]:
+        """Take what has been fetched; a log's error is raised once nothing precedes it."""
         fetcher = self._fetcher
         fetched: list[tuple[TopicPartition, FetchedRecords]] = []
         for tp in [tp for tp in fetcher._records if tp in self._wanted]:
@@ -330,6 +342,7 @@ class TopicReader:
                 positions[tp] = position
 
     def _check(self) -> None:
+        """Name logs that have long been silent; KafkaAway after `GIVE_UP_S`."""
         if self._fetcher._fetch_task.done():
             raise KafkaAway("the Kafka client ended by itself; try again")
         for patience_s in (GIVE_UP_S, SAY_S):
@@ -344,6 +357,7 @@ class TopicReader:
                 self._say(f"{error}. Waiting for it, for a minute in all")
 
     def _away(self, silent: list[TopicPartition], seconds: float) -> KafkaAway:
+        """Return the error for logs that were silent for so many seconds, with reasons."""
         named = [
             f"{name_of(tp)}{self._position(tp)}: {self._why(tp)}" for tp in silent[:3]
         ]
@@ -357,6 +371,7 @@ class TopicReader:
         return f" from offset {self._subscription._assigned_state(tp).position}"
 
     def _why(self, tp: TopicPartition) -> str:
+        """Say why a log gives nothing, as far as this client knows."""
         leader = self._client.cluster.leader_for_partition(tp)
         if leader is None:
             return "no broker knows this partition: was the topic deleted?"

@@ -51,6 +51,7 @@ ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 def checked_id(topic: str, topic_id: object) -> str:
+    """Return a topic's id as text; SettingsError if the cluster gives it none."""
     text = "" if topic_id is None else str(topic_id)
     if text in ("", ZERO_ID):
         raise SettingsError(
@@ -62,6 +63,7 @@ def checked_id(topic: str, topic_id: object) -> str:
 
 
 def lacks_ids(stream: str) -> bool:
+    """Return whether a stream, "topic#id" for each topic, has a topic without an id."""
     return any(topic.endswith(("#", f"#{ZERO_ID}")) for topic in stream.split(" "))
 
 
@@ -73,7 +75,9 @@ def refuse_without_ids(state: str) -> NoReturn:
     )
 
 
+#: As retention.ms.
 INFINITE = -1
+# Purposes of topics, which decide what is checked, as messages name them.
 EVENTS = "events"
 BY_USER = "events, keyed by user"
 CONTRIBUTIONS = "contributions"
@@ -102,6 +106,7 @@ _AGAIN_S = 0.05
 _EMBEDDED = "mockCluster"
 #: Prefix of Kafka's own topics: __consumer_offsets, __transaction_state.
 INTERNAL_PREFIX = "__"
+# Settings of topics that checks and messages use.
 _SHOWN = (
     "cleanup.policy",
     "retention.ms",
@@ -126,6 +131,7 @@ class Topic:
     purpose: str
 
     def config(self) -> dict[str, str]:
+        """Return the settings to create the topic with."""
         config = {"cleanup.policy": self.cleanup_policy}
         if self.purpose == BY_USER:
             config["message.timestamp.type"] = "CreateTime"
@@ -212,7 +218,11 @@ def _event_partitions(
     state: str,
     wanted: int | None,
 ) -> dict[str, int]:
-    """Return partition counts, existing or required; topic `state` has their sum."""
+    """Return the partition count of every events topic: its own, or that to create it with.
+
+    Topic `state`, if it exists, has as many partitions as all of them together: missing topics
+    share what the others leave of it. Else they get `wanted`.
+    """
     there = {topic: existing[topic].partitions for topic in topics if topic in existing}
     to_come = len(topics) - len(there)
     if to_come and state in existing:
@@ -267,6 +277,7 @@ def with_details(
 
 
 def _await(futures: Collection[Future[Any]], is_away: Callable[[], bool]) -> None:
+    """Wait for answers of the controller; raise KafkaException once it `is_away`."""
     if await_answers(futures, lambda _: is_away()):
         raise KafkaException(
             KafkaError(KafkaError._TRANSPORT, "the controller is not reached")
@@ -296,6 +307,7 @@ def _topic_ids(
 
 
 def default_partitions(connection: Connection) -> int:
+    """Return the brokers' num.partitions; `DEFAULT_PARTITIONS` if it is not shown."""
     with _connect(connection) as (admin, metadata):
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
         [future] = admin.describe_configs([broker], request_timeout=_ANSWER_S).values()
@@ -356,7 +368,10 @@ def _connect(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMetad
 def find_problems(
     plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
 ) -> list[str]:
-    """Return one sentence per problem with existing topics that prevents the start."""
+    """Return one sentence per problem with existing topics that prevents the start.
+
+    Counts that will be mended, since partitions are added while workers run, are no problem.
+    """
     problems = []
     events = [topic.name for topic in plan if topic.purpose == EVENTS]
     events_have = (
@@ -400,6 +415,7 @@ def policies(value: str) -> set[str]:
 
 
 def _config_problems(topic: Topic, current: ExistingTopic) -> list[str]:
+    """Return what in a topic's settings would lose the worker's records or refuse them."""
     problems = []
     name = topic.name
     purpose = topic.purpose
@@ -428,6 +444,7 @@ def _config_problems(topic: Topic, current: ExistingTopic) -> list[str]:
 
 
 def cautions(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[str]:
+    """Return one sentence per topic setting that may lose something, yet lets the worker start."""
     sentences = []
     kept = str(INFINITE)
     for topic, here in _existing(plan, existing):
@@ -488,6 +505,7 @@ def gone(topic: str) -> SettingsError:
 def _existing(
     plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
 ) -> Iterator[tuple[Topic, ExistingTopic]]:
+    """Yield every planned topic that exists, with what exists."""
     return ((topic, existing[topic.name]) for topic in plan if topic.name in existing)
 
 
@@ -546,6 +564,10 @@ def add_partitions(connection: Connection, topic: str, partitions: int) -> None:
 def create_missing(
     connection: Connection, plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
 ) -> list[str]:
+    """Create the planned topics that are missing; return the names of those created.
+
+    Waits a while until brokers list them, and refuses a cluster that gives them no ids.
+    """
     absent = missing(plan, existing)
     if not absent:
         return []

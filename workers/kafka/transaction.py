@@ -49,6 +49,8 @@ TRANSACTION_TIMEOUT_MS = 300_000
 
 
 class Owner(Protocol):
+    """The shard whose transactions these are: what they report to it and ask of it."""
+
     def check_open(self) -> None:
         """Raise if the shard was given up."""
 
@@ -134,6 +136,7 @@ class Transactions:
             raise
 
     def _initialize(self) -> None:
+        """Make a producer and register its id, which fences every older owner."""
         self._begun_s = time.monotonic()
         self._producer = producer = self._connection.producer(
             self._id,
@@ -159,6 +162,7 @@ class Transactions:
         self._enter(Event.INITIALIZED)
 
     def _drop(self) -> None:
+        """Discard the producer, with what it has not sent."""
         producer = self._producer
         self._producer = None
         if producer is None:
@@ -211,6 +215,10 @@ class Transactions:
         states: Sequence[Outgoing],
         forwarded: Sequence[Forwarded],
     ) -> bool:
+        """Try the transaction once; return whether it was committed.
+
+        False: it was aborted, and another attempt may succeed.
+        """
         self.renew()
         self._enter(Event.BEGIN)
         with self._failing():
@@ -255,6 +263,7 @@ class Transactions:
             )
 
     def _abort(self, producer: Producer, exc: KafkaException) -> None:
+        """Abort because of `exc`; return only if another attempt may succeed."""
         error: KafkaError = exc.args[0]
         self._raise_if_final(error)
         failure = self._failure
@@ -292,6 +301,7 @@ class Transactions:
         return KafkaException(KafkaError(failure.code(), why))
 
     def _produce(self, producer: Producer, message: Outgoing) -> None:
+        """Queue a message whose delivery is reported, waiting while the queue is full."""
         options: dict[str, Any] = {"on_delivery": self._delivered}
         if message.partition is not None:
             options["partition"] = message.partition
@@ -335,6 +345,7 @@ class Transactions:
             raise
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        """Take a delivery report: note the cause of a failure, and the state's new end."""
         self._delivered_s = time.monotonic()
         if error is not None:
             if self._failure is None or self._failure.code() in _PURGED:
@@ -380,9 +391,11 @@ class Transactions:
             time.sleep(_AGAIN_S)
 
     def _waiting(self) -> int:
+        """Return how many messages are not delivered yet; fewer than before is progress."""
         return 0 if self._producer is None else len(self._producer)
 
     def _raise_if_final(self, error: KafkaError) -> None:
+        """Raise if this producer cannot go on after `error`; else return."""
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             raise SettingsError(
                 f"the brokers' transaction.max.timeout.ms is below {TRANSACTION_TIMEOUT_MS}, the time that a commit "

@@ -1,9 +1,10 @@
 """State machine of a transactional id, as seen by its producer in this process; no I/O.
 
 A broker distinguishes producers of one transactional id by epoch, but not the transactions of one
-epoch. librdkafka sends EndTxn v1, so a delayed EndTxn ends whichever transaction is open when it
-arrives (KIP-890 fixes this; librdkafka does not implement it yet), unless its epoch is older. So
-while an EndTxn may be in flight the id is `TAINTED`, and no transaction begins before a new epoch:
+epoch. EndTxn, the request to commit or abort (v1 in librdkafka), does not name its transaction, so
+a delayed one ends whichever is open when it arrives, unless its epoch is older. (KIP-890 fixes
+this; librdkafka does not implement it yet.) So while an EndTxn may be in flight the id is
+`TAINTED`, and no transaction begins before a new epoch:
 
     NEW ──INITIALIZED──▶ READY ──BEGIN──▶ OPEN ──COMMIT──▶ COMMITTING ──COMMITTED──▶ READY
                                            │                 │      │
@@ -54,6 +55,7 @@ class Event(Enum):
 
 
 def _transitions() -> Mapping[State, Mapping[Event, State]]:
+    """Return the next state by state and event: the drawing above, with FAIL and CLOSE."""
     further: dict[State, dict[Event, State]] = {
         State.NEW: {Event.INITIALIZED: State.READY},
         State.READY: {Event.BEGIN: State.OPEN},

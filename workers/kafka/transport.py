@@ -72,14 +72,19 @@ class Fetched(dict[TP, FetchedRecords]):
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):
+    """The thread that runs aiokafka's consumer, in an event loop of its own."""
+
     consumer: Consumer
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.thread_loop.set_exception_handler(_log_unretrieved)
         self.epoch = -1
+        # Of a fetch, to be raised once the batches before it were handed over.
         self._error: Exception | None = None
+        # Completed when a shard gets room, while `_wait` waits for that.
         self._room: asyncio.Future[None] | None = None
+        # Until then the ends of logs are asked for one by one.
         self._apart_until_s = 0.0
         self._chain: dict[Partition, int] = {}  # start of the next batch
         # aiokafka's position, past invisible records that follow the batch.
@@ -170,6 +175,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return None
 
     async def seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
+        """Read on at `offsets`, from now on under `epoch`; pause all other partitions."""
         consumer = self._ensure_consumer()
         for tp, offset in offsets.items():
             consumer.seek(TopicPartition(*tp), offset)
@@ -264,6 +270,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             return fetched
 
     async def _wait(self, waiter: asyncio.Future[Any], timeout: float) -> None:
+        """Wait for a fetch, or, if some shards had no room, until one of them has."""
         consumer = self.consumer
         if consumer.all_have_room:
             await asyncio.wait([waiter], timeout=timeout)
@@ -282,6 +289,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             self.thread_loop.call_soon_threadsafe(notify, room)
 
     def _drain(self, fetcher: Fetcher, partitions: Iterable[Partition]) -> Fetched:
+        """Take what was fetched, at most one batch of a partition."""
         error = self._error
         self._error = None
         if error is not None:
@@ -308,6 +316,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     def _take_result(
         self, fetcher: Fetcher, tp: TopicPartition
     ) -> FetchedRecords | None:
+        """Take a partition's next batch, if any; raise the error of its fetch."""
         result = fetcher._records[tp]
         batch = self._take(tp, result) if isinstance(result, FetchResult) else None
         if batch is None or not result.has_more():
@@ -318,6 +327,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return batch
 
     def _take(self, tp: TopicPartition, result: FetchResult) -> FetchedRecords | None:
+        """Return the next batch of a response; None if it has none, or is of an old position.
+
+        Refuse a gap: records that the broker no longer has were never counted.
+        """
         state = result._assignment.state_value(tp)
         if (
             state is None
@@ -421,6 +434,8 @@ class _Tables(TableManager):
 
 
 class QuietcountApp(faust.App):
+    """Faust's application, with the hand-over to which its consumer passes batches."""
+
     BootStrategy = _WithoutProducer
 
     handover: Handover
@@ -432,7 +447,11 @@ class QuietcountApp(faust.App):
 
 
 class Consumer(driver.Consumer):
+    """Faust's consumer: passes assignments and fetched batches to the hand-over."""
+
+    #: Raised by every assignment and revocation; see the module.
     epoch = 0
+    #: Whether the shards of all partitions had room at the last fetch.
     all_have_room = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -464,6 +483,7 @@ class Consumer(driver.Consumer):
         await asyncio.shield(self._acquiring)
 
     async def _acquire(self, epoch: int) -> None:
+        """Open the shards of the new assignment, and begin to read where they are."""
         assigned = {TP(tp.topic, tp.partition) for tp in self.assignment()}
         try:
             offsets = await self.handover.acquire(assigned, lambda: self.epoch == epoch)
@@ -485,6 +505,7 @@ class Consumer(driver.Consumer):
 
     @Service.task
     async def _ticker(self) -> None:
+        """Run the hand-over's timer, and stop the worker if its consumer has failed."""
         while not self.should_stop:
             await self.sleep(_TICK_S)
             self.handover.beat()
@@ -579,6 +600,7 @@ class Consumer(driver.Consumer):
         self.thread.on_freed()
 
     def _message(self, tp: TP, batch: FetchedRecords) -> ConsumerMessage:
+        """Wrap a batch as a message of Faust, for the agent of its topic."""
         return ConsumerMessage(
             tp.topic,
             tp.partition,
@@ -613,6 +635,8 @@ class Consumer(driver.Consumer):
 
 
 class Transport(driver.Transport):
+    """The transport that `quietcount://` addresses select."""
+
     Consumer = Consumer
 
 
@@ -665,6 +689,8 @@ def create_app(
 
 
 class _Worker(faust.Worker):
+    """Faust's worker, which also stops when the hand-over says so."""
+
     #: A signal has requested the shutdown.
     stop_requested = False
 

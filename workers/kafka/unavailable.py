@@ -20,7 +20,7 @@ from workers.kafka.clients import await_answers, unreachable, unreached
 
 @dataclass(frozen=True)
 class UsedTopics:
-    """A worker's topics, and of those that it writes the replicas that must be in sync."""
+    """A worker's topics; `least_in_sync` has the min.insync.replicas of those it writes."""
 
     names: tuple[str, ...] = ()
     least_in_sync: Mapping[str, int] = field(default_factory=dict)
@@ -36,10 +36,11 @@ def unavailable(
     within_s: float,
     ended: Callable[[], bool],
 ) -> dict[str, str]:
-    """Return why, by partition; nothing once `ended`. Takes twice `within_s` at most.
+    """Return the reason of every unavailable partition, by its name, such as "orders[3]".
 
-    Ends early where the leaders that do not answer are among the brokers that the client has not
-    reached (`errors`). End the client after a NO_ANSWER: it may go on connecting.
+    Nothing once `ended`. Takes twice `within_s` at most. Ends early where the leaders that do not
+    answer are among the brokers that the client has not reached (`errors`). End the client after a
+    NO_ANSWER: it may go on connecting.
     """
     reasons: dict[str, str] = {}
     ends_asked: dict[TopicPartition, OffsetSpec] = {}
@@ -81,6 +82,7 @@ def unavailable(
 
 
 def _has_answered(future: Future[ListOffsetsResultInfo]) -> bool:
+    """Return whether a partition's leader has answered, if only with a refusal."""
     error = future.exception()
     if error is not None:
         return not unreachable(error)

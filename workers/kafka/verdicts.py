@@ -236,6 +236,7 @@ def cause_of(error: BaseException) -> KafkaError | None:
 
 
 def verdict_of_code(code: int) -> Verdict:
+    """Return what a code means; one that is not listed is taken for an outage."""
     return BY_CODE.get(code, Verdict.OUTAGE)
 
 
@@ -254,6 +255,7 @@ def verdict_of(error: BaseException) -> Verdict | None:
 
 
 def _of_classes(kind: type[BaseException]) -> Iterator[Verdict]:
+    """Yield what a class of aiokafka's means, then what its bases mean."""
     code = getattr(kind, "errno", None)
     for base in kind.__mro__:
         if base in BY_CLASS:

@@ -126,11 +126,13 @@ class Waits:
         return self._named(self._all()) if self.seconds else []
 
     def _longest_s(self, found: Sequence[tuple[str, str, _Wait]]) -> float:
+        """Return for how long the oldest of these waits has lasted; 0 below `HELD_UP_S`."""
         since = [wait.since_s for _, _, wait in found]
         seconds = self._now_s() - min(since) if since else 0.0
         return seconds if seconds >= HELD_UP_S else 0.0
 
     def _named(self, found: Sequence[tuple[str, str, _Wait]]) -> list[str]:
+        """Return a text for every wait: for partitions first, then the oldest."""
         now_s = self._now_s()
         ordered = sorted(
             found, key=lambda one: (one[0] != PARTITIONS, one[2].since_s, one[1])
@@ -141,6 +143,7 @@ class Waits:
         ]
 
     def _all(self) -> list[tuple[str, str, _Wait]]:
+        """Return every wait as its source, what waits, and since when and why."""
         with self._lock:
             sources = self._by_source.items()
             return [
@@ -208,6 +211,7 @@ class Waits:
 
 
 def _listed(names: Sequence[str], separator: str) -> str:
+    """Join the first names, and say how many more there are."""
     named = list(names[:_NAMED_MAX])
     if more := len(names) - len(named):
         named.append(f"and {more} more")

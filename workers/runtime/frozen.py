@@ -56,6 +56,11 @@ _MUTABLE = (list, dict, set, bytearray)
 
 
 class _Sealing(type):
+    """Metaclass of `Frozen`: checks classes when they are made, and objects after construction.
+
+    It refuses lazy caches and mutable class attributes.
+    """
+
     _shared: bool
 
     def __new__(
@@ -84,6 +89,7 @@ class _Sealing(type):
         return made
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Construct an object; if its class is shared, check that it is immutable, and seal it."""
         made = super().__call__(*args, **kwargs)
         if cls._shared:
             for name, value in vars(made).items():
@@ -93,6 +99,8 @@ class _Sealing(type):
 
 
 class Frozen(metaclass=_Sealing):
+    """Base of objects that threads share: once constructed, no attribute can be set."""
+
     __slots__ = ("__dict__", "__weakref__", "_sealed")
     _sealed: bool
 
@@ -178,6 +186,7 @@ def memoized(maxsize: int | None) -> Callable[[Callable[P, T]], Memoized[P, T]]:
 
 
 def read_only(array: NDArray[A]) -> NDArray[A]:
+    """Make an array itself, not a copy, read-only, and return it."""
     array.flags.writeable = False
     return array
 
@@ -192,12 +201,14 @@ def ready(*records: type[msgspec.Struct]) -> None:
 
 
 def thawed(value: T) -> T:
+    """Return a copy whose attributes can be set: the seal is not copied."""
     made = object.__new__(type(value))
     made.__dict__.update(vars(value))
     return made
 
 
 def _fields_of_frozen(value: Any) -> Sequence[str] | None:
+    """Return the fields of a frozen record or dataclass; None for any other object."""
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__ if value.__struct_config__.frozen else None
     if not is_dataclass(value):

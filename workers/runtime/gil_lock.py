@@ -20,6 +20,8 @@ _PAUSE_S = 0.001
 
 
 class GilLock:
+    """Lock that all shards share: short work in `with lock.for_rows(n):` is done one by one."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
@@ -33,6 +35,8 @@ class GilLock:
 
 
 class GilTurn(AbstractContextManager["GilTurn"]):
+    """One thread's turn in a `with` block: it holds the lock only for short work."""
+
     def __init__(self, lock: threading.Lock, rows: int | None) -> None:
         self._lock = lock
         self._rows = rows

@@ -41,6 +41,8 @@ _STEP_S = 5.0
 
 @dataclass(slots=True)
 class _Step:
+    """Records and rejects, by reason, of `_STEP_S` seconds; steps are numbered by time."""
+
     number: int
     records: int = 0
     rejects: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -48,6 +50,8 @@ class _Step:
 
 @dataclass(slots=True)
 class _Topic:
+    """The steps of the last minute; `rejecting`: the commonest reason, if the alarm is raised."""
+
     steps: deque[_Step] = field(default_factory=deque)
     rejecting: str | None = None
     last_s: float = 0.0
@@ -93,6 +97,7 @@ class RejectRate:
             return of_topic.rejecting
 
     def _decide(self, topic: str, of_topic: _Topic) -> None:
+        """Raise the alarm of a topic, or clear it, by its rejects within the last minute."""
         records = sum(step.records for step in of_topic.steps)
         rejects = sum(
             (step.rejects for step in of_topic.steps), collections.Counter[str]()
@@ -289,6 +294,7 @@ class Metrics:
         )
 
     def stage(self, name: str) -> StageMetrics:
+        """Return a stage's own metrics, which are shown from now on, if only as zero."""
         seconds = self._commit_seconds.labels(name)
         aborted = self._aborted.labels(name)
         return StageMetrics(self._records.labels(name), seconds, aborted)
@@ -323,6 +329,8 @@ def register_outages(outage: Outage, registry: CollectorRegistry) -> None:
 
 
 class _Outages(Collector):
+    """Metrics of Kafka's outages, computed at every scrape."""
+
     def __init__(self, outage: Outage) -> None:
         self._outage = outage
 

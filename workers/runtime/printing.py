@@ -20,6 +20,8 @@ WIDTH = 100
 
 
 class Printer:
+    """Prints wrapped lines and tables; control sequences in the data are escaped."""
+
     def __init__(self, console: Console) -> None:
         console.width = self.width = (
             min(console.width, WIDTH) if console.is_terminal else WIDTH
@@ -83,7 +85,7 @@ def print_json(value: object) -> None:
 
 
 def printable(text: str) -> str:
-    """Strip terminal control sequences; field names are data too."""
+    """Escape what is not printable, such as a terminal's control sequences, in data or names."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 

@@ -81,6 +81,11 @@ async def listen(
 
 
 class ServerThread:
+    """A server that runs in a thread of its own during a `with` block.
+
+    The block begins once the server listens; an error before that is raised there.
+    """
+
     def __init__(self, run: Run, name: str) -> None:
         self._run = run
         self._name = name
@@ -91,6 +96,7 @@ class ServerThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the server's event loop, from any thread; do not wait for it."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(function)

@@ -66,6 +66,10 @@ def read_regular(path: str | Path, most: int) -> bytes:
 
 
 def _read(path: str | Path, most: int, flags: int) -> bytes:
+    """Return a file's content of at most `most` bytes, else raise NotReadable.
+
+    `flags` are further ones of `os.open`; with any, only a regular file is read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         with open(descriptor, "rb", buffering=0) as file:
@@ -239,6 +243,7 @@ def client_values(table: object, base: Path) -> dict[str, str]:
 def _client(
     values: Mapping[str, Any], prefix: str, base: Path
 ) -> Iterator[tuple[str, str]]:
+    """Yield the dotted names of a table and its subtables, with their values as text."""
     for key, value in values.items():
         name = prefix + key
         where = f"kafka.client.{name}"

@@ -55,6 +55,7 @@ class TopicNames(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, topic: str | tuple[str, ...]) -> TopicNames:
+        """Return what a value of `events.topic` says: names, or an expression ("^...")."""
         if isinstance(topic, str):
             return cls((), topic) if topic.startswith("^") else cls((topic,))
         return cls(tuple(sorted(topic)))
@@ -69,6 +70,7 @@ class TopicNames(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str | list[str]:
+        """The topics as mechanism ids contain them: a text, or a list of several names."""
         return (
             str(self)
             if self.is_single or self.pattern is not None
@@ -118,6 +120,7 @@ _USER = f'{FIELD} or "{RECORD_KEY}" (the record key)'
 
 
 def _duration(least: int, most: int) -> Meta:
+    """Return the range of a duration in ms, with its words for messages."""
     return Meta(
         ge=least,
         le=most,
@@ -126,6 +129,7 @@ def _duration(least: int, most: int) -> Meta:
 
 
 def _allowed(allowed: str, pattern: str | None = None) -> Meta:
+    """Return what a field may hold: words for messages, and a pattern that is checked."""
     return Meta(description=allowed, pattern=pattern)
 
 
@@ -169,10 +173,13 @@ _URLS = '"http://host:port" or "https://...", without a user in it; or several s
 
 
 def _name_in_file(attribute: str) -> str:
+    """Return a field's name in the file: without a unit (`_ms`) or a closing underscore."""
     return attribute.removesuffix("_ms").removesuffix("_")
 
 
 class Section(Checked, frozen=True, kw_only=True, rename=_name_in_file):
+    """Base of the file's sections; `where()` is how messages about one begin."""
+
     def where(self) -> str:
         return type(self).__name__.removesuffix("Settings").lower() + "."
 
@@ -210,6 +217,8 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 
 
 class EventsSettings(Section, frozen=True, kw_only=True):
+    """[events]: the topic, the fields of an event that are read, and how late it may come."""
+
     topic: Annotated[str | tuple[str, ...], _allowed(_TOPIC_ALLOWED)]
     key: Annotated[Field, _allowed(_KEY)]
     items: Annotated[Field | None, _allowed(FIELD)] = None
@@ -266,6 +275,8 @@ class EventsSettings(Section, frozen=True, kw_only=True):
 
 
 class HistorySettings(Section, frozen=True, kw_only=True):
+    """[dashboard]: the file of its history, and how long ticks and hourly values are kept."""
+
     store: Annotated[Path | None, _allowed(_STORE)] = None
     keep_ticks_ms: Annotated[Duration, _duration(60_000, KEEP_MAX_MS)] = 30 * DAY_MS
     keep_hours_ms: Annotated[Duration, _duration(60_000, KEEP_MAX_MS)] = 730 * DAY_MS
@@ -282,6 +293,8 @@ class HistorySettings(Section, frozen=True, kw_only=True):
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
+    """[privacy]: whom the guarantee protects, and the ceiling over all histograms, if any."""
+
     unit: Literal["event", "user"] = "event"
     rekey: Annotated[bool, _allowed("true or false")] = False
     max_epsilon: Annotated[
@@ -504,6 +517,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return histogram.topic or f"{self.worker.name}.{histogram.name}"
 
     def _complaints(self) -> Iterator[str]:
+        """Yield what is wrong between sections; each section has checked itself."""
         if not self.histograms:
             yield "histogram is missing: give at least one [[histogram]]"
         of_users = self.privacy.unit == "user"
@@ -568,6 +582,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def _topics(self) -> Iterator[tuple[str, str]]:
+        """Yield every topic whose name the settings decide, with what decides it."""
         for topic in self.internal_topics:
             yield topic, f"the worker's {topic}"
         for topic in self.events.topics.names:
@@ -642,14 +657,17 @@ def rekey_topics(worker: str) -> tuple[str, str]:
 
 
 def _per_item() -> list[str]:
+    """Return the names of the mechanisms that treat items one by one."""
     return names_of(lambda about: about.per_item)
 
 
 def _per_item_in_a_tick() -> list[str]:
+    """Return the names of those among them that treat every tick by itself."""
     return names_of(lambda about: about.per_item and about.family == "tick")
 
 
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
+    """Yield what in a histogram does not fit who is protected, an event or a user."""
     bound = histogram.max_items_per_user
     if of_users and histogram.never:
         yield f'{histogram.where()}horizon = "never": only with privacy.unit = "event"'
@@ -802,6 +820,10 @@ def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:
 def _histogram(
     values: dict[str, Any], position: int, events: EventsSettings, base: Path
 ) -> HistogramConfig:
+    """Return a [[histogram]], checked; `position` from 1 names one without a name.
+
+    Files that it names are read, and durations become numbers of ticks.
+    """
     values = dict(values)
     name = values.get("name")
     where = (

@@ -25,6 +25,7 @@ def parse_time(name: str, text: str) -> int:
 
 
 def when(time_ms: int) -> str:
+    """Format ms since 1970 as a UTC time with milliseconds."""
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
     except OverflowError:
