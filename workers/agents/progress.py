@@ -114,7 +114,10 @@ _FURTHER_BACK = 16
 def newest_values(
     consumer: Consumer, wanted: Iterable[Partition]
 ) -> dict[Partition, bytes]:
-    """Return the newest progress record of each partition of a state topic that has one."""
+    """Return the newest progress record of each partition of a state topic that has one.
+
+    Each partition is read from near its end, and from ever further back until a record is found.
+    """
     newest_by_partition: dict[Partition, bytes] = {}
     bounds = {where: bounds_of(consumer, *where) for where in wanted}
     bounds = {where: (low, high) for where, (low, high) in bounds.items() if low < high}

@@ -213,7 +213,7 @@ def _without_user(
 class RekeyStage(EventsStage):
     """Shared by the re-keying shards; `topic` is the destination, `with_keys` keeps record keys.
 
-    `users` has no views, `reader` those of the settings; see `read_users`.
+    `users` reads nothing but users, `reader` all that histograms need; see `read_users`.
     """
 
     topic: SourceTopic

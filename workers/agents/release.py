@@ -92,7 +92,7 @@ class ReleaseShard(Shard):
         self.merge.reserving = self._guard is not None or self._unrecorded()
 
     def _unrecorded(self) -> bool:
-        """Return whether the state lacks the first epoch of a histogram."""
+        """Return whether some histogram's first epoch is still to be recorded by `_reserve`."""
         return any(
             h.life.next == h.life.first and not h.reserved
             for h in self.merge.histograms

@@ -331,7 +331,8 @@ def matching(settings: Settings, existing: Collection[str]) -> list[str]:
 class RunningTopics:
     """The worker's topics during one run: `look` finds what was done to them since its start.
 
-    `fail` ends the worker, with a sentence for its operator; None: on no change.
+    `growths` react to new partitions. `fail` ends the worker, with a sentence for its operator;
+    None: no change ends it.
     """
 
     settings: Settings

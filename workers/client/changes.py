@@ -67,9 +67,9 @@ ready(Window, Total, Sums)
 
 
 def can_subtract(snapshot: Fields) -> bool:
-    """Return whether changes can be computed: its counts differ from the truth by noise only.
+    """Return whether changes of a snapshot can be computed: its counts have no error but noise.
 
-    Counts of a window cannot: two windows overlap, or have other events between them.
+    Those of a window cannot: two windows overlap, or have other events between them.
     """
     if "window" in snapshot:
         return False
@@ -79,7 +79,10 @@ def can_subtract(snapshot: Fields) -> bool:
 
 
 def ticks_of(snapshot: Fields, window_ms: int) -> int:
-    """Return the ticks of a window that ends with a snapshot; it may reach before the series."""
+    """Return how many ticks a window has that ends with a snapshot and lasts `window_ms`.
+
+    It may reach back before the series began.
+    """
     for window in _windows(snapshot):
         if window.ms == window_ms:
             return window.ticks
@@ -96,11 +99,11 @@ def changes(
     items: Collection[str] | None = None,
     top: int | None = None,
 ) -> dict[str, Any]:
-    """Return `newer` with changes in place of counts; the counts are in `counts`.
+    """Return `newer` with changes since `older` in place of counts; these are in `counts`.
 
-    Without `older` the series began at `begin_ms`. If that is in the epoch before, or `older` is,
-    `last` is the last tick of it. `items` and `top` cut as in `messages.select_items`: all buckets
-    of a histogram of numbers stay unless `items` are named.
+    Without `older` the changes are since the series began, at `begin_ms`. If that is in the epoch
+    before, or `older` is, `last` is the last snapshot of that epoch. `items` and `top` cut as in
+    `messages.select_items`: all buckets of a histogram of numbers stay unless `items` are named.
     """
     # Counts by label: at the earlier tick, and where the epoch before ended.
     was = {} if older is None else dict(older.get("items") or ())
@@ -112,6 +115,7 @@ def changes(
     absent = set()
     for label, count in newer["items"]:
         before = was.get(label, missing)
+        # The count from the beginning of the epoch of `older`; `before` is what to take from it.
         since = count
         if last is not None and label not in reached:
             absent.add(label)

@@ -235,6 +235,7 @@ class Assembly:
 
     def take_lost(self) -> list[tuple[str, LostTick]]:
         """Forget ticks that stay incomplete; return them with their topics, each once."""
+        # Up to when all partitions of a topic were read, where one has more.
         read_ms: dict[str, float] = {}
         for (topic, _), end in self._read_ms.items():
             read_ms[topic] = min(end, read_ms.get(topic, math.inf))

@@ -375,7 +375,7 @@ class Store:
             raise recreated(log.topic)
 
     def _discard_stale(self, low: int, high: int) -> None:
-        """Wipe a copy that the log, which is low..high, does not continue, or one too old."""
+        """Wipe a copy at an offset that the log (`low` to `high`) lacks, or one too old."""
         if self.offset is None:
             return
         name = f"{self.changelog.topic}[{self.changelog.partition}]"

@@ -80,7 +80,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         super().__post_init__()
         self.thread_loop.set_exception_handler(_log_unretrieved)
         self.epoch = -1
-        # Of a fetch, to be raised once the batches before it were handed over.
+        # The error of a fetch, to be raised once the batches before it were handed over.
         self._error: Exception | None = None
         # Completed when a shard gets room, while `_wait` waits for that.
         self._room: asyncio.Future[None] | None = None

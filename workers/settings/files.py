@@ -202,7 +202,8 @@ def resolve_domain(
 ) -> None:
     """Replace `domain_file` and `buckets` in a histogram's `values` by what they declare.
 
-    `required`: the mechanism needs a domain; None: it takes none. ValueErrors begin with `where`.
+    A domain is the list of a histogram's labels. `required`: whether the mechanism needs one; None:
+    it takes none. ValueErrors begin with `where`.
     """
     given = sum(name in values for name in ("domain", "domain_file", "buckets"))
     if required is not None and (given > 1 or (required and not given)):

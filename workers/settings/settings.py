@@ -598,11 +598,15 @@ def shape_of(
     user: str | None = None,
     histograms: Iterable[HistogramConfig] = (),
 ) -> Shape:
-    """Return the fields to read from an event; `user` is None where users are not read."""
+    """Return the fields to read from an event, with a view for every way histograms look at it.
+
+    `user` is the field of its user, None where users are not read.
+    """
     of_name: dict[str, View] = {}
     for config in histograms:
         view = of_name[config.view] = view_of(events, config)
         if config.sum_lane is not None:
+            # What is added up is read by a view of its own, beside the one that counts.
             of_name[config.sum_lane.view] = replace(view, count=None, sum=config.sum)
     of_name = of_name or {"": view_of(events)}
     time = None if events.timestamp is None else parse(events.timestamp)
@@ -612,7 +616,10 @@ def shape_of(
 
 
 def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) -> View:
-    """Return a histogram's view of an event; None: the view of `[events]`."""
+    """Return a histogram's view of an event; None: the view of `[events]`.
+
+    A view is the fields that are read (stream key, items, count), and which events are included.
+    """
     key = events.key
     items = events.items
     count = events.count
