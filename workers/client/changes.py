@@ -38,7 +38,11 @@ _RANGE = ("from", "to", "step")
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The last `ticks` ticks before a snapshot, with the errors of changes over them."""
+    """The last `ticks` ticks before a snapshot, with the sd of changes over them.
+
+    `ms` is the window as the settings name it. The sds are of a count, of a sum, and of the count
+    of all items; None: not published.
+    """
 
     ms: Positive
     ticks: Positive

@@ -143,7 +143,8 @@ class Ticks:
         for snapshot in self._in_memory(stream):
             if snapshot.id == series:
                 if before is not None and before.end == snapshot.start:
-                    return snapshot.start  # it follows another one
+                    # No tick is missing before it, so it is the series' first.
+                    return snapshot.start
                 break
             before = snapshot
 

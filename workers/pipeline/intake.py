@@ -55,8 +55,9 @@ class Intake(Watermark):
     ) -> None:
         """`stored` holds committed user pairs; without it, they are kept in memory.
 
-        `sums` has the lane of counts of every lane of sums, which comes after it in `lanes`: a
-        number is added as often as its item counts.
+        A user pair is a user's stream key and label, which counts against the user's bounds once an
+        epoch. `sums` maps every lane of sums to its lane of counts, which stands before it in
+        `lanes`: a number is added as often as its item counts. `moves`: as in `Watermark`.
         """
         super().__init__(lanes, grace_ms, max_behind_ms, moves)
         self._sums = sums

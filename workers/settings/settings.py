@@ -78,6 +78,7 @@ class TopicNames(msgspec.Struct, frozen=True):
         )
 
     def matches(self, topic: str) -> bool:
+        """Return whether the expression includes a topic; False where topics are named."""
         return (
             self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
         )

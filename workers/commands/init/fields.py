@@ -110,7 +110,7 @@ class Field:
 
     @property
     def everywhere(self) -> bool:
-        """Whether nearly every event has just one value of it."""
+        """Whether nearly every event has just one value of it, as a time, user or key must be."""
         return self.form is Form.ONE and self.share >= NEARLY_ALL
 
     @property

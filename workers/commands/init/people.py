@@ -281,7 +281,10 @@ def _mark_values_by_name(fields: Sequence[Field]) -> None:
 
 
 def is_name_of_values(key: Field, fields: Iterable[Field]) -> bool:
-    """Return whether a field has the names, in a list of names and values."""
+    """Return whether a field has the names, in a list of names and values.
+
+    In [{"name": "size", "value": 3}] a name is one of a property, not of a person.
+    """
     named = key.path.steps[-1].lower() in _NAMES_OF_VALUES
     if not (named and key.form is Form.ELEMENT and key.text):
         return False

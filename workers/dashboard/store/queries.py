@@ -389,7 +389,10 @@ class HistoryQuery(_StreamQuery):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochsQuery(_StreamQuery):
-    """The last ticks of the newest epochs in a range."""
+    """The last tick of each of the newest `limit` epochs in a range.
+
+    `top` is how many of its largest items it lists, None: all.
+    """
 
     range: Range
     top: int | None = None
@@ -524,9 +527,11 @@ def one_tick(
 def selected(where: StoredRange, query: HistoryQuery) -> str:
     """Return the heads of a query's ticks as SQL; with a step, the last tick of every step."""
     origin = query.range.since or 0
+    # All ticks, or where steps are whole quarters of an hour those that end one.
     heads = f"select * from {where.stepped('heads', origin, query.step)} where {query.range.where}"
     if query.step is None:
         return heads
+    # A tick that ends with a step belongs to it, not to the next one: hence - 1.
     last = f"select max(place) as place from ({heads}) group by (end_ms - 1 - {origin}) // {query.step}"
     return f"select * from ({heads}) semi join ({last}) using (place)"
 

@@ -200,6 +200,7 @@ class Fit:
 
     def refusal(self) -> str | None:
         """Return the refusal of the schema, naming the first impossible field; None if usable."""
+        # A field may be impossible in one branch of a union and possible in another.
         for slot in self._paths:
             if slot in self._why and slot not in self._possible:
                 return self._why[slot]

@@ -55,7 +55,7 @@ class ProtobufSchema:
         self._file = self.compiled.files[-1]
 
     def message(self, indexes: Sequence[int]) -> Any:
-        """Return the message at a path of indexes through nested messages."""
+        """Return the message type that a record names by indexes in the file, level by level."""
         name = self._file.package
         types = self._file.message_type
         for index in indexes:

@@ -380,6 +380,7 @@ class LiftedCounter(Counter):
         return self._curve.at(ticks)
 
     def curve(self) -> LiftedCurve:
+        """Return the variance of what is published by tick, for plans and reports."""
         return self._curve
 
     def worst_variance(self) -> float:

@@ -273,6 +273,7 @@ class IntervalRule(Frozen):
 
     @property
     def spent(self) -> dict[str, Fraction]:
+        """The cost of each part, of all intervals together: rho, or epsilon if pure."""
         updates = {} if self.update is None else {"updates": self.update.spent}
         return {"test": self.above.spent, "sums": self.sums, **updates}
 
