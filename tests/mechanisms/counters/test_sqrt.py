@@ -88,7 +88,7 @@ def test_noise_made_tick_by_tick_across_blocks_and_parts_is_that_made_at_once() 
     [
         ({"horizon": 2**16 + 1}, "at most 65,536 ticks"),
         (
-            {"horizon": "unbounded", "start": "2026-01-01T00:00:00Z"},
+            {"horizon": "unbounded", "start": "2026-01-01T00:00:00Z", "tick_ms": 10},
             "at most 65,536 ticks",
         ),
         ({"radix": 2}, "radix = 2"),
