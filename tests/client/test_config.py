@@ -65,7 +65,10 @@ def test_without_epochs_every_window_is_a_series_with_a_topic_of_its_own(
     text = LEAST + 'tick = "2s"\nhorizon = "never"\nwindows = ["60s", "1h"]\n'
     (tmp_path / "x.toml").write_text(text + 'unit = "ms"\n')
     settings = load_reader_settings(tmp_path / "x.toml")
-    about: Any = {"unit": "ms", "window_of": "products"}
+    about: Any = {
+        "unit": "ms",
+        "window_of": "products",
+    }
     assert settings.histograms == (
         HistogramTopic("products.1m", "orders.products.1m", window_ms=60_000, **about),
         HistogramTopic(

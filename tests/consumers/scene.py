@@ -205,7 +205,11 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
         datetime.fromtimestamp(base // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     )
     # What is planted twice would be shown with a chance of 2e-5 with a delta of 1e-6, of 5e-9 with this one.
-    epochs: Any = {"horizon": EPOCH_TICKS, "start": start, "windows": ["1s", "5s"]}
+    epochs: Any = {
+        "horizon": EPOCH_TICKS,
+        "start": start,
+        "windows": ["1s", "5s"],
+    }
     items = unk("items", keys=["s1", "s2"], delta=1e-10, **epochs)
     large = known("large", tick="10s", keys=["s1"], domain_file="large.txt")
     del large["domain"]

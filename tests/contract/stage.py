@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.bounding import bound
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, Variant
+from tests.mechanisms.stored import read_back, store
 from workers.arrays.texts import Texts
 from workers.arrays.types import Codes, Tags
 from workers.mechanisms.ledger import Contributions
@@ -21,7 +22,6 @@ from workers.mechanisms.mechanism import (
     WindowReleases,
 )
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline import ledger_blocks
 from workers.pipeline.histogram import KEY_LABEL
 from workers.runtime.frozen import read_only
 
@@ -179,31 +179,14 @@ class Run:
         return tuple(found)
 
     def store(self) -> dict[str, bytes]:
-        self.stored |= dict(ledger_blocks.changes(self.state.ledger))
-        self.state.ledger.clean()
-        for name, block in self.state.changed():
-            if block is None:
-                del self.stored[name]
-            else:
-                self.stored[name] = block
+        store(self.state, self.stored)
         return self.stored
 
     def restart(self) -> None:
         self.load(self.store())
 
     def load(self, blocks: Mapping[str, bytes]) -> None:
-        fresh = self.mechanism.init()
-        stored = sorted(blocks.items())
-        fresh.ledger = ledger_blocks.load(
-            ((n, block) for n, block in stored if n[0] in ledger_blocks.KINDS),
-            len(self.state.key_tags),
-        )
-        fresh.key_tags = self.state.key_tags
-        for name, block in stored:
-            if name[0] not in ledger_blocks.KINDS:
-                fresh.restore(name, block)
-        fresh.restored()
-        self.state = fresh
+        self.state = read_back(self.mechanism, blocks, self.state.key_tags)
         self.noise = self.mechanism.noise(self._stream)
 
 

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from workers.arrays.texts import Texts
-from workers.arrays.types import Codes, Longs, Tags
+from workers.arrays.types import Codes, Longs, Tags, Words
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Mechanism, Release, State
-from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 
 SMALL: dict[str, Any] = {"name": "h", "tick_ms": 1, "horizon": 64, "keys": "public"}
 SMALL |= {"max_items": 1, "epsilon": 1.0, "delta": 1e-6}
@@ -23,6 +24,21 @@ class Silent:
 
     def at(self, t: int, tags: Tags) -> Longs:
         return np.zeros(len(tags), dtype=np.int64)
+
+
+def fail_at_second_draw(monkeypatch: pytest.MonkeyPatch, stream: NoiseStream) -> None:
+    """Let a stream run out of memory when it draws words for the second time from now on."""
+    draw_words = stream.chunk
+    calls = 0
+
+    def fail_later(tags: Tags, cells: Words) -> Words:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise MemoryError
+        return draw_words(tags, cells)
+
+    monkeypatch.setattr(stream, "chunk", fail_later)
 
 
 def numbered(name: str, rows: int) -> Tags:

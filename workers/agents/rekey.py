@@ -148,9 +148,9 @@ def read_users(
 ) -> Iterator[UserRows]:
     """Read the users of a batch, part by part, with the reader `users`, which reads nothing else.
 
-    `events` reads the records without a user again: whether a histogram needs one decides between a
-    reject and a record whose time still counts. Where the record's time is the event's, records
-    after `latest_ms` are not forwarded. A format of None means JSON.
+    `events` reads the records without a user again: if a histogram needs one, the record is a
+    reject, else its time still counts. If events have the time of their records, those after
+    `latest_ms` are not forwarded. A format of None means JSON.
     """
     by_record_time = users.layout.shape.time is None
     for reading in users.read(records, users_format):

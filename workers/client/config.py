@@ -42,8 +42,8 @@ class HistogramTopic:
     the histogram that it is a window of, and `window_ms` the window's length; both are None unless
     `horizon = "never"`. `horizon` is None if there is none, or none is stated. `label` and `unit`
     say what the numbers in its buckets are, `sum_field` what is added up; any of them may be
-    missing. Histograms whose `counted` are equal count the same items of the same events; it is
-    None where the file does not state the events.
+    missing. Histograms with equal `counted` count the same items of the same events; it is None
+    where the file does not state the events.
     """
 
     name: str

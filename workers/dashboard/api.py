@@ -592,24 +592,24 @@ class _Api:
         changed = {"snapshots": [snapshot], "more": False}
         return await asyncio.to_thread(orjson.dumps, changed)
 
-    def _refuse_changes_of_a_window(self, series: str) -> None:
+    def _refuse_changes_of_a_window(self, histogram: str) -> None:
         """Refuse to subtract counts of windows: they overlap, or have events between them."""
-        settings_name = self._known[series].window_of
+        settings_name = self._known[histogram].window_of
         if settings_name is None:
             return
         windows = [
-            histogram.name
-            for histogram in self._known.values()
-            if histogram.window_of == settings_name
+            known.name
+            for known in self._known.values()
+            if known.window_of == settings_name
         ]
         raise BadQuery(
-            f"{series} counts a window already, and windows cannot be subtracted: without window "
+            f"{histogram} counts a window already, and windows cannot be subtracted: without window "
             f"and since, ask for one of {', '.join(windows)}"
         )
 
     async def _beginning(
         self, stream: Stream, newer: Mapping[str, Any], window_ms: int
-    ) -> "_Beginning":
+    ) -> _Beginning:
         """Return where a window that ends with the tick `newer` begins.
 
         That is in its epoch, in the one before, or, if that is not known, where its epoch began.
@@ -636,7 +636,7 @@ class _Api:
         snapshot: Mapping[str, Any],
         first_tick: int,
         last: dict[str, Any] | None,
-    ) -> "_Beginning":
+    ) -> _Beginning:
         """Return the beginning of a window at a tick of the epoch of `snapshot`.
 
         That tick may have been thinned out of the history: then the window begins at the last kept

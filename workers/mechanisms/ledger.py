@@ -301,24 +301,24 @@ class Ledger:
 
     def selected(self, rows: Rows) -> Ledger:
         """Return a ledger of some rows alone, in this order; all of it is yet to be stored."""
-        found = Ledger()
+        selection = Ledger()
         labels = self.label_column(0, self.n).take(rows)
-        found.append(self.tags.take(rows, axis=0), self.keys[rows], labels)
-        shown = found.shown_for(int(self.shown.max(initial=0)))
+        selection.append(self.tags.take(rows, axis=0), self.keys[rows], labels)
+        shown = selection.shown_for(int(self.shown.max(initial=0)))
         columns: list[tuple[NDArray[Any], NDArray[Any], list[Rows]]] = [
-            (self.counts, found.counts, found.touched),
-            (self.shown, shown, found.newly_shown),
+            (self.counts, selection.counts, selection.touched),
+            (self.shown, shown, selection.newly_shown),
         ]
         if len(self._sums):
-            columns.append((self.sums, found.sums, found.summed))
+            columns.append((self.sums, selection.sums, selection.summed))
         if len(self._last):
-            columns.append((self.last, found.last, found.dated))
+            columns.append((self.last, selection.last, selection.dated))
         if len(self._left):
-            columns.append((self.left, found.left, found.departed))
+            columns.append((self.left, selection.left, selection.departed))
         for before, column, changed in columns:
             column[:] = before[rows]
             changed.append(np.flatnonzero(column))
-        return found
+        return selection
 
     def clean(self) -> None:
         """Forget which rows have changed: they are stored."""

@@ -430,7 +430,7 @@ class Histogram:
         self._deletions = []
         self._stored_keys = len(self._keys)
         if self._epoch is not None:
-            own = f"{self.prefix}{self._epoch}/".encode()
+            of_epoch = f"{self.prefix}{self._epoch}/".encode()
             blocks: list[Change] = [
                 (name.encode(), value)
                 for name, value in ledger_blocks.changes(self._state.ledger)
@@ -445,7 +445,7 @@ class Histogram:
                     self._blocks.discard(key.decode())
                 else:
                     self._blocks.add(key.decode())
-            changes += [(own + name, value) for name, value in blocks]
+            changes += [(of_epoch + name, value) for name, value in blocks]
             self._state.ledger.clean()
         return changes
 

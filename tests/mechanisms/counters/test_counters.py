@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.small import KEY, STREAM, assert_variance, numbered
-from workers.arrays.types import Tags, Words
+from tests.mechanisms.small import (
+    KEY,
+    STREAM,
+    assert_variance,
+    fail_at_second_draw,
+    numbered,
+)
+from workers.arrays.types import Tags
 from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.counters.kinds import KINDS, make_counter
 from workers.mechanisms.counters.sqrt import SqrtCounter
@@ -114,17 +120,7 @@ def test_a_draw_that_fails_half_way_leaves_no_wrong_noise_in_the_cache(
     tags = random_tags(2 * CHUNK_ROWS)
     columns = counter.columns(stream)
     columns.at(5, tags)
-    original = stream.chunk
-    calls = 0
-
-    def fail_later(part: Tags, cells: Words) -> Words:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise MemoryError
-        return original(part, cells)
-
-    monkeypatch.setattr(stream, "chunk", fail_later)
+    fail_at_second_draw(monkeypatch, stream)
     with pytest.raises(MemoryError):
         columns.at(7, tags)
     monkeypatch.undo()

@@ -12,7 +12,13 @@ from mpmath import mp
 
 from tests.mechanisms.counters.line import difference, unit
 from tests.mechanisms.counters.test_lifted import number
-from tests.mechanisms.small import KEY, STREAM, assert_variance, numbered
+from tests.mechanisms.small import (
+    KEY,
+    STREAM,
+    assert_variance,
+    fail_at_second_draw,
+    numbered,
+)
 from workers.arrays.types import Tags, Words
 from workers.mechanisms.counters import line
 from workers.mechanisms.counters.base import Counter, Node
@@ -311,17 +317,7 @@ def test_a_draw_that_fails_half_way_leaves_no_wrong_noise(
     tags = random_tags(CHUNK_ROWS + 50)
     columns = LineColumns(counters, stream)
     columns.at(5, tags)
-    original = stream.chunk
-    calls = 0
-
-    def fail_later(part: Tags, cells: Words) -> Words:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise MemoryError
-        return original(part, cells)
-
-    monkeypatch.setattr(stream, "chunk", fail_later)
+    fail_at_second_draw(monkeypatch, stream)
     with pytest.raises(MemoryError):
         columns.at(7, tags)
     monkeypatch.undo()

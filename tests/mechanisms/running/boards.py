@@ -10,13 +10,13 @@ from unittest.mock import patch
 import numpy as np
 
 from tests.mechanisms.small import KEY, SMALL, STREAM, part, start
+from tests.mechanisms.stored import read_back, store
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Release, WindowReleases, expect_type
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.running.on_counters import SUM_CELLS
 from workers.mechanisms.running.sliding import Sliding, SlidingState
-from workers.pipeline import ledger_blocks
 
 KEYS = ("k", "other")
 Tick = Mapping[tuple[str, bytes], tuple[int, int]]
@@ -100,31 +100,15 @@ class Board:
         return by_label(self.state, releases)
 
     def store(self) -> None:
-        self.stored |= dict(ledger_blocks.changes(self.state.ledger))
-        self.state.ledger.clean()
-        for name, block in self.state.changed():
-            if block is None:
-                del self.stored[name]
-            else:
-                self.stored[name] = block
+        store(self.state, self.stored)
 
     def restart(self) -> None:
         self.store()
         self.load(self.stored)
 
     def load(self, blocks: Mapping[str, bytes]) -> None:
-        fresh = self.mechanism.init()
-        loading = ledger_blocks.Loading()
-        for name, block in sorted(blocks.items()):
-            if name[0] in ledger_blocks.KINDS:
-                loading.take(name, block)
-        fresh.ledger = loading.ledger(len(KEYS))
-        fresh.key_tags = self.state.key_tags
-        for name, block in sorted(blocks.items()):
-            if name[0] not in ledger_blocks.KINDS:
-                fresh.restore(name, block)
-        fresh.restored()
-        self.state = fresh
+        restored = read_back(self.mechanism, blocks, self.state.key_tags)
+        self.state = expect_type(SlidingState, restored)
         self.noise = self.mechanism.noise(self._stream)
 
 

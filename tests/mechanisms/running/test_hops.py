@@ -263,9 +263,9 @@ def test_entries_that_no_tick_can_add_are_refused(
     stored = blocks()
     name = next(name for name in stored if name.startswith("m01-"))
     columns = [np.array(column, dtype=np.uint64) for column in (rows, counts, ages)]
-    entries = Entries(columns[0].astype(np.int64), columns[1], columns[0] * 0)  # type: ignore[arg-type]
+    entries = Entries(columns[0].astype(np.int64), columns[1], columns[0] * 0)  # type: ignore[arg-type]  # any integers
     with pytest.raises(StateRefused, match=name):
-        load({**stored, name: encode(entries, columns[2])})  # type: ignore[arg-type]
+        load({**stored, name: encode(entries, columns[2])})  # type: ignore[arg-type]  # as above
 
 
 @pytest.mark.parametrize("largest", [1, 255, 256, 65_535, 65_536, 1 << 32, (1 << 62)])

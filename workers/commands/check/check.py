@@ -292,9 +292,14 @@ def _expected(
         if passing.tick == expected.last:
             after += f" ({span})"
         say.line(
-            f"    {after}: threshold {passing.threshold:,}, passed by {passing.shown:,} of {expected.items:,} pairs of stream "
-            f"key and item ({percent(passing.shown, expected.items)})",
+            f"    {after}: {_passed(passing.threshold, passing.shown, expected.items)}",
         )
+
+
+def _passed(threshold: int, shown: int, items: int) -> str:
+    """Return a threshold, and how many of the sampled pairs of stream key and item pass it."""
+    share = percent(shown, items)
+    return f"threshold {threshold:,}, passed by {shown:,} of {items:,} pairs of stream key and item ({share})"
 
 
 def _windows(expected: examine.Expected, say: Printer) -> None:
@@ -306,8 +311,7 @@ def _windows(expected: examine.Expected, say: Printer) -> None:
         )
         if window.threshold is not None:
             say.line(
-                f"      threshold {window.threshold:,}, passed by {window.shown:,} of {expected.items:,} pairs of stream key "
-                f"and item ({percent(window.shown, expected.items)})",
+                f"      {_passed(window.threshold, window.shown, expected.items)}",
             )
     if any(window.threshold is not None for window in expected.windows):
         say.line(

@@ -18,6 +18,7 @@ from workers.commands.init.fields import about
 from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.windows import NEVER
+from workers.mechanisms.mechanism import expect_type
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.running.sliding import Sliding
@@ -117,9 +118,8 @@ def _without_epochs(draft: Draft, config: HistogramConfig) -> str:
     windows = [config.ticks * config.tick_ms]
     if _HOUR_TICKS * config.tick_ms <= _HOUR_MS:
         windows.insert(0, _HOUR_MS)
-    sliding = build(structs.replace(config, horizon=NEVER, windows=tuple(windows)))
-    if not isinstance(sliding, Sliding):
-        raise TypeError(f"{sliding!r}: must publish windows")
+    never = structs.replace(config, horizon=NEVER, windows=tuple(windows))
+    sliding = expect_type(Sliding, build(never))
     sd, _ = worst_and_rms(sliding.windows[-1])
     named = ", ".join(f'"{format_duration(window)}"' for window in windows)
     last = " and ".join(format_duration(window) for window in windows)

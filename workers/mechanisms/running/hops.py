@@ -149,9 +149,9 @@ class Hops:
         self._level_of: list[int] = []
         hops = [level.hop for level in self._levels]
         for window in windows:
-            place = hops.index(window.hop)
-            self._levels[place].windows.append(window)
-            self._level_of.append(place)
+            height = hops.index(window.hop)
+            self._levels[height].windows.append(window)
+            self._level_of.append(height)
         self._windows = tuple(windows)
         self._changes: dict[str, bytes | None] = {}
         self._stored_tick = 0
@@ -175,8 +175,8 @@ class Hops:
         self.tick = t
         if len(entries.rows):
             self._keep(0, t - 1, encode(entries, _NONE))
-        for place in range(1, len(self._levels)):
-            self._close(place, before, last)
+        for height in range(1, len(self._levels)):
+            self._close(height, before, last)
 
     def leaving(self, i: int, before: int) -> Iterator[Entries]:
         """Yield what leaves window i between tick `before` and the last one counted."""
@@ -190,31 +190,32 @@ class Hops:
 
     def drop(self, last: Longs) -> list[Rows]:
         """Drop the hops that nothing needs; return rows whose `last` no hop has any more."""
-        found = []
-        for place, level in enumerate(self._levels):
+        undated = []
+        highest = len(self._levels) - 1
+        for height, level in enumerate(self._levels):
             least = level.begin(self.tick) // level.hop
-            above = self._levels[place + 1 :][:1]
-            for upper in above:
+            if height < highest:
+                upper = self._levels[height + 1]
                 opened = self.tick // upper.hop * upper.hop
                 least = min(least, opened // level.hop)
             for number in list(level.hops):
                 if number >= least:
                     break
                 block = level.hops.pop(number)
-                name = _name(place, number)
+                name = _name(height, number)
                 # One that was never stored need not be deleted.
                 if self._changes.pop(name, None) is None:
                     self._changes[name] = None
-                if self._has_ages and not above:
+                if self._has_ages and height == highest:
                     rows = decode(block)[0].rows
-                    found.append(rows[last[rows] <= (number + 1) * level.hop])
-        return found
+                    undated.append(rows[last[rows] <= (number + 1) * level.hop])
+        return undated
 
     def window(self, i: int) -> Iterator[Entries]:
         """Yield all that window i counts."""
         begin = self._windows[i].begin(self.tick)
-        place = self._level_of[i]
-        for level in reversed(self._levels[: place + 1]):
+        height = self._level_of[i]
+        for level in reversed(self._levels[: height + 1]):
             end = self.tick // level.hop * level.hop
             for number, block in level.hops.items():
                 if begin <= number * level.hop < end:
@@ -225,12 +226,12 @@ class Hops:
         """Return the same for other row numbers, `places` by old row; `last` is by new row."""
         found = Hops(self._windows, has_sums=self._has_sums, has_ages=self._has_ages)
         found.tick = self.tick
-        for place, level in enumerate(self._levels):
+        for height, level in enumerate(self._levels):
             for number, block in level.hops.items():
                 entries = decode(block)[0]
                 moved = entries._replace(rows=places[entries.rows])
-                ages = self._ages(place, number, moved.rows, last)
-                found._keep(place, number, encode(moved, ages))
+                ages = self._ages(height, number, moved.rows, last)
+                found._keep(height, number, encode(moved, ages))
         return found
 
     def changed(self) -> list[tuple[str, bytes | None]]:
@@ -255,14 +256,14 @@ class Hops:
         for name, block in blocks.items():
             if name == HEAD:
                 continue
-            place, number = self._place_of(name)
-            level = self._levels[place]
+            height, number = self._height_and_number(name)
+            level = self._levels[height]
             entries, ages = read(
                 name,
                 block,
                 rows=rows,
                 hop=level.hop,
-                has_ages=self._has_ages and place > 0,
+                has_ages=self._has_ages and height > 0,
                 has_sums=self._has_sums,
             )
             end = (number + 1) * level.hop
@@ -272,7 +273,7 @@ class Hops:
                 )
             level.hops[number] = block
             if self._has_ages:
-                at = end - ages if place else end
+                at = end - ages if height else end
                 last[entries.rows] = np.maximum(last[entries.rows], at)
         for level, expected in zip(self._levels, numbers, strict=True):
             if len(level.hops) != expected:
@@ -301,7 +302,7 @@ class Hops:
         self.tick = tick
         return numbers
 
-    def _place_of(self, name: str) -> tuple[int, int]:
+    def _height_and_number(self, name: str) -> tuple[int, int]:
         """Return the level and the number of the hop in a stored block, from its name."""
         match = _NAME.fullmatch(name)
         if match is None or int(match[1], 16) >= len(self._levels):
@@ -310,15 +311,15 @@ class Hops:
             )
         return int(match[1], 16), int(match[2], 16)
 
-    def _keep(self, place: int, number: int, block: bytes) -> None:
+    def _keep(self, height: int, number: int, block: bytes) -> None:
         """Keep a closed hop, and store it."""
-        self._levels[place].hops[number] = block
-        self._changes[_name(place, number)] = block
+        self._levels[height].hops[number] = block
+        self._changes[_name(height, number)] = block
 
-    def _close(self, place: int, before: int, last: Longs) -> None:
+    def _close(self, height: int, before: int, last: Longs) -> None:
         """Close the hops of a level that end after tick `before` and up to the last one."""
-        level = self._levels[place]
-        below = self._levels[place - 1]
+        level = self._levels[height]
+        below = self._levels[height - 1]
         first = before // level.hop
         end = self.tick // level.hop
         if first == end:
@@ -330,21 +331,21 @@ class Hops:
                 parts.setdefault(number // times, []).append(decode(block)[0])
         for number, entries in parts.items():
             total = _added_up(entries)
-            ages = self._ages(place, number, total.rows, last)
-            self._keep(place, number, encode(total, ages))
+            ages = self._ages(height, number, total.rows, last)
+            self._keep(height, number, encode(total, ages))
 
-    def _ages(self, place: int, number: int, rows: Rows, last: Longs) -> Longs:
+    def _ages(self, height: int, number: int, rows: Rows, last: Longs) -> Longs:
         """Return the ages of rows in a hop, if they are kept at this level."""
-        if not self._has_ages or not place:
+        if not self._has_ages or not height:
             return _NONE
-        end = (number + 1) * self._levels[place].hop
+        end = (number + 1) * self._levels[height].hop
         # Later events are in later hops.
         ages: Longs = end - np.minimum(last[rows], end)
         return ages
 
 
-def _name(place: int, number: int) -> str:
-    return f"m{place:02x}-{number:011x}"
+def _name(height: int, number: int) -> str:
+    return f"m{height:02x}-{number:011x}"
 
 
 def _added_up(parts: Sequence[Entries]) -> Entries:

@@ -47,12 +47,12 @@ def counters_of_parts(
         parts["sums"] = of_sums, items * most**2
     if of_totals:
         parts["totals"] = of_totals, (items * config.max_count) ** 2
-    found = {}
+    counters = {}
     spent = Fraction(0)
     for part, (share, units) in parts.items():
         rho_item = math.nextafter(float(Fraction(rho) * share / units), 0.0)
         try:
-            found[part] = make(rho_item)
+            counters[part] = make(rho_item)
         except ValueError:
             if config.sum is None or part != "sums":
                 raise
@@ -60,8 +60,8 @@ def counters_of_parts(
                 f"{config.where()}sum.step = {config.sum.step}: so small that the noise is more than "
                 "16 million steps: take a larger step, or a larger budget"
             ) from None
-        spent += Fraction(found[part][0].rho_item) * units
-    return found, math.nextafter(float(spent), math.inf)
+        spent += Fraction(counters[part][0].rho_item) * units
+    return counters, math.nextafter(float(spent), math.inf)
 
 
 def describe_parts(

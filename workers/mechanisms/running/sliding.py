@@ -145,20 +145,20 @@ class SlidingState(State):
 
     def compacted(self, rows: Rows) -> "SlidingState":
         """Return a state of some rows alone, ascending: all others in no window, and forgotten."""
-        found = SlidingState(
+        compact = SlidingState(
             self._windows, has_sums=self._has_sums, discovers=self._discovers
         )
         ledger = self.ledger
         places = np.full(ledger.n, -1, dtype=np.int64)
         places[rows] = np.arange(len(rows))
-        found.ledger = ledger.selected(rows)
-        found.key_tags = self.key_tags
-        last = found.ledger.last if self._discovers else _NONE
-        found.hops = self.hops.renumbered(places, last)
-        found._counts = self._counts.take(rows, axis=1)
+        compact.ledger = ledger.selected(rows)
+        compact.key_tags = self.key_tags
+        last = compact.ledger.last if self._discovers else _NONE
+        compact.hops = self.hops.renumbered(places, last)
+        compact._counts = self._counts.take(rows, axis=1)
         if self._has_sums:
-            found._sums = self._sums.take(rows, axis=1)
-        return found
+            compact._sums = self._sums.take(rows, axis=1)
+        return compact
 
     def _take_merged(self) -> Entries:
         """Return what was merged since the last call; the ledger's counts and sums are 0 again."""

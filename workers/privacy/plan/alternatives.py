@@ -395,9 +395,9 @@ def advice(
     config: HistogramConfig, mechanism: Mechanism, plan: HistogramPlan
 ) -> Iterator[str]:
     """Yield one sentence for each conclusion; `config` has D0 in `max_items`."""
-    others = plan.mechanisms
+    alternatives = plan.mechanisms
     if plan.without_epochs is not None:
-        yield from _advise_never(config, plan.without_epochs, others)
+        yield from _advise_never(config, plan.without_epochs, alternatives)
         return
     if config.windows:
         yield from _advise_windows(config, mechanism, plan.noise.windows)
@@ -405,16 +405,16 @@ def advice(
     yield from _advise_end(plan.ends)
     family = config.about.family
     if family == "statistic":
-        yield from _advise_statistic(mechanism, others)
+        yield from _advise_statistic(mechanism, alternatives)
     if family == "running":
-        yield from _advise_running(config, mechanism, others)
+        yield from _advise_running(config, mechanism, alternatives)
     if family == "tick":
-        yield from _advise_tick(mechanism, plan.noise, others)
-    yield from _advise_schedule(others)
+        yield from _advise_tick(mechanism, plan.noise, alternatives)
+    yield from _advise_schedule(alternatives)
 
 
 def _advise_never(
-    config: HistogramConfig, plan: WithoutEpochs, others: Sequence[Alternative]
+    config: HistogramConfig, plan: WithoutEpochs, alternatives: Sequence[Alternative]
 ) -> Iterator[str]:
     """Yield advice for a histogram without epochs: one window alone, epochs, or declared labels."""
     shared = [(window, window.alone) for window in plan.windows if window.alone]
@@ -427,7 +427,9 @@ def _advise_never(
             f'If you need no window but {named}: windows = ["{named}"] alone would have {100 * alone.worst_sd / window.worst_sd:.0f} % '
             "of its noise, as one noise serves all windows."
         )
-    since = next((row for row in others[1:] if row.mechanism == config.mechanism), None)
+    since = next(
+        (row for row in alternatives[1:] if row.mechanism == config.mechanism), None
+    )
     if since is not None and since.worst_sd is not None:
         horizon = since.assumed["horizon"]
         yield (
@@ -436,7 +438,11 @@ def _advise_never(
         )
     if not config.declared:
         row = next(
-            (row for row in others if MECHANISMS[row.mechanism].about.whole_domain),
+            (
+                row
+                for row in alternatives
+                if MECHANISMS[row.mechanism].about.whole_domain
+            ),
             None,
         )
         if row is not None and row.worst_sd is not None:

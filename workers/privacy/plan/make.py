@@ -87,9 +87,6 @@ def plan_of(
     """
     config = event_level(config, unit)
     noise = noise_of(mechanism, config)
-    thresholds = thresholds_of(mechanism, config, noise)
-    sums = _sum(mechanism, noise)
-    all_items = _all_items(mechanism, noise)
     without = None
     if isinstance(mechanism, Sliding):
         without = without_epochs(mechanism, config, topic, unit)
@@ -98,6 +95,10 @@ def plan_of(
         thresholds = thresholds_of_windows(without)
         sums = window.sum
         all_items = window.all_items
+    else:
+        thresholds = thresholds_of(mechanism, config, noise)
+        sums = _sum(mechanism, noise)
+        all_items = _all_items(mechanism, noise)
     domain = len(mechanism.domain())
     public = mechanism.public()
     error = _error(config, mechanism, noise)

@@ -313,21 +313,21 @@ def _sums_of_windows(windows: Sequence[WindowPlan], say: _PlanPrinter) -> None:
     """Print the noise of sums and of the count of all items, by window."""
     sums = [(window, window.sum) for window in windows if window.sum is not None]
     if sums:
-        of = sums[0][1]
-        say.head(_sums_named(of))
+        first = sums[0][1]
+        say.head(_sums_named(first))
         say.line(
-            f"they cost rho {of.rho:.6g}, {of.share:.0%} of the budget, which counts lack; sd of a sum, and half the 95 % interval "
+            f"they cost rho {first.rho:.6g}, {first.share:.0%} of the budget, which counts lack; sd of a sum, and half the 95 % interval "
             "of a mean in the middle of the range at the worst tick, by the item's count:"
         )
-        counts = [f"count {row.count:,}" for row in of.means]
+        counts = [f"count {row.count:,}" for row in first.means]
         rows = [
             (
                 format_duration(window.ms),
-                _number(own.worst_sd),
-                _number(own.rms_sd),
-                *(_number(row.middle) for row in own.means),
+                _number(noise.worst_sd),
+                _number(noise.rms_sd),
+                *(_number(row.middle) for row in noise.means),
             )
-            for window, own in sums
+            for window, noise in sums
         ]
         say.table(("window", "sd worst", "rms", *counts), rows, left=(0,))
     totals = [
@@ -340,8 +340,8 @@ def _sums_of_windows(windows: Sequence[WindowPlan], say: _PlanPrinter) -> None:
             f"it costs rho {total.rho:.6g}, {total.share:.0%} of the budget, which counts lack"
         )
         rows = [
-            (format_duration(window.ms), _number(own.worst_sd), _number(own.rms_sd))
-            for window, own in totals
+            (format_duration(window.ms), _number(noise.worst_sd), _number(noise.rms_sd))
+            for window, noise in totals
         ]
         say.table(("window", "sd worst", "rms"), rows, left=(0,))
 

@@ -16,6 +16,7 @@ from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.windows import Series
 from workers.mechanisms.counters.line import LineCounter
+from workers.mechanisms.mechanism import expect_type
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.sliding import Sliding
 from workers.privacy.model import (
@@ -148,9 +149,8 @@ def _alone(config: HistogramConfig, place: int, unit: str) -> OneWindow | None:
     """Return a window's noise if it were the only one at this budget; None if it is."""
     if len(config.windows) == 1:
         return None
-    only = build(structs.replace(config, windows=(config.windows[place],)), unit)
-    if not isinstance(only, Sliding):
-        raise TypeError(f"{only!r}: must publish windows")
+    one_window = structs.replace(config, windows=(config.windows[place],))
+    only = expect_type(Sliding, build(one_window, unit))
     worst, rms = worst_and_rms(only.windows[0])
     threshold = only.threshold_of(0)
     return OneWindow(
