@@ -216,6 +216,8 @@ def plan(chosen: options.Plan) -> int:
     """
     if chosen.report is None and (chosen.force or chosen.since is not None):
         raise click.UsageError("--since and --force go with --report DIR")
+    if chosen.as_json and chosen.registry:
+        raise click.UsageError("--json and --registry exclude each other")
     settings = _load(chosen.config)
     old = None if chosen.since is None else _load(chosen.since)
     from workers.commands.plan import show_plan

@@ -109,6 +109,9 @@ class Plan(Configured):
     as_json: bool = option(
         "Print one JSON object (docs/plan.md) instead of text.", None, "--json"
     )
+    registry: bool = option(
+        "Print an entry for the public registry of deployments (docs/plan.md) instead."
+    )
     report: Path | None = option(
         "Also write into DIR promise.html, one sheet to be signed, and plan.html, with charts.",
         "DIR",

@@ -15,10 +15,12 @@ def show_plan(settings: Settings, before: Settings | None, chosen: Plan) -> int:
 
     The promise is compared with that of the settings `before`, if given.
     """
-    report = chosen.report
-    if report is not None:
-        from workers.replay.backtest.results import prepare
+    from workers.replay.backtest.results import prepare, require
 
+    report = chosen.report
+    if chosen.registry:
+        require("--registry", "yaml", "jinja2", "matplotlib")
+    if report is not None:
         prepare(report, force=chosen.force)
     epsilon = check_ceiling(settings)
     plan = make_plan(settings)
@@ -26,10 +28,14 @@ def show_plan(settings: Settings, before: Settings | None, chosen: Plan) -> int:
         from workers.replay.report.plan import write_plan_report
         from workers.replay.report.promise import write_promise
 
-        write_plan_report(report, plan)
+        write_plan_report(report, settings, plan)
         write_promise(report, settings, plan, epsilon, before)
     if chosen.as_json:
         print_json(plan)
+    elif chosen.registry:
+        from workers.replay.report.registry import entry_text
+
+        print(entry_text(settings, plan), end="")
     else:
         show(plan, Console(highlight=False))
         ceiling = Ceiling.of(settings.privacy)

@@ -573,7 +573,7 @@ def _total(total: Total, histograms: int, say: _PlanPrinter) -> None:
         say.line(f"together: {joint}{nothing}", 2)
         summed = _number(total.epsilon_of_the_sum)
         say.line(f"for comparison: the sum of the epsilons is {summed}", 2)
-    for sentence in _adding_up(total):
+    for sentence in adding_up(total):
         say.line(f"- {sentence}", 2)
     if total.person:
         headings, rows = loss_table(total.person, total.unit)
@@ -602,7 +602,7 @@ def _without(total: Total) -> str:
     return total.person[0].without_epochs if total.person else "none"
 
 
-def _adding_up(total: Total) -> Iterator[str]:
+def adding_up(total: Total) -> Iterator[str]:
     """Yield what adds up to the total loss of one event or user, and what does not."""
     unit = total.unit
     without = _without(total)

@@ -242,11 +242,16 @@ class Tables:
     input: Input
 
 
+def require(option: str, *packages: str) -> None:
+    """Refuse an option that needs a package which is not installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise SettingsError(f"{option} needs {package}: install quietcount[replay]")
+
+
 def prepare(directory: Path, *, force: bool) -> None:
     """Create and check the directory before hours of work; without `force` it must be empty."""
-    for package in ("pyarrow", "matplotlib", "jinja2"):
-        if importlib.util.find_spec(package) is None:
-            raise SettingsError(f"--report needs {package}: install quietcount[replay]")
+    require("--report", "pyarrow", "matplotlib", "jinja2")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if not force and any(directory.iterdir()):

@@ -5,7 +5,7 @@ The charts show the effect of the settings, before any event exists.
 
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -44,9 +44,11 @@ from workers.replay.report.charts import (
     write_charts,
 )
 from workers.replay.report.pages import page, sentences, table_of
+from workers.replay.report.registry import registry_facts
 from workers.replay.report.report import PLOTS
 from workers.runtime.printing import WIDTH
 from workers.settings.files import write_atomically
+from workers.settings.settings import Settings
 
 PAGE = "plan.html"
 NAME_LETTERS = 44
@@ -58,7 +60,7 @@ LINEAR_UP_TO = 12
 ASIDE = 0.13
 
 
-def write_plan_report(directory: Path, plan: Plan) -> None:
+def write_plan_report(directory: Path, settings: Settings, plan: Plan) -> None:
     """Write the page of a plan, with the text that `plan` prints, and its charts."""
     sections = [
         (histogram, list(_facts(histogram)), draw_each(drawings(histogram)))
@@ -86,11 +88,22 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
         person=table_of(total.person, total.unit),
         explained=loss_caption(total.person, total.unit),
         sections=sections,
+        registry=list(_for_registry(settings, plan)),
         text=[line.rstrip() for line in printed.getvalue().splitlines()],
     )
     pictures = [chart for _, _, drawn in sections for chart in drawn.charts]
     write_charts(directory / PLOTS, pictures)
     write_atomically(directory / PAGE, body)
+
+
+def _for_registry(settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield (field, value) of the facts that the registry of deployments asks for."""
+    for fields in registry_facts(settings, plan).values():
+        for name, value in fields.items():
+            text = str(value)
+            if isinstance(value, Mapping):
+                text = ", ".join(f"{one} {number:.6g}" for one, number in value.items())
+            yield name.replace("_", " "), text
 
 
 def _facts(histogram: HistogramPlan) -> Iterator[tuple[str, str]]:

@@ -62,8 +62,8 @@ def write_promise(
         ceiling=Ceiling.of(settings.privacy),
         alone=alone,
         histograms=_histograms(settings, plan),
-        published=list(_published(settings, plan)),
-        seen=list(_seen(settings)),
+        published=list(published(settings, plan)),
+        seen=list(seen_by(settings)),
         public_keys=any(histogram.keys is None for histogram in plan.histograms),
         fingerprint=fingerprint(settings),
         earlier=None if since is None else fingerprint(since),
@@ -100,7 +100,7 @@ def _histograms(settings: Settings, plan: Plan) -> Table:
                 str(view_of(settings.events, config).items),
                 _keys(config, config.key or settings.events.key),
                 planned.mechanism,
-                _epoch(planned),
+                epoch_of(planned),
                 f"{plural(items, 'item')}, each {times}",
                 f"{planned.guarantee.epsilon:.6g}",
                 f"{planned.guarantee.delta:g}",
@@ -109,7 +109,7 @@ def _histograms(settings: Settings, plan: Plan) -> Table:
     return Table(headings, rows, words=range(6))
 
 
-def _published(settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
+def published(settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield what each topic holds, grouped by equal content; last what all of them hold."""
     topics: dict[tuple[str, ...], list[str]] = {}
     for config, one in zip(settings.histograms, plan.histograms, strict=True):
@@ -137,7 +137,7 @@ def _keys(config: HistogramConfig, key: str) -> str:
     )
 
 
-def _epoch(one: HistogramPlan) -> str:
+def epoch_of(one: HistogramPlan) -> str:
     """Describe the epoch of a histogram, or its windows."""
     tick = format_duration(one.tick_ms)
     if one.without_epochs is not None:
@@ -148,8 +148,8 @@ def _epoch(one: HistogramPlan) -> str:
     return f"{format_duration(one.horizon * one.tick_ms)}, ticks of {tick}"
 
 
-def _seen(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield (who, what): what anyone may see, and what only the operator."""
+def seen_by(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield (who, what): what anyone may see, and what only the operator; "" is the one before."""
     outputs = settings.output_topics
     names = settings.events.topics.names or (str(settings.events.topics),)
     rekey = settings.privacy.rekey
