@@ -98,8 +98,8 @@ def test_mills_ratio_is_as_exact_as_the_proof_needs() -> None:
         1540.0,
     ]
     for point in points:
-        with localcontext(accounting._PRECISE):
-            found = accounting._mills(Decimal(point))
+        with localcontext(accounting.PRECISE):
+            found = accounting.mills(Decimal(point))
         with mp.workdps(80):
             x = mpf(point)
             expected = mp.erfc(x / mp.sqrt(2)) / 2 / mp.npdf(x)
@@ -172,8 +172,8 @@ def test_a_cost_that_is_none_is_refused(value: float) -> None:
 
 
 Curve = Callable[[Decimal, Decimal], tuple[Decimal, Decimal, Decimal]]
-right: Curve = accounting._curve
-mills = accounting._mills
+right: Curve = accounting.gaussian_curve
+mills = accounting.mills
 
 
 def without_half_mu(mu: Decimal, epsilon: Decimal) -> tuple[Decimal, Decimal, Decimal]:
@@ -196,7 +196,7 @@ def other_sign(mu: Decimal, epsilon: Decimal) -> tuple[Decimal, Decimal, Decimal
     a = -epsilon / mu - mu / 2
     lower = mills(a)
     upper = mills(a + mu)
-    density = (-a * a / 2).exp() / accounting._ROOT_OF_TWO_PI
+    density = (-a * a / 2).exp() / accounting.ROOT_OF_TWO_PI
     return density * (lower - upper), lower, upper
 
 
@@ -204,7 +204,7 @@ def without_second_term(
     mu: Decimal, epsilon: Decimal
 ) -> tuple[Decimal, Decimal, Decimal]:
     a = epsilon / mu - mu / 2
-    density = (-a * a / 2).exp() / accounting._ROOT_OF_TWO_PI
+    density = (-a * a / 2).exp() / accounting.ROOT_OF_TWO_PI
     return density * mills(a), mills(a), mills(a + mu)
 
 
@@ -229,7 +229,7 @@ def forget() -> None:
 def test_the_checks_refuse_a_wrong_formula(
     wrong: Curve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accounting, "_curve", wrong)
+    monkeypatch.setattr(accounting, "gaussian_curve", wrong)
     for check, first in ((check_epsilon, 0.02), (check_rho, 1.0)):
         with pytest.raises(AssertionError, match="too"):
             check(first, 1e-9)

@@ -43,13 +43,13 @@ _NARROW_MARGIN = 1e-11
 _LARGEST_ORDER = 1 << 50
 _LARGEST_EXPONENT = 700.0
 _LARGEST_DELTA = 0.5  # in a configuration
-_PRECISE = Context(prec=60)
-_ERROR = Decimal("1e-30")
+PRECISE = Context(prec=60)
+CURVE_ERROR = Decimal("1e-30")
 _CONVERGED = Decimal("1e-25")
 # mu from 1e-9 to 1000
 _LEAST_RHO = 5e-19
 _LARGEST_RHO = 5e5
-_ROOT_OF_TWO_PI = Decimal(
+ROOT_OF_TWO_PI = Decimal(
     "2.5066282746310005024157652848110452530069867406099383166299236"
 )
 
@@ -142,8 +142,10 @@ def gaussian_delta(rho: float, epsilon: float) -> Decimal:
     """Return the delta (rounded up) of sqrt(2 rho)-GDP; infinity where no error is proved."""
     if not _LEAST_RHO <= rho <= _LARGEST_RHO:
         return Decimal("Infinity")
-    with localcontext(_PRECISE):
-        return _curve((2 * Decimal(rho)).sqrt(), Decimal(epsilon))[0] * (1 + _ERROR)
+    with localcontext(PRECISE):
+        return gaussian_curve((2 * Decimal(rho)).sqrt(), Decimal(epsilon))[0] * (
+            1 + CURVE_ERROR
+        )
 
 
 def delta_of(rho: float, epsilon: float, *, gaussian: bool = False) -> float:
@@ -203,30 +205,35 @@ def float_up(value: Fraction) -> float:
 
 def _newton(rho: float, epsilon: float, delta: float, *, of_rho: bool) -> float:
     """Return rho raised, or epsilon lowered, until their delta is `delta` (or epsilon negative)."""
-    mu = (2 * Decimal(rho)).sqrt(_PRECISE)
+    mu = (2 * Decimal(rho)).sqrt(PRECISE)
     at = Decimal(epsilon)
     unused = Decimal(1)
-    with localcontext(_PRECISE):
+    with localcontext(PRECISE):
         while _LEAST_RHO <= rho <= _LARGEST_RHO and unused > _CONVERGED and at >= 0:
-            found, lower, upper = _curve(mu, at)
+            found, lower, upper = gaussian_curve(mu, at)
             unused = (Decimal(delta) / found).ln()
             step = unused * (lower - upper)
             mu, at = (mu + step, at) if of_rho else (mu, at - step / upper)
         return float(mu * mu / 2 if of_rho else at)
 
 
-def _curve(mu: Decimal, epsilon: Decimal) -> tuple[Decimal, Decimal, Decimal]:
+def gaussian_curve(mu: Decimal, epsilon: Decimal) -> tuple[Decimal, Decimal, Decimal]:
     """Return delta, R(a) and R(b)."""
     a = epsilon / mu - mu / 2
-    lower = _mills(a)
-    upper = _mills(a + mu)
-    return (-a * a / 2).exp() / _ROOT_OF_TWO_PI * (lower - upper), lower, upper
+    lower = mills(a)
+    upper = mills(a + mu)
+    return (-a * a / 2).exp() / ROOT_OF_TWO_PI * (lower - upper), lower, upper
 
 
-def _mills(x: Decimal) -> Decimal:
+def upper_tail(x: Decimal) -> Decimal:
+    """Return 1 - Phi(x), in the context `PRECISE`, for x from -40 on."""
+    return (-x * x / 2).exp() / ROOT_OF_TWO_PI * mills(x)
+
+
+def mills(x: Decimal) -> Decimal:
     """Return R(x) from its continued fraction, or power series; what is left out is below 1e-50."""
     if x < 0:
-        return _ROOT_OF_TWO_PI * (x * x / 2).exp() - _mills(-x)
+        return ROOT_OF_TWO_PI * (x * x / 2).exp() - mills(-x)
     value = Decimal(0)
     if x >= 5:
         for n in range(200, 0, -1):
@@ -234,7 +241,7 @@ def _mills(x: Decimal) -> Decimal:
         return 1 / (x + value)
     for n in range(241, 0, -2):
         value = 1 + value * x * x / (n + 2)
-    return _ROOT_OF_TWO_PI / 2 * (x * x / 2).exp() - value * x
+    return ROOT_OF_TWO_PI / 2 * (x * x / 2).exp() - value * x
 
 
 def _order_cost(order: int, delta: float) -> float:

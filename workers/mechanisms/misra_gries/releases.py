@@ -1,0 +1,329 @@
+"""What noise and which threshold release a Misra-Gries sketch, and the privacy that this costs.
+
+A law is public and frozen, and depends on no data. Noise comes from its `table`, by counter (and
+once for all counters, where `shared`); a counter is shown iff its noisy count is above `threshold`.
+Neighbours are the content of one event emptied, or the reverse; an event has at most m =
+max_items * max_count occurrences. The papers' statements are those of Lebeda and Tetek, "Better
+Differentially Private Approximate Histograms and Heavy Hitters using the Misra-Gries Sketch".
+
+    law             of sketches                     guarantee of one release
+    PmgLaw          fed item by item (Algorithm 1)  epsilon-DP but for delta; exact for m = 1
+    PureLaw         fed, then lowered (Algorithm 3) epsilon-DP, over a declared domain
+    GshmLaw         merged (Section 7), PAMG        (epsilon, delta)-DP, exactly (Theorem 5)
+
+Symbols: k is `size`; b a Laplace scale, q = exp(-1/b); T(x) = P(Z >= x) for discrete Laplace noise
+Z, as `eta` (shared); tau the paper's threshold, so that `threshold` = tau - 1 where counts are
+integers, and tau = 1 + threshold - 1/2 where rounded Gaussian noise is read as real noise.
+
+docs/decisions/0039-releases-of-sketches.md proves what goes beyond the paper.
+"""
+
+import heapq
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+
+from workers.arrays.types import Floats
+from workers.mechanisms.accounting import (
+    CURVE_ERROR,
+    PRECISE,
+    float_up,
+    gaussian_curve,
+    gaussian_rho,
+    upper_tail,
+)
+from workers.mechanisms.noise import discrete_laplace as laplace
+from workers.mechanisms.noise import inversion, rounded_gaussian
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
+from workers.mechanisms.noise.rounded_gaussian import RoundedGaussian
+from workers.runtime.frozen import Frozen, memoized
+
+# Far above the rounding errors of the float sums below, and invisible in a threshold.
+_OUTWARD = 1 + 1e-9
+_REACH = 60.0
+# The largest float below 1: its complement has a logarithm.
+_LARGEST_TAIL = 1 - 2.0**-53
+
+
+class PmgLaw(Frozen):
+    """PMG, Algorithm 2: noise eta of all counters together and Z of each, both of scale b.
+
+    Guarantee: with x and y the sketches of neighbours, some H(x) is within total variation `delta`
+    of the release of x, and epsilon-DP apart from that of y (and the reverse). So a release is
+    (epsilon, delta)-DP, and epsilons and deltas of releases that compose add up, each by itself.
+
+    m insertions into the stream move the counters that both sketches keep by a * 1 + z with |a| +
+    |z|_1 <= m (Lemma 2, m times), which eta and Z hide with b = m / epsilon (Lemma 3). At most
+    min(2 m, k) counters leave and as many enter, none above m. With noise paired between them, they
+    show in one world alone with a probability of at most P(eta + max Z_j >= tau - m). For m = 1 it
+    is P(eta + max(1 + Z_1, Z_2) >= tau), and attained: state S6 of Lemma 2 has such counters. The
+    threshold is the least for which this is at most delta; the paper's, 1 + 2 ln(3 / delta) /
+    epsilon, bounds six samples by themselves, and is about twice as high (`printed_threshold`).
+
+    Args: size: counters k. together: m. epsilon: above 0. delta: above 0, below 1.
+    """
+
+    shared = True
+
+    def __init__(
+        self, size: int, together: int, epsilon: Fraction, delta: float
+    ) -> None:
+        self.scale = _scale(Fraction(together), epsilon)
+        self.table: DiscreteLaplace = laplace.discrete_laplace(self.scale)
+        leaving = min(2 * together, size)
+        # With one occurrence, of two counters that leave one is at zero.
+        alone = min(leaving, 1) if together == 1 else leaving
+        quantile = shared_quantile(self.scale, alone, leaving - alone, delta)
+        self.threshold = together + quantile - 1
+        self.delta = shared_tail(self.scale, alone, leaving - alone, quantile)
+        self.epsilon = float_up(together / self.scale)
+        # Noise cells with another count before noise: eta or m counters, and what leaves or enters.
+        self.concerned = together + 1 + 2 * leaving
+        self.variance = 2 * self.table.variance
+
+    def public(self) -> dict[str, object]:
+        """Return the parameters that change a noise value or its meaning."""
+        return {
+            "noise": repr(self.table),
+            "table_version": laplace.TABLE_VERSION,
+            "threshold": self.threshold,
+        }
+
+
+class PureLaw(Frozen):
+    """Algorithm 3: noise of scale b on each label of a domain, in units of 1 / (k + 1).
+
+    Guarantee: epsilon-DP. One insertion moves the lowered counters by at most 2 k - 1 units in l1
+    (decision 0009, 1), an event by m (2 k - 1): b = m (2 k - 1) / epsilon.
+
+    Args: as for `PmgLaw`.
+    """
+
+    shared = False
+    threshold = None
+    delta = 0.0
+
+    def __init__(self, size: int, together: int, epsilon: Fraction) -> None:
+        units = together * (2 * size - 1)
+        self.scale = _scale(Fraction(units), epsilon)
+        self.table: DiscreteLaplace = laplace.discrete_laplace(self.scale)
+        self.epsilon = float_up(units / self.scale)
+        self.concerned = 2 * size
+        # Of a count: one noise, and the rounding of a multiple of 1 / (k + 1).
+        parts = (size + 1) ** 2
+        self.variance = self.table.variance / parts + (1 - 1 / parts) / 12
+
+    def public(self) -> dict[str, object]:
+        return {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}
+
+
+class GshmLaw(Frozen):
+    """The Gaussian sparse histogram mechanism: rounded Gaussian noise on every counter above zero.
+
+    Guarantee: (epsilon, delta)-DP where neighbours' counters differ for at most l labels, all by
+    one, all in the same direction, and zero counters are not stored: Theorem 5, exactly. Also
+    sqrt(2 rho)-GDP (and so rho-zCDP) but for `discovery`, the probability 1 - Phi(tau / sigma)^l
+    that a counter of one world alone shows, which is at most half of delta: that is how releases
+    compose with others.
+
+    Merged sketches (Corollary 2) and PAMG (Lemma 9, Corollary 10) have l = k.
+
+    Args: changed: l. epsilon: above 0. delta: above 0, below 1.
+    """
+
+    shared = False
+
+    def __init__(self, changed: int, epsilon: float, delta: float) -> None:
+        # Only one of the two parts of delta counts at a time, as far as they are convex: begin
+        # with all of delta for the noise. The exact condition decides.
+        rho = gaussian_rho(epsilon, delta)
+        sigma_squared = inversion.round_up_to_grid(
+            changed / (2 * Fraction(rho)), "sigma_squared"
+        )
+        threshold = gshm_threshold(changed, sigma_squared, delta / 2)
+        step = Fraction(1, 1 << 20)
+        while gshm_delta(changed, sigma_squared, threshold, epsilon) > delta:
+            sigma_squared = inversion.round_up_to_grid(
+                sigma_squared * (1 + step), "sigma_squared"
+            )
+            threshold = gshm_threshold(changed, sigma_squared, delta / 2)
+            step *= 2
+        self.changed = changed
+        self.sigma_squared = sigma_squared
+        self.threshold = threshold
+        self.table: RoundedGaussian = rounded_gaussian.rounded_gaussian(sigma_squared)
+        self.epsilon = epsilon
+        self.delta = delta
+        self.rho = float_up(changed / (2 * sigma_squared))
+        self.discovery = float_of(exposed(changed, sigma_squared, threshold))
+        self.concerned = 2 * changed
+        self.variance = float(sigma_squared) + 1 / 12
+
+    def public(self) -> dict[str, object]:
+        return {
+            "noise": repr(self.table),
+            "table_version": rounded_gaussian.TABLE_VERSION,
+            "threshold": self.threshold,
+        }
+
+
+def printed_threshold(epsilon: float, delta: float) -> float:
+    """Return Algorithm 2's threshold, 1 + 2 ln(3 / delta) / epsilon: shown if not below it."""
+    return 1 + 2 * math.log(3 / delta) / epsilon
+
+
+def shared_tail(scale: Fraction, alone: int, lower: int, x: int) -> float:
+    """Bound P(eta + max(Z_1, ..., Z_alone, Z'_1 - 1, ..., Z'_lower - 1) >= x) from above.
+
+    All Z and eta are independent discrete Laplace. Given eta = e it is
+    1 - (1 - T(x - e))^alone (1 - T(x + 1 - e))^lower; all terms are positive, and the relative
+    error of each is far below 1e-9.
+    Values of eta beyond `reach` count as if they always showed: at most exp(-60) of P(eta >= x).
+    """
+    b = float(scale)
+    reach = abs(x) + math.ceil(_REACH * b)
+    e = np.arange(-reach, reach + 1, dtype=np.float64)
+    q = math.exp(-1 / b)
+    weights = math.tanh(1 / (2 * b)) * np.exp(-np.abs(e) / b)
+    log_hidden = np.zeros(len(e))
+    for counters, bar in ((alone, x), (lower, x + 1)):
+        if counters:
+            log_hidden += counters * np.log1p(
+                -np.minimum(_tail(b, bar - e), _LARGEST_TAIL)
+            )
+    beyond = 2 * q ** (reach + 1) / (1 + q)
+    return (float((weights * -np.expm1(log_hidden)).sum()) + beyond) * _OUTWARD
+
+
+def _tail(b: float, x: Floats) -> Floats:
+    """Return T(x) of integers x."""
+    far = np.exp(-np.where(x > 0, x, 1 - x) / b) / (1 + math.exp(-1 / b))
+    return np.where(x > 0, far, 1 - far)
+
+
+@memoized(1 << 10)
+def shared_quantile(scale: Fraction, alone: int, lower: int, delta: float) -> int:
+    """Return the least x for which `shared_tail` is at most delta."""
+    high = 1
+    while shared_tail(scale, alone, lower, high) > delta:
+        high *= 2
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if shared_tail(scale, alone, lower, middle) > delta:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def gshm_delta(
+    changed: int, sigma_squared: Fraction, threshold: int, epsilon: float
+) -> Decimal:
+    """Return the delta of Theorem 5, rounded up by less than a part in
+    10^9.
+
+    With l = `changed`, of which j counters are in both worlds, t = -ln Phi(tau / sigma), and
+    d(mu, e) the delta of mu-GDP at e, Theorem 5 is the maximum over j from 0 to l of
+
+        1 - exp(-(l - j) t) (1 - d(sqrt(j) / sigma, epsilon + (l - j) t))    a world shows more
+        d(sqrt(j) / sigma, epsilon - (l - j) t)                              and the other way round
+
+    d grows with mu and falls with e. So over j = first .. last both terms are at most those with
+    first in l - j and last in d, and the interval with the largest bound is halved until the bound
+    is nearly reached. Every number has a relative error below 1e-30 (`accounting`).
+    """
+    with localcontext(PRECISE):
+        sigma = _root(sigma_squared)
+        tail = upper_tail((threshold - _HALF) / sigma)
+        t = -_log_complement(tail)
+        at = Decimal(epsilon)
+
+        def bound(first: int, last: int) -> Decimal:
+            lone = (changed - first) * t
+            if last == 0:
+                return -_expm1(-lone)
+            mu = Decimal(last).sqrt() / sigma
+            shared = (changed - last) * t
+            more = -_expm1(-lone)
+            more += (-shared).exp() * _gaussian_delta(mu, at + shared)
+            return max(more, _gaussian_delta(mu, at - lone))
+
+        # The largest bound first; intervals of one are reached, and then there is none larger.
+        intervals = [(-bound(0, changed), 0, changed)]
+        while True:
+            highest, first, last = intervals[0]
+            lower = max(bound(first, first), bound(last, last))
+            if first == last or -highest <= lower * (1 + _CLOSE):
+                return -highest * (1 + CURVE_ERROR)
+            middle = (first + last) // 2
+            heapq.heapreplace(intervals, (-bound(first, middle), first, middle))
+            heapq.heappush(intervals, (-bound(middle + 1, last), middle + 1, last))
+
+
+_HALF = Decimal("0.5")
+_CLOSE = Decimal("1e-10")
+
+
+def gshm_threshold(changed: int, sigma_squared: Fraction, delta: float) -> int:
+    """Return the least integer threshold with 1 - Phi(tau / sigma)^l <= delta."""
+    high = 1
+    while exposed(changed, sigma_squared, high) > delta:
+        high *= 2
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if exposed(changed, sigma_squared, middle) > delta:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def exposed(changed: int, sigma_squared: Fraction, threshold: int) -> Decimal:
+    """Return 1 - Phi(tau / sigma)^l, tau = threshold - 1/2, rounded up."""
+    with localcontext(PRECISE):
+        tail = upper_tail((threshold - _HALF) / _root(sigma_squared))
+        return -_expm1(changed * _log_complement(tail)) * (1 + CURVE_ERROR)
+
+
+def _gaussian_delta(mu: Decimal, epsilon: Decimal) -> Decimal:
+    return gaussian_curve(mu, epsilon)[0]
+
+
+def _scale(units: Fraction, epsilon: Fraction) -> Fraction:
+    """Return a scale, rounded up, of at least units / epsilon."""
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon = {epsilon}: must be a finite number above 0")
+    return laplace.round_up_scale(units / Fraction(epsilon))
+
+
+# In the current context, from here on.
+def _root(square: Fraction) -> Decimal:
+    return (Decimal(square.numerator) / square.denominator).sqrt()
+
+
+def _log_complement(tail: Decimal) -> Decimal:
+    """Return ln(1 - tail), with a relative error below 1e-30 for a tail of at least 1e-60."""
+    if tail > _SMALL:
+        return (1 - tail).ln()
+    return -tail * (1 + tail * (_HALF + tail * (_THIRD + tail / 4)))
+
+
+def _expm1(x: Decimal) -> Decimal:
+    """Return exp(x) - 1 for x <= 0, with a relative error below 1e-30."""
+    if x < -_SMALL:
+        return x.exp() - 1
+    return x * (1 + x * (_HALF + x * (1 + x / 4) / 6))
+
+
+# Below it four terms of a series are enough: what is left out is below 1e-40 of the sum.
+_SMALL = Decimal("1e-10")
+_THIRD = Decimal(1) / 3
+
+
+def float_of(value: Decimal) -> float:
+    """Return the smallest float that is at least `value`."""
+    return float_up(Fraction(value))
