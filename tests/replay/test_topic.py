@@ -10,65 +10,22 @@ import pytest
 
 from tests.events.reading import shape
 from tests.kafka.produced import produce_batch, two_members
-from tests.replay.site import Printed
+from tests.replay.site import (
+    Place,
+    Printed,
+    assert_equal_so_far,
+    place,
+    published,
+    replayed,
+)
 from tests.worker.growing import grow, wait_joined
 from tests.worker.harness import Site, known, now_ms, sale, unk
-from workers.agents.topics import connection_of, inspect_topics
 from workers.cli import execute
-from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.snapshots import Snapshot
-from workers.replay.offline import Summary, fresh_histograms, replay
+from workers.replay.offline import Summary
 from workers.replay.sources_topic import open_topic
 
 PARTITIONS = 4
 GRACE_MS = 2_000
-Place = tuple[str, str, int, int]
-
-
-def place(value: bytes) -> Place:
-    s = json.loads(value)
-    return s["histogram"], s["key"], s["end"], s["page"]
-
-
-def replayed(
-    site: Site, *, since_ms: int | None = None, until_ms: int | None = None
-) -> tuple[dict[Place, bytes], Summary]:
-    """Every snapshot of a replay with production's mechanism ids: what the command line does not offer."""
-    settings = site.settings
-    topics = inspect_topics(settings, connection_of(settings))
-    names = (settings.contributions_topic, settings.release_state_topic)
-    found: dict[Place, bytes] = {}
-
-    def write(snapshot: Snapshot) -> None:
-        at = place(snapshot.value)
-        assert at not in found
-        found[at] = snapshot.value
-
-    key = NoiseKey((site.directory / "key").read_bytes())
-    stream = topics.stream(*names)
-    with open_topic(settings, since_ms, until_ms) as source:
-        histograms = fresh_histograms(settings, key, stream)
-        summary = replay(settings, key, source, write, histograms=histograms)
-    return found, summary
-
-
-def published(site: Site) -> dict[Place, bytes]:
-    settings = site.settings
-    values = [
-        message.value() or b""
-        for topic in settings.output_topics
-        for message in site.read(topic)
-    ]
-    return {place(value): value for value in values}
-
-
-def assert_equal_so_far(found: dict[Place, bytes], wanted: dict[Place, bytes]) -> None:
-    """Check snapshots up to the last replayed tick; later ones were closed by the clock."""
-    assert [at for at, value in found.items() if wanted.get(at) != value] == []
-    last: dict[str, int] = {}
-    for name, _, end, _ in found:
-        last[name] = max(end, last.get(name, end))
-    assert {at for at in wanted if at[2] <= last[at[0]]} == set(found)
 
 
 def shuffled_events(number: int, end_ms: int, seed: int) -> list[Any]:

@@ -9,8 +9,7 @@ import pytest
 from aiokafka.partitioner import murmur2
 
 from tests.costs import summed
-from tests.replay.site import Printed
-from tests.replay.test_topic import assert_equal_so_far, published, replayed
+from tests.replay.site import Printed, assert_equal_so_far, published, replayed
 from tests.worker.harness import Site, known, unk
 from workers.cli import execute
 from workers.mechanisms.accounting import epsilon_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.replay.test_topic import published, replayed
+from tests.replay.site import published, replayed
 from tests.worker.harness import Site, known, now_ms, sale, succeed, unk, until
 from workers.agents.topics import inspect_topics
 

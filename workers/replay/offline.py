@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from workers.arrays.tag_index import Rows
-from workers.arrays.types import Tags
+from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import Contributions, rows_by_key
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
@@ -127,6 +127,10 @@ class ReplayHistogram(Histogram):
                 self._keys[key], [release.labels[row] for row in rows]
             )
         return tags
+
+    def series_sums(self, number: int) -> Longs:
+        """Return the exact sum of every row in series `number`, in steps."""
+        return self._state.sums(number)
 
     def forget(self) -> None:
         """Discard the changes that a worker would store."""

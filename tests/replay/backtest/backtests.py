@@ -75,6 +75,7 @@ def a_run(run: int, epsilon: float = 0.5, seed: int = 0, **more: Any) -> RunRow:
     """Return a row of runs.parquet of a histogram `h` of 32 ticks in one epoch."""
     of: dict[str, Any] = {
         "histogram": "h",
+        "window_ms": None,
         "mechanism": "unk_base",
         "varied": {},
         "settings": "{}",

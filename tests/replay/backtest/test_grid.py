@@ -259,11 +259,3 @@ def test_buckets_are_told_by_their_edges_and_can_be_varied(tmp_path: Path) -> No
     grid = grid_of(tmp_path, "mechanism=known_base,unk_base", histograms=[histogram])
     assert values_of(grid, "mechanism") == [("known_base",), ("unk_base",)]
     assert grid.left_out == []
-
-
-def test_windows_without_epochs_are_refused(tmp_path: Path) -> None:
-    said = "histogram 'items': horizon = \"never\": a backtest measures counts since an epoch began"
-    with pytest.raises(SettingsError, match=said):
-        grid_of(tmp_path, histograms=[unk(horizon="never", windows=["1m"])])
-    with pytest.raises(SettingsError, match="a backtest measures counts"):
-        grid_of(tmp_path, "horizon=never", histograms=[unk(windows=["1m"])])

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 from msgspec import structs
@@ -39,7 +39,7 @@ from workers.settings.settings import Settings, settings_of
 
 COMBINATIONS_MAX = 1_000
 # These do not affect measurements.
-UNMEASURED = ("name", "topic", "generation", "windows", "split", "label", "unit")
+UNMEASURED = ("name", "topic", "generation", "split", "label", "unit")
 # These decide what is counted, so runs that differ in them have no common truth.
 COUNTED = ("keys", "key", "items", "count", "where")
 # Mutually exclusive settings: a value for one replaces the file's value for another.
@@ -48,11 +48,6 @@ ONE_OF = (
     frozenset(("domain", "domain_file", "buckets")),
 )
 DOMAIN_SHOWN = 20
-_WITHOUT_EPOCHS = (
-    'horizon = "never": a backtest measures counts since an epoch began; replay --snapshots publishes windows, and '
-    "plan states their noise"
-)
-
 
 #: A combination of values of one histogram as written, in the order of its varied settings.
 Texts = tuple[str, ...]
@@ -130,10 +125,8 @@ class Grid:
 
 def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
     """Expand "<histogram>.<setting>=<value>,..."; the name of a single histogram may be omitted."""
-    for config in settings.histograms:
-        if config.never:
-            raise SettingsError(f"{config.where()}{_WITHOUT_EPOCHS}")
-    names = [config.name for config in settings.histograms]
+    configs = {config.name: config for config in settings.histograms}
+    names = list(configs)
     chosen: dict[str, dict[str, list[Value]]] = {name: {} for name in names}
     for text in varies:
         histogram, setting, values = _parse(text, names)
@@ -141,6 +134,8 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
             raise SettingsError(
                 f"--vary {histogram}.{setting}: given twice; give all its values in one list"
             )
+        if setting == "windows" and not configs[histogram].never:
+            _refuse_unmeasured(f"{histogram}.windows", setting)
         chosen[histogram][setting] = values
     number = sum(math.prod(map(len, of.values())) for of in chosen.values())
     if number > COMBINATIONS_MAX:
@@ -189,8 +184,6 @@ class _Variants(NamedTuple):
             seen.add(tuple(varied.values()))
             try:
                 settings = settings_of({**document, "histogram": [values]}, base)
-                if settings.histograms[0].never:
-                    raise ValueError(_WITHOUT_EPOCHS)
                 mechanism = build(settings.histograms[0], settings.privacy.unit)
             except (ValueError, SettingsError) as error:
                 failed.append((texts, str(error)))
@@ -280,7 +273,11 @@ def settings_text(config: HistogramConfig) -> str:
     for rule in rules(type(config)):
         value = getattr(config, rule.attribute)
         in_buckets = config.buckets is not None
-        if value is None or rule.name in ("windows", "split", "label", "unit"):
+        if value is None or rule.name in ("split", "label", "unit"):
+            continue
+        if rule.name == "windows":
+            if config.never:
+                texts["windows"] = list(map(format_duration, value))
             continue
         if rule.name == "quantiles" and in_buckets:
             continue
@@ -323,9 +320,7 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
         hint = _hint(histogram, histograms)
         raise SettingsError(f"--vary {shown}: no histogram {histogram!r}: {hint}")
     if setting in UNMEASURED:
-        raise SettingsError(
-            f"--vary {shown}: {setting} cannot be varied: it changes nothing that is measured"
-        )
+        _refuse_unmeasured(shown, setting)
     if setting in COUNTED:
         raise SettingsError(
             f"--vary {shown}: {setting} cannot be varied: it decides what is counted, and "
@@ -342,6 +337,12 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
             f"--vary {_short(text)}: a value is missing: write VALUE,VALUE,... without spaces"
         )
     return histogram, setting, [Value(part, _toml(part)) for part in parts]
+
+
+def _refuse_unmeasured(shown: str, setting: str) -> NoReturn:
+    raise SettingsError(
+        f"--vary {shown}: {setting} cannot be varied: it changes nothing that is measured"
+    )
 
 
 def _split(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Measure runs: metrics of every measured tick, delays over all ticks (docs/results.md).
 
-A `Watch` sees every tick of one run, at almost no cost; at a measured tick it compares the
+A `Watch` sees every tick of one series of a run (the counts since an epoch began, or a window), at
+almost no cost; at a measured tick it compares the
 published counts with the exact counts of a `View`, column by column. Order statistics are compared
 with the exact answers, `pay_what_you_get` as a board of labels. *Bounded* counts are those after
 the histogram's bounds (`max_items`, `max_count`), to which noise is added; *unbounded* ones are of
@@ -154,17 +155,20 @@ _NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 
 
 class Watch:
-    """Observer of one run of a histogram that shows counts."""
+    """Observer of one series of a run of a histogram that shows counts."""
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         self.run = run
         self.histogram = histogram
         self.view = view
-        self._of = run.number, run.seed, histogram.name
+        #: The series: its name, and its window if it has one.
+        self.name, _ = histogram.outputs[view.number]
+        self.window_ms = histogram.config.series[view.number].window_ms
+        self._of = run.number, run.seed, self.name
         self._width = len(METRICS) + len(RANKED) * view.top
         # Whether there is a delay to measure, and whether the columns record the first appearance.
         self._discovers = run.combination.discovers
-        self._own_shown = run.combination.config.about.in_ledger
+        self._same_rows = has_rows_of_truth(run.combination.config)
         self._threshold_is_count = run.combination.config.threshold_is_count
         self.latest: ReleasedTick | None = None
         self.first_tick = self.last_tick = self.ticks = 0
@@ -177,7 +181,6 @@ class Watch:
         # Of this epoch: ticks at which items reached sizes, and at which they were first shown.
         self._reached: Longs = np.empty((0, len(SIZES)), dtype=np.int64)
         self._first: Longs = _NO_ROWS
-        histogram.observe = self.on_tick
 
     def on_tick(self, shown: ReleasedTick) -> None:
         """Take note of a released tick; `measure` may follow."""
@@ -196,8 +199,8 @@ class Watch:
             self._threshold = release.threshold
         if self._discovers:
             self._columns = self.histogram.columns
-            self._reached = self.view.truth.reached
-            if not self._own_shown:
+            self._reached = self.view.truth.reached(self.view.number)
+            if not self._same_rows:
                 rows = self.shown_rows(release)
                 self._first = with_capacity(self._first, self.view.truth.columns.n)
                 self._first[rows[self._first[rows] == 0]] = shown.tick
@@ -209,7 +212,7 @@ class Watch:
     def end_epoch(self) -> None:
         """Add the epoch's delays, and forget what belongs to it."""
         if self._columns is not None:
-            first = self._columns.shown if self._own_shown else self._first
+            first = self._columns.shown if self._same_rows else self._first
             self._delays.add(self._reached, first)
         self._columns = None
         self._first = _NO_ROWS
@@ -272,7 +275,10 @@ class Watch:
     def _shown(self, release: Release | Items) -> Shown:
         """Return the truth's rows of the items in a release, and their published counts."""
         if isinstance(release, Release):
-            return release.rows, release.counts
+            if self._same_rows:
+                return release.rows, release.counts
+            tags = self.histogram.columns.tags.take(release.rows, axis=0)
+            return self.view.rows_of_tags(tags), release.counts
         rows = self.view.rows_of_items(release)
         known = rows >= 0
         return rows[known], release.counts[known]
@@ -306,16 +312,17 @@ class Watch:
         self, row: Floats, shown: ReleasedTick, rows: Rows, here: Bools
     ) -> None:
         """Fill in the errors of published sums and means, against the exact ones, in steps."""
+        view = self.view
         release = shown.release
         means = shown.means
         if means is None or not isinstance(release, Release) or release.sums is None:
             return
         # A mean of nothing is none.
-        places = np.flatnonzero(here & (self.view.counts[rows] > 0))
+        places = np.flatnonzero(here & (view.counts[rows] > 0))
         if not len(places):
             return
-        counts = self.view.counts[rows[places]]
-        sums = self.histogram.columns.sums[rows[places]]
+        counts = view.counts[rows[places]]
+        sums = self.histogram.series_sums(view.number)[release.rows[places]]
         published = release.counts[places]
         centred = release.sums.values[places]
         sds = release.sds
@@ -336,7 +343,7 @@ class Watch:
         """
         if not self._discovers or self._columns is None:
             return None
-        first = self._columns.shown if self._own_shown else self._first
+        first = self._columns.shown if self._same_rows else self._first
         is_new = first[rows] > tick - NEW_TICKS
         return np.asarray(is_new & ~np.isin(rows, self.histogram.carried))
 
@@ -656,6 +663,14 @@ class LabelsWatch(Watch):
         for index in range(len(self.view.keys)):
             named = self._rows_of(index, self._last.get(index, ())).tolist()
             yield from self.board_rows(shown, index, named, {})
+
+
+def has_rows_of_truth(config: HistogramConfig) -> bool:
+    """Return whether a run reads the columns of its truth, so that rows are the same.
+
+    Without epochs it forgets rows, so it counts by itself.
+    """
+    return config.about.in_ledger and not config.never
 
 
 def watch(run: Run, histogram: ReplayHistogram, view: View) -> Watch:

@@ -1,6 +1,6 @@
 """Results directory of a backtest: four files of exact data, for the operator only.
 
-    runs.parquet      one row for each (run, seed, histogram): settings, promise, progress
+    runs.parquet      one row for each (run, seed, series): settings, promise, progress
     results.parquet   tidy measurements: one number a row
     boards.parquet    exact counts beside the published ones, at chosen ticks
     rejects.json      input totals, rejects with reasons, and whether the run reached its end
@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.mechanisms.config.windows import NEVER, series_of
 from workers.runtime.errors import SettingsError
 from workers.settings.files import atomic_replacement, write_atomically
 
@@ -75,45 +76,54 @@ class Outcome:
         return found
 
     @property
+    def never(self) -> bool:
+        """Return whether there are no epochs, and one charge for all windows, ever."""
+        return self.settings.get("horizon") == NEVER
+
+    @property
     def epoch_ms(self) -> int | None:
-        """Return the epoch length; None: endless."""
+        """Return the epoch length; None: endless, or no epochs."""
         horizon = self.settings.get("horizon")
         return horizon * self.row.tick_ms if isinstance(horizon, int) else None
 
 
 def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
-    """Return each histogram's outcomes, ascending by their number."""
+    """Return the outcomes of each histogram, without epochs of each window, by their number."""
     import pyarrow.compute as pc
 
     # Metrics of the whole run and of all stream keys have no key, tick, rank or size.
     whole = pc.equal(tables.results["key"], "")
     for name in ("tick", "rank", "size"):
         whole = pc.and_(whole, pc.equal(tables.results[name], 0))
-    values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    # By run and series.
+    values: dict[tuple[int, str], dict[str, list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for row in tables.results.filter(whole).to_pylist():
-        values[row["run"]][row["metric"]].append(row["value"])
-    seeds: dict[int, list[RunRow]] = defaultdict(list)
+        values[row["run"], row["histogram"]][row["metric"]].append(row["value"])
+    seeds: dict[tuple[int, str], list[RunRow]] = defaultdict(list)
     choices: dict[str, set[str]] = defaultdict(set)
     for row in tables.runs.to_pylist():
         names = [name for name in row if name.startswith(SET)]
         varied = {name.removeprefix(SET): row.pop(name) for name in names}
-        seeds[row["run"]].append(RunRow(varied=varied, **row))
+        seeds[row["run"], row["histogram"]].append(RunRow(varied=varied, **row))
         for name, value in varied.items():
             if value is not None:
                 choices[name].add(value)
     outcomes: dict[str, list[Outcome]] = {}
-    for number, runs in sorted(seeds.items()):
+    for (number, series), runs in sorted(seeds.items(), key=lambda pair: pair[0][0]):
         first = runs[0]
-        prefix = f"{first.histogram}."
+        prefix = f"{first.configured}."
         # A setting with a single value does not distinguish runs.
         varied = {
             name.removeprefix(prefix): value
             for name, value in first.varied.items()
             if len(choices[name]) > 1 and name.startswith(prefix)
         }
-        metrics = {metric: Spread.of(seen) for metric, seen in values[number].items()}
+        seen = values[number, series]
+        metrics = {metric: Spread.of(numbers) for metric, numbers in seen.items()}
         outcome = Outcome(row=first, varied=varied, seeds=len(runs), metrics=metrics)
-        outcomes.setdefault(first.histogram, []).append(outcome)
+        outcomes.setdefault(series, []).append(outcome)
     return outcomes
 
 
@@ -145,11 +155,15 @@ ARROW = {"int": "int64", "float": "float64", "str": "string", "bool": "bool_"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """Row of runs.parquet: one combination with one seed (`varied`: see `Combination`)."""
+    """Row of runs.parquet: one combination with one seed (`varied`: see `Combination`).
+
+    Without epochs it has a row for each window, whose series is `histogram`.
+    """
 
     run: int
     seed: int
     histogram: str
+    window_ms: int | None
     mechanism: str
     varied: Mapping[str, str | None]
     settings: str
@@ -163,6 +177,13 @@ class RunRow:
     epochs: int
     events: int
     complete: bool
+
+    @property
+    def configured(self) -> str:
+        """The histogram's name in the settings."""
+        if self.window_ms is None:
+            return self.histogram
+        return self.histogram.removesuffix(series_of("", self.window_ms).suffix)
 
 
 @dataclass(frozen=True, slots=True)

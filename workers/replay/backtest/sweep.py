@@ -24,7 +24,8 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
@@ -35,7 +36,7 @@ from workers.pipeline.contributions import Message
 from workers.pipeline.merge import Released
 from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Run, settings_text
-from workers.replay.backtest.measure import Watch, watch
+from workers.replay.backtest.measure import Watch, has_rows_of_truth, watch
 from workers.replay.backtest.results import Input, Results, RunRow
 from workers.replay.backtest.truth import (
     Mirrored,
@@ -274,10 +275,11 @@ def scope_of(config: HistogramConfig) -> Scope:
     """Return what unbounded counts depend on; equal scopes share them."""
     epochs = (
         config.start_given,
-        config.horizon_ticks,
+        config.horizon,
         config.about.family == "tick",
     )
-    return unbounded(config.lane), *epochs, config.keys
+    windows = (config.window_ticks, config.hops) if config.never else ()
+    return unbounded(config.lane), *epochs, *windows, config.keys
 
 
 class Group:
@@ -286,8 +288,8 @@ class Group:
     def __init__(self, wide: Truth) -> None:
         self.wide = wide
         self.watches: list[Watch] = []
-        #: By bounds and declared domain.
-        self.views: dict[tuple[Lane, tuple[bytes, ...]], View] = {}
+        #: By bounds and declared domain: one for each series.
+        self.views: dict[tuple[Lane, tuple[bytes, ...]], tuple[View, ...]] = {}
         self._measured = Thinned(TICKS_MEASURED)
         self._boards = Thinned(BOARDS_KEPT)
         self._tick = 0
@@ -299,7 +301,9 @@ class Group:
         return all(watch.last_tick == self._tick for watch in self.watches)
 
     def _on_tick(self, shown: ReleasedTick) -> None:
-        """Measure a due tick: it is counted, so all runs have released it."""
+        """Measure a due tick: it is counted in all series, so all runs have released it."""
+        if shown.number:
+            return
         self._tick = (self.wide.next or 1) - 1
         ticks = len(self._measured.ticks)
         boards = len(self._boards.ticks)
@@ -311,7 +315,7 @@ class Group:
 
     def _measure(self, *, board: bool) -> None:
         """Measure the last tick counted in every run; keep its boards if `board`."""
-        for view in self.views.values():
+        for view in chain.from_iterable(self.views.values()):
             view.update()
         for one in self.watches:
             one.measure(board=board)
@@ -337,7 +341,7 @@ class Backtest:
         }
         running = [self._histogram(run) for run in runs]
         groups = self._groups.values()
-        truths = [view.truth for group in groups for view in group.views.values()]
+        truths = [views[0].truth for group in groups for views in group.views.values()]
         wide = [group.wide for group in groups]
         # A truth counts a tick before the runs look at it; unbounded counts follow all runs.
         self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
@@ -358,16 +362,21 @@ class Backtest:
         if place not in group.views:
             sizes = run.combination.discovers
             truth = truth_of(config, self._key, domain, lane=config.lane, sizes=sizes)
-            group.views[place] = View(truth, group.wide, self._key, self._top)
-        view = group.views[place]
+            group.views[place] = tuple(
+                View(truth, group.wide, self._key, self._top, number)
+                for number in range(len(config.series))
+            )
+        views = group.views[place]
         stream = STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}"
-        if mechanism.about.in_ledger:
-            mechanism = cast(Mechanism, Mirrored(mechanism, view.truth))
+        if has_rows_of_truth(config):
+            mechanism = cast(Mechanism, Mirrored(mechanism, views[0].truth))
         [histogram] = fresh_histograms(
             run.combination.settings, self._key, stream, [mechanism]
         )
         histogram.written = False
-        group.watches.append(watch(run, histogram, view))
+        watches = [watch(run, histogram, view) for view in views]
+        histogram.observe = partial(_show, watches)
+        group.watches += watches
         return histogram
 
     def run(
@@ -392,7 +401,7 @@ class Backtest:
             )
 
     def watches(self) -> Iterator[Watch]:
-        """Yield the observers of all runs, by run and seed."""
+        """Yield the observers of all runs and series, by run and seed."""
         found = [watch for group in self._groups.values() for watch in group.watches]
         yield from sorted(found, key=lambda one: (one.run.number, one.run.seed))
 
@@ -408,6 +417,11 @@ class Backtest:
             results.series += one.series()
             results.boards += one.boards()
         return results
+
+
+def _show(watches: Sequence[Watch], shown: ReleasedTick) -> None:
+    """Show a released tick to the observer of its series."""
+    watches[shown.number].on_tick(shown)
 
 
 def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> Input:
@@ -427,13 +441,14 @@ def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> 
 
 
 def row_of(watch: Watch, summary: Summary) -> RunRow:
-    """Return the row of runs.parquet of the run that was watched."""
+    """Return the row of runs.parquet of the series that was watched."""
     combination = watch.run.combination
     promise = watch.run.combination.mechanism.guarantee
     return RunRow(
         run=combination.run,
         seed=watch.run.seed,
-        histogram=watch.histogram.name,
+        histogram=watch.name,
+        window_ms=watch.window_ms,
         mechanism=combination.config.mechanism,
         varied=combination.varied,
         settings=settings_text(combination.config),

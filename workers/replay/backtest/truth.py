@@ -4,7 +4,8 @@ A truth is a histogram whose mechanism adds no noise and shows nothing, with the
 start and epochs of the histograms compared with it. Runs with the same bounds share a truth, and
 mechanisms that keep their counts in the ledger (`About.in_ledger`; a table with a row per item and
 epoch, `mechanisms.ledger`) read its columns instead of counting again (`ExactLedger`): only their
-noise is their own. A `View` holds the exact boards of one tick, computed once for all runs.
+noise is their own. Histograms without epochs count windows, each for itself, on both sides. A
+`View` holds the exact boards of one series at one tick, computed once for all runs.
 """
 
 import math
@@ -22,9 +23,18 @@ from workers.arrays.types import Codes, Longs, Tags
 from workers.events.log_values import AMOUNT_MAX
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
+from workers.mechanisms.counters.line import LineCounter, line_counters
 from workers.mechanisms.ledger import Contributions, Ledger, Parts, with_capacity
-from workers.mechanisms.mechanism import Items, Mechanism, Noise, Release, State
+from workers.mechanisms.mechanism import (
+    Items,
+    Mechanism,
+    Noise,
+    Release,
+    State,
+    WindowReleases,
+)
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
+from workers.mechanisms.running.sliding import SlidingState
 from workers.replay.offline import ReplayHistogram
 from workers.runtime.frozen import thawed
 
@@ -37,26 +47,22 @@ ITEMS_UNBOUNDED = (1 << 31) - 1
 _EMPTY: Rows = np.empty(0, dtype=np.int64)
 
 
-class TruthState(State):
-    """Exact columns, and when every row reached every size.
+class Sizes:
+    """When every row's count in one series reached every size.
 
     `level` is the number of SIZES that a row has reached; `reached`, (capacity, sizes), is the tick
-    of the epoch at which it did, or 0.
+    of the epoch at which it first did, or 0.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.level = np.zeros(0, dtype=np.int8)
         self.reached = np.zeros((0, len(SIZES)), dtype=np.int64)
 
-    def record_sizes(self, rows: Rows, t: int) -> None:
-        """Note tick t for every size that these rows have reached since the last call."""
-        n = self.ledger.n
-        self.level = with_capacity(self.level, n)
-        self.reached = with_capacity(self.reached, n)
-        levels = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(
-            np.int8
-        )
+    def record(self, counts: Longs, rows: Rows, t: int) -> None:
+        """Note tick t for every size that the counts of `rows` have reached since the last call."""
+        self.level = with_capacity(self.level, len(counts))
+        self.reached = with_capacity(self.reached, len(counts))
+        levels = np.searchsorted(SIZES, counts[rows], side="right").astype(np.int8)
         risen = levels > self.level[rows]
         rows = rows[risen]
         levels = levels[risen]
@@ -68,6 +74,22 @@ class TruthState(State):
         self.level[rows] = levels
 
 
+class TruthState(State):
+    """Exact columns of an epoch, and when they reached sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = (Sizes(),)
+
+
+class TruthWindows(SlidingState):
+    """Exact columns of windows, of every label ever met, and when they reached sizes."""
+
+    def __init__(self, windows: tuple[LineCounter, ...]) -> None:
+        super().__init__(windows, has_sums=False, discovers=False)
+        self.sizes = tuple(Sizes() for _ in windows)
+
+
 class Exact(Mechanism, shared=False):
     """Exact counts with the interface of a mechanism."""
 
@@ -76,12 +98,24 @@ class Exact(Mechanism, shared=False):
     _unit = "none"
     _cost = PrivacyCost(float("inf"), float("inf"), 1.0)
 
-    def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
-        """Count `domain` (empty: all), from 0 every tick if `per_tick`; `sizes`: fill `reached`."""
+    def __init__(
+        self,
+        domain: Sequence[bytes],
+        *,
+        per_tick: bool,
+        sizes: bool,
+        windows: tuple[LineCounter, ...] = (),
+    ) -> None:
+        """Count `domain` (empty: all), from 0 every tick if `per_tick`; `sizes`: fill `reached`.
+
+        With `windows` each of them is counted, and there are no epochs.
+        """
         self._domain = tuple(domain)
         self._per_tick = per_tick
         self._sizes = sizes
-        self.state = TruthState()  # of the running epoch
+        self._windows = windows
+        # Of the running epoch.
+        self.state: TruthState | TruthWindows = self.init()
 
     def public(self) -> Mapping[str, object]:
         return {"mechanism": self.kind}
@@ -92,8 +126,9 @@ class Exact(Mechanism, shared=False):
     def threshold(self, t: int) -> None:
         return None
 
-    def init(self) -> State:
-        self.state = TruthState()
+    def init(self) -> TruthState | TruthWindows:
+        windows = self._windows
+        self.state = TruthWindows(windows) if windows else TruthState()
         return self.state
 
     def noise(self, stream: NoiseStream) -> Noise:
@@ -101,18 +136,33 @@ class Exact(Mechanism, shared=False):
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
-    ) -> tuple[State, Release]:
+    ) -> tuple[State, Release | WindowReleases]:
         """Count a tick's contributions exactly; release nothing."""
+        nothing = Release(_EMPTY, _EMPTY, 0.0, None)
+        if isinstance(state, TruthWindows):
+            state.merge(contributions, add_rows=not self._domain)
+            counted = state.ledger.touched
+            state.count(t)
+            self._record_sizes(counted, t)
+            begins = tuple(window.begin(t) for window in self._windows)
+            return state, WindowReleases((nothing,) * len(begins), begins)
         columns = state.ledger
         if self._per_tick:
             columns.counts[:] = 0
         before = len(columns.touched)
         state.merge(contributions, add_rows=not self._domain)
-        if self._sizes:
-            for rows in columns.touched[before:]:
-                self.state.record_sizes(rows, t)
+        self._record_sizes(columns.touched[before:], t)
         del columns.touched[before:]
-        return state, Release(_EMPTY, _EMPTY, 0.0, None)
+        return state, nothing
+
+    def _record_sizes(self, counted: Sequence[Rows], t: int) -> None:
+        """Note the sizes that the rows `counted` in tick t have reached in every series."""
+        if not self._sizes:
+            return
+        for number, sizes in enumerate(self.state.sizes):
+            counts = self.state.counts(number)
+            for rows in counted:
+                sizes.record(counts, rows, t)
 
 
 class _NoNoise:
@@ -182,9 +232,13 @@ class Truth(ReplayHistogram):
     def names(self) -> list[str]:
         return self._keys
 
-    @property
-    def reached(self) -> Longs:
-        return self.mechanism.state.reached[: self.columns.n]
+    def counts(self, number: int) -> Longs:
+        """Return the exact count of every row in series `number`."""
+        return self.mechanism.state.counts(number)
+
+    def reached(self, number: int) -> Longs:
+        """Return, by row and size, the tick at which series `number` first reached it, or 0."""
+        return self.mechanism.state.sizes[number].reached[: self.columns.n]
 
 
 def with_cache(mechanism: Mechanism) -> Mechanism:
@@ -211,9 +265,16 @@ def truth_of(
     sizes: bool,
 ) -> Truth:
     """Return the exact counts for `config`, bounded by `lane`; `key` only names the rows."""
-    exact = Exact(domain, per_tick=config.about.family == "tick", sizes=sizes)
-    # Exact counts have no noise for windows to describe.
-    plain = msgspec.structs.replace(config, windows=(), sum=None)
+    # Their noise is never drawn, so any rho will do.
+    windows = (
+        line_counters(config.window_ticks, config.hops, 1.0) if config.never else ()
+    )
+    per_tick = config.about.family == "tick"
+    exact = Exact(domain, per_tick=per_tick, sizes=sizes, windows=windows)
+    plain = msgspec.structs.replace(config, sum=None)
+    if not config.never:
+        # Exact counts have no noise for windows to describe.
+        plain = msgspec.structs.replace(plain, windows=())
     truth = Truth(
         plain,
         exact,
@@ -256,10 +317,14 @@ class KeyView(NamedTuple):
 
 
 class View:
-    """Exact counts, bounded and unbounded, at the last tick that both have counted."""
+    """Exact counts of a series, bounded and unbounded, at the last tick that both have counted."""
 
-    def __init__(self, truth: Truth, wide: Truth, key: NoiseKey, top: int) -> None:
+    def __init__(
+        self, truth: Truth, wide: Truth, key: NoiseKey, top: int, number: int = 0
+    ) -> None:
         """Take bounded counts, which define the row numbers, and unbounded ones; n is `top`."""
+        #: The place of the series among those of its histogram.
+        self.number = number
         self.truth = truth
         self._wide = wide
         self._key = key
@@ -286,30 +351,36 @@ class View:
         missing = np.flatnonzero(wide_rows < 0)
         wide_rows[missing] = wide.find(columns.tags[missing])
         self._place = wide_rows
-        self.counts = columns.counts
-        self.unbounded = np.zeros_like(columns.counts)
+        self.counts = self.truth.counts(self.number)
+        wide_counts = self._wide.counts(self.number)
+        self.unbounded = np.zeros_like(self.counts)
         if wide.n:
-            self.unbounded = np.where(wide_rows >= 0, wide.counts[wide_rows], 0)
+            self.unbounded = np.where(wide_rows >= 0, wide_counts[wide_rows], 0)
         self.total = int(self.counts.sum())
-        self.total_unbounded = int(wide.counts.sum())
+        self.total_unbounded = int(wide_counts.sum())
         self.keys = []
         for index in range(min(len(self.names), KEYS_MAX)):
-            rows, top, total = self._of_key(columns, index)
-            _, top_unbounded, total_unbounded = self._of_key(wide, index)
+            rows, top, total = self._of_key(columns, self.counts, index)
+            _, top_unbounded, total_unbounded = self._of_key(wide, wide_counts, index)
             self.keys.append(KeyView(rows, top, top_unbounded, total, total_unbounded))
 
-    def _of_key(self, columns: Ledger, index: int) -> tuple[Rows | None, Top, int]:
+    def _of_key(
+        self, columns: Ledger, counts: Longs, index: int
+    ) -> tuple[Rows | None, Top, int]:
         """Return a stream key's rows (None: it is the only key), its top and its total."""
-        counts = columns.counts
         rows = None if len(self.names) == 1 else np.flatnonzero(columns.keys == index)
         counted = np.flatnonzero(counts > 0) if rows is None else rows[counts[rows] > 0]
         best = counted[top_places(counted, counts[counted], self.top)]
         floor = int(counts[best[-1]]) if len(best) else 1
         return rows, Top(best, floor), int(counts[counted].sum())
 
+    def rows_of_tags(self, tags: Tags) -> Rows:
+        """Return the rows of keyed tags; -1 for an item without a row."""
+        return self.truth.columns.find(tags)
+
     def rows_of(self, index: int, labels: Sequence[bytes]) -> Rows:
         """Return the rows of labels of one stream key; -1 for a label without a row."""
-        return self.truth.columns.find(self._key.tags(self.names[index], labels))
+        return self.rows_of_tags(self._key.tags(self.names[index], labels))
 
     def rows_of_items(self, items: Items) -> Rows:
         """Return the rows of published items, -1 for an item without a row."""

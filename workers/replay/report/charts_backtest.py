@@ -251,7 +251,8 @@ def discovery(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
         right.set_xlim(left.get_xlim())
         share_axis(left.yaxis)
         left.set(ylim=(0, 1.02), ylabel="share of such items that were shown")
-        left.set_title("Found by the end of the epoch")
+        end = "events" if runs[0].never else "epoch"
+        left.set_title(f"Found by the end of the {end}")
         right.set(
             ylim=(0, max(1.0, right.get_ylim()[1])), ylabel=f"median delay ({unit})"
         )
@@ -260,9 +261,9 @@ def discovery(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
         legend_below(figure, [left], 2)
         caption = (
             "Over an unknown domain an item waits until its noisy count passes the threshold. "
-            "Left: of the items that reached a count, how many were on the board before the epoch "
-            "ended. Right: how long that took, in the median; the line begins at the count from "
-            "which on more than half of them were found with every seed. "
+            "Left: of the items that reached a count, how many were on the board before the "
+            f"{end} ended. Right: how long that took, in the median; the line begins at the count "
+            "from which on more than half of them were found with every seed. "
             f"Mean of {_seeds(runs)}."
         )
         return charts.finish(figure, data.name, "discovery", "discovery", caption)
@@ -327,9 +328,8 @@ def _tick_axis(data: Measured, cell: Axes, run: Outcome) -> None:
 
 def _epsilon_axis(cell: Axes, runs: Sequence[Outcome]) -> None:
     log_axis(cell.xaxis, [run.row.epsilon for run in runs])
-    cell.set_xlabel(
-        f"epsilon of one {runs[0].row.unit} and an epoch (less is more private)"
-    )
+    per = ", charged once, ever" if runs[0].never else " and an epoch"
+    cell.set_xlabel(f"epsilon of one {runs[0].row.unit}{per} (less is more private)")
 
 
 def _beside(place: int, series: int) -> float:

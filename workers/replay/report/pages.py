@@ -55,7 +55,7 @@ def spans_of_run(run: Outcome) -> tuple[Span, ...]:
         )
     else:
         cost = stated_cost(row.mechanism, row.rho, row.epsilon, row.delta)
-    return spans_of([Charge(cost, run.epoch_ms)])
+    return spans_of([Charge(cost, run.epoch_ms, never=run.never)])
 
 
 LABEL_LETTERS = 160
@@ -153,7 +153,7 @@ _FIRST = (
 def histogram_section(run: Outcome) -> list[str]:
     """Return a run's [[histogram]] lines; a comment replaces a domain too long for the results."""
     settings = dict(run.settings)
-    settings.setdefault("name", run.row.histogram)
+    settings.setdefault("name", run.row.configured)
     labels = settings.pop("domain_labels", None)
     lines = ["[[histogram]]"]
     for name in (

@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One histogram; `series` has ticks, sizes, values by run and metric, of all keys together."""
+    """One histogram or window; `series` has ticks, sizes, values by run and metric, of all keys."""
 
     name: str
     runs: Sequence[Outcome]
@@ -86,10 +86,9 @@ def measured(tables: Tables) -> list[Measured]:
     for row in tables.boards.to_pylist():
         boards[row["histogram"]].append(BoardRow(**row))
     series = _series(tables.results)
-    runs = by_histogram(tables).items()
     return [
-        Measured(name, outcomes, tables.input, series, boards[name])
-        for name, outcomes in runs
+        Measured(name, outcomes, tables.input, series[name], boards[name])
+        for name, outcomes in by_histogram(tables).items()
     ]
 
 
@@ -112,15 +111,24 @@ _NONE: tuple[Longs, Longs, Floats] = (
 )
 
 
-def _series(table: pa.Table) -> dict[tuple[int, str], tuple[Longs, Longs, Floats]]:
-    """Return (ticks, sizes, values) by run and metric, of all keys together; no ranks."""
+def _series(
+    table: pa.Table,
+) -> dict[str, dict[tuple[int, str], tuple[Longs, Longs, Floats]]]:
+    """Return (ticks, sizes, values) by histogram, then run and metric, of all keys; no ranks."""
     together = pc.and_(pc.equal(table["key"], ""), pc.equal(table["rank"], 0))
-    groups = table.filter(together).group_by(["run", "metric"], use_threads=False)
+    by = ["histogram", "run", "metric"]
+    groups = table.filter(together).group_by(by, use_threads=False)
     lists = groups.aggregate([("tick", "list"), ("size", "list"), ("value", "list")])
-    names = zip(lists["run"].to_pylist(), lists["metric"].to_pylist(), strict=True)
     kinds = "tick_list", "size_list", "value_list"
     columns = ([of.values.to_numpy() for of in lists[kind]] for kind in kinds)
-    return dict(zip(names, zip(*columns, strict=True), strict=True))
+    found: dict[str, dict[tuple[int, str], tuple[Longs, Longs, Floats]]] = defaultdict(
+        dict
+    )
+    names = (lists[name].to_pylist() for name in by)
+    for histogram, run, metric, *values in zip(*names, *columns, strict=True):
+        ticks, sizes, numbers = values
+        found[histogram][run, metric] = ticks, sizes, numbers
+    return found
 
 
 def _line(at: Longs, values: Floats, chosen: NDArray[np.bool_]) -> Line:
@@ -180,6 +188,8 @@ def chosen_ticks(ticks: Boards) -> Boards:
 
 def epoch_of(run: Outcome) -> str:
     tick = format_duration(run.row.tick_ms)
+    if run.never:
+        return f"no epochs: windows in ticks of {tick}, for all of which it is charged once, ever"
     if run.epoch_ms is None:
         return f"without an end, in ticks of {tick}"
     return f"{format_duration(run.epoch_ms)}: {run.epoch_ms // run.row.tick_ms:,} ticks of {tick}"
@@ -213,9 +223,10 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
             shown.append((name, text, more))
     who = "one event" if run.row.unit == "event" else "one user"
     promise = f"{run.row.epsilon:.4g}"
+    per = ", once, ever" if run.never else " and epoch"
     return [
         *shown,
-        (f"epsilon for {who} and epoch", promise, f"with delta {run.row.delta:g}"),
+        (f"epsilon for {who}{per}", promise, f"with delta {run.row.delta:g}"),
     ]
 
 
