@@ -7,10 +7,12 @@ end of its tick each snapshot can be read.
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,16 +30,24 @@ from tests.attacks.side_channels import (
 )
 from tests.broker import own_broker
 from tests.forked import QUIETCOUNT
-from tests.worker.harness import Site, sale, unk, until
+from tests.worker.harness import Bare, Site, sale, unk, until
 from workers.arrays.types import Bools
 
 ROWS = ("known item, alone", "new item, alone", "new item", "900 new items")
 TICK_MS = 100
+#: Settings under which a tick is delivered at a fixed time.
+FIXED = MappingProxyType({"neighbours": "record", "deliver_after": "300ms"})
 #: Ticks before the first that is measured.
 _WARM = 50
 
 
-def arrivals(bootstrap: str, directory: Path, sides: Sides, seed: int = 2) -> Seen:
+def arrivals(
+    bootstrap: str,
+    directory: Path,
+    sides: Sides,
+    seed: int = 2,
+    privacy: Mapping[str, Any] = MappingProxyType({}),
+) -> Seen:
     """Run a row's ticks through a worker; the only column is the arrival, us after the tick."""
     histogram: dict[str, Any] = {
         "tick": f"{TICK_MS}ms",
@@ -45,9 +55,18 @@ def arrivals(bootstrap: str, directory: Path, sides: Sides, seed: int = 2) -> Se
         "keys": ["k"],
     }
     histogram |= {"epsilon": EPSILON, "delta": DELTA, "max_items": sides.max_items}
+    histogram["start"] = Bare(
+        datetime.fromtimestamp(_now_ms() // 60_000 * 60, UTC).isoformat()
+    )
     short = {"commit_interval": f"{TICK_MS}ms"}
     place = Site(
-        bootstrap, directory, [unk(**histogram)], partitions=1, owners=1, worker=short
+        bootstrap,
+        directory,
+        [unk(**histogram)],
+        partitions=1,
+        owners=1,
+        worker=short,
+        privacy=dict(privacy),
     )
     world: Bools = np.random.default_rng(seed).permutation(sides.ticks) % 2 == 0
     with place.worker(runner=QUIETCOUNT), _arrivals(place) as found:
@@ -121,7 +140,9 @@ def table() -> None:
     )
     with own_broker() as broker, tempfile.TemporaryDirectory() as directory:
         for number, sides in enumerate(one for one in SIDES if one.name in ROWS):
-            seen = arrivals(broker.bootstrap, Path(directory) / str(number), sides)
-            without, with_it = seen.medians(0)
-            found = f"{without:10,.0f} {with_it:8,.0f} {seen.bound(0):6.2f}"
-            print(f"{sides.name:20}{found}", flush=True)
+            for name, privacy in (("", {}), (", delivered at fixed times", FIXED)):
+                place = Path(directory) / f"{number}{name[:1]}"
+                seen = arrivals(broker.bootstrap, place, sides, privacy=privacy)
+                without, with_it = seen.medians(0)
+                found = f"{without:10,.0f} {with_it:8,.0f} {seen.bound(0):6.2f}"
+                print(f"{sides.name + name:46}{found}", flush=True)

@@ -34,6 +34,7 @@ from workers.events.tree import Node
 from workers.kafka.decoding import PART_RECORDS, ColumnRecords, RecordSet
 from workers.kafka.records import Outgoing, Records
 from workers.kafka.shard import Shard
+from workers.kafka.transaction import Delivery
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.growth.sources import Place, SourceTopic
 from workers.replay.offline import replay
@@ -157,9 +158,10 @@ class _Committed:
         changes: Any,
         group_offset: int,
         forwarded: Any = (),
-        to: str = "",
+        delivery: Delivery | None = None,
     ) -> None:
         self.messages += messages
+        self.messages += () if delivery is None else delivery.messages
         for records in forwarded:
             self.forwarded += [(value, key) for value, key, *_ in records.messages()]
         self._shard.committed = group_offset

@@ -74,9 +74,10 @@ class Told(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A commit of stage 2; with each snapshot the first tick of its histogram."""
+    """A commit of stage 2, and when; with each snapshot the first tick of its histogram."""
 
     progress: Any
+    at_ms: int
     messages: int
     snapshots: dict[Tick, tuple[Outgoing, int]]
 
@@ -140,7 +141,8 @@ class Comparison:
                 yield f"{where}: ends at {ours.ended}, the neighbour at {theirs.ended}"
                 continue
             steps = [self._steps(each) for each in (ours, theirs)]
-            if steps[0] != steps[1]:
+            internal = self.scene.record and where[0] != RELEASE
+            if steps[0] != steps[1] and not internal:
                 yield f"{where}: commits at steps {steps[0]}, the neighbour at {steps[1]}"
                 continue
             differing.append((ours, theirs))
@@ -150,7 +152,7 @@ class Comparison:
                 moved.rows.update(after)
                 moved.rows.subtract(before)
                 moved.named |= names ^ new_names
-            if where[0] != RELEASE:
+            if where[0] != RELEASE and not internal:
                 yield from self._sources(ours, theirs, places)
         moved.sort(self.scene.settings.histograms)
         yield from _bounded(self.scene, neighbour, moved.rows)
@@ -172,7 +174,8 @@ class Comparison:
         appear earlier: of stage 1 only the last commit is compared, of stage 2 all of them together.
         """
         steps = [commit.step for commit in trail.commits]
-        return steps[-1:] if self.scene.tight and trail.where[0] != REKEY else steps
+        cut = self.scene.tight and trail.where[0] != REKEY and not self.scene.record
+        return steps[-1:] if cut else steps
 
     def _read_counts(self, trail: Trail) -> tuple[Counter[Row], set[Named]]:
         """Return what a source partition contributed, and where it named stream keys."""
@@ -225,10 +228,11 @@ class Comparison:
                     first,
                 )
             kept = {"watermarks": marks, **kept}
-            shown = Shown(kept, len(commit.messages), snapshots)
-            if self.scene.tight and found:
+            shown = Shown(kept, commit.now_ms, len(commit.messages), snapshots)
+            if self.scene.tight and found and not self.scene.record:
                 both = found[-1].snapshots | snapshots
-                shown = Shown(kept, found.pop().messages + shown.messages, both)
+                messages = found.pop().messages + shown.messages
+                shown = Shown(kept, commit.now_ms, messages, both)
             found.append(shown)
         return found
 
@@ -260,6 +264,8 @@ class Comparison:
                 theirs = two.progress[name]
                 yield f"step {step}: release keeps {name} {mine}, the neighbour {theirs}"
                 return
+        if self.scene.record and one.at_ms != two.at_ms:
+            yield f"step {step}: delivered at {one.at_ms}, the neighbour at {two.at_ms}"
         values = one.snapshots, two.snapshots
         if [one.messages, two.messages] != [len(mine) for mine in values]:
             yield f"step {step}: a tick is published twice"
@@ -269,7 +275,7 @@ class Comparison:
                 [place for place in mine if place in values[1 - i]]
                 for i, mine in enumerate(order)
             ]
-        if self.scene.tight:
+        if self.scene.tight and not self.scene.record:
             for mine in order:
                 # ticks of other histograms may appear between
                 mine.sort(key=itemgetter(0))
@@ -312,6 +318,8 @@ def _offsets(events: Sequence[Event]) -> dict[int, Place]:
     counts: Counter[int] = Counter()
     found = {}
     for place, event in enumerate(events):
+        if event.absent:
+            continue
         found[place] = "events", event.partition, counts[event.partition]
         counts[event.partition] += 1
     return found
@@ -322,7 +330,7 @@ def _changed_places(
 ) -> set[Place]:
     """Return topic, partition and offset of records that differ."""
     offsets = _offsets(neighbour.events)
-    found = {offsets[place] for place in neighbour.changed}
+    found = {offsets[place] for place in neighbour.changed if place in offsets}
     if scene.rekey:
         for source in range(scene.sources):
             logs: list[Log] = [world.log(CONTRIBUTE, source) for world in (base, other)]

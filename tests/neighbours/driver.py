@@ -30,6 +30,7 @@ from workers.kafka import store
 from workers.kafka.offsets import LogEnd
 from workers.kafka.reading import Partition
 from workers.kafka.records import Batch, Headers, Outgoing, Records
+from workers.kafka.transaction import Delivery
 from workers.pipeline import merge, users, waiting, watermark
 from workers.pipeline.contributions import decode
 from workers.pipeline.intake import Intake
@@ -149,11 +150,17 @@ class ShardRun:
         messages: Sequence[Outgoing],
         changes: Sequence[Change],
         forwarded: Any = (),
+        delivery: Delivery | None = None,
     ) -> int:
         sent = [message for records in forwarded for message in records.messages()]
         stage, partition = self.where
-        of = stage, partition, self._step, CLOCK.now_ms
-        self.commits.append(Commit(*of, list(messages), sent, dict(changes)))
+        at_ms = CLOCK.now_ms
+        messages = list(messages)
+        if delivery is not None:
+            at_ms = max(at_ms, round(1000 * delivery.at()))
+            messages += delivery.messages
+        of = stage, partition, self._step, at_ms
+        self.commits.append(Commit(*of, messages, sent, dict(changes)))
         for key, value in changes:
             if value is None:
                 self._state.pop(key, None)

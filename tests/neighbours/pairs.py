@@ -2,7 +2,8 @@
 
 Neighbours differ in content only: time, partition, offset and acceptance of a record are the same
 in both. An accepted event may become garbage where its time moves no watermark, since rejected
-records close nothing; garbage may become other garbage.
+records close nothing; garbage may become other garbage. With `neighbours = "record"` a record may
+also be absent, or become any other.
 
 All neighbours of a stream differ in the same event or user, so every two of them are neighbours:
 n of them and the stream itself are (n + 1) n / 2 pairs.
@@ -48,7 +49,8 @@ class Stream:
     def records(self) -> list[list[Record]]:
         found: list[list[Record]] = [[] for _ in range(self.scene.partitions)]
         for event in self.events:
-            found[event.partition].append(in_world(self.scene, event))
+            if not event.absent:
+                found[event.partition].append(in_world(self.scene, event))
         return found
 
 
@@ -250,6 +252,8 @@ def neighbours(stream: Stream, seed: Seed, number: int) -> Neighbours:
     """Return the stream and its neighbours, in one event or user, or only in a rejected record."""
     rng = random.Random(f"neighbours {seed}")
     scene = stream.scene
+    if scene.record:
+        return _records(stream, rng, number)
     events = stream.events
     users = scene.unit == "user"
     place = rng.randrange(len(events))
@@ -310,6 +314,30 @@ def neighbours(stream: Stream, seed: Seed, number: int) -> Neighbours:
         worlds.append(_with(events, own, made))
         counts.append(users or not fails)
     return Neighbours("user" if users else "event", own, users, worlds, counts)
+
+
+def _records(stream: Stream, rng: random.Random, number: int) -> Neighbours:
+    """Return the stream and its neighbours, in one record or all of a user."""
+    events = stream.events
+    scene = stream.scene
+    place = rng.randrange(len(events))
+    users = scene.unit == "user"
+    own: tuple[int, ...] = (place,)
+    if users:
+        user = events[place].user
+        own = tuple(i for i, one in enumerate(events) if one.user == user)
+    worlds = [events]
+    for _ in range(number - 1):
+        made = []
+        for i in own:
+            garbage = rng.choice(_garbage(scene)) if rng.random() < 0.2 else None
+            absent = rng.random() < 0.5
+            content = _content(rng, scene)
+            made.append(
+                replace(events[i], content=content, garbage=garbage, absent=absent)
+            )
+        worlds.append(_with(events, own, made))
+    return Neighbours("records", own, users, worlds, [True] * number)
 
 
 def _with(

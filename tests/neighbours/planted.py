@@ -29,6 +29,7 @@ from workers.pipeline.snapshots import Snapshot
 from workers.pipeline.tallies import Tally
 from workers.pipeline.users import UserEpoch
 from workers.pipeline.waiting import WaitingSections
+from workers.pipeline.watermark import Watermark
 
 Leak = Callable[[], AbstractContextManager[object]]
 
@@ -59,6 +60,16 @@ def _rejected_move_time() -> AbstractContextManager[object]:
                 self._intake.advance_to(latest)
 
     return patch.object(ContributeShard, "process", moved)
+
+
+def _records_close_ticks() -> AbstractContextManager[object]:
+    advance = Watermark.advance_by
+
+    def moved(self: Watermark, times: Longs, read_ms: int | None) -> Longs:
+        with patch.object(self, "by_clock", new=False):
+            return advance(self, times, read_ms)
+
+    return patch.object(Watermark, "advance_by", moved)
 
 
 def _no_max_ahead() -> AbstractContextManager[object]:
@@ -199,6 +210,10 @@ LEAKS: dict[str, tuple[Leak, Seed]] = {
     "a rejected event moves the watermark": (
         _rejected_move_time,
         Seed("known_base-lifted", 0),
+    ),
+    "the times of records close ticks by clock": (
+        _records_close_ticks,
+        Seed("known_base-user", 0, 1),
     ),
     "max_ahead is ignored": (_no_max_ahead, Seed("known_base-lifted", 0)),
     "a shown item is forgotten at a restart": (

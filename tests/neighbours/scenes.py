@@ -86,7 +86,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Event:
-    """A record before it is written; `garbage` replaces its content."""
+    """A record before it is written; `garbage` replaces its content. `absent`: there is none."""
 
     partition: int
     time_ms: int
@@ -94,6 +94,7 @@ class Event:
     user: str
     content: Content
     garbage: str | None = None
+    absent: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,11 @@ class Scene:
     @property
     def rekey(self) -> bool:
         return bool(self.document["privacy"].get("rekey"))
+
+    @property
+    def record(self) -> bool:
+        """Whether neighbours have one record, or a user's records, more or less."""
+        return bool(self.document["privacy"].get("neighbours") == "record")
 
     @property
     def unit(self) -> str:
@@ -232,6 +238,16 @@ def make_scene(name: str, number: int) -> Scene:
     tight = rng.random() < 0.25
     if tight:
         events.pop("max_behind", None)
+    if (
+        not rekey
+        and not public
+        and random.Random(f"record {name} {number}").random() < 0.3
+    ):
+        privacy |= {"neighbours": "record", "deliver_after": "100ms"}
+        # What a restart reads again may be ahead of one clock and not of the next (0038).
+        events["max_ahead"] = "300s"
+        for histogram in histograms:
+            histogram.setdefault("start", START)
     return Scene(document, variant, shape, partitions, sources, owners, tight)
 
 

@@ -1,14 +1,17 @@
 """Where a partition's time begins, and which events are too old, in both ways to stage 1."""
 
 from itertools import pairwise
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.events.reading import columns, reader
+from tests.neighbours.driver import Clock
 from tests.pipeline.pipeline import KEY
 from workers.mechanisms.config.histogram import Lane
+from workers.pipeline import watermark
 from workers.pipeline.intake import Intake
 from workers.pipeline.rekey_markers import NO_TIME
 from workers.pipeline.watermark import BACKLOG_TICKS_MAX, Watermark
@@ -114,3 +117,51 @@ def test_events_sent_on_by_user_are_refused_as_if_they_were_not(
     assert found == wanted
     assert origin.watermark == plain.watermark
     assert intake.rows == plain.rows
+
+
+def by_the_clock(lane: Lane = LANE, grace_ms: int = 0) -> Intake:
+    """Return an intake of which only the clock closes ticks, as it begins without a state."""
+    intake = Intake([lane], grace_ms, KEY, max_behind_ms=7 * DAY_MS, by_clock=True)
+    clock = Clock()
+    clock.now_ms = NOW_MS
+    with patch.object(watermark, "time", clock):
+        intake.restore(None, None)
+    return intake
+
+
+def test_by_the_clock_no_record_moves_the_watermark_nor_begins_anything() -> None:
+    start_ms = NOW_MS - DAY_MS
+    lane = Lane(1_000, start_ms, 1, 1)
+    intake = by_the_clock(lane)
+    assert intake.first == intake.watermark == start_ms
+    dated = ("a", NOW_MS), ("b", NOW_MS + 60_000), ("c", start_ms + 5)
+    assert not len(intake.add(columns([("k", [x], at) for x, at in dated]), NOW_MS))
+    assert intake.watermark == start_ms
+    intake.read_to_end(NOW_MS)
+    assert intake.watermark == NOW_MS
+    assert not len(intake.add(columns([("k", ["d"], NOW_MS - 5_000)]), NOW_MS))
+    [(_, message)] = intake.take_messages(source=0, sequences=[0], offset=4)
+    ticks = {bytes(part.labels): part.tick for part in message.sections}
+    tick = DAY_MS // 1_000
+    assert ticks == {b"c": 1, b"a": tick + 1, b"d": tick + 1, b"b": tick + 61}
+
+
+def test_by_the_clock_a_closed_tick_is_committed_at_once_also_in_a_backlog() -> None:
+    intake = by_the_clock(Lane(1_000, NOW_MS - DAY_MS, 1, 1))
+    intake.note_commit()
+    assert not intake.commit_due()
+    for later_ms in (1_000, 2_000):
+        intake.read_to_end(NOW_MS - DAY_MS + later_ms)
+        assert intake.commit_due()
+        intake.note_commit()
+        assert not intake.commit_due()
+
+
+def test_by_the_clock_a_record_is_ahead_of_the_open_tick_or_of_the_opening() -> None:
+    start_ms = NOW_MS - DAY_MS
+    intake = by_the_clock(Lane(1_000, start_ms, 1, 1), grace_ms=300)
+    for mark_ms, latest_ms in ((start_ms, NOW_MS), (NOW_MS, NOW_MS + 1_300)):
+        intake.advance_to(mark_ms)
+        for read_ms in (NOW_MS, NOW_MS + 50_000):
+            assert intake.latest_ms(NOW_MS, read_ms) == latest_ms
+    assert Intake([LANE], 0, KEY).latest_ms(NOW_MS, NOW_MS + 7) == NOW_MS + 7

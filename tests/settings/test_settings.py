@@ -196,6 +196,9 @@ def test_paths_start_at_the_file(
 KAFKA = '[kafka]\nbootstrap = "localhost:9092"'
 USERS = with_users("max_items_per_user = 5\n")
 REKEYED = USERS + "rekey = true\n"
+RECORD = '[privacy]\nneighbours = "record"\n'
+RECORDS = GOOD + RECORD
+STARTED = GOOD + "start = 2026-11-21T00:00:00Z\n"
 
 
 def topics(value: str, text: str = GOOD) -> str:
@@ -328,6 +331,23 @@ REFUSALS = [
         REKEYED.replace('user = "customer"', 'user = "customer"\nmax_ahead = "51m"'),
         'events.max_ahead = "51m": at most 50m with privacy.rekey and without events.timestamp',
     ),
+    (RECORDS, "start is missing: ... the first record decides"),
+    (
+        STARTED.replace('["s1", "s2"]', '"public"') + RECORD,
+        'keys = "public": ... needs declared keys',
+    ),
+    (
+        REKEYED + 'neighbours = "record"\n',
+        'privacy.rekey = true: not with neighbours = "record"',
+    ),
+    (
+        GOOD + '[privacy]\ndeliver_after = "1s"\n',
+        'deliver_after = "1s": only with neighbours = "record"',
+    ),
+    (
+        STARTED + RECORD + 'deliver_after = "2m"\n',
+        "deliver_after = 120000 ms: ... 100ms to 1m",
+    ),
     (
         USERS.replace("[kafka]", "user_partitions = 3\n[kafka]"),
         "partitions = 3: only with privacy",
@@ -348,6 +368,15 @@ def test_a_bad_setting_is_refused_in_words(
     tmp_path: Path, text: str, said: str
 ) -> None:
     assert_refused(tmp_path, text, said)
+
+
+def test_a_tick_is_delivered_two_seconds_after_its_end_unless_said_otherwise(
+    tmp_path: Path,
+) -> None:
+    assert loaded(tmp_path, GOOD).privacy.delivery_ms is None
+    for further, after_ms in (("", 2_000), ('deliver_after = "250ms"\n', 250)):
+        settings = loaded(tmp_path, STARTED + RECORD + further)
+        assert settings.privacy.delivery_ms == after_ms
 
 
 def test_keys_may_be_left_out_when_there_is_one_stream_key(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class ContributeStage(EventsStage):
 
     `epochs` are the tick grids of all histograms. `names` has the histograms of every lane, `sums`
     the lane of counts of every lane of sums. `origins` is how many partitions re-keyed events
-    topics had at first; None: stage 1 reads those topics.
+    topics had at first; None: stage 1 reads those topics. `by_clock` is as in `Watermark`.
     """
 
     contributions: str
@@ -75,6 +75,7 @@ class ContributeStage(EventsStage):
     sums: Mapping[Lane, Lane]
     key: NoiseKey
     origins: int | None = None
+    by_clock: bool = False
     names: Mapping[Lane, Sequence[str]] = field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -106,7 +107,10 @@ class ContributeShard(SourceShard):
             sums=stream.sums,
             max_behind_ms=stream.max_behind_ms,
             moves=stream.sources.moves,
+            by_clock=stream.by_clock,
         )
+        # When this shard was opened, by the wall clock.
+        self._opened_ms = 0
         super().__init__(assignment, place, stream, self._intake)
         placement = None
         if any(lane.max_items_per_user for lane in lanes):
@@ -128,6 +132,7 @@ class ContributeShard(SourceShard):
         Refuse users or stream keys that are to move in the middle of an epoch: what an epoch bounds
         and adds up must stay in one place.
         """
+        self._opened_ms = time.time_ns() // 1_000_000
         self._restore()
         stream = self._stream
         of_users = epochs_of_users(stream.lanes)
@@ -228,7 +233,8 @@ class ContributeShard(SourceShard):
     def process(self, batch: Batch) -> None:
         """Add a batch's events to the sums and reject what are none; commit if that is due."""
         now_ms = time.time_ns() // 1_000_000
-        latest_ms = now_ms + self._stream.events.max_ahead_ms
+        read_ms = self._intake.latest_ms(self._opened_ms, now_ms)
+        latest_ms = read_ms + self._stream.events.max_ahead_ms
         records = batch.records
         late = None
         origins = self._origins

@@ -18,6 +18,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -25,6 +26,7 @@ from workers.agents.ceiling_guard import CeilingGuard
 from workers.agents.progress import PROGRESS, complete_ms, read_progress
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment, Shard
+from workers.kafka.transaction import Delivery
 from workers.pipeline.contributions import handing_over
 from workers.pipeline.growth.owners import HandedOver
 from workers.pipeline.histogram import Histogram
@@ -53,8 +55,13 @@ class ReleaseShard(Shard):
         merge: Merge,
         guard: CeilingGuard | None = None,
         grace_ms: int = 0,
+        delivery_ms: int | None = None,
     ) -> None:
-        """`merge` has released no tick yet; `guard` enforces the ceiling, if any."""
+        """`merge` has released no tick yet; `guard` enforces the ceiling, if any.
+
+        `delivery_ms`: how long after its end and the grace period a tick is delivered; None: as
+        soon as it is ready.
+        """
         super().__init__(assignment)
         self.merge = merge
         self._contributions = contributions
@@ -65,6 +72,9 @@ class ReleaseShard(Shard):
         )
         self._released_s = -math.inf
         self._grace_ms = grace_ms
+        self._delivery_ms = delivery_ms
+        # From the end of a tick to its delivery.
+        self._wait_ms = grace_ms + (delivery_ms or 0)
         self._name_of = {
             topic: histogram.name
             for histogram in merge.histograms
@@ -144,13 +154,18 @@ class ReleaseShard(Shard):
         are charged in between, by a commit of their own.
         """
         soon = time.monotonic() - self._released_s < self._commit_gap_s
-        if soon and is_behind(self.merge.complete_ms, self._grace_ms):
+        behind = is_behind(self.merge.complete_ms, self._grace_ms)
+        if soon and behind and self._delivery_ms is None:
             return
         while True:
             before = self._ticks()
             started = time.perf_counter()
             began_s = time.monotonic()
-            released = self.merge.release(after_tick=self.report_progress, by_lane=True)
+            released = self.merge.release(
+                after_tick=self.report_progress,
+                by_lane=True,
+                until_ms=self._delivered_together(),
+            )
             if released.ticks:
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
                 messages = [
@@ -159,7 +174,7 @@ class ReleaseShard(Shard):
                     )
                     for one in released.snapshots
                 ]
-                self._commit([*messages, *self._hand_over(released.handed)])
+                self._publish(messages, list(self._hand_over(released.handed)))
                 self._count(released, before)
                 self._released_s = began_s
             if released.beginning:
@@ -167,14 +182,50 @@ class ReleaseShard(Shard):
             elif not released.ticks:
                 return
 
-    def _commit(self, messages: Sequence[Outgoing]) -> None:
+    def _delivered_together(self) -> int | None:
+        """Return the end of the last tick to deliver next; None: all that are ready.
+
+        That is the next tick, and with it all whose time comes until the next fixed time.
+        """
+        if self._delivery_ms is None:
+            return None
+        fixed_ms = self._fixed_ms()
+        next_ms = self.merge.next_end_ms
+        return fixed_ms if next_ms is None else max(next_ms, fixed_ms)
+
+    def _fixed_ms(self) -> int:
+        """Return the end of the tick that is delivered at the next fixed time."""
+        now_ms = time.time_ns() // 1_000_000
+        return self.merge.end_after(now_ms - self._wait_ms)
+
+    def _deliver_at(self, last_ms: int) -> float:
+        """Return when to deliver ticks that are ready, in s since 1970; the last ends at `last_ms`.
+
+        If it is too late for their own time, that is the next fixed time: that of the next tick to
+        end, of any histogram.
+        """
+        return (max(last_ms, self._fixed_ms()) + self._wait_ms) / 1000
+
+    def _publish(
+        self, snapshots: Sequence[Outgoing], handed: Sequence[Outgoing]
+    ) -> None:
+        """Commit snapshots, at their time of delivery if there is one, with the state."""
+        if self._delivery_ms is None or not snapshots:
+            self._commit([*snapshots, *handed])
+            return
+        last_ms = max(one.timestamp_ms or 0 for one in snapshots)
+        self._commit(handed, Delivery(snapshots, partial(self._deliver_at, last_ms)))
+
+    def _commit(
+        self, messages: Sequence[Outgoing], delivery: Delivery | None = None
+    ) -> None:
         """Commit messages with the state of the histograms that they come from."""
         progress = self.merge.progress()
         changes = [
             *self.merge.changes(),
             *split_pages(PROGRESS, msgspec.json.encode(progress)),
         ]
-        self.transact(messages, changes, progress.offset)
+        self.transact(messages, changes, progress.offset, (), delivery)
 
     def _hand_over(
         self, handed: Sequence[tuple[int, HandedOver]]

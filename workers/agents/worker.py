@@ -132,6 +132,7 @@ class Factory:
             names=MappingProxyType(names_by_lane(settings)),
             sums=MappingProxyType(sums(settings.histograms)),
             origins=None if topics.by_user is None else topics.origins.first_count,
+            by_clock=settings.privacy.neighbours == "record",
             reader=self._reader,
             declared=MappingProxyType(declared_keys(settings)),
             key=key,
@@ -218,6 +219,7 @@ class Factory:
             merge=self.merge(partition),
             guard=guard,
             grace_ms=settings.events.grace_ms,
+            delivery_ms=settings.privacy.delivery_ms,
         )
 
     def merge(self, partition: int) -> Merge:

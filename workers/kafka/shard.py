@@ -20,7 +20,7 @@ from workers.kafka.offsets import LogEnd, LogEnds, ReadPosition
 from workers.kafka.reading import end_of, hidden_by_transaction
 from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing
 from workers.kafka.store import Store, recreated
-from workers.kafka.transaction import Transactions
+from workers.kafka.transaction import Delivery, Transactions
 from workers.runtime.availability import PARTITIONS
 from workers.runtime.errors import Fenced
 from workers.runtime.metrics import Metrics
@@ -223,6 +223,7 @@ class Shard:
         changes: Sequence[Change],
         group_offset: int,
         forwarded: Sequence[Forwarded] = (),
+        delivery: Delivery | None = None,
     ) -> None:
         """Commit `messages` and `changes` in one transaction, then apply `changes` to the store.
 
@@ -240,7 +241,9 @@ class Shard:
                     else one
                     for one in messages
                 ]
-            state_end = self.transactions.transact(messages, changes, forwarded)
+            state_end = self.transactions.transact(
+                messages, changes, forwarded, delivery
+            )
             if changes and state_end < (self.store.offset or 0):
                 raise recreated(self.store.changelog.topic)
             if changes:

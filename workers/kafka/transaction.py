@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -46,6 +46,17 @@ _SENT_ONCE_S = 0.5 * _RETRY_BACKOFF_MS / 1000
 # Must exceed the longest commit: a tick of ten million new items is about 700 MB, 140 s at 5 MB/s.
 # A new owner ends the open transaction at once. The broker allows 15 minutes by default.
 TRANSACTION_TIMEOUT_MS = 300_000
+
+
+class Delivery(NamedTuple):
+    """Messages that are sent and committed at a time, however long it took to make them.
+
+    `at` is called when all else has been sent, and returns the time, s since 1970. So when readers
+    see them does not depend on the size of the state, even if they read uncommitted messages.
+    """
+
+    messages: Sequence[Outgoing]
+    at: Callable[[], float]
 
 
 class Owner(Protocol):
@@ -181,8 +192,11 @@ class Transactions:
         messages: Sequence[Outgoing],
         changes: Sequence[Change],
         forwarded: Sequence[Forwarded] = (),
+        delivery: Delivery | None = None,
     ) -> int:
         """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
+
+        Once they are sent, the messages of `delivery` follow at its time, and then the commit.
 
         `changes` are keys and values of the state partition (None deletes); later ones win.
         `forwarded` records are sent first, unreported: `messages` must have one for every partition
@@ -195,14 +209,15 @@ class Transactions:
         broker timed the transaction out, or a minute passed without progress).
         """
         states = [Outgoing(*self._state_log, key, value) for key, value in changes]
-        for message in chain(messages, states):
+        delivered = () if delivery is None else delivery.messages
+        for message in chain(messages, states, delivered):
             if message.nbytes > MESSAGE_BYTES:
                 raise MessageTooLong(
                     f"{message.topic}: a message of {message.nbytes:,} bytes, at most {MESSAGE_BYTES:,}: "
                     "this is a defect of Quietcount. Nothing of this transaction was sent; please report it"
                 )
         pause = 0.05
-        while not self._attempt(messages, states, forwarded):
+        while not self._attempt(messages, states, forwarded, delivery):
             self._owner.note_abort()
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
@@ -214,6 +229,7 @@ class Transactions:
         messages: Sequence[Outgoing],
         states: Sequence[Outgoing],
         forwarded: Sequence[Forwarded],
+        delivery: Delivery | None,
     ) -> bool:
         """Try the transaction once; return whether it was committed.
 
@@ -234,6 +250,10 @@ class Transactions:
                     self._forward(producer, records)
                 for message in chain(messages, states):
                     self._produce(producer, message)
+                if delivery is not None:
+                    self._await(producer, delivery)
+                    for message in delivery.messages:
+                        self._produce(producer, message)
                 self._commit(producer)
             except KafkaException as exc:
                 self._abort(producer, exc)
@@ -245,6 +265,22 @@ class Transactions:
                         f"{self._id}: committed, but no state message was reported"
                     )
             return True
+
+    def _await(self, producer: Producer, delivery: Delivery) -> None:
+        """Send what is queued; then wait for the time of delivery."""
+
+        def flush(within_s: float) -> None:
+            if producer.flush(within_s) and self._failure is None:
+                raise KafkaException(
+                    KafkaError(KafkaError._TIMED_OUT, "not sent yet", retriable=True)
+                )
+
+        self._call_until_done("send", flush)
+        at_s = delivery.at()
+        while (left_s := at_s - time.time()) > 0:
+            self._owner.check_open()
+            self._owner.report_progress()
+            self._call(producer.poll, min(left_s, _AGAIN_S))
 
     def _commit(self, producer: Producer) -> None:
         """Deliver and commit; an undeliverable message makes the commit require an abort."""

@@ -52,14 +52,16 @@ class Intake(Watermark):
         sums: Mapping[Lane, Lane] = _NO_SUMS,
         max_behind_ms: int | None = None,
         moves: Sequence[int] = (),
+        by_clock: bool = False,
     ) -> None:
         """`stored` holds committed user pairs; without it, they are kept in memory.
 
         A user pair is a user's stream key and label, which counts against the user's bounds once an
         epoch. `sums` maps every lane of sums to its lane of counts, which stands before it in
-        `lanes`: a number is added as often as its item counts. `moves`: as in `Watermark`.
+        `lanes`: a number is added as often as its item counts. `moves`, `by_clock`: as in
+        `Watermark`.
         """
-        super().__init__(lanes, grace_ms, max_behind_ms, moves)
+        super().__init__(lanes, grace_ms, max_behind_ms, moves, by_clock=by_clock)
         self._sums = sums
         self._key = key
         self._builder = ContributionBuilder(key.tag_state)
@@ -74,7 +76,7 @@ class Intake(Watermark):
     def restore(self, watermark: int | None, first: int | None) -> None:
         """Resume from a stored watermark and first time, and forget what was not committed."""
         self.resume(watermark)
-        self.first = first
+        self.first = self.watermark if self.by_clock and first is None else first
         self._tallies = Tallies()
         self.take_counted()
         if watermark is not None:

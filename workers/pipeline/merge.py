@@ -269,8 +269,11 @@ class Merge:
         ticks_max: int = TICKS_MAX,
         after_tick: Callable[[], object] = lambda: None,
         by_lane: bool = False,
+        until_ms: int | None = None,
     ) -> Released:
         """Release complete ticks in order, until none is left or a limit is passed.
+
+        With `until_ms`, only ticks that end by then.
 
         Nothing returned may be published before `changes` and `progress` are durable with it.
         `by_lane` releases a lane's ticks in a row, while its rows are in the processor's caches,
@@ -280,6 +283,8 @@ class Merge:
         complete = self.complete_ms
         if complete is None or self._read_to < self._position:
             return released
+        if until_ms is not None:
+            complete = min(complete, until_ms)
         if self._handed:
             self._take_over()
         until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
@@ -335,6 +340,18 @@ class Merge:
                     self.waiting.drop(done, tick)
                 after_tick()
         return released
+
+    @property
+    def next_end_ms(self) -> int | None:
+        """When the first tick that is not released ends; None while no histogram has begun."""
+        ends = (h.grid.end(h.next) for h in self.histograms if h.next is not None)
+        return min(ends, default=None)
+
+    def end_after(self, at_ms: int) -> int:
+        """Return the first time from `at_ms` on at which a tick of any lane ends."""
+        return min(
+            at_ms + (lane.start_ms - at_ms) % lane.tick_ms for lane in self._lanes
+        )
 
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
         """Return a lane's place in release order; None if its next tick is incomplete.

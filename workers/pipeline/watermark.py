@@ -8,6 +8,9 @@ The *watermark* W is the largest of
     the first event's time      likewise at most the wall clock, and late enough to publish no more
                                 than BACKLOG_TICKS_MAX ticks
 
+With `by_clock` only the second moves W, and W begins with the first histogram: no record decides
+when a tick is closed (docs/decisions/0038-one-record-more-or-less.md).
+
 A tick that ends at or before W is closed. An event counts at the later of its own time and W; if
 that is more than `max_behind` after its own time, or users have moved in between, it is rejected.
 This later time is the event's *effective* time. A lane is a tick grid, with bounds on counts.
@@ -94,6 +97,8 @@ class Watermark:
         grace_ms: int,
         max_behind_ms: int | None,
         moves: Sequence[int] = (),
+        *,
+        by_clock: bool = False,
     ) -> None:
         """A tick stays open `grace_ms` for late events. `max_behind_ms`: None, no limit.
 
@@ -103,6 +108,7 @@ class Watermark:
         self._lanes = lanes
         self._grace = grace_ms
         self._moves = moves
+        self.by_clock = by_clock
         self._max_behind = NO_LIMIT if max_behind_ms is None else max_behind_ms
         self._commit_gap_s = commit_gap_s(lanes)
         self._closed_s = -math.inf
@@ -113,8 +119,12 @@ class Watermark:
         return f"{type(self).__name__}(watermark={self.watermark})"
 
     def resume(self, watermark: int | None) -> None:
-        """Begin at a stored watermark, which is the last committed one."""
+        """Begin at a stored watermark, which is the last committed one; None: nothing is stored."""
         self.watermark = self._committed_watermark = watermark
+        if watermark is None and self.by_clock:
+            now_ms = time.time_ns() // 1_000_000
+            starts = min(lane.start_ms for lane in self._lanes)
+            self.watermark = max(starts, self._oldest(now_ms))
 
     def advance_to(self, watermark: int | None) -> None:
         """Move the watermark forward to this time; it never goes back."""
@@ -129,6 +139,8 @@ class Watermark:
         Events that are `too_far_behind` do not move it. `read_ms` is the wall clock of the read,
         which limits the watermark; None where event times are the only clock (replay).
         """
+        if self.by_clock and self.watermark is not None and read_ms is not None:
+            return np.maximum(times, self.watermark)
         latest = NO_LIMIT if read_ms is None else read_ms
         effective = np.empty_like(times)
         begin = 0
@@ -182,8 +194,28 @@ class Watermark:
         first = self._committed_watermark is None and self.watermark is not None
         return first or self.ticks_closed() > 0
 
+    def latest_ms(self, opened_ms: int, now_ms: int) -> int:
+        """Return the time that counts as now where a record is judged to be dated ahead.
+
+        `by_clock` it must not depend on how fast records are read: it is the end of the open tick,
+        or when the shard was opened at `opened_ms`, if that is later.
+        """
+        if not self.by_clock or self.watermark is None:
+            return now_ms
+        ends = (
+            lane.end_ms((self.watermark - lane.start_ms) // lane.tick_ms + 1)
+            for lane in self._lanes
+        )
+        return max(min(ends) + self._grace, opened_ms)
+
     def commit_due(self) -> bool:
-        """Return whether to commit a closed tick now; in a backlog, every `commit_gap_s`."""
+        """Return whether to commit a closed tick now; in a backlog, every `commit_gap_s`.
+
+        `by_clock` at once: a restart goes on from what was committed, and must find the same ticks
+        closed whatever the records held.
+        """
+        if self.by_clock:
+            return self.has_closed_tick()
         soon = time.monotonic() - self._closed_s < self._commit_gap_s
         return (
             not (soon and is_behind(self.watermark, self._grace))

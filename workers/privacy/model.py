@@ -362,8 +362,12 @@ class Total(Record, frozen=True):
 
 
 class Plan(Record, frozen=True):
-    """A plan of all histograms of a worker, and their joint guarantee."""
+    """A plan of all histograms of a worker, and their joint guarantee.
+
+    `deliver_after_ms`: with `neighbours = "record"`, from the end of a tick to its delivery.
+    """
 
     worker: str
     histograms: tuple[HistogramPlan, ...]
     total: Total
+    deliver_after_ms: int | None = None

@@ -97,6 +97,7 @@ _FROM_THEN = "holds from the new generation on"
 _REFUSED = "refused under the same generation"
 _EVERY = "part of every histogram: the worker asks for new generations, or a new name"
 _SERVED = "the added names are counted, and published, from then on"
+_NEIGHBOURS = "whether records are hidden, and when ticks are delivered, from then on"
 _LIMIT = "limits what is published from then on, with all that was charged before"
 
 
@@ -129,6 +130,8 @@ def _alters(
     section: str, name: str, before: object, after: object, *, again: bool
 ) -> str:
     """Return what changing a setting alters; `again`: its histogram has a new generation."""
+    if section == "privacy" and name in ("neighbours", "deliver_after"):
+        return _NEIGHBOURS
     if section == "privacy" and name not in ("unit", "rekey"):
         return _LIMIT
     if section in ("events", "privacy"):

@@ -293,10 +293,21 @@ class HistorySettings(Section, frozen=True, kw_only=True):
             yield f"keep_hours = {hours}: at least keep_ticks, {ticks}"
 
 
+_DELIVER_AFTER_MS = 2_000
+
+
 class PrivacySettings(Section, frozen=True, kw_only=True):
     """[privacy]: whom the guarantee protects, and the ceiling over all histograms, if any."""
 
     unit: Literal["event", "user"] = "event"
+    neighbours: Literal["content", "record"] = "content"
+    deliver_after_ms: Annotated[
+        Annotated[int, Meta(ge=100, le=60_000)] | None,
+        Meta(
+            description="a duration from 100ms to 1m; if left out, 2s",
+            extra={"duration": True},
+        ),
+    ] = None
     rekey: Annotated[bool, _allowed("true or false")] = False
     max_epsilon: Annotated[
         Annotated[float, Meta(gt=0, le=1_000)] | None, _allowed(_EPSILON)
@@ -312,7 +323,23 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
         """Length of a period; None: an epoch."""
         return None if self.period == "epoch" else parse_duration(self.period)
 
+    @property
+    def delivery_ms(self) -> int | None:
+        """How long after its end a tick is delivered; None: as soon as it is ready."""
+        if self.neighbours == "content":
+            return None
+        default = _DELIVER_AFTER_MS
+        return default if self.deliver_after_ms is None else self.deliver_after_ms
+
     def complaints(self) -> Iterator[str]:
+        if self.neighbours == "content" and self.deliver_after_ms is not None:
+            after = display(format_duration(self.deliver_after_ms))
+            yield f'deliver_after = {after}: only with neighbours = "record"'
+        if self.neighbours == "record" and self.rekey:
+            yield (
+                'rekey = true: not with neighbours = "record": the order in which records of several partitions are sent on '
+                "depends on when each was read"
+            )
         try:
             lasts = self.period_ms
         except ValueError:
@@ -544,6 +571,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{histogram.where()}name = {display(histogram.name)}: another histogram has this name"
             names.add(histogram.name)
             yield from _user_complaints(histogram, of_users)
+            if self.privacy.neighbours == "record":
+                yield from _record_complaints(histogram)
             yield from split_complaints(histogram, self.worker.owner_partitions)
             all_keys = (histogram.key or self.events.key) == ALL_KEYS
             if all_keys and histogram.keys != (ALL_STREAM_KEY,):
@@ -688,6 +717,19 @@ def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str
         )
     elif not of_users and bound is not None:
         yield f'{histogram.where()}max_items_per_user = {bound}: only with privacy.unit = "user"'
+
+
+def _record_complaints(histogram: HistogramConfig) -> Iterator[str]:
+    """Yield what in a histogram shows that there was a record."""
+    mode = 'privacy.neighbours = "record"'
+    if histogram.start is None:
+        yield (
+            f"{histogram.where()}start is missing: {mode} needs it: else the first record decides where publishing begins"
+        )
+    if histogram.keys == "public":
+        yield (
+            f'{histogram.where()}keys = "public": {mode} needs declared keys: each name of a key shows that a record had it'
+        )
 
 
 def split_complaints(histogram: HistogramConfig, owners: int | None) -> Iterator[str]:

@@ -73,8 +73,14 @@ def make_plan(settings: Settings) -> Plan:
         mechanism = mechanism_of(config, unit)
         plans.append(plan_of(config, mechanism, settings.output_topic(config), unit))
         charges.append(charge_of(config, mechanism))
+    delivery_ms = settings.privacy.delivery_ms
     return Plan(
-        worker=settings.worker.name, histograms=tuple(plans), total=total_of(charges)
+        worker=settings.worker.name,
+        histograms=tuple(plans),
+        total=total_of(charges),
+        deliver_after_ms=None
+        if delivery_ms is None
+        else delivery_ms + settings.events.grace_ms,
     )
 
 

@@ -118,6 +118,12 @@ def show(plan: Plan, console: Console) -> None:
     for histogram in plan.histograms:
         _histogram(histogram, say)
     _total(plan.total, count, say)
+    if plan.deliver_after_ms is not None:
+        after = format_duration(plan.deliver_after_ms)
+        say.line(
+            f'- that there was a record is hidden too (neighbours = "record"): each tick is delivered {after} after its end',
+            2,
+        )
 
 
 class _PlanPrinter(Printer):

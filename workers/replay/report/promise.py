@@ -53,6 +53,9 @@ def write_promise(
         exact=False,
         total=total,
         person=table_of(total.person, total.unit),
+        deliver_after=None
+        if plan.deliver_after_ms is None
+        else format_duration(plan.deliver_after_ms),
         explained=loss_caption(total.person, total.unit),
         user=settings.user_field,
         promise=sentences(epsilon, total.delta, total.unit, seen_of(plan.histograms)),

@@ -106,7 +106,7 @@ def registry_facts(settings: Settings, plan: Plan) -> Facts:
         },
         "implementation": {
             "preprocessing_and_hyperparameter_tuning": "Before it is counted, each event is bounded by a rule that "
-            "reads nothing else. TODO: how the settings were chosen, and whether exact data were looked at.",
+            "reads nothing else. TODO: how the settings were chosen, and from which data.",
             "mechanisms": _listed(_mechanisms(plan)),
             "justification": "TODO: why these settings. Proofs are in docs/decisions of Quietcount.",
         },
@@ -135,7 +135,8 @@ def _slug(text: str) -> str:
 
 def _unprotected(plan: Plan) -> Iterator[str]:
     """Yield what anyone sees without noise."""
-    yield "How many records arrived, when, and in which partition; when snapshots appear"
+    if plan.deliver_after_ms is None:
+        yield "How many records arrived, when, and in which partition; when snapshots appear"
     for one in plan.histograms:
         if one.keys is None:
             yield f"{one.name}: the name of every stream key, even if it occurs once"
@@ -144,11 +145,16 @@ def _unprotected(plan: Plan) -> Iterator[str]:
 
 def _neighbours(settings: Settings, plan: Plan) -> Iterator[str]:
     """Yield which streams are adjacent, and how far that moves each histogram."""
-    if plan.total.unit == "event":
-        emptied = "the content of one event (one record)"
+    record = "one record (one event)"
+    content = "the content of one event (one record)"
+    if plan.total.unit == "user":
+        of_user = f"of one user (field {settings.user_field}) in one epoch"
+        record = f"all records {of_user}"
+        content = f"the contents of all events {of_user}"
+    if plan.deliver_after_ms is None:
+        yield f"Two streams are adjacent if one is the other with {content} emptied; the records' arrival stays"
     else:
-        emptied = f"the contents of all events of one user (field {settings.user_field}) in one epoch"
-    yield f"Two streams are adjacent if one is the other with {emptied} emptied; the records' arrival stays"
+        yield f"Two streams are adjacent if one is the other without {record}"
     for config, one in zip(settings.histograms, plan.histograms, strict=True):
         counts = config.max_items_per_user or config.max_items
         yield f"{one.name}: that changes at most {counts} counts, each by at most {one.max_count}"
