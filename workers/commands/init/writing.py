@@ -76,6 +76,11 @@ def settings_text(
     _events(lines, draft, topic)
     lines.section("privacy")
     _unit(lines, draft)
+    if draft.user is None or draft.user.partitioner is not None:
+        lines.note(
+            'neighbours = "record" would also hide that there was a record, and deliver each tick 2s after its end. '
+            "It needs a start and declared keys in every histogram."
+        )
     _histogram(lines, draft, choice, name)
     return "\n".join(lines) + "\n"
 
