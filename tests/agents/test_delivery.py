@@ -21,15 +21,15 @@ LANES = Lane(1_000, 0, 1, 1), Lane(250, 0, 1, 1)
 SNAPSHOT = Outgoing("counts", None, b"k", b"{}", (), 5_000)
 
 
-def shard(next_end_ms: int | None, delivery_ms: int | None = AFTER_MS) -> Any:
-    """Return a release shard that is about to release the tick that ends then."""
+def shard(complete_ms: int | None = None, delivery_ms: int | None = AFTER_MS) -> Any:
+    """Return a release shard of which ticks are complete up to a time."""
     made = cast(Any, object.__new__(ReleaseShard))
     merge = cast(Any, object.__new__(Merge))
     merge._lanes = {lane: [] for lane in LANES}
+    merge.watermarks = [complete_ms]
     made.merge = merge
     made._delivery_ms = delivery_ms
     made._wait_ms = WAIT_MS
-    made.next_end_ms = next_end_ms
     return made
 
 
@@ -49,33 +49,32 @@ def test_a_tick_is_delivered_at_its_time_or_at_the_next(
     clock = Clock()
     clock.now_ms = now_ms
     with patch.object(release, "time", clock):
-        assert shard(None)._deliver_at(last_ms) == at_ms / 1000
+        assert shard()._deliver_at(last_ms) == at_ms / 1000
 
 
 @pytest.mark.parametrize(
-    ("now_ms", "next_ms", "until_ms"),
+    ("now_ms", "complete_ms", "prepares"),
     [
-        (5_050, 5_000, 5_000),  # one tick at its time
-        (5_420, 5_000, 5_250),  # one that is late, with the one whose time comes next
-        (60_000, 5_000, 59_750),  # a backlog
-        (5_050, None, 4_750),
+        (5_050, 4_750, True),  # what is delivered at 5,150 is complete
+        (4_930, 4_500, False),  # it is not, and there is time
+        (5_000, 4_500, True),  # there is none: what is complete goes out alone
+        (59_980, 5_000, False),  # a backlog waits for what is due with it
+        (60_000, 59_750, True),
     ],
 )
-def test_what_is_late_goes_with_what_comes_next(
-    now_ms: int, next_ms: int | None, until_ms: int
+def test_what_is_due_together_is_prepared_together(
+    now_ms: int, complete_ms: int, prepares: bool
 ) -> None:
+    """Else one late tick would make every later one late, as each waits for the one before."""
     clock = Clock()
     clock.now_ms = now_ms
-    with (
-        patch.object(release, "time", clock),
-        patch.object(Merge, "next_end_ms", next_ms),
-    ):
-        assert shard(next_ms)._delivered_together() == until_ms
+    with patch.object(release, "time", clock):
+        assert shard(complete_ms)._may_prepare() == prepares
 
 
 def test_snapshots_are_sent_at_the_time_and_all_else_before() -> None:
     given: list[tuple[Sequence[Outgoing], Delivery | None]] = []
-    made = shard(5_000)
+    made = shard()
     made._commit = lambda messages, delivery=None: given.append((messages, delivery))
     handed = Outgoing("contributions", 1, None, b"state")
     made._publish([SNAPSHOT], [handed])
@@ -96,4 +95,4 @@ def test_without_the_setting_all_goes_at_once() -> None:
     made._commit = lambda messages, delivery=None: given.append((messages, delivery))
     made._publish([SNAPSHOT], [])
     assert given == [([SNAPSHOT], None)]
-    assert made._delivered_together() is None
+    assert made._may_prepare()

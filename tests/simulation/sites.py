@@ -2,11 +2,13 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.broker import id_of
 from tests.cluster.connection import SimulatedConnection
+from tests.cluster.loop import BASE_MS
 from tests.simulation.checks import Roles
 from workers.agents.topics import Topics, first_state_topic
 from workers.agents.worker import Factory
@@ -19,6 +21,9 @@ from workers.settings.settings import Settings, settings_of
 
 KEY = NoiseKey(bytes(range(32)))
 NAME = "w"
+#: The stream keys of all events.
+KEYS = ("k0", "k1", "k2")
+START = datetime.fromtimestamp(BASE_MS / 1000 - 1_200, UTC)
 TICKS_S = 20, 50
 SLOWLY = 60
 # Of 3 and 7 ticks.
@@ -86,8 +91,12 @@ def make_site(
     split: int = 1,
     grows_owners: bool = False,
     never: bool = False,
+    record: bool = False,
 ) -> Site:
+    """`record`: only the clock closes ticks, and they are delivered at fixed times."""
     privacy: dict[str, Any] = {"unit": unit, "rekey": rekey}
+    if record:
+        privacy |= {"neighbours": "record", "deliver_after": "4s"}
     if ceiling:
         privacy |= {"max_epsilon": 900.0, "max_delta": 0.4}
     events = {"topic": EVENTS, "key": "key", "items": "items", "timestamp": "ts"}
@@ -107,12 +116,13 @@ def make_site(
         {
             "name": name,
             "mechanism": "unk_base",
-            "keys": "public",
+            "keys": list(KEYS) if record else "public",
             "tick": f"{tick_s * pace}s",
         }
         | {"horizon": horizon, "max_items": 2, "epsilon": 4.0, "delta": 1e-3}
         | ({"max_items_per_user": 60} if unit == "user" else {})
         | ({"split": split} if name == "fine" else {})
+        | ({"start": START} if record else {})
         | (WINDOWS if never and name == "fine" else {})
         for name, tick_s, horizon in zip(
             ("fine", "wide"), TICKS_S, horizons, strict=True
@@ -156,4 +166,6 @@ def make_sites() -> list[Site]:
         make_site(2, 2, "event", ceiling=True, rekey=False, split=2, grows_owners=True),
         make_site(2, 1, "user", ceiling=False, rekey=True, grows_owners=True),
         make_site(2, 2, "event", ceiling=True, rekey=False, split=2, never=True),
+        make_site(2, 2, "event", ceiling=True, rekey=False, record=True),
+        make_site(2, 1, "user", ceiling=False, rekey=False, record=True),
     ]

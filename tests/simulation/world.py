@@ -13,7 +13,7 @@ from tests.cluster.connection import Running, follow
 from tests.cluster.loop import BASE_MS, TIME, Actor, Loop
 from tests.cluster.network import Network, Rates
 from tests.simulation.checks import Checks, Place, Violation
-from tests.simulation.sites import EVENTS, Site
+from tests.simulation.sites import EVENTS, KEYS, Site
 from workers.agents.contribute import ContributeShard
 from workers.agents.source_shard import SourceShard
 from workers.kafka.clients import unreachable
@@ -25,7 +25,6 @@ from workers.pipeline.factory import lanes
 from workers.runtime.errors import Fenced, SourcesGrown
 from workers.runtime.metrics import RELEASE
 
-_KEYS = ("k0", "k1", "k2")
 _LIVENESS_S = 2_000.0
 # The operator aborts a transaction that hangs this long.
 _HANGING_S = 40.0
@@ -164,7 +163,7 @@ class World:
         if kind < 0.04:
             time_ms = now_ms + 400_000
         event = {
-            "key": rng.choice(_KEYS),
+            "key": rng.choice(KEYS),
             "items": [label],
             "ts": time_ms,
             "user": user,

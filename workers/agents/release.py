@@ -157,14 +157,13 @@ class ReleaseShard(Shard):
         behind = is_behind(self.merge.complete_ms, self._grace_ms)
         if soon and behind and self._delivery_ms is None:
             return
-        while True:
+        while self._may_prepare():
             before = self._ticks()
             started = time.perf_counter()
             began_s = time.monotonic()
+            until_ms = None if self._delivery_ms is None else self._next_delivered_ms()
             released = self.merge.release(
-                after_tick=self.report_progress,
-                by_lane=True,
-                until_ms=self._delivered_together(),
+                after_tick=self.report_progress, by_lane=True, until_ms=until_ms
             )
             if released.ticks:
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
@@ -182,19 +181,21 @@ class ReleaseShard(Shard):
             elif not released.ticks:
                 return
 
-    def _delivered_together(self) -> int | None:
-        """Return the end of the last tick to deliver next; None: all that are ready.
+    def _may_prepare(self) -> bool:
+        """Return whether to release ticks now, if they are delivered at fixed times.
 
-        That is the next tick, and with it all whose time comes until the next fixed time.
+        That is when all ticks whose time comes next are complete, or it is too late to wait for
+        them: what is prepared goes out before anything that follows.
         """
-        if self._delivery_ms is None:
-            return None
-        fixed_ms = self._fixed_ms()
-        next_ms = self.merge.next_end_ms
-        return fixed_ms if next_ms is None else max(next_ms, fixed_ms)
+        complete_ms = self.merge.complete_ms
+        if self._delivery_ms is None or complete_ms is None:
+            return True
+        last_ms = self._next_delivered_ms()
+        left_ms = last_ms + self._wait_ms - time.time_ns() // 1_000_000
+        return complete_ms >= last_ms or left_ms <= self._delivery_ms / 2
 
-    def _fixed_ms(self) -> int:
-        """Return the end of the tick that is delivered at the next fixed time."""
+    def _next_delivered_ms(self) -> int:
+        """Return the end of the tick that is to be delivered at the next fixed time."""
         now_ms = time.time_ns() // 1_000_000
         return self.merge.end_after(now_ms - self._wait_ms)
 
@@ -204,7 +205,7 @@ class ReleaseShard(Shard):
         If it is too late for their own time, that is the next fixed time: that of the next tick to
         end, of any histogram.
         """
-        return (max(last_ms, self._fixed_ms()) + self._wait_ms) / 1000
+        return (max(last_ms, self._next_delivered_ms()) + self._wait_ms) / 1000
 
     def _publish(
         self, snapshots: Sequence[Outgoing], handed: Sequence[Outgoing]

@@ -341,12 +341,6 @@ class Merge:
                 after_tick()
         return released
 
-    @property
-    def next_end_ms(self) -> int | None:
-        """When the first tick that is not released ends; None while no histogram has begun."""
-        ends = (h.grid.end(h.next) for h in self.histograms if h.next is not None)
-        return min(ends, default=None)
-
     def end_after(self, at_ms: int) -> int:
         """Return the first time from `at_ms` on at which a tick of any lane ends."""
         return min(
