@@ -233,7 +233,7 @@ LEAKS: dict[str, tuple[Leak, Seed]] = {
     ),
     "data that waits in a file is forgotten": (
         _forget_spilled,
-        Seed("known_base-sum", 0),
+        Seed("known_base-lifted", 2, 1),
     ),
     "a label that was never shown is carried into the next epoch": (
         _carry_hidden,
