@@ -149,7 +149,7 @@ def test_arrows_and_new_are_against_the_board_one_window_earlier(
     assert marks(page) == {"cup": "▲1", "tea": "▼1", "pot": "newly shown"}
     window.reads("#legend-passed", f"one hour earlier \\({clock(end_of(TICKS - 60))}")
     window.reads("#legend-passed", "whatever part of it they share")
-    window.reads("#legend-newly", "not on the board one hour earlier")
+    window.reads("#newly-words", "not on the board one hour earlier")
     # What has left is gone without a word.
     assert "lid" not in page.inner_text(".board")
     # Ten minutes earlier all was as now; of a day earlier nothing is kept.

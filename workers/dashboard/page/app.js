@@ -6,31 +6,34 @@ import { Changes } from "./changes.js";
 import { Chart } from "./chart.js";
 import { byId, button, closePopovers, element, named, set } from "./dom.js";
 import { Exact } from "./exact.js";
-import { download, fileName, fileTime, table } from "./files.js";
+import { fileName, fileTime, linkFile, table } from "./files.js";
 import { Item } from "./item.js";
 import { Followed, isQuantile, quantileItem } from "./model.js";
-import { canSubtract, ends, isCounted, least, mostHidden, movesIn, others, shareOfAll } from "./noise.js";
+import { TIMES, canSubtract, differenceSd, ends, isCounted, least, mostHidden, movesIn, others, shareOfAll } from "./noise.js";
 import { NoToken, asked, setToken, takeToken } from "./net.js";
 import { Bins, bucketName } from "./numbers.js";
+import { nextOrder } from "./order.js";
 import { Periods } from "./periods.js";
 import { personTable } from "./person.js";
 import { KeySearch, fillSelect } from "./picker.js";
 import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
+import { startTips } from "./tips.js";
 import { View, isTick } from "./view.js";
 import { beginning, capital, epochName, moment, periodWords, slidingWords, timeZone, windowWords } from "./when.js";
 import { Earlier, namesOf, seriesLike, seriesOf, windowsOf } from "./windows.js";
-import { NOTHING, about, axisWords, band, count, duration, earlierBy, errorBar, guarantee, hiddenWords, hours, isRunning, newlyWords, nothingShown, oneLine, purpose, quantileName, span, sumLegend, threshold, time, timeOf, windowBar } from "./words.js";
+import { NOTHING, about, axisWords, band, count, duration, earlierBy, errorBar, fieldName, guarantee, hiddenWords, hours, isRunning, newlyWords, nothingShown, oneLine, purpose, quantileName, span, sumLegend, summaryWords, threshold, time, timeOf, windowBar } from "./words.js";
 
-const READ = "quietcount-read";
 const CATALOGUE_MS = 30000;
 const SOON_MS = 1000;
 // So long the window before stays on the screen while the chosen one is on its way.
 const HELD_MS = 1500;
+// So many names are offered where one is not there.
+const OFFERED = 12;
 const OTHER_WINDOW = "these counts are published for the windows above, and for no other time";
 
 const view = new View();
-const board = new Board(byId("scroller"), (label, again) => changeView({ item: label }, again));
+const board = new Board(byId("scroller"), (label, again) => changeView({ item: label }, again), (by) => changeView({ order: nextOrder(view.order, by) }));
 const bins = new Bins(byId("bins"), byId("bin-reading"), byId("quantiles"), byId("bin-numbers"), (label) => changeView({ item: label }));
 const chart = new Chart(byId("chart"), byId("reading"), byId("numbers"), (from, to) => changeView({ range: `${from}-${to}` }));
 const keySearch = new KeySearch((key) => chooseKey(key));
@@ -92,8 +95,8 @@ const mayExist = (histogram, key) => catalogue.state.kafka !== "live" || (catalo
 hooks.mayExist = mayExist;
 const changes = new Changes({ onChange: later, onNoToken: showLogin });
 const earlier = new Earlier({ onChange: later });
-const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, horizonOf, readWords: () => readWords(), first: () => periods.first, windows: () => windows(), totals: () => totals() });
-const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onNewest: () => changeTick(null, null), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });
+const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, horizonOf, readWords: () => readWords(), first: () => periods.first, windows: () => windows(), totals: () => totals(), fieldName: () => fieldName(entry()), bandWords: (snapshot) => band(snapshot) });
+const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });
 
 // ---- what there is, and what is chosen of it
 
@@ -167,10 +170,7 @@ function settle(again) {
     earlier.clear();
     periods.follow(view.histogram, view.key);
     exact?.watch(view.histogram, view.key);
-    if (!sameCounts) {
-      byId("find").value = "";
-      byId("scroller").scrollTop = 0;
-    }
+    if (!sameCounts) byId("scroller").scrollTop = 0;
   }
   pin();
   later();
@@ -189,7 +189,15 @@ function chooseWindow(histogram) {
 }
 
 function chooseKey(key) {
-  Object.assign(view, { key, at: null, id: null });
+  Object.assign(view, { key, at: null, id: null, find: null });
+  settle(false);
+}
+
+function chooseHistogram(name) {
+  const { histogram } = seriesLike(catalogue.histograms, name, entry().window_ms);
+  Object.assign(view, { histogram, item: null, at: null, id: null, with: [], keys: [], unit: null, window: null, since: null, find: null, order: null });
+  // The same key of another histogram, where there is one.
+  if (!keys().includes(view.key)) view.key = null;
   settle(false);
 }
 
@@ -328,7 +336,7 @@ function draw() {
   byId("answers").hidden = items;
   byId("lead").hidden = !snapshot;
   byId("beside-label").hidden = true;
-  byId("how").hidden = !snapshot;
+  if (byId("find").value !== (view.find ?? "")) byId("find").value = view.find ?? "";
   drawWindows(snapshot, paused);
   // What the board shows: the counts, or what came in a window; null while that is on its way, or cannot be said.
   const sliding = windows().length > 0;
@@ -336,17 +344,18 @@ function draw() {
   const shown = snapshot && view.span ? (windowed?.snapshot ?? null) : snapshot;
   byId("numeric").hidden = !numeric || !shown;
   byId("scroller").hidden = numeric ? shown !== null : !items;
-  for (const id of ["find-row", "legend"]) byId(id).hidden = !items || numeric || !shown;
+  for (const id of ["find-row", "board-foot"]) byId(id).hidden = !items || numeric || !shown;
   byId("flat").hidden = true;
+  byId("what").hidden = !snapshot || (items && !numeric);
+  for (const id of ["summary", "shown"]) if (!items || numeric || !shown) set(byId(id), "");
   byId("numeric-legend").hidden = !numeric || !shown;
   boardShown = items ? shown : null;
   if (!snapshot) {
     byId("what").textContent = "";
-    byId("shown").textContent = "";
     const early = ["connecting", "reading"].includes(state.kafka) || (followed && (followed.newest || !followed.known));
     const text = unknown() || missing ? "" : `${readWords()}${early || view.at !== null ? NOTHING.asking : NOTHING.none}`;
     byId("period").textContent = "";
-    periods.draw(null, paused);
+    periods.draw(null);
     board.clear(text);
     // The line above says what is missing; hide whatever could be mistaken for a result.
     byId("scroller").hidden = !text;
@@ -368,13 +377,12 @@ function draw() {
   if (items) drawHistory(snapshot, shown);
   drawGuarantee(snapshot);
   drawFoot(snapshot);
-  periods.draw(snapshot, paused);
+  periods.draw(snapshot);
 }
 
 // The windows that the board can be of: those of the settings, and since any time. Without epochs each of them is a series.
 function drawWindows(snapshot, paused) {
   const sliding = windows();
-  byId("windows").parentElement.classList.toggle("sliding", sliding.length > 0);
   byId("windows").hidden = view.span === null && !sliding.length && !(snapshot && canSubtract(snapshot));
   byId("since-details").hidden = sliding.length > 0;
   const chipText = (ms) => (paused ? capital(`${timeOf(ms)} before`) : `Last ${timeOf(ms)}`);
@@ -415,17 +423,17 @@ function unknown() {
   const { histograms } = catalogue;
   if (!histograms.length) return "";
   if (view.histogram !== null && !histograms.some((one) => one.histogram === view.histogram)) {
-    return `There is no histogram “${oneLine(view.histogram)}” here. Choose one above.`;
+    return `There is no histogram “${oneLine(view.histogram)}” here. These are:`;
   }
   const entry = histograms.find((one) => one.histogram === view.histogram);
   if (!entry?.keys.length || view.key === null || entry.keys.includes(view.key) || followed?.newest || state.kafka !== "live" || !followed?.known) return "";
-  return `Nothing has been published for a stream key “${oneLine(view.key)}” of ${view.histogram}. It is shown as soon as something is; the keys that are there are listed above.`;
+  return `Nothing has been published for a stream key “${oneLine(view.key)}” of ${view.histogram}. It is shown as soon as something is. The keys that are there:`;
 }
 
 function drawUnknown() {
   const text = unknown();
   byId("unknown").hidden = !text;
-  set(byId("unknown"), text);
+  drawOffers(text);
   byId("missing").hidden = missing === null;
   if (missing === null || missing === missingDrawn) return;
   missingDrawn = missing;
@@ -441,47 +449,53 @@ function drawUnknown() {
 
 let missingDrawn = null;
 
+// What is said of a name that is not there, with those that are.
+function drawOffers(text) {
+  const known = catalogue.histograms.some((one) => one.histogram === view.histogram);
+  const names = known ? keys() : namesOf(catalogue.histograms);
+  const drawn = JSON.stringify([text, names]);
+  if (!text || drawn === offersDrawn) return;
+  offersDrawn = drawn;
+  const choose = (name) => () => (known ? chooseKey(name) : chooseHistogram(name));
+  const rest = names.length > OFFERED ? [element("span", `and ${count(names.length - OFFERED)} more in the list above.`)] : [];
+  byId("unknown").replaceChildren(element("span", text), ...names.slice(0, OFFERED).map((name) => button(oneLine(name) || NOTHING.empty, "plain", choose(name))), ...rest);
+}
+
+let offersDrawn = "";
+
 function drawItems(snapshot) {
   const { change } = snapshot;
-  const say = threshold(snapshot, windows().map((one) => one.window_ms));
-  byId("legend-threshold").hidden = say === null;
-  byId("threshold-words").textContent = say ?? "";
-  byId("legend-sd").hidden = snapshot.sd === null;
-  byId("sd-words").textContent = change ? windowBar(change) : errorBar(snapshot, ticksTested(snapshot));
-  byId("legend-band").hidden = snapshot.sd === null;
-  byId("band-words").textContent = `band about a line: ${band(snapshot)}`;
-  byId("count-head").textContent = change ? "Counted" : "Count";
+  set(byId("threshold-words"), threshold(snapshot, windows().map((one) => one.window_ms)) ?? "");
+  set(byId("sd-words"), snapshot.sd === null ? "" : capital(change ? windowBar(change) : errorBar(snapshot, ticksTested(snapshot))));
+  set(byId("count-head"), change ? "Counted" : "Count");
+  set(byId("count-words"), `${byId("what").textContent} What noise alone may make is not written as a number: “at most”.`);
   const { window } = snapshot;
   const earlierBoard = window && periods.knows(snapshot) ? earlier.of(followed, snapshot, periods.began(snapshot)) : null;
   const passed = window ? passedWords(window, earlierBoard) : `Items passed in ${change ? "their counts since the window began" : `the last ${span(Math.min(10, snapshot.tick) * (snapshot.end - snapshot.start))}`}, beyond noise`;
-  byId("passed-head").title = passed;
-  set(byId("passed-words"), passed);
-  set(byId("legend-passed"), `a rank such as 2–3: noise hides the order; ▲ ▼: ${passed[0].toLowerCase()}${passed.slice(1)}`);
+  set(byId("passed-words"), `▲ ▼: ${passed[0].toLowerCase()}${passed.slice(1)}.`);
   const truth = exact?.at(snapshot.end) ?? null;
-  byId("legend-exact").hidden = exact === null;
   board.chosen = chosenItem(snapshot);
   const beside = change ? null : besides(snapshot);
-  byId("legend-before").hidden = !beside?.snapshot;
   if (beside?.snapshot) {
     const then = moment(beside.snapshot.end, now());
     const length = (one) => (beside.comparable ? "" : ` (${hours(one.end - periods.began(one))})`);
-    byId("before-head").textContent = `${then}${length(beside.snapshot)}`;
-    byId("count-head").textContent = `Count${length(snapshot)}`;
-    byId("before-words").textContent = beside.comparable ? `${then}, for comparison; the change since is a number where noise does not explain it, else ≈` : `${then}, for comparison; it counted for another time`;
+    set(byId("before-head"), `${then}${length(beside.snapshot)}`);
+    set(byId("count-head"), `Count${length(snapshot)}`);
+    set(byId("before-words"), beside.comparable ? `At ${then}, for comparison. The change since is a number where noise does not explain it, else ≈.` : `At ${then}, for comparison; it counted for another time.`);
   }
-  const rest = others(snapshot);
+  const rest = others(snapshot, change ? current() : null);
   const unlisted = hiddenWords(mostHidden(current() ?? snapshot), window);
-  byId("legend-others").hidden = rest === null;
-  byId("legend-sums").hidden = !snapshot.sums;
-  if (snapshot.sums) set(byId("legend-sums"), sumLegend(snapshot, entry().sum_field));
-  for (const one of document.querySelectorAll(".sum-field")) set(one, entry().sum_field ?? "");
+  byId("others-words").hidden = rest === null;
+  if (snapshot.sums) set(byId("sums-words"), sumLegend(snapshot, fieldName(entry())));
+  for (const one of document.querySelectorAll(".sum-field")) set(one, fieldName(entry()));
   board.show(snapshot, {
     rest,
     moves: change ? movesIn(snapshot) : window ? earlier.moves(snapshot, earlierBoard) : followed.moves(snapshot),
     newly: newlyWords(window),
     exact: exact && exact.counts(snapshot),
-    wanted: byId("find").value,
-    before: beside?.snapshot ? { ...beside, rest: others(beside.snapshot) } : null,
+    wanted: view.find ?? "",
+    order: view.order,
+    before: beside?.snapshot ? compared(snapshot, rest, beside) : null,
     found: [NOTHING.found, unlisted && `Of one that is not shown, ${unlisted}.`].join(" ").trim(),
     nothing: nothingShown(snapshot, beganWithin(snapshot) ? periods.began(snapshot) : null),
   });
@@ -489,12 +503,20 @@ function drawItems(snapshot) {
   const some = snapshot.items.length < total ? `the ${count(snapshot.items.length)} largest of ` : "";
   const hidden = element("span", truth ? `, ${count(truth.hidden)} hidden` : "");
   hidden.className = "exact";
-  const found = byId("find").value.trim() ? `${count(board.rows.length)} of ` : "";
-  set(byId("legend-newly"), `newly shown: ${newlyWords(window)}`);
-  byId("legend-newly").hidden = !board.rows.some((row) => board.moves.of(row.label).isNew);
+  const found = view.find?.trim() ? `${count(board.rows.length)} of ` : "";
+  set(byId("newly-words"), `Newly shown: ${newlyWords(window)}.`);
+  set(byId("summary"), summaryWords(board.ranked, snapshot.sd));
   const flat = (change || window) && snapshot.sd !== null && board.all > 0 && !snapshot.items.some(([label, value]) => isCounted(least(change, label, value), snapshot.sd, total));
   byId("flat").hidden = !flat;
   byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, snapshot.all_items && !rest ? `; ${NOTHING.others}` : "");
+}
+
+// The snapshot beside, with what noise may make of a difference of two counts, and of two counts of all that is not listed.
+function compared(snapshot, rest, { snapshot: then, comparable }) {
+  const sd = differenceSd(snapshot, then);
+  const restThen = others(then);
+  const restSd = rest && restThen && (snapshot.id === then.id ? rest.sd + restThen.sd : Math.hypot(rest.sd, restThen.sd));
+  return { snapshot: then, comparable, rest: restThen, off: sd === null ? null : TIMES * sd, restOff: restSd === null ? null : TIMES * restSd };
 }
 
 // Against which board the arrows are, and what they allow for.
@@ -531,18 +553,29 @@ function drawHistory(snapshot, shown) {
   byId("item-name").textContent = ofAll ?? bucket ?? (chosen || NOTHING.empty);
   byId("item-name").dir = "auto";
   const texts = quantile !== undefined
-    ? { empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true, name: quantile, axis: axisWords(entry()) }
+    ? { empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true, bucketed: true, name: quantile, axis: axisWords(entry()) }
     : { empty: "Not shown at any of these ticks.", half: "± 2 sd", name: bucket };
   drawItem(snapshot, chosen, texts, shown?.items && !shown.change && !shown.edges ? besides(shown) : null, shown?.change ? shown : null);
 }
 
 const entry = () => catalogue.histograms.find((one) => one.histogram === view.histogram) ?? {};
 
-// What was chosen, or else what comes first.
+// What was chosen, or else what came first when the counts were first seen: it never changes by itself.
 function chosenItem(snapshot) {
   const quantiles = snapshot.edges ? (snapshot.quantiles ?? []).map((one) => quantileItem(one.q)) : [];
   const known = view.item !== null && !(snapshot.edges && isQuantile(view.item) && !quantiles.includes(view.item));
-  return known ? view.item : (quantiles[0] ?? snapshot.items[0]?.[0] ?? null);
+  if (known) return view.item;
+  const of = JSON.stringify([entry().name, view.key]);
+  if (firstSeen.of !== of || firstSeen.item === null) firstSeen = { of, item: quantiles[0] ?? firstOf(snapshot) };
+  return firstSeen.item;
+}
+
+let firstSeen = { of: null, item: null };
+
+// Of counts that is the first of which the most is known.
+function firstOf(snapshot) {
+  const least = ([label, value]) => ends(snapshot, label, value)[0];
+  return snapshot.items.reduce((best, one) => (best === null || least(one) > least(best) ? one : best), null)?.[0] ?? null;
 }
 
 function drawAnswers(snapshot) {
@@ -565,12 +598,12 @@ let promised = "";
 let boardShown = null;
 
 // The board as it is shown, as a file.
-function saveBoard(format) {
-  if (!boardShown) return;
+function boardFile() {
+  if (!boardShown) return null;
   const { histogram, key, id, tick, end, sd, change, window, counts, sums, sum } = boardShown;
   const from = change?.from ?? window?.from ?? periods.began(boardShown);
   const all = boardShown.all_items;
-  const rest = others(boardShown);
+  const rest = others(boardShown, change ? current() : null);
   const rows = boardShown.items.map(([item, value], i) => ({ row: "item", item, value, sd, ends: ends(boardShown, item, value), total: counts?.[i], sums: sums?.[i], share: all && shareOfAll(value, sd, all) }));
   if (rest) rows.push({ ...rest, row: "others", item: null, ends: [rest.from, rest.to] });
   const columns = [
@@ -589,10 +622,10 @@ function saveBoard(format) {
     ...(change ? [["new", "text", (one) => (change.new.includes(one.item) ? "new" : "")], ["total", "int", (one) => one.total]] : []),
     ...(rest ? [["share", "double", (one) => one.share?.part]] : []),
   ];
-  download(fileName(histogram, key, fileTime(from), fileTime(end)), format, table(columns, rows));
+  return { name: fileName(histogram, key, fileTime(from), fileTime(end)), columns: table(columns, rows) };
 }
 
-for (const made of document.querySelectorAll("[data-board]")) made.addEventListener("click", () => saveBoard(made.dataset.board));
+for (const link of document.querySelectorAll("[data-board]")) linkFile(link, link.dataset.board, boardFile);
 
 function drawGuarantee(snapshot) {
   const together = catalogue.together ?? null;
@@ -661,17 +694,11 @@ byId("login").addEventListener("submit", (event) => {
 
 // ---- what the reader does
 
-byId("histogram").addEventListener("change", (event) => {
-  const { histogram } = seriesLike(catalogue.histograms, event.target.value, entry().window_ms);
-  Object.assign(view, { histogram, item: null, at: null, id: null, with: [], keys: [], unit: null, window: null, since: null });
-  // The same key of another histogram, where there is one.
-  if (!keys().includes(view.key)) view.key = null;
-  settle(false);
-});
+byId("histogram").addEventListener("change", (event) => chooseHistogram(event.target.value));
 byId("key").addEventListener("change", (event) => chooseKey(event.target.value));
-byId("find").addEventListener("input", () => {
+byId("find").addEventListener("input", (event) => {
   byId("scroller").scrollTop = 0;
-  later();
+  changeView({ find: event.target.value || null }, true);
 });
 byId("follow").addEventListener("click", () => {
   // What is held is what the reader sees, also when a newer tick is about to be drawn.
@@ -706,10 +733,8 @@ function dress() {
 
 dress();
 
-// Who has been here before knows; a narrow screen begins with the counts. It is a touch away.
-byId("how").open = localStorage.getItem(READ) === null && !matchMedia("(max-width: 40rem)").matches;
-localStorage.setItem(READ, "1");
 closePopovers();
+startTips();
 takeToken();
 startTheme(byId("theme"), later);
 loadCatalogue();

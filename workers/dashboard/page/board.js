@@ -1,8 +1,9 @@
-// The board: one row an item, largest first; only visible rows are in the document.
+// The board: one row an item, in an order that noise alone does not make; only visible rows are in the document.
 
 import { byId, set } from "./dom.js";
 import { TIMES, ends, least, most, places } from "./noise.js";
-import { NOTHING, about2sd, between, count, oneLine, placesWords, shareWords, short, sumWords, thresholdIsCount } from "./words.js";
+import { isApart, ordered, parseOrder } from "./order.js";
+import { NOTHING, about2sd, atMost, between, count, oneLine, placesWords, restShare, short, sumWords, thresholdIsCount } from "./words.js";
 
 const AHEAD = 6;
 const TICKS = 4;
@@ -10,8 +11,8 @@ const MOVE_MS = 350;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Board {
-  // onPick(label, again): an item was chosen; again: "back" need not stop at the one before.
-  constructor(scroller, onPick) {
+  // onPick(label, again): an item was chosen; again: "back" need not stop at the one before. onSort(by): the title of a column was pressed.
+  constructor(scroller, onPick, onSort) {
     this.scroller = scroller;
     this.table = scroller.querySelector("#table");
     this.body = scroller.querySelector("#rows");
@@ -29,6 +30,7 @@ export class Board {
     this.body.append(this.above, this.below, this.others);
     this.due = false;
     this.whole = false;
+    this.fits = Infinity;
     scroller.addEventListener("scroll", () => this.later(), { passive: true });
     new ResizeObserver(() => this.measure()).observe(scroller);
     this.body.addEventListener("click", (event) => {
@@ -36,6 +38,7 @@ export class Board {
       if (row) this.pick(row.label, false);
     });
     this.body.addEventListener("keydown", (event) => this.key(event));
+    for (const title of this.table.tHead.querySelectorAll("[data-sort]")) title.addEventListener("click", () => onSort(title.dataset.sort));
     addEventListener("beforeprint", () => this.print(true));
     addEventListener("afterprint", () => this.print(false));
     this.measure();
@@ -44,32 +47,38 @@ export class Board {
   // snapshot: what to show; moves: how items have moved (noise.js); exact: Map of exact counts, or null; wanted: text that labels
   // must contain; before: {snapshot, comparable, rest}, an earlier one beside it, or null; nothing, found: what is said where there is
   // no item, and none of what is wanted; rest: what is not listed (noise.js), or null, there and in `before`; newly: what "newly shown"
-  // means here.
-  show(snapshot, { moves, exact, wanted, before, nothing, found, rest, newly }) {
+  // means here; order: as the address says it (order.js).
+  show(snapshot, { moves, exact, wanted, before, nothing, found, rest, newly, order }) {
     const search = wanted.trim().toLocaleLowerCase();
     this.exact = exact;
     this.newly = newly;
     this.sd = snapshot.sd;
     this.moves = moves;
-    this.before = before && { counts: new Map(before.snapshot.items), sd: before.snapshot.sd, comparable: before.comparable, rest: before.rest };
+    this.before = before && { counts: new Map(before.snapshot.items), off: before.off, comparable: before.comparable, rest: before.rest };
     this.sum = snapshot.sum;
     this.limit = snapshot.threshold !== null && thresholdIsCount(snapshot.mechanism) ? snapshot.threshold : null;
     let low = 0;
     let high = 1;
-    this.rows = snapshot.items.map(([label, value], index) => {
+    const rows = snapshot.items.map(([label, value], index) => {
       const [from, to] = ends(snapshot, label, value);
       const earlier = this.before?.counts.get(label) ?? 0;
       low = Math.min(low, from, earlier);
       high = Math.max(high, to, exact?.get(label) ?? 0, earlier);
-      return { label, value, rank: index + 1, from, to, least: least(snapshot.change, label, value), most: most(snapshot.change, label, value), sums: snapshot.sums?.[index] };
+      return { label, value, from, to, least: least(snapshot.change, label, value), most: most(snapshot.change, label, value), sums: snapshot.sums?.[index] };
     });
     this.scale(low, Math.max(high, this.limit ?? 0));
     this.all = snapshot.items.length;
     // A change of a new item has the noise of its count.
     const sd = snapshot.change?.new.length && snapshot.sd !== null ? Math.max(snapshot.sd, snapshot.change.sd_to) : snapshot.sd;
-    const between = places(this.rows, snapshot.total_items ?? this.all, sd);
-    for (const [index, row] of this.rows.entries()) row.places = between[index];
+    const between = places(rows, snapshot.total_items ?? this.all, sd);
+    for (const [index, row] of rows.entries()) row.places = between[index];
+    this.ranked = ordered(rows, null, {});
+    for (const [index, row] of this.ranked.entries()) row.rank = index + 1;
+    const context = { sum: snapshot.sum, changeOf: (row) => this.changeOf(row) };
+    this.rows = ordered(this.ranked, order, context);
+    for (const [index, row] of this.rows.entries()) row.apart = isApart(row) && !isApart(this.rows[index - 1] ?? row);
     if (search) this.rows = this.rows.filter((row) => row.label.toLocaleLowerCase().includes(search));
+    this.titles(parseOrder(order));
     // The longest that is written there: both ends of the last places.
     this.table.style.setProperty("--rank", `${Math.max(3.9, 0.9 + 0.47 * (2 * `${this.all}`.length + 1))}rem`);
     this.table.classList.toggle("void", !this.rows.length);
@@ -90,7 +99,28 @@ export class Board {
     this.draw();
   }
 
+  // [least, most] by which a row has changed since the snapshot beside, or in its rank; null where it was not there.
+  changeOf({ label, value }) {
+    if (!this.before) {
+      const { isNew, by } = this.moves.of(label);
+      return isNew ? null : [by, by];
+    }
+    const was = this.before.counts.get(label);
+    const off = this.before.off;
+    return was === undefined || off === null ? null : [value - was - off, value - was + off];
+  }
+
+  // Which column the rows are ordered by.
+  titles({ by, falls }) {
+    for (const title of this.table.tHead.querySelectorAll("[data-sort]")) {
+      const head = title.closest("th");
+      if (title.dataset.sort === by) head.setAttribute("aria-sort", falls ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    }
+  }
+
   clear(text) {
+    this.ranked = [];
     this.rows = [];
     this.others.hidden = true;
     this.table.classList.add("void");
@@ -141,9 +171,19 @@ export class Board {
   }
 
   measure() {
+    this.table.style.removeProperty("--row");
     const probe = getComputedStyle(this.table).getPropertyValue("--row");
     this.height = parseFloat(probe) * parseFloat(getComputedStyle(document.documentElement).fontSize);
     this.head = this.table.tHead.offsetHeight;
+    this.fits = Infinity;
+    // On a wall, where nothing can be scrolled, whole rows fill the height.
+    if (document.documentElement.dataset.look === "wall" && getComputedStyle(this.scroller).overflowY === "hidden") {
+      const room = this.scroller.clientHeight - this.head;
+      const lines = Math.max(1, Math.floor(room / this.height));
+      this.height = Math.floor(room / lines);
+      this.table.style.setProperty("--row", `${this.height}px`);
+      this.fits = lines;
+    }
     this.later();
   }
 
@@ -158,14 +198,14 @@ export class Board {
 
   draw() {
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
-    const more = !this.whole && scrollTop + clientHeight < scrollHeight - 2;
-    this.scroller.classList.toggle("more", more);
-    const under = this.rows.length - Math.floor((scrollTop + clientHeight - this.head) / this.height);
-    // Its line stays while there is anything to scroll, so that rows do not move at the end.
-    this.under.hidden = this.whole || scrollHeight <= clientHeight + 2;
-    set(this.under, more ? `▾ ${under > 0 ? `${count(under)} ` : ""}more below` : "");
-    const first = this.whole ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / this.height) - AHEAD);
-    const last = this.whole ? this.rows.length : Math.min(this.rows.length, Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / this.height) + AHEAD);
+    const fixed = this.fits < Infinity;
+    const room = this.fits - (this.others.hidden ? 0 : 1);
+    const more = !this.whole && (fixed ? this.rows.length > room : scrollTop + clientHeight < scrollHeight - 2);
+    this.scroller.classList.toggle("more", more && !fixed);
+    const under = this.rows.length - (fixed ? room : Math.floor((scrollTop + clientHeight - this.head) / this.height));
+    set(this.under, more ? `▾ ${under > 0 ? `${count(under)} ` : ""}more${fixed ? "" : " below"}` : "");
+    const first = this.whole || fixed ? 0 : Math.max(0, Math.floor(scrollTop / this.height) - AHEAD);
+    const last = this.whole ? this.rows.length : fixed ? Math.min(this.rows.length, room) : Math.min(this.rows.length, Math.ceil((scrollTop + clientHeight) / this.height) + AHEAD);
     const shown = this.rows.slice(Math.min(first, last), last);
     const made = new Map();
     let after = this.above;
@@ -183,7 +223,7 @@ export class Board {
     for (const [label, tr] of this.made) if (!made.has(label)) tr.remove();
     this.made = made;
     this.above.firstChild.style.height = `${Math.min(first, last) * this.height}px`;
-    this.below.firstChild.style.height = `${Math.max(0, this.rows.length - last) * this.height}px`;
+    this.below.firstChild.style.height = `${fixed ? 0 : Math.max(0, this.rows.length - last) * this.height}px`;
     const current = made.has(this.active) ? this.active : made.has(this.chosen) ? this.chosen : shown[0]?.label;
     for (const [label, tr] of made) tr.button.tabIndex = label === current ? 0 : -1;
     if (!still.matches) {
@@ -196,15 +236,15 @@ export class Board {
 
   fill(tr, row) {
     const c = tr.parts;
-    tr.setAttribute("aria-rowindex", `${row.rank + 1}`);
+    tr.setAttribute("aria-rowindex", `${tr.index + 2}`);
     tr.classList.toggle("chosen", row.label === this.chosen);
+    tr.classList.toggle("apart", row.apart);
     tr.button.setAttribute("aria-pressed", `${row.label === this.chosen}`);
     rank(c.rank, row);
     change(c.change, this.moves.of(row.label), this.newly);
-    numbers(c, row, this.sd);
+    numbers(c, row, this.sd, isUneven(row) ? this.newly : "", Boolean(row.sums));
     if (this.before) this.compare(c, row);
     if (row.sums) sums(c, row.sums, this.sum);
-    c.count.title = isUneven(row) ? this.newly : "";
     const from = this.at(Math.min(0, row.value));
     place(c.fill, from, this.at(Math.max(0, row.value)) - from);
     c.error.hidden = this.sd === null;
@@ -224,30 +264,31 @@ export class Board {
 
   fillOthers(rest) {
     const c = this.others.parts;
-    numbers(c, rest, rest.sd);
-    set(c.bar, rest.share ? shareWords(rest.share, "everything") : "");
-    if (this.before) this.difference(c.prev, rest.value, this.before.rest?.value, rest.sd, this.before.rest?.sd ?? null, "not known");
+    // Where nothing is listed they are all there is.
+    set(c.label, this.all ? "others" : "everything");
+    numbers(c, rest, rest.sd, "", Boolean(this.sum));
+    set(c.bar, this.all ? restShare(rest) : "");
+    if (this.before) this.difference(c.prev, rest.value, this.before.rest?.value, this.before.restOff, "not known");
   }
 
   compare(c, row) {
     const was = this.before.counts.get(row.label);
-    this.difference(c.prev, row.value, was, this.sd, this.before.sd);
+    this.difference(c.prev, row.value, was, isUneven(row) ? null : this.before.off);
     c.before.hidden = was === undefined;
     if (was === undefined) return;
     const from = this.at(Math.min(0, was));
     place(c.before, from, this.at(Math.max(0, was)) - from);
   }
 
-  // A number and what it was in the snapshot beside, undefined if it was not shown; with both standard deviations.
-  difference(cell, value, was, sd, then_sd, missing = "not shown") {
-    const { comparable } = this.before;
-    const off = !comparable || sd === null || then_sd === null ? null : TIMES * Math.hypot(sd, then_sd);
-    const by = was === undefined || off === null || Math.abs(value - was) <= off ? 0 : value - was;
+  // A number and what it was in the snapshot beside, undefined if it was not shown; off: what noise may make of their difference.
+  difference(cell, value, was, off, missing = "not shown") {
+    const comparable = this.before.comparable && (off ?? null) !== null;
+    const by = was === undefined || !comparable || Math.abs(value - was) <= off ? 0 : value - was;
     const [then, since] = cell.children;
     set(then, was === undefined ? missing : count(was));
     set(since, was === undefined || !comparable ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
     since.className = by > 0 ? "up" : by < 0 ? "down" : "";
-    cell.title = was === undefined || !comparable ? "" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
+    cell.title = was === undefined || !comparable ? "" : by === 0 ? `No difference that noise does not explain (± ${count(off)})` : `${by > 0 ? "+" : ""}${count(by)} ± ${count(off)} since then, more than noise explains`;
   }
 
   // again: by a key, as one of many that are passed.
@@ -283,7 +324,7 @@ function cells(kind) {
     tr.append(td);
     tr.parts[name] = td;
   }
-  for (const name of ["prev", "mean", "sum"]) tr.parts[name].append(document.createElement("span"), document.createElement("small"));
+  for (const name of ["count", "prev", "mean", "sum"]) tr.parts[name].append(document.createElement("span"), document.createElement("small"));
   return tr;
 }
 
@@ -331,18 +372,25 @@ function space() {
 // Whether a part of a number may have come before the window, or of the window is not in it, so that its error is larger to one side.
 const isUneven = ({ value, least, most = value }) => least !== value || most !== value;
 
-// A count and its error, or the two ends between which it lies.
-function numbers(c, row, sd) {
+// A count and its error, or the two ends between which it lies. What may be none is not written as if it were known.
+function numbers(c, row, sd, newly, below) {
   const ranged = isUneven(row) && sd !== null;
+  const unsure = sd !== null && row.from <= 0;
   c.count.classList.toggle("uneven", ranged);
-  set(c.count, ranged ? between(row.from, row.to) : count(row.value));
-  set(c.sd, ranged || sd === null ? "" : about2sd(sd));
+  c.count.classList.toggle("unsure", unsure);
+  set(c.count.firstChild, ranged ? between(row.from, row.to) : unsure ? atMost(row.to) : count(row.value));
+  const off = ranged || unsure || sd === null ? "" : about2sd(sd);
+  set(c.sd, off);
+  // With sums, whose rows are of two lines, there is room for it below.
+  set(c.count.lastChild, below && off ? `± ${off}` : "");
+  c.count.title = ranged || !unsure ? newly : `published: ${count(row.value)} ± ${about2sd(sd)}; noise alone may be as large`;
 }
 
 function sums(c, row, sum) {
-  const { mean, interval, total, off, why } = sumWords(row, sum);
+  const { mean, interval, total, off, why, unsure } = sumWords(row, sum);
   for (const [cell, texts] of [[c.mean, [mean, interval]], [c.sum, [total, off]]]) {
     for (const [i, text] of texts.entries()) set(cell.children[i], text);
+    cell.classList.toggle("unsure", unsure);
     cell.title = why;
   }
 }

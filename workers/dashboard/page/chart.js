@@ -278,7 +278,8 @@ export class Chart {
   valueWords(p) {
     if (this.words?.measured) {
       const { value, interval } = spread(p.value, p.low, p.high);
-      return `${value} (${interval})`;
+      // Of a quantile the bucket is what is known.
+      return this.words.bucketed ? `${interval}, about ${value}` : `${value} (${interval})`;
     }
     const off = p.half === null ? "" : ` ± ${count(p.half)}`;
     const exact = p.exact === undefined ? "" : `, exact ${count(p.exact)}`;

@@ -16,11 +16,22 @@ export function table(columns, rows) {
   });
 }
 
-export function download(name, format, columns) {
-  const [parts, type] = format === "csv" ? [[csv(columns)], "text/csv"] : [parquet(columns), "application/vnd.apache.parquet"];
-  const found = URL.createObjectURL(new Blob(parts, { type }));
-  Object.assign(document.createElement("a"), { href: found, download: `${name}.${format}` }).click();
-  setTimeout(() => URL.revokeObjectURL(found), 60e3);
+// Makes a link one to a file: what is in it is written when somebody is about to follow it. made(): {name, columns}, or null.
+export function linkFile(link, format, made) {
+  let address = null;
+  const fill = (event) => {
+    const found = made();
+    if (address !== null) URL.revokeObjectURL(address);
+    address = null;
+    if (found === null) {
+      event.preventDefault();
+      return;
+    }
+    const [parts, type] = format === "csv" ? [[csv(found.columns)], "text/csv"] : [parquet(found.columns), "application/vnd.apache.parquet"];
+    address = URL.createObjectURL(new Blob(parts, { type }));
+    Object.assign(link, { href: address, download: `${found.name}.${format}` });
+  };
+  for (const kind of ["click", "auxclick", "contextmenu"]) link.addEventListener(kind, fill);
 }
 
 // A name of characters that any system takes; times without what they do not need.

@@ -2,7 +2,7 @@
 
 import { Began } from "./windows.js";
 import { beginnings } from "./chart.js";
-import { download, fileName, fileTime, table } from "./files.js";
+import { fileName, fileTime, linkFile, table } from "./files.js";
 import { isQuantile, point, summed } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
 import { Lines, stepOf } from "./lines.js";
@@ -40,14 +40,14 @@ export class Item {
       byId("range-details").open = false;
       hooks.onView({ range: `${from}-${to}` });
     });
-    for (const format of ["csv", "parquet"]) byId(`download-${format}`).addEventListener("click", () => this.save(format));
+    for (const format of ["csv", "parquet"]) linkFile(byId(`download-${format}`), format, () => this.file());
   }
 
   // What is drawn, point by point. What was moved beside today's is written at its own time.
-  save(format) {
+  file() {
     const { view, chart } = this;
     const rows = chart.lines.flatMap(({ key, item, shown }) => shown.map((p) => ({ ...p, key, item, until: p.was ?? p.end })));
-    if (!rows.length) return;
+    if (!rows.length) return null;
     const ends = [Math.min(...rows.map((one) => one.from ?? one.until)), Math.max(...rows.map((one) => one.until))];
     const columns = [
       ["histogram", "text", () => view.histogram],
@@ -63,7 +63,7 @@ export class Item {
       ...(chart.words.measured ? [["low", "double", (one) => one.low], ["high", "double", (one) => one.high]] : []),
       ...(rows.some((one) => one.exact !== undefined) ? [["exact", "int", (one) => one.exact]] : []),
     ];
-    download(fileName(view.histogram, view.key, this.shown.item, ...ends.map(fileTime)), format, table(columns, rows));
+    return { name: fileName(view.histogram, view.key, this.shown.item, ...ends.map(fileTime)), columns: table(columns, rows) };
   }
 
   ranges() {
@@ -114,7 +114,7 @@ export class Item {
     // A quantile is one of the counts, whatever the board's window is.
     const now = this.hooks.now();
     const since = texts.measured && isRunning(snapshot.mechanism) && !snapshot.window ? `At ${moment(snapshot.end, now)}: of all that was counted since ${moment(origin, now)}${windowed ? ", not in the window alone" : ""}.` : "";
-    const mean = counts ? meanWords(windowed ?? snapshot, item) : "";
+    const mean = counts ? meanWords(windowed ?? snapshot, item, this.hooks.fieldName()) : "";
     set(byId("item-words"), counts ? [this.hidden(snapshot, item), this.shareOf(windowed ?? snapshot, item), mean].filter((one) => one).join(" ") : since);
     const wanted = this.wanted(snapshot, item, { before: unit === null ? before : null, paused, unit });
     this.lines.follow(wanted);

@@ -4,6 +4,7 @@ import { answersOf } from "./answers.js";
 import { Events, NoToken, ask, asked } from "./net.js";
 import { Moves, mostHidden } from "./noise.js";
 import { isTick } from "./view.js";
+import { bucketsOf } from "./words.js";
 
 // How many of the largest items to request: more than anybody reads, few enough to be quick.
 const TOP = 1000;
@@ -163,8 +164,8 @@ export function point(snapshot, item) {
   if (snapshot.edges && isQuantile(item)) {
     const found = snapshot.quantiles?.find((one) => quantileItem(one.q) === item);
     if (!found || found.value === null) return at;
-    const { value, low, high } = found;
-    return { ...at, value, low, high, half: low === null || high === null ? null : (high - low) / 2 };
+    const [low, high] = bucketsOf(found, snapshot.edges);
+    return { ...at, value: found.value, low, high, half: low === null || high === null ? null : (high - low) / 2 };
   }
   if (snapshot.items) {
     const index = snapshot.items.findIndex(([label]) => label === item);

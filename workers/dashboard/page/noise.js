@@ -63,6 +63,9 @@ export function least(change, label, value) {
 // The most that it may be but for noise; of a choice of items, that is not known of one that was not chosen.
 export const most = (change, label, value) => (change && isAbsent(change, label) ? value + (change.last.threshold ?? 0) : value);
 
+// Where the error bar of a sum ends, of a row of `sums` and what is said of all; null where nothing is known of it.
+export const sumEnds = (row, sum) => (row && row[0] !== null ? [row[0] - TIMES * sum.sd, row[0] + TIMES * sum.sd] : null);
+
 const isNewIn = (change, label) => change.new.includes(label);
 const isAbsent = (change, label) => Boolean(change.last?.absent.includes(label));
 
@@ -174,20 +177,31 @@ export function shareOfAll(value, sd, all) {
 
 // What the items that are not listed count, all together, from the published count of all: {value, least, sd, from, to, share}; null
 // where it cannot be said. A part of a new item's change may have come before the window, and then the others counted so much more in it;
-// and so much less, if a listed item counted more than its change in the epoch before.
-export function others({ items, sd, all_items: all, change }) {
+// and so much less, if a listed item counted more than its change in the epoch before. But in a window they counted no more than they
+// ever had at its end. until: the counts at the end of the window, of which `snapshot` is the change, where they are known.
+export function others(snapshot, until = null) {
+  const { items, sd, all_items: all, change } = snapshot;
   const absent = change?.last?.absent.length ?? 0;
   const fresh = (change?.new.length ?? 0) - absent;
-  if (!all || sd === null || (fresh && change.threshold === null) || (absent && change.last.threshold === null)) return null;
-  const unknown = fresh && fresh * change.threshold;
+  const ever = change && !change.last && until?.all_items && until.end === snapshot.end && !(until.total_items > until.items.length) ? others(until) : null;
+  const unbounded = fresh && change.threshold === null;
+  if (!all || sd === null || (unbounded && ever === null) || (absent && change.last.threshold === null)) return null;
   const missing = absent && absent * change.last.threshold;
   const left = all.count - items.reduce((sum, [, one]) => sum + one, 0);
   // True counts are never below 0.
   const value = Math.max(0, left);
   const listed = Math.hypot(sd * Math.sqrt(items.length - fresh), fresh && change.sd_to * Math.sqrt(fresh));
   const off = Math.hypot(all.sd, listed);
+  const allowed = unbounded ? Infinity : fresh && fresh * change.threshold;
+  const most = Math.max(value, left + allowed) + TIMES * off;
+  const bounded = ever !== null && fresh > 0 && ever.to < most;
+  const to = bounded ? Math.max(value, ever.to) : most;
+  const unknown = bounded ? to - value : allowed;
   const part = Math.min(1, value / all.count);
   const half = (TIMES * Math.hypot(listed, (1 - part) * all.sd) + unknown + missing) / all.count;
   const known = all.count > 2 * TIMES * all.sd;
-  return { value, least: value - unknown - missing, sd: off, from: value - missing - TIMES * off, to: Math.max(value, left + unknown) + TIMES * off, share: known ? { part, half } : null };
+  const from = value - missing - TIMES * off;
+  // Both ends against the least and the most that all items may count.
+  const shareEnds = [Math.max(0, from) / (all.count + TIMES * all.sd), Math.min(1, Math.max(0, to) / (all.count - TIMES * all.sd))];
+  return { value, least: value - unknown - missing, sd: off, from, to, share: known ? { part, half, ends: shareEnds } : null };
 }

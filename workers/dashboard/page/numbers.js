@@ -3,11 +3,12 @@
 import { nice } from "./board.js";
 import { drawing, element, fillTable } from "./dom.js";
 import { quantileItem } from "./model.js";
-import { BUCKETS, about2sd, axisWords, bucketWords, count, edge, quantileWords, short, sumWords, withUnit } from "./words.js";
+import { BUCKETS, about2sd, axisWords, bucketWords, bucketsOf, count, edge, fieldName, quantileWords, short, sumWords, withUnit } from "./words.js";
 
 const NAME_ROWS = 3;
 // Narrower bars have a band in place of error bars, which would run into each other.
 const WHISKER_PX = 7;
+const STRIP_PX = 8;
 // Half of what an error bar or an interval has at least, so that it is seen beside its line.
 const LEAST_PX = 4;
 
@@ -110,7 +111,7 @@ export class Bins {
     }
     this.svg.append(drawing("text", { x: 2, y: 0.85 * font }, this.snapshot.change ? "Counted" : "Count"));
     this.bars(y, least);
-    for (const one of this.quantiles) this.interval(one, top, bottom);
+    for (const [index, one] of this.quantiles.entries()) this.interval(one, top + index * STRIP_PX);
     if (least < 0) this.svg.append(drawing("line", { class: "base", x1: this.left, x2: this.right, y1: y(0), y2: y(0) }));
     for (const one of this.quantiles) {
       if (one.value === null) continue;
@@ -176,12 +177,14 @@ export class Bins {
     if (upper.length) this.svg.append(drawing("path", { class: "noise", d: `M${[...upper, ...lower].map((point) => point.map((one) => one.toFixed(1)).join(" ")).join("L")}Z` }));
   }
 
-  interval(one, top, bottom) {
+  // A strip across all buckets in which a quantile may be, each below the one before.
+  interval(one, top) {
     if (one.bucket === null) return;
-    const start = one.low === null ? this.left : this.x(one.low);
-    const stop = one.high === null ? this.right : this.x(one.high);
+    const [low, high] = bucketsOf(one, this.snapshot.edges);
+    const start = low === null ? this.left : this.x(low);
+    const stop = high === null ? this.right : this.x(high);
     const wide = Math.max(2 * LEAST_PX, stop - start);
-    this.svg.append(drawing("rect", { class: "interval", x: (start + stop - wide) / 2, width: wide, y: top, height: bottom - top }));
+    this.svg.append(drawing("rect", { class: "interval", x: (start + stop - wide) / 2, width: wide, y: top, height: STRIP_PX - 2 }));
   }
 
   // The names of the quantile lines, in rows in which they do not run into each other; what has no room is in the list only.
@@ -252,7 +255,7 @@ export class Bins {
       const summed = words ? [words.mean, words.interval, words.total, words.off] : [];
       return [this.bucketWords(index), value === null ? BUCKETS.hidden : count(value), value === null ? "" : off, ...summed];
     });
-    const field = this.about.sum_field ?? "numbers";
+    const field = fieldName({ sum_field: this.about.sum_field });
     fillTable(this.numbers, ["Bucket", "Count", "± 2 sd", ...(sums ? [`Mean of ${field}`, "95 % interval", `Sum of ${field}`, "± 2 sd"] : [])], rows);
   }
 }

@@ -10,11 +10,10 @@ const SOON_MS = 2000;
 const DAY_MS = 86400e3;
 
 export class Periods {
-  // hooks: onPick(end, id), onNewest(), onChange(), onNoToken(), now(), horizonOf(histogram), hasHistory()
+  // hooks: onPick(end, id), onChange(), onNoToken(), now(), horizonOf(histogram), hasHistory()
   constructor(hooks) {
     this.hooks = hooks;
     this.box = byId("periods");
-    this.row = byId("periods-row");
     this.list = byId("epochs-list");
     this.older = byId("epochs-older");
     this.stream = null;
@@ -103,31 +102,19 @@ export class Periods {
     this.hooks.onChange();
   }
 
-  // shown: the snapshot that is looked at; paused: whether it is held.
-  draw(shown, paused) {
+  // shown: the snapshot that is looked at.
+  draw(shown) {
     const now = this.hooks.now();
     // Without epochs nothing is ever final.
     const running = this.epochs.filter((one) => isRunning(one.mechanism) && !one.window);
     byId("epochs-totals").hidden = Boolean((shown ?? this.newest)?.window);
     this.box.hidden = !this.hooks.hasHistory() || (shown === null && !this.epochs.length);
-    const text = JSON.stringify([running.map((one) => [one.id, one.end, one.final, one.began]), shown?.id, shown?.end, paused, this.more, Math.floor(now / 60e3)]);
+    const text = JSON.stringify([running.map((one) => [one.id, one.end, one.final, one.began]), shown?.id, shown?.end, this.more, Math.floor(now / 60e3)]);
     if (text === this.drawn) return;
     this.drawn = text;
-    const newest = running.at(-1) ?? null;
-    const chips = running.slice(-3).reverse();
-    this.row.replaceChildren(...chips.map((one) => this.chip(one, one === newest, shown, paused, now)));
     this.list.replaceChildren(...[...running].reverse().map((one) => this.entry(one, shown, now)));
     byId("epochs-none").hidden = running.length > 0;
     this.older.hidden = !this.more;
-  }
-
-  chip(epoch, newest, shown, paused, now) {
-    const chosen = shown?.id === epoch.id && (newest ? !paused : shown.end === epoch.end);
-    const soFar = epoch.final || this.wholeEnd(epoch) === null ? "" : `, so far until ${moment(epoch.end, now)}`;
-    const made = button(`${capital(this.name(epoch, now))}${soFar}`, "chip", () => (newest ? this.hooks.onNewest() : this.pick(epoch.end, epoch.id)));
-    made.setAttribute("aria-pressed", `${chosen}`);
-    made.title = newest ? "The newest tick" : `The last counts of it, at ${moment(epoch.end, now)}`;
-    return made;
   }
 
   entry(epoch, shown, now) {

@@ -3,7 +3,7 @@
 // A smaller number is a tick, a larger one a time in ms since 1970.
 const TICKS_BELOW = 1e10;
 // Fields with one value, and those with several.
-const ONE = ["histogram", "key", "item", "at", "id", "window", "since", "range", "unit", "beside"];
+const ONE = ["histogram", "key", "item", "at", "id", "window", "since", "range", "unit", "beside", "find", "order"];
 const SEVERAL = ["with", "keys"];
 
 export class View {
@@ -18,7 +18,8 @@ export class View {
     if (this.key === "$all") this.key = "all"; // as the settings call it
     this.at = this.at === null || this.at === "" ? null : place(this.at);
     this.embed = query.get("embed");
-    this.look = query.get("view");
+    // As people write it: ?wall.
+    this.look = query.has("wall") ? "wall" : query.get("view");
   }
 
   // {window} or {since} of the board, or null: its counts since they began.

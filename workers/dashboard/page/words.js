@@ -74,12 +74,25 @@ export function quantileName(q) {
   return q === 0.5 ? { name: "Median", mark: "median" } : { name: `${share} lie below`, mark: share };
 }
 
-// A quantile of a snapshot: {name, mark, value, interval}.
-export function quantileWords({ q, bucket, value, low, high }, edges, unit) {
+// A quantile of a snapshot: {name, mark, value, interval}. The bucket comes first: nothing is known of where in it numbers lie, and the
+// interval reaches to the edges that the true quantile is between (docs/settings.md, "What it does not cover").
+export function quantileWords(quantile, edges, unit) {
+  const { q, bucket, value } = quantile;
   if (bucket === null) return { ...quantileName(q), value: "cannot be said", interval: "all counts together may be noise" };
-  const open = bucket[0] === "<" ? `below ${edge(edges[0])}` : `${edge(edges.at(-1))} or more`;
-  const words = spread(value, low, high);
-  return { ...quantileName(q), ...words, value: withUnit(words.value ?? open, unit) };
+  const [low, high] = bucketsOf(quantile, edges);
+  const own = bucket[0] === "[" ? bucket.slice(1, -1).split(",").map(Number) : null;
+  const where = own === null ? (bucket[0] === "<" ? `below ${edge(edges[0])}` : `${edge(edges.at(-1))} or more`) : `between ${edge(own[0])} and ${edge(own[1])}`;
+  const about = value === null ? "" : `about ${spread(value, ...own).value}`;
+  const same = own !== null && low === own[0] && high === own[1];
+  const interval = same ? "" : spread(value, low, high).interval;
+  return { ...quantileName(q), value: withUnit(where, unit), interval: [about, interval].filter((one) => one).join("; 95\u00a0%: ") };
+}
+
+// The edges between which the true quantile is, [low, high], an open end null: those of the buckets in which its interval ends.
+export function bucketsOf({ low, high }, edges) {
+  const below = low === null ? [] : edges.filter((one) => one <= low);
+  const above = high === null ? undefined : edges.find((one) => one >= high);
+  return [below.at(-1) ?? null, above ?? null];
 }
 
 // windows: the lengths of all windows of a histogram without epochs, shortest first.
@@ -243,7 +256,8 @@ export const NOTHING = {
   none: "Nothing has been published for this yet. It appears as soon as the first tick has ended.",
   found: "No item here has this in its name.",
   fresh: "not known, as it was not shown when the window began",
-  mean: "its count may be noise",
+  mean: "the count may be noise",
+  sum: "noise alone may make such a sum",
   counted: "Nothing can be said of an interval here: the item must be shown at both of its ends.",
   empty: "(no name)",
   others: "others: unknown, as what is newly shown may have been counted before",
@@ -292,36 +306,89 @@ export function changeWords(when, { value, low, high, isNew, sure }) {
 
 export const between = (low, high) => `between ${count(Math.max(0, low))} and ${count(high)}`;
 
-// A row of `sums`, {sum, mean and interval}, as a board writes it; why: it says nothing of one of them.
-export function sumWords([total, mean, low, high], { sd }) {
+// What may be none: no more than this is said of it.
+export const atMost = (high) => `at most ${count(Math.max(0, Math.ceil(high)))}`;
+
+// A number with an error, to two digits of the error: [value, error].
+export function rounded(value, off) {
+  const unit = off > 0 ? 10 ** (Math.floor(Math.log10(off)) - 1) : 1;
+  if (unit < 1) return [value, off].map((one) => spread(one, 0, 2 * off).value);
+  return [Math.round(value / unit) * unit, Math.ceil(off / unit) * unit].map(count);
+}
+
+// A row of `sums`, {sum, mean and interval}, as a board writes it. What noise alone may make, as a sum of 0 would have it, is not written
+// as if it were known: only between which ends it is. why: why something is not said; unsure: it is so.
+export function sumWords([total, mean, low, high], sum) {
   const { value, interval } = spread(mean, low, high);
-  const off = 2 * sd;
-  const why = total === null ? NOTHING.fresh : mean === null ? NOTHING.mean : "";
-  if (total === null) return { total: "–", off: "", mean: "–", interval, why };
-  return { total: spread(total, total - off, total + off).value, off: `± ${spread(off, 0, 2 * off).value}`, mean: value ?? "–", interval, why };
+  const off = 2 * sum.sd;
+  if (total === null) return { total: "–", off: "", mean: "–", interval, why: NOTHING.fresh, unsure: true };
+  if (Math.abs(total) <= off || mean === null) return { total: sumRange(total - off, total + off, sum), off: "", mean: interval, interval: "", why: mean === null ? NOTHING.mean : NOTHING.sum, unsure: true };
+  const [sumValue, sumOff] = rounded(total, off);
+  return { total: sumValue, off: `± ${sumOff}`, mean: value, interval, why: "", unsure: false };
+}
+
+// Between which numbers a sum is, of which the sign is not known; that of numbers that are never below 0 is not, either.
+function sumRange(low, high, { from, to }) {
+  const [least, most] = [from >= 0 ? Math.max(0, low) : low, to <= 0 ? Math.min(0, high) : high];
+  const [, written] = rounded(0, Math.max(Math.abs(least), Math.abs(most)));
+  if (least === 0) return `at most ${written}`;
+  if (most === 0) return `at least −${written}`;
+  return `${rounded(least, most - least)[0]} to ${rounded(most, most - least)[0]}`;
 }
 
 // An item's sum and mean; empty where no sum is published.
-export function meanWords({ items, sums, sum, change, window }, item) {
+export function meanWords({ items, sums, sum, change, window }, item, name) {
   const at = sums ? items.findIndex(([label]) => label === item) : -1;
   if (at < 0) return "";
-  const { total, off, mean, interval, why } = sumWords(sums[at], sum);
+  const { total, off, mean, interval, why, unsure } = sumWords(sums[at], sum);
   const where = change || window ? " in the window" : "";
-  if (sums[at][0] === null) return `Sum and mean${where}: ${why}.`;
-  const average = sums[at][1] === null ? `mean unknown (${why})` : `mean ${mean} (95\u00a0%: ${interval})`;
-  return `Sum${where} ${total} ${off}, ${average}, of numbers cut to ${measured(sum.from)} to ${measured(sum.to)}.`;
+  const cut = `numbers are cut to ${measured(sum.from)} to ${measured(sum.to)}`;
+  if (sums[at][0] === null) return `Sum and mean of ${name}${where}: ${why}.`;
+  if (unsure) return `Sum of ${name}${where}: ${total}; mean: ${mean} (${why}); ${cut}.`;
+  return `Sum of ${name}${where} ${total} ${off}, mean ${mean} (95\u00a0%: ${interval}); ${cut}.`;
 }
 
 // What the columns of mean and sum are of.
 export function sumLegend({ sum: { from, to }, change, mechanism }, field) {
   const often = change && !change.exact ? "19 times out of 20 or more" : "about 19 times out of 20";
   const seldom = !change && thresholdStays(mechanism) ? ", less often while an item is new" : "";
-  return `mean and sum of ${field ?? "numbers"}, cut to ${measured(from)} to ${measured(to)}: the true mean lies in the interval beside it ${often}${seldom}; –: not known`;
+  return `Mean and sum of ${field}, cut to ${measured(from)} to ${measured(to)}. The true mean lies in the interval beside it ${often}${seldom}, and the sum within its ±. Where only a range is said, noise alone may make the sum; –: not known.`;
 }
 
-// A share of the total: {part, half}, with as many places as its error lets stand.
+// A share of the total: {part, half}, with as many places as its error lets stand; at most all of it.
 export function shareWords({ part, half }, whole) {
-  const places = Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(100 * half))));
-  const percent = (one) => (100 * one).toFixed(places).replace("-", "−");
-  return `${percent(part)}\u00a0% ± ${percent(half)}\u00a0% of ${whole}`;
+  const places = placesOf(half);
+  if (part <= half) return `at most ${percent(Math.min(1, part + half), places)} of ${whole}`;
+  return `${percent(part, places)} ± ${percent(half, places)} of ${whole}`;
+}
+
+// The share of what is not listed: where only its ends are known, these.
+export function restShare({ least, value, share }) {
+  if (!share) return "";
+  const [low, high] = share.ends;
+  if (least === value || low === 0) return shareWords({ part: low === 0 ? 0 : share.part, half: low === 0 ? high : share.half }, "everything");
+  const places = placesOf(high - low);
+  return `${percent(low, places)} to ${percent(high, places)} of everything`;
+}
+
+const placesOf = (half) => Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(100 * half))));
+const percent = (part, places) => `${(100 * part).toFixed(places).replace("-", "−")}\u00a0%`;
+
+// What the numbers of a sum are called: by the settings, else by the last name of their path.
+export const fieldName = (entry) => axisWords(entry) || (entry.sum_field?.split(".").at(-1).replace("[]", "") ?? "numbers");
+
+// What comes first on a board, and how sure that is. rows: in the order of what is known, with their places (noise.js).
+export function summaryWords(rows, sd) {
+  const [first] = rows;
+  const name = ({ label }) => oneLine(label) || NOTHING.empty;
+  if (!first) return "";
+  if (sd === null || first.places === null) return `Most: ${name(first)}, ${count(first.value)}.`;
+  const number = first.least === first.value ? `${count(first.value)} ± ${about2sd(sd)}` : between(first.from, first.to);
+  if (first.from <= 0) return "";
+  const rivals = rows.filter((row) => row !== first && row.places[0] === 1);
+  const most = `Most: ${name(first)}, ${number} (19 times out of 20)`;
+  if (!rivals.length && first.places[1] === 1) return `${most}, ahead of all others beyond the noise.`;
+  const named = rivals.slice(0, 2).map(name).join(" or ");
+  const more = rivals.length > 2 ? ` or ${rivals.length - 2} more` : "";
+  return `${most}; but noise hides whether ${named || "another"}${more} had more.`;
 }

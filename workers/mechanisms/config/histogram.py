@@ -143,7 +143,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     buckets     edges of intervals; their labels become `domain`
     quantiles   of the numbers in the buckets, in snapshots; None: the median, where possible
     split       parts of a stream key's items, each in an owner partition of its own
-    label, unit   presentation of the numbers in the buckets; the dashboard reads them
+    label, unit   presentation of the numbers in the buckets, or of those in `sum`; the dashboard reads them
     sum         a field whose numbers are added up for each item, clamped
     total_share the total's share of the budget; None: no total is published
     generation  raised to begin a new mechanism, and a new charge, on purpose
@@ -498,8 +498,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             elif len(set(self.quantiles)) < len(self.quantiles):
                 yield f"{given}: every one only once"
         for name in ("label", "unit"):
-            if self.buckets is None and getattr(self, name) is not None:
-                yield f"{name} = {display(getattr(self, name))}: only with buckets"
+            numbers = self.buckets is not None or self.sum is not None
+            if not numbers and getattr(self, name) is not None:
+                yield f"{name} = {display(getattr(self, name))}: only with buckets or sum"
         if self.buckets is not None:
             if not hasattr(self, "domain"):
                 yield f'buckets is set: mechanism = "{self.mechanism}" has no declared domain'
