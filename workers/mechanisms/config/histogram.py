@@ -143,7 +143,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     buckets     edges of intervals; their labels become `domain`
     quantiles   of the numbers in the buckets, in snapshots; None: the median, where possible
     split       parts of a stream key's items, each in an owner partition of its own
-    label, unit   presentation of the numbers in the buckets, or of those in `sum`; the dashboard reads them
+    label, unit   presentation of the numbers in the buckets or sum; the dashboard reads them
     sum         a field whose numbers are added up for each item, clamped
     total_share the total's share of the budget; None: no total is published
     generation  raised to begin a new mechanism, and a new charge, on purpose
