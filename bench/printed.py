@@ -94,6 +94,7 @@ from workers.mechanisms.one_shot.algorithms import (
     Name,
     Parameters,
     Picking,
+    Sketched,
 )
 from workers.mechanisms.one_shot.bounds import pick_error
 from workers.mechanisms.one_shot.one_shot import OneShot
@@ -251,7 +252,9 @@ def _pay(mechanism: PayWhatYouGet, beta: float, data: Data) -> float:
     return height + pick_error(scale, p, picks, answers, beta)
 
 
-def _meta(mechanism: Meta, beta: float, data: Data) -> float:
+def _meta(mechanism: Meta, beta: float, data: Data) -> float | None:
+    if isinstance(mechanism.algorithm, Sketched):
+        return None
     config = mechanism.config
     name = config.algorithm
     p = config.parameters()

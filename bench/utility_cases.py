@@ -407,6 +407,20 @@ def cases(ticks: int = 1_024) -> list[Case]:
         release="pure",
         domain=labels(size + 2),
     )
+    data = Data(items=size + 2, weight=events + 60)
+    for release in ("pmg", "gshm", "pure"):
+        listed = {"domain": labels(size + 2)} if release == "pure" else {}
+        add(
+            "misra_gries_tick",
+            release,
+            robin,
+            round_robin(few, size, events, 60),
+            data,
+            horizon=few,
+            size=size,
+            release=release,
+            **listed,
+        )
     # A mechanism without a case of its own: all its counts, of running ticks.
     named = {case.config.mechanism for case in found}
     for mechanism in sorted(MECHANISMS.keys() - named):

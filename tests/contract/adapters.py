@@ -1,7 +1,7 @@
 """Statistics that mechanisms add noise to, as the papers define them."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
@@ -18,7 +18,13 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import USE, MisraGries
 from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.misra_gries.state import SketchState
-from workers.mechanisms.one_shot.algorithms import USE_ITEMS, USE_THRESHOLD
+from workers.mechanisms.one_shot import algorithms
+from workers.mechanisms.one_shot.algorithms import (
+    USE_ITEMS,
+    USE_SHARED,
+    USE_THRESHOLD,
+    Sketched,
+)
 from workers.mechanisms.order_statistics import engine
 from workers.mechanisms.order_statistics.engine import (
     KeyState,
@@ -177,6 +183,10 @@ class OneShots(Adapter):
             cell for tick, _ in events for cell in self.places(tick)
         ).items():
             one, two = (_total(stream, ticks) for stream in (first.stream, other))
+            algorithm = getattr(self.mechanism, "algorithm", None)
+            if isinstance(algorithm, Sketched):
+                self._add_sketches(found, algorithm, place, one, two)
+                continue
             for label in one.keys() | two.keys():
                 cell = USE_ITEMS << 56 | place[0] << 40, place[1]
                 found.add(block(label, cell), one[label] - two[label])
@@ -189,8 +199,41 @@ class OneShots(Adapter):
                 found.add(block(None, cell), bars[0] - bars[1])
         return found
 
+    def _add_sketches(
+        self,
+        found: Moves,
+        algorithm: Sketched,
+        place: tuple[int, int],
+        one: Mapping[str, int],
+        two: Mapping[str, int],
+    ) -> None:
+        cell = USE_ITEMS << 56 | place[0] << 40, place[1]
+        if self.algorithm == "pure":
+            domain = {label.decode() for label in self.mechanism.domain()}
+            one, two = (
+                {label: n for label, n in counts.items() if label in domain}
+                for counts in (one, two)
+            )
+        old, new = (counters_of(algorithm, counts) for counts in (one, two))
+        if self.algorithm == "pure":
+            old = lowered(old, algorithm.size)
+            new = lowered(new, algorithm.size)
+            for label in old.keys() | new.keys():
+                found.add(block(label, cell), old.get(label, 0) - new.get(label, 0))
+            return
+        moved = {label: new[label] - old[label] for label in old.keys() & new.keys()}
+        together = 0
+        if self.algorithm == "pmg":
+            together = shared_move(moved.values())
+            shared = USE_SHARED << 56 | place[0] << 40, place[1]
+            found.add(block(None, shared), -together)
+        for label, change in moved.items():
+            found.add(block(label, cell), together - change)
+
     @property
     def algorithm(self) -> str:
+        if "release" in self.variant.options:
+            return str(self.variant.options["release"])
         return str(self.variant.options.get("algorithm", self.variant.mechanism))
 
 
@@ -292,11 +335,7 @@ class Sketches(Adapter):
             }
             together = 0
             if self.mechanism.config.release == "pmg":
-                changes = moved.values()
-                together = min(
-                    {0, *changes},
-                    key=lambda a: a * a + sum((d - a) ** 2 for d in changes),
-                )
+                together = shared_move(moved.values())
                 found.add(block(None, cell), -together)
             for label, change in moved.items():
                 found.add(block(label, cell), together - change)
@@ -317,6 +356,26 @@ class Sketches(Adapter):
                     counters = dict(zip(labels, sketch.counts.tolist(), strict=True))
                     found[level, t // radix**level - 1] = counters
         return found
+
+
+def shared_move(changes: Collection[int]) -> int:
+    """Return the move of the noise of all counters with the least squares left."""
+    return min({0, *changes}, key=lambda a: a * a + sum((d - a) ** 2 for d in changes))
+
+
+def counters_of(algorithm: Sketched, counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the counters of a stream key's sketch of exact counts."""
+    held = [label for label, n in counts.items() if n]
+    labels = [label.encode() for label in held]
+    numbers = np.array([counts[label] for label in held], dtype=np.int64)
+    keys = np.zeros(len(held), dtype=np.int32)
+    cell = algorithms.Cell(
+        KEY.tags(NAME, labels), keys, numbers, KEY.tags(NAME, [KEY_LABEL])
+    )
+    sketch = algorithm.sketch(cell, np.arange(len(held)))[0]
+    by_tag = dict(zip(map(tuple, cell.tags.tolist()), held, strict=True))
+    names = (by_tag[tag] for tag in map(tuple, sketch.tags.tolist()))
+    return dict(zip(names, sketch.counts.tolist(), strict=True))
 
 
 def lowered(counters: Mapping[str, int], size: int) -> dict[str, int]:

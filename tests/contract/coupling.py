@@ -29,6 +29,7 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
+from workers.mechanisms.noise.rounded_gaussian import RoundedGaussian
 
 Events = Sequence[tuple[int, Histogram]]
 
@@ -172,7 +173,7 @@ def check(
 
 
 def pure(variant: Variant) -> bool:
-    return built(variant).config.pure
+    return built(variant).cost().pure
 
 
 def _price(moves: Moves, first: Probe, second: Probe) -> Price:
@@ -196,7 +197,7 @@ def _price(moves: Moves, first: Probe, second: Probe) -> Price:
         ):
             table = first.drawn[block][0]
             assert second.drawn[block][0] is table
-            if isinstance(table, IntegerGaussian):
+            if isinstance(table, IntegerGaussian | RoundedGaussian):
                 gaussian.append(float(table.sigma_squared) ** 0.5 / abs(shift))
             else:
                 laplace.append(float(_scale(table)) / abs(shift))

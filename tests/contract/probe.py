@@ -36,6 +36,10 @@ from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.normal import add_fine
 from workers.mechanisms.noise.normal import table as normal_table
+from workers.mechanisms.noise.rounded_gaussian import (
+    RoundedGaussian,
+    rounded_gaussian,
+)
 from workers.mechanisms.one_shot.algorithms import Cell
 
 Block = tuple[int, int]
@@ -255,6 +259,8 @@ def rescaled(table: InversionTable, factor: Fraction) -> InversionTable:
     """Return the table of the same law with `factor` times the variance."""
     if isinstance(table, IntegerGaussian):
         return integer_gaussian(table.sigma_squared * factor)
+    if isinstance(table, RoundedGaussian):
+        return rounded_gaussian(table.sigma_squared * factor)
     if isinstance(table, DiscreteLaplace):
         return laplace.discrete_laplace(_times_root(table.scale, factor))
     if isinstance(table, Geometric):

@@ -220,7 +220,7 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
         stream[4] = {NAME: dict.fromkeys(labels[ever : 2 * ever], 20_000)}
         stream[8] = {NAME: dict.fromkeys(labels[2 * ever :], 200_000)}
         return stream, [(first, dict.fromkeys(labels, most))]
-    if variant.mechanism == "misra_gries":
+    if "size" in variant.options:
         # A full sketch of large counters, then unknown items.
         order = sorted(
             DOMAIN, key=lambda label: KEY.tags(NAME, [label.encode()])[0].tolist()
@@ -232,7 +232,8 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
             "pure": slice(variant.max_items),
             "pmg": slice(4, 4 + variant.max_items),
         }
-        counted = order[places.get(str(variant.options["release"]), slice(4, 5))]
+        release = variant.options.get("release") or variant.options.get("algorithm")
+        counted = order[places.get(str(release), slice(4, 5))]
         return stream, [(2, dict.fromkeys(counted, most))]
     if str(variant) in _RATES:
         rate, tick = _RATES[str(variant)]

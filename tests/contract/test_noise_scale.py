@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,8 @@ from workers.mechanisms.noise.discrete_laplace import (
 )
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
+from workers.mechanisms.noise.rounded_gaussian import RoundedGaussian
+from workers.mechanisms.one_shot.algorithms import Sketched
 from workers.mechanisms.order_statistics.engine import MaxState, OrderStatistics
 
 pytestmark = pytest.mark.slow
@@ -77,7 +80,7 @@ def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
     elif variant.mechanism in PER_TICK:
         yield 400, [apart] * 8
     else:
-        yield 200 if variant.mechanism == "misra_gries" else 400, [apart] * TICKS
+        yield 200 if "size" in variant.options else 400, [apart] * TICKS
 
 
 def gap(mechanism: Mechanism) -> int:
@@ -168,14 +171,18 @@ def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[
         keys = ledger.keys[shown.rows]
         labels = [ledger.label(r) for r in shown.rows.tolist()]
     exact = np.array([sums[label.decode()] for label in labels])
-    if isinstance(run.mechanism, PureMisraGries):
+    algorithm = getattr(run.mechanism, "algorithm", None)
+    sketched = isinstance(algorithm, Sketched)
+    pure = isinstance(algorithm, Sketched) and algorithm.threshold is None
+    if pure or isinstance(run.mechanism, PureMisraGries):
         # The sketch holds all of them, so that each lacks exactly 1/(k+1) of the sum; those above
         # appear whatever the noise.
-        lowered = exact - sums.total() / (run.mechanism.config.size + 1)
+        config: Any = run.mechanism.config
+        lowered = exact - sums.total() / (config.size + 1)
         yield from (((shown.counts - lowered) / shown.sd) ** 2)[lowered > 0].tolist()
         return
     squares = ((shown.counts - exact) / shown.sd) ** 2
-    if run.mechanism.kind == "misra_gries":
+    if sketched or run.mechanism.kind == "misra_gries":
         yield from (float(squares[keys == key].mean()) for key in np.unique(keys))
     else:
         yield from squares.tolist()
@@ -201,8 +208,10 @@ def of_sums(
 
 def of_table(table: InversionTable, probe: Probe) -> Estimate:
     values = probe.values(table)
-    if isinstance(table, IntegerGaussian):
-        ratio = float(np.mean(values**2)) / float(table.sigma_squared)
+    if isinstance(table, IntegerGaussian | RoundedGaussian):
+        rounding = 1 / 12 if isinstance(table, RoundedGaussian) else 0.0
+        variance = float(table.sigma_squared) + rounding
+        ratio = float(np.mean(values**2)) / variance
         error = math.sqrt(2)
     elif isinstance(table, DiscreteLaplace):
         # E|X| = 2 q / (1 - q^2) = 1 / sinh(1/b); E X^2 = variance.

@@ -21,7 +21,7 @@ _LATE = datetime(2070, 1, 1, tzinfo=UTC)
 # Every release depends on its own tick alone.
 PER_TICK = (
     *("known_gauss", "known_gumbel", "unk_gauss", "limit_dom"),
-    *("limit_dom_laplace", "positive_laplace", "positive_gauss"),
+    *("limit_dom_laplace", "positive_laplace", "positive_gauss", "misra_gries_tick"),
 )
 # They answer from running column sums.
 MAXIMA = ("bounded_max", "doubling", "two_level", "two_level_k")
@@ -131,6 +131,9 @@ VARIANTS = [
         unk_gauss={"algorithm": "unk_gauss", "kbar": 3},
         limit_dom_laplace={"algorithm": "limit_dom_laplace", "kbar": 3},
         limit_dom={"algorithm": "limit_dom", "kbar": 3, "k": 2},
+        pmg={"algorithm": "pmg", "size": 4},
+        gshm={"algorithm": "gshm", "size": 4, "max_count": 1},
+        pure=_KNOWN | {"algorithm": "pure", "size": 4},
         user=_USER | {"algorithm": "positive_gauss"},
         user_counts=_COUNTS | {"algorithm": "positive_laplace"},
     ),
@@ -171,6 +174,14 @@ VARIANTS = [
         one={"release": "pmg", "max_items": 1, "max_count": 1},
         pure=_KNOWN | {"release": "pure"},
         pure_one=_KNOWN | {"release": "pure", "max_items": 1},
+    ),
+    *_of(
+        "misra_gries_tick",
+        {"size": 4},
+        pmg={"release": "pmg"},
+        one={"release": "pmg", "max_items": 1, "max_count": 1},
+        gshm={"release": "gshm", "max_count": 1},
+        pure=_KNOWN | {"release": "pure"},
     ),
     *_of("known_laplace", _KNOWN, **{"": {}}, tree=_TREE, user=_USER, counts=_COUNTS),
     *_of("known_gauss", _KNOWN, **{"": {}}, user=_USER, user_counts=_COUNTS),

@@ -213,6 +213,15 @@ CASES: dict[str, Case] = {
     "pure, two ticks": on("misra_gries", epsilon=4.0, size=1, radix=2, **PURE, **OF_AB)(
         [{}, A2], A1, {"epsilon": 10.0}, floor=1e-7
     ),
+    "one tick, pmg": on("misra_gries_tick", epsilon=1.0, rho=None, size=1)(
+        [{}], C1, lower_threshold
+    ),
+    "one tick, gshm": on(
+        "misra_gries_tick", epsilon=1.0, rho=None, size=2, release="gshm"
+    )([AB1], C1, lower_threshold),
+    "one tick, pure": on("misra_gries_tick", epsilon=3.0, size=2, **PURE, **OF_AB)(
+        [{"a": 9, "b": 7}], A1, {"epsilon": 6.0}
+    ),
     "merge, two new items": on("misra_gries", rho=2.0, **MERGE)(
         [AB1], {"c": 1, "d": 1}, lower_sketch
     ),

@@ -33,6 +33,7 @@ OWN: dict[str, dict[str, object]] = {
     "two_level": {"domain": DOMAIN},
     "two_level_k": {"domain": DOMAIN, "queries": ("max",)},
     "misra_gries": {"size": 8},
+    "misra_gries_tick": {"size": 8},
     "known_gauss": {"domain": DOMAIN},
     "known_gumbel": {"domain": DOMAIN, "k": 2},
     "unk_gauss": {"kbar": 3},
@@ -95,6 +96,9 @@ SPECIAL: dict[tuple[str, str], dict[str, object]] = {
     ("meta", "radix"): {"radix": 7},
     ("misra_gries", "radix"): {"radix": 7},
     ("misra_gries", "domain"): {"release": "pure", "domain": DOMAIN},
+    ("misra_gries_tick", "domain"): {"release": "pure", "domain": DOMAIN},
+    ("misra_gries_tick", "release"): {"release": "gshm"},
+    ("meta", "size"): {"algorithm": "pmg", "k": None, "kbar": None, "size": 9},
 }
 # No other value is allowed, or it does not change what is published of a stream key served by both
 # settings.
@@ -216,7 +220,8 @@ def with_buckets(
     name: str, edges: tuple[float, ...], **more: object
 ) -> HistogramConfig:
     buckets = Buckets(edges)
-    own: dict[str, object] = {"release": "pure"} if name == "misra_gries" else {}
+    sketched = name.startswith("misra_gries")
+    own: dict[str, object] = {"release": "pure"} if sketched else {}
     if name == "meta":
         own = {"algorithm": "known_gauss", "k": None, "kbar": None}
     return config(name, buckets=buckets, domain=buckets.labels, **own, **more)

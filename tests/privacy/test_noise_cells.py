@@ -38,6 +38,18 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "two_level, pure": ("two_level", {"accounting": "pure", "epsilon": 40.0}),
     "misra_gries, merge": ("misra_gries", {"release": "merge"}),
     "misra_gries, pure": ("misra_gries", {"release": "pure", "domain": DOMAIN}),
+    "misra_gries_tick, gshm": (
+        "misra_gries_tick",
+        {"release": "gshm", "max_count": 1},
+    ),
+    "misra_gries_tick, pure": (
+        "misra_gries_tick",
+        {"release": "pure", "domain": DOMAIN},
+    ),
+    "meta, sketch": (
+        "meta",
+        {"algorithm": "pmg", "k": None, "kbar": None, "size": 8},
+    ),
     "meta, known": (
         "meta",
         {"algorithm": "known_gumbel", "kbar": None, "domain": DOMAIN},

@@ -26,6 +26,7 @@ TREE = 'counter = "tree"\n'
 OTHERS = {
     "meta": 'algorithm = "unk_gauss"\nkbar = 3\n' + TREE,
     "misra_gries": "size = 8\n" + TREE,
+    "misra_gries_tick": "size = 8\n",
     "bounded_max": 'domain = ["a", "b"]\nc_max = 100\n',
     "doubling": 'domain = ["a", "b"]\n',
     "two_level": 'domain = ["a", "b"]\n',

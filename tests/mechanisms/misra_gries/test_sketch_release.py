@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 from tests.mechanisms.misra_gries.test_sketch import TICKS, Tick, fed, neighbours
 from workers.arrays.texts import Texts
 from workers.mechanisms.misra_gries import misra_gries
-from workers.mechanisms.misra_gries.misra_gries import (
-    largest_parts,
-    reduced,
-    shown_above,
-)
-from workers.mechanisms.misra_gries.sketch import Sketch, SortedTags, batch
+from workers.mechanisms.misra_gries.misra_gries import largest_parts, shown_above
+from workers.mechanisms.misra_gries.sketch import Sketch, SortedTags, batch, reduced
 from workers.mechanisms.noise.keyed import NoiseKey
 
 KEY = NoiseKey(b"k" * 32)

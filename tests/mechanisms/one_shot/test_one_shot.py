@@ -15,6 +15,7 @@ from workers.mechanisms.one_shot.algorithms import (
     KNOWN,
     LIMITED,
     PICKING,
+    SKETCHES,
     Cell,
     Name,
     OneShotNoise,
@@ -23,7 +24,7 @@ from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.errors import HorizonExceeded
 
-NAMES = get_args(Name)
+NAMES = tuple(name for name in get_args(Name) if name not in SKETCHES)
 COMMON = SMALL | {"max_items": 2}
 
 

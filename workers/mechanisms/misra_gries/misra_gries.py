@@ -87,6 +87,8 @@ from workers.mechanisms.misra_gries.sketch import (
     SortedTags,
     batch,
     feed,
+    reduced,
+    rounded,
 )
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -105,12 +107,6 @@ def shown_above(
     names = list(labels.take(kept))
     order = sorted(range(len(names)), key=names.__getitem__)
     return [names[i] for i in order], noisy[kept[order]]
-
-
-def reduced(sketch: Sketch) -> Longs:
-    """Return max(0, (k+1) c - sum of all c), of l1 sensitivity at most 2k - 1 (Algorithm 3)."""
-    lowered = (sketch.size + 1) * sketch.counts - int(sketch.counts.sum())
-    return np.maximum(lowered, 0)
 
 
 def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
@@ -146,11 +142,6 @@ def _largest(counts: Longs, labels: Sequence[bytes], k: int) -> Rows:
         first = sorted(equal.tolist(), key=labels.__getitem__)[: k - len(larger)]
         equal = np.array(first, dtype=np.int64)
     return np.concatenate((larger, equal))
-
-
-def rounded(parts: Longs, size: int) -> Longs:
-    """Return the counts from counts times size + 1: floor(x / (size + 1) + 1/2)."""
-    return (2 * parts + size + 1) // (2 * size + 2)
 
 
 # The first byte of noise cells, of this mechanism alone.

@@ -22,6 +22,7 @@ import heapq
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from typing import TypeAlias
 
 import numpy as np
 
@@ -43,6 +44,7 @@ from workers.runtime.frozen import Frozen, memoized
 # Far above the rounding errors of the float sums below, and invisible in a threshold.
 _OUTWARD = 1 + 1e-9
 _REACH = 60.0
+_HALF = Decimal("0.5")
 # The largest float below 1: its complement has a logarithm.
 _LARGEST_TAIL = 1 - 2.0**-53
 
@@ -119,45 +121,22 @@ class PureLaw(Frozen):
         return {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}
 
 
-class GshmLaw(Frozen):
-    """The Gaussian sparse histogram mechanism: rounded Gaussian noise on every counter above zero.
+class SparseGaussianLaw(Frozen):
+    """Rounded Gaussian noise on every counter above zero, of neighbours as `GshmLaw` has them.
 
-    Guarantee: (epsilon, delta)-DP where neighbours' counters differ for at most l labels, all by
-    one, all in the same direction, and zero counters are not stored: Theorem 5, exactly. Also
-    sqrt(2 rho)-GDP (and so rho-zCDP) but for `discovery`, the probability 1 - Phi(tau / sigma)^l
-    that a counter of one world alone shows, which is at most half of delta: that is how releases
-    compose with others.
-
-    Merged sketches (Corollary 2) and PAMG (Lemma 9, Corollary 10) have l = k.
-
-    Args: changed: l. epsilon: above 0. delta: above 0, below 1.
+    Guarantee: sqrt(2 rho)-GDP, and so rho-zCDP, but for `discovery`, the probability 1 - Phi(tau /
+    sigma)^l that a counter of one world alone shows. That is how releases compose.
     """
 
     shared = False
 
-    def __init__(self, changed: int, epsilon: float, delta: float) -> None:
-        # Only one of the two parts of delta counts at a time, as far as they are convex: begin
-        # with all of delta for the noise. The exact condition decides.
-        rho = gaussian_rho(epsilon, delta)
-        sigma_squared = inversion.round_up_to_grid(
-            changed / (2 * Fraction(rho)), "sigma_squared"
-        )
-        threshold = gshm_threshold(changed, sigma_squared, delta / 2)
-        step = Fraction(1, 1 << 20)
-        while gshm_delta(changed, sigma_squared, threshold, epsilon) > delta:
-            sigma_squared = inversion.round_up_to_grid(
-                sigma_squared * (1 + step), "sigma_squared"
-            )
-            threshold = gshm_threshold(changed, sigma_squared, delta / 2)
-            step *= 2
+    def __init__(self, changed: int, sigma_squared: Fraction, threshold: int) -> None:
         self.changed = changed
         self.sigma_squared = sigma_squared
         self.threshold = threshold
         self.table: RoundedGaussian = rounded_gaussian.rounded_gaussian(sigma_squared)
-        self.epsilon = epsilon
-        self.delta = delta
         self.rho = float_up(changed / (2 * sigma_squared))
-        self.discovery = float_of(exposed(changed, sigma_squared, threshold))
+        self.discovery = float_up(Fraction(exposed(changed, sigma_squared, threshold)))
         self.concerned = 2 * changed
         self.variance = float(sigma_squared) + 1 / 12
 
@@ -167,6 +146,37 @@ class GshmLaw(Frozen):
             "table_version": rounded_gaussian.TABLE_VERSION,
             "threshold": self.threshold,
         }
+
+
+class GshmLaw(SparseGaussianLaw):
+    """The Gaussian sparse histogram mechanism, by the exact condition of Theorem 5.
+
+    Guarantee: (epsilon, delta)-DP where neighbours' counters differ for at most l labels, all by
+    one, all in the same direction, and zero counters are not stored. `discovery` is at most half of
+    delta. Merged sketches (Corollary 2) and PAMG (Lemma 9, Corollary 10) have l = k.
+
+    Args: changed: l. epsilon: above 0. delta: above 0, below 1.
+    """
+
+    def __init__(self, changed: int, epsilon: float, delta: float) -> None:
+        # The noise alone may take all of delta: what hides labels is paid where fewer counters are
+        # in both worlds, and there the noise takes less. The exact condition decides.
+        rho = gaussian_rho(epsilon, delta)
+        least = changed / (2 * Fraction(rho))
+        step = Fraction(1, 1 << 20)
+        while True:
+            sigma_squared = inversion.round_up_to_grid(least, "sigma_squared")
+            threshold = gshm_threshold(changed, sigma_squared, delta / 2)
+            if gshm_delta(changed, sigma_squared, threshold, epsilon) <= delta:
+                break
+            least = sigma_squared * (1 + step)
+            step *= 2
+        super().__init__(changed, sigma_squared, threshold)
+        self.epsilon = epsilon
+        self.delta = delta
+
+
+Law: TypeAlias = PmgLaw | PureLaw | SparseGaussianLaw
 
 
 def printed_threshold(epsilon: float, delta: float) -> float:
@@ -263,7 +273,6 @@ def gshm_delta(
             heapq.heappush(intervals, (-bound(middle + 1, last), middle + 1, last))
 
 
-_HALF = Decimal("0.5")
 _CLOSE = Decimal("1e-10")
 
 
@@ -322,8 +331,3 @@ def _expm1(x: Decimal) -> Decimal:
 # Below it four terms of a series are enough: what is left out is below 1e-40 of the sum.
 _SMALL = Decimal("1e-10")
 _THIRD = Decimal(1) / 3
-
-
-def float_of(value: Decimal) -> float:
-    """Return the smallest float that is at least `value`."""
-    return float_up(Fraction(value))

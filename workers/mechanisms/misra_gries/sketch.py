@@ -223,6 +223,17 @@ class Sketch:
         self.labels = labels.take(order)
 
 
+def reduced(sketch: Sketch) -> Longs:
+    """Return max(0, (k+1) c - sum of all c), of l1 sensitivity at most 2k - 1 (Algorithm 3)."""
+    lowered = (sketch.size + 1) * sketch.counts - int(sketch.counts.sum())
+    return np.maximum(lowered, 0)
+
+
+def rounded(parts: Longs, size: int) -> Longs:
+    """Return the counts from counts times size + 1: floor(x / (size + 1) + 1/2)."""
+    return (2 * parts + size + 1) // (2 * size + 2)
+
+
 def feed(sketches: Iterable[Sketch], items: SketchBatch) -> None:
     """Run Algorithm 1 in several sketches, sharing the batch's rounds."""
     rounds = None

@@ -59,10 +59,20 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from workers.arrays.tag_index import Rows
+from workers.arrays.texts import Texts
 from workers.arrays.types import Codes, Longs, Tags
 from workers.mechanisms.about import Figure, pick_figures
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.ledger import rows_by_key
+from workers.mechanisms.misra_gries.releases import Law
+from workers.mechanisms.misra_gries.sketch import (
+    SKETCH_VERSION,
+    Sketch,
+    SketchBatch,
+    batch,
+    reduced,
+    rounded,
+)
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import gaussian, selection
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, round_up_scale
@@ -78,6 +88,7 @@ USE_ITEMS = 0x10
 USE_THRESHOLD = 0x11
 USE_PICKS = 0x12
 USE_KBAR = 0x13
+USE_SHARED = 0x14
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +140,10 @@ class OneShotNoise:
     def threshold(self, address: Place, key_tag: Tags) -> int:
         """Return Z', the noise on a stream key's threshold in a release."""
         return int(self._values(USE_THRESHOLD, address, key_tag.reshape(1, 2))[0])
+
+    def shared(self, address: Place, key_tag: Tags) -> int:
+        """Return eta, the noise that all counters of a stream key's sketch have together."""
+        return int(self._values(USE_SHARED, address, key_tag.reshape(1, 2))[0])
 
     def _values(self, use: int, address: Place, tags: Tags) -> Longs:
         if self._table is None:
@@ -221,11 +236,17 @@ Name = Literal[
     "unk_gauss",
     "limit_dom_laplace",
     "limit_dom",
+    "pmg",
+    "gshm",
+    "pure",
 ]
-KNOWN: tuple[Name, ...] = ("known_gauss", "known_gumbel")
+KNOWN: tuple[Name, ...] = ("known_gauss", "known_gumbel", "pure")
 PICKING: tuple[Name, ...] = ("known_gumbel", "limit_dom")
 LIMITED: tuple[Name, ...] = ("unk_gauss", "limit_dom_laplace", "limit_dom")
-LAPLACE: tuple[Name, ...] = ("positive_laplace", "limit_dom_laplace")
+LAPLACE: tuple[Name, ...] = ("positive_laplace", "limit_dom_laplace", "pmg", "pure")
+SKETCHES: tuple[Name, ...] = ("pmg", "gshm", "pure")
+# Their epsilon needs no conversion from zCDP.
+PURE: tuple[Name, ...] = ("pmg", "pure")
 PER_ITEM: tuple[Name, ...] = ("known_gauss", "positive_gauss", "positive_laplace")
 # Private-side margin of a float division.
 _OUTWARD = Fraction(1 + 1e-12)
@@ -444,9 +465,77 @@ class Bottom(Frozen):
         return candidates[picks], ended
 
 
-Algorithm: TypeAlias = Noisy | Picking
+class Sketched(Frozen):
+    """A Misra-Gries sketch of a stream key's counts, released by a law of `releases`.
+
+    "pmg" and "pure" feed the counts occurrence by occurrence (Algorithm 1), "gshm" merges them as
+    an exact histogram (Section 7). A counter is too low by up to n / (size + 1), of n counts,
+    before noise. "pure" shows the `size` largest noisy counts of the domain, each rounded once.
+    """
+
+    def __init__(self, name: Name, size: int, law: Law) -> None:
+        self._name = name
+        self.size = size
+        self.law = law
+        self.table = law.table
+        self.threshold = law.threshold
+        self.sd = math.sqrt(law.variance)
+
+    def public(self) -> dict[str, object]:
+        return {
+            "name": self._name,
+            "size": self.size,
+            "sketch_version": SKETCH_VERSION,
+            **self.law.public(),
+        }
+
+    def release(
+        self, cell: Cell, noise: OneShotNoise, address: Place
+    ) -> tuple[Rows, Longs]:
+        """Return the rows that a release shows, ascending, and their noisy counts."""
+        noisy = np.zeros(len(cell.counts), dtype=np.int64)
+        shown: list[Rows] = []
+        for key, rows in rows_by_key(cell.keys):
+            held, counts = self._counters(cell, rows)
+            if self.threshold is None:
+                noisy[rows] = noise.items(address, cell.tags.take(rows, axis=0))
+                noisy[held] += counts
+                of_key = Cell(cell.tags, cell.keys, noisy, cell.key_tags)
+                shown.append(of_key.largest(rows, min(self.size, len(rows))))
+                continue
+            noisy[held] = counts + noise.items(address, cell.tags.take(held, axis=0))
+            if self.law.shared:
+                noisy[held] += noise.shared(address, cell.key_tags[key])
+            shown.append(held[noisy[held] > self.threshold])
+        rows = np.sort(np.concatenate(shown)) if shown else np.empty(0, dtype=np.int64)
+        if self.threshold is None:
+            return rows, rounded(noisy[rows], self.size)
+        return rows, noisy[rows]
+
+    def _counters(self, cell: Cell, rows: Rows) -> tuple[Rows, Longs]:
+        """Return the rows with a counter, and the counters ("pure": in units of 1 / (size + 1))."""
+        rows = rows[cell.counts[rows] > 0]
+        sketch, items = self.sketch(cell, rows)
+        places, _ = items.tags.places(sketch.tags)
+        counts = reduced(sketch) if self._name == "pure" else sketch.counts
+        return rows[places], counts
+
+    def sketch(self, cell: Cell, rows: Rows) -> tuple[Sketch, SketchBatch]:
+        """Return the sketch of rows of one stream key, all above zero, and what it was fed."""
+        tags = cell.tags.take(rows, axis=0)
+        no_labels = Texts.from_lengths(b"", np.zeros(len(rows), dtype=np.uint16))
+        items = batch(tags, no_labels, cell.counts[rows])
+        sketch = Sketch(self.size)
+        if self._name == "gshm":
+            sketch.add(items)
+        else:
+            sketch.feed(items)
+        return sketch, items
+
+
+Algorithm: TypeAlias = Noisy | Picking | Sketched
 """One release costs `rho` and `delta`; `tv` is the samplers' distance from their laws. `release`
-returns the shown rows of the cell, ascending, and their noisy counts.
+returns the shown rows of the cell, ascending, and their noisy counts. (Sketches: `price_sketch`.)
 """
 
 
@@ -463,7 +552,9 @@ def bar_figure(height: int) -> Iterator[Figure]:
         yield Figure("bar_above_the_rest", float(height), meaning)
 
 
-def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
+def make_algorithm(
+    name: Name, p: Parameters, rho: float, delta: float
+) -> Noisy | Picking:
     """Return the algorithm for (rho, delta) a release; ValueError if the tables lack such noise."""
     return (
         Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)

@@ -14,12 +14,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from workers.mechanisms.bounds import laplace_sum, normal_bound, subset_bound
+from workers.mechanisms.misra_gries.releases import (
+    PureLaw,
+    SparseGaussianLaw,
+    shared_quantile,
+)
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.one_shot.algorithms import (
     Algorithm,
     Name,
+    Noisy,
     Parameters,
     Picking,
+    Sketched,
     quantile,
 )
 
@@ -37,13 +44,16 @@ SOURCES: Mapping[Name, tuple[str, str]] = MappingProxyType(
         ),
         "limit_dom_laplace": ("Durfee, Rogers: Lemma 6.2", "Durfee, Rogers: Lemma 6.2"),
         "limit_dom": ("Cardoso, Rogers: Theorems 2 and 9", f"{_D1}, Algorithm 6"),
+        "pmg": ("Lebeda, Tetek: Theorem 8", "Lebeda, Tetek: Theorem 8"),
+        "gshm": ("Lebeda, Tetek: Theorem 12", "Lebeda, Tetek: Theorem 12"),
+        "pure": ("Lebeda, Tetek: Section 6", "Lebeda, Tetek: Section 6"),
     }
 )
 SOURCE_OF_PICKS = f"Rogers: Theorems 9 and 10; {_D1}"
 
 
 def largest_noise(
-    algorithm: Algorithm, values: float, beta: float, *, difference: bool = False
+    algorithm: Noisy | Picking, values: float, beta: float, *, difference: bool = False
 ) -> float:
     """Bound all |noise values|, or all differences of two, by the exact integer law."""
     each = beta / (values if difference else 2 * values)
@@ -61,6 +71,26 @@ def sum_error(
         return max(height + laplace_sum(copies * used, scale, values, beta), high)
     low = height + normal_bound(copies * used * algorithm.sd**2, values, beta)
     return max(low, subset_bound(algorithm.sd**2, used, values, beta))
+
+
+def sketch_error(algorithm: Sketched, used: int, values: float, beta: float) -> float:
+    """Bound sums over `used` released sketches, beside what the sketches leave out.
+
+    A sum is too low by what thresholds hide and by noise, too high by the noise of the sketches
+    that show it. "pure": a label that is not shown ranks below one whose count is 0, so it lacks
+    at most two noises. Rounding moves a release by at most a half.
+    """
+    law = algorithm.law
+    if isinstance(law, SparseGaussianLaw):
+        return used / 2 + sum_error(algorithm, used, 1, values, beta)
+    scale = float(law.scale)
+    if isinstance(law, PureLaw):
+        largest = quantile(law.table, beta / (2 * values), difference=False) - 1
+        return used * (2 * largest / (algorithm.size + 1) + 0.5)
+    if used == 1:
+        return law.threshold + shared_quantile(law.scale, 1, 0, beta / (2 * values)) - 1
+    low = used * law.threshold + laplace_sum(2 * used, scale, values, beta)
+    return max(low, laplace_sum(2 * used, scale, values * 2.0**used, beta))
 
 
 def choice_error(

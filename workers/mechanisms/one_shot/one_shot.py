@@ -38,8 +38,10 @@ from workers.mechanisms.one_shot.algorithms import (
     KNOWN,
     LIMITED,
     PICKING,
+    Algorithm,
     Cell,
     Name,
+    Noisy,
     OneShotNoise,
     Parameters,
     Picking,
@@ -245,7 +247,59 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
         yield {"k": k, "kbar": max(kbar_of(other, k), k)}
 
 
-class OneShot(Budgeted):
+class EachTick(Budgeted):
+    """Base of mechanisms whose every tick shows a release of its own counts by the `algorithm`."""
+
+    config: OneShotConfig
+    algorithm: Algorithm
+    _name: Name
+
+    def _parameters(self) -> Mapping[str, object]:
+        return {
+            "horizon": self.config.horizon_ticks,
+            **({"accounting": "pure"} if self._cost.pure else {}),
+            "discovery": {"delta": repr(self.delta_discovery)},
+            "algorithm": self.algorithm.public(),
+            "domain": domain_hash(self._name, self._domain),
+        }
+
+    def sd(self, t: int) -> float:
+        self._check(t)
+        return self.algorithm.sd
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return OneShotNoise(stream, self.algorithm.table)
+
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release | Items]:
+        """Release the tick's own counts; of earlier ticks nothing is kept."""
+        self._check(t)
+        noise = expect_type(OneShotNoise, noise)
+        if self._domain:
+            columns = state.ledger
+            state.merge(contributions, add_rows=False)
+            cell = Cell(
+                columns.tags, columns.keys, columns.counts.copy(), state.key_tags
+            )
+            columns.counts[:] = 0  # only the domain's rows outlast a tick
+            columns.touched.clear()
+            rows, counts = self.algorithm.release(cell, noise, (0, t))
+            return state, Release(rows, counts, self.algorithm.sd, None)
+        tick = tick_rows(contributions)
+        cell = Cell(tick.tags, tick.keys, tick.counts, state.key_tags)
+        rows, counts = self.algorithm.release(cell, noise, (0, t))
+        by_tag = np.lexsort((tick.tags[rows, 1], tick.tags[rows, 0]))
+        order = rows[by_tag]
+        counts = counts[by_tag]
+        keys = tick.keys[order]
+        labels = list(tick.labels.take(order))
+        return state, Items(
+            keys, labels, counts, self.algorithm.sd, self.algorithm.threshold
+        )
+
+
+class OneShot(EachTick):
     """Every tick's own counts, released by one of the `algorithms`. Guarantee: as `Budgeted`."""
 
     configs = (
@@ -257,7 +311,7 @@ class OneShot(Budgeted):
         PositiveLaplaceConfig,
         PositiveGaussConfig,
     )
-    config: OneShotConfig
+    algorithm: Noisy | Picking
 
     def __init__(self, config: OneShotConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=not config.declared)
@@ -268,14 +322,6 @@ class OneShot(Budgeted):
         self.law = "laplace" if self._name in algorithms.LAPLACE else "gaussian"
         self._threshold = self.algorithm.threshold
         self._set_cost(self.algorithm.rho, self.algorithm.tv)
-
-    def _parameters(self) -> Mapping[str, object]:
-        return {
-            "horizon": self.config.horizon_ticks,
-            "discovery": {"delta": repr(self.delta_discovery)},
-            "algorithm": self.algorithm.public(),
-            "domain": domain_hash(self._name, self._domain),
-        }
 
     def most_shown(self) -> int | None:
         p = self.config.parameters()
@@ -315,41 +361,6 @@ class OneShot(Budgeted):
             noise = bounds.largest_noise(algorithm, values, beta, difference=True)
         hidden = (algorithm.threshold or 0) + noise
         return counts, Bound("hidden", text, assumes, beta, hidden, further)
-
-    def sd(self, t: int) -> float:
-        self._check(t)
-        return self.algorithm.sd
-
-    def noise(self, stream: NoiseStream) -> Noise:
-        return OneShotNoise(stream, self.algorithm.table)
-
-    def step(
-        self, state: State, t: int, contributions: Parts, noise: Noise
-    ) -> tuple[State, Release | Items]:
-        """Release the tick's own counts; of earlier ticks nothing is kept."""
-        self._check(t)
-        noise = expect_type(OneShotNoise, noise)
-        if self._domain:
-            columns = state.ledger
-            state.merge(contributions, add_rows=False)
-            cell = Cell(
-                columns.tags, columns.keys, columns.counts.copy(), state.key_tags
-            )
-            columns.counts[:] = 0  # only the domain's rows outlast a tick
-            columns.touched.clear()
-            rows, counts = self.algorithm.release(cell, noise, (0, t))
-            return state, Release(rows, counts, self.algorithm.sd, None)
-        tick = tick_rows(contributions)
-        cell = Cell(tick.tags, tick.keys, tick.counts, state.key_tags)
-        rows, counts = self.algorithm.release(cell, noise, (0, t))
-        by_tag = np.lexsort((tick.tags[rows, 1], tick.tags[rows, 0]))
-        order = rows[by_tag]
-        counts = counts[by_tag]
-        keys = tick.keys[order]
-        labels = list(tick.labels.take(order))
-        return state, Items(
-            keys, labels, counts, self.algorithm.sd, self.algorithm.threshold
-        )
 
 
 def domain_hash(name: algorithms.Name, domain: Sequence[bytes]) -> str | None:

@@ -17,7 +17,8 @@ one threshold per such cell for an item that some cells show.
 The cost of `known_gauss`, `unk_gauss`, `positive_gauss`, `positive_laplace` and `limit_dom_laplace`
 grows with D0, that of `known_gumbel` and `limit_dom` with k. A user's item may be split into at
 most Dinf parts, in as many cells of a level: as with `OneShot` these cost no more rho than one of
-Dinf; discovery and samplers are charged for each (`Parameters.releases`).
+Dinf; discovery and samplers are charged for each (`Parameters.releases`). Of the sketches `pmg` and
+`pure` epsilons add up, and so do the deltas of `pmg` (`one_shot.sketches`).
 
     open[j]     int64 (n,)   exact counts of the open cell of level j, less those of open cells of
                              lower levels; j = 1..L-1 (sensitive)
@@ -44,12 +45,13 @@ from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs
 from workers.mechanisms.about import About, Bound, Data, Figure, RowBytes
 from workers.mechanisms.bounds import normal_bound, subset_bound
-from workers.mechanisms.budget import Budgeted
+from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.curves import DigitCurve, blocks_figure
 from workers.mechanisms.ledger import Parts, with_capacity
 from workers.mechanisms.mechanism import (
+    Mechanism,
     Noise,
     Release,
     State,
@@ -62,15 +64,26 @@ from workers.mechanisms.one_shot.algorithms import (
     LIMITED,
     PER_ITEM,
     PICKING,
+    PURE,
+    SKETCHES,
+    Algorithm,
     Cell,
     Name,
+    Noisy,
     OneShotNoise,
     Picking,
+    Sketched,
     figures_of,
     make_algorithm,
 )
-from workers.mechanisms.one_shot.bounds import SOURCES, choice_error, sum_error
+from workers.mechanisms.one_shot.bounds import (
+    SOURCES,
+    choice_error,
+    sketch_error,
+    sum_error,
+)
 from workers.mechanisms.one_shot.one_shot import Count, ReleasingConfig, domain_hash
+from workers.mechanisms.one_shot.sketches import Size, price_sketch, sketch_complaints
 from workers.runtime.errors import StateRefused
 
 BLOCK_ROWS = 4096
@@ -90,6 +103,7 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
         rule="block",
         counters="tree",
         bounded=True,
+        may_be_pure=True,
         subtracts_with='algorithm = "known_gauss"',
         pays="pays only with known_gumbel or limit_dom and events of many items",
     )
@@ -100,6 +114,7 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
     domain: Domain | None = None
     k: Count | None = None
     kbar: Count | None = None
+    size: Size | None = None
 
     @classmethod
     def lists_labels(cls, values: Mapping[str, object]) -> bool:
@@ -108,6 +123,10 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
     @classmethod
     def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         yield {"algorithm": "known_gauss" if other.declared else "positive_gauss"}
+
+    @property
+    def pure(self) -> bool:
+        return self.algorithm == "pure"
 
     @property
     def has_quantiles(self) -> bool:
@@ -131,6 +150,7 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
             (self.domain_from, self.domain, KNOWN),
             ("k", self.k, PICKING),
             ("kbar", self.kbar, LIMITED),
+            ("size", self.size, SKETCHES),
         ):
             if (value is None) is (self.algorithm in users):
                 state, need = (
@@ -138,6 +158,7 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
                 )
                 yield f'{field} is {state}: algorithm = "{self.algorithm}" {need}'
         yield from self._parameter_complaints(self.algorithm)
+        yield from sketch_complaints(self, "algorithm", self.algorithm)
 
 
 class MetaState(State):
@@ -257,26 +278,41 @@ class Meta(Budgeted):
     config: MetaConfig
 
     def __init__(self, config: MetaConfig, unit: str = "event") -> None:
+        Mechanism.__init__(self, config, unit)
         self._known = config.algorithm in KNOWN
-        super().__init__(config, unit, discovers=not self._known)
-        self.radix = config.radix or best_radix(config.ticks)
+        # Where epsilons add up, a cell's noise grows with L and not with its root.
+        power = 3 if config.algorithm in PURE else 2
+        self.radix = config.radix or best_radix(config.ticks, power=power)
         self._tree = Tree(config.ticks, self.radix)
         self.levels = self._tree.levels
-        self.algorithm = make_algorithm(
+        self.algorithm: Algorithm
+        if config.size is not None:
+            self.algorithm, self._cost = price_sketch(
+                config, config.algorithm, config.size, self.levels
+            )
+        else:
+            self.algorithm = self._within_budget(config)
+        # Of a single cell: an item is shown once one cell shows it.
+        self._threshold = self.algorithm.threshold
+
+    def _within_budget(self, config: MetaConfig) -> Noisy | Picking:
+        """Return the algorithm that an L-th of the budget pays for, and set the cost."""
+        self._cost = split(config, discovers=not self._known)
+        algorithm = make_algorithm(
             config.algorithm,
             replace(config.parameters(), releases=self.ticks_of_item()),
             math.nextafter(self._cost.rho / self.levels, 0.0),
             self.delta_discovery / self.levels * (1 - 1e-12),
         )
-        # Of a single cell: an item is shown once one cell shows it.
-        self._threshold = self.algorithm.threshold
-        spent = math.nextafter(self.levels * self.algorithm.rho, math.inf)
-        tv = math.nextafter(self.levels * self.algorithm.tv, math.inf)
+        spent = math.nextafter(self.levels * algorithm.rho, math.inf)
+        tv = math.nextafter(self.levels * algorithm.tv, math.inf)
         self._set_cost(spent, tv)
+        return algorithm
 
     def _parameters(self) -> Mapping[str, object]:
         return {
             "horizon": self.config.ticks,
+            **({"accounting": "pure"} if self._cost.pure else {}),
             "discovery": {"delta": repr(self.delta_discovery)},
             "radix": self.radix,
             "levels": self.levels,
@@ -303,6 +339,7 @@ class Meta(Budgeted):
         algorithm = self.algorithm
         releases = self._ticks(data)
         most = p.k if name in PICKING else p.kbar if name in LIMITED else data.items
+        lost = 0.0
         values = (p.domain or min(most, data.items)) * releases
         where = " in a block" if name in PICKING + LIMITED else ""
         assumes = f"at most {most:,} labels occur{where}"
@@ -310,6 +347,10 @@ class Meta(Budgeted):
         if name == "known_gauss":
             assumes = ""
             error = normal_bound(used * algorithm.sd**2, values, beta)
+        elif isinstance(algorithm, Sketched):
+            assumes += f" and {data.weight:,} counts in an epoch"
+            lost = data.weight / (algorithm.size + 1)
+            error = sketch_error(algorithm, used, values, beta)
         elif isinstance(algorithm, Picking):
             error = used * choice_error(p, algorithm, releases, beta / 2)
             error += subset_bound(algorithm.sd**2, used, values, beta / 2)
@@ -318,7 +359,7 @@ class Meta(Budgeted):
             error = sum_error(algorithm, used, copies, values, beta)
         text = f"error of every count, over {releases:,} ticks"
         source = "Cardoso, Rogers: Theorems 2 and 3; " + SOURCES[name][-1]
-        return (Bound("counts", text, assumes, beta, error, source),)
+        return (Bound("counts", text, assumes, beta, lost + error, source),)
 
     def cells(self, t: int) -> int:
         """Return the number of noisy histograms added at t."""

@@ -1,0 +1,196 @@
+"""Misra-Gries sketches released once each: the frequent labels of every tick by itself.
+
+An event lies in one tick, and ticks compose in parallel, so an epoch of any length costs what one
+release costs: exactly (epsilon, delta), with nothing converted from zCDP. `price_sketch` also
+serves `meta`, whose blocks are released once each; an event lies in one block of each level.
+
+    release     noise and threshold (`misra_gries.releases`)        epsilon of L releases
+    "pmg"       Laplace, one a counter and one for all of them      L times that of one
+    "pure"      Laplace, on every label of a domain                 L times that of one
+    "gshm"      Gaussian, on the counters of a merged histogram     one release: Theorem 5, exactly;
+                                                                    several: rho, as the others
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from workers.mechanisms.about import About, Bound, Data, Figure
+from workers.mechanisms.accounting import (
+    PrivacyCost,
+    check_sampler_delta,
+    float_up,
+    sampler_delta,
+)
+from workers.mechanisms.budget import NUMERICAL_SHARE, split
+from workers.mechanisms.config.histogram import Domain, HistogramConfig
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.misra_gries.releases import (
+    GshmLaw,
+    Law,
+    PmgLaw,
+    PureLaw,
+    SparseGaussianLaw,
+    gshm_threshold,
+)
+from workers.mechanisms.noise.inversion import round_up_to_grid
+from workers.mechanisms.one_shot import bounds
+from workers.mechanisms.one_shot.algorithms import PURE, Name, Sketched
+from workers.mechanisms.one_shot.one_shot import EachTick, OneShotConfig
+
+Size = Annotated[
+    int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")
+]
+# Counters of a sketch in a plan's comparison.
+_COMPARED_SIZE = 1_000
+
+
+def sketch_complaints(
+    config: HistogramConfig, setting: str, release: Name
+) -> Iterator[str]:
+    """Yield what does not go with a release of sketches; `setting` names what chooses it."""
+    if release in PURE and config.epsilon is None:
+        yield f'{setting} = "{release}": needs epsilon, not rho'
+    if release == "gshm" and config.max_count > 1:
+        yield (
+            f'max_count = {config.max_count}: {setting} = "gshm" needs max_count = 1, '
+            "as its exact condition is for counters that differ by one"
+        )
+
+
+def price_sketch(
+    config: HistogramConfig, release: Name, size: int, releases: int = 1
+) -> tuple[Sketched, PrivacyCost]:
+    """Return a release of sketches, and the cost of an event that lies in so many `releases`.
+
+    ValueError if the noise is more than its tables have, or delta less than they can promise.
+    """
+    reach = config.max_items * config.max_count
+    numerical = config.delta * NUMERICAL_SHARE
+    law: Law
+    failures: tuple[tuple[str, float], ...]
+    if release == "gshm":
+        if releases == 1 and config.epsilon is not None:
+            law = GshmLaw(size, config.epsilon, config.delta - numerical)
+            cost = PrivacyCost(law.rho, config.epsilon, config.delta, gaussian=True)
+            failures = (("numerical", numerical), ("discovery", law.discovery))
+        else:
+            cost = split(config, discovers=True)
+            of_all = dict(cost.failures)["discovery"] * (1 - 1e-12)
+            sigma_squared = round_up_to_grid(
+                size * releases / (2 * Fraction(cost.rho)), "sigma_squared"
+            )
+            threshold = gshm_threshold(size, sigma_squared, of_all / releases)
+            law = SparseGaussianLaw(size, sigma_squared, threshold)
+            rho = float_up(Fraction(size * releases) / (2 * sigma_squared))
+            failures = cost.failures
+            cost = replace(cost, rho=min(cost.rho, rho))
+        share = NUMERICAL_SHARE
+    else:
+        of_one = Fraction(config.epsilon or 0) / releases
+        if release == "pmg":
+            discovery = float_up(Fraction(config.delta) - Fraction(numerical))
+            law = PmgLaw(size, reach, of_one, discovery / releases * (1 - 1e-12))
+            failures = (("numerical", numerical), ("discovery", discovery))
+            share = NUMERICAL_SHARE
+        else:
+            law = PureLaw(size, reach, of_one)
+            failures = (("numerical", config.delta),)
+            share = 1.0
+        # A release is epsilon-DP, so epsilon^2 / 2-zCDP.
+        rho = float_up(releases * Fraction(law.epsilon) ** 2 / 2)
+        cost = PrivacyCost(rho, config.epsilon or 0.0, config.delta, pure=True)
+    needed = sampler_delta(cost.epsilon, releases * law.concerned, law.table.tv)
+    check_sampler_delta(config.delta, cost.epsilon, needed, share)
+    return Sketched(release, size, law), replace(cost, failures=failures)
+
+
+class TickMisraGriesConfig(
+    OneShotConfig, frozen=True, kw_only=True, tag="misra_gries_tick"
+):
+    """The frequent items of every tick by itself; `size` counters of a sketch."""
+
+    about = About(
+        order=95,
+        family="tick",
+        answers="each tick's frequent labels, too low by up to a share of the tick's items",
+        on="each count shown; what the sketch leaves out comes on top",
+        page="Only frequent items are kept.",
+        rule="each",
+        needs_epsilon=True,
+        may_be_pure=True,
+    )
+    decides_domain = "release"
+
+    size: Size
+    # "pmg": best for events of few items. "gshm": best once max_items is well above the root of
+    # size. "pure": pure epsilon, over a declared domain.
+    release: Literal["pmg", "gshm", "pure"] = "pmg"
+    domain: Domain | None = None
+
+    @classmethod
+    def lists_labels(cls, values: Mapping[str, object]) -> bool:
+        return values.get("release") == "pure"
+
+    @classmethod
+    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        if other.epsilon is not None:
+            yield {"size": _COMPARED_SIZE}
+
+    @property
+    def algorithm(self) -> Name:
+        return self.release
+
+    @property
+    def pure(self) -> bool:
+        return self.release == "pure"
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.pure and self.domain is None:
+            yield 'domain, domain_file or buckets is missing: release = "pure" needs one of them'
+        if not self.pure and self.domain is not None:
+            yield f'{self.domain_from} is set: release = "{self.release}" has none'
+        yield from sketch_complaints(self, "release", self.release)
+
+
+class TickMisraGries(EachTick):
+    """The frequent items of every tick.
+
+    Guarantee: (epsilon, delta)-DP for the content of one event, over all ticks of an epoch
+    together; epsilon-DP up to the sampler's distance with "pure".
+    """
+
+    configs = (TickMisraGriesConfig,)
+    config: TickMisraGriesConfig
+    algorithm: Sketched
+
+    def __init__(self, config: TickMisraGriesConfig, unit: str = "event") -> None:
+        # The budget is not split as that of `Budgeted`.
+        Mechanism.__init__(self, config, unit)
+        self._name = config.release
+        self.algorithm, self._cost = price_sketch(config, config.release, config.size)
+        self.law = "laplace" if config.release in PURE else "gaussian"
+        self._threshold = self.algorithm.threshold
+
+    def most_shown(self) -> int | None:
+        return self.config.size
+
+    def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        share = 1 / (self.config.size + 1)
+        meaning = "of a tick's items, most that a count lacks before noise"
+        yield Figure("undercount_share", share, meaning)
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Bound the error of every count of a tick, an item that is not shown counted as 0."""
+        releases = self._ticks(data)
+        shown = self.config.size if not self._domain else len(self._domain)
+        lost = data.weight / (self.config.size + 1)
+        error = lost + bounds.sketch_error(self.algorithm, 1, shown * releases, beta)
+        text = f"error of every count, over {releases:,} ticks"
+        assumes = f"at most {data.weight:,} counts in a tick"
+        source = bounds.SOURCES[self._name][0]
+        return (Bound("counts", text, assumes, beta, error, source),)
