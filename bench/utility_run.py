@@ -15,6 +15,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.algorithms import LIMITED
 from workers.mechanisms.one_shot.one_shot import OneShotConfig
 from workers.mechanisms.one_shot.pay import PayWhatYouGetConfig
+from workers.mechanisms.one_shot.sketches import TickMisraGriesConfig
 from workers.mechanisms.order_statistics.config import OrderStatisticConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
@@ -113,7 +114,7 @@ def _errors(
             return []
         named = {label.encode() for label in run.answer["labels"]}
         return [("hidden", _largest_outside(truth, named) - ranked(truth, p.kbar + 1))]
-    if isinstance(config, MetaConfig | MisraGriesConfig):
+    if isinstance(config, MetaConfig | MisraGriesConfig | TickMisraGriesConfig):
         everything = set(truth) | set(run.shown)
         return [
             (

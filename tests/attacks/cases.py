@@ -272,6 +272,14 @@ def cases() -> list[Case]:
             "misra_gries", release, [*steady(held, 1), {}], {1: moved}, FEW, size=size, horizon=2,
             release=release, max_count=m, **own,
         )  # fmt: skip
+    held = {f"k{i:02}": 900 for i in range(4)}
+    full = steady(held, 1)
+    many: dict[str, Any] = {"size": 4, "max_count": 20}
+    add("misra_gries_tick", "pmg", full, {1: {b"k00": 20}}, MANY, **many)
+    add("misra_gries_tick", "new", [{}], new, MANY, size=1, **few)
+    add("misra_gries_tick", "gshm", full, new, MANY, size=4, release="gshm", **few)
+    listed = {"domain": tuple(held), "release": "pure"}
+    add("misra_gries_tick", "pure", full, {1: {b"k00": 20}}, MANY, **listed, **many)
     for accounting in ("zcdp", "pure"):
         of_one: dict[str, Any] = {
             "domain": ("a", "b"),

@@ -48,6 +48,7 @@ HALVED = (
         "pay_what_you_get",
     ),
     *("meta known_gauss", "sparse_gumb tight", "misra_gries pmg", "misra_gries merge"),
+    "misra_gries_tick pmg",
     *("misra_gries pure", "bounded_max zcdp", "doubling zcdp", "two_level zcdp"),
 )
 # A label that the event does not move, and one that it moves.
@@ -73,7 +74,7 @@ def half_noise(config: HistogramConfig, unit: str) -> Mechanism:
     """Build a mechanism that spends four times its rho, or twice its pure epsilon."""
     right = build(config, unit)
     more = {"epsilon": None, "rho": 4 * right.cost().rho}
-    if config.pure:
+    if config.pure or config.about.needs_epsilon:
         more = {"epsilon": 2 * right.guarantee.epsilon}
     return build(structs.replace(config, **more), unit)
 

@@ -179,7 +179,7 @@ VARIANTS = [
         "misra_gries_tick",
         {"size": 4},
         pmg={"release": "pmg"},
-        one={"release": "pmg", "max_items": 1, "max_count": 1},
+        one={"release": "pmg", "max_items": 1, "max_count": 1, "epsilon": 1.0},
         gshm={"release": "gshm", "max_count": 1},
         pure=_KNOWN | {"release": "pure"},
     ),
