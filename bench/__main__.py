@@ -16,7 +16,7 @@ users       `quietcount replay` of 59.0 M records of 10 M users: seconds and mem
 sqlp        the table of DP-SQLP, section 5.1, beside ours: keys, norms, seconds and memory; exit 1 where C = 32 misses its targets
 day         a day of a worker in a quarter of an hour: memory, disk, state topics and commits by its hours; exit 1 where one grows
 windows     30 days of a board without epochs, a million new labels a day: memory, disk, state topic; exit 1 where one is not flat
-utility     measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold; then releases of sketches beside each other
+utility     measured error beside the error that each mechanism's theorem promises, and of sketches; exit 1 where a promise does not hold
 
 docs/performance.md has the figures of the first three, of `replay`, of `users` and of `sqlp`.
 """
