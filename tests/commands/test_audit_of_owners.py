@@ -1,7 +1,9 @@
 """The audit follows stream keys to their new owners, and finds keys that were handed over wrongly."""
 
-from collections.abc import Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,6 +16,8 @@ from workers.commands.audit import Auditor, Difference, RecomputedHistogram
 from workers.mechanisms.registry import build
 from workers.pipeline.contributions import decode
 from workers.pipeline.merge import Merge, ReleaseProgress
+
+EMPTY: Any = MappingProxyType({})
 
 
 class Read(NamedTuple):
@@ -36,12 +40,27 @@ class Read(NamedTuple):
         return self.text
 
 
+#: What owners had stored when they made a checkpoint.
+Copies = Mapping[int, Mapping[bytes, bytes]]
+
+
+def progress_in(copy: Mapping[bytes, bytes]) -> ReleaseProgress:
+    return msgspec.json.decode(copy[b"progress"], type=ReleaseProgress)
+
+
+def items_in(
+    copy: Mapping[bytes, bytes], prefix: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    return iter(sorted(pair for pair in copy.items() if pair[0].startswith(prefix)))
+
+
 class OfFleet(Auditor):
     """The audit of what a fleet has stored, handed over and published."""
 
-    def __init__(self, found: Fleet, settings: Any) -> None:
+    def __init__(self, found: Fleet, settings: Any, copies: Copies) -> None:
         super().__init__(settings)
         self._fleet = found
+        self._copies = copies
         self.configs = found.owners[0].configs
 
     def _merge(self, owner: int) -> Merge:
@@ -67,6 +86,8 @@ class OfFleet(Auditor):
             return None
         progress = msgspec.json.decode(value, type=ReleaseProgress)
         known.restore(progress, partition.items)
+        if (copy := self._copies.get(owner)) is not None:
+            self._begin_with(owner, known, progress_in(copy), partial(items_in, copy))
         return known, progress.position
 
     def _messages(self, topic: str) -> Iterator[Any]:
@@ -75,10 +96,17 @@ class OfFleet(Auditor):
                 yield Read(0, one.key.encode(), one.value)
 
 
-def audited(published: Fleet, monkeypatch: pytest.MonkeyPatch) -> OfFleet:
+def audited(
+    published: Fleet, monkeypatch: pytest.MonkeyPatch, copies: Copies = EMPTY
+) -> OfFleet:
+    """Audit what is there: contributions before the offset in an owner's copy are deleted."""
+
     def read(_: object, topic: str, owner: int, **__: object) -> Iterator[Read]:
+        copy = copies.get(owner)
+        begin = 0 if copy is None else progress_in(copy).offset
         for at, value in enumerate(published.topics[owner]):
-            yield Read(at, b"", value)
+            if at >= begin:
+                yield Read(at, b"", value)
 
     named: Any = {
         "contributions_topic": "contributions",
@@ -99,7 +127,7 @@ def audited(published: Fleet, monkeypatch: pytest.MonkeyPatch) -> OfFleet:
     monkeypatch.setattr(audit, "mechanisms", lambda _: ())
     monkeypatch.setattr(audit, "read_partition", read)
     monkeypatch.setattr(audit, "await_commits", lambda *_: None)
-    auditor = OfFleet(published, settings)
+    auditor = OfFleet(published, settings, copies)
     progress: Any = SimpleNamespace(update=lambda _: None)
     auditor.run(progress, None)
     return auditor
@@ -116,6 +144,40 @@ def test_what_owners_published_before_and_after_keys_moved_is_clean(
     assert sum(one.snapshots for one in auditor.tallies.values()) == len(
         found.published
     )
+
+
+@pytest.mark.parametrize("at_ms", [40, 90, 130, 170])
+@pytest.mark.parametrize("later_ms", [0, 60, 500])
+def test_an_audit_that_begins_with_checkpoints_compares_all_that_follows(
+    monkeypatch: pytest.MonkeyPatch, at_ms: int, later_ms: int
+) -> None:
+    """Before and after keys moved, and where owners made theirs at other times."""
+    found = fleet([STEADY], [FINE, WIDE], step=12)
+    copies: dict[int, Mapping[bytes, bytes]] = {}
+    cut(found, at_ms)
+    begun = len(found.published)
+    for owner in (0, 2):
+        copies[owner] = dict(found.owners[owner].store)
+    if later_ms:
+        cut(found, at_ms + later_ms)
+    for owner in (1, 3):
+        copies[owner] = dict(found.owners[owner].store)
+    copies = {owner: copy for owner, copy in copies.items() if b"progress" in copy}
+    found.finish()
+    auditor = audited(found, monkeypatch, copies)
+    compared = sum(one.snapshots for one in auditor.tallies.values())
+    assert compared + auditor.older == len(found.published)
+    if not later_ms:
+        assert compared == len(found.published) - begun
+        assert begun == 0 or auditor.begin_ms is not None
+    # A forged count is found behind the checkpoints.
+    owner, latest = found.published[-1]
+    forged = msgspec.json.decode(latest.value)
+    forged["sd"] += 1
+    other = replace(latest, value=msgspec.json.encode(forged))
+    found.published.append((owner, other))
+    with pytest.raises(Difference, match="does not follow"):
+        audited(found, monkeypatch, copies)
 
 
 def test_a_key_that_was_not_handed_over_or_not_known_is_a_difference(

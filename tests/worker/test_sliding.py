@@ -25,8 +25,10 @@ def site_of(cluster: str, directory: Path, owners: int = 2, **changes: Any) -> S
     return Site(cluster, directory, histograms, partitions=2, owners=owners)
 
 
-def sell(site: Site, seed: int, begin_ms: int) -> list[dict[str, Any]]:
-    """Send events of the LASTS_MS from a time on to all source partitions; return them."""
+def sell(
+    site: Site, seed: int, begin_ms: int, lasts_ms: int = LASTS_MS
+) -> list[dict[str, Any]]:
+    """Send events of the `lasts_ms` from a time on to all source partitions; return them."""
     rng = random.Random(seed)
     sold: list[dict[str, Any]] = []
     for partition in range(site.partitions):
@@ -36,7 +38,7 @@ def sell(site: Site, seed: int, begin_ms: int) -> list[dict[str, Any]]:
                 at,
                 key=rng.choice("kl"),
             )
-            for at in sorted(begin_ms + rng.randrange(LASTS_MS) for _ in range(400))
+            for at in sorted(begin_ms + rng.randrange(lasts_ms) for _ in range(400))
         ]
         site.produce(partition, events)
         sold += events

@@ -21,8 +21,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
+from confluent_kafka import TopicPartition
 
 from workers.agents.ceiling_guard import CeilingGuard
+from workers.agents.keeping import Keeping
 from workers.agents.progress import PROGRESS, complete_ms, read_progress
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment, Shard
@@ -56,11 +58,13 @@ class ReleaseShard(Shard):
         guard: CeilingGuard | None = None,
         grace_ms: int = 0,
         delivery_ms: int | None = None,
+        keep_ms: int | None = None,
     ) -> None:
         """`merge` has released no tick yet; `guard` enforces the ceiling, if any.
 
         `delivery_ms`: how long after its end and the grace period a tick is delivered; None: as
-        soon as it is ready.
+        soon as it is ready. Contributions are deleted `keep_ms` later (`agents.keeping`); None:
+        never.
         """
         super().__init__(assignment)
         self.merge = merge
@@ -75,6 +79,12 @@ class ReleaseShard(Shard):
         self._delivery_ms = delivery_ms
         # From the end of a tick to its delivery.
         self._wait_ms = grace_ms + (delivery_ms or 0)
+        # The commit after which `_keep` looked last.
+        self._looked_s = 0.0
+        self._keeping: Keeping | None = None
+        if keep_ms is not None:
+            log = TopicPartition(contributions, self.partition)
+            self._keeping = Keeping(self.connection, log, keep_ms)
         self._name_of = {
             topic: histogram.name
             for histogram in merge.histograms
@@ -100,6 +110,8 @@ class ReleaseShard(Shard):
             )
             self.offset = progress.offset
         self.merge.reserving = self._guard is not None or self._unrecorded()
+        if self._keeping is not None:
+            self._keeping.restore(self.store)
 
     def _unrecorded(self) -> bool:
         """Return whether some histogram's first epoch is still to be recorded by `_reserve`."""
@@ -136,6 +148,7 @@ class ReleaseShard(Shard):
             self.merge.receive(value, offset)
         self.merge.reached(batch.end)
         self._release()
+        self._keep()
 
     def commits(self, batch: Batch) -> Iterable[bytes]:
         for i in range(len(batch)):
@@ -146,6 +159,7 @@ class ReleaseShard(Shard):
     def idle(self) -> None:
         if self.offset is not None:
             self._release()
+            self._keep()
 
     def _release(self) -> None:
         """Release and commit all complete ticks.
@@ -227,6 +241,23 @@ class ReleaseShard(Shard):
             *split_pages(PROGRESS, msgspec.json.encode(progress)),
         ]
         self.transact(messages, changes, progress.offset, (), delivery)
+
+    def _keep(self) -> None:
+        """Make a checkpoint if one is due, and delete contributions that none needs."""
+        keeping = self._keeping
+        if keeping is None or self._looked_s == self.last_commit_s:
+            return
+        pages = read_paged(PROGRESS, self.store.get)
+        if pages is None:
+            return
+        progress = read_progress(pages)
+        if keeping.is_due(progress):
+            # A progress record ends every transaction.
+            changes = [*keeping.changes(self.store), *split_pages(PROGRESS, pages)]
+            self.transact([], changes, progress.offset)
+            keeping.restore(self.store)
+        keeping.delete(progress.offset)
+        self._looked_s = self.last_commit_s
 
     def _hand_over(
         self, handed: Sequence[tuple[int, HandedOver]]

@@ -220,6 +220,7 @@ class Factory:
             guard=guard,
             grace_ms=settings.events.grace_ms,
             delivery_ms=settings.privacy.delivery_ms,
+            keep_ms=settings.worker.keep_contributions_ms,
         )
 
     def merge(self, partition: int) -> Merge:

@@ -8,6 +8,9 @@ An owner partition holds a share of the stream keys, in one partition of the con
 When the topic grew, owners "handed over" stream keys to new ones (`pipeline.growth.owners`): what
 they sent is recomputed too. The release state says which ticks an owner has published. A series is
 what one output topic gets: a window, or the counts since an epoch began.
+
+Where old contributions were deleted (`agents.keeping`), it begins with the state in an owner's
+older checkpoint; snapshots published before that are only counted.
 """
 
 import hashlib
@@ -19,17 +22,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 import orjson
 from confluent_kafka import Message
 from msgspec.structs import replace
 
+from workers.agents.keeping import checkpoints
 from workers.agents.progress import PROGRESS, read_progress
 from workers.agents.topics import check_topics, connection_of
 from workers.commands.compiling import ensure_compiled
-from workers.kafka.reading import await_commits, read_partition
+from workers.kafka.reading import await_commits, bounds_of, read_partition, reader
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import decode
@@ -37,12 +41,13 @@ from workers.pipeline.factory import histograms, mechanisms
 from workers.pipeline.growth.owners import HandedOver, owner_of
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.ledger_blocks import read_paged
-from workers.pipeline.merge import Merge
+from workers.pipeline.merge import Merge, Pairs, ReleaseProgress
 from workers.pipeline.snapshots import Snapshot
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import ProgressLine
 from workers.settings.files import read_key
 from workers.settings.settings import Settings
+from workers.settings.times import when
 
 EXIT_DIFFERENCE = 1
 # Cannot match inside a label: its quotes are escaped, and no colon follows an item's label.
@@ -62,6 +67,18 @@ class Tally:
     keys: set[str] = field(default_factory=set)
 
 
+class Begun(NamedTuple):
+    """Histograms as they were in a checkpoint, with the progress of those that still run."""
+
+    merge: Merge
+    progress: ReleaseProgress
+
+    def next_tick(self, name: str) -> int | None:
+        """Return the tick with which a histogram continues; None if it had not begun."""
+        life = self.progress.histograms.get(name)
+        return None if life is None else life.next
+
+
 class RecomputedHistogram(Histogram):
     """A histogram that publishes again from its first tick on, with stream keys known by now."""
 
@@ -72,6 +89,12 @@ class RecomputedHistogram(Histogram):
         self._declared = {k: at for k, at in since.items() if at >= first}
         for name in since.keys() - self._declared.keys():  # handed over
             self._append_key(name, since[name])
+
+    def resume(self, since: Mapping[str, int]) -> None:
+        """Continue from a restored checkpoint; `since` is as in `repeat`."""
+        self._public = False
+        begin = self.next or 1
+        self._declared = {k: at for k, at in since.items() if at >= begin}
 
 
 class Auditor:
@@ -92,13 +115,22 @@ class Auditor:
         # Digests of whole snapshots that have windows: windows may change while a histogram runs.
         self._windowed: set[bytes] = set()
         self._ids: set[str] = set()
-        # By (histogram, stream key, part): start of the first tick that the state does not cover.
+        # By (histogram, stream key, part): start of the first tick that the state does not cover,
+        # and of the first one after a checkpoint.
         self._next: dict[tuple[str, str, int], int] = {}
+        self._begins: dict[tuple[str, str, int], int] = {}
+        # By owner whose old contributions are deleted.
+        self._begun: dict[int, Begun] = {}
         # By series.
         self.tallies: dict[str, Tally] = {
             one.name: Tally() for config in settings.histograms for one in config.series
         }
-        self.messages = self.others = self.other_windows = 0
+        self.messages = self.others = self.other_windows = self.older = 0
+
+    @property
+    def begin_ms(self) -> int | None:
+        """The time from which on everything is compared; None if from the first snapshot."""
+        return max(self._begins.values(), default=None)
 
     def run(self, progress: ProgressLine, exact: IO[bytes] | None) -> None:
         """Compare everything, to the first `Difference`; write every snapshot's line to `exact`."""
@@ -148,13 +180,44 @@ class Auditor:
         known = self._merge(owner)
         # refuses state of another key, topic or mechanism
         known.restore(stored, store.items)
+        self._note_checkpoint(owner, store, known)
         return known, stored.position
+
+    def _note_checkpoint(self, owner: int, store: Store, known: Merge) -> None:
+        """Keep where the audit of an owner begins, if old contributions of it are deleted."""
+        topic = self._settings.contributions_topic
+        with reader(self._connection) as consumer:
+            begin, _ = bounds_of(consumer, topic, owner)
+        if not begin:
+            return
+        for checkpoint in checkpoints(store):
+            if checkpoint.progress.offset >= begin:
+                items = partial(checkpoint.items, store)
+                self._begin_with(owner, known, checkpoint.progress, items)
+                return
+
+    def _begin_with(
+        self, owner: int, known: Merge, progress: ReleaseProgress, items: Pairs
+    ) -> None:
+        """Begin the audit of an owner with the state in a checkpoint."""
+        running = {(h.name, h.life.generation) for h in known.histograms}
+        # Ended generations are not computed again.
+        progress.histograms = {
+            name: life
+            for name, life in progress.histograms.items()
+            if (name, life.generation) in running
+        }
+        progress.retired = []
+        merge = self._merge(owner)
+        merge.restore(progress, items)
+        self._begun[owner] = Begun(merge, progress)
 
     def _read_handed(self, owner: int) -> None:
         """Read what was handed over to an owner."""
         topic = self._settings.contributions_topic
         handed = dict[tuple[str, int], HandedOver]()
-        for message in read_partition(self._connection, topic, owner, whole=True):
+        whole = owner not in self._begun
+        for message in read_partition(self._connection, topic, owner, whole=whole):
             if (page := decode(message.value() or b"").handed) is not None:
                 generation = page.histogram, page.generation
                 before = handed[generation].keys if generation in handed else []
@@ -163,7 +226,8 @@ class Auditor:
 
     def _repeating(self, owner: int, known: Merge) -> Merge:
         """Return histograms that repeat the published ticks of those `known`."""
-        again = self._merge(owner)
+        begun = self._begun.get(owner)
+        again = self._merge(owner) if begun is None else begun.merge
         moved = dict[tuple[str, int], dict[str, int]]()
         for _, by_generation in self._handed_by(owner):
             for generation, handed in by_generation.items():
@@ -174,10 +238,37 @@ class Auditor:
             if first is None or not isinstance(histogram, RecomputedHistogram):
                 continue
             served = before.served() | moved.get(generation, {})
+            if begun is not None and begun.next_tick(before.name) is not None:
+                self._note_begin(histogram)
+                histogram.resume(served)
+                continue
             histogram.repeat(first, served)
             if before.takes_over:
                 self._check_taken(owner, before, served)
         return again
+
+    def _note_begin(self, histogram: Histogram) -> None:
+        """Note that a restored histogram is computed from its next tick on."""
+        for key in histogram.served():
+            part = histogram.part_of(key) + 1
+            self._note_begin_of(histogram, key, part, histogram.next or 1)
+
+    def _note_moved(self, owner: int, merge: Merge, handed: HandedOver) -> None:
+        """Note that what an owner handed over before its checkpoint is computed from then on."""
+        number = next(number for number in self._owners.numbers if number > owner)
+        for histogram in merge.histograms:
+            if histogram.name == handed.histogram:
+                for key, _ in handed.keys:
+                    part = (owner - owner_of(key, number)) % number + 1
+                    self._note_begin_of(histogram, key, part, handed.tick)
+
+    def _note_begin_of(
+        self, histogram: Histogram, key: str, part: int, tick: int
+    ) -> None:
+        start_ms = histogram.grid.start(tick)
+        for series, _ in histogram.outputs:
+            place = (series, key, part)
+            self._begins[place] = max(start_ms, self._begins.get(place, 0))
 
     def _handed_by(
         self, owner: int
@@ -210,6 +301,10 @@ class Auditor:
         handed = self._handed[owner].pop(
             (expected.histogram, expected.generation), None
         )
+        begun = self._begun.get(owner)
+        if begun is not None and begun.next_tick(expected.histogram) is not None:
+            # It may be among what is deleted; the new owner's state has the keys.
+            handed = handed or expected
         if (
             handed is None
             or handed.tick != expected.tick
@@ -249,8 +344,12 @@ class Auditor:
         """Release an owner partition's ticks again; remove matches from the published snapshots."""
         topic = self._settings.contributions_topic
         merge = self._repeating(owner, known)
+        begun = self._begun.get(owner)
+        since = 0 if begun is None else begun.progress.offset
         ends = {h.name: h.next for h in known.histograms if h.next is not None}
-        for message in read_partition(self._connection, topic, owner, whole=True):
+        for message in read_partition(
+            self._connection, topic, owner, whole=begun is None, since=since
+        ):
             offset = message.offset() or 0
             if offset >= position:
                 break
@@ -271,7 +370,10 @@ class Auditor:
                     (h.name, h.life.generation) == (name, generation)
                     for h in merge.histograms
                 )
-                if ours and handed.tick < ends.get(name, 0):
+                before = 0 if begun is None else begun.next_tick(name) or 0
+                if ours and handed.tick < before:
+                    self._note_moved(owner, merge, handed)
+                elif ours and handed.tick < ends.get(name, 0):
                     raise _wrongly_handed(name, to)
         for histogram in merge.histograms:
             if (end := ends.get(histogram.name)) is None:
@@ -379,10 +481,14 @@ class Auditor:
                         published.get("part", 1),
                     )
                     newer = published["start"] >= self._next.get(series, -1) >= 0
+                    older = published["start"] < self._begins.get(series, -1)
                 except (ValueError, KeyError, TypeError):
                     raise Difference(
                         f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot"
                     ) from None
+                if older:
+                    self.older += 1
+                    continue
                 if recomputed and not newer:
                     raise Difference(
                         f"{_name(value)}: published, but it does not follow from the contributions"
@@ -443,6 +549,11 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
     if auditor.other_windows:
         print(
             f"audit: {auditor.other_windows:,} snapshots with other windows than now, compared without them"
+        )
+    if auditor.begin_ms is not None:
+        print(
+            f"audit: begins at {when(auditor.begin_ms)}: contributions before it are deleted "
+            f"(worker.keep_contributions), so {auditor.older:,} earlier snapshots were not compared"
         )
     if auditor.others:
         print(

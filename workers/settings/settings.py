@@ -148,6 +148,9 @@ _Partitions = Annotated[int, whole(1, 10_000)]
 _PARTITIONS = "a whole number from 1 to 10,000; if left out, "
 _OWNER_PARTITIONS = _PARTITIONS + "the events topic's number of partitions"
 _USER_PARTITIONS = _PARTITIONS + "as many as the events topics have together"
+_KEEP_CONTRIBUTIONS = (
+    "a duration from 1s to 36500d; if left out, they are kept for ever"
+)
 _PORT = "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
 _MAX_BEHIND = (
     "; if left out, the longest epoch or window of the histograms, at least 7d"
@@ -192,6 +195,10 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     commit_interval_ms: Annotated[Duration, _duration(10, 600_000)] = 5_000
     owner_partitions: Annotated[_Partitions | None, _allowed(_OWNER_PARTITIONS)] = None
     user_partitions: Annotated[_Partitions | None, _allowed(_USER_PARTITIONS)] = None
+    keep_contributions_ms: Annotated[
+        Annotated[int, Meta(ge=1_000, le=KEEP_MAX_MS)] | None,
+        Meta(description=_KEEP_CONTRIBUTIONS, extra={"duration": True}),
+    ] = None
     metrics_port: Annotated[
         Annotated[int, whole(0, 65_535)] | None, _allowed(_PORT)
     ] = None

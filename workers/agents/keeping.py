@@ -1,0 +1,191 @@
+"""Delete contributions that are no longer needed, where `worker.keep_contributions` says so.
+
+A *checkpoint* is a copy of all that an owner partition has stored, with its progress, made in one
+transaction under a prefix of its own in the same state topic. There are at most two. Where a new
+one is due it takes the place of the older one. Once that is committed, the contributions before the
+older one that is left are deleted, all of which came to be before the newer one, a whole
+`keep_contributions` ago.
+
+    the worker   needs none of them: an owner reads on from the offset in its progress, which only
+                 grows, so every later owner, standby or generation reads on at or after the one in
+                 a checkpoint. What another owner handed over before it is in the state
+    `audit`      computes everything from the older checkpoint on
+
+Where histograms have epochs, a checkpoint is due after the beginning of an epoch of the longest
+ones, so only contributions to past epochs are deleted. If the broker refuses, nothing is lost: the
+records stay, and the worker tries again later.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from workers.agents.progress import PROGRESS, read_progress
+from workers.kafka.clients import Connection, text_of
+from workers.kafka.store import Store
+from workers.mechanisms.config.ticks import TickGrid
+from workers.pipeline.ledger_blocks import read_paged
+from workers.pipeline.merge import ReleaseProgress
+from workers.privacy.ceiling import grid_of
+from workers.runtime.errors import QuietcountError
+from workers.runtime.sizes import Change
+from workers.settings.times import when
+
+logger = logging.getLogger(__name__)
+
+# No histogram has such a name, so no other stored key begins so.
+_SLOTS = (b"=0/", b"=1/")
+# Longest wait for the broker, in which nothing is published; then the next attempt.
+_ANSWER_S = 5.0
+_AGAIN_S = 600.0
+
+
+class Checkpoint(NamedTuple):
+    """A copy of the state, its progress, and the time up to which it has published, ms."""
+
+    slot: bytes
+    progress: ReleaseProgress
+    published_ms: int
+
+    def items(self, store: Store, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the pairs that were stored under a prefix, as `Store.items` does."""
+        for key, value in store.items(self.slot + prefix):
+            yield key.removeprefix(self.slot), value
+
+
+def checkpoints(store: Store) -> list[Checkpoint]:
+    """Return the checkpoints in a stored state, the older one first."""
+    found = []
+    for slot in _SLOTS:
+        value = read_paged(slot + PROGRESS, store.get)
+        if value is None:
+            continue
+        progress = read_progress(value)
+        published_ms = _published_ms(progress)
+        if published_ms is not None:
+            found.append(Checkpoint(slot, progress, published_ms))
+    return sorted(found, key=lambda one: (one.published_ms, one.progress.position))
+
+
+class Keeping:
+    """The checkpoints of one owner partition, and what is deleted behind them."""
+
+    def __init__(
+        self, connection: Connection, log: TopicPartition, keep_ms: int
+    ) -> None:
+        """`log` is the partition of the contributions."""
+        self._connection = connection
+        self._log = log
+        self._keep_ms = keep_ms
+        self._known: list[Checkpoint] = []
+        self._deleted = 0
+        self._next_s = 0.0
+
+    def restore(self, store: Store) -> None:
+        """Learn the checkpoints that are stored, also one just made."""
+        self._known = checkpoints(store)
+
+    def is_due(self, progress: ReleaseProgress) -> bool:
+        """Return whether to make a checkpoint of a state with this progress."""
+        published_ms = _published_ms(progress)
+        if published_ms is None or not self._known:
+            return published_ms is not None
+        before = self._known[-1].published_ms
+        grids = [grid_of(name, life) for name, life in progress.histograms.items()]
+        begins = [
+            (_epoch_begin(grid, published_ms), _epoch_begin(grid, before))
+            for grid in _longest(grids)
+        ]
+        return all(
+            now >= then + self._keep_ms
+            for now, then in begins or [(published_ms, before)]
+        )
+
+    def changes(self, store: Store) -> list[Change]:
+        """Return what to store for a checkpoint of `store`, in place of the oldest."""
+        kept = {one.slot for one in self._known[-1:]}
+        slot = next(slot for slot in _SLOTS if slot not in kept)
+        copied = {
+            slot + key: value
+            for key, value in store.items()
+            if not key.startswith(_SLOTS)
+        }
+        changes: list[Change] = []
+        for key, value in store.items(slot):
+            if key not in copied:
+                changes.append((key, None))
+            elif copied[key] == value:
+                del copied[key]
+        changes += copied.items()
+        return changes
+
+    def delete(self, committed: int) -> None:
+        """Delete the contributions before the older of two checkpoints.
+
+        `committed` is the offset at which the next owner would read on: nothing from there on is
+        ever deleted.
+        """
+        if len(self._known) < 2 or time.monotonic() < self._next_s:
+            return
+        before = min(self._known[0].progress.offset, committed)
+        if before <= self._deleted:
+            return
+        topic = self._log.topic
+        partition = self._log.partition
+        try:
+            self._ask(TopicPartition(topic, partition, before))
+        except (KafkaException, QuietcountError, TimeoutError) as error:
+            self._next_s = time.monotonic() + _AGAIN_S
+            why = text_of(error) or f"no answer within {_ANSWER_S:g} s"
+            logger.warning(
+                "%s[%d]: contributions before offset %d cannot be deleted, and stay: %s",
+                topic,
+                partition,
+                before,
+                why,
+            )
+            return
+        self._deleted = before
+        logger.info(
+            "%s[%d]: contributions before offset %d are deleted; an audit begins at %s",
+            topic,
+            partition,
+            before,
+            when(self._known[0].published_ms),
+        )
+
+    def _ask(self, end: TopicPartition) -> None:
+        """Ask the broker to delete all records before an offset; raise if it does not."""
+        with self._connection.admin() as admin:
+            [answer] = admin.delete_records([end], request_timeout=_ANSWER_S).values()
+            if wait([answer], _ANSWER_S).not_done:
+                raise TimeoutError
+            answer.result()
+
+
+def _published_ms(progress: ReleaseProgress) -> int | None:
+    """Return the time up to which all histograms that have begun have published; None: none has."""
+    ends = [
+        grid_of(name, life).start(life.next)
+        for name, life in progress.histograms.items()
+        if life.next is not None
+    ]
+    return min(ends, default=None)
+
+
+def _longest(grids: Sequence[TickGrid]) -> list[TickGrid]:
+    """Return the grids with the longest epochs, of those whose epochs end."""
+    lengths = {grid: grid.horizon * grid.tick_ms for grid in grids if grid.horizon}
+    most = max(lengths.values(), default=0)
+    return [grid for grid, length in lengths.items() if length == most]
+
+
+def _epoch_begin(grid: TickGrid, time_ms: int) -> int:
+    """Return the time at which the epoch at `time_ms` begins."""
+    tick = max(1, grid.tick_at(time_ms))
+    _, t = grid.split(tick)
+    return grid.start(tick - t + 1)
