@@ -115,6 +115,9 @@ def entry(document: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
         (BEGIN_MS, BEGIN_MS + HOUR),
         (BEGIN_MS + 12_345, None),
         (BEGIN_MS + QUARTER_MS, BEGIN_MS + 4 * HOUR),
+        # A tick that is held, inside a quarter of an hour.
+        (BEGIN_MS, BEGIN_MS + 2 * HOUR + QUARTER_MS // 2 + 1),
+        (None, BEGIN_MS + 3 * HOUR - 1),
     ],
 )
 def test_an_answer_has_the_last_tick_of_each_step(

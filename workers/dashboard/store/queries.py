@@ -82,29 +82,40 @@ class StoredRange(NamedTuple):
             parts += [self._rows("quarters", kind, older), self._epochs(kind)]
         return f"({' union all '.join(parts)})"
 
-    def coarse(self, kind: str) -> str:
-        """Return as SQL the rows of the last tick of each quarter of an hour."""
+    def coarse(self, kind: str, until: int | None) -> str:
+        """Return as SQL the rows of the last tick of each quarter of an hour.
+
+        Of the quarter in which `until` lies, it is the last tick that ends by then.
+        """
         parts = [
             self._newest(kind),
             self._rows("quarters", kind, f"place >= {self.quarters}"),
         ]
         if self.quarters:
             parts.append(self._epochs(kind))
+        if until is not None and until % QUARTER_MS:
+            inside = f"stream = {self.stream} and end_ms > {until // QUARTER_MS * QUARTER_MS} and end_ms <= {until}"
+            last = f"place = (select max(place) from ticks_heads_all where {inside})"
+            # It may be the last of its quarter, or the newest of all.
+            known = f"select place from quarters_heads_all where {inside}"
+            which = f"{last} and place <> {self.newest} and place not in ({known})"
+            parts.append(self._rows("ticks", kind, which))
         return f"({' union all '.join(parts)})"
 
     def last(self, kind: str) -> str:
         """Return as SQL the rows of the last tick of each series."""
         return f"({self._rows('epochs', kind, 'true')} union all {self._newest(kind)})"
 
-    def stepped(self, kind: str, since: int, step: int | None) -> str:
-        """Return as SQL rows that include the last tick of every step of `step` ms from `since` on.
+    def stepped(self, kind: str, span: Range, step: int | None) -> str:
+        """Return as SQL rows that include the last tick of every step of `step` ms in a span.
 
         Steps of whole quarters of an hour need only the coarse rows.
         """
+        since = span.since or 0
         aligned = (
             step is not None and step % QUARTER_MS == 0 and since % QUARTER_MS == 0
         )
-        return self.coarse(kind) if aligned else self.every(kind)
+        return self.coarse(kind, span.until) if aligned else self.every(kind)
 
     def _rows(self, level: str, kind: str, which: str) -> str:
         return _rows(level, kind, self.stream, which)
@@ -284,7 +295,7 @@ def history_file(
     where = locate(cursor, query.stream)
     if isinstance(query, HistoryQuery):
         heads = selected(where, query)
-        counts = where.stepped("counts", query.range.since or 0, query.step)
+        counts = where.stepped("counts", query.range, query.step)
     else:
         heads = _last_of_epochs(where, query)
         counts = where.last("counts")
@@ -528,7 +539,7 @@ def selected(where: StoredRange, query: HistoryQuery) -> str:
     """Return the heads of a query's ticks as SQL; with a step, the last tick of every step."""
     origin = query.range.since or 0
     # All ticks, or where steps are whole quarters of an hour those that end one.
-    heads = f"select * from {where.stepped('heads', origin, query.step)} where {query.range.where}"
+    heads = f"select * from {where.stepped('heads', query.range, query.step)} where {query.range.where}"
     if query.step is None:
         return heads
     # A tick that ends with a step belongs to it, not to the next one: hence - 1.
@@ -575,7 +586,7 @@ def _matrix(
     places = [head.place for head in heads]
     narrow = chosen(cursor, places)
     rows = cursor.execute(
-        f"select place, item, n from {where.stepped('counts', query.range.since or 0, query.step)} "
+        f"select place, item, n from {where.stepped('counts', query.range, query.step)} "
         f"semi join chosen using (place) where {narrow} and item in ({', '.join(map(str, numbers.values()))})"
     ).fetchnumpy()
     row_of = {place: row for row, place in enumerate(places)}
