@@ -15,6 +15,7 @@ history     a year of ticks of ten seconds in the dashboard's history: size, mem
 users       `quietcount replay` of 59.0 M records of 10 M users: seconds and memory
 sqlp        the table of DP-SQLP, section 5.1, beside ours: keys, norms, seconds and memory; exit 1 where C = 32 misses its targets
 day         a day of a worker in a quarter of an hour: memory, disk, state topics and commits by its hours; exit 1 where one grows
+labels      a tick of ten million new labels: bytes sent and stored, and memory, exactly and in sketches of stage 1
 windows     30 days of a board without epochs, a million new labels a day: memory, disk, state topic; exit 1 where one is not flat
 utility     measured error beside the error that each mechanism's theorem promises, and of sketches; exit 1 where a promise does not hold
 
@@ -33,6 +34,7 @@ from bench import (
     history,
     long_run,
     mechanism_step,
+    new_labels,
     per_item,
     release_columns,
     replay,
@@ -56,6 +58,7 @@ NAMES = (
     "day",
     "history",
     "items",
+    "labels",
     "replay",
     "sweep",
     "users",
@@ -130,6 +133,7 @@ def main() -> None:
     )
     parser.add_argument("--history-days", type=int, default=365)
     parser.add_argument("--windows-labels", type=int, default=1_000_000)
+    parser.add_argument("--new-labels", type=int, default=10_000_000)
     parser.add_argument(
         "--windows-minutes",
         type=int,
@@ -163,6 +167,8 @@ def main() -> None:
         coverage.table()
     if "history" in given.only:
         kept = history.table(given.history_days) and kept
+    if "labels" in given.only:
+        new_labels.table(given.new_labels)
     if "replay" in given.only:
         replay.table(given.replay_events)
     if "sweep" in given.only:

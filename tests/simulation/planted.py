@@ -24,6 +24,7 @@ from workers.pipeline.growth.sources import Sources
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge
+from workers.pipeline.source_sketches import Sketches
 
 Planting = Callable[[], Iterator[object]]
 
@@ -213,6 +214,21 @@ def begins_alone() -> Iterator[object]:
     yield patch.object(Histogram, "__init__", alone)
 
 
+def sketches_in_memory() -> Iterator[object]:
+    """Do not store what was counted in a tick that is still open."""
+    yield patch.object(Intake, "sketch_changes", lambda self: [])
+
+
+def sketches_fed_again() -> Iterator[object]:
+    """Keep the sketches of a tick that was sent."""
+    changes = Sketches.changes
+
+    def kept(self: Sketches) -> list[Any]:
+        return [change for change in changes(self) if change[1] is not None]
+
+    yield patch.object(Sketches, "changes", kept)
+
+
 PLANTS: Mapping[str, Planting] = MappingProxyType(
     {
         plant.__name__.replace("_", "-"): plant
@@ -232,6 +248,8 @@ PLANTS: Mapping[str, Planting] = MappingProxyType(
             joins_unsaid,
             keeps_keys,
             begins_alone,
+            sketches_in_memory,
+            sketches_fed_again,
         )
     }
 )

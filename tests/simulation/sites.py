@@ -28,6 +28,8 @@ TICKS_S = 20, 50
 SLOWLY = 60
 # Of 3 and 7 ticks.
 WINDOWS = {"horizon": "never", "windows": ["60s", "140s"], "hop": 2}
+# Sketches with room for every event, so that each must be in them once.
+SKETCHES = {"mechanism": "misra_gries", "release": "pamg", "size": 5_000}
 EVENTS = "events"
 
 
@@ -92,6 +94,7 @@ def make_site(
     grows_owners: bool = False,
     never: bool = False,
     record: bool = False,
+    sketches: bool = False,
 ) -> Site:
     """`record`: only the clock closes ticks, and they are delivered at fixed times."""
     privacy: dict[str, Any] = {"unit": unit, "rekey": rekey}
@@ -124,6 +127,7 @@ def make_site(
         | ({"split": split} if name == "fine" else {})
         | ({"start": START} if record else {})
         | (WINDOWS if never and name == "fine" else {})
+        | (SKETCHES if sketches and name == "wide" else {})
         for name, tick_s, horizon in zip(
             ("fine", "wide"), TICKS_S, horizons, strict=True
         )
@@ -168,4 +172,7 @@ def make_sites() -> list[Site]:
         make_site(2, 2, "event", ceiling=True, rekey=False, split=2, never=True),
         make_site(2, 2, "event", ceiling=True, rekey=False, record=True),
         make_site(2, 1, "user", ceiling=False, rekey=False, record=True),
+        make_site(
+            2, 2, "event", ceiling=True, rekey=False, grows_owners=True, sketches=True
+        ),
     ]

@@ -292,6 +292,7 @@ class ContributeShard(SourceShard):
                 Outgoing(topic, owner, None, message.encoded())
                 for owner, message in pages
             ]
+            sketches = intake.sketch_changes()
         progress = ContributeProgress(
             version=VERSION,
             offset=offset,
@@ -305,7 +306,7 @@ class ContributeShard(SourceShard):
             owners=self._owners,
             origins=None if self._origins is None else self._origins.all,
         )
-        self._transact(progress, messages, users)
+        self._transact(progress, messages, [*users, *sketches])
         self.metrics.events.inc(self._new_events)
         self.metrics.ticks_closed.inc(closed)
         for lane, (number, late) in counted.items():

@@ -258,7 +258,11 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i, value in enumerate(_events()):
         builder.append(i, _BEGIN_MS + i * 100, f"u{i % 7}".encode(), value, [])
-    lanes = [Lane(_TICK_MS, _BEGIN_MS, 2, 1), Lane(_TICK_MS, _BEGIN_MS, 2, 3, 2, 4)]
+    lanes = [
+        Lane(_TICK_MS, _BEGIN_MS, 2, 1),
+        Lane(_TICK_MS, _BEGIN_MS, 2, 3, 2, 4),
+        Lane(_TICK_MS, _BEGIN_MS, 9, 1, sketch=2),
+    ]
     store = Store(None, Changelog("state", 0)).open()
     all_shapes = (("key", "ts", "user"), ("$key", None, "$key"), ("$all", "ts", "user"))
     for key, timestamp, user in all_shapes:
@@ -291,6 +295,7 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
                 intake.add(reading.events)
                 store.write(intake.user_changes(), 0)
                 messages = intake.take_messages(source=0, sequences=sequences, offset=0)
+                store.write(intake.sketch_changes(), 0)
                 sections = [
                     one
                     for _, sent in messages
@@ -356,6 +361,7 @@ def _settings(unit: str) -> Settings:
     else:
         sketch = {"mechanism": "misra_gries"}
         kinds.append({**sketch, "size": 8, "release": "pmg"})
+        kinds.append({**sketch, "size": 8, "release": "pamg"})
         kinds.append({**sketch, "size": 5, "release": "pure", "delta": 1e-20, **domain})
     histograms = [shared | kind | {"name": f"h{i}"} for i, kind in enumerate(kinds)]
     document = {

@@ -23,7 +23,7 @@ without sections: the stream keys *handed over* (`HandedOver`).
 Bound, in MessagePack, where numbers take at most 9 bytes and lengths at most 5: header, key and
 sources take 1 + 10 * 9 + 5 + 18 bytes, owners 1 + 9 + 5 and 1 + 2 * 9 for each of at most 20 times
 that they have grown, what is handed over 2 + 3 * 5 + 2 * 9 and its name, and in it a stream key its
-text and 1 + 5 + 9; a section, besides its keys and rows, 2 + 8 * 9 + 7 * 5; a key its text, its
+text and 1 + 5 + 9; a section, besides its keys and rows, 2 + 9 * 9 + 7 * 5; a key its text, its
 length and its number of rows; a row its label, 2, at most 8, and 16 bytes.
 Nothing is escaped.
 Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
@@ -59,7 +59,7 @@ _OWNERS_BYTES = 15 + 19 * GROWN_MAX
 _HANDED_BYTES = 35
 _HANDED_KEY_BYTES = 15
 _HEADER_BYTES = 114 + _OWNERS_BYTES
-_SECTION_BYTES = 109
+_SECTION_BYTES = 118
 _KEY_BYTES = 10
 _ROW_BYTES = 26
 

@@ -31,6 +31,7 @@ from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
 from workers.pipeline.growth.owners import Owners
+from workers.pipeline.source_sketches import Sketches, lane_name
 from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
 from workers.pipeline.users import Batch, UserPairStore, Users
 from workers.pipeline.watermark import NO_LIMIT, Watermark, late_events
@@ -70,6 +71,8 @@ class Intake(Watermark):
         # First time (ms) at which an event counted; owners take the first tick from it.
         self.first: int | None = None
         self._tallies = Tallies()
+        self._sketches = Sketches()
+        self._stored = stored
         self._counted: Counter[Lane] = Counter()
         self._late: Counter[Lane] = Counter()
 
@@ -78,6 +81,8 @@ class Intake(Watermark):
         self.resume(watermark)
         self.first = self.watermark if self.by_clock and first is None else first
         self._tallies = Tallies()
+        lanes = {lane_name(lane): lane for lane in self._lanes if lane.sketch}
+        self._sketches.restore(self._stored, lanes)
         self.take_counted()
         if watermark is not None:
             self._users.restore(watermark)
@@ -114,8 +119,9 @@ class Intake(Watermark):
             ticks, runs, late = grids[grid]
             columns = events.views[lane.view]
             amounts = self._amounts_of(lane, events, ticks, bounded)
+            counts = self._sketches if lane.sketch else self._tallies
             for tick, rows in runs:
-                self._tallies.add(columns, lane, tick, rows, amounts)
+                counts.add(columns, lane, tick, rows, amounts)
             if lane not in self._sums:
                 self._note_late(lane, columns, ticks, late)
         return behind
@@ -215,8 +221,8 @@ class Intake(Watermark):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was counted since the last commit."""
-        return not self._tallies
+        """Whether nothing is to be sent that was counted."""
+        return not self._tallies and not self._sketches
 
     @property
     def rows(self) -> int:
@@ -226,6 +232,10 @@ class Intake(Watermark):
     def full(self) -> bool:
         """Whether the users in memory are so many that a commit is due."""
         return self._users.full
+
+    def sketch_changes(self) -> list[Change]:
+        """Return the changes of sketches to store with the messages that were taken last."""
+        return self._sketches.changes()
 
     def user_changes(self) -> list[Change]:
         """Return the user changes to store in the next commit's transaction."""
@@ -243,18 +253,23 @@ class Intake(Watermark):
         users_from: int | None = None,
         owners: Owners | None = None,
         joining: bool = False,
+        ending: bool = False,
         max_bytes: int | None = VALUE_BYTES,
     ) -> list[tuple[int, Message]]:
         """Return a commit's (owner partition, message) pairs; reset tallies, advance `sequences`.
 
         If a tick has closed, or partitions are `joining`, every owner gets a message, which carries
         the watermark, how many `sources` there are, `users_from` when users are placed on the last
-        of them, and how the `owners` have grown; else only owners with contributions do.
+        of them, and how the `owners` have grown; else only owners with contributions do. Sketches
+        are sent once their tick has closed, or if the input is `ending`.
         `sequences` are by owner; without `owners`, their number has never changed.
         """
         owners = Owners(len(sequences)) if owners is None else owners
-        shares = self._builder.build(self._tallies.take(), owners)
         closes = self.has_closed_tick()
+        counted = self._tallies.take()
+        if ending or (closes and self.watermark is not None):
+            counted += self._sketches.take(None if ending else self.watermark)
+        shares = self._builder.build(counted, owners)
         pages_by_owner: list[tuple[int, Message]] = []
         for to in range(owners.number):
             if not (closes or joining or shares[to]):

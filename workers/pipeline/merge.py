@@ -361,7 +361,7 @@ class Merge:
         if tick is None or (end := lane.end_ms(tick)) > until:
             return None
         # None cannot be compared with a number.
-        return end, lane.view, lane.split, *(part or 0 for part in lane[:-2])
+        return end, lane.view, lane.split, lane.sketch, *(n or 0 for n in lane[:-3])
 
     def _rows(self, lane: Lane) -> int:
         """Return how many items a lane's histograms have, a measure of a tick's work."""

@@ -18,7 +18,7 @@ import numpy as np
 from workers.arrays import tallies as kernels
 from workers.arrays.blake2b import State
 from workers.arrays.texts import readonly_contiguous
-from workers.arrays.types import Codes, Longs
+from workers.arrays.types import Codes, Longs, Words
 from workers.events.columns import EventColumns, ViewDigests
 from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config.histogram import Lane
@@ -33,7 +33,7 @@ _FIRST_ROWS = 1 << 6
 # In place of the bits of a label: a hash gives the slot, of two to four a row.
 _HASHED = -1
 _SLOTS_A_ROW = 4
-_ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
+ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
 _NO_OWNERS: Codes = read_only(np.empty(0, dtype=np.int32))
 # A tick and its events in a batch: (k,), in order.
 Run = tuple[int, Longs]
@@ -58,6 +58,33 @@ class Tally:
         )
         self._used = 0
 
+    @classmethod
+    def of(
+        cls,
+        key_names: Vocabulary,
+        label_names: Vocabulary,
+        keys: Codes,
+        pairs: Words,
+        counts: Longs,
+    ) -> "Tally":
+        """Return a tally of distinct `pairs` (n,) and of distinct stream `keys` (k,) in order."""
+        tally = cls(key_names, label_names)
+        used = len(keys) + len(pairs)
+        has_row = np.zeros(len(key_names), dtype=np.bool_)
+        has_row[keys] = True
+        of_keys = keys.astype(np.uint64) << np.uint64(32) | np.uint64(kernels.NO_LABEL)
+        tally._table = kernels.Table(
+            secret=tally._table.secret,
+            bits=_HASHED,
+            slots=np.full(1 << (2 * used).bit_length(), -1, dtype=np.int32),
+            has_row=has_row,
+            pairs=np.concatenate((of_keys, pairs)),
+            counts=np.concatenate((np.zeros(len(keys), dtype=np.int64), counts)),
+        )
+        tally._used = used
+        kernels.fill_slots(tally._table, used)
+        return tally
+
     def __repr__(self) -> str:
         return f"Tally({self._used} rows)"
 
@@ -76,7 +103,7 @@ class Tally:
 
         `amounts` (m,) are the labels', or (0,): all 1.
         """
-        seen = _ALL_SEEN if columns.included is None else columns.included
+        seen = ALL_SEEN if columns.included is None else columns.included
         parts = seen, columns.keys, columns.ends, columns.labels, amounts
         batch = kernels.LabeledEvents(*map(readonly_contiguous, parts))
         # At most one row for every event's key and each of its labels, and for every possible pair.

@@ -596,9 +596,5 @@ def _oldest(lane: Lane, watermark_ms: int) -> int:
 
 
 def _lane_digest(lane: Lane) -> bytes:
-    # Without newer fields that have their defaults, to keep existing names.
-    least = (
-        len(lane) if lane.split > 1 else len(lane) - 1 if lane.view else len(lane) - 2
-    )
-    text = repr(tuple(lane)[:least]).encode()
+    text = repr(tuple(lane)).encode()
     return blake2b(text, digest_size=8, person=b"qc-lane").digest()

@@ -286,7 +286,7 @@ class Offline:
         if last is not None:
             for partition, intake in enumerate(self._intakes):
                 intake.advance_to(last)
-                self._commit(partition, force=True)
+                self._commit(partition, ending=True)
             self._merge.end_of_input(self._until)
             self._release()
         self.summary.seconds = time.perf_counter() - self._begun
@@ -310,10 +310,10 @@ class Offline:
             if summary.times is not None:
                 summary.times.add(times)
 
-    def _commit(self, partition: int, *, force: bool = False) -> bool:
-        """Pass counts to the merge if a tick closed, or if `force`; return whether it did."""
+    def _commit(self, partition: int, *, ending: bool = False) -> bool:
+        """Pass counts to the merge if a tick closed, or the input ends; return whether it did."""
         intake = self._intakes[partition]
-        if not force and not intake.has_closed_tick():
+        if not ending and not intake.has_closed_tick():
             return False
         if self._until is not None and intake.watermark is not None:
             # Its source stops there.
@@ -322,6 +322,7 @@ class Offline:
             source=partition,
             sequences=self._sequences[partition],
             offset=self.summary.position,
+            ending=ending,
             max_bytes=None,  # nothing is sent
         )
         for _, message in messages:

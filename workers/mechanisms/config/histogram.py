@@ -101,7 +101,7 @@ class Lane(NamedTuple):
     Histograms with equal lanes share one set of contributions. `max_items_per_user` bounds a user's
     (stream key, item) pairs per epoch of `horizon` ticks (None: one epoch); without users both are
     None. `view` "" is that of `[events]`. `split` is how many parts a stream key's items are spread
-    over.
+    over. `sketch` is how many counters each sketch has with which stage 1 counts; 0: exact counts.
     """
 
     tick_ms: int
@@ -112,6 +112,7 @@ class Lane(NamedTuple):
     horizon: int | None = None
     view: str = ""
     split: int = 1
+    sketch: int = 0
 
     def end_ms(self, tick: int) -> int:
         return self.start_ms + tick * self.tick_ms
@@ -267,7 +268,14 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         of_user = self.max_items_per_user
         horizon = None if of_user is None else self.horizon_ticks
         bounds = self.max_items, self.max_count, of_user, horizon
-        return Lane(self.tick_ms, self.start_ms, *bounds, self.view, self.split)
+        return Lane(
+            self.tick_ms,
+            self.start_ms,
+            *bounds,
+            self.view,
+            self.split,
+            self.source_counters,
+        )
 
     @property
     def sum_lane(self) -> Lane | None:
@@ -326,6 +334,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     @property
     def candidates(self) -> int:
         """Return how many of the largest items compete for being shown; 0: all of them."""
+        return 0
+
+    @property
+    def source_counters(self) -> int:
+        """Return the counters of a sketch that stage 1 counts with; 0: it counts exactly."""
         return 0
 
     @property

@@ -49,6 +49,7 @@ Proposition 1.4, for rho. Gaussian noise in Algorithm 2, and its group form, are
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -63,7 +64,9 @@ from workers.mechanisms.about import About, Bound, Data, Figure, SketchBytes
 from workers.mechanisms.accounting import (
     PrivacyCost,
     check_sampler_delta,
+    epsilon_of,
     float_up,
+    gaussian_rho,
     sampler_delta,
 )
 from workers.mechanisms.bounds import normal_bound, subset_bound
@@ -80,6 +83,7 @@ from workers.mechanisms.mechanism import (
     expect_type,
     short_hash,
 )
+from workers.mechanisms.misra_gries.releases import SparseGaussianLaw, gshm_threshold
 from workers.mechanisms.misra_gries.sketch import (
     SKETCH_VERSION,
     Sketch,
@@ -92,8 +96,8 @@ from workers.mechanisms.misra_gries.sketch import (
 )
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise import discrete_laplace as laplace
-from workers.mechanisms.noise import gaussian
-from workers.mechanisms.noise.inversion import InversionTable
+from workers.mechanisms.noise import gaussian, rounded_gaussian
+from workers.mechanisms.noise.inversion import InversionTable, round_up_to_grid
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
 from workers.mechanisms.one_shot.algorithms import gaussian_for, laplace_quantile
@@ -178,8 +182,8 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
         int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")
     ]
     # "pmg": best for events of few items. "merge": best once (max_items * max_count)^2 is well
-    # above size. "pure": pure epsilon, over a declared domain.
-    release: Literal["pmg", "merge", "pure"] = "pmg"
+    # above size. "pure": pure epsilon, over a declared domain. "pamg": stage 1 counts in sketches.
+    release: Literal["pmg", "merge", "pure", "pamg"] = "pmg"
     domain: Domain | None = None
     counter: Literal["tree"] = "tree"
 
@@ -204,8 +208,14 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
             return "pays where epsilon must be a pure one"
         return "pays where there is no memory for every item"
 
+    @property
+    def source_counters(self) -> int:
+        return self.size if self.release == "pamg" else 0
+
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
+        if self.release == "pamg" and self.max_count > 1:
+            yield f'max_count = {self.max_count}: 1 with release = "pamg", which counts sets of items'
         if self.pure and self.domain is None:
             yield 'domain, domain_file or buckets is missing: release = "pure" needs one of them'
         if not self.pure and self.domain is not None:
@@ -242,7 +252,9 @@ class MisraGries(Budgeted):
     @classmethod
     def make(cls, config: HistogramConfig, unit: str) -> "MisraGries":
         config = expect_type(MisraGriesConfig, config)
-        kind = PureMisraGries if config.pure else MisraGries
+        if config.pure:
+            return PureMisraGries(config, unit)
+        kind = PrivacyAwareMisraGries if config.release == "pamg" else MisraGries
         return kind(config, unit)
 
     def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
@@ -450,6 +462,48 @@ class MisraGries(Budgeted):
     def _published(self, sums: Sequence[int]) -> Longs:
         """Return the counts to publish from sums over the cells of t."""
         return np.array(sums, dtype=np.int64)
+
+
+class PrivacyAwareMisraGries(MisraGries):
+    """Running counts of the frequent items, from sketches of sets that stage 1 has fed.
+
+    Guarantee: as `MisraGries`, and exactly sqrt(2 rho)-GDP but for the part of discovery. Error: as
+    `MisraGries`. `misra_gries_tick` releases each tick by itself.
+    """
+
+    def _calibrate(self) -> None:
+        """Choose the noise for counters that differ by one, in one direction, in every cell."""
+        config = self.config
+        size = config.size
+        levels = self.tree.levels
+        self._shared = False
+        budget = split(config, discovers=True)
+        parts = dict(budget.failures)
+        conversion = budget.delta - parts["discovery"] - parts["numerical"]
+        epsilon = config.epsilon or epsilon_of(budget.rho, conversion, gaussian=True)
+        rho = config.rho or gaussian_rho(epsilon, conversion)
+        least = levels * size / (2 * Fraction(rho))
+        self.sigma_squared = round_up_to_grid(least, "sigma_squared")
+        of_cell = parts["discovery"] / levels * (1 - 1e-12)
+        threshold = gshm_threshold(size, self.sigma_squared, of_cell)
+        law = SparseGaussianLaw(size, self.sigma_squared, threshold)
+        self._cost = replace(
+            budget,
+            rho=float_up(levels * size / (2 * self.sigma_squared)),
+            epsilon=epsilon,
+            gaussian=True,
+        )
+        self._set_cost(self._cost.rho, law.table.tv, times=levels * law.concerned)
+        self._threshold = law.threshold
+        self._table = law.table
+        self.cell_variance = law.variance
+        self.rounding = 0.0
+
+    def _law(self) -> dict[str, object]:
+        return {
+            "sigma_squared": str(self.sigma_squared),
+            "table_version": rounded_gaussian.TABLE_VERSION,
+        }
 
 
 class PureMisraGries(MisraGries):

@@ -9,6 +9,7 @@ serves `meta`, whose blocks are released once each; an event lies in one block o
     "pure"      Laplace, on every label of a domain                 L times that of one
     "gshm"      Gaussian, on the counters of a merged histogram     one release: Theorem 5, exactly;
                                                                     several: rho, as the others
+    "pamg"      "gshm", of sketches of sets that stage 1 has fed    one release
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,14 +50,14 @@ _COMPARED_SIZE = 1_000
 
 
 def sketch_complaints(
-    config: HistogramConfig, setting: str, release: Name
+    config: HistogramConfig, setting: str, release: str
 ) -> Iterator[str]:
     """Yield what does not go with a release of sketches; `setting` names what chooses it."""
     if release in PURE and config.epsilon is None:
         yield f'{setting} = "{release}": needs epsilon, not rho'
-    if release == "gshm" and config.max_count > 1:
+    if release in ("gshm", "pamg") and config.max_count > 1:
         yield (
-            f'max_count = {config.max_count}: {setting} = "gshm" needs max_count = 1, '
+            f'max_count = {config.max_count}: {setting} = "{release}" needs max_count = 1, '
             "as its exact condition is for counters that differ by one"
         )
 
@@ -127,8 +128,9 @@ class TickMisraGriesConfig(
 
     size: Size
     # "pmg": best for events of few items. "gshm": best once max_items is well above the root of
-    # size. "pure": pure epsilon, over a declared domain.
-    release: Literal["pmg", "gshm", "pure"] = "pmg"
+    # size. "pamg": the same of sketches that stage 1 counts with. "pure": pure epsilon, over a
+    # declared domain.
+    release: Literal["pmg", "gshm", "pamg", "pure"] = "pmg"
     domain: Domain | None = None
 
     @classmethod
@@ -142,7 +144,11 @@ class TickMisraGriesConfig(
 
     @property
     def algorithm(self) -> Name:
-        return self.release
+        return "gshm" if self.release == "pamg" else self.release
+
+    @property
+    def source_counters(self) -> int:
+        return self.size if self.release == "pamg" else 0
 
     @property
     def pure(self) -> bool:
@@ -171,10 +177,13 @@ class TickMisraGries(EachTick):
     def __init__(self, config: TickMisraGriesConfig, unit: str = "event") -> None:
         # The budget is not split as that of `Budgeted`.
         Mechanism.__init__(self, config, unit)
-        self._name = config.release
-        self.algorithm, self._cost = price_sketch(config, config.release, config.size)
-        self.law = "laplace" if config.release in PURE else "gaussian"
+        self._name = config.algorithm
+        self.algorithm, self._cost = price_sketch(config, self._name, config.size)
+        self.law = "laplace" if self._name in PURE else "gaussian"
         self._threshold = self.algorithm.threshold
+
+    def _parameters(self) -> Mapping[str, object]:
+        return {**super()._parameters(), "release": self.config.release}
 
     def most_shown(self) -> int | None:
         return self.config.size

@@ -1,0 +1,232 @@
+"""Kernels of Privacy-Aware Misra-Gries sketches (PAMG), which are fed with sets: one set, one step.
+
+A step adds one to the counter of each of its labels, and takes on new ones. If there are then more
+than `size` counters, all go down by one, once, and those at zero are dropped. At most n / (size +
+1) steps of a stream with n labels do that: each takes more than `size` from the sum of counters.
+
+All stream keys' counters are rows of one table, found by pair (`tallies`). A key's rows form a
+list. Lowering a key's counters adds one to its `lowered`: a counter is its height less that. It
+reads the whole list, which costs no more than the increments that it takes back.
+
+Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
+using the Misra-Gries Sketch", Algorithm 4.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.tallies import LabeledEvents, pair_slot
+from workers.arrays.types import Bools, Codes, Longs, Words
+
+# Places of `SketchTable.used`.
+KEYS = 0
+ROWS = 1
+FREE = 2
+
+
+class SketchTable(NamedTuple):
+    """Counters of all stream keys; arrays by key have an element for each code. Sensitive.
+
+    Attributes:
+        secret: of the hash.
+        slots: int32 (a power of two, at least twice the possible rows,), a row, or -1 where free.
+        pairs: uint64 (possible rows,), key and label of a counter.
+        heights: int64 (possible rows,), the counter plus its key's `lowered`.
+        behind: int32 (possible rows,), the next row of the key, or the next free row; -1: none.
+        first: int32 (keys,), a key's first row; -1: none.
+        number: int64 (keys,), counters of a key.
+        lowered: int64 (keys,), how often a key's counters went down.
+        changed: bool (keys,), keys fed since the caller cleared it.
+        place: int32 (keys,), the place of a key in `met`; -1 if it has none.
+        met: int32 (keys,), keys in the order in which they were met.
+        used: int64 (3,): how many keys were met and rows used, and the first free row, or -1.
+    """
+
+    secret: np.uint64
+    slots: Codes
+    pairs: Words
+    heights: Longs
+    behind: Codes
+    first: Codes
+    number: Longs
+    lowered: Longs
+    changed: Bools
+    place: Codes
+    met: Codes
+    used: Longs
+
+    def __repr__(self) -> str:
+        return "SketchTable(<sensitive>)"
+
+
+@kernel_part
+def meet_key(key: int, table: SketchTable) -> None:
+    """Note a stream key, also one whose events have no labels."""
+    if table.place[key] < 0:
+        table.place[key] = table.used[KEYS]
+        table.met[table.used[KEYS]] = key
+        table.used[KEYS] += 1
+        table.changed[key] = True
+
+
+@kernel_part
+def counter_of(key: int, label: int, table: SketchTable) -> int:
+    """Return the row of a counter; a new one is at zero. The table has room for it."""
+    pairs = table.pairs
+    slots = table.slots
+    pair = np.uint64(key) << np.uint64(32) | np.uint64(label)
+    mask = np.uint64(len(slots) - 1)
+    slot = pair_slot(pair, table.secret, mask)
+    row = int(slots[slot])
+    while row >= 0:
+        if pairs[row] == pair:
+            return row
+        slot = slot + np.uint64(1) & mask
+        row = int(slots[slot])
+    row = int(table.used[FREE])
+    if row >= 0:
+        table.used[FREE] = table.behind[row]
+    else:
+        row = int(table.used[ROWS])
+        table.used[ROWS] += 1
+    slots[slot] = row
+    pairs[row] = pair
+    table.heights[row] = table.lowered[key]
+    table.behind[row] = table.first[key]
+    table.first[key] = row
+    table.number[key] += 1
+    return row
+
+
+@kernel_part
+def free_slot(row: int, table: SketchTable) -> None:
+    """Take a row out of the hash table, and move up later ones that searches begin before."""
+    slots = table.slots
+    pairs = table.pairs
+    mask = np.uint64(len(slots) - 1)
+    hole = pair_slot(pairs[row], table.secret, mask)
+    while slots[hole] != row:
+        hole = hole + np.uint64(1) & mask
+    slot = hole + np.uint64(1) & mask
+    while slots[slot] >= 0:
+        home = pair_slot(pairs[slots[slot]], table.secret, mask)
+        # Its search passes the hole if it begins at the hole or before.
+        if slot - home & mask >= slot - hole & mask:
+            slots[hole] = slots[slot]
+            hole = slot
+        slot = slot + np.uint64(1) & mask
+    slots[hole] = -1
+
+
+@kernel_part
+def lower_all(key: int, table: SketchTable) -> None:
+    """Take one from every counter of a stream key, and drop those at zero."""
+    behind = table.behind
+    table.lowered[key] += 1
+    lowered = table.lowered[key]
+    before = -1
+    row = int(table.first[key])
+    while row >= 0:
+        after = int(behind[row])
+        if table.heights[row] > lowered:
+            before = row
+            row = after
+            continue
+        free_slot(row, table)
+        if before < 0:
+            table.first[key] = after
+        else:
+            behind[before] = after
+        behind[row] = table.used[FREE]
+        table.used[FREE] = row
+        table.number[key] -= 1
+        row = after
+
+
+@kernel
+def feed_sets(
+    events: Longs, batch: LabeledEvents, max_items: int, size: int, table: SketchTable
+) -> None:
+    """Feed `events` (k,), in order: the set of each one's first `max_items` labels is one step.
+
+    The table must have room for all of their labels. A label with an amount of 0 is not in the set.
+    """
+    seen, keys, ends, labels, amounts = batch
+    weighted = len(amounts) > 0
+    all_seen = len(seen) == 0
+    for i in events:
+        if not all_seen and not seen[i]:
+            continue
+        key = int(keys[i])
+        meet_key(key, table)
+        # Labels are distinct, in order of first occurrence: the bound keeps the first ones.
+        begin = ends[i - 1] if i else 0
+        for k in range(begin, min(ends[i], begin + max_items)):
+            if weighted and amounts[k] <= 0:
+                continue
+            row = counter_of(key, int(labels[k]), table)
+            table.heights[row] += 1
+            table.changed[key] = True
+        # Once for the whole set, however many of its labels are new.
+        if table.number[key] > size:
+            lower_all(key, table)
+
+
+@kernel
+def put_counters(
+    met: Codes, number: Longs, labels: Codes, counts: Longs, table: SketchTable
+) -> None:
+    """Enter counters into an empty table with room for them: `number` (k,) for each of the keys.
+
+    `met` (k,) are distinct; `labels` and `counts` (n,) are those of the first key, then the second.
+    """
+    at = 0
+    for i in range(len(met)):
+        key = int(met[i])
+        meet_key(key, table)
+        for _ in range(number[i]):
+            row = counter_of(key, int(labels[at]), table)
+            table.heights[row] = counts[at]
+            at += 1
+
+
+@kernel
+def take_counters(
+    start: int,
+    stop: int,
+    table: SketchTable,
+    number: Longs,
+    pairs: Words,
+    counts: Longs,
+) -> int:
+    """Write the counters of keys met from `start` to `stop` (exclusive); return how many they are.
+
+    Writes how many each key has to `number` (stop - start,).
+    """
+    used = 0
+    for place in range(start, stop):
+        key = int(table.met[place])
+        number[place - start] = table.number[key]
+        row = int(table.first[key])
+        while row >= 0:
+            pairs[used] = table.pairs[row]
+            counts[used] = table.heights[row] - table.lowered[key]
+            used += 1
+            row = int(table.behind[row])
+    return used
+
+
+@kernel
+def fill_sketch_slots(table: SketchTable) -> None:
+    """Enter all rows in empty slots: after these were made more."""
+    mask = np.uint64(len(table.slots) - 1)
+    for place in range(table.used[KEYS]):
+        row = int(table.first[table.met[place]])
+        while row >= 0:
+            slot = pair_slot(table.pairs[row], table.secret, mask)
+            while table.slots[slot] >= 0:
+                slot = slot + np.uint64(1) & mask
+            table.slots[slot] = row
+            row = int(table.behind[row])

@@ -1,0 +1,366 @@
+"""Stage 1's sketches: what a source partition counted in each open tick, in bounded memory.
+
+A lane with `sketch` counts not in exact sums but in a Privacy-Aware Misra-Gries sketch (PAMG) for
+each tick and stream key, of at most `sketch` counters. It is fed event by event, in the order of
+the partition: an event's items are one step (`arrays.set_sketches`). Its counters are sent once,
+when the tick has closed: commits in between only store it. So what an owner gets depends neither
+on where commits end nor on restarts, and grows neither with labels nor with events.
+
+Stored in the state of the source partition, under names that have no dot:
+
+    sketch/<lane>/<tick>/<block>    up to KEYS_A_BLOCK stream keys, in the order met, with their
+                                    counters: a version byte, and `StoredSketches` as MessagePack
+
+A commit writes the blocks with a key that was fed since the last one, in pages where they are
+long; the commit that sends a tick deletes its blocks. What has no lane any more is deleted too: it
+has missed events since.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from workers.arrays import set_sketches as kernels
+from workers.arrays.number_blocks import pack, unpack
+from workers.arrays.tallies import LabeledEvents
+from workers.arrays.texts import Texts, readonly_contiguous
+from workers.arrays.types import Codes, Longs, Words
+from workers.events.columns import EventColumns
+from workers.events.vocabulary import Vocabulary
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.ledger import with_capacity
+from workers.pipeline.ledger_blocks import UNDECODABLE, joined_pages, split_pages
+from workers.pipeline.tallies import ALL_SEEN, Counted, Tally
+from workers.runtime.errors import StateRefused
+from workers.runtime.sizes import Change
+
+PREFIX = b"sketch/"
+VERSION = 1
+KEYS_A_BLOCK = 64
+_FIRST_ROWS = 1 << 6
+_LENGTH = np.dtype("<u2")
+
+
+class StoredSketches(msgspec.Struct, array_like=True, frozen=True):
+    """Sketches of some stream keys of one tick; columns as in `contributions.Section`. Sensitive.
+
+    `place` is the first key's, in the order in which the tick's keys were met.
+    """
+
+    lane: Lane
+    tick: int
+    place: int
+    keys: list[str]
+    number: list[int]
+    lengths: bytes
+    labels: bytes
+    width: int
+    counts: bytes
+
+    def __repr__(self) -> str:
+        return f"StoredSketches(tick {self.tick}, {len(self.keys)} keys)"
+
+    def columns(self) -> tuple[Texts, Longs]:
+        """Return labels and counts of all keys; raise StateRefused if they do not fit together."""
+        try:
+            lengths = np.frombuffer(self.lengths, dtype=_LENGTH)
+            if not 0 <= self.width <= 3:
+                raise ValueError(f"width = {self.width}")
+            counts = unpack(self.width, self.counts).astype(np.int64)
+            labels = Texts.from_lengths(self.labels, lengths)
+        except ValueError as error:
+            raise StateRefused(f"stored sketches are damaged: {error}") from error
+        numbers = sum(self.number), len(counts), len(labels)
+        if (
+            min(numbers) != max(numbers)
+            or len(self.number) != len(self.keys)
+            or min(self.number, default=0) < 0
+            or max(self.number, default=0) > self.lane.sketch
+            or (counts < 1).any()
+        ):
+            raise StateRefused("stored sketches are damaged: columns that do not fit")
+        return labels, counts
+
+
+# Made at import, by one thread: see `contributions`.
+_DECODER = msgspec.msgpack.Decoder(StoredSketches)
+
+
+class TickSketches:
+    """The sketches of one tick, by stream key, in the codes of two vocabularies. Sensitive."""
+
+    def __init__(
+        self, size: int, key_names: Vocabulary, label_names: Vocabulary
+    ) -> None:
+        self.key_names = key_names
+        self.label_names = label_names
+        #: Names under which it is stored.
+        self.stored: set[bytes] = set()
+        self._size = size
+        self._table = kernels.SketchTable(
+            secret=np.uint64(int.from_bytes(secrets.token_bytes(8))),
+            slots=np.full(2 * _FIRST_ROWS, -1, dtype=np.int32),
+            pairs=np.empty(_FIRST_ROWS, dtype=np.uint64),
+            heights=np.empty(_FIRST_ROWS, dtype=np.int64),
+            behind=np.empty(_FIRST_ROWS, dtype=np.int32),
+            first=np.empty(0, dtype=np.int32),
+            number=np.empty(0, dtype=np.int64),
+            lowered=np.empty(0, dtype=np.int64),
+            changed=np.empty(0, dtype=np.bool_),
+            place=np.empty(0, dtype=np.int32),
+            met=np.empty(0, dtype=np.int32),
+            used=np.array([0, 0, -1]),
+        )
+
+    def __repr__(self) -> str:
+        return f"TickSketches({len(self)} counters)"
+
+    def __len__(self) -> int:
+        return int(self._table.number.sum())
+
+    @property
+    def keys(self) -> int:
+        """The number of stream keys that were met, those without counters included."""
+        return int(self._table.used[kernels.KEYS])
+
+    def feed(
+        self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int
+    ) -> None:
+        """Feed `events` (k,) that the view includes, in this order; `amounts` as in `Tally.add`."""
+        if (self.key_names, self.label_names) != (
+            columns.key_names,
+            columns.label_names,
+        ):
+            self._translate(columns.key_names, columns.label_names)
+        seen = ALL_SEEN if columns.included is None else columns.included
+        parts = seen, columns.keys, columns.ends, columns.labels, amounts
+        batch = LabeledEvents(*map(readonly_contiguous, parts))
+        self._make_room(min(len(columns.labels), len(events) * max_items), max_items)
+        kernels.feed_sets(
+            readonly_contiguous(events), batch, max_items, self._size, self._table
+        )
+
+    def tally(self) -> Tally:
+        """Return the counters as a tally, which stage 1 can send."""
+        _, pairs, counts = self._counters(0, self.keys)
+        keys = self._table.met[: self.keys]
+        return Tally.of(self.key_names, self.label_names, keys, pairs, counts)
+
+    def changes(self, lane: Lane, tick: int) -> Iterator[Change]:
+        """Yield the blocks, in pages, that have changed since the last call."""
+        met = self._table.met[: self.keys]
+        changed = np.unique(np.flatnonzero(self._table.changed[met]) // KEYS_A_BLOCK)
+        self._table.changed[met] = False
+        for block in changed.tolist():
+            start = block * KEYS_A_BLOCK
+            stop = min(start + KEYS_A_BLOCK, self.keys)
+            number, pairs, counts = self._counters(start, stop)
+            labels = self.label_names.texts(_labels_of(pairs))
+            width, packed = pack(counts)
+            stored = StoredSketches(
+                lane=lane,
+                tick=tick,
+                place=start,
+                keys=[self.key_names.name(code) for code in met[start:stop].tolist()],
+                number=number.tolist(),
+                lengths=labels.lengths.astype(_LENGTH).tobytes(),
+                labels=labels.text.tobytes(),
+                width=width,
+                counts=packed,
+            )
+            value = bytes((VERSION,)) + msgspec.msgpack.encode(stored)
+            name = b"%b%08x" % (_prefix(lane, tick), block)
+            for page, content in split_pages(name, value):
+                self.stored.add(page)
+                yield page, content
+
+    def put(self, stored: StoredSketches) -> None:
+        """Take back stored sketches, whose keys follow those that are here."""
+        labels, counts = stored.columns()
+        if stored.place != self.keys:
+            raise StateRefused(
+                f"stored sketches: stream key {stored.place} follows {self.keys} keys; a block is missing"
+            )
+        keys = self.key_names.codes_of(Texts.of(key.encode() for key in stored.keys))
+        number = np.array(stored.number, dtype=np.int64)
+        self._put(keys, number, labels, counts)
+        self._table.changed[:] = False
+
+    def _put(self, keys: Codes, number: Longs, labels: Texts, counts: Longs) -> None:
+        codes = self.label_names.codes_of(labels)
+        self._make_room(len(codes), len(codes))
+        kernels.put_counters(
+            readonly_contiguous(keys),
+            readonly_contiguous(number),
+            readonly_contiguous(codes),
+            readonly_contiguous(counts),
+            self._table,
+        )
+
+    def _translate(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
+        """Go over to the codes of other vocabularies."""
+        table = self._table
+        met = table.met[: self.keys]
+        number, pairs, counts = self._counters(0, self.keys)
+        keys = key_names.codes_of(self.key_names.texts(met))
+        changed = keys[table.changed[met]]
+        labels = self.label_names.texts(_labels_of(pairs))
+        before = self.stored
+        TickSketches.__init__(self, self._size, key_names, label_names)
+        self.stored = before
+        self._put(keys, number, labels, counts)
+        self._table.changed[:] = False
+        self._table.changed[changed] = True
+
+    def _counters(self, start: int, stop: int) -> tuple[Longs, Words, Longs]:
+        """Return, of keys met from `start` to `stop`, how many counters each has, pairs, counts."""
+        table = self._table
+        room = int(table.number[table.met[start:stop]].sum())
+        number = np.empty(stop - start, dtype=np.int64)
+        pairs = np.empty(room, dtype=np.uint64)
+        counts = np.empty(room, dtype=np.int64)
+        kernels.take_counters(start, stop, table, number, pairs, counts)
+        return number, pairs, counts
+
+    def _make_room(self, labels: int, of_event: int) -> None:
+        """Make room for up to `labels` more counters, `of_event` of them before any is dropped."""
+        table = self._table
+        keys = len(self.key_names)
+        if keys > len(table.first):
+            # Fields of one key are -1 or 0 before it is met.
+            known = len(table.first)
+            table = table._replace(
+                first=with_capacity(table.first, keys),
+                number=with_capacity(table.number, keys),
+                lowered=with_capacity(table.lowered, keys),
+                changed=with_capacity(table.changed, keys),
+                place=with_capacity(table.place, keys),
+                met=with_capacity(table.met, keys),
+            )
+            table.first[known:] = -1
+            table.place[known:] = -1
+        rows = min(len(self) + labels, keys * self._size + of_event)
+        if rows > len(table.pairs):
+            table = table._replace(
+                pairs=with_capacity(table.pairs, rows),
+                heights=with_capacity(table.heights, rows),
+                behind=with_capacity(table.behind, rows),
+            )
+        self._table = table
+        if 2 * rows > len(table.slots):
+            slots = np.full(1 << (2 * rows - 1).bit_length(), -1, dtype=np.int32)
+            self._table = table._replace(slots=slots)
+            kernels.fill_sketch_slots(self._table)
+
+
+class SketchStore(Protocol):
+    """What `Sketches` reads of the shard's store."""
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
+
+
+class Sketches:
+    """The sketches of all open ticks of one source partition, by lane and tick. Sensitive."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Lane, int], TickSketches] = {}
+        # Stored, and of no use any more.
+        self._deletions: set[bytes] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def __repr__(self) -> str:
+        return f"Sketches({len(self._open)} ticks)"
+
+    def add(
+        self,
+        columns: EventColumns,
+        lane: Lane,
+        tick: int,
+        events: Longs,
+        amounts: Longs,
+    ) -> None:
+        """Feed one tick's `events` (k,) of a batch, in this order, to the sketches of a lane."""
+        sketches = self._open.get((lane, tick))
+        if sketches is None:
+            names = columns.key_names, columns.label_names
+            sketches = TickSketches(lane.sketch, *names)
+        sketches.feed(columns, events, amounts, lane.max_items)
+        if sketches.keys:  # else the view skips all of them
+            self._open[lane, tick] = sketches
+
+    def take(self, until_ms: int | None) -> list[Counted]:
+        """Return the sketches of ticks that end up to this time (None: all), and forget them."""
+        taken = [
+            (lane, tick)
+            for lane, tick in self._open
+            if until_ms is None or lane.end_ms(tick) <= until_ms
+        ]
+        counted: list[Counted] = []
+        for lane, tick in taken:
+            sketches = self._open.pop((lane, tick))
+            self._deletions |= sketches.stored
+            counted.append((lane, tick, sketches.tally()))
+        return counted
+
+    def changes(self) -> list[Change]:
+        """Return what to store in a commit, after `take`: changed blocks, and deletions."""
+        found: list[Change] = [(name, None) for name in sorted(self._deletions)]
+        self._deletions = set()
+        for (lane, tick), sketches in self._open.items():
+            found += sketches.changes(lane, tick)
+        return found
+
+    def restore(self, stored: SketchStore | None, lanes: Mapping[bytes, Lane]) -> None:
+        """Read the stored sketches of `lanes` (by `lane_name`), in place of those in memory."""
+        self._open = {}
+        self._deletions = set()
+        pairs = {} if stored is None else dict(stored.items(PREFIX))
+        names = Vocabulary(), Vocabulary()
+        for name, value in joined_pages(pairs):
+            lane = lanes.get(name.encode()[len(PREFIX) :].partition(b"/")[0])
+            if lane is None:
+                continue
+            block = _decode(value)
+            if block.lane != lane:
+                raise StateRefused(f"stored sketches: {name} is of another lane")
+            of_tick = self._open.setdefault(
+                (lane, block.tick), TickSketches(lane.sketch, *names)
+            )
+            of_tick.put(block)
+        kept = set[bytes]()
+        for (lane, tick), sketches in self._open.items():
+            prefix = _prefix(lane, tick)
+            sketches.stored = {name for name in pairs if name.startswith(prefix)}
+            kept |= sketches.stored
+        self._deletions = pairs.keys() - kept
+
+
+def lane_name(lane: Lane) -> bytes:
+    """Return a lane's part of the names of its stored sketches."""
+    text = msgspec.json.encode(lane)
+    return blake2b(text, digest_size=8, person=b"qc-lane").hexdigest().encode()
+
+
+def _prefix(lane: Lane, tick: int) -> bytes:
+    return b"%b%b/%016x/" % (PREFIX, lane_name(lane), tick)
+
+
+def _labels_of(pairs: Words) -> Longs:
+    return (pairs & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def _decode(value: bytes) -> StoredSketches:
+    if value[:1] != bytes((VERSION,)):
+        raise StateRefused(
+            "stored sketches are of another version: were they written by a newer one?"
+        )
+    try:
+        return _DECODER.decode(value[1:])
+    except UNDECODABLE as error:
+        raise StateRefused(f"stored sketches cannot be read: {error}") from error
