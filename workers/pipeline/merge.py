@@ -13,7 +13,7 @@ contributions, in sections of one (lane, tick); lanes "of sums" add up numbers b
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import msgspec
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.contributions import OWNER, Message, decode
+from workers.pipeline.contributions import OWNER, Message, Section, decode
 from workers.pipeline.growth.owners import Grown, HandedOver, HandOvers, Owners
 from workers.pipeline.growth.sources import refuse_other_count
 from workers.pipeline.histogram import Histogram, HistogramProgress, removal_refusals
@@ -291,53 +291,27 @@ class Merge:
         for each, users in self._lanes.items():
             self._begin(each, users, until[each])
             self._tell_empty(each, users, until[each])
-        row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
+        in_a_row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
         size = 0
-        lane = None
-        in_a_row = 0
         with self.gil_lock.for_pieces() as turn:
-            while released.ticks < ticks_max and size < BYTES_MAX:
-                due = {
-                    lane: at
-                    for lane, end in until.items()
-                    if (at := self._due(lane, end))
-                }
-                if not due:
+            for lane, tick in self._due_ticks(until, in_a_row):
+                if released.ticks >= ticks_max or size >= BYTES_MAX:
                     break
-                if lane is None or lane not in due or not in_a_row:
-                    lane = min(due, key=due.__getitem__)
-                    in_a_row = row
-                in_a_row -= 1
-                tick = min(h.next for h in self._lanes[lane] if h.next is not None)
-                users = [
-                    histogram
-                    for histogram in self._lanes[lane]
-                    if histogram.next == tick
-                ]
+                users = [h for h in self._lanes[lane] if h.next == tick]
                 if self.reserving:
                     released.beginning = [h for h in users if not h.reserved]
                     if released.beginning:
                         break
-                waiting = self.waiting.get(lane, tick)
-                turn.begin_piece(self._rows(lane) + sum(part.rows for part in waiting))
-                parts = [part.contributions() for part in waiting]
-                of_sums: dict[Lane | None, list[Contributions]] = {
-                    sums: [
-                        part.contributions(of_sums=True)
-                        for part in self.waiting.get(sums, tick)
-                    ]
-                    for sums in _sum_lanes(users)
-                }
+                sections = self.waiting.get(lane, tick)
+                rows = sum(section.rows for section in sections)
+                turn.begin_piece(self._rows(lane) + rows)
+                snapshots = self._step(lane, tick, users, sections)
+                size += sum(len(snapshot.value) for snapshot in snapshots)
+                released.snapshots += snapshots
                 for histogram in users:
-                    sums = of_sums.get(histogram.sum_lane, ())
-                    for snapshot in histogram.step([*parts, *sums]):
-                        released.snapshots.append(snapshot)
-                        size += len(snapshot.value)
                     released.handed += histogram.handed
                     histogram.handed = []
                 released.ticks += 1
-                for done in (lane, *_sum_lanes(users)):
-                    self.waiting.drop(done, tick)
                 after_tick()
         return released
 
@@ -347,6 +321,54 @@ class Merge:
             at_ms + (lane.start_ms - at_ms) % lane.tick_ms for lane in self._lanes
         )
 
+    def _due_ticks(
+        self, until: Mapping[Lane, int], in_a_row: int
+    ) -> Iterator[tuple[Lane, int]]:
+        """Yield complete ticks in release order, each to be released before the next is asked for.
+
+        `until` is the time up to which each lane is complete; up to `in_a_row` ticks of the lane
+        whose turn it is come before the others are compared again.
+        """
+        while due := {
+            lane: place
+            for lane, end_ms in until.items()
+            if (place := self._due(lane, end_ms)) is not None
+        }:
+            lane = min(due, key=due.__getitem__)
+            for _ in range(in_a_row):
+                tick = _next_tick(self._lanes[lane])
+                assert tick is not None, "it is due"
+                yield lane, tick
+                if self._due(lane, until[lane]) is None:
+                    break
+
+    def _step(
+        self,
+        lane: Lane,
+        tick: int,
+        users: Sequence[Histogram],
+        sections: Sequence[Section],
+    ) -> list[Snapshot]:
+        """Return the snapshots of histograms whose next tick this is; drop what they counted.
+
+        `sections` are what waited for the tick, without sums.
+        """
+        counts = [section.contributions() for section in sections]
+        sums: dict[Lane, list[Contributions]] = {
+            sum_lane: [
+                section.contributions(of_sums=True)
+                for section in self.waiting.get(sum_lane, tick)
+            ]
+            for sum_lane in _sum_lanes(users)
+        }
+        snapshots: list[Snapshot] = []
+        for histogram in users:
+            own_sums = [] if histogram.sum_lane is None else sums[histogram.sum_lane]
+            snapshots += histogram.step([*counts, *own_sums])
+        for released in (lane, *sums):
+            self.waiting.drop(released, tick)
+        return snapshots
+
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
         """Return a lane's place in release order; None if its next tick is incomplete.
 
@@ -355,9 +377,7 @@ class Merge:
         # One that waits for what is handed over to it needs the contributions to all later ticks.
         if any(h.takes_over and h.next is None for h in self._lanes[lane]):
             return None
-        tick = min(
-            (h.next for h in self._lanes[lane] if h.next is not None), default=None
-        )
+        tick = _next_tick(self._lanes[lane])
         if tick is None or (end := lane.end_ms(tick)) > until:
             return None
         # None cannot be compared with a number.
@@ -388,7 +408,7 @@ class Merge:
 
     def _tell_empty(self, lane: Lane, users: Sequence[Histogram], until: int) -> None:
         """Log a long run of ticks without events, once, before they are published."""
-        first = min((h.next for h in users if h.next is not None), default=None)
+        first = _next_tick(users)
         last = (until - lane.start_ms) // lane.tick_ms
         if (
             first is None
@@ -553,6 +573,11 @@ def join(watermarks: list[int | None], message: Message) -> None:
     """
     if message.source == 0:
         watermarks += [message.watermark] * (message.sources - len(watermarks))
+
+
+def _next_tick(histograms: Sequence[Histogram]) -> int | None:
+    """Return the first tick that any of these histograms publishes next; None if none has begun."""
+    return min((h.next for h in histograms if h.next is not None), default=None)
 
 
 def _sum_lanes(histograms: Sequence[Histogram]) -> list[Lane]:
