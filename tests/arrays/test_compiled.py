@@ -14,7 +14,7 @@ import numba
 import numpy as np
 import pytest
 from numba.core import event
-from numba.core.caching import IndexDataCacheFile
+from numba.core.caching import IndexDataCacheFile, UserProvidedCacheLocator
 from numba.core.compiler import Flags
 
 from tests import ROOT
@@ -213,11 +213,24 @@ def test_a_complete_directory_need_not_be_writable(
     (tmp_path / "kept").write_text("")  # a file: nothing can be made below it
     assert found(py_func, compiler.__file__) is None
     (tmp_path / "kept").unlink()
-    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "arrays").mkdir(parents=True)
     compiler.mark_all_compiled()
     assert compiler.all_compiled()
+    written: Any = UserProvidedCacheLocator
+    monkeypatch.setattr(written, "ensure_cache_path", pytest.fail)
     assert found(py_func, compiler.__file__) is not None
-    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["complete"]
+
+
+def test_kernels_of_an_extra_that_came_later_are_kept_too(
+    monkeypatch: Patch, tmp_path: Path
+) -> None:
+    """`make demo` compiled without the formats; then each start compiled these, for 10 s."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiler, "_DIRECTORY", tmp_path)
+    compiler.mark_all_compiled()
+    found: Any = compiler.KernelCacheLocator.from_function
+    assert found(compiler.all_compiled, compiler.__file__) is not None
+    assert (tmp_path / "arrays").is_dir()
 
 
 _CALL = """
@@ -231,6 +244,7 @@ print(compiler._PACKAGE.parent, sum(mark_blocks.dispatcher.stats.cache_misses.va
 """
 
 
+@pytest.mark.slow
 def test_a_moved_installation_has_its_kernels(tmp_path: Path) -> None:
     """An image copies what another stage compiled, to another place, and may not write there."""
 

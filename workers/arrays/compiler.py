@@ -99,7 +99,8 @@ class KernelCacheLocator(UserProvidedCacheLocator):
         return str(cast(Any, super()).get_suitable_cache_subpath(py_file))
 
     def ensure_cache_path(self) -> None:
-        if not all_compiled():
+        # A complete directory may be read-only. It lacks the folder of an extra installed later.
+        if not all_compiled() or not os.path.isdir(cast(Any, self).get_cache_path()):
             cast(Any, super()).ensure_cache_path()
 
 

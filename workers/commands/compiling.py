@@ -184,7 +184,7 @@ def _compile_share() -> None:
 
 
 def _with_formats() -> bool:
-    """Return whether the extra is installed; if it comes later, its loops compile on first use."""
+    """Return whether the extra is installed; if it comes later, its loops compile at first use."""
     return find_spec("fastavro") is not None
 
 
