@@ -60,8 +60,9 @@ class Errors(NamedTuple):
 
 
 def lifted(ticks: int) -> Errors:
-    curve = LiftedCounter(ticks, RHO_ITEM).curve()
-    worst = float(curve.at(curve.noisiest(ticks)[:1])[0])
+    counter = LiftedCounter(ticks, RHO_ITEM)
+    curve = counter.curve()
+    worst = float(counter.variances(curve.noisiest(ticks)[:1])[0])
     return Errors(math.sqrt(worst), math.sqrt(curve.mean(ticks) - ROUNDING))
 
 

@@ -27,8 +27,8 @@ def test_lifted_is_as_good_as_documented(level: int, most: float) -> None:
 
 
 def test_lifted_agrees_with_the_variance_at_every_tick() -> None:
-    curve = LiftedCounter(TICKS, counters.RHO_ITEM).curve()
-    variances = curve.at(np.arange(1, TICKS + 1))
+    counter = LiftedCounter(TICKS, counters.RHO_ITEM)
+    variances = counter.variances(np.arange(1, TICKS + 1))
     found = counters.lifted(TICKS)
     assert found.worst**2 == pytest.approx(variances.max(), rel=2e-3)
     assert found.rms**2 == pytest.approx(variances.mean(), rel=1e-9)

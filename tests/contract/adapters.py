@@ -14,6 +14,7 @@ from tests.contract.probe import Block, Half
 from tests.contract.stage import KEY, NAME, Histogram, Run, Tick, steps_of
 from tests.contract.variants import MAXIMA, PER_TICK, Variant, built
 from workers.arrays.types import Longs
+from workers.mechanisms.counters.ranks import ranks_of
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import USE, MisraGries
 from workers.mechanisms.misra_gries.sketch import Sketch
@@ -41,6 +42,7 @@ from workers.mechanisms.running.sparse_gumb import (
 from workers.pipeline.histogram import KEY_LABEL
 
 Cell = tuple[int, int]
+NO_TAG = np.zeros((1, 2), dtype=np.uint64)
 LIMITED = ("unk_gauss", "limit_dom_laplace")
 
 
@@ -151,6 +153,9 @@ class Counting(Adapter):
         of = self.mechanism.config.sum
         for tick, items in events:
             for label, amount in items.items():
+                if "ranks" in self.counter:
+                    self._move_ranks(found, tick, label, -sign * amount)
+                    continue
                 move_counter(found, self.counter, label, tick, -sign * amount)
                 if of is not None:
                     centred = amount * (2 * steps_of(label, of.steps) - of.steps)
@@ -160,6 +165,17 @@ class Counting(Adapter):
                 total = -sign * sum(items.values())
                 move_counter(found, public["total_counter"], None, tick, total)
         return found
+
+    def _move_ranks(self, found: Moves, tick: int, label: str, amount: int) -> None:
+        """Move the rows of the value nodes that a count in one bucket changes."""
+        ranks = ranks_of(len(self.mechanism.domain()))
+        bucket = self.mechanism.config.declared.index(label)
+        values = {"kind": "lifted", "levels": ranks.levels, "offset": 0}
+        numbers = dict(zip(ranks.nodes, ranks.tags(NO_TAG)[:, 0].tolist(), strict=True))
+        for value_node, factor in counter_moves(values, bucket + 1, amount):
+            for (level, k), change in counter_moves(self.counter, tick, 1):
+                place = numbers[value_node]
+                found.add_number(number(None, (level, k), place), change * factor)
 
 
 class OneShots(Adapter):

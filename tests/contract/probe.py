@@ -28,6 +28,7 @@ from workers.arrays.tag_index import Rows
 from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.counters.base import Columns, Counter
 from workers.mechanisms.counters.line import LineColumns
+from workers.mechanisms.counters.ranks import RankColumns, Ranked
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric
@@ -48,6 +49,8 @@ Samples = list[tuple[Tags, Longs]]
 BOTTOM = "bottom"
 # Floats and their shifts are exact multiples of 2^-_BITS.
 _BITS = 256
+# Coefficients of value nodes are multiples of 2^-_VALUE_BITS.
+_VALUE_BITS = 15
 
 
 @dataclass(frozen=True)
@@ -166,22 +169,62 @@ class Probe:
             return (exact // (2 * d << _BITS)).astype(np.int64)
         return np.floor(sums + 0.5).astype(np.int64)
 
+    def ranked(
+        self, counter: Ranked, stream: NoiseStream, t: int, key_tags: Tags
+    ) -> Longs:
+        """Return the noise of buckets as the definition has it, each number moved by its shift."""
+        ranks = counter.ranks
+        keys = len(key_tags)
+        tags = ranks.tags(key_tags)
+        weights = [ranks.weight(node) for node in ranks.nodes] * keys
+        rows = np.zeros(len(tags), dtype=object if self.keep_values else float)
+        d = counter._denominator
+        for node, a in counter.nodes(t).items():
+            if self.keep_values:
+                rows += a * self._exact(counter, stream, node, tags, weights)
+            else:
+                scales = np.tile(ranks.scales, keys) * a / d
+                rows += scales * self._numbers(counter, stream, node, tags)
+        of_keys = rows.reshape(keys, -1)
+        noise = np.zeros((keys, ranks.buckets + 1), dtype=np.int64)
+        for place in range(1, ranks.buckets + 1):
+            total: Any = np.zeros(keys, dtype=rows.dtype)
+            for node, factor in ranks.coefficients(place).items():
+                whole = int(factor * 2**_VALUE_BITS)
+                total += of_keys[:, ranks.numbers[node]] * whole
+            if self.keep_values:
+                one = d << _BITS + _VALUE_BITS
+                noise[:, place] = ((2 * total + one) // (2 * one)).astype(np.int64)
+            else:
+                noise[:, place] = np.floor(total / 2**_VALUE_BITS + 0.5)
+        return np.diff(noise, axis=1).reshape(-1)
+
     def _exact(
-        self, counter: Counter, stream: NoiseStream, node: Block, tags: Tags
+        self,
+        counter: Counter,
+        stream: NoiseStream,
+        node: Block,
+        tags: Tags,
+        weights: Sequence[Fraction] = (),
     ) -> Any:
-        """Return a node's numbers, moved by their shifts, as integers times 2^_BITS."""
+        """Return a node's numbers, moved by their shifts, as integers times 2^_BITS.
+
+        `weights` of rows divide their variance.
+        """
         level, k = node
         place = level, k, tags.tobytes()
         if place not in self._moved:
             blocks = (tags ^ np.array((level, k >> 1), dtype=np.uint64)).tolist()
-            numbers = self._numbers(counter, stream, node, tags).tolist()
+            drawn = self._numbers(counter, stream, node, tags)
+            by_row = weights or [Fraction(1)] * len(tags)
+            numbers = (drawn / np.sqrt(np.array(by_row, dtype=float))).tolist()
             variance = counter.variance_of(node)
             moved = np.empty(len(tags), dtype=object)
             for row, ((high, low), number) in enumerate(
                 zip(blocks, numbers, strict=True)
             ):
                 one = high, low, k & 1
-                self.numbers[one] = variance
+                self.numbers[one] = variance / by_row[row]
                 whole = (Fraction(number) + self.of_numbers.get(one, 0)) * (1 << _BITS)
                 assert whole.denominator == 1
                 moved[row] = whole.numerator
@@ -234,6 +277,12 @@ class Probe:
                 for counter in columns._counters
             )
 
+        def of_ranks(columns: Any, t: int, key_tags: Tags) -> tuple[Longs, ...]:
+            return tuple(
+                self.ranked(counter, columns._stream, t, key_tags)
+                for counter in columns._counters
+            )
+
         with (
             ExitStack() as counters,
             patch.object(InversionTable, "draw", draw),
@@ -252,6 +301,7 @@ class Probe:
                 for kind in Columns.__subclasses__():
                     counters.enter_context(patch.object(kind, "at", at))
                 counters.enter_context(patch.object(LineColumns, "at", at_windows))
+                counters.enter_context(patch.object(RankColumns, "windows", of_ranks))
             yield self
 
 

@@ -24,6 +24,7 @@ import pytest
 from tests.contract.probe import Probe
 from tests.contract.stage import NAME, Run, Tick, steps_of, worst
 from tests.contract.variants import MAXIMA, PER_TICK, TICKS, VARIANTS, Variant, built
+from workers.mechanisms.counters.ranks import ranks_of
 from workers.mechanisms.mechanism import Items, Mechanism, Release, WindowReleases
 from workers.mechanisms.misra_gries.misra_gries import PureMisraGries
 from workers.mechanisms.noise.discrete_laplace import (
@@ -182,10 +183,24 @@ def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[
         yield from (((shown.counts - lowered) / shown.sd) ** 2)[lowered > 0].tolist()
         return
     squares = ((shown.counts - exact) / shown.sd) ** 2
-    if sketched or run.mechanism.kind == "misra_gries":
+    if run.mechanism.config.ranks:
+        # Buckets share noise, and `sd` is that of the noisiest.
+        expected = share_of_noisiest(len(run.mechanism.domain()))
+        for key in np.unique(keys):
+            yield float(squares[keys == key].mean()) / expected
+    elif sketched or run.mechanism.kind == "misra_gries":
         yield from (float(squares[keys == key].mean()) for key in np.unique(keys))
     else:
         yield from squares.tolist()
+
+
+def share_of_noisiest(buckets: int) -> float:
+    """Return the mean variance of buckets, where that of the noisiest is 1."""
+    ranks = ranks_of(buckets)
+    places = np.arange(buckets + 1)
+    own = ranks.covariance(places, places)
+    beside = ranks.covariance(places[1:], places[:-1])
+    return float((own[1:] + own[:-1] - 2 * beside).mean()) / ranks.of_bucket
 
 
 def of_sums(

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 from tests.mechanisms.small import SMALL
+from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
@@ -54,7 +56,9 @@ class Variant:
     def build(self, **changes: object) -> Mechanism:
         # checked by the record itself
         options: Any = _COMMON | dict(self.options) | changes
-        return build(MECHANISMS[self.mechanism](**options), self.unit)
+        # Buckets have the labels of all other variants, so that they count the same streams.
+        with patch.object(Buckets, "labels", property(lambda _: DOMAIN)):
+            return build(MECHANISMS[self.mechanism](**options), self.unit)
 
     @property
     def max_items(self) -> int:
@@ -78,6 +82,12 @@ def _of(
 
 
 _KNOWN: dict[str, object] = {"domain": DOMAIN}
+_BUCKETS = Buckets((0, 1, 2, 3, 4))
+_RANKS: dict[str, object] = {
+    "domain": DOMAIN,
+    "buckets": _BUCKETS,
+    "for_": "quantiles",
+}
 _TREE: dict[str, object] = {"counter": "tree", "radix": 3}
 _END: dict[str, object] = {"end_share": 0.6}
 _PURE: dict[str, object] = {"accounting": "pure"}
@@ -100,6 +110,9 @@ VARIANTS = [
         sum=_SUM | {"max_count": 1},
         never=_NEVER,
         never_sum=_NEVER | _SUM,
+        ranks=_RANKS,
+        ranks_user=_RANKS | _COUNTS | _END,
+        ranks_never=_RANKS | _NEVER | {"windows": (3, 7)},
     ),
     *_of(
         "unk_base",

@@ -281,9 +281,9 @@ def ends(_bootstrap: str) -> str:
         for horizon in horizons:
             counter = LiftedCounter(horizon, counters.RHO_ITEM, end_share=share)
             curve = counter.curve()
-            worst = math.sqrt(curve.at(curve.noisiest(horizon)[:1])[0])
+            worst = math.sqrt(counter.variances(curve.noisiest(horizon)[:1])[0])
             mean = math.sqrt(curve.mean(horizon) - ROUNDING)
-            last = math.sqrt(curve.at(np.array([horizon]))[0])
+            last = math.sqrt(counter.variances(np.array([horizon]))[0])
             cells.append(f"{worst:.1f} / {mean:.1f} / {last:.2f}")
         rows.append(("none" if share is None else f"{share:g}", *cells))
     return _table(("`end_share`", "T = 100", "T = 1,000", "T = 2^16"), rows)

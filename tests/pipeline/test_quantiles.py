@@ -14,6 +14,13 @@ from hypothesis import strategies as st
 
 from workers.arrays.types import Floats
 from workers.mechanisms.config.buckets import Buckets, parse_buckets
+from workers.mechanisms.counters.ranks import (
+    RankColumns,
+    Ranked,
+    ranked_counter,
+    ranked_lines,
+)
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import NORMAL_95, Numeric
 from workers.runtime.sizes import VALUE_BYTES
 
@@ -178,6 +185,44 @@ def test_the_interval_holds_the_quantile_19_times_in_20(q: float, scale: str) ->
     assert covered(counts, numbers, q, 2 * sd, sd) < 0.95 - TOLERANCE
 
 
+@pytest.mark.parametrize("q", [0.05, 0.5, 0.95])
+@pytest.mark.parametrize("never", [False, True])
+def test_intervals_of_ranks_hold_the_quantile_19_times_in_20(
+    q: float, never: bool
+) -> None:
+    """With the released noise of ranks, of ticks or of a window; half or double must fail.
+
+    With intervals for independent noise too: they are much too long.
+    """
+    buckets = parse_buckets({"from": 1, "to": 500, "count": 62, "scale": "linear"})
+    counts = counts_of(1, 400_000, buckets)
+    size = len(counts)
+    counter: Ranked = ranked_counter(size, 1, 2e-4, None)
+    if never:
+        (counter,) = ranked_lines(size, (3,), (1,), 2e-4)
+    key = NoiseKey(b"k" * 32)
+    tags = key.tags("k", [b"%d" % i for i in range(DRAWS)])
+    columns = RankColumns((counter,), key.stream(b"i" * 16))
+    noise = columns.at(1, tags).reshape(DRAWS, size)
+    numbers = Numeric(buckets, (q,), ranks=True)
+    truth = numbers.quantile(counts, 0.0, q)["value"]
+
+    def covered(numbers: Numeric, factor: float) -> float:
+        hits = 0
+        for row in noise:
+            released = counts + np.round(factor * row)
+            found = numbers.quantile(released, counter.sd(1), q)
+            assert found["bucket"] is not None
+            reaches_down = found["low"] is None or found["low"] <= truth
+            hits += reaches_down and (found["high"] is None or truth <= found["high"])
+        return hits / DRAWS
+
+    assert abs(covered(numbers, 1) - 0.95) < TOLERANCE
+    assert covered(numbers, 0.5) > 0.95 + TOLERANCE
+    assert covered(numbers, 2) < 0.95 - TOLERANCE
+    assert covered(Numeric(buckets, (q,)), 1) > 0.95 + TOLERANCE
+
+
 def test_fields_do_not_depend_on_the_order_of_the_items() -> None:
     items = list(zip(NUMBERS.labels, (3, 900, 700, 20, -4), strict=True))
     found = NUMBERS.fields(items, 5.0)
@@ -190,10 +235,10 @@ def test_fields_do_not_depend_on_the_order_of_the_items() -> None:
 
 
 def test_the_longest_snapshot_of_numbers_is_far_from_needing_two_pages() -> None:
-    """1,000 edges of full precision, 20 quantiles, and counts of 19 digits."""
-    edges = tuple(-(1 + i / 7) * 1.2345678901234567e-300 for i in range(1_000))[::-1]
+    """4,095 edges of full precision, 20 quantiles, and counts of 19 digits."""
+    edges = tuple(-(1 + i / 7) * 1.2345678901234567e-300 for i in range(4_095))[::-1]
     numbers = Numeric(Buckets(edges), tuple((i + 1) / 21 for i in range(20)))
     items = [(label, 2**62 + i) for i, label in enumerate(numbers.labels)]
     text = orjson.dumps({"items": items, **numbers.fields(items, 1e15)})
-    assert len(orjson.dumps(numbers.fields(items, 1e15))) < 30_000
-    assert len(text) < VALUE_BYTES / 5
+    assert len(orjson.dumps(numbers.fields(items, 1e15))) < 110_000
+    assert len(text) < VALUE_BYTES / 2

@@ -82,14 +82,14 @@ ADDED = [
 ]
 BUCKETS = [
     ("[10, 0]", "buckets = [10, 0]: 0 at place 2 is not above 10"),
-    ("[10]", "buckets = [10]: 1 given ... 2 to 1,000 numbers"),
+    ("[10]", "buckets = [10]: 1 given ... 2 to 4,095 numbers"),
     ('[0, "a"]', 'buckets = [0, "a"]: the edge at place 2 is no number'),
     ("[0, inf]", "inf is not an edge ... finite"),
     (
         '{ from = 0, to = 9, count = 3, scale = "log" }',
         'from = 0: above 0 with scale = "log"',
     ),
-    ('"10"', 'buckets = "10": a list of 2 to 1,000 ... { from = 0, to = 500'),
+    ('"10"', 'buckets = "10": a list of 2 to 4,095 ... { from = 0, to = 500'),
 ]
 REFUSALS = [
     *((GOOD + added, said) for added, said in ADDED),

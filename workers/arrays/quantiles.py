@@ -13,33 +13,26 @@ EDGE = -2
 
 
 @kernel_part
-def sd_below(edge: int, edges: int, sd: float, q: float) -> float:
-    """Return the sd of G at an edge, which has 1 + edge buckets below it."""
-    below = edge + 1.0
-    return sd * math.sqrt(below * ((1 - q) * (1 - q)) + (edges - below + 1) * (q * q))
-
-
-@kernel_part
 def root(
-    bucket: int,
     start: float,
     count: float,
-    others: int,
     times: float,
-    sd: float,
-    q: float,
+    below: float,
+    both: float,
+    above: float,
 ) -> float:
     """Return the fraction of a bucket at which G + times sqrt(V) passes 0, from below.
 
-    `start` is G at its lower edge, `others` the number of buckets above it.
+    `start` is G at its lower edge; `below` and `above` are V at its edges, `both` their covariance.
     """
-    fixed = bucket * (1 - q) * (1 - q) + others * q * q
     low = 0.0
     high = 1.0
     for _ in range(BISECTIONS):
         f = (low + high) / 2
-        off = f - q
-        if start + f * count + times * (sd * math.sqrt(fixed + off * off)) < 0:
+        rest = 1 - f
+        variance = rest * rest * below + 2 * rest * f * both + f * f * above
+        # Rounding may leave a variance of 0 below it.
+        if start + f * count + times * math.sqrt(max(variance, 0.0)) < 0:
             low = f
         else:
             high = f
@@ -48,13 +41,29 @@ def root(
 
 @kernel
 def quantile(
-    counts: Floats, sd: float, q: float, normal: float, g: Floats
+    counts: Floats,
+    sd: float,
+    q: float,
+    normal: float,
+    at_edges: Floats,
+    beside: Floats,
+    of_total: float,
+    g: Floats,
 ) -> tuple[int, float, int, float, int, float]:
     """Return a quantile and its interval's ends, each as a bucket and a fraction of its width.
 
-    `counts` (n + 1,) are those of the buckets in order, each with noise of `sd`; the interval spans
-    `normal` standard deviations; `g` (n,) is scratch. A bucket is OPEN if too little is counted or
-    the interval is open there, EDGE if an end is the outermost edge of the other side.
+    Args:
+        counts: of the buckets in order (n + 1,).
+        sd: of the noise of a bucket.
+        q: of the quantile.
+        normal: how many standard deviations the interval spans.
+        at_edges: V at the edges (n,), in sd^2.
+        beside: the covariance of G at edges i and i + 1 (n - 1,), in sd^2.
+        of_total: the variance of all counts together, in sd^2.
+        g: scratch (n,).
+
+    A bucket is OPEN if too little is counted or the interval is open there, EDGE if an end is the
+    outermost edge of the other side.
     """
     n = len(g)
     total = 0.0
@@ -62,14 +71,14 @@ def quantile(
         total += counts[i]
         g[i] = total
     total += counts[n]
-    if total <= normal * sd * math.sqrt(n + 1):
+    if total <= normal * sd * math.sqrt(of_total):
         return OPEN, 0.0, OPEN, 0.0, OPEN, 0.0
     # The first edge at which G may be at least 0, the last at which at most
     first = n
     last = -1
     for i in range(n):
         g[i] -= q * total
-        reach = normal * sd_below(i, n, sd, q)
+        reach = normal * (sd * math.sqrt(at_edges[i]))
         if first == n and g[i] + reach >= 0:
             first = i
         if g[i] - reach <= 0:
@@ -83,13 +92,27 @@ def quantile(
     elif first > 0:
         # Upper is convex within a bucket, from below 0 to at least 0: it passes 0 once.
         low = first
-        low_at = root(first, g[first - 1], counts[first], n - first, normal, sd, q)
+        low_at = root(
+            g[first - 1],
+            counts[first],
+            normal * sd,
+            at_edges[first - 1],
+            beside[first - 1],
+            at_edges[first],
+        )
     if last == -1:
         high = EDGE
     elif last < n - 1:
         # Lower is concave within a bucket, from at most 0 to above 0: it passes 0 once.
         high = last + 1
-        high_at = root(high, g[last], counts[high], n - high, -normal, sd, q)
+        high_at = root(
+            g[last],
+            counts[high],
+            -normal * sd,
+            at_edges[last],
+            beside[last],
+            at_edges[high],
+        )
     # The quantile is where G's best ascending fit passes 0: the bucket at which the sum of G below
     # is least. Noise makes G itself pass 0 several times.
     bucket = 0

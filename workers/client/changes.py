@@ -29,7 +29,13 @@ from workers.mechanisms.accounting import NotNegative
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.sums import parse_sum
 from workers.mechanisms.registry import about
-from workers.pipeline.snapshots import SD_DIGITS, Means, Numeric, rounded_sum_sd
+from workers.pipeline.snapshots import (
+    RANKS,
+    SD_DIGITS,
+    Means,
+    Numeric,
+    rounded_sum_sd,
+)
 from workers.runtime.frozen import ready
 
 Fields = Mapping[str, Any]
@@ -138,7 +144,9 @@ def changes(
         # as another program may have written them
         with suppress(KeyError, TypeError, ValueError):
             quantiles = [quantile["q"] for quantile in newer["quantiles"]]
-            numeric = Numeric(Buckets(tuple(newer["edges"])), quantiles)
+            ranks = newer.get("for") == RANKS
+            buckets = Buckets(tuple(newer["edges"]))
+            numeric = Numeric(buckets, quantiles, ranks=ranks)
             fields["quantiles"] = numeric.fields([row[:2] for row in rows], sd)[
                 "quantiles"
             ]

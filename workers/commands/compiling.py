@@ -91,7 +91,8 @@ def compile_kernels() -> float:
     """
     begun = time.perf_counter()
     with _fast_compiler(), _second_process() as wait:
-        quantile(readonly_contiguous(np.ones(3)), 1.0, 0.5, 2.0, np.empty(2))
+        ones = readonly_contiguous(np.ones(3))
+        quantile(ones, 1.0, 0.5, 2.0, ones[:2], ones[:1], 3.0, np.empty(2))
         _compile_batches(_Unscanned)
         if _with_formats():
             _compile_format(AVRO)

@@ -58,6 +58,7 @@ class About:
     whole_domain    shows every declared label at every tick
     has_quantiles   shows every declared label at every tick (`whole_domain`), with Gaussian noise,
                 so that quantiles can be computed
+    ranks       accepts for = "quantiles": the noise of buckets is that of ranks
     per_item    its cost is a sum over the items touched, so items may be split over partitions
     gaussian    its cost is that of Gaussian noise alone, and converted exactly
     bounded         refuses an epoch without an end
@@ -84,6 +85,7 @@ class About:
     subtracts_with: str = ""
     whole_domain: bool = False
     has_quantiles: bool = False
+    ranks: bool = False
     per_item: bool = False
     gaussian: bool = False
     bounded: bool = False

@@ -222,7 +222,9 @@ class Histogram:
         self._labels = LabelCache()
         buckets = config.buckets
         self._numeric = (
-            None if buckets is None else Numeric(buckets, config.shown_quantiles)
+            None
+            if buckets is None
+            else Numeric(buckets, config.shown_quantiles, ranks=config.ranks)
         )
         self._windows = Windows(config, mechanism)
         self._means = None if config.sum is None else Means(config.sum)

@@ -10,7 +10,7 @@ answer its query; `join_pages(split_fields(fields)) == fields`.
 
 Bound: labels and stream keys have at most 1,024 bytes, and JSON makes at most six characters of a
 byte. So a page without its items has fewer than 9,000 bytes, an item fewer than 6,200, and edges
-and quantiles add fewer than 30,000, an item's sum fewer than 110: a page has room for more than a
+and quantiles add fewer than 110,000, an item's sum fewer than 110: a page has room for more than a
 hundred items.
 
 Windows. For each window a snapshot states the standard deviation of an item's published count at
@@ -39,12 +39,18 @@ two edges where it crosses 0 it is linear, as if the bucket were filled evenly. 
 where the sums of the fitted values are least, and its value there is the largest mean that ends on
 the left, the smallest that begins on the right (the max-min form of isotonic regression).
 
-Interval. It spans all x at which G(x) = 0 is not rejected at 95 %: |G| <= 1.96 sqrt(V). At the
-fraction f of bucket b, the noise of G is a sum of independent terms, with weight 1 - q below, f - q
-in the bucket, -q above: V = sd^2 (b (1 - q)^2 + (f - q)^2 + (n - b) q^2). With counts c + z, z
+Interval. It spans all x at which G(x) = 0 is not rejected at 95 %: |G| <= 1.96 sqrt(V). G is linear
+within a bucket, so at the fraction f of it V = (1 - f)^2 V_k + 2 f (1 - f) V_(k,k+1) + f^2 V_(k+1),
+with the variances and the covariance of G at the edges k and k + 1 beside it. With counts c + z, z
 normal, this is exact at the x that the same computation finds in the counts without noise. The
 interval is open (None) below where the quantile may lie under the first edge, above where it may
 lie beyond the last.
+
+    counts      V_k = sd^2 ((k + 1) (1 - q)^2 + (n - k) q^2), as noise is independent; for V_(k,k+1)
+                bucket k + 1 has the weights -q and 1 - q
+    ranks       with for = "quantiles" C_k has noise of covariance K sd^2 / K_b, as
+                `mechanisms.counters.ranks` has them: sd is that of the noisiest bucket. Rounding is
+                counted in proportion
 
 Sums. n and D = 2 S - R n are released with independent noise of sd s and d, S in steps above `from`
 and R steps wide (`mechanisms.config.sums`). With m the middle of the range and h half a step, sum =
@@ -84,9 +90,10 @@ from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.sums import Sum
 from workers.mechanisms.counters.base import Counter
+from workers.mechanisms.counters.ranks import ranks_of
 from workers.mechanisms.ledger import Ledger, with_capacity
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
-from workers.runtime.frozen import Frozen
+from workers.runtime.frozen import Frozen, memoized, read_only
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 # Below one new label per _FEW known ones, ranks are found by bisection instead of a full sort.
@@ -189,12 +196,17 @@ class LabelCache:
 
 
 NORMAL_95 = 1.959963984540054
+# What a snapshot says it is for, where its noise is that of ranks.
+RANKS = "quantiles"
 
 
 class Numeric(Frozen):
     """Edges and quantiles of a histogram of numbers in buckets, from its released counts."""
 
-    def __init__(self, buckets: Buckets, quantiles: Sequence[float]) -> None:
+    def __init__(
+        self, buckets: Buckets, quantiles: Sequence[float], *, ranks: bool = False
+    ) -> None:
+        self.ranks = ranks
         self.quantiles = tuple(quantiles)
         self.labels = buckets.labels
         self.edges = buckets.edges
@@ -204,9 +216,14 @@ class Numeric(Frozen):
             for low, high in pairwise(buckets.edges)
         )
 
+    @property
+    def head(self) -> dict[str, Any]:
+        """The fields of every snapshot, of whatever counts."""
+        return {"edges": self.edges, **({"for": RANKS} if self.ranks else {})}
+
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
         """Return edges and any quantiles of unordered `items`; `sd` is the published one."""
-        found: dict[str, Any] = {"edges": self.edges}
+        found: dict[str, Any] = self.head
         if self.quantiles:
             counts = dict(items)
             in_order = np.array(
@@ -219,11 +236,13 @@ class Numeric(Frozen):
 
     def quantile(self, counts: Floats, sd: float, q: float) -> dict[str, Any]:
         """Return a quantile of the buckets' counts (n + 1,); `sd` is 0 for exact ones."""
+        variances = rank_variances(len(self.edges), float(q), self.ranks)
         bucket, share, lowest, low_at, highest, high_at = quantiles.quantile(
             readonly_contiguous(counts),
             float(sd),
             float(q),
             NORMAL_95,
+            *variances,
             np.empty(len(self.edges)),
         )
         none = {"q": q, "bucket": None, "value": None, "low": None, "high": None}
@@ -259,6 +278,30 @@ class Numeric(Frozen):
         high = self.edges[bucket]
         found = low * (1 - fraction) + high * fraction
         return min(max(round(found, self._places[bucket - 1]), low), high) or 0.0
+
+
+@memoized(64)
+def rank_variances(edges: int, q: float, ranks: bool) -> tuple[Floats, Floats, float]:
+    """Return V at edges, that of neighbours (their covariance), and of all counts, over sd^2."""
+    if not ranks:
+        below = np.arange(1.0, edges + 1)
+        at_edges = below * ((1 - q) * (1 - q)) + (edges - below + 1) * (q * q)
+        beside = at_edges[1:] - (1 - q)
+        return read_only(at_edges), read_only(beside), edges + 1.0
+    noise = ranks_of(edges + 1)
+    places = np.arange(1, edges + 1)
+    last = np.full(edges, edges + 1)
+    with_all = noise.covariance(places, last) * q
+    of_all = float(noise.covariance(last[:1], last[:1])[0])
+    at_edges = noise.covariance(places, places) - 2 * with_all + q * q * of_all
+    beside = noise.covariance(places[1:], places[:-1]) + q * q * of_all
+    beside -= with_all[1:] + with_all[:-1]
+    unit = noise.of_bucket
+    return (
+        read_only(np.maximum(at_edges, 0.0) / unit),
+        read_only(beside / unit),
+        of_all / unit,
+    )
 
 
 # Digits of a mean below those of a step.
@@ -614,9 +657,7 @@ def snapshots(
     """
     release = tick.release
     frame = _Frame(tick, part_of, max_bytes)
-    edges: dict[str, Any] = (
-        {} if tick.numeric is None else {"edges": tick.numeric.edges}
-    )
+    edges: dict[str, Any] = {} if tick.numeric is None else tick.numeric.head
     if isinstance(release, Answers):
         for index, key in enumerate(keys):
             yield from frame.pages(key, {**release.of_key[index], **edges})

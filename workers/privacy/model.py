@@ -289,6 +289,21 @@ class WithoutEpochs(Record, frozen=True, kw_only=True):
     fresh_after: int
 
 
+class RankChoice(Record, frozen=True):
+    """Noise at the worst tick of a histogram of numbers, for one value of the setting `for`.
+
+    Of a bucket; of the rank of the median, which is the count below an edge less half of all (root
+    mean square over the edges); of a range of `range_buckets` buckets (over where it begins).
+    """
+
+    purpose: str
+    chosen: bool
+    bucket_sd: float
+    median_rank_sd: float
+    range_buckets: int
+    range_sd: float
+
+
 class HistogramPlan(Record, frozen=True, kw_only=True):
     """Everything that `plan` says of one histogram; `keys` and `domain` are numbers of them.
 
@@ -313,6 +328,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     sum: SumPlan | None = None
     all_items: AllItems | None = None
     without_epochs: WithoutEpochs | None = None
+    ranks: tuple[RankChoice, ...] = ()
     error: Error
     memory: Memory
     counters: tuple[CounterChoice, ...]

@@ -60,7 +60,7 @@ def test_rows_with_small_words_need_no_exact_numbers(
         assert columns.at(t, tags).tolist() == expected
         if v:
             terms = base._terms(counter, t)
-            (lower, upper) = counter._interval(stream, t, tags, 3)
+            (lower, upper) = counter.interval(stream, t, tags, 3)
             found = Fraction(counter._with_small(stream, terms, tags[:1]))
             assert (
                 lower - Fraction(terms.error) <= found <= upper + Fraction(terms.error)

@@ -30,7 +30,7 @@ def errors(counter: LineCounter) -> tuple[float, float]:
     """Return sd * mu without rounding, at the noisiest tick and as root mean square."""
     curve = counter.curve()
     period = 1 << counter.levels
-    worst = float(curve.at(curve.candidates(period)).max())
+    worst = float(counter.variances(curve.candidates(period)).max())
     return math.sqrt(worst) * MU, math.sqrt(curve.mean(period) - 1 / 12) * MU
 
 

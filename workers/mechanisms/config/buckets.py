@@ -19,11 +19,12 @@ from decimal import Context, Decimal, localcontext
 
 import msgspec
 
-EDGES_MAX = 1_000
+# Their buckets are as many as the noise of ranks takes at most.
+EDGES_MAX = 4_095
 QUANTILES_MAX = 20
 SCALES = ("linear", "log")
 ALLOWED = (
-    "a list of 2 to 1,000 numbers, each above the one before, such as [0, 10, 50], "
+    "a list of 2 to 4,095 numbers, each above the one before, such as [0, 10, 50], "
     'or { from = 0, to = 500, count = 20, scale = "linear" }'
 )
 _EXACT = Context(prec=60)
@@ -31,7 +32,7 @@ _DIGITS = tuple(Context(prec=digits) for digits in range(2, 7))
 
 
 class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The 2 to 1,000 edges of a histogram's buckets: finite and strictly ascending."""
+    """The 2 to 4,095 edges of a histogram's buckets: finite and strictly ascending."""
 
     edges: tuple[float, ...]
 

@@ -143,6 +143,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     key, items, count, where   fields read from an event, overriding `[events]`
     buckets     edges of intervals; their labels become `domain`
     quantiles   of the numbers in the buckets, in snapshots; None: the median, where possible
+    for_        "quantiles": noise with which ranks and ranges of buckets are exacter, and a bucket
+                less ("for" outside Python)
     split       parts of a stream key's items, each in an owner partition of its own
     label, unit   presentation of the numbers in the buckets or sum; the dashboard reads them
     sum         a field whose numbers are added up for each item, clamped
@@ -193,6 +195,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     )
     buckets: Annotated[Buckets | None, Meta(description=BUCKETS_ALLOWED)] = None
     quantiles: Quantiles | None = None
+    for_: Literal["counts", "quantiles"] = msgspec.field(name="for", default="counts")
     split: Count = 1
     label: Annotated[str, Meta(pattern=WORDS, description=_WORDS)] | None = None
     unit: Annotated[str, Meta(pattern=WORDS, description=_WORDS)] | None = None
@@ -381,6 +384,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return DEFAULT_QUANTILES if self.quantiles is None else self.quantiles
 
     @property
+    def ranks(self) -> bool:
+        """Return whether the noise is that of ranks."""
+        return self.for_ == "quantiles"
+
+    @property
     def can_end(self) -> bool:
         """Return whether `end_share` may be set."""
         able = self.about.ends and "end_share" in KINDS[self.counter].takes
@@ -510,6 +518,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 yield f"{given}: needs a mechanism that shows every bucket at every tick, with Gaussian noise: {able}"
             elif len(set(self.quantiles)) < len(self.quantiles):
                 yield f"{given}: every one only once"
+        if self.ranks:
+            yield from self._rank_complaints()
         for name in ("label", "unit"):
             numbers = self.buckets is not None or self.sum is not None
             if not numbers and getattr(self, name) is not None:
@@ -519,6 +529,19 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 yield f'buckets is set: mechanism = "{self.mechanism}" has no declared domain'
             elif self.domain != self.buckets.labels:
                 yield "domain: buckets define the labels, so leave it out"
+
+    def _rank_complaints(self) -> Iterator[str]:
+        """Yield what does not go with `for = "quantiles"`."""
+        given = 'for = "quantiles"'
+        if self.buckets is None:
+            yield f"{given}: only with buckets"
+        if not self.about.ranks:
+            able = " and ".join(names_of(lambda one: one.ranks))
+            yield f"{given}: only in {able}"
+        if self.counter != DEFAULT_COUNTER:
+            yield f'counter = "{self.counter}": with {given} only "{DEFAULT_COUNTER}"'
+        if self.sum is not None:
+            yield f"sum is set: not with {given}"
 
     def _sum_complaints(self) -> Iterator[str]:
         """Yield what is wrong with `sum` and `total_share`."""

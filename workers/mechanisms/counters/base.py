@@ -172,16 +172,20 @@ class Counter(Frozen):
         """Return the sd of the published integer at t minus that at `since` < t (0: no noise)."""
         if not since:
             return self.sd(t)
+        variance = float(self.difference_variance(t, since))
+        for nodes in (self.nodes(t), self.nodes(since)):
+            own = float(self._variance(nodes))
+            variance += normal.rounded_variance(own) - own
+        return math.sqrt(variance)
+
+    def difference_variance(self, t: int, since: int) -> Fraction:
+        """Return the variance of N(t) - N(since)."""
         now = self.nodes(t)
         then = self.nodes(since)
         changes = now | {
             node: now.get(node, 0) - before for node, before in then.items()
         }
-        variance = float(self._variance(changes))
-        for nodes in (now, then):
-            own = float(self._variance(nodes))
-            variance += normal.rounded_variance(own) - own
-        return math.sqrt(variance)
+        return self._variance(changes)
 
     def _variance(self, multiples: dict[Node, int]) -> Fraction:
         """Return the variance of sum_v a_v z_v / D, for any multiples a_v."""
@@ -204,21 +208,27 @@ class Counter(Frozen):
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
         """Return the noise of every row at tick t, rounded: floor(N + 1/2)."""
-        out = np.empty(len(tags), dtype=np.int64)
+        noise, error = self.reals(stream, t, tags)
+        noise += 0.5
+        whole = np.floor(noise)
+        decided = np.abs(noise - np.rint(noise)) > error  # not where NaN
+        out: Longs = np.where(decided, whole, 0).astype(np.int64)
+        for row in np.flatnonzero(~decided).tolist():
+            out[row] = self.exact(stream, t, tags[row : row + 1])
+        return out
+
+    def reals(self, stream: NoiseStream, t: int, tags: Tags) -> tuple[Floats, float]:
+        """Return N of every row at tick t, and by how much it may be off; NaN if unknown."""
         terms = _terms(self, t)
+        noise = np.empty(len(tags))
         rows = max(1, CHUNK_ROWS // max(1, len(terms.cells)))
         for first in range(0, len(tags), rows):
             part = tags[first : first + rows]
-            noise = self._floats(stream, terms, part)
-            for row in np.flatnonzero(np.isnan(noise)).tolist():
-                noise[row] = self._with_small(stream, terms, part[row : row + 1])
-            noise += 0.5
-            whole = np.floor(noise)
-            decided = np.abs(noise - np.rint(noise)) > terms.error  # not where NaN
-            out[first : first + rows] = np.where(decided, whole, 0)
-            for row in np.flatnonzero(~decided).tolist():
-                out[first + row] = self.exact(stream, t, part[row : row + 1])
-        return out
+            found = self._floats(stream, terms, part)
+            for row in np.flatnonzero(np.isnan(found)).tolist():
+                found[row] = self._with_small(stream, terms, part[row : row + 1])
+            noise[first : first + rows] = found
+        return noise, terms.error
 
     def _floats(self, stream: NoiseStream, terms: _Terms, tags: Tags) -> Floats:
         """Return N of the rows, (n,), NaN where a word is too small for `normal.fine`."""
@@ -266,13 +276,13 @@ class Counter(Frozen):
         """Return floor(N + 1/2) of one item, tag (1, 2), from as many bits as that takes."""
         words = 2
         while True:
-            lower, upper = self._interval(stream, t, tag, words)
+            lower, upper = self.interval(stream, t, tag, words)
             found = math.floor(lower + Fraction(1, 2))
             if found == math.floor(upper + Fraction(1, 2)):
                 return found
             words += 1
 
-    def _interval(
+    def interval(
         self, stream: NoiseStream, t: int, tag: Tags, words: int
     ) -> tuple[Fraction, Fraction]:
         """Return bounds on N from the first `words` words of every node."""
@@ -289,7 +299,8 @@ class Counter(Frozen):
                 value = value << 64 | int(word)
             sign, v = _sign_and_rest(value, words)
             if v == 0:
-                return Fraction(-1), Fraction(1)  # as good as unknown
+                # As good as unknown, also as a small part of a sum.
+                return Fraction(-(1 << 100)), Fraction(1 << 100)
             s2 = self.variance_of((level, k))
             with localcontext(prec=digits + 20):
                 root = (Decimal(s2.numerator) / s2.denominator).sqrt()
@@ -379,6 +390,8 @@ class Columns:
         self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
         self._small: set[int] = set()
         self._undecided: list[int] = []
+        # False while `at` is asked for units of `fixed_point` instead of whole numbers.
+        self._rounds = True
 
     @property
     def bytes_per_row(self) -> int:
@@ -387,6 +400,15 @@ class Columns:
     def at(self, t: int, tags: Tags) -> Longs:
         """Return the noise of every row at tick t; `tags` only grows."""
         raise NotImplementedError
+
+    def reals(self, t: int, tags: Tags) -> tuple[Floats, ...]:
+        """Return the noise of every row before rounding, off by at most the error of `fixed_point`.
+
+        Columns that are asked for this are never asked for whole numbers.
+        """
+        self._rounds = False
+        units = self.at(t, tags)
+        return (reals_of(self._counter, self._stream, t, tags, units, self._small),)
 
     def _words(self, cells: Words, tags: Tags, row: int) -> Words:
         """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on, none too small."""
@@ -397,12 +419,17 @@ class Columns:
 
     def _round(self, values: normal.Numbers, out: Longs, row: int) -> None:
         """Round the noise of rows from `row` on, at most CHUNK_ROWS, in units of `fixed_point`."""
+        if not self._rounds:
+            out[:] = values
+            return
         fixed = self._counter.fixed
         open_rows = decide(values, fixed.point, fixed.error, out, self._found)
         self._undecided += (self._found[:open_rows] + row).tolist()
 
     def _finish(self, t: int, tags: Tags, out: Longs) -> Longs:
         """Draw the rows that are undecided, or had a small word, exactly; return `out`."""
+        if not self._rounds:
+            return out
         # A call that failed may have left rows, and this one may be of fewer.
         found = {row for row in (*self._undecided, *self._small) if row < len(tags)}
         rows = np.array(sorted(found), dtype=np.int64)
@@ -410,6 +437,22 @@ class Columns:
         if len(rows):
             out[rows] = self._counter.draw(self._stream, t, tags[rows])
         return out
+
+
+def reals_of(
+    counter: Counter,
+    stream: NoiseStream,
+    t: int,
+    tags: Tags,
+    units: Longs,
+    small: Iterable[int],
+) -> Floats:
+    """Return the noise that `units` stand for; that of `small` rows is drawn again, in floats."""
+    noise = np.ldexp(units.astype(np.float64), -counter.fixed.point)
+    rows = np.array([row for row in small if row < len(tags)], dtype=np.int64)
+    if len(rows):
+        noise[rows], _ = counter.reals(stream, t, tags[rows])
+    return noise
 
 
 def cells_of(cells: Iterable[Cell]) -> Words:

@@ -379,7 +379,7 @@ class LiftedCounter(Counter):
     def variances(self, ticks: Longs) -> Floats:
         return self._curve.at(ticks)
 
-    def curve(self) -> LiftedCurve:
+    def curve(self) -> Curve:
         """Return the variance of what is published by tick, for plans and reports."""
         return self._curve
 

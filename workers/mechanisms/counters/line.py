@@ -42,6 +42,7 @@ from workers.mechanisms.counters.base import (
     cells_of,
     check_tick,
     fixed_point,
+    reals_of,
     root_of,
     rounded_up,
 )
@@ -347,7 +348,7 @@ class LineCounter(Counter):
     def variances(self, ticks: Longs) -> Floats:
         return self._curve.at(ticks)
 
-    def curve(self) -> LineCurve:
+    def curve(self) -> Curve:
         return self._curve
 
     def worst_variance(self) -> float:
@@ -389,6 +390,8 @@ class LineColumns:
         self._difference = np.empty(CHUNK_ROWS, dtype=np.int64)
         self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
         self._filled = 0
+        # False while `at` is asked for units of `fixed_point` instead of whole numbers.
+        self._rounds = True
 
     @property
     def bytes_per_row(self) -> int:
@@ -416,12 +419,24 @@ class LineColumns:
                 undecided[i] += self._round(cursor, noise, row)
         self._filled = rows
         for i, counter in enumerate(self._counters):
-            small = {*self._end.small, *self._begins[i].small}
-            drawn = {*undecided[i], *(row for row in small if row < rows)}
-            if drawn:
+            drawn = {*undecided[i], *(row for row in self._small(i) if row < rows)}
+            if drawn and self._rounds:
                 numbers = np.array(sorted(drawn), dtype=np.int64)
                 out[i][numbers] = counter.draw(self._stream, t, tags[numbers])
         return out
+
+    def reals(self, t: int, tags: Tags) -> tuple[Floats, ...]:
+        """Return the noise of every row before rounding, by window: as `Columns.reals`."""
+        self._rounds = False
+        windows = enumerate(zip(self._counters, self.at(t, tags), strict=True))
+        return tuple(
+            reals_of(counter, self._stream, t, tags, units, self._small(i))
+            for i, (counter, units) in windows
+        )
+
+    def _small(self, i: int) -> set[int]:
+        """Return the rows with a raised word that has a part in window i."""
+        return {*self._end.small, *self._begins[i].small}
 
     def _round(self, begin: "_Cursor", out: Longs, row: int) -> list[int]:
         """Round a window's noise, for rows from `row` on; return those that are not decided."""
@@ -429,6 +444,9 @@ class LineColumns:
         np.subtract(self._end.noise[: len(out)], begin.noise[: len(out)], difference)
         if begin.block < self._end.block:
             difference += self._end.step(row, len(out))
+        if not self._rounds:
+            out[:] = difference
+            return []
         fixed = self._counters[0].fixed
         number = decide(difference, fixed.point, fixed.error, out, self._found)
         return [int(found) + row for found in self._found[:number]]
@@ -614,11 +632,17 @@ def _counters(
     pairs: tuple[tuple[int, int], ...], rho_item: float
 ) -> tuple[LineCounter, ...]:
     """Return the counters for (window, hop) pairs, cached; see `line_counters`."""
-    levels = levels_of(max(window + hop - 1 for window, hop in pairs))
-    shortest = min(window for window, _ in pairs) if len(pairs) > 1 else None
+    levels, shortest = shared_shape(pairs)
     return tuple(
         LineCounter(window, hop, levels, shortest, rho_item) for window, hop in pairs
     )
+
+
+def shared_shape(pairs: Sequence[tuple[int, int]]) -> tuple[int, int | None]:
+    """Return `levels` and `shortest` of the counters for (window, hop) pairs of one path."""
+    levels = levels_of(max(window + hop - 1 for window, hop in pairs))
+    shortest = min(window for window, _ in pairs) if len(pairs) > 1 else None
+    return levels, shortest
 
 
 def weights(levels: int, shortest: int | None) -> list[Fraction]:

@@ -33,6 +33,7 @@ from workers.arrays.types import Codes
 from workers.mechanisms.about import About, Bound, Data, Figure
 from workers.mechanisms.bounds import normal_bound, normal_quantile
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
+from workers.mechanisms.counters.ranks import Ranked
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Mechanism, Noise, Release, State, short_hash
 from workers.mechanisms.running.discovery import make_discovery
@@ -63,6 +64,7 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
         subtracts=True,
         whole_domain=True,
         has_quantiles=True,
+        ranks=True,
         per_item=True,
         gaussian=True,
         in_ledger=True,
@@ -264,7 +266,9 @@ class KnownBase(OnCounters):
         """Count a tick of declared labels, and release all of them."""
         state.merge(contributions, add_rows=False)
         columns = state.ledger
-        noisy = noise.at(t, columns.tags)
+        # The noise of ranks is drawn for stream keys, whose rows are in the order of the domain.
+        ranks = isinstance(self._counter, Ranked)
+        noisy = noise.at(t, state.key_tags if ranks else columns.tags)
         noisy += columns.counts
         rows = np.arange(columns.n, dtype=np.int64)
         return state, self.release(state, t, rows, noisy, None, noise)
@@ -281,6 +285,8 @@ def _bound_of_counts(
     """Bound the noise of all labels at all ticks, by the counter's worst variance."""
     ticks = mechanism.config.horizon_ticks or data.ticks
     worst = mechanism.worst_variance(ticks)
-    error = normal_bound(worst, labels * ticks, beta) + 0.5
+    # A bucket is the difference of two rounded ranks.
+    rounding = 1.0 if mechanism.config.ranks else 0.5
+    error = normal_bound(worst, labels * ticks, beta) + rounding
     bounds = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"
     return Bound("counts", bounds, assumes, beta, error, source)

@@ -22,6 +22,12 @@ from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.base import Counter, last_tick_of, tick_block
 from workers.mechanisms.counters.kinds import make_counter
+from workers.mechanisms.counters.ranks import (
+    RankColumns,
+    Ranked,
+    ranked_counter,
+    ranks_of,
+)
 from workers.mechanisms.curves import ROUNDING, Curve
 from workers.mechanisms.mechanism import Noise, Noisy, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
@@ -41,12 +47,15 @@ def counters_of_parts(
     of_sums = Fraction(0) if config.sum is None else Fraction(config.sum.share)
     of_totals = Fraction(config.total_share or 0)
     # Shares of rho, and how many units of it an event may cost a counter of rho 1 per unit.
-    parts = {"counts": (1 - of_sums - of_totals, items * config.max_count**2)}
+    of_items = Fraction(items)
+    if config.ranks:
+        of_items = ranks_of(len(config.declared)).units(items)
+    parts = {"counts": (1 - of_sums - of_totals, of_items * config.max_count**2)}
     if config.sum is not None:
         most = config.sum.steps * config.max_count
-        parts["sums"] = of_sums, items * most**2
+        parts["sums"] = of_sums, Fraction(items * most**2)
     if of_totals:
-        parts["totals"] = of_totals, (items * config.max_count) ** 2
+        parts["totals"] = of_totals, Fraction((items * config.max_count) ** 2)
     counters = {}
     spent = Fraction(0)
     for part, (share, units) in parts.items():
@@ -89,6 +98,9 @@ def describe_parts(
 def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
     """Return the counter that the settings name, for a cost of at most `rho_item`."""
     ticks = config.horizon_ticks
+    if config.ranks:
+        buckets = len(config.declared)
+        return ranked_counter(buckets, ticks, rho_item, config.end_share)
     return make_counter(config.counter, ticks, rho_item, config.radix, config.end_share)
 
 
@@ -123,7 +135,9 @@ class CounterMechanism(Budgeted):
     def curve(self, last: int) -> Curve:
         return self._counter.curve()
 
-    def other_counter(self, kind: str, radix: int | None) -> tuple[Curve, int]:
+    def other_counter(self, kind: str, radix: int | None) -> tuple[Curve, int] | None:
+        if self.config.ranks:
+            return None
         ticks = self.config.horizon_ticks
         counter = make_counter(kind, ticks, self.rho_item, radix)
         return counter.curve(), self.noise_bytes(counter)
@@ -181,7 +195,11 @@ class OnCounters(CounterMechanism):
         return dict(super().public()) | describe_parts(self.config, *parts)
 
     def noise(self, stream: NoiseStream) -> Noise:
-        counts = self._counter.columns(stream)
+        counts: Noise = (
+            RankColumns((self._counter,), stream)
+            if isinstance(self._counter, Ranked)
+            else self._counter.columns(stream)
+        )
         if self.of_sums is None and self.of_totals is None:
             return counts
         sums = None if self.of_sums is None else self.of_sums.columns(stream)

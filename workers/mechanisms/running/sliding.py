@@ -41,6 +41,7 @@ from workers.mechanisms.counters.line import (
     line_counters,
     rest_of,
 )
+from workers.mechanisms.counters.ranks import RankColumns, RankedLine, ranked_lines
 from workers.mechanisms.curves import Curve
 from workers.mechanisms.ledger import Ledger, Parts, with_capacity
 from workers.mechanisms.mechanism import (
@@ -58,6 +59,7 @@ from workers.mechanisms.running.hops import Entries, Hops
 from workers.mechanisms.running.on_counters import (
     SUM_CELLS,
     any_stream,
+    cached_bytes,
     counters_of_parts,
     describe_parts,
     sd_at,
@@ -244,17 +246,31 @@ class WindowNoise:
         self._of_counts = of_counts
         self._of_sums = of_sums
         self._totals = LineColumns(of_totals, stream) if of_totals else None
+        ranked = tuple(one for one in of_counts if isinstance(one, RankedLine))
+        self._ranks = RankColumns(ranked, stream) if ranked else None
         self._ledger: Ledger | None = None
         self._counts: LineColumns
         self._sums: _ShownColumns
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Of counts and sums."""
+        sums = 0
+        if self._of_sums:
+            sums = LineColumns(self._of_sums, self._stream).bytes_per_row
+        if self._ranks is not None:
+            return self._ranks.bytes_per_row + sums
+        return LineColumns(self._of_counts, self._stream).bytes_per_row + sums
 
     def at(self, t: int, tags: Tags) -> Longs:
         """Return the noise of counts in the first window."""
         return self._of_counts[0].draw(self._stream, t, tags)
 
-    def counts(self, t: int, ledger: Ledger) -> tuple[Longs, ...]:
-        self._follow(ledger)
-        return self._counts.at(t, ledger.tags)
+    def counts(self, t: int, state: State) -> tuple[Longs, ...]:
+        if self._ranks is not None:
+            return self._ranks.windows(t, state.key_tags)
+        self._follow(state.ledger)
+        return self._counts.at(t, state.ledger.tags)
 
     def sums(self, t: int, ledger: Ledger, rows: Rows) -> list[Longs]:
         """Return the noise of the sums of some rows, of a histogram with sums."""
@@ -287,7 +303,7 @@ class Sliding(Budgeted):
         counters, spent = counters_of_parts(
             config,
             self._cost.rho,
-            lambda rho_item: line_counters(config.window_ticks, config.hops, rho_item),
+            self._lines,
         )
         self.windows = counters["counts"]
         self.sum_windows = counters.get("sums", ())
@@ -302,6 +318,14 @@ class Sliding(Budgeted):
         if self._discovers:
             self._thresholds = tuple(map(self._compute_threshold, self.windows))
         self._threshold = self._thresholds[self._longest]
+
+    def _lines(self, rho_item: float) -> Counters:
+        """Return the counters of all windows, at a cost of rho_item together."""
+        windows = self.config.window_ticks
+        hops = self.config.hops
+        if self.config.ranks:
+            return ranked_lines(len(self._domain), windows, hops, rho_item)
+        return line_counters(windows, hops, rho_item)
 
     def _compute_threshold(self, window: LineCounter) -> int:
         """Return m_i: each window tests what one event adds to an item at most E_i times."""
@@ -366,7 +390,7 @@ class Sliding(Budgeted):
             state = self._without_forgotten(state)
         state.merge(contributions, add_rows=self._discovers)
         state.count(t)
-        of_counts = drawn.counts(t, state.ledger)
+        of_counts = drawn.counts(t, state)
         rows = np.arange(state.ledger.n, dtype=np.int64)
         if self._discovers:
             rows = self._find_printed(state, t, of_counts)
@@ -471,10 +495,9 @@ class Sliding(Budgeted):
 
     def row_bytes(self) -> RowBytes:
         windows = len(self.windows)
-        noise = LineColumns(self.windows, any_stream()).bytes_per_row
+        noise = cached_bytes(self.noise(any_stream()))
         state = 8 * windows
         if self.sum_windows:
-            noise += LineColumns(self.sum_windows, any_stream()).bytes_per_row
             state *= 2
         return RowBytes(noise=noise, state=state + 16 * self._discovers)
 

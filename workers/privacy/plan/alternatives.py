@@ -48,6 +48,7 @@ from workers.privacy.plan.noise import (
     thresholds_of,
     worst_of_all,
 )
+from workers.privacy.plan.ranks import rank_advice
 from workers.privacy.plan.windows import worst_and_rms
 
 _COMMON = (
@@ -396,6 +397,8 @@ def advice(
 ) -> Iterator[str]:
     """Yield one sentence for each conclusion; `config` has D0 in `max_items`."""
     alternatives = plan.mechanisms
+    if sentence := rank_advice(plan.ranks):
+        yield sentence
     if plan.without_epochs is not None:
         yield from _advise_never(config, plan.without_epochs, alternatives)
         return

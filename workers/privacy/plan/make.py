@@ -49,6 +49,7 @@ from workers.privacy.plan.noise import (
     thresholds_of,
     worst_of_all,
 )
+from workers.privacy.plan.ranks import rank_choices
 from workers.privacy.plan.sums import all_items_plan, sum_plan
 from workers.privacy.plan.windows import (
     longest,
@@ -134,6 +135,7 @@ def plan_of(
         sum=sums,
         all_items=all_items,
         without_epochs=without,
+        ranks=rank_choices(config, unit),
         error=error,
         memory=_memory(mechanism, config, without),
         counters=counters,

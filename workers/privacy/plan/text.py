@@ -18,6 +18,7 @@ from workers.privacy.model import (
     HistogramPlan,
     Memory,
     Plan,
+    RankChoice,
     SumPlan,
     Total,
     WindowPlan,
@@ -191,6 +192,7 @@ def _histogram(plan: HistogramPlan, say: _PlanPrinter) -> None:
     else:
         _noise(plan, say)
         _sum(plan, say)
+    _ranks(plan.ranks, say)
     _error(plan, say)
     _memory(plan.memory, say)
     _counters(plan, say)
@@ -428,6 +430,28 @@ def _sum(plan: HistogramPlan, say: _PlanPrinter) -> None:
             f"it costs rho {total.rho:.6g}, {total.share:.0%} of the budget, which counts lack; sd: worst "
             f"{_number(total.worst_sd)}, root mean square {_number(total.rms_sd)}"
         )
+
+
+def _ranks(choices: Sequence[RankChoice], say: _PlanPrinter) -> None:
+    """Print what the histogram of numbers would be exact in, by what it is for."""
+    if not choices:
+        return
+    say.head("what it is exact in, by the setting for, at this budget (* in use)")
+    rows = [
+        (
+            ("* " if row.chosen else "  ") + f'for = "{row.purpose}"',
+            *map(_number, (row.bucket_sd, row.median_rank_sd, row.range_sd)),
+        )
+        for row in choices
+    ]
+    most = choices[0].range_buckets
+    columns = (
+        "sd at the worst tick",
+        "a bucket",
+        "rank of the median",
+        f"{most:,} buckets",
+    )
+    say.table(columns, rows)
 
 
 def _error(plan: HistogramPlan, say: _PlanPrinter) -> None:

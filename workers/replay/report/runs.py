@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from workers.arrays.types import Floats, Longs
 from workers.mechanisms.config.buckets import Buckets, short
 from workers.mechanisms.config.durations import format_duration
-from workers.pipeline.snapshots import Numeric
+from workers.pipeline.snapshots import RANKS, Numeric
 from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import (
     BoardRow,
@@ -348,7 +348,8 @@ def numeric_of(run: Outcome) -> Numeric | None:
     quantiles = settings.get("quantiles")
     if "buckets" not in settings or quantiles is None:
         return None
-    return Numeric(Buckets(tuple(settings["buckets"])), quantiles)
+    ranks = settings.get("for") == RANKS
+    return Numeric(Buckets(tuple(settings["buckets"])), quantiles, ranks=ranks)
 
 
 def quantile_table(data: Measured, run: Outcome, numeric: Numeric) -> Table:

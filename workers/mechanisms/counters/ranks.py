@@ -1,0 +1,490 @@
+"""Noise in two dimensions: ranks of numbers in buckets, over time and over values at once.
+
+What: the rank at place p is the count of buckets 0..p - 1. Its noise at tick t is
+
+    N(t, p) = sum over value nodes q of b_q(p) N_q(t) / sqrt(w_q)
+
+N_q(t) is the noise of a counter of ticks, with a row for each value node q; b_q(p) are the
+coefficients of `lifted`'s inverse transform, over B buckets in place of ticks. So a place is a sum
+over pairs of a time node and a value node, and all places of a stream key are a fast inverse
+transform of its rows: a few additions a bucket.
+
+Why: with a counter for each bucket a rank has the noise of up to B buckets. Here a rank, and so
+every range, has that of 3 log2 B rows. One bucket has more than with its own counter.
+
+    Symbol      Here
+    B, h        `buckets`; `levels`, 2^h >= B
+    q           value node (level, k) as in `lifted` with 2^h ticks; (0, 0) is the total
+    w_q         `weights`; edges and total differ from those of `lifted`
+    S, P        the largest sum over q of w_q C[q, b]^2 over buckets b; and the largest
+                |sum over q of w_q C[q, b] C[q, c]| over two different buckets
+    W(m)        m S + m (m - 1) P, m the items that one event or user changes
+    K(p, r)     `covariance`: of two places, where every N_q(t) has variance 1
+    K_b         `of_bucket`: the largest variance of one bucket, likewise
+    A           `reach`: the largest sum over q of |b_q(p)| / sqrt(w_q) over places p
+
+Released are rank + floor(N(t, p) + 1/2), as the differences between neighbours: the counts of
+buckets. So every range of buckets has two roundings. Cost: W(m) Dinf^2 times that of the counter of
+ticks for a count changed by one. Proof: docs/decisions/0041-ranks.md.
+
+Rounding. `Columns.reals` gives N_q(t) off by at most e. The transform is done in floats; with X the
+largest |N_q(t)| / sqrt(w_q), every number in it is below (h + 1) X, each level adds at most
+3 (h + 1) X 2^-53 to the error of a place, and the products before it 2^-52 (h + 1) X: for h <= 12
+less than 2^-43 X in all. So N(t, p) is off by at most A e + 2^-43 X. Where an integer is as near to
+N + 1/2, the place is summed up again from `Counter.reals`, at most 3 h + 1 products off by less
+than 2^-43 X, too; and where that does not decide either, from as many bits as it takes.
+"""
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from types import MappingProxyType
+
+import numpy as np
+
+from workers.arrays.types import Floats, Longs, Tags
+from workers.mechanisms.counters.base import Columns, Counter, Node, root_of
+from workers.mechanisms.counters.lifted import (
+    COARSEST,
+    COARSEST_EDGE,
+    EDGE,
+    FINEST,
+    LiftedCounter,
+)
+from workers.mechanisms.counters.line import LineColumns, LineCounter, shared_shape
+from workers.mechanisms.curves import ROUNDING, Curve
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.runtime.frozen import Frozen, memoized, read_only
+
+BUCKETS_MAX = 4096
+# In 1/40: of the first and last node of the two finest levels, so that the outermost buckets have
+# little more noise than the others; of the total.
+FINEST_EDGE = (58, 40)
+TOTAL = 70
+
+# S and P in 1/4096 for h = 1..12, rounded up: `python -m bench.ranks`.
+_EVENTS = (
+    *(13108, 19508, 23697, 29090, 34423, 39437, 44445, 49010, 53565, 58117, 62669),
+    67220,
+)
+_PAIRS = (
+    *(1229, 5069, 8860, 14046, 19339, 24373, 29387, 33996, 38561, 43116, 47668),
+    52219,
+)
+
+_FLOATS = 2.0**-43
+# Cells of value nodes: levels with this bit are in no counter's cells, nor in those of sums.
+_VALUES = 1 << 57
+_LEVEL_SHIFT = 40
+_NODE_SHIFT = 16
+
+
+class Ranks(Frozen):
+    """The value direction: the transform over B buckets, its cost and its covariances."""
+
+    def __init__(self, buckets: int) -> None:
+        if not 2 <= buckets <= BUCKETS_MAX:
+            raise ValueError(
+                f"{buckets:,} buckets: noise of ranks takes 2 to {BUCKETS_MAX:,}"
+            )
+        self.buckets = buckets
+        self.levels = (buckets - 1).bit_length()
+        self._weights = weights(self.levels)
+        # Of every level, 0 the buckets: blocks that begin before place B, and nodes with a part.
+        blocks = [-(-buckets >> level) for level in range(self.levels + 1)]
+        self._blocks = tuple(blocks)
+        self._rows = tuple(
+            min(1 << (self.levels - level), blocks[level] + 1)
+            for level in range(1, self.levels + 1)
+        )
+        # In the order of rows: the total, then level by level.
+        nodes = [(0, 0)]
+        for level, rows in enumerate(self._rows, start=1):
+            nodes += [(level, k) for k in range(rows)]
+        self.nodes = tuple(nodes)
+        #: The row of each node.
+        self.numbers = MappingProxyType({node: row for row, node in enumerate(nodes)})
+        cells = [
+            (_VALUES | level << _LEVEL_SHIFT | k << _NODE_SHIFT, 0)
+            for level, k in nodes
+        ]
+        self._cells = read_only(np.array(cells, dtype=np.uint64))
+        self.scales = read_only(
+            np.array([float(root_of(1 / self.weight(node))) for node in nodes])
+        )
+        places = np.arange(buckets + 1)
+        own = self.covariance(places, places)
+        beside = self.covariance(places[1:], places[:-1])
+        self.of_bucket = float((own[1:] + own[:-1] - 2 * beside).max())
+        self.reach = self._largest_reach()
+
+    def weight(self, node: Node) -> Fraction:
+        """Return w_q."""
+        level, k = node
+        inside, edge = self._weights[level]
+        return edge if self._is_edge(level, k) else inside
+
+    def units(self, items: int) -> Fraction:
+        """Return W(items) / S: what several buckets cost, where one costs 1."""
+        pair = Fraction(_PAIRS[self.levels - 1], _EVENTS[self.levels - 1])
+        return items + items * (items - 1) * pair
+
+    @property
+    def of_event(self) -> Fraction:
+        """S: what a counter of ticks for a count changed by one costs, times this, is the cost."""
+        return Fraction(_EVENTS[self.levels - 1], 4096)
+
+    def public(self) -> dict[str, object]:
+        """Return every parameter that changes a noise value, as JSON."""
+        of_levels = [[str(inside), str(edge)] for inside, edge in self._weights]
+        return {"buckets": self.buckets, "weights": of_levels}
+
+    def tags(self, key_tags: Tags) -> Tags:
+        """Return the tags of the rows of stream keys, key by key."""
+        rows: Tags = key_tags[:, None, :] ^ self._cells[None, :, :]
+        return rows.reshape(-1, 2)
+
+    def coefficients(self, place: int) -> dict[Node, float]:
+        """Return the non-zero b_q(p) of a place, which doubles hold exactly."""
+        found: dict[Node, float] = {}
+        for level in range(1, self.levels + 1):
+            k = place >> level
+            last = (1 << (self.levels - level)) - 1
+            u = math.ldexp(place & ((1 << level) - 1), -level)
+            a = (1 - u) * (0 < k <= last)
+            b = u * (k < last)
+            found[level, k - 1] = -a / 8
+            found[level, k] = min(u, 1 - u) - (a + b) / 8
+            found[level, k + 1] = -b / 8
+        found[0, 0] = math.ldexp(place, -self.levels)
+        return {node: factor for node, factor in found.items() if factor}
+
+    def synthesize(self, rows: Floats) -> Floats:
+        """Return the noise of places 1..B (keys, B) from that of rows N_q / sqrt(w_q) (keys, q)."""
+        keys = len(rows)
+        ends = np.zeros((keys, 2))
+        ends[:, 1] = rows[:, 0]
+        after = rows.shape[1]
+        for level in range(self.levels, 0, -1):
+            blocks = self._blocks[level]
+            first = after - self._rows[level - 1]
+            nodes = rows[:, first:after]
+            after = first
+            # Of node K and K - 1 at the beginning of block K; there is none at the very ends.
+            beside = np.zeros((keys, blocks + 1))
+            beside[:, 1:] = nodes[:, :blocks]
+            inner = min(blocks, nodes.shape[1] - 1)
+            beside[:, 1 : inner + 1] += nodes[:, 1 : inner + 1]
+            if inner < blocks:
+                beside[:, blocks] = 0
+            ends -= beside / 8
+            finer = np.empty((keys, 2 * blocks + 1))
+            finer[:, 0::2] = ends
+            finer[:, 1::2] = (ends[:, :-1] + ends[:, 1:] + nodes[:, :blocks]) / 2
+            ends = finer[:, : self._blocks[level - 1] + 1]
+        return ends[:, 1:]
+
+    def covariance(self, places: Longs, others: Longs) -> Floats:
+        """Return K of pairs of places (n,), where every N_q has variance 1."""
+        _, of_total = self._weights[0]
+        total = places / 2.0**self.levels * (others / 2.0**self.levels)
+        total = total / float(of_total)
+        for level in range(1, self.levels + 1):
+            k, first = self._of_level(level, places)
+            other, second = self._of_level(level, others)
+            inside, edge = map(float, self._weights[level])
+            last = (1 << (self.levels - level)) - 1
+            for i in range(3):
+                node = k + (i - 1)
+                is_edge = (node == 0) | (node == last)
+                shared = np.zeros(len(places))
+                for j in range(3):
+                    shared += np.where(other + (j - 1) == node, second[j], 0.0)
+                total += first[i] * shared / np.where(is_edge, edge, inside)
+        return total
+
+    def _of_level(self, level: int, places: Longs) -> tuple[Longs, tuple[Floats, ...]]:
+        """Return K of places, and the coefficients of nodes K - 1, K and K + 1 of a level."""
+        k = places >> level
+        last = (1 << (self.levels - level)) - 1
+        u = (places & ((1 << level) - 1)) / 2.0**level
+        a = (1 - u) * ((k > 0) & (k <= last))
+        b = u * (k < last)
+        return k, (-a / 8, np.minimum(u, 1 - u) - (a + b) / 8, -b / 8)
+
+    def _largest_reach(self) -> float:
+        """Return A, rounded up."""
+        places = np.arange(1, self.buckets + 1)
+        _, of_total = self._weights[0]
+        sums = places / 2.0**self.levels / math.sqrt(of_total)
+        for level in range(1, self.levels + 1):
+            _, parts = self._of_level(level, places)
+            least = float(min(self._weights[level]))
+            sums = sums + sum(map(np.abs, parts)) / math.sqrt(least)
+        return float(sums.max()) * (1 + 2.0**-40)
+
+    def _is_edge(self, level: int, k: int) -> bool:
+        return k == 0 or k == (1 << (self.levels - level)) - 1
+
+
+@memoized(64)
+def ranks_of(buckets: int) -> Ranks:
+    """Return the transform over so many buckets."""
+    return Ranks(buckets)
+
+
+def weights(levels: int) -> tuple[tuple[Fraction, Fraction], ...]:
+    """Return w_q by level, (inside, edge); 0 is the total."""
+    total = Fraction(TOTAL, 40)
+    pairs = [(total, total)]
+    for level in range(1, levels + 1):
+        inside = Fraction(1)
+        edge = Fraction(EDGE, 40)
+        top = levels - level
+        if level <= len(FINEST):
+            inside *= Fraction(FINEST[level - 1], 40)
+        if top < len(COARSEST):
+            inside *= Fraction(COARSEST[top], 40)
+            edge *= Fraction(COARSEST_EDGE[top], 40)
+        if level <= len(FINEST_EDGE):
+            edge = Fraction(FINEST_EDGE[level - 1], 40)
+        pairs.append((inside, edge))
+    return tuple(pairs)
+
+
+class RankCurve(Frozen, Curve):
+    """The variance of the noisiest bucket by tick, from that of the rows."""
+
+    def __init__(self, rows: Curve, of_bucket: float) -> None:
+        self._rows = rows
+        self._of_bucket = of_bucket
+
+    def variance(self, ticks: Longs) -> Floats:
+        return self._scaled(self._rows.variance(ticks))
+
+    def candidates(self, last: int) -> Longs:
+        return self._rows.candidates(last)
+
+    def mean(self, last: int) -> float:
+        return float(self._scaled(np.array([self._rows.mean(last)]))[0])
+
+    def _scaled(self, variances: Floats) -> Floats:
+        return (variances - ROUNDING) * self._of_bucket + 2 * ROUNDING
+
+
+class Ranked(Counter):
+    """A counter of ticks that serves the rows of `ranks`; its figures are of the noisiest bucket.
+
+    `rho_item` is the cost of one bucket changed by one at one tick; `Ranks.units` says that of
+    several. `reals` and `interval` are those of a row, as all that draws noise.
+    """
+
+    ranks: Ranks
+
+    def variance(self, t: int) -> Fraction:
+        return super().variance(t) * Fraction(self.ranks.of_bucket)
+
+    def variances(self, ticks: Longs) -> Floats:
+        return super().variances(ticks) * self.ranks.of_bucket
+
+    def curve(self) -> RankCurve:
+        return RankCurve(super().curve(), self.ranks.of_bucket)
+
+    def sd(self, t: int) -> float:
+        return math.sqrt(float(self.variance(t)) + 2 * ROUNDING)
+
+    def difference_sd(self, t: int, since: int) -> float:
+        if not since:
+            return self.sd(t)
+        variance = float(self.difference_variance(t, since)) * self.ranks.of_bucket
+        return math.sqrt(variance + 4 * ROUNDING)
+
+    def worst_variance(self) -> float:
+        return super().worst_variance() * self.ranks.of_bucket
+
+    def public(self) -> dict[str, object]:
+        return super().public() | {"ranks": self.ranks.public()}
+
+    def exact_place(self, stream: NoiseStream, t: int, tag: Tags, place: int) -> int:
+        """Return floor(N(t, p) + 1/2) of one stream key, tag (1, 2), to as many bits as needed."""
+        ranks = self.ranks
+        rows = ranks.tags(tag)
+        words = 2
+        while True:
+            digits = 20 * words
+            small = Fraction(1, 10**digits)
+            lower = upper = Fraction(0)
+            for node, coefficient in ranks.coefficients(place).items():
+                row = ranks.numbers[node]
+                ends = self.interval(stream, t, rows[row : row + 1], words)
+                with localcontext(prec=digits + 20):
+                    weight = ranks.weight(node)
+                    root = (Decimal(weight.denominator) / weight.numerator).sqrt()
+                factor = Fraction(coefficient) * Fraction(root)
+                low, high = sorted(factor * end for end in ends)
+                slack = max(abs(low), abs(high)) * small
+                lower += low - slack
+                upper += high + slack
+            found = math.floor(lower + Fraction(1, 2))
+            if found == math.floor(upper + Fraction(1, 2)):
+                return found
+            words += 1
+
+
+class RankedLifted(Ranked, LiftedCounter):
+    """`lifted` for the rows of `ranks`."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        horizon: int | None,
+        rho_item: float,
+        end_share: float | None = None,
+    ) -> None:
+        self.ranks = ranks
+        of_row = _of_row(ranks, rho_item)
+        super().__init__(horizon, of_row, end_share)
+        self.rho_item = _of_bucket(ranks, of_row)
+
+
+class RankedLine(Ranked, LineCounter):
+    """`line` for the rows of `ranks`."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        window: int,
+        hop: int,
+        levels: int,
+        shortest: int | None,
+        rho_item: float,
+    ) -> None:
+        self.ranks = ranks
+        of_row = _of_row(ranks, rho_item)
+        super().__init__(window, hop, levels, shortest, of_row)
+        self.rho_item = _of_bucket(ranks, of_row)
+
+
+def _of_row(ranks: Ranks, rho_item: float) -> float:
+    """Return what a row's counter may cost for a row changed by one, rounded down."""
+    return math.nextafter(float(Fraction(rho_item) / ranks.of_event), 0.0)
+
+
+def _of_bucket(ranks: Ranks, of_row: float) -> float:
+    """Return what one bucket changed by one costs, rounded up."""
+    return math.nextafter(float(Fraction(of_row) * ranks.of_event), math.inf)
+
+
+@memoized(64)
+def ranked_counter(
+    buckets: int, horizon: int | None, rho_item: float, end_share: float | None
+) -> RankedLifted:
+    """Return a counter whose noise of one bucket costs at most rho_item."""
+    return RankedLifted(ranks_of(buckets), horizon, rho_item, end_share)
+
+
+@memoized(64)
+def ranked_lines(
+    buckets: int,
+    windows: tuple[int, ...],
+    hops: tuple[int, ...],
+    rho_item: float,
+) -> tuple[RankedLine, ...]:
+    """Return the counters of windows that share one noise path, as `line_counters`."""
+    pairs = tuple(zip(windows, hops, strict=True))
+    levels, shortest = shared_shape(pairs)
+    ranks = ranks_of(buckets)
+    return tuple(
+        RankedLine(ranks, window, hop, levels, shortest, rho_item)
+        for window, hop in pairs
+    )
+
+
+class RankColumns:
+    """A single-threaded cache of the noise of all buckets of stream keys, by window.
+
+    A counter without windows is one window. What it returns depends on tick and tags alone.
+    """
+
+    def __init__(self, counters: tuple[Ranked, ...], stream: NoiseStream) -> None:
+        self._counters = counters
+        self._stream = stream
+        self._ranks = counters[0].ranks
+        self._rows: Columns | LineColumns
+        lines = tuple(one for one in counters if isinstance(one, RankedLine))
+        if lines:
+            self._rows = LineColumns(lines, stream)
+        else:
+            self._rows = counters[0].columns(stream)
+        self._tags: Tags = np.empty((0, 2), dtype=np.uint64)
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Of a bucket."""
+        rows = len(self._ranks.nodes)
+        return -(-self._rows.bytes_per_row * rows // self._ranks.buckets)
+
+    def at(self, t: int, key_tags: Tags) -> Longs:
+        """Return the noise of every bucket in the first window, stream key by stream key."""
+        return self.windows(t, key_tags)[0]
+
+    def windows(self, t: int, key_tags: Tags) -> tuple[Longs, ...]:
+        """Return the noise of every bucket by window; `key_tags` only grows."""
+        rows = len(self._ranks.nodes)
+        known = len(self._tags) // rows
+        if len(key_tags) != known:
+            self._tags = self._ranks.tags(key_tags)
+        pairs = zip(self._counters, self._rows.reals(t, self._tags), strict=True)
+        return tuple(
+            self._buckets(counter, t, key_tags, found.reshape(-1, rows))
+            for counter, found in pairs
+        )
+
+    def _buckets(self, counter: Ranked, t: int, key_tags: Tags, rows: Floats) -> Longs:
+        """Return the noise of buckets, from that of rows before rounding (keys, q)."""
+        ranks = self._ranks
+        noise = np.zeros((len(key_tags), ranks.buckets + 1), dtype=np.int64)
+        if not len(key_tags):
+            return noise[:, 1:].reshape(-1)
+        fixed = counter.fixed
+        scaled = rows * ranks.scales
+        places = ranks.synthesize(scaled)
+        error = ranks.reach * math.ldexp(fixed.error, -fixed.point)
+        error += float(np.abs(scaled).max()) * _FLOATS
+        shifted = places + 0.5
+        whole = np.floor(shifted)
+        decided = np.abs(shifted - np.rint(shifted)) > error  # not where NaN
+        noise[:, 1:] = np.where(decided, whole, 0)
+        for key in np.flatnonzero(~decided.all(axis=1)).tolist():
+            undecided = np.flatnonzero(~decided[key]) + 1
+            tag = key_tags[key : key + 1]
+            noise[key, undecided] = self._draw(counter, t, tag, undecided.tolist())
+        return np.diff(noise, axis=1).reshape(-1)
+
+    def _draw(self, counter: Ranked, t: int, tag: Tags, places: list[int]) -> list[int]:
+        """Return the noise of some places of one stream key, rounded."""
+        ranks = self._ranks
+        of_places = [_rows_of(ranks.buckets, place) for place in places]
+        used = np.unique(np.concatenate([rows for rows, _ in of_places]))
+        values, error = counter.reals(self._stream, t, ranks.tags(tag)[used])
+        values *= ranks.scales[used]
+        off = ranks.reach * error + float(np.abs(values).max()) * _FLOATS
+        found = []
+        for place, (rows, factors) in zip(places, of_places, strict=True):
+            shifted = math.fsum(factors * values[np.searchsorted(used, rows)]) + 0.5
+            # Not where it is NaN.
+            if abs(shifted - np.rint(shifted)) > off:
+                found.append(math.floor(shifted))
+            else:
+                found.append(counter.exact_place(self._stream, t, tag, place))
+        return found
+
+
+@memoized(2 * BUCKETS_MAX)
+def _rows_of(buckets: int, place: int) -> tuple[Longs, Floats]:
+    """Return the rows with a part at a place, and their b_q(p)."""
+    ranks = ranks_of(buckets)
+    nodes = ranks.coefficients(place)
+    rows = np.array([ranks.numbers[node] for node in nodes], dtype=np.int64)
+    factors = np.array(list(nodes.values()))
+    return read_only(rows), read_only(factors)
