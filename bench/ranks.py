@@ -23,9 +23,9 @@ from workers.mechanisms.counters.ranks import Ranks, ranks_of
 from workers.pipeline.snapshots import Numeric, rank_variances
 
 EVENTS = 2_000_000
-TICKS = 40
+TICKS = 8
 # Histograms of each kind, which differ in their noise.
-REPEATS = 8
+REPEATS = 100
 QUANTILES = (0.5, 0.99)
 BUCKETS = {"from": 1, "to": 10000, "count": 998, "scale": "log"}
 SETTINGS = """
@@ -47,7 +47,7 @@ name = "{purpose}-{repeat}"
 for = "{purpose}"
 mechanism = "known_base"
 tick = "1m"
-horizon = 40
+horizon = 8
 start = 2026-11-16T00:00:00Z
 max_items = 1
 epsilon = 1.0
