@@ -13,7 +13,7 @@ from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, embedded, message, reads
 from workers.dashboard.api import ENTRIES_MAX, VIEWERS_MAX
 from workers.dashboard.hub import MAX_BYTES, TICKS, TOPS
-from workers.dashboard.store.queries import ROWS_MAX
+from workers.dashboard.store.files import ROWS_MAX
 from workers.dashboard.store.store import ANSWER_S, WAITING
 from workers.dashboard.ticks import READ_WAIT_S
 

@@ -53,4 +53,4 @@ def test_exports_of_a_running_worker_are_exact_twice_with_a_restart_between(
     for kind in KINDS:
         found = exported(tmp_path / kind, kind)
         assert found == expected(documents)
-        assert rows[kind] == len(found)
+        assert rows[kind] == len(found.items)

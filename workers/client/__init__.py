@@ -5,6 +5,7 @@
     for one in snapshots("orders.toml", "products"):
         print(one.key, one.tick, one.items, one.sd)
     table(snapshots("orders.toml", since="2026-11-26")).df()
+    Tables.of(snapshots("orders.toml")).ticks.df()
     latest("orders.toml", "products")["products", "s1"].items
 
 Of the settings file only `worker.name`, `[kafka]`, and names and windows of histograms are read. A
@@ -27,7 +28,7 @@ from workers.client.reading import (
     snapshots,
 )
 from workers.client.schema import snapshot_schema
-from workers.client.tables import table
+from workers.client.tables import Tables, table
 
 __all__ = [
     "CountedWindow",
@@ -36,6 +37,7 @@ __all__ = [
     "Snapshot",
     "Stream",
     "Sum",
+    "Tables",
     "Window",
     "latest",
     "snapshot_schema",

@@ -1,8 +1,15 @@
-"""Snapshots as rows: a DuckDB relation, which any DataFrame library takes."""
+"""Snapshots as two tables of DuckDB, which any DataFrame library takes: `ITEMS` and `TICKS`.
 
-from collections.abc import Iterable, Iterator, Sequence
+Everything that leaves has this shape: exports, the dashboard's files and the client
+(docs/export.md). An item's row says what was published of it in a tick: count, sum and mean with
+their errors. What belongs to the tick is in `TICKS`, once. The two are joined by `JOINED`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 import duckdb
 import msgspec
@@ -11,80 +18,249 @@ from numpy.typing import ArrayLike
 
 from workers.client.reading import Item, Snapshot
 
+JOINED = ("histogram", "key", "id", "tick")
+#: DuckDB's types by column.
+ITEMS = MappingProxyType(
+    {
+        "histogram": "varchar",
+        "key": "varchar",
+        "id": "varchar",
+        "tick": "bigint",
+        "end": "bigint",
+        "end_time": "timestamptz",
+        "window_ms": "bigint",
+        "item": "varchar",
+        "count": "bigint",
+        "sd": "double",
+        "sum": "double",
+        "sum_sd": "double",
+        "mean": "double",
+        "mean_low": "double",
+        "mean_high": "double",
+    }
+)
+TICKS = MappingProxyType(
+    {
+        "histogram": "varchar",
+        "key": "varchar",
+        "id": "varchar",
+        "tick": "bigint",
+        "epoch": "bigint",
+        "start": "bigint",
+        "end": "bigint",
+        "start_time": "timestamptz",
+        "end_time": "timestamptz",
+        "window_ms": "bigint",
+        "window_from": "bigint",
+        "shown": "bigint",
+        "sd": "double",
+        "threshold": "double",
+        "all_items": "bigint",
+        "all_items_sd": "double",
+        "sum_from": "double",
+        "sum_to": "double",
+        "sum_step": "double",
+        "sum_sd": "double",
+        "mechanism": "varchar",
+        "unit": "varchar",
+        "rho": "double",
+        "epsilon": "double",
+        "delta": "double",
+        "previous_id": "varchar",
+        "edges": "double[]",
+        "quantiles": 'struct(q double, bucket varchar, "value" double, low double, high double)[]',
+        "windows": "struct(ms bigint, ticks bigint, sd double, sum_sd double, all_items_sd double)[]",
+        "rest": "varchar",
+    }
+)
+SCHEMAS = MappingProxyType({"items": ITEMS, "ticks": TICKS})
+# Columns that are handed over as JSON, since numpy has no type for them.
+_NESTED = MappingProxyType(
+    {
+        "edges": '["DOUBLE"]',
+        "quantiles": '[{"q": "DOUBLE", "bucket": "VARCHAR", "value": "DOUBLE", "low": "DOUBLE", "high": "DOUBLE"}]',
+        "windows": '[{"ms": "BIGINT", "ticks": "BIGINT", "sd": "DOUBLE", "sum_sd": "DOUBLE", "all_items_sd": "DOUBLE"}]',
+    }
+)
+_TIMES = MappingProxyType({"start_time": "start", "end_time": "end"})
+#: What the fields of a snapshot's `sum` and `all_items` are called in TICKS.
+_RANGE = ("from", "to", "step", "sd")
+_PROMISE = ("unit", "rho", "epsilon", "delta")
+
+Columns = Mapping[str, np.ndarray[Any, Any]]
+
+
+class Tables(NamedTuple):
+    """Rows of `ITEMS` and of `TICKS`, in one database.
+
+    `.df()` of a table makes a pandas DataFrame of it, `.pl()` one of polars, `.to_arrow_table()` a
+    table of pyarrow; all of them take SQL expressions first, as in `.filter("count > 100")`.
+    """
+
+    items: duckdb.DuckDBPyRelation
+    ticks: duckdb.DuckDBPyRelation
+    database: duckdb.DuckDBPyConnection
+
+    @classmethod
+    def of(cls, snapshots: Iterable[Snapshot]) -> Self:
+        many = list(snapshots)
+        database = duckdb.connect(":memory:")
+        database.execute("set TimeZone = 'UTC'")
+        ticks = tick_columns(many)
+        columns = {"items": _items(many, ticks), "ticks": ticks}
+        for name, schema in SCHEMAS.items():
+            database.register("columns", columns[name])
+            database.execute(
+                f"create table {name} as select {typed_columns(schema)} from columns"
+            )
+            database.unregister("columns")
+        return cls(database.table("items"), database.table("ticks"), database)
+
+    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
+        """Return what a query over the tables `items` and `ticks` answers."""
+        return self.database.sql(query)
+
 
 def table(snapshots: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
-    """Return a row for each item; one without item for a tick that shows none, or an answer.
+    """Return a row for each item and tick, with the columns of `ITEMS`."""
+    return Tables.of(snapshots).items
 
-    `.df()` makes a pandas DataFrame of it, `.pl()` one of polars, `.to_arrow_table()` a table of
-    pyarrow; all of them take SQL expressions first, as in `.filter("count > 100")`.
+
+def typed_columns(schema: Mapping[str, str]) -> str:
+    """Return as SQL the columns of a table, from columns of numpy of the same names."""
+    columns = []
+    for name, kind in schema.items():
+        value = f'"{name}"'
+        if name in _TIMES:
+            value = f'make_timestamptz("{_TIMES[name]}" * 1000)'
+        elif name in _NESTED:
+            value = f"from_json({name}, '{_NESTED[name]}')"
+        columns.append(f'{value}::{kind} as "{name}"')
+    return ", ".join(columns)
+
+
+def copied(
+    rows: str,
+    schema: Mapping[str, str],
+    path: Path,
+    format: str,
+    *,
+    header: bool = True,
+    compressed: bool = False,
+) -> str:
+    """Return the SQL that writes the rows of a query, with the columns of a table, into a file.
+
+    CSV has times in ISO 8601, and lists as JSON; `compressed`: with gzip. Parquet always is.
     """
-    many = list(snapshots)
-    # A snapshot without items has one row.
-    shown = [snapshot.items or (Item("", 0),) for snapshot in many]
+    columns = "*"
+    options = "format parquet, compression zstd"
+    if format == "csv":
+        columns = ", ".join(_as_text(name) for name in schema)
+        options = f"format csv, header {header}"
+        options += ", compression gzip" if compressed else ", compression none"
+    name = str(path).replace("'", "''")
+    return f"copy (select {columns} from ({rows})) to '{name}' ({options})"
+
+
+def _as_text(name: str) -> str:
+    """Return as SQL a column as CSV has it."""
+    if name in _TIMES:
+        utc = f"{name} at time zone 'UTC'"
+        return f"strftime({utc}, '%Y-%m-%dT%H:%M:%S.%gZ') as {name}"
+    if name in _NESTED:
+        return f"to_json({name})::varchar as {name}"
+    return f'"{name}"'
+
+
+def _items(many: list[Snapshot], ticks: Columns) -> Columns:
+    """Return the columns of `ITEMS`, but for the times that follow from others."""
+    shown: list[tuple[Item, ...]] = [snapshot.items or () for snapshot in many]
     rows = np.array([len(items) for items in shown], np.int64)
-    hidden = np.repeat([not snapshot.items for snapshot in many], rows).astype(bool)
     items = list(chain.from_iterable(shown))
-    labels = object_column([label for label, _ in items])
-    labels[hidden] = None
-    counts = np.array([count for _, count in items], np.int64)
-    columns: dict[str, np.ndarray[Any, Any]] = {
-        name: np.repeat(column, rows) for name, column in _heads(many)
+    columns: dict[str, Any] = {
+        name: np.repeat(ticks[name], rows)
+        for name in ITEMS
+        if name in TICKS and name not in _TIMES
     }
-    columns |= {"item": labels, "count": np.ma.masked_array(counts, hidden)}
-    unsummed = [_NO_SUM]
+    columns["item"] = object_column([label for label, _ in items])
+    columns["count"] = np.array([count for _, count in items], np.int64)
+    without = [(None,) * len(SUMS)]
     sums = chain.from_iterable(
-        snapshot.sums or unsummed * len(items)
+        snapshot.sums or without * len(items)
         for snapshot, items in zip(many, shown, strict=True)
     )
-    by_sum = np.array(list(sums), np.float64).reshape(-1, 4).T
-    for name, column in zip(_SUMS, by_sum, strict=True):
+    by_column = np.array(list(sums), np.float64).reshape(-1, len(SUMS)).T
+    for name, column in zip(SUMS, by_column, strict=True):
         columns[name] = float_column(column)
-    database = duckdb.connect(":memory:")
-    database.execute("set TimeZone = 'UTC'")
-    database.register("columns", columns)
-    database.execute(f"create table snapshots as select {_SELECT} from columns")
-    database.unregister("columns")
-    return database.table("snapshots")
+    return columns
 
 
-_SUMS = ("sum", "mean", "mean_low", "mean_high")
-_NO_SUM = (None,) * len(_SUMS)
-_TEXTS = ("histogram", "key", "id", "mechanism")
-_NUMBERS = ("epoch", "tick", "start", "end")
-_PROMISE = ("rho", "epsilon", "delta")
-_SELECT = """
-    histogram::varchar as histogram, "key"::varchar as "key", id::varchar as id,
-    epoch::bigint as epoch, tick::bigint as tick, "start"::bigint as "start", "end"::bigint as "end",
-    make_timestamptz("start" * 1000) as start_time, make_timestamptz("end" * 1000) as end_time,
-    item::varchar as item, "count"::bigint as "count", sd::double as sd, threshold::double as threshold,
-    "sum"::double as "sum", mean::double as mean, mean_low::double as mean_low, mean_high::double as mean_high,
-    mechanism::varchar as mechanism, unit::varchar as unit,
-    rho::double as rho, epsilon::double as epsilon, delta::double as delta, rest::varchar as rest"""
+#: What a snapshot's `sums` has for each item.
+SUMS = ("sum", "mean", "mean_low", "mean_high")
 
 
-def _heads(many: list[Snapshot]) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield the columns that all rows of a snapshot share."""
-    for name in _TEXTS:
-        yield name, object_column([getattr(snapshot, name) for snapshot in many])
-    yield "unit", object_column([snapshot.guarantee.unit for snapshot in many])
-    yield "rest", object_column([_rest(snapshot) for snapshot in many])
-    for name in _NUMBERS:
-        yield name, np.array([getattr(snapshot, name) for snapshot in many], np.int64)
-    promises = [snapshot.guarantee for snapshot in many]
-    for names, owners in ((_PROMISE, promises), (("sd", "threshold"), many)):
-        for name in names:
-            yield name, float_column([getattr(owner, name) for owner in owners])
+def tick_columns(
+    many: Sequence[Snapshot], shown: Sequence[int | None] | None = None
+) -> Columns:
+    """Return the columns of `TICKS`, but for the times that follow from others.
+
+    `shown` are the numbers of items of snapshots that were read without them.
+    """
+    if shown is None:
+        shown = [None if one.items is None else len(one.items) for one in many]
+    rows = [_tick(snapshot, count) for snapshot, count in zip(many, shown, strict=True)]
+    columns = {}
+    for name, kind in TICKS.items():
+        if name in _TIMES:
+            continue
+        values = [row.get(name) for row in rows]
+        if kind == "double":
+            columns[name] = float_column(values)
+        elif kind == "bigint":
+            columns[name] = long_column(values)
+        else:
+            columns[name] = object_column(values)
+    return columns
 
 
-def _rest(one: Snapshot) -> str | None:
-    """Return as JSON what has no column of its own; None if there is nothing."""
-    lists = {"edges": one.edges, "quantiles": one.quantiles, "windows": one.windows}
-    rest = {name: values for name, values in lists.items() if values} | one.further
-    if one.previous_id is not None:
-        rest["previous_id"] = one.previous_id
+def _tick(one: Snapshot, shown: int | None) -> dict[str, Any]:
+    """Return a snapshot's row of `TICKS`; columns without a value may be missing."""
+    row: dict[str, Any] = {
+        name: getattr(one, name)
+        for name in TICKS
+        if name in Snapshot.__struct_fields__ and name not in _NESTED
+    }
+    row["shown"] = shown
+    row |= {name: getattr(one.guarantee, name) for name in _PROMISE}
     if one.window is not None:
-        rest["window"] = one.window
-    return msgspec.json.encode(rest).decode() if rest else None
+        row["window_ms"] = one.window.ms
+        row["window_from"] = one.window.from_
+    for name in _NESTED:
+        row[name] = _json(getattr(one, name))
+    rest = dict(one.further)
+    # Of another program they may be anything: then they stay in `rest`.
+    if _numbers(rest.get("sum"), _RANGE):
+        row |= {f"sum_{name}": value for name, value in rest.pop("sum").items()}
+    if _numbers(rest.get("all_items"), ("count", "sd")):
+        total = rest.pop("all_items")
+        row |= {"all_items": total["count"], "all_items_sd": total["sd"]}
+    row["rest"] = _json(rest)
+    return row
+
+
+def _numbers(value: object, names: Sequence[str]) -> bool:
+    """Return whether a value is an object of just these numbers."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == set(names)
+        and all(type(number) in (int, float) for number in value.values())
+        and type(value.get("count", 0)) is int
+        and abs(value.get("count", 0)) < 2**63
+    )
+
+
+def _json(value: object) -> str | None:
+    return msgspec.json.encode(value).decode() if value else None
 
 
 def object_column(values: Sequence[Any]) -> np.ndarray[Any, Any]:
@@ -94,6 +270,14 @@ def object_column(values: Sequence[Any]) -> np.ndarray[Any, Any]:
     return column
 
 
-def float_column(values: ArrayLike) -> np.ndarray[Any, Any]:
+def float_column(values: ArrayLike | Sequence[float | None]) -> np.ndarray[Any, Any]:
     """Return a column of doubles, in which None is null."""
     return np.ma.masked_invalid(np.array(values, np.float64))
+
+
+def long_column(values: Sequence[int | None]) -> np.ndarray[Any, Any]:
+    """Return a column of integers, in which None is null."""
+    missing = np.array([value is None for value in values], bool)
+    return np.ma.masked_array(
+        np.array([value or 0 for value in values], np.int64), missing
+    )

@@ -10,8 +10,8 @@ GET /api/epochs            the last stored snapshot of each epoch
 GET /healthz, /readyz      process monitoring
 GET /metrics               Kafka outages, for Prometheus
 
-Error responses are JSON and quote nothing from an unreadable request. Files carry a Content-Length,
-so that a client notices a truncated one.
+Error responses are JSON and quote nothing from an unreadable request. Files are chunked, so that a
+client notices a truncated one.
 
 What is not read yet is 503, never empty or 404 (`ticks`).
 
@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 from aiohttp import hdrs, web
@@ -54,10 +54,10 @@ from workers.dashboard.hub import (
     joint_guarantee,
     now_ms,
 )
+from workers.dashboard.store.files import Format, HistoryFile, Table, TicksGone
 from workers.dashboard.store.queries import (
     AnswerTooLarge,
     EpochsQuery,
-    Format,
     HistoryQuery,
     NotReadYet,
     NotStored,
@@ -65,7 +65,6 @@ from workers.dashboard.store.queries import (
     TickQuery,
     epochs,
     history,
-    history_file,
     iso,
     locate,
 )
@@ -124,8 +123,20 @@ EPOCHS_MAX = 1_000
 INT_MAX = 2**53 - 1
 FILE_TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 CHUNK = 256 << 10
+#: Whether a file has all ticks of its range, as far as the dashboard knows.
+COMPLETE = "Quietcount-Complete"
 
-HISTORY_PARAMS = {"histogram", "key", "item", "from", "to", "limit", "format"}
+TABLES = ("items", "ticks")
+HISTORY_PARAMS = {
+    "histogram",
+    "key",
+    "item",
+    "from",
+    "to",
+    "limit",
+    "format",
+    "table",
+}
 NEWEST_PARAMS = {"histogram", "key", "after", "limit", "item", "top"}
 TICK_PARAMS = {
     "histogram",
@@ -673,6 +684,7 @@ class _Api:
         file_type = (
             param(request.query, "format") if "format" in request.query else "json"
         )
+        table = param(request.query, "table") if "table" in request.query else "items"
         # Taken before the query: the answer may lack what is read while it runs.
         reading = store.reading
         unread = self._ticks.unread(stream)
@@ -682,23 +694,60 @@ class _Api:
                 return history(cursor, query, reading)
             return epochs(cursor, query, reading)
 
-        def as_file(cursor: Any) -> BinaryIO:
-            kind = cast(Format, file_type)
-            return history_file(cursor, query, reading, kind, store.path)
-
         if file_type == "json":
+            if "table" in request.query:
+                raise BadQuery("table: only with format=csv or format=parquet")
             return answer(await self._ticks.ask(stream, as_json))
         if file_type not in FILE_TYPES:
             raise BadQuery(
                 f"format = {file_type[:NAME_CHARS]!r}: must be json, csv or parquet"
             )
+        if table not in TABLES:
+            raise BadQuery(f"table = {table[:NAME_CHARS]!r}: must be items or ticks")
         await self._ticks.ask(stream, lambda cursor: locate(cursor, stream))
+        async with store.sending() as directory:
+            kind = cast(Format, file_type)
+            file = HistoryFile(query, cast(Table, table), kind, directory)
+            try:
+                await store.make_piece(lambda cursor: file.plan(cursor, reading))
+                name = _file_name(query, table, file.complete, file_type)
+                return await self._send_file(request, file, name, file_type)
+            except NotReadYet:
+                raise NotYet(unread or READING) from None
+            finally:
+                await asyncio.to_thread(file.close)
+
+    async def _send_file(
+        self, request: web.Request, file: HistoryFile, name: str, file_type: str
+    ) -> web.StreamResponse:
+        """Send a file; if it cannot be sent whole, drop the connection: the client notices."""
+        response = web.StreamResponse(
+            headers={hdrs.CONTENT_TYPE: FILE_TYPES[file_type]}
+        )
+        response.headers[hdrs.CONTENT_DISPOSITION] = f'attachment; filename="{name}"'
+        response.headers[COMPLETE] = str(file.complete).lower()
+        if file_type == "csv":
+            response.enable_compression()
+        if request.method == hdrs.METH_HEAD:
+            await response.prepare(request)
+            return response
         try:
-            async with store.make_file(as_file) as file:
-                name = _file_name(query, file_type)
-                return await _send_file(request, file, name, file_type)
-        except NotReadYet:
-            raise NotYet(unread or READING) from None
+            for piece in file.pieces():
+                with await self._store.make_piece(piece) as part:
+                    while chunk := await asyncio.to_thread(part.read, CHUNK):
+                        if not response.prepared:
+                            await response.prepare(request)
+                        async with asyncio.timeout(STALLED_S):
+                            await response.write(chunk)
+            async with asyncio.timeout(STALLED_S):
+                await response.write_eof()
+        except (OSError, TimeoutError, QueryFailed, TicksGone):
+            if not response.prepared:
+                raise
+            # The client is gone or too slow, or the rest cannot be read.
+            if request.transport is not None:
+                request.transport.abort()
+        return response
 
 
 async def _send(
@@ -749,6 +798,9 @@ def json_errors(handler: Handler) -> Handler:
             return refusal(404, str(error))
         except QueryFailed as error:
             return refusal(503, str(error), **RETRY_AFTER)
+        except TicksGone:
+            why = "ticks of the answer were removed meanwhile: ask again"
+            return refusal(503, why, **RETRY_AFTER)
         except Unanswered as error:
             near = {} if error.nearest is None else {"nearest": error.nearest}
             again = RETRY_AFTER if error.status == 503 else {}
@@ -757,7 +809,9 @@ def json_errors(handler: Handler) -> Handler:
     return handle
 
 
-def _file_name(query: HistoryQuery | EpochsQuery, file_type: str) -> str:
+def _file_name(
+    query: HistoryQuery | EpochsQuery, table: str, complete: bool, file_type: str
+) -> str:
     """Return a name that says histogram, key and range, of characters that any system takes."""
     since, until = query.range
     ends = (
@@ -765,39 +819,13 @@ def _file_name(query: HistoryQuery | EpochsQuery, file_type: str) -> str:
         "now" if until is None else iso(until),
     )
     which = ["epochs"] if isinstance(query, EpochsQuery) else []
+    last = [] if table == "items" else [table]
+    last += [] if complete else ["incomplete"]
     parts = [
         re.sub(r"[^A-Za-z0-9._-]", "", part.replace(".000Z", "Z"))[:80]
-        for part in (*query.stream, *which, *ends)
+        for part in (*query.stream, *which, *ends, *last)
     ]
     return f"{'_'.join(parts)}.{file_type}"
-
-
-async def _send_file(
-    request: web.Request, file: BinaryIO, name: str, wanted: str
-) -> web.StreamResponse:
-    """Send a file; if it cannot be sent whole, drop the connection, so that the client notices."""
-    length = file.seek(0, 2)
-    file.seek(0)
-    headers = {hdrs.CONTENT_TYPE: FILE_TYPES[wanted], hdrs.CONTENT_LENGTH: str(length)}
-    headers[hdrs.CONTENT_DISPOSITION] = f'attachment; filename="{name}"'
-    response = web.StreamResponse(headers=headers)
-    await response.prepare(request)
-    if request.method == hdrs.METH_HEAD:
-        return response
-    try:
-        while chunk := await asyncio.to_thread(file.read, CHUNK):
-            async with asyncio.timeout(STALLED_S):
-                await response.write(chunk)
-        async with asyncio.timeout(STALLED_S):
-            await response.write_eof()
-    except (
-        OSError,
-        TimeoutError,
-    ):
-        # client gone, too slow, or disk error: the file is truncated
-        if request.transport is not None:
-            request.transport.abort()
-    return response
 
 
 def _range(query: MultiMapping[str]) -> Range:

@@ -8,10 +8,10 @@ import pytest
 
 from tests.commands.export.outputs import KINDS, expected, exported
 from tests.dashboard.feeding import message, seen
-from workers.client import table
+from workers.client import Tables
 from workers.client.reading import typed
 from workers.commands.export.files import Files
-from workers.commands.export.iceberg import Table
+from workers.commands.export.iceberg import Catalog
 from workers.commands.export.output import Selection, State
 from workers.runtime.errors import SettingsError
 
@@ -48,12 +48,12 @@ def export_to(directory: Path, kind: str) -> None:
         worker="w", format=kind, histograms=(), since_ms=None, until_ms=None
     )
     state = State(selection, {})
-    opener = Table.open if kind == "iceberg" else Files.open
+    opener = Catalog.open if kind == "iceberg" else Files.open
     for load in (None, state):
         with opener(directory, kind) as output:
             assert output.load() == load
             if load is None:
-                output.commit(table([typed(seen(message()))]), state)
+                output.commit(Tables.of([typed(seen(message()))]), state)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -21,8 +21,8 @@ from tests.dashboard.feeding import (
     on_a_broker,
 )
 from tests.quietcount import Quietcount
-from workers.client import reading, table
-from workers.commands.export import export, files, iceberg
+from workers.client import Tables, reading
+from workers.commands.export import export, files
 from workers.commands.export.output import Selection, State
 
 LABELS = ["tea", "", "a\x00b", 'q"u,o', "new\nline", "=1+1", "é😀"]
@@ -111,8 +111,10 @@ def test_each_snapshot_is_there_once_wherever_a_run_is_killed(
     kind: str, topics: Topics, run: Run
 ) -> None:
     """Before every step of two commits; an unfinished snapshot waits."""
+    from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
 
+    create = SqlCatalog.create_table_if_not_exists
     documents = ticks(1, 6)
     half = pages(13, 3)
     topics.send(*documents, *half[:2])
@@ -125,7 +127,7 @@ def test_each_snapshot_is_there_once_wherever_a_run_is_killed(
             patch.object(os, "replace", step.of(os.replace)),
             patch.object(files, "_sync", step.of(files._sync)),
             patch.object(Table, "append", step.of(Table.append)),
-            patch.object(iceberg, "_create", step.of(iceberg._create)),
+            patch.object(SqlCatalog, "create_table_if_not_exists", step.of(create)),
         ):
             try:
                 run(kind)
@@ -269,7 +271,7 @@ def test_what_is_no_export_or_no_snapshot_is_refused(
     assert re.search(
         r"products\[\d\] offset 1: a record that is no snapshot", run("csv", code=2)
     )
-    assert not list(run.output.glob("*.csv"))
+    assert not list(run.output.glob("*/*.csv.gz"))
     assert "histogram sales: not in the settings file; it has products" in run(
         "csv", "--histogram", "sales", code=2
     )
@@ -294,9 +296,9 @@ def test_a_file_that_the_manifest_does_not_cover_never_gets_a_name(
         {},
     )
     with files.Files.open(tmp_path, "csv") as output:
-        output.commit(table([]), state)
-    left = tmp_path / ".00000001.csv.part"
+        output.commit(Tables.of([]), state)
+    left = tmp_path / ".items-00000001.part"
     left.write_text("rows of a commit that was killed")
     with files.Files.open(tmp_path, "csv") as output:
         assert output.load() == state
-        assert not left.exists() and not list(tmp_path.glob("*.csv"))
+        assert not left.exists() and not list(tmp_path.glob("*/*.csv.gz"))

@@ -1,16 +1,13 @@
 """The history over HTTP: answers, refusals, files, and limits on many or heavy queries."""
 
 import asyncio
-import csv
-import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-import duckdb
 import orjson
 import pytest
 from aiohttp import ClientPayloadError
@@ -43,9 +40,9 @@ from workers.client.changes import changes
 from workers.client.schema import snapshot_schema
 from workers.dashboard import api, ticks
 from workers.dashboard.hub import Hub
-from workers.dashboard.store import queries
+from workers.dashboard.store import files
 from workers.dashboard.store.store import FILES, THREADS, WAITING, QueryFailed, Store
-from workers.dashboard.store.writing import Writer
+from workers.dashboard.store.writing import Writer, thin
 from workers.settings.settings import HistorySettings
 
 LIFE = life()
@@ -421,64 +418,10 @@ async def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(
 
 
 @on_a_loop
-async def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) -> None:
-    async with client(file) as (http, _):
-        two = ("item 0", "none")
-        of_two = f"history?{STREAM}&to={LIFE[9]['end']}&item=item 0&item=none"
-        last = [LIFE[place] for place in (399, 999, 1129, -1)]
-        for asked, documents, labels in (
-            (f"history?{STREAM}&step=1h", stepped(LIFE, None, None, HOUR), None),
-            (of_two, LIFE[:10], two),
-            (f"epochs?{STREAM}", last, None),
-        ):
-            wanted = []
-            for one in documents:
-                counts = dict(one["items"])
-                for label in labels or counts:
-                    count = counts.get(label)
-                    wanted.append(
-                        (one["id"], one["tick"], one["end"], label, count, one["sd"])
-                    )
-            answer = await http.get(f"/api/{asked}&format=csv")
-            content = await answer.read()
-            assert int(answer.headers["Content-Length"]) == len(content)
-            assert answer.content_type == "text/csv"
-            rows = list(csv.DictReader(io.StringIO(content.decode())))
-            for row, expected in zip(rows, wanted, strict=True):
-                count = int(row["count"]) if row["count"] else None
-                numbers = int(row["tick"]), int(row["end"])
-                assert row["end_time"] == iso(int(row["end"]))
-                assert (
-                    row["id"],
-                    *numbers,
-                    row["item"],
-                    count,
-                    float(row["sd"]),
-                ) == expected
-            assert {row["complete"] for row in rows} == {"true"}
-            found = [one["windows"] for one in documents if "windows" in one]
-            windows = {orjson.dumps({"windows": one}).decode() for one in found}
-            assert {row["rest"] for row in rows} - {""} == windows
-            answer = await http.get(f"/api/{asked}&format=parquet")
-            (tmp_path / "x.parquet").write_bytes(await answer.read())
-            name = answer.headers["Content-Disposition"].partition("=")[2]
-            assert name.startswith('"products_s1_') and name.endswith('.parquet"')
-            rows_of = 'select id, tick, "end", item, count, sd from read_parquet(?)'
-            assert (
-                duckdb.execute(rows_of, [str(tmp_path / "x.parquet")]).fetchall()
-                == wanted
-            )
-        assert (await http.head(f"/api/history?{STREAM}&format=csv")).status == 200
-        assert [
-            path.name for path in file.parent.iterdir() if "file-" in path.name
-        ] == []
-
-
-@on_a_loop
 async def test_a_file_that_would_be_too_large_is_refused(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "ROWS_MAX", 1_000)
+    monkeypatch.setattr(files, "ROWS_MAX", 1_000)
 
     async with client(file) as (http, _):
         answer = await http.get(FILE)
@@ -495,24 +438,61 @@ async def test_a_file_that_was_cut_off_does_not_look_whole(
         def __init__(self) -> None:
             self.parts = [b"histogram,key\n"]
 
-        def seek(self, _place: int, _whence: int = 0) -> int:
-            return 10_000
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
 
         def read(self, _size: int) -> bytes:
             if not self.parts:
                 raise OSError("the disk has failed")
             return self.parts.pop()
 
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(api, "history_file", lambda *_: Failing())
+    monkeypatch.setattr(files, "_taken", lambda _: Failing())
 
     async with client(file) as (http, store):
         answer = await http.get(FILE)
         with pytest.raises(ClientPayloadError):
             await answer.read()
         assert store._sending == 0
+
+
+@pytest.mark.parametrize(("piece", "status"), [(2, 503), (4, 200)])
+@on_a_loop
+async def test_a_file_whose_ticks_go_meanwhile_does_not_look_whole(
+    file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    piece: int,
+    status: int,
+) -> None:
+    """Retention removes ticks before a piece; before the first one it is a 503."""
+    copy = tmp_path / "copy.duckdb"
+    copy.write_bytes(file.read_bytes())
+    monkeypatch.setattr(files, "PIECE_ROWS", 500)
+    make = Store.make_piece
+    made = 0
+    async with client(copy) as (http, store):
+
+        async def slowly(self: Store, query: Any) -> Any:
+            nonlocal made
+            made += 1
+            if made == piece:
+                database = store._database
+                assert database is not None
+                ends = {"products": LIFE[-1]["end"]}
+                await asyncio.to_thread(thin, database, ends, {"ticks": TICK_MS})
+            return await make(self, query)
+
+        monkeypatch.setattr(Store, "make_piece", slowly)
+        answer = await http.get(FILE)
+        assert answer.status == status
+        if status == 503:
+            assert "removed meanwhile" in (await answer.json())["error"]
+        else:
+            with pytest.raises(ClientPayloadError):
+                await answer.read()
 
 
 @on_a_loop
@@ -537,10 +517,7 @@ async def test_few_files_are_made_at_a_time_and_questions_wait_in_a_line_that_en
         assert (await http.get("/api/histograms")).status == 200
         going_on.set()
         assert await asyncio.gather(*waiting) == [b"{}"] * len(waiting)
-        async with (
-            store.make_file(lambda _: io.BytesIO()),
-            store.make_file(lambda _: io.BytesIO()),
-        ):
+        async with store.sending(), store.sending():
             answer = await http.get(FILE)
             assert answer.status == 503
             assert f"{FILES} files" in (await answer.json())["error"]

@@ -16,9 +16,9 @@ from confluent_kafka import Message
 from workers.client.config import load_reader_settings
 from workers.client.messages import LostTick, Stream
 from workers.client.reading import Assembly, Between, Snapshot, Topics, open_topics
-from workers.client.tables import table
+from workers.client.tables import Tables
 from workers.commands.export.files import Files
-from workers.commands.export.iceberg import Table
+from workers.commands.export.iceberg import Catalog
 from workers.commands.export.output import Output, Progress, Selection, State
 from workers.commands.options import Export
 from workers.kafka.reading import Partition
@@ -43,7 +43,7 @@ def export(chosen: Export) -> int:
         since_ms=between.since_ms,
         until_ms=between.until_ms,
     )
-    opener = Table.open if chosen.kind == "iceberg" else Files.open
+    opener = Catalog.open if chosen.kind == "iceberg" else Files.open
     with opener(chosen.output, chosen.kind) as sink:
         before = sink.load()
         if before is not None and before.selection != selection:
@@ -135,7 +135,7 @@ class _Run:
         selected = [
             snapshot for snapshot in snapshots if self._between.contains(snapshot.end)
         ]
-        rows = table(selected)
+        rows = Tables.of(selected)
         topics = dict(self._before)
         for name, topic in self._topics.existing.items():
             next_of = {
@@ -145,7 +145,7 @@ class _Run:
         self._sink.commit(rows, State(self._selection, topics))
         self._positions = positions
         self._before = topics
-        self._rows += len(rows)
+        self._rows += len(rows.items)
         self._snapshots += len(selected)
         self._lost += len(lost)
         _say_lost(lost)

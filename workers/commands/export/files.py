@@ -1,7 +1,7 @@
-"""CSV or Parquet: a file for each commit that has rows, and a manifest with the state.
+"""CSV or Parquet: a file of each table for each commit that has ticks, and a manifest.
 
-A commit writes a hidden file, replaces the manifest, and gives the file its name. So a file with a
-name is complete, and covered by the manifest. A hidden one gets its name at the next start if the
+A commit writes hidden files, replaces the manifest, and gives the files their names. So a file with
+a name is complete, and covered by the manifest. A hidden one gets its name at the next start if the
 manifest covers it, and is removed if not.
 """
 
@@ -9,20 +9,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
-import duckdb
 import msgspec
 
+from workers.client.tables import SCHEMAS, Tables, copied
 from workers.commands.export.output import State, locked
 from workers.runtime.errors import SettingsError
 from workers.settings.files import LIST_BYTES_MAX, read_file, write_atomically
 
 _MANIFEST = "manifest.json"
-_TIMES = ", ".join(
-    f"strftime({name} at time zone 'UTC', '%Y-%m-%dT%H:%M:%S.%gZ') as {name}"
-    for name in ("start_time", "end_time")
-)
+_SUFFIXES = MappingProxyType({"csv": "csv.gz", "parquet": "parquet"})
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -36,7 +34,7 @@ _MANIFESTS = msgspec.json.Decoder(Manifest)
 
 
 class Files:
-    """A directory of files of one kind, "csv" or "parquet"."""
+    """A directory with folders `items` and `ticks` of files of one kind, "csv" or "parquet"."""
 
     def __init__(self, directory: Path, kind: str) -> None:
         # DuckDB reads the beginning of a relative path, such as `s3:`, as a scheme.
@@ -60,38 +58,44 @@ class Files:
             except msgspec.DecodeError:
                 raise SettingsError(f"{path}: not the manifest of an export") from None
             self._files = manifest.files
+        covered = {self._hidden(table, self._files): table for table in SCHEMAS}
         for hidden in self._directory.glob(".*.part"):
-            if hidden == self._hidden(self._files):
-                os.replace(hidden, self._path(self._files))
+            if hidden in covered:
+                self._name(covered[hidden], self._files)
             else:
                 hidden.unlink()
         return None if manifest is None else manifest.state
 
-    def commit(self, rows: duckdb.DuckDBPyRelation, state: State) -> None:
+    def commit(self, rows: Tables, state: State) -> None:
         """Write the rows and the state that covers them, so that a crash keeps both or neither."""
-        files = self._files + (len(rows) > 0)
+        files = self._files + (len(rows.ticks) > 0)
         if files > self._files:
-            hidden = self._hidden(files)
-            if self._kind == "csv":
-                rows.select(f"* replace ({_TIMES})").write_csv(str(hidden))
-            else:
-                rows.write_parquet(str(hidden), compression="zstd")
-            _sync(hidden)
+            for table, schema in SCHEMAS.items():
+                hidden = self._hidden(table, files)
+                every = f"from {table}"
+                rows.database.execute(
+                    copied(every, schema, hidden, self._kind, compressed=True)
+                )
+                _sync(hidden)
         write_atomically(
             self._directory / _MANIFEST, msgspec.json.encode(Manifest(files, state))
         )
         _sync(self._directory)
         if files > self._files:
-            os.replace(hidden, self._path(files))
+            for table in SCHEMAS:
+                self._name(table, files)
         self._files = files
 
-    def _path(self, number: int) -> Path:
-        return self._directory / f"{number:08d}.{self._kind}"
+    def _name(self, table: str, number: int) -> None:
+        """Give a hidden file its name, in the folder of its table."""
+        folder = self._directory / table
+        folder.mkdir(exist_ok=True)
+        name = f"{number:08d}.{_SUFFIXES[self._kind]}"
+        os.replace(self._hidden(table, number), folder / name)
 
-    def _hidden(self, number: int) -> Path:
-        """Return the name of a file that no manifest covers yet."""
-        path = self._path(number)
-        return path.with_name(f".{path.name}.part")
+    def _hidden(self, table: str, number: int) -> Path:
+        """Return the path of a file that no manifest covers yet."""
+        return self._directory / f".{table}-{number:08d}.part"
 
 
 def _sync(path: Path) -> None:

@@ -1,7 +1,9 @@
-"""An Iceberg table, `quietcount.snapshots`, with its catalogue in an SQLite file beside it.
+"""Iceberg tables, `quietcount.items` and `quietcount.ticks`, with a catalogue in an SQLite file.
 
-The state is a property of the table's snapshot: Iceberg commits both at once. Snapshots of other
-programs, such as a compaction, carry none; the newest one that does counts.
+The state is a property of the snapshots of both tables: Iceberg commits rows and state at once, but
+each table by itself. Ticks are committed first, and the state of `items` counts. If a crash came
+between the two, the next run takes the ticks of that commit back, and reads them again. Snapshots
+of other programs, such as a compaction, carry no state; the newest one that does counts.
 """
 
 from collections.abc import Iterator
@@ -10,27 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
-import duckdb
 import msgspec
 
+from workers.client.tables import Tables
 from workers.commands.export.output import State, locked
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import printable
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
-    from pyiceberg.table import Table as IcebergTable
 
 _CATALOG = "catalog.db"
 _NAMESPACE = "quietcount"
-_TABLE = f"{_NAMESPACE}.snapshots"
+_ITEMS = f"{_NAMESPACE}.items"
+_TICKS = f"{_NAMESPACE}.ticks"
 _PROPERTY = "quietcount.export"
 _STATES = msgspec.json.Decoder(State)
 
 
-class Table:
-    """The output of an export that is an Iceberg table."""
+class Catalog:
+    """The output of an export that is Iceberg tables."""
 
     def __init__(self, catalog: "SqlCatalog") -> None:
         self._catalog = catalog
@@ -58,29 +59,58 @@ class Table:
                 catalog.close()
 
     def load(self) -> State | None:
-        """Return the state of the newest table snapshot that has one; None before the first."""
-        if not self._catalog.table_exists(_TABLE):
+        """Return the state of the last commit; None before the first. First undo half a commit."""
+        text = self._state(_ITEMS)
+        self._take_back(text)
+        return None if text is None else _STATES.decode(text)
+
+    def commit(self, rows: Tables, state: State) -> None:
+        text = msgspec.json.encode(state).decode()
+        self._catalog.create_namespace_if_not_exists(_NAMESPACE)
+        for name, relation in ((_TICKS, rows.ticks), (_ITEMS, rows.items)):
+            added = relation.to_arrow_table()
+            table = self._catalog.create_table_if_not_exists(name, added.schema)
+            table.append(added, snapshot_properties={_PROPERTY: text})
+
+    def _state(self, name: str) -> str | None:
+        """Return the state of the newest snapshot of a table that has one."""
+        found = self._newest(name)
+        return None if found is None else found[1]
+
+    def _newest(self, name: str) -> tuple[int, str] | None:
+        """Return the newest snapshot of a table that has a state, and the state."""
+        if not self._catalog.table_exists(name):
             return None
-        table = self._catalog.load_table(_TABLE)
-        newest = table.current_snapshot()
-        while newest is not None:
-            properties = newest.summary.additional_properties if newest.summary else {}
+        table = self._catalog.load_table(name)
+        snapshot = table.current_snapshot()
+        while snapshot is not None:
+            summary = snapshot.summary
+            properties = summary.additional_properties if summary else {}
             if _PROPERTY in properties:
-                return _STATES.decode(properties[_PROPERTY])
-            parent = newest.parent_snapshot_id
-            newest = None if parent is None else table.snapshot_by_id(parent)
+                return snapshot.snapshot_id, properties[_PROPERTY]
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else table.snapshot_by_id(parent)
         if table.current_snapshot() is not None:
             raise SettingsError(
-                f"table {_TABLE}: no snapshot in it says how far it was exported"
+                f"table {name}: no snapshot in it says how far it was exported"
             )
         return None
 
-    def commit(self, rows: duckdb.DuckDBPyRelation, state: State) -> None:
-        added = rows.to_arrow_table()
-        text = msgspec.json.encode(state).decode()
-        _create(self._catalog, added.schema).append(
-            added, snapshot_properties={_PROPERTY: text}
-        )
+    def _take_back(self, text: str | None) -> None:
+        """Take back the ticks of a commit that ended before its items."""
+        if self._state(_TICKS) == text:
+            return
+        if text is None:
+            self._catalog.drop_table(_TICKS)
+            return
+        table = self._catalog.load_table(_TICKS)
+        newest = self._newest(_TICKS)
+        assert newest is not None, "it has another state"
+        half = table.snapshot_by_id(newest[0])
+        before = None if half is None else half.parent_snapshot_id
+        if before is None:
+            raise SettingsError(f"table {_TICKS}: what {_ITEMS} has is missing in it")
+        table.manage_snapshots().rollback_to_snapshot(before).commit()
 
 
 def _location(directory: Path) -> str:
@@ -95,8 +125,3 @@ def _location(directory: Path) -> str:
             "or control characters; give another directory"
         )
     return location
-
-
-def _create(catalog: "SqlCatalog", schema: "pa.Schema") -> "IcebergTable":
-    catalog.create_namespace_if_not_exists(_NAMESPACE)
-    return catalog.create_table_if_not_exists(_TABLE, schema)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-import duckdb
 import msgspec
 
+from workers.client.tables import Tables
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import printable
 
@@ -43,12 +43,12 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Output(Protocol):
-    """Where an export writes: files, or a table."""
+    """Where an export writes: files, or Iceberg tables."""
 
     def load(self) -> State | None:
         """Return the state of the last commit, None before the first."""
 
-    def commit(self, rows: duckdb.DuckDBPyRelation, state: State) -> None:
+    def commit(self, rows: Tables, state: State) -> None:
         """Add rows and their state in one step: a crash keeps both or neither."""
 
 

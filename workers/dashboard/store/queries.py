@@ -1,7 +1,4 @@
-"""Queries on the history: a stream over time, its epochs, one tick, as JSON or as a file.
-
-DuckDB writes a file (CSV or Parquet, a row per item and tick) next to the history. It is unlinked
-when opened, so nothing remains however the process ends; only complete files are sent.
+"""Queries on the history: a stream over time, its epochs, one tick, as JSON.
 
 Rows of a stream are removed from a level in the order of their places. So the first places that
 remain in `ticks` and in `quarters` split the stream into one part per level, without overlap.
@@ -15,20 +12,16 @@ are in tables of their own (`writing`).
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from workers.client.messages import Stream
-from workers.client.tables import object_column
+from workers.client.tables import SUMS
 from workers.dashboard.store.writing import QUARTER_MS, Database, first
-from workers.pipeline.snapshots import LISTED_BESIDE
 
 
 class NotStored(Exception):
@@ -171,7 +164,7 @@ def locate(cursor: Database, stream: Stream) -> StoredRange:
     )
 
 
-def _completeness(
+def is_complete(
     cursor: Database,
     where: StoredRange,
     query: HistoryQuery | EpochsQuery,
@@ -272,89 +265,10 @@ def _end(cursor: Database, level: str, stream: int, place: int, first_ms: int) -
     return first_ms if found is None else int(found[0])
 
 
-ROWS_MAX = 20_000_000
-Format = Literal["csv", "parquet"]
-_OPTIONS = {
-    "csv": "format csv, header true",
-    "parquet": "format parquet, compression zstd",
-}
-_NUMBERS = itertools.count()
-
-
-def history_file(
-    cursor: Database,
-    query: HistoryQuery | EpochsQuery,
-    reading: float | None,
-    format: Format,
-    path: Path,
-) -> BinaryIO:
-    """Return an open file with the answer, written next to the history at `path`.
-
-    Raises `NotStored`, `NotReadYet`, `AnswerTooLarge` (more than `ROWS_MAX` rows) or duckdb.Error.
-    """
-    where = locate(cursor, query.stream)
-    if isinstance(query, HistoryQuery):
-        heads = selected(where, query)
-        counts = where.stepped("counts", query.range, query.step)
-    else:
-        heads = _last_of_epochs(where, query)
-        counts = where.last("counts")
-    cursor.execute(f"create or replace temp table heads as {heads}")
-    rows = (
-        "greatest(coalesce(shown, 0), 1)" if not query.items else str(len(query.items))
-    )
-    totals = (
-        f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads"
-    )
-    total, low, high = first(cursor, totals) or (0, None, None)
-    complete = _completeness(cursor, where, query, reading, total)
-    if total > ROWS_MAX:
-        raise AnswerTooLarge(
-            f"the file would have {total:,} rows: at most {ROWS_MAX:,}; take a shorter time, a longer step or fewer items"
-        )
-    narrow = "false" if low is None else f"place between {low} and {high}"
-    of_tick = f"(select place, item, n from {counts} where {narrow})"
-    if query.items:
-        numbers = item_numbers(cursor, query.items)
-        wanted = list(dict.fromkeys(query.items))
-        items = np.array([numbers.get(label, -1) for label in wanted], np.int32)
-        columns = {
-            "nr": np.arange(len(wanted)),
-            "label": object_column(wanted),
-            "item": items,
-        }
-        cursor.register("wanted", columns)
-        joined = f"heads cross join wanted left join {of_tick} using (place, item)"
-        order = "nr"
-    else:
-        joined = (
-            f"heads left join {of_tick} using (place) left join labels using (item)"
-        )
-        order = "n desc, label"
-    written = path.with_name(f"{path.name}.file-{os.getpid()}-{next(_NUMBERS)}")
-    named = {
-        name: object_column([value]) for name, value in query.stream._asdict().items()
-    }
-    cursor.register("stream_name", named)
-    try:
-        cursor.execute(
-            f"""copy (
-                select histogram, key, id, epoch, tick, start_ms as "start", end_ms as "end",
-                    strftime(make_timestamp(end_ms * 1000), '%Y-%m-%dT%H:%M:%S.%gZ') as end_time, label as item, n as count, sd,
-                    threshold, mechanism, nullif(rest, '') as rest, {str(complete).lower()} as complete
-                from {joined} join series using (series) cross join stream_name
-                order by end_ms, place, {order})
-            to '{str(written).replace("'", "''")}' ({_OPTIONS[format]})"""
-        )
-        return written.open("rb")
-    finally:
-        written.unlink(missing_ok=True)
-
-
 COUNTS_MAX = 1_000_000
 
 
-class _Head(NamedTuple):
+class Head(NamedTuple):
     """A tick's row without its counts; `rest` is JSON of the fields without a column.
 
     `shown` is how many items it has, None for mechanisms that publish no items; `total` their sum.
@@ -378,7 +292,8 @@ class _Head(NamedTuple):
         return found
 
 
-_HEAD = ", ".join(_Head._fields)
+_HEAD = ", ".join(Head._fields)
+_SUMS = ", ".join(f'"{name}"' for name in SUMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,10 +341,10 @@ def iso(ms: int) -> str:
     return f"{np.datetime64(ms, 'ms')}Z"
 
 
-def _heads(cursor: Database, rows: str, values: Sequence[object] = ()) -> list[_Head]:
+def heads_of(cursor: Database, rows: str, values: Sequence[object] = ()) -> list[Head]:
     """Return the heads that `rows`, SQL from the table on, selects."""
     found = cursor.execute(f"select {_HEAD} from {rows}", list(values)).fetchall()
-    return [_Head(*row) for row in found]
+    return [Head(*row) for row in found]
 
 
 def history(cursor: Database, query: HistoryQuery, reading: float | None) -> bytes:
@@ -438,24 +353,22 @@ def history(cursor: Database, query: HistoryQuery, reading: float | None) -> byt
     Raises `NotStored`, `NotReadYet`, or `AnswerTooLarge` above `COUNTS_MAX` counts.
     """
     where = locate(cursor, query.stream)
-    heads = _heads(
+    heads = heads_of(
         cursor,
         f"({selected(where, query)}) order by end_ms, place limit {query.limit + 1}",
     )
     more = len(heads) > query.limit
     heads = heads[: query.limit]
-    complete = _completeness(cursor, where, query, reading, len(heads))
+    complete = is_complete(cursor, where, query, reading, len(heads))
     if len(heads) * len(query.items) > COUNTS_MAX:
         raise AnswerTooLarge(
             f"{len(heads):,} entries of {len(query.items)} items: at most {COUNTS_MAX:,} counts; take a longer step"
         )
-    counts = (
-        _matrix(cursor, where, heads, query) if query.items else [None] * len(heads)
-    )
+    shown = _matrix(cursor, where, heads, query)
     series = series_of(cursor, (head.series for head in heads))
     entries = [
         _entry(head, series[head.series], query.items, row)
-        for head, row in zip(heads, counts, strict=True)
+        for head, row in zip(heads, shown, strict=True)
     ]
     return orjson.dumps(
         {
@@ -478,8 +391,8 @@ def history(cursor: Database, query: HistoryQuery, reading: float | None) -> byt
 def epochs(cursor: Database, query: EpochsQuery, reading: float | None) -> bytes:
     """Return the answer to /api/epochs; raises as `history`."""
     where = locate(cursor, query.stream)
-    rows = f"({_last_of_epochs(where, query)}) order by end_ms desc, place desc limit {query.limit + 1}"
-    heads = _heads(cursor, rows)
+    rows = f"({last_of_epochs(where, query)}) order by end_ms desc, place desc limit {query.limit + 1}"
+    heads = heads_of(cursor, rows)
     more = len(heads) > query.limit
     heads = heads[: query.limit][::-1]
     snapshots = _snapshots(cursor, where.last("counts"), heads, query)
@@ -489,7 +402,7 @@ def epochs(cursor: Database, query: EpochsQuery, reading: float | None) -> bytes
     for head, snapshot in zip(heads, snapshots, strict=True):
         snapshot |= {"total": head.total, "final": head.place != where.newest}
         snapshot |= {"began": began.get(snapshot["id"]), "end_time": iso(head.end_ms)}
-    complete = _completeness(cursor, where, query, reading, len(heads))
+    complete = is_complete(cursor, where, query, reading, len(heads))
     about = {"complete": complete, "reading": reading, "kept": where.kept, "more": more}
     return orjson.dumps({"epochs": snapshots} | about)
 
@@ -519,7 +432,7 @@ def one_tick(
         order = "epoch {0}, tick {0}"
         beyond = f"(epoch {{0}} {query.epoch} or epoch = {query.epoch} and tick {{0}} {query.tick})"
         heads = f"(select heads.*, series.epoch from {heads} heads join series using (series))"
-    found = _heads(
+    found = heads_of(
         cursor, f"{heads} where {is_it} and {of_id} order by place desc limit 1", values
     )
     if found:
@@ -528,7 +441,7 @@ def one_tick(
     for name, sign, way in (("before", "<", "desc"), ("after", ">", "asc")):
         rows = f"{heads} where {beyond.format(sign)} and {of_id} order by {order.format(way)}, place {way} limit 1"
         nearest[name] = None
-        for near in _heads(cursor, rows, values):
+        for near in heads_of(cursor, rows, values):
             common = series_of(cursor, [near.series])[near.series]
             about = {"id": common["id"], "epoch": common["epoch"]}
             nearest[name] = about | {"tick": near.tick, "end": near.end_ms}
@@ -547,64 +460,68 @@ def selected(where: StoredRange, query: HistoryQuery) -> str:
     return f"select * from ({heads}) semi join ({last}) using (place)"
 
 
-def _last_of_epochs(where: StoredRange, query: EpochsQuery) -> str:
+def last_of_epochs(where: StoredRange, query: EpochsQuery) -> str:
     """Return as SQL the head of the last tick of each epoch in a query's range."""
     newest = f"select *, max(place) over (partition by series) as newest from {where.last('heads')}"
     return f"select * exclude newest from ({newest}) where place = newest and {query.range.where}"
 
 
 def _entry(
-    head: _Head,
+    head: Head,
     common: Mapping[str, Any],
     items: Sequence[str],
-    counts: list[int | None] | None,
+    shown: list[_Row | None],
 ) -> dict[str, Any]:
-    """Return a tick of an answer to /api/history; `counts` are of the `items` asked for."""
+    """Return a tick of an answer to /api/history; `shown` are the `items` asked for."""
     entry = {"id": common["id"], "epoch": common["epoch"], "tick": head.tick}
     entry |= {"start": head.start_ms, "end": head.end_ms, "end_time": iso(head.end_ms)}
     entry |= {"sd": head.sd}
     entry |= {"threshold": head.threshold, "shown": head.shown, "total": head.total}
-    if counts is not None and head.shown is not None:
-        entry["counts"] = counts
-    entry |= head.further
-    for name in LISTED_BESIDE:
-        if name in entry:
-            of_label = entry.pop(name)
-            if items:
-                entry[name] = [of_label.get(label) for label in items]
+    if items and head.shown is not None:
+        entry["counts"] = [None if row is None else row.n for row in shown]
+    further = head.further
+    entry |= further
+    if items and "sum" in further:
+        entry["sums"] = [None if row is None else row.sums for row in shown]
     return entry
 
 
+class _Row(NamedTuple):
+    """What a tick shows of an item; `sums` has only nulls without them."""
+
+    n: int
+    sums: tuple[float | None, ...]
+
+
 def _matrix(
-    cursor: Database, where: StoredRange, heads: Sequence[_Head], query: HistoryQuery
-) -> list[list[int | None]]:
-    """Return counts, a row per head and a column per item; None if the item is not shown."""
+    cursor: Database, where: StoredRange, heads: Sequence[Head], query: HistoryQuery
+) -> list[list[_Row | None]]:
+    """Return a row for each head, with an entry for each item; None if it is not shown."""
     numbers = item_numbers(cursor, query.items)
-    matrix: list[list[int | None]] = [[None] * len(query.items) for _ in heads]
+    matrix: list[list[_Row | None]] = [[None] * len(query.items) for _ in heads]
     if not numbers or not heads:
         return matrix
     places = [head.place for head in heads]
     narrow = chosen(cursor, places)
     rows = cursor.execute(
-        f"select place, item, n from {where.stepped('counts', query.range, query.step)} "
+        f"select place, item, n, {_SUMS} from {where.stepped('counts', query.range, query.step)} "
         f"semi join chosen using (place) where {narrow} and item in ({', '.join(map(str, numbers.values()))})"
-    ).fetchnumpy()
+    ).fetchall()
     row_of = {place: row for row, place in enumerate(places)}
     columns: dict[int, list[int]] = {}
     for column, label in enumerate(query.items):
         if label in numbers:
             columns.setdefault(numbers[label], []).append(column)
-    of_rows = (rows[name].tolist() for name in ("place", "item", "n"))
-    for place, item, count in zip(*of_rows, strict=True):
+    for place, item, count, *sums in rows:
         for column in columns[item]:
-            matrix[row_of[place]][column] = count
+            matrix[row_of[place]][column] = _Row(count, tuple(sums))
     return matrix
 
 
 def _snapshots(
     cursor: Database,
     counts: str,
-    heads: Sequence[_Head],
+    heads: Sequence[Head],
     query: EpochsQuery | TickQuery,
 ) -> list[dict[str, Any]]:
     """Return snapshots as in the topic, with `total_items` if items may have been cut."""
@@ -627,28 +544,28 @@ def _snapshots(
         rank = "row_number() over (partition by place order by n desc, label)"
         best = f"qualify {rank} <= {query.top} or place in (select place from whole)"
     rows = cursor.execute(
-        f"select place, label, n from {counts} semi join chosen using (place) join labels using (item) "
+        f"select place, label, n, {_SUMS} from {counts} semi join chosen using (place) join labels using (item) "
         f"where {narrow} and {picked} {best} order by place, n desc, label limit {COUNTS_MAX + 1}"
     ).fetchall()
     if len(rows) > COUNTS_MAX:
         raise AnswerTooLarge(
             f"more than {COUNTS_MAX:,} counts: ask for the largest with `top`, or for fewer with `item` or `limit`"
         )
-    items: dict[int, list[tuple[str, int]]] = {head.place: [] for head in heads}
-    for place, label, count in rows:
-        items[place].append((label, count))
+    items: dict[int, list[tuple[str, _Row]]] = {head.place: [] for head in heads}
+    for place, label, count, *sums in rows:
+        items[place].append((label, _Row(count, tuple(sums))))
     return [
-        _snapshot(query.stream, head, series[head.series], items[head.place], cut)
+        snapshot_of(query.stream, head, series[head.series], items[head.place], cut)
         for head in heads
     ]
 
 
-def _snapshot(
+def snapshot_of(
     stream: Stream,
-    head: _Head,
+    head: Head,
     common: Mapping[str, Any],
-    items: list[tuple[str, int]],
-    cut: bool,
+    items: Sequence[tuple[str, _Row]] = (),
+    cut: bool = False,
 ) -> dict[str, Any]:
     """Return a stored tick with the fields that its snapshot had in the topic.
 
@@ -661,13 +578,12 @@ def _snapshot(
     }
     fields |= {"start": head.start_ms, "end": head.end_ms}
     if head.shown is not None:
-        fields["items"] = items
+        fields["items"] = [(label, row.n) for label, row in items]
     if "edges" in common:
         fields["edges"] = common["edges"]
     fields |= head.further
-    for name in LISTED_BESIDE:
-        if name in fields:
-            fields[name] = [fields[name][label] for label, _ in items]
+    if "sum" in fields and all(row.sums[0] is not None for _, row in items):
+        fields["sums"] = [row.sums for _, row in items]
     fields |= {"sd": head.sd, "threshold": head.threshold}
     fields |= {name: common[name] for name in ("guarantee", "mechanism", "id")}
     fields |= {"page": 1, "pages": 1}

@@ -17,12 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import duckdb
 from confluent_kafka import KafkaException
 
 from workers.client.config import ReaderSettings
+from workers.dashboard.store.files import emptied
 from workers.dashboard.store.following import Backlog, Follower
 from workers.dashboard.store.writing import (
     Database,
@@ -43,9 +44,9 @@ CLOSING_S = 2.0
 THREADS = 2
 WAITING = 16
 ANSWER_S = 10.0
-# Threads that write files, and the time limit for one file.
+# Threads that write files, and the time limit for one piece of a file.
 FILES = 2
-FILE_S = 120.0
+FILE_S = 1_800.0
 # Old rows are removed every 1/THIN_EVERY of their retention.
 THIN_EVERY = 48
 COMPACT_S = 5.0
@@ -54,6 +55,9 @@ OPENING = "it is being opened"
 OTHER = "its file is of another version, or of another program"
 # DuckDB's messages for such a file.
 _FOREIGN = ("not a valid DuckDB database", "version number")
+
+# DuckDB's message for a file that another process has open.
+_LOCKED = "Could not set lock on file"
 
 T = TypeVar("T")
 Query = Callable[[Database], T]
@@ -87,7 +91,10 @@ class Store:
             THREADS, thread_name_prefix="history-question"
         )
         self._files = ThreadPoolExecutor(FILES, thread_name_prefix="history-file")
-        self._asking = self._sending = 0
+        self._asking = 0
+        self._sending = 0
+        # Whether questions wait for the writer, which has run out of memory.
+        self._writer_first = False
         self._thinned: dict[str, int] = {}
         self.reading: float | None = 0.0
         self.state: Mapping[str, object] = MappingProxyType(
@@ -100,11 +107,11 @@ class Store:
         return self.state.get("why") == OPENING
 
     @property
-    def path(self) -> Path:
-        """The file of the history; QueryFailed before it has one."""
+    def pieces(self) -> Path:
+        """The directory for pieces of files; QueryFailed before there is a history."""
         if self._path is None:
             raise QueryFailed("there is no history yet")
-        return self._path
+        return self._path.with_name(f"{self._path.name}.pieces")
 
     def start(self) -> None:
         self._thread.start()
@@ -138,35 +145,41 @@ class Store:
             self._asking -= 1
 
     @asynccontextmanager
-    async def make_file(self, query: Query[BinaryIO]) -> AsyncIterator[BinaryIO]:
-        """Run a long query, like `ask`, and hold its slot until the file is sent."""
+    async def sending(self) -> AsyncIterator[Path]:
+        """Hold one of the few slots for files while one is sent; yield where its pieces lie."""
         if self._sending >= FILES:
             raise QueryFailed(
                 f"{FILES} files are being made or sent: ask again in a moment"
             )
         self._sending += 1
         try:
-            made = asyncio.get_running_loop().run_in_executor(
-                self._files, self._answer, query, FILE_S
-            )
-            with contextlib.closing(await made) as file:
-                yield file
+            yield self.pieces
         finally:
             self._sending -= 1
 
+    async def make_piece(self, query: Query[T]) -> T:
+        """Run a longer query, like `ask`, that makes a piece of a file."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._files, self._answer, query, FILE_S
+        )
+
     def _answer(self, query: Query[T], within_s: float) -> T:
         """Run a query in this thread, interrupted after `within_s`, on a consistent view."""
-        with self._cursor() as cursor:
+        with self._cursor(within_s) as cursor:
             timer = threading.Timer(within_s, cursor.interrupt)
             timer.start()
             try:
                 cursor.begin()  # a consistent view, despite concurrent writes
                 return query(cursor)
             except duckdb.Error as error:
-                if isinstance(error, duckdb.InterruptException):
-                    why = f"it took longer than {within_s:.0f} s"
-                elif isinstance(error, duckdb.OutOfMemoryException):
+                interrupted = isinstance(error, duckdb.InterruptException)
+                if interrupted and self._database is None:
+                    raise self._no_history() from None
+                out_of_memory = isinstance(error, duckdb.OutOfMemoryException)
+                if out_of_memory or (interrupted and self._writer_first):
                     why = "it takes too much memory"
+                elif interrupted:
+                    why = f"it took longer than {within_s:.0f} s"
                 else:
                     logger.warning("history: a question failed: %s", _loggable(error))
                     raise QueryFailed("the history could not be read") from None
@@ -177,12 +190,13 @@ class Store:
                 timer.cancel()
 
     @contextmanager
-    def _cursor(self) -> Iterator[Database]:
+    def _cursor(self, within_s: float) -> Iterator[Database]:
         """Lend a cursor; `_release` waits until all are back before the file is closed."""
         with self._idle:
+            if not self._idle.wait_for(lambda: not self._writer_first, within_s):
+                raise QueryFailed("the history is being written: ask again in a moment")
             if self._database is None:
-                why = self.state.get("why", OPENING)
-                raise QueryFailed(f"there is no history: {why}")
+                raise self._no_history()
             cursor = self._database.cursor()
             self._cursors.add(cursor)
         try:
@@ -193,6 +207,9 @@ class Store:
                 self._idle.notify_all()
             with contextlib.suppress(duckdb.Error):
                 cursor.close()
+
+    def _no_history(self) -> QueryFailed:
+        return QueryFailed(f"there is no history: {self.state.get('why', OPENING)}")
 
     def _run(self) -> None:
         """Fill the history until the store is closed; after an error, open the file again."""
@@ -215,6 +232,7 @@ class Store:
             )
         database = connect(self._path)
         try:
+            emptied(self.pieces)
             writer = Writer(database)
             # Another file may have taken the place of one that failed.
             self.reading = 0.0
@@ -228,8 +246,16 @@ class Store:
             # Not "waiting", in which the page asks for what the file already has.
             self._report({"state": "reading", "read": 0.0})
             while not self._stopped.is_set():
-                with contextlib.suppress(KafkaException, QuietcountError):
-                    self._follow(database, writer)
+                try:
+                    with contextlib.suppress(KafkaException, QuietcountError):
+                        self._follow(database, writer)
+                except duckdb.OutOfMemoryException as error:
+                    if not self._make_room():
+                        raise
+                    logger.warning("history: %s; questions wait", _loggable(error))
+                    writer = Writer(database)
+                    continue
+                self._let_read()
                 self._report({"state": "waiting"})
                 self._stopped.wait(RETRY_S)
         finally:
@@ -261,15 +287,39 @@ class Store:
                         thin(database, writer.ends, {level: keep})
                         self._thinned[level] = newest
                 compact_at = time.monotonic() + COMPACT_S
+            self._let_read()
+
+    def _make_room(self) -> bool:
+        """End all questions, and let none begin before the next step; False if none may now.
+
+        They share DuckDB's memory with the writer, which must not fail for a question.
+        """
+        with self._idle:
+            if self._writer_first:
+                return False
+            self._writer_first = True
+            self._end_questions()
+            return True
+
+    def _let_read(self) -> None:
+        """Let questions begin again."""
+        with self._idle:
+            self._writer_first = False
+            self._idle.notify_all()
 
     def _release(self) -> None:
         """Close the file to queries, and wait until none uses it."""
         with self._idle:
             self._database = None
-            for cursor in self._cursors:
-                with contextlib.suppress(duckdb.Error):
-                    cursor.interrupt()
-            self._idle.wait_for(lambda: not self._cursors)
+            self._end_questions()
+        self._let_read()
+
+    def _end_questions(self) -> None:
+        """Interrupt all questions, and wait until their cursors are back."""
+        for cursor in self._cursors:
+            with contextlib.suppress(duckdb.Error):
+                cursor.interrupt()
+        self._idle.wait_for(lambda: not self._cursors)
 
     def _disable(self, why: str, said: str) -> None:
         """Note, and log once, why there is no history."""
@@ -315,6 +365,8 @@ def _why(error: BaseException) -> str:
             return f"its file cannot be used: {os.strerror(number)}"
     if any(words in text for words in _FOREIGN):
         return OTHER
-    if "lock" in text.lower():
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return "it needs more memory than it may use"
+    if _LOCKED in text:
         return "its file is in use by another process"
     return "its file cannot be used"

@@ -36,23 +36,23 @@ import duckdb
 import numpy as np
 import orjson
 
-from workers.client.messages import Frame, SeenSnapshot
-from workers.client.tables import float_column, object_column
-from workers.pipeline.snapshots import LISTED_BESIDE
+from workers.client.messages import Frame, SeenSnapshot, SumRow
+from workers.client.tables import SUMS, float_column, object_column
 
 Database: TypeAlias = duckdb.DuckDBPyConnection
-VERSION = 1
+VERSION = 2
 LEVELS = ("ticks", "quarters", "epochs")
 # All time zones are whole quarters of an hour apart, so local days and hours end with one.
 QUARTER_MS = 900_000
-# DuckDB's buffer memory; beyond it, DuckDB spills to disk.
-MEMORY = "256MB"
+# DuckDB's buffer memory, for the writer and all questions; beyond it, DuckDB spills to disk.
+MEMORY = "128MB"
 SPILL = "2GB"
 THREADS = 2
 
 _HEADS = """place bigint not null, stream integer not null, series integer not null, tick bigint not null,
     start_ms bigint not null, end_ms bigint not null, sd double, threshold double, shown integer, total bigint, rest varchar not null"""
-_COUNTS = "stream integer not null, item integer not null, place bigint not null, n bigint not null"
+_COUNTS = """stream integer not null, item integer not null, place bigint not null, n bigint not null,
+    "sum" double, mean double, mean_low double, mean_high double"""
 _TABLES = """
 create table meta (version integer not null);
 create table positions (topic varchar not null, part integer not null, topic_id varchar, next bigint not null);
@@ -227,6 +227,16 @@ class _Newest(NamedTuple):
     quarter: int
 
 
+class _Counts(NamedTuple):
+    """What a tick shows: a count of each label and, if `sums` has any, its sum and mean."""
+
+    place: int
+    stream: int
+    labels: list[str]
+    counts: list[int]
+    sums: list[SumRow]
+
+
 class _Rows:
     """New rows of a batch, by table, until one transaction inserts them.
 
@@ -240,7 +250,7 @@ class _Rows:
         self.streams: list[tuple[object, ...]] = []
         self.series: list[tuple[object, ...]] = []
         self.labels: dict[str, int] = {}
-        self.counts: list[tuple[int, int, list[str], list[int]]] = []
+        self.counts: list[_Counts] = []
         self.overtaken: dict[str, list[int]] = {"quarters": [], "epochs": []}
         self.opened: dict[tuple[str, int], int] = {}
 
@@ -340,7 +350,8 @@ class Writer:
         # Removed records may have the newest tick that was read, for other keys: up to its end.
         rows.opened.setdefault((histogram, arrived.part), end)
         if parsed.labels:
-            rows.counts.append((number, stream, parsed.labels, parsed.counts))
+            shown = _Counts(number, stream, parsed.labels, parsed.counts, parsed.sums)
+            rows.counts.append(shown)
         times = snapshot.tick, snapshot.start, end
         rows.heads.append((number, stream, series, *times, *parsed.head, parsed.rest))
 
@@ -428,7 +439,7 @@ class Writer:
         """Insert the counts of a batch, a row per tick and item, with numbers for new labels."""
         if not rows.counts:
             return
-        places, streams, labels, counts = zip(*rows.counts, strict=True)
+        places, streams, labels, counts, sums = zip(*rows.counts, strict=True)
         items = self._numbered(set(chain.from_iterable(labels)), rows)
         lengths = [len(one) for one in labels]
         columns = {
@@ -439,6 +450,15 @@ class Writer:
             "place": np.repeat(np.array(places, np.int64), lengths),
             "n": np.array(list(chain.from_iterable(counts)), np.int64),
         }
+        if any(sums):
+            without = [(None,) * len(SUMS)]
+            of_items = chain.from_iterable(
+                of_tick or without * length
+                for of_tick, length in zip(sums, lengths, strict=True)
+            )
+            by_column = np.array(list(of_items), np.float64).T
+            for name, column in zip(SUMS, by_column, strict=True):
+                columns[name] = float_column(column)
         new = [(item, label) for label, item in rows.labels.items()]
         _insert(self._db, "labels", new, (np.int32, object))
         self._db.register("added", columns)
@@ -519,6 +539,7 @@ class _Parsed(NamedTuple):
 
     labels: list[str]
     counts: list[int]
+    sums: list[SumRow]
     # sd, threshold, number of items, sum of their counts
     head: tuple[float | None, float | None, int | None, int | None]
     guarantee: str
@@ -531,16 +552,14 @@ def _parsed(snapshot: SeenSnapshot) -> _Parsed:
     fields = orjson.loads(snapshot.json)
     items: list[tuple[str, int]] | None = fields.get("items")
     rest = {name: fields[name] for name in fields if name not in COLUMNS}
+    sums: list[SumRow] = rest.pop("sums", None) or []
     labels = [label for label, _ in items or ()]
     counts = [count for _, count in items or ()]
-    for name in LISTED_BESIDE:
-        if name in rest:
-            # By label: an answer may hold a part of the items.
-            rest[name] = dict(zip(labels, rest[name], strict=True))
     total = None if items is None or abs(sum(counts)) >= _EXACT else sum(counts)
     return _Parsed(
         labels=labels,
         counts=counts,
+        sums=sums,
         head=(
             fields["sd"],
             fields["threshold"],
