@@ -307,58 +307,79 @@ def run(
     connection = connection_of(settings, embedded)
     faust_credentials(connection)  # Kafka coming back would not fix these errors
     key = load_key(settings, connection)
-    data_dir = settings.worker.data_dir
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        if error.errno not in _DISK_ERRORS:
-            raise SettingsError(
-                f"{setting} = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
-            ) from error
-        # A failing disk only costs the local copies, as later; every store logs it.
+    _make_data_dir(settings.worker.data_dir, setting)
     metrics = Metrics()
-    prepared = False
     filter_outage_logs()
     port = settings.worker.metrics_port if metrics_port is None else metrics_port
     name = settings.worker.name
     url = settings.worker.traces
     traces = None if url is None else Traces(url, name)
+    is_first = True
     with (
         OperatorPort(settings, port) as operator,
         nullcontext() if traces is None else closing(traces),
     ):
         while True:
-            try:
-                # Only what a worker had while it ran may be missing for a moment.
-                confirm_s = CONFIRM_S if prepared else 0.0
-                topics = _topics(settings, connection, metrics, operator, confirm_s)
-                copies = None if topics.embedded else data_dir
-                factory = Factory(
-                    settings, connection, topics, key, copies, metrics, traces
-                )
-                _log_sources(topics)
-                if not prepared:
-                    _begin(factory, connection, key)
-            except (KafkaException, KafkaAway) as error:
-                # A broker that ends between two calls of the start.
-                if not passes(error):
-                    raise
-                metrics.outage.begin(text_of(error))
-                time.sleep(RESTART_DELAY_S)
-                continue
-            if not prepared:
-                prepared = True
-                # How many there are is in the state now, and may grow while this worker runs.
-                worker = replace(settings.worker, owner_partitions=None)
-                settings = replace(settings, worker=worker)
+            factory = _prepared(
+                settings, connection, key, metrics, traces, operator, is_first=is_first
+            )
+            is_first = False
+            # How many there are is in the state now, and may grow while this worker runs.
+            worker = replace(settings.worker, owner_partitions=None)
+            settings = replace(settings, worker=worker)
             if not factory.topics.embedded:
-                await_coordinator(connection, settings.worker.name)
+                await_coordinator(connection, name)
             status = _run_once(factory, operator)
             del factory
             gc.collect()  # what it owned is large
             if status != KAFKA_AWAY:
                 return status
             time.sleep(RESTART_DELAY_S)
+
+
+def _make_data_dir(data_dir: Path, setting: str) -> None:
+    """Make the directory of local copies; `setting` is what named it, for the message."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        # A failing disk only costs the local copies, as later; every store logs it.
+        if error.errno not in _DISK_ERRORS:
+            raise SettingsError(
+                f"{setting} = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
+            ) from error
+
+
+def _prepared(
+    settings: Settings,
+    connection: Connection,
+    key: NoiseKey,
+    metrics: Metrics,
+    traces: Traces | None,
+    operator: OperatorPort,
+    *,
+    is_first: bool,
+) -> Factory:
+    """Wait for Kafka, check the topics, and return what makes the next run's shards."""
+    # Only what a worker had while it ran may be missing for a moment.
+    confirm_s = 0.0 if is_first else CONFIRM_S
+    while True:
+        try:
+            topics = _topics(settings, connection, metrics, operator, confirm_s)
+            copies = None if topics.embedded else settings.worker.data_dir
+            factory = Factory(
+                settings, connection, topics, key, copies, metrics, traces
+            )
+            _log_sources(topics)
+            if is_first:
+                _begin(factory, connection, key)
+        except (KafkaException, KafkaAway) as error:
+            # A broker that ends between two calls of the start.
+            if not passes(error):
+                raise
+            metrics.outage.begin(text_of(error))
+            time.sleep(RESTART_DELAY_S)
+        else:
+            return factory
 
 
 def _begin(factory: Factory, connection: Connection, key: NoiseKey) -> None:
@@ -455,14 +476,15 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
     asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
     # Faust replaces it, and restores the system's own
     before = signal.getsignal(signal.SIGTERM)
-    settings = factory.settings
     connection = factory.connection
-    topics = factory.topics
     metrics = factory.metrics
     app = build_app(factory)
-    rekeys = topics.by_user is not None
-    partitions = {REKEY: len(topics.origins)} if rekeys else {}
-    partitions |= {CONTRIBUTE: len(topics.sources), RELEASE: factory.owners.number}
+    partitions = {
+        CONTRIBUTE: len(factory.topics.sources),
+        RELEASE: factory.owners.number,
+    }
+    if factory.topics.by_user is not None:
+        partitions = {REKEY: len(factory.topics.origins)} | partitions
     operator.show(app.handover, partitions)
     loop = asyncio.get_event_loop()
 
@@ -472,42 +494,7 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
             loop.call_soon_threadsafe(call, *args)
 
     give_up = partial(in_loop, app.handover.stop_for_outage)
-
-    first_stage = RekeyShard if rekeys else ContributeShard
-
-    def grow(now: Sequence[SourceTopic]) -> None:
-        for shard in list(app.handover.shards.values()):
-            if isinstance(shard, first_stage):
-                shard.grow(now)
-
-    def grow_owners(number: int) -> None:
-        for shard in list(app.handover.shards.values()):
-            if isinstance(shard, ContributeShard):
-                shard.grow_owners(number)
-
-    joining = Growth(
-        connection=connection,
-        state=first_state_topic(settings),
-        sources=topics.origins,
-        grow=partial(in_loop, grow),
-        restart=give_up,
-        refusal=factory.cannot_grow,
-    )
-    moving = OwnerGrowth(
-        connection=connection,
-        settings=settings,
-        owners=factory.owners,
-        grow=partial(in_loop, grow_owners),
-        restart=give_up,
-    )
-    refuse = partial(in_loop, app.handover.fail, EXIT_REFUSED)
-    running = RunningTopics(
-        settings,
-        topics,
-        metrics,
-        growths=() if topics.embedded else (joining, moving),
-        fail=None if topics.embedded else refuse,
-    )
+    running = _running_topics(factory, app.handover, in_loop, give_up)
     try:
         with (
             watch_kafka(
@@ -518,3 +505,50 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
             return run_app(app)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _running_topics(
+    factory: Factory,
+    handover: Handover,
+    in_loop: Callable[..., None],
+    restart: Callable[[], None],
+) -> RunningTopics:
+    """Return what watches the topics of a run: their growth, and changes that end it."""
+    settings = factory.settings
+    topics = factory.topics
+    if topics.embedded:
+        return RunningTopics(settings, topics, factory.metrics)
+    first_stage = ContributeShard if topics.by_user is None else RekeyShard
+
+    def grow(now: Sequence[SourceTopic]) -> None:
+        for shard in list(handover.shards.values()):
+            if isinstance(shard, first_stage):
+                shard.grow(now)
+
+    def grow_owners(number: int) -> None:
+        for shard in list(handover.shards.values()):
+            if isinstance(shard, ContributeShard):
+                shard.grow_owners(number)
+
+    growth = Growth(
+        connection=factory.connection,
+        state=first_state_topic(settings),
+        sources=topics.origins,
+        grow=partial(in_loop, grow),
+        restart=restart,
+        refusal=factory.cannot_grow,
+    )
+    owner_growth = OwnerGrowth(
+        connection=factory.connection,
+        settings=settings,
+        owners=factory.owners,
+        grow=partial(in_loop, grow_owners),
+        restart=restart,
+    )
+    return RunningTopics(
+        settings,
+        topics,
+        factory.metrics,
+        growths=(growth, owner_growth),
+        fail=partial(in_loop, handover.fail, EXIT_REFUSED),
+    )

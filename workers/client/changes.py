@@ -18,7 +18,7 @@ what it had before that, at most that tick's threshold, is not in it.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -115,27 +115,8 @@ def changes(
     before, or `older` is, `last` is the last snapshot of that epoch. `items` and `top` cut as in
     `messages.select_items`: all buckets of a histogram of numbers stay unless `items` are named.
     """
-    # Counts by label: at the earlier tick, and where the epoch before ended.
-    was = {} if older is None else dict(older.get("items") or ())
-    missing = 0 if older is None else None
-    reached = {} if last is None else dict(last.get("items") or ())
+    rows = _rows(newer, older, last)
     sd, exact = _error(newer, older, last)
-    rows = []
-    new = set()
-    absent = set()
-    for label, count in newer["items"]:
-        before = was.get(label, missing)
-        # The count from the beginning of the epoch of `older`; `before` is what to take from it.
-        since = count
-        if last is not None and label not in reached:
-            absent.add(label)
-            before = None
-        elif last is not None:
-            since += reached[label]
-        if before is None:
-            new.add(label)
-        rows.append((label, since - (before or 0), count))
-    rows.sort(key=lambda row: (-row[1], row[0]))
     left_out = ("windows", "quantiles", "all_items", "sums", "sum")
     fields = {name: newer[name] for name in newer if name not in left_out}
     fields |= _of_all(newer, older, last)
@@ -152,19 +133,21 @@ def changes(
             ]
     fields["total_items"] = len(rows)
     if items is not None:
-        rows = [row for row in rows if row[0] in items][:top]
+        rows = [row for row in rows if row.label in items][:top]
     elif "edges" not in newer:
         rows = rows[:top]
-    fields |= {"items": [row[:2] for row in rows], "counts": [row[2] for row in rows]}
+    fields["items"] = [row[:2] for row in rows]
+    fields["counts"] = [row.number for row in rows]
     if of_sums is not None:
-        listed, about = of_sums
-        fields |= {"sums": [listed[row[0]] for row in rows], "sum": about}
+        sum_rows, sum_range = of_sums
+        fields["sums"] = [sum_rows[row.label] for row in rows]
+        fields["sum"] = sum_range
     fields |= {"sd": sd, "threshold": None}
     fields["change"] = {
         "from": begin_ms,
         "tick": 0 if older is None else older["tick"],
         "exact": exact,
-        "new": [row[0] for row in rows if row[0] in new],
+        "new": [row.label for row in rows if row.is_new],
         "threshold": None if older is None else older["threshold"],
         "sd_from": 0.0 if older is None else older["sd"],
         "sd_to": newer["sd"],
@@ -179,9 +162,40 @@ def changes(
             "tick": last["tick"],
             "end": last["end"],
             "threshold": last["threshold"],
-            "absent": [row[0] for row in rows if row[0] in absent],
+            "absent": [row.label for row in rows if row.is_absent],
         }
     return fields
+
+
+class _Row(NamedTuple):
+    """An item's change, and its count now.
+
+    `is_new`: the count at the earlier tick is unknown; `is_absent`: that at the end of the epoch
+    before.
+    """
+
+    label: str
+    change: Number
+    number: Number
+    is_new: bool
+    is_absent: bool
+
+
+def _rows(newer: Fields, older: Fields | None, last: Fields | None) -> list[_Row]:
+    """Return the change of every item of `newer`, the largest first."""
+    counts_before = {} if older is None else dict(older.get("items") or ())
+    counts_at_end = {} if last is None else dict(last.get("items") or ())
+    rows = []
+    for label, number in newer["items"]:
+        is_absent = last is not None and label not in counts_at_end
+        before = 0 if older is None else counts_before.get(label)
+        if is_absent:
+            before = None
+        # The count from the beginning of the epoch of `older`; `before` is taken from it.
+        since = number + counts_at_end.get(label, 0)
+        row = _Row(label, since - (before or 0), number, before is None, is_absent)
+        rows.append(row)
+    return sorted(rows, key=lambda row: (-row.change, row.label))
 
 
 def _windows(snapshot: Fields) -> list[Window]:
@@ -241,9 +255,8 @@ def _of_sums(
     # as above
     with suppress(KeyError, ValueError, OverflowError, msgspec.ValidationError):
         newer_sums = msgspec.convert(newer, Sums)
-        sums_now: dict[str, Any] = _by_label(newer_sums)
         if older is None and last is None:
-            return sums_now, newer["sum"]
+            return _by_label(newer_sums), newer["sum"]
         means = Means(
             parse_sum({"field": "sum"} | {end: newer["sum"][end] for end in _RANGE})
         )
@@ -257,21 +270,33 @@ def _of_sums(
         window = _exact_window(newer, older, last)
         if window is not None and window.sum_sd is not None:
             errors = [(window.sd, window.sum_sd)]
-        shown_at = [dict(end.items) for end, _ in ends]
-        known = [
-            label for label in sums_now if all(label in counts for counts in shown_at)
-        ]
-        counts = np.zeros(len(known))
-        sums = np.zeros(len(known))
-        for (end, sign), count_of in zip(ends, shown_at, strict=True):
-            sum_of = _by_label(end)
-            counts += sign * _array([count_of[label] for label in known])
-            sums += sign * _array([sum_of[label][0] for label in known])
-        changed: dict[str, Any] = dict.fromkeys(sums_now, means.unknown)
-        changed |= zip(known, means.changed_rows(counts, sums, errors), strict=True)
         sd = rounded_sum_sd(sum(of_sum for _, of_sum in errors))
-        return changed, newer["sum"] | {"sd": sd}
+        return _changed_sums(ends, means, errors), newer["sum"] | {"sd": sd}
     return None
+
+
+def _changed_sums(
+    ends: Sequence[tuple[Sums, int]],
+    means: Means,
+    errors: Sequence[tuple[float, float]],
+) -> dict[str, Any]:
+    """Return changed sums by label, those of all `ends` by their signs; the newest end is first.
+
+    A sum is unknown where an end does not show its label. `errors` are sds of counts and sums.
+    """
+    counts_at = [dict(end.items) for end, _ in ends]
+    sums_at = [_by_label(end) for end, _ in ends]
+    known = [
+        label for label in counts_at[0] if all(label in counts for counts in counts_at)
+    ]
+    counts = np.zeros(len(known))
+    sums = np.zeros(len(known))
+    for (_, sign), count_of, sum_of in zip(ends, counts_at, sums_at, strict=True):
+        counts += sign * _array([count_of[label] for label in known])
+        sums += sign * _array([sum_of[label][0] for label in known])
+    changed: dict[str, Any] = dict.fromkeys(counts_at[0], means.unknown)
+    changed |= zip(known, means.changed_rows(counts, sums, errors), strict=True)
+    return changed
 
 
 def _by_label(of: Sums) -> dict[str, SumRow]:

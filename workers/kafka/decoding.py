@@ -296,27 +296,21 @@ def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
     filled = 0
     while left:
         filled += stream.read_into(data.data[filled:most])
-        rows = np.array([batch.row(0, filled)], dtype=np.int64)
-        whole = True
-        while left and whole:
-            records, _ = _next_records(data, rows, cursor, min(left, PART_RECORDS))
-            number = int(cursor[ROWS])
-            whole = number == len(records)
-            left -= number
+        for records in _whole_records(data, filled, batch, cursor, left):
+            left -= len(records)
             if not left and (cursor[AT] != filled or stream.has_more()):
                 raise _malformed(batch)
-            if number:
-                yield records if whole else records.part(0, number)
+            yield records
             del records
         if not left:
             break
         # The stream has ended inside a record.
         if filled < most:
             raise _malformed(batch)
-        at = int(cursor[AT])
-        if at:
-            data = _resized(data[at:filled], len(data))
-            filled = filled - at
+        begin = int(cursor[AT])
+        if begin:
+            data = _resized(data[begin:filled], len(data))
+            filled -= begin
         else:
             # One record is longer than the buffer: read it again from its beginning.
             stream.unread(data.data[:filled])
@@ -330,6 +324,22 @@ def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
             data = np.empty(most + _LENGTH_BYTES, dtype=np.uint8)
             filled = 0
         cursor[AT] = 0
+
+
+def _whole_records(
+    data: Bytes, filled: int, batch: RecordBatch, cursor: Longs, left: int
+) -> Iterator[Records]:
+    """Yield the records that the first `filled` bytes have whole; `left` are still to be read."""
+    rows = np.array([batch.row(0, filled)], dtype=np.int64)
+    are_whole = True
+    while left and are_whole:
+        records, _ = _next_records(data, rows, cursor, min(left, PART_RECORDS))
+        number = int(cursor[ROWS])
+        are_whole = number == len(records)
+        left -= number
+        if number:
+            yield records if are_whole else records.part(0, number)
+        del records
 
 
 def _truncated(

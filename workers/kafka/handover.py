@@ -26,7 +26,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -165,25 +165,29 @@ class Handover:
         if overtaken():
             return {}
         offsets = self._positions(still_open, bounds)
-        recovery_s = time.perf_counter() - started
-        records = sum(shard.loaded_records for shard in new.values())
-        self.metrics.acquired.inc(len(offsets))
-        self.metrics.recovery_seconds.observe(recovery_s)
-        self.metrics.recovered_records.inc(records)
         self.lags = {tp: Lag() for tp in offsets}
         self.assigned = True
-        taken = len(offsets)
+        self._report_acquired(new.values(), len(offsets), time.perf_counter() - started)
+        return offsets
+
+    def _report_acquired(
+        self, shards: Collection[Shard], partitions: int, recovery_s: float
+    ) -> None:
+        """Log and measure how long it took to open shards; `partitions` can be read now."""
+        records = sum(shard.loaded_records for shard in shards)
+        self.metrics.acquired.inc(partitions)
+        self.metrics.recovery_seconds.observe(recovery_s)
+        self.metrics.recovered_records.inc(records)
         seconds = round(recovery_s, 3)
         logger.info(
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
-            taken,
+            partitions,
             recovery_s * 1e3,
-            max(shard.fence_s for shard in new.values()) * 1e3,
+            max(shard.fence_s for shard in shards) * 1e3,
             records,
-            max(shard.load_s for shard in new.values()) * 1e3,
-            extra=json_fields(event="acquired", partitions=taken, seconds=seconds),
+            max(shard.load_s for shard in shards) * 1e3,
+            extra=json_fields(event="acquired", partitions=partitions, seconds=seconds),
         )
-        return offsets
 
     def _positions(
         self,

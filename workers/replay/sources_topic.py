@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.agents.topics import check_events, connection_of
-from workers.arrays.types import Longs
+from workers.arrays.types import Bools, Longs
 from workers.events.columns import Events
 from workers.events.formats.reader import RecordFormats
 from workers.events.reading import Reject, SourceReader
@@ -184,40 +184,25 @@ class TopicSource(Source):
         `came_late` (n,) has the origins' marks of re-keyed events; `ends`: no record follows.
         """
 
-        def select(rows: Longs) -> None:
-            nonlocal events, came_late
-            events = events.select(rows)
-            came_late = None if came_late is None else came_late[rows]
-
         number = len(events)
         if self._since is not None:
-            select(np.flatnonzero(events.times >= self._since))
+            events, came_late = _select(events, came_late, events.times >= self._since)
         early = number - len(events)
         mark = part.watermark
-        if came_late is not None and part.origins is not None:
+        if came_late is None or part.origins is None:
+            events, effective = self._advance(mark, events)
+        else:
             # Re-keyed: time follows the origins, not the order of these records.
             effective = np.maximum(events.times, came_late)
             if mark.watermark is not None:
                 effective = np.maximum(effective, mark.watermark)
             mark.watermark = part.origins.watermark
-        elif len(events):
-            if self.until_ms is not None:
-                # Nothing counts after the event that takes the watermark past the range.
-                passing = events.times >= self.until_ms + self._grace_ms
-                if mark.watermark is None:
-                    # The watermark begins there.
-                    passing[0] = events.times[0] >= self.until_ms
-                if passing.any():
-                    select(np.arange(np.argmax(passing) + 1))
-            effective = mark.advance_by(events.times, None)
-        else:
-            effective = events.times
         rejects = [*rejected]
         behind = mark.too_far_behind(events.times, effective)
         if behind.any():
             rejects += behind_rejects(events, np.flatnonzero(behind))
             rejects.sort(key=lambda reject: reject.index)
-            select(np.flatnonzero(~behind))
+            events, came_late = _select(events, came_late, ~behind)
             effective = effective[~behind]
         beyond = 0
         until = self.until_ms
@@ -237,6 +222,22 @@ class TopicSource(Source):
             came_late=came_late,
             watermark=None if part.origins is None else mark.watermark,
         )
+
+    def _advance(self, mark: Watermark, events: Events) -> tuple[Events, Longs]:
+        """Advance a partition's time by its events; return these and their effective times.
+
+        Nothing counts after the event that takes the watermark past the time range.
+        """
+        if not len(events):
+            return events, events.times
+        if self.until_ms is not None:
+            passing = events.times >= self.until_ms + self._grace_ms
+            if mark.watermark is None:
+                # The watermark begins there.
+                passing[0] = events.times[0] >= self.until_ms
+            if passing.any():
+                events = events.select(np.arange(np.argmax(passing) + 1))
+        return events, mark.advance_by(events.times, None)
 
     def _end(self, part: _Partition) -> None:
         part.position = part.end
@@ -262,6 +263,14 @@ def open_topic(
     sources = check_events(settings, connection)
     with open_reader(connection, say) as topic_reader:
         yield TopicSource(settings, sources, topic_reader, since_ms, until_ms)
+
+
+def _select(
+    events: Events, came_late: Longs | None, chosen: Bools
+) -> tuple[Events, Longs | None]:
+    """Return the chosen events, with their marks if they are re-keyed."""
+    rows = np.flatnonzero(chosen)
+    return events.select(rows), None if came_late is None else came_late[rows]
 
 
 def _starts(

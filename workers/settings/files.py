@@ -205,33 +205,28 @@ def resolve_domain(
     A domain is the list of a histogram's labels. `required`: whether the mechanism needs one; None:
     it takes none. ValueErrors begin with `where`.
     """
+    takes_domain = required is not None
     given = sum(name in values for name in ("domain", "domain_file", "buckets"))
-    if required is not None and (given > 1 or (required and not given)):
+    if takes_domain and (given > 1 or (required and not given)):
         raise ValueError(
             f"{where}give domain_file, a file with one label per line, or domain, a list, or buckets, for numbers: "
             "exactly one of them"
         )
-    if "buckets" in values:
-        try:
-            values["buckets"] = parse_buckets(values["buckets"])
-        except ValueError as error:
-            raise ValueError(
-                f"{where}buckets = {display(values['buckets'])}: {error}"
-            ) from None
-        if required is not None:
-            values["domain"] = values["buckets"].labels
-    elif "domain_file" in values and required is not None:
-        value = values.pop("domain_file")
-        if not isinstance(value, str) or not value:
-            raise ValueError(
-                f"{where}domain_file = {display(value)}: a file name in quotes"
-            )
-        try:
+    name = "buckets" if "buckets" in values else "domain_file"
+    value = values.get(name)
+    try:
+        if name == "buckets":
+            buckets = parse_buckets(value)
+            values["buckets"] = buckets
+            if takes_domain:
+                values["domain"] = buckets.labels
+        elif takes_domain and name in values:
+            if not isinstance(value, str) or not value:
+                raise ValueError("a file name in quotes")
             values["domain"] = read_domain(base / value)
-        except SettingsError as error:
-            raise ValueError(
-                f"{where}domain_file = {display(value)}: {error}"
-            ) from None
+            del values["domain_file"]
+    except (ValueError, SettingsError) as error:
+        raise ValueError(f"{where}{name} = {display(value)}: {error}") from None
 
 
 def client_values(table: object, base: Path) -> dict[str, str]:

@@ -55,7 +55,6 @@ from workers.mechanisms.config.views import CHARACTERS_MAX, UNITS, Path, Shape, 
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.running.sliding import Sliding
 from workers.pipeline.factory import lanes, reader_of, source_reader_of
-from workers.pipeline.growth.sources import Place
 from workers.pipeline.watermark import Watermark, behind_rejects, late_events
 from workers.privacy.ceiling import mechanism_of
 from workers.privacy.plan import noise
@@ -414,114 +413,148 @@ class Findings:
 
 def examine(settings: Settings, sample: Sample) -> Findings:
     """Read a sample as the worker would, and collect the findings."""
-    reader = reader_of(settings, sample.shape)
-    fields = PathCounts()
-    formats = RecordFormats(settings, reader)
-    latest = (
-        time.time_ns() // 1_000_000 + settings.events.max_ahead_ms
-        if sample.live
-        else None
-    )
-    strict = Projection(sample.shape)
-    lenient = Projection(replace(sample.shape, empty=True))
-    paths = wanted_paths(sample.shape)
-    reasons: dict[str, RejectReason] = {}
-    undeclared = UndeclaredKeys(settings, sample.shape)
-    accepted_events: list[list[Events]] = []
-    late = Counter[str]()
-    numbers: dict[str, list[float | Decimal]] = {
-        config.sum_lane.view: []
-        for config in settings.histograms
-        if config.sum_lane is not None
-    }
-
-    def reader_for(place: Place) -> SourceReader:
-        fmt = formats.make() if sample.live else None
-        placements = [(0, place.topic.partitions)]
-        return source_reader_of(settings, reader, place.partition, placements, fmt)
-
-    for part in sample.parts:
-        source = reader_for(part.source)
-        for i in range(len(part.records)):
-            if (record := _decoded(source, part, i)) is not None:
-                fields.add(record)
-                for view, found_here in strict.numbers(record).items():
-                    numbers[view] += found_here
-        # The watermark before the sample is unknown; it begins with the first sampled event.
-        clock = Watermark(
-            lanes(settings), settings.events.grace_ms, settings.max_behind_ms
-        )
-        accepted_events.append([])
-        for reading in source.read(part.records, latest):
-            counted = reading.events
-            rejects = reading.rejects
-            if len(counted):
-                effective = clock.advance_by(counted.times, None)
-                behind = clock.too_far_behind(counted.times, effective)
-                if sample.live and behind.any():
-                    rejects += behind_rejects(counted, np.flatnonzero(behind))
-                    counted = counted.select(np.flatnonzero(~behind))
-                    effective = effective[~behind]
-                for config in settings.histograms:
-                    late[config.name] += _late(config, counted, effective)
-            for reject in rejects:
-                why = reasons.setdefault(
-                    reject.reason, RejectReason(reason=reject.reason)
-                )
-                why.number += 1
-                record = _decoded(source, part, reject.index)
-                why.fields.add(record)
-                refused = isinstance(strict.event(record), str)
-                why.empty += refused and not isinstance(lenient.event(record), str)
-                if reject.reason == NOT_DECLARED:
-                    undeclared.add(part.records.key(reject.index), record)
-                if why.number == 1:
-                    why.example = _example(part, reject.index, record)
-                    why.hint = _hint(sample.shape, paths, part, reject, record)
-                    if reject.reason == NOT_JSON:
-                        why.fault = fault_of(settings, part.records.value(reject.index))
-            accepted_events[-1].append(counted)
-    absent = {path: fields.nearest(path) for path in paths if not fields.has(path)}
-    for why in reasons.values():
-        named = (
-            path
-            for path in paths
-            if _quotes(why.reason, path) and not why.fields.has(path)
-        )
-        why.absent = next(map(why.fields.nearest, named), None)
-    if NOT_DECLARED in reasons:
-        reasons[NOT_DECLARED].keys = tuple(undeclared.lines())
+    met = _Met(settings, sample)
+    accepted_events = [met.take(part) for part in sample.parts]
+    met.name_absent()
     times_by_part = [_times(batches) for batches in accepted_events]
-    oldest = [
-        _times(
-            [one.events for one in reader_for(part.source).read(part.records, latest)]
-        )
-        for part in sample.oldest
-    ]
+    oldest = [_times(met.events(part)) for part in sample.oldest]
     weights = _weights(sample, times_by_part, oldest)
     weighted = [
         (events, weight)
         for batches, weight in zip(accepted_events, weights, strict=True)
         for events in batches
     ]
+    absent = {
+        path: met.fields.nearest(path) for path in met.paths if not met.fields.has(path)
+    }
     times = joined(times_by_part)
-    records = len(sample)
-    accepted = len(times)
+    rejected = sum(why.number for why in met.reasons.values())
     return Findings(
-        records=records,
-        accepted=accepted,
-        skipped=records - accepted - sum(why.number for why in reasons.values()),
-        why=tuple(sorted(reasons.values(), key=lambda why: -why.number)),
+        records=len(sample),
+        accepted=len(times),
+        skipped=len(sample) - len(times) - rejected,
+        why=tuple(sorted(met.reasons.values(), key=lambda why: -why.number)),
         first_ms=min(times.tolist(), default=None),
         last_ms=max(times.tolist(), default=None),
         time_hint=_time_doubt(settings, times),
         times_of_records=sample.shape.time is None,
         gaps=_gaps(settings, sample, times_by_part, oldest),
         histograms=tuple(
-            _findings(settings, config, weighted, absent, numbers, late[config.name])
+            _findings(
+                settings, config, weighted, absent, met.numbers, met.late[config.name]
+            )
             for config in settings.histograms
         ),
     )
+
+
+class _Met:
+    """What was met in a sample so far, which is read as the worker would read it.
+
+    `late` has the number of late events by histogram, `numbers` those of sums by view.
+    """
+
+    def __init__(self, settings: Settings, sample: Sample) -> None:
+        shape = sample.shape
+        self.paths = wanted_paths(shape)
+        self.fields = PathCounts()
+        self.reasons: dict[str, RejectReason] = {}
+        self.late = Counter[str]()
+        self.numbers: dict[str, list[float | Decimal]] = {
+            config.sum_lane.view: []
+            for config in settings.histograms
+            if config.sum_lane is not None
+        }
+        self._settings = settings
+        self._sample = sample
+        self._reader = reader_of(settings, shape)
+        self._formats = RecordFormats(settings, self._reader)
+        self._latest_ms: int | None = None
+        if sample.live:
+            now_ms = time.time_ns() // 1_000_000
+            self._latest_ms = now_ms + settings.events.max_ahead_ms
+        self._strict = Projection(shape)
+        self._lenient = Projection(replace(shape, empty=True))
+        self._undeclared = UndeclaredKeys(settings, shape)
+
+    def events(self, part: Part) -> list[Events]:
+        """Return the events of a part in batches, without noting anything."""
+        readings = self._source(part).read(part.records, self._latest_ms)
+        return [reading.events for reading in readings]
+
+    def take(self, part: Part) -> list[Events]:
+        """Return the accepted events of a part in batches, and note the rest."""
+        source = self._source(part)
+        for i in range(len(part.records)):
+            if (record := _decoded(source, part, i)) is not None:
+                self.fields.add(record)
+                for view, numbers in self._strict.numbers(record).items():
+                    self.numbers[view] += numbers
+        # The watermark before the sample is unknown; it begins with the first sampled event.
+        clock = Watermark(
+            lanes(self._settings),
+            self._settings.events.grace_ms,
+            self._settings.max_behind_ms,
+        )
+        accepted = []
+        for reading in source.read(part.records, self._latest_ms):
+            events, rejects = self._in_time(clock, reading.events)
+            for reject in (*reading.rejects, *rejects):
+                self._note_reject(source, part, reject)
+            accepted.append(events)
+        return accepted
+
+    def name_absent(self) -> None:
+        """Once all is read, note the field that a reject reason names and no such record has."""
+        for why in self.reasons.values():
+            named = (
+                path
+                for path in self.paths
+                if _quotes(why.reason, path) and not why.fields.has(path)
+            )
+            why.absent = next(map(why.fields.nearest, named), None)
+        if NOT_DECLARED in self.reasons:
+            self.reasons[NOT_DECLARED].keys = tuple(self._undeclared.lines())
+
+    def _source(self, part: Part) -> SourceReader:
+        fmt = self._formats.make() if self._sample.live else None
+        placements = [(0, part.source.topic.partitions)]
+        return source_reader_of(
+            self._settings, self._reader, part.source.partition, placements, fmt
+        )
+
+    def _in_time(
+        self, clock: Watermark, events: Events
+    ) -> tuple[Events, Sequence[Reject]]:
+        """Return the events that are not too far behind, and rejects of others; count late."""
+        if not len(events):
+            return events, ()
+        rejects: Sequence[Reject] = ()
+        effective = clock.advance_by(events.times, None)
+        behind = clock.too_far_behind(events.times, effective)
+        if self._sample.live and behind.any():
+            rejects = behind_rejects(events, np.flatnonzero(behind))
+            events = events.select(np.flatnonzero(~behind))
+            effective = effective[~behind]
+        for config in self._settings.histograms:
+            self.late[config.name] += _late(config, events, effective)
+        return events, rejects
+
+    def _note_reject(self, source: SourceReader, part: Part, reject: Reject) -> None:
+        why = self.reasons.setdefault(reject.reason, RejectReason(reason=reject.reason))
+        why.number += 1
+        record = _decoded(source, part, reject.index)
+        why.fields.add(record)
+        refused = isinstance(self._strict.event(record), str)
+        why.empty += refused and not isinstance(self._lenient.event(record), str)
+        if reject.reason == NOT_DECLARED:
+            self._undeclared.add(part.records.key(reject.index), record)
+        if why.number == 1:
+            why.example = _example(part, reject.index, record)
+            why.hint = _hint(self._sample.shape, self.paths, part, reject, record)
+            if reject.reason == NOT_JSON:
+                value = part.records.value(reject.index)
+                why.fault = fault_of(self._settings, value)
 
 
 def _late(config: HistogramConfig, events: Events, effective: Longs) -> int:

@@ -210,15 +210,10 @@ class _Walk:
     def _unwanted(self, field: Any, bit: int) -> list[int]:
         """Return the row of an unwanted field, which is still checked."""
         state = ops.UNWANTED if field.is_repeated else -1
-        kind = field.type
+        kind = ops.DECLINE if field.type == _GROUP else _kind(field, NO_SLOT)
         inner = 0
         if kind == ops.MESSAGE:
             inner = self.message(field.message_type, UNWANTED)
-        elif kind == _GROUP:
-            kind = ops.DECLINE
-        elif ops.WIRES[kind] == ops.VARINT:
-            # An unwanted number may be any 64 bits.
-            kind = ops.INT64
         return _field(field, kind, inner=inner, bit=bit, state=state)
 
     def _wanted(self, field: Any, node: Node, path: Path, bit: int) -> list[int]:
@@ -248,66 +243,55 @@ class _Walk:
         return self._enum(field.enum_type) if field.type == ops.ENUM else (0, 0)
 
     def _list(self, field: Any, node: Node, path: Path) -> list[int]:
-        """Return the row of a repeated field.
-
-        Wanted as one value, only OUTER has a slot; wanted by element, SLOT and HEAD have.
-        """
+        """Return the row of a repeated field, wanted as one value or by element."""
         self._fit.possible(node)
         self._fit.impossible(Node(children=node.children), path, "a repeated field")
-        kind = field.type
         state = self._program.list_state()
-        slot = head = outer = NO_SLOT
-        element_node = Node()
         if node.many:
-            slot = head = node.slot
-            element_node = Node(node.slot)
-        else:
-            outer = node.slot
+            # Opened, as items are: the elements have the node's own slot.
+            inner, count = self._inner(field, Node(node.slot), path)
+            row = _field(field, _kind(field, node.slot), node.slot, node.slot)
             if node.elements is not None:
-                element_node = node.elements
-                slot = node.elements.slot
-                head = node.list_slot
-                self._fit.possible(element_node)
-        inner, count = self._inner(
-            field,
-            element_node,
-            element(path) if element_node is node.elements else path,
-        )
-        if node.many and node.elements is not None:
-            kind = ops.DECLINE
-        elif slot == NO_SLOT and ops.WIRES[kind] == ops.VARINT:
-            kind = ops.INT64
-        return _field(field, kind, slot, head, outer, inner, count, state=state)
+                row[ops.TYPE] = ops.DECLINE
+        elif node.elements is not None:
+            wanted = node.elements
+            self._fit.possible(wanted)
+            inner, count = self._inner(field, wanted, element(path))
+            kind = _kind(field, wanted.slot)
+            row = _field(field, kind, wanted.slot, node.list_slot, node.slot)
+        else:
+            inner, count = self._inner(field, Node(), path)
+            row = _field(field, _kind(field, NO_SLOT), outer=node.slot)
+        row[ops.INNER] = inner
+        row[ops.COUNT] = count
+        row[ops.STATE] = state
+        return row
 
     def _map(self, field: Any, node: Node, path: Path) -> list[int]:
         """Return the row of a map, followed by that of its values; only simple maps are read."""
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "a map")
-        key, value = (
-            field.message_type.fields_by_name[name] for name in ("key", "value")
-        )
-        head, outer = (node.slot, NO_SLOT) if node.many else (NO_SLOT, node.slot)
-        row = _field(
-            field, ops.MAP, NO_SLOT, head, outer, state=self._program.list_state()
-        )
-        for name, each in node.children.items():
-            self._fit.possible(each)
+        key = field.message_type.fields_by_name["key"]
+        value = field.message_type.fields_by_name["value"]
+        head = node.slot if node.many else NO_SLOT
+        outer = NO_SLOT if node.many else node.slot
+        state = self._program.list_state()
+        row = _field(field, ops.MAP, head=head, outer=outer, state=state)
+        for name, wanted in node.children.items():
+            self._fit.possible(wanted)
             if value.type != ops.MESSAGE:
-                self._fit.within(
-                    each, child(path, name), f"of type {_type_name(value)}"
-                )
-        reached = [(name, each.slot) for name, each in node.children.items()]
-        if (
-            key.type != ops.STRING
-            or value.type == ops.MESSAGE
-            or (node.many and reached)
-            or len(reached) > ops.BITS_MAX
-        ):
+                what = f"of type {_type_name(value)}"
+                self._fit.within(wanted, child(path, name), what)
+        slots = [(name, wanted.slot) for name, wanted in node.children.items()]
+        has_plain_types = key.type == ops.STRING and value.type != ops.MESSAGE
+        is_opened_once = not (node.many and slots)
+        if not has_plain_types or not is_opened_once or len(slots) > ops.BITS_MAX:
             row[ops.TYPE] = ops.DECLINE
             return row
-        row[ops.INNER], row[ops.COUNT] = self._program.names(reached)
+        row[ops.INNER], row[ops.COUNT] = self._program.names(slots)
         inner, count = self._enum(value.enum_type) if value.type == ops.ENUM else (0, 0)
-        return [*row, 0, *_field(value, value.type, inner=inner, count=count)[1:]]
+        value_row = _field(value, value.type, inner=inner, count=count)
+        return [*row, 0, *value_row[1:]]
 
     def _enum(self, kind: Any) -> tuple[int, int]:
         """Return the first row of an enum's names, sorted by number, and how many there are."""
@@ -357,6 +341,12 @@ def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
             members = [field] if oneof is None else oneof.fields
             bits |= {each.name: number for each in members}
     return bits
+
+
+def _kind(field: Any, slot: int) -> int:
+    """Return the type that a row has; a number without a slot may be any 64 bits."""
+    kind: int = field.type
+    return ops.INT64 if slot == NO_SLOT and ops.WIRES[kind] == ops.VARINT else kind
 
 
 def _is_map(field: Any) -> bool:
