@@ -2,8 +2,8 @@
 # and those that need more install it by apt-get, as root or by sudo, or say what to type. Times are of 2 cores.
 #   make demo     a live demo with an embedded Kafka, until Ctrl-C (ARGS="--seconds 30" and so on are passed on)
 #   make test     every test, on a real Kafka: 16 minutes (ARGS="tests/kafka -x --pdb" and so on are passed on)
-#   make quick    the tests that need neither a broker nor a browser nor many seconds: 2 minutes
-#   make near     of those, the tests of changed rooms and of what imports a changed module: at most 2 minutes
+#   make quick    the tests that need neither a broker nor a browser nor many seconds: 1 minute
+#   make near     of those, the tests of changed rooms and of what imports a changed module: at most 1 minute
 #   make check    ruff, strict mypy, tests: 18 minutes
 #   make bench    the benchmarks: 45 minutes (ARGS="--only core" and so on are passed on)
 #   make plots    redraws the pictures in docs/plots
@@ -23,10 +23,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-com
 COMPILE := .venv-lock/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--custom-compile-command "make lock" pyproject.toml
 
-# At most four processes run the tests; with --pdb in ARGS, one. Keep a bytecode cache: without it every
+# At most five processes run the tests; with --pdb in ARGS, one. Keep a bytecode cache: without it every
 # started program recompiles its imports, and starting a worker takes twice as long.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/pycache \
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope --max-worker-restart 3
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 5 --dist loadscope --max-worker-restart 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick near check bench plots lock release clean

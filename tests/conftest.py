@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -44,10 +45,13 @@ for name in (*COLOURS, "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
 
 #: Files that wait for more than a minute, the longest first.
 LONGEST = (
-    *("test_brokers.py", "test_chaos.py", "test_growing.py", "test_threads.py"),
-    *("test_topics_under_way.py", "test_outages.py", "test_partial_outages.py"),
+    *("test_partial_outages.py", "test_brokers.py", "test_chaos.py", "test_growing.py"),
+    *("test_threads.py", "test_topics_under_way.py", "test_outages.py"),
     *("test_handover.py", "test_open_transactions.py"),
 )
+#: What `make quick` and `make near` ask for.
+QUICK = "not slow"
+ALL_SLOW = re.compile(r"^pytestmark = pytest\.mark\.(slow|waits)$", re.MULTILINE)
 SUPPLIES = pytest.StashKey[Supplies | Borrower]()
 LENDER = pytest.StashKey[Lender]()
 
@@ -63,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare supplies in the process that the user started; describe the markers."""
     for marker in (
-        "slow: a test with more than about 1 s of computing; `make quick` leaves it out",
+        "slow: a test with more than about 0.3 s of computing; `make quick` leaves it out",
         "waits: a file that mostly waits for workers, browsers, ticks; also left out",
     ):
         config.addinivalue_line("markers", marker)
@@ -113,9 +117,29 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return the number of test processes: two more than cores, for some wait, but not in `make quick`."""
+    """Return the number of test processes: three more than cores, for half wait, but not in `make quick`."""
     cores = os.cpu_count() or 1
-    return cores if config.getoption("markexpr") == "not slow" else cores + 2
+    return cores if config.getoption("markexpr") == QUICK else cores + 3
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a file of which `make quick` leaves out every test: that took seconds."""
+    if config.getoption("markexpr") != QUICK or collection_path.suffix != ".py":
+        return None
+    return True if ALL_SLOW.search(collection_path.read_text()) else None
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what `make quick` left out."""
+    if config.getoption("markexpr") == QUICK:
+        paths = Path(__file__).parent.rglob("test_*.py")
+        files = sum(ALL_SLOW.search(path.read_text()) is not None for path in paths)
+        terminalreporter.write_line(
+            f"Left out: {files} whole files, and the slow tests of others, which need a broker, a browser or more "
+            "seconds. `make test` runs them."
+        )
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,9 +4,8 @@ launch(arguments, output, errors)    like subprocess.Popen([python, "-m", "worke
 run(arguments, patience_s)           like subprocess.run
 
 The starter starts no thread and forks one child per command. Children of one starter share only its
-imported modules and `hash` seed; workers alternate between two starters and commands use a third,
-so results that depend on set order differ. Tests of startup itself, and non-Linux systems, start
-Python.
+imported modules and `hash` seed; they alternate between two starters, so results that depend on
+set order differ. Tests of startup itself, and non-Linux systems, start Python.
 """
 
 import atexit
@@ -116,10 +115,10 @@ class Starter:
         self._process.wait()
 
 
-_STARTERS: dict[str, Starter] = {}
+_STARTERS: dict[int, Starter] = {}
 _OPEN = ExitStack()
 atexit.register(_OPEN.close)
-_WORKERS = count()
+_STARTED = count()
 
 
 def launch(
@@ -128,11 +127,11 @@ def launch(
     if not POSSIBLE:
         command = [sys.executable, *QUIETCOUNT, *arguments]
         return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=errors)
-    name = f"worker {next(_WORKERS) % 2}" if arguments[0] == "run" else "command"
-    if name not in _STARTERS:
-        _STARTERS[name] = starter = Starter()
+    number = next(_STARTED) % 2
+    if number not in _STARTERS:
+        _STARTERS[number] = starter = Starter()
         _OPEN.callback(starter.close)
-    return _STARTERS[name].start(arguments, output.fileno(), errors.fileno())
+    return _STARTERS[number].start(arguments, output.fileno(), errors.fileno())
 
 
 def run(

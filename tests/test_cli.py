@@ -354,6 +354,7 @@ def interrupted(
     raise AssertionError(f"five times {number.name} did not end the process")
 
 
+@pytest.mark.slow
 def test_sigterm_while_the_worker_starts_is_a_clean_end(tmp_path: Path) -> None:
     """A deployment that is taken back at once: nothing was begun, and a supervisor must not hear of a failure."""
     pipe = tmp_path / "orders.toml"

@@ -80,22 +80,20 @@ def test_signals_reach_the_process_and_its_end_is_told(
             process.kill()
 
 
-def test_workers_have_two_starters_and_commands_a_third(
+def test_one_process_has_another_starter_than_the_next(
     waiting: Path, tmp_path: Path
 ) -> None:
     """Children of one have one seed of `hash`: what depended on the order of a set would be the same in all of them."""
     with (tmp_path / "log").open("ab") as log:
-        processes = [launch(["run", "-c", str(waiting)], log, log) for _ in range(2)]
-        processes += [launch(["topics", "-c", str(waiting)], log, log)]
-    parents = (
-        {_parent(process.pid) for process in processes}
-        if forked.POSSIBLE
-        else set("abc")
-    )
+        commands = ("run", "run", "topics")
+        processes = [launch([one, "-c", str(waiting)], log, log) for one in commands]
+    parents = ["a", "b", "a"]
+    if forked.POSSIBLE:
+        parents = [_parent(process.pid) for process in processes]
     for process in processes:
         process.kill()
         assert process.wait(60) == -9
-    assert len(parents) == 3
+    assert parents[0] == parents[2] != parents[1]
 
 
 def _parent(pid: int) -> str:

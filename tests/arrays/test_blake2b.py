@@ -160,6 +160,7 @@ def test_a_state_is_frozen_and_secret() -> None:
             start(b"", **cast(Any, {"digest_size": 16, **wrong}))
 
 
+@pytest.mark.slow
 def test_uncompiled_the_kernels_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mix", "compress"):
         monkeypatch.setattr(blake2b, name, getattr(blake2b, name).py_func)

@@ -58,12 +58,14 @@ def test_a_key_is_made_without_the_compiler(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_what_needs_a_broker_does_not_import_it_either() -> None:
     """`topics`, `dashboard`, `budget` and `export` count nothing."""
     done = python(IMPORT)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_check_sees_a_kernel_that_is_called() -> None:
     done = python(CALL + RUN, "--version")
     assert "imported: ['numba'" in done.stderr

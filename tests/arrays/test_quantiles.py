@@ -4,6 +4,7 @@ import math
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -84,6 +85,7 @@ def quantile_in_columns(
     return bucket, -left / (right - left) if right > left else 0.0, *ends
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.lists(st.integers(-50, 500), min_size=3, max_size=14),

@@ -98,6 +98,7 @@ BYTES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(BYTES, max_size=80).map(bytes), st.integers(0, 12))
 def test_lines_are_what_splitting_gives(text: bytes, room: int) -> None:

@@ -40,6 +40,7 @@ def test_half_the_noise_is_planted_in_every_mechanism_but_one() -> None:
     assert set(MECHANISMS) - halved == {"two_level_k"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "least"), [("known_base lifted", 1.5), ("known_gauss", 1.2)]
 )
@@ -50,6 +51,7 @@ def test_an_attack_comes_near_the_claim_and_not_above_it(
     assert found.holds and found.bound.epsilon > least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -66,6 +68,7 @@ def test_a_planted_flaw_is_found(name: str) -> None:
     assert not attack(planted[name]).holds
 
 
+@pytest.mark.slow
 def test_an_item_that_does_not_stay_shown_breaks_no_claim() -> None:
     """Its tests at later ticks are paid for: whether it stays is processing of what is released."""
     [case] = [
@@ -99,6 +102,7 @@ def test_the_bound_of_randomized_response_is_just_below_its_epsilon(
     assert (bound.epsilon <= claim) is holds and (bound.delta == 0.0) is holds
 
 
+@pytest.mark.slow
 def test_canaries_in_one_run_come_near_the_claim_and_find_half_the_noise() -> None:
     """Fixed by the key and the coins; half the noise makes an epsilon of 4.6."""
     whole, half = (one for one in canaries() if one.name == "known_base lifted")
@@ -114,6 +118,7 @@ def test_guesses_of_randomized_response_bound_its_epsilon(delta: float) -> None:
     assert least_epsilon(1_000, 1_000, 500, delta) == 0.0
 
 
+@pytest.mark.slow
 def test_a_size_that_depends_on_exact_counts_is_found() -> None:
     """Planted: one more byte of a snapshot where the event is in."""
     found = seen(replace(SIDES[0], ticks=200))

@@ -69,6 +69,7 @@ def test_sqrt_is_that_of_the_counter() -> None:
     assert found.rms**2 == pytest.approx(variances.mean(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_blt_is_a_factorization_and_its_error_that_of_its_matrices() -> None:
     strategy, noise = counters.coefficients(*counters.fitted(TICKS), TICKS)
     assert np.convolve(strategy, noise)[:TICKS] == pytest.approx(1, abs=1e-9)
@@ -76,6 +77,7 @@ def test_blt_is_a_factorization_and_its_error_that_of_its_matrices() -> None:
     assert counters.blt(TICKS).worst == pytest.approx(error, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", counters.LEVELS)
 def test_blt_is_within_half_a_percent_of_sqrt(level: int) -> None:
     assert counters.blt(1 << level).worst < 1.005 * counters.sqrt(1 << level).worst

@@ -31,6 +31,7 @@ def published() -> tuple[dict[tuple[str, int], Any], list[dict[str, Any]]]:
     return {place: join_pages(of) for place, of in pages.items()}, events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("since", "most"), [(4, 0.975), (2, 1.0), (0, 0.975)])
 def test_means_of_2000_items_in_a_window_lie_within_their_intervals(
     published: Any, since: int, most: float, monkeypatch: pytest.MonkeyPatch

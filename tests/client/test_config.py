@@ -165,6 +165,7 @@ def test_a_token_is_the_files_line_and_not_a_short_one(tmp_path: Path) -> None:
         read_token(tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_the_store_is_the_file_that_is_named_or_its_name_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def audited(
     return auditor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_ms", [0, 40, 60, 90, 130, 170, 1_000])
 def test_what_owners_published_before_and_after_keys_moved_is_clean(
     monkeypatch: pytest.MonkeyPatch, at_ms: int
@@ -180,6 +181,7 @@ def test_an_audit_that_begins_with_checkpoints_compares_all_that_follows(
         audited(found, monkeypatch, copies)
 
 
+@pytest.mark.slow
 def test_a_key_that_was_not_handed_over_or_not_known_is_a_difference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,6 +13,7 @@ ROWS = [(heading, row) for heading in TABLES for row in rows(heading, TEXT)]
 PATTERNS = [(pattern, row) for _, row in ROWS for pattern in patterns(row)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "row"), PATTERNS, ids=[pattern for pattern, _ in PATTERNS]
 )

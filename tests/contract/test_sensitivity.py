@@ -65,7 +65,7 @@ STREAMS = st.builds(streams, TEMPLATES, PATTERNS)
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @settings(
-    max_examples=10,
+    max_examples=6,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),

@@ -48,6 +48,7 @@ PRINTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRINTED)
 def test_every_example_of_the_page_runs(url: str, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(EXAMPLES[name].replace("http://127.0.0.1:8080/", url))

@@ -27,6 +27,7 @@ def test_a_walk_enters_as_many_files_as_it_says(walk: str) -> None:
     assert int(stated[1]) == len(set(LINK.findall(walk)))
 
 
+@pytest.mark.slow
 def test_what_the_tour_names_is_in_the_file_beside_it() -> None:
     for file, names in STOP.findall(TOUR):
         missing = set(re.findall(r"`(\w+)`", names)) - defined(file)

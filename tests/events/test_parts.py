@@ -61,6 +61,7 @@ def joined(
     return rows, rejects, stops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scanned", [True, False])
 @pytest.mark.parametrize(
     ("key", "timestamp", "user"),

@@ -103,6 +103,7 @@ def test_every_number_of_a_sum_is_read_by_the_scanner_exactly(
     assert found == [rounding.steps_of(Decimal(text)) for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("range_", RANGES[:6])
 def test_a_float_counts_as_its_shortest_decimal_without_the_general_reader(
     range_: tuple[float, float, float],

@@ -103,6 +103,7 @@ def counted(
     return rejected, intake.first, intake.watermark, by_tick
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 120), min_size=1, max_size=40),
     st.lists(st.integers(0, 40), max_size=5),
@@ -137,6 +138,7 @@ def test_an_event_counts_up_to_max_behind_and_no_further() -> None:
     assert counted([late[1], late[0]], [], 0)[0] == []
 
 
+@pytest.mark.slow
 def test_only_the_numbers_of_a_small_set_of_reasons_are_made() -> None:
     """A reason becomes a metric label: content must not create new ones."""
     rng = np.random.default_rng(3)

@@ -22,6 +22,7 @@ TEXTS = st.lists(st.binary(max_size=20), max_size=60)
 SECRET = np.arange(16, dtype=np.uint8).view(np.uint64)
 
 
+@pytest.mark.slow
 def test_the_hash_is_siphash_1_3() -> None:
     """A weaker hash could be flooded. Expected values: the reference, with one and three rounds."""
 
@@ -86,6 +87,7 @@ def test_codes_are_those_of_a_dictionary(batches: list[list[bytes]]) -> None:
     assert len(vocabulary) == len(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_codes_are_the_same_where_the_table_is_too_large_for_a_cache(seed: int) -> None:
     """Slots are then prefetched before the comparison, and some texts are added meanwhile."""
@@ -101,6 +103,7 @@ def test_codes_are_the_same_where_the_table_is_too_large_for_a_cache(seed: int) 
     assert len(vocabulary._table.slots) >= kernels.LARGE
 
 
+@pytest.mark.slow
 def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
     """Whatever the hash is, only the text decides."""
     texts = [b"%d" % (n % 70) for n in range(300)]

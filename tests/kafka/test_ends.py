@@ -1,5 +1,6 @@
 """The wall clock closes ticks at an offset, whatever the shard's speed and the batches."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def batch_of(start: int, end: int, visible: set[int]) -> Batch:
     return Batch(start, end, Records.of([b""] * len(offsets), offsets=offsets))
 
 
+@pytest.mark.slow
 @given(
     st.sets(st.integers(0, 29)),
     st.lists(st.integers(0, 30), max_size=6).map(sorted),

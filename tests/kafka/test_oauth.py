@@ -171,6 +171,7 @@ def test_every_name_of_the_secret_must_be_a_file_or_a_variable() -> None:
 # --- What an endpoint, a file and a command answer
 
 
+@pytest.mark.slow
 def test_the_expiry_in_a_token_comes_before_the_one_beside_it(
     server: TokenServer,
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_damaged_copy_is_discarded(tmp_path: Path, victim: str) -> None:
     again.write([(b"a", b"2")], 6)
 
 
+@pytest.mark.slow
 def test_a_copy_whose_files_lost_their_ends_is_refused_or_is_what_it_says(
     tmp_path: Path,
 ) -> None:

@@ -72,6 +72,7 @@ def test_calibrated_rho_meets_epsilon_and_1_percent_more_does_not(
     assert delta_of(rho * 1.01, epsilon) > delta
 
 
+@pytest.mark.slow
 @given(st.floats(1e-9, 100), st.floats(1e-20, 0.9))
 @settings(max_examples=200, deadline=None)
 def test_conversions_agree_with_each_other(rho: float, delta: float) -> None:

@@ -58,6 +58,7 @@ def test_results_are_exact_to_nine_digits_and_on_the_private_side(
         check_rho(epsilon, delta)
 
 
+@pytest.mark.slow
 @given(st.floats(-6, 2), st.floats(-300, math.log10(0.5)))
 @settings(max_examples=150, deadline=None)
 def test_results_are_exact_anywhere(log_mu: float, log_delta: float) -> None:
@@ -68,6 +69,7 @@ def test_results_are_exact_anywhere(log_mu: float, log_delta: float) -> None:
         assert gaussian_epsilon(gaussian_rho(epsilon, delta), delta) <= epsilon
 
 
+@pytest.mark.slow
 @given(
     st.integers(10**8, 10**9 - 1), st.integers(-14, -5), st.floats(-30, math.log10(0.5))
 )

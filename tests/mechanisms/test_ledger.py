@@ -41,6 +41,7 @@ def as_dict(columns: Ledger, names: list[str]) -> dict[tuple[str, str], int]:
     return dict(zip(pairs, columns.counts.tolist(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("served", [["a", "b", "shop"], ["b"]])
 @given(parts=st.lists(TALLIES, max_size=6))
 def test_merging_adds_up_like_a_dictionary_and_leaves_out_keys_that_are_not_served(

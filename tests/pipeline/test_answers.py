@@ -84,6 +84,7 @@ def test_parts_are_short_enough_and_join_to_what_was_cut(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_bytes", [900, 2_000, 900_000])
 @given(fields=FIELDS)
 def test_readers_put_the_pages_of_answers_together(

@@ -197,6 +197,7 @@ def test_an_epoch_that_begins_after_a_gap_of_empty_ones_has_lost_the_labels() ->
     assert sizes[3] <= sizes[2]
 
 
+@pytest.mark.slow
 def test_a_new_generation_begins_with_nothing() -> None:
     ticks = stream(2)
     old = Partition([CONFIG], 1)

@@ -27,6 +27,7 @@ EVENTS = st.lists(VISIT, max_size=60).map(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.lists(EVENTS, min_size=1, max_size=2))
 def test_a_stream_key_is_published_at_every_tick_by_the_owner_that_has_it_then(

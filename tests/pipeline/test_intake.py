@@ -111,6 +111,7 @@ def check_where_they_end(events: list[Event], grace: int, data: st.DataObject) -
     assert got == by_hand(events, grace)
 
 
+@pytest.mark.slow
 @given(st.lists(EVENT, max_size=40), st.sampled_from([0, 5, 25]), st.integers(1, 7))
 def test_events_are_called_late_where_their_tick_was_closed(
     events: list[Event], grace: int, size: int

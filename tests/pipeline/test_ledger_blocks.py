@@ -78,6 +78,7 @@ def grown(columns: Ledger, lengths: list[int], tick: int) -> None:
     columns.mark_shown(rows, tick)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.lists(st.sampled_from([4, 900, 1024]), min_size=1, max_size=700), max_size=6

@@ -81,6 +81,7 @@ def test_the_value_by_hand(counts: tuple[int, ...], expected: dict[str, Any]) ->
     assert {name: found[name] for name in expected} == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.lists(st.integers(-3_000, 10_000), min_size=5, max_size=5),
@@ -105,6 +106,7 @@ def test_value_and_interval_fit_together(
         assert EDGES[place - 1] <= found["value"] <= EDGES[place]
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(st.integers(-500, 5_000), min_size=5, max_size=5), Q, st.floats(1, 500))
 def test_the_interval_is_what_no_test_rejects(

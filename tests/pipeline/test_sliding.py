@@ -108,6 +108,7 @@ def test_each_window_is_a_series_of_the_counts_between_its_ends(
     assert all(one == other for one, other in shown.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config", [board(), board(total_share=0.2), known()], ids=["unk", "total", "known"]
 )
@@ -139,6 +140,7 @@ def replayed(config: HistogramConfig, messages: list[bytes]) -> list[Snapshot]:
     return merge.release().snapshots
 
 
+@pytest.mark.slow
 def test_parts_of_a_stream_key_are_those_of_a_replay_with_one_owner() -> None:
     config = board(split=3, keys=("k", "l"))
     partitions = orders(4)
@@ -169,6 +171,7 @@ def test_pages_of_a_series_have_its_window() -> None:
         }
 
 
+@pytest.mark.slow
 def test_rows_that_are_forgotten_leave_others_their_labels_and_counts() -> None:
     """Every tick has labels of its own, and rows are renumbered often; then restarts follow."""
     config = board(windows=(20, 40), hop=1, epsilon=10.0)
@@ -193,6 +196,7 @@ def test_rows_that_are_forgotten_leave_others_their_labels_and_counts() -> None:
     assert sum(len(body["items"]) for body in series(whole).values()) > 1_000
 
 
+@pytest.mark.slow
 def test_a_hop_in_pages_is_deleted_with_all_of_them() -> None:
     """Pages that stay would be refused at the next restart, and grow for ever."""
     config = board(windows=(40, 160), hop=4)

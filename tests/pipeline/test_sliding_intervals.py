@@ -224,6 +224,7 @@ CASES: dict[str, tuple[Callable[[], Case], Any, int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_95_of_100_intervals_of_a_sliding_window_hold_what_was_counted(
     name: str,
@@ -235,6 +236,7 @@ def test_95_of_100_intervals_of_a_sliding_window_hold_what_was_counted(
     assert all(0.93 < share < 0.97 for share in shares.values()), shares
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_half_or_twice_the_noise_fails(name: str, factor: float) -> None:

@@ -142,6 +142,7 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
             assert json.loads(value)["items"] == in_order(rows, known, counts, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_items_are_written_as_a_json_library_writes_them(
     way: Any, monkeypatch: pytest.MonkeyPatch

@@ -82,6 +82,7 @@ def by_tick(snapshots: list[Snapshot]) -> dict[tuple[str, int], list[Body]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(PER_ITEM)), ids=PER_ITEM)
 @pytest.mark.parametrize("keys", ["public", ("hot", "none", "silent")])
 def test_the_parts_of_a_tick_are_the_tick_of_the_histogram_that_is_not_split(
@@ -112,6 +113,7 @@ def test_the_parts_of_a_tick_are_the_tick_of_the_histogram_that_is_not_split(
     assert min(items_by_part) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(PER_ITEM)), ids=PER_ITEM)
 def test_one_partition_that_has_all_parts_publishes_the_same_bytes(number: int) -> None:
     """That is how `replay` runs: it has one owner partition."""

@@ -248,6 +248,7 @@ def covered(given: Settings, sent: list[bytes], exact: Exact) -> tuple[float, in
     return hits / n, n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["known_base", "unk_base"])
 def test_the_means_of_2000_items_lie_within_their_intervals(mechanism: str) -> None:
     """With n = 2,000 and p = 0.95 a share below 0.93 has probability 3e-5. With `known_base`, items

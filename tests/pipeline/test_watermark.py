@@ -4,6 +4,7 @@ from itertools import pairwise
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ TIMES = st.lists(st.integers(0, 120), min_size=1, max_size=40)
 CUTS = st.lists(st.integers(0, 40), max_size=5)
 
 
+@pytest.mark.slow
 @given(
     TIMES,
     CUTS,

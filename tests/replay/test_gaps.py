@@ -87,6 +87,7 @@ def test_ticks_before_the_start_are_not_published() -> None:
     assert list(gap_remarks(found.gaps(), late)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("report", [False, True])
 def test_replay_tells_empty_ticks_beside_a_wrong_date(
     tmp_path: Path, capsys: Printed, report: bool

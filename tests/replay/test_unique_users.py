@@ -8,6 +8,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import ROOT
 from tests.replay.site import T0, run_replay, settings_of
 from tests.worker.harness import unk
@@ -25,6 +27,7 @@ def recipe() -> dict[str, Any]:
     return tomllib.loads(found[1])
 
 
+@pytest.mark.slow
 def test_different_users_of_an_epoch_are_counted_once_each(tmp_path: Path) -> None:
     """Users come several times, to several stream keys, and most of them with several items."""
     rng = random.Random(1)

@@ -51,6 +51,7 @@ def told(*arguments: str) -> list[str]:
     return done.stderr.splitlines()
 
 
+@pytest.mark.slow
 def test_commands_turn_core_dumps_off_before_they_read_the_key(tmp_path: Path) -> None:
     """A resource limit is not enough: a piped dump ignores it."""
     file = str(tmp_path / "noise.key")

@@ -253,12 +253,14 @@ def race(*planted: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
+@pytest.mark.slow
 def test_threads_may_meet_at_the_first_use_of_a_record_that_is_ready() -> None:
     """Two requests for changes at once could end the dashboard."""
     run = race()
     assert run.returncode == 0, run.stderr.decode()
 
 
+@pytest.mark.slow
 def test_threads_that_meet_at_the_first_use_of_a_record_end_the_process() -> None:
     """Without `ready` nearly every race is lost; on a busy machine some are not."""
     assert any(race("planted").returncode == -signal.SIGSEGV for _ in range(10))

@@ -249,6 +249,7 @@ def test_events_before_the_start_do_not_count(tmp_path: Path) -> None:
     assert found.early == 7 and found.expected is None
 
 
+@pytest.mark.slow
 def test_every_mechanism_can_be_estimated(tmp_path: Path) -> None:
     check = Check(tmp_path)
     for path in sorted(Path("examples/mechanisms").glob("*.toml")):

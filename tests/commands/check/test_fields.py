@@ -53,6 +53,7 @@ def test_the_nearest_is_the_same_name_elsewhere_or_a_slip() -> None:
     assert found.nearest(parse("product")).nearest["products"] == 2 / 3
 
 
+@pytest.mark.slow
 @given(st.lists(JSON, max_size=5), st.sampled_from(["a", "a.b[].c", '"x y"']))
 def test_any_record_has_paths_that_can_be_parsed(
     records: list[Any], wanted: str

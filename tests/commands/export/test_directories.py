@@ -56,6 +56,7 @@ def export_to(directory: Path, kind: str) -> None:
                 output.commit(Tables.of([typed(seen(message()))]), state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_output_is_in_its_directory_or_the_name_is_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

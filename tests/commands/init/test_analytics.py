@@ -185,6 +185,7 @@ def test_the_file_names_the_fields_that_are_never_offered_and_why() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_no_values_of_people(tmp_path: Path) -> None:
     for name, shape in SHAPES.items():
         sample = sample_of(topic(shape, 150, EVENTS))

@@ -253,6 +253,7 @@ def test_accents_do_not_break_the_name_of_a_histogram() -> None:
     assert histogram_name(of([{"品": f"茶{i % 5}"} for i in range(60)])) == "items"
 
 
+@pytest.mark.slow
 def test_stream_keys_are_named_only_with_permission() -> None:
     sample = sample_of(events("flights", 600))
     for keys, lines in {

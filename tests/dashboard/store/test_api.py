@@ -154,6 +154,7 @@ WINDOWS = [
 ]
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_window_is_the_difference_of_two_ticks_with_its_own_error(
     file: Path,
@@ -242,6 +243,7 @@ def test_errors_written_as_long_integers_are_answered() -> None:
     assert orjson.loads(orjson.dumps(changes(newer, older, BEGIN_MS)))["sd"] == 2.0**64
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_window_over_a_gap_or_a_generation_says_from_when_it_is(
     tmp_path: Path,
@@ -276,6 +278,7 @@ def two_epochs(**changes: Any) -> list[Document]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [False, True])
 @on_a_loop
 async def test_a_window_or_a_time_before_midnight_counts_in_both_epochs(
@@ -313,6 +316,7 @@ async def test_a_window_or_a_time_before_midnight_counts_in_both_epochs(
         assert one["change"]["from"] == at(30)["end"]
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_window_ends_at_midnight_where_the_epoch_before_is_not_known(
     tmp_path: Path,
@@ -524,6 +528,7 @@ async def test_few_files_are_made_at_a_time_and_questions_wait_in_a_line_that_en
         assert (await http.get(FILE)).status == 200
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_question_that_takes_too_long_or_too_much_is_ended(
     file: Path, monkeypatch: pytest.MonkeyPatch
@@ -616,6 +621,7 @@ async def test_a_window_that_begins_in_what_is_not_read_yet_is_not_made_longer(
         assert (await http.get(tick)).status == 404
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_viewers_of_one_tick_share_the_work_of_its_changes(
     file: Path, monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     return request.param
 
 
+@pytest.mark.slow
 def test_ids_and_payloads(way: Any) -> None:
     values = [b"\0\0\0\1\2abc", b"\0\xff\xff\xff\xff", None, b""]
     values += [b"\1\0\0\1\2abc", b"\0\0\0\1", b"\0\0\0\1\2"]

@@ -146,6 +146,7 @@ def test_bounds_hold_with_a_forgotten_past(window: int, exact: list[float]) -> N
     assert found[-1] > exact[-1] * 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [20, 23, 31, 40])
 def test_a_bound_is_close_to_the_cost_of_one_tick(levels: int) -> None:
     """Tick 7/96 2^h, 0.0001 0010 1010 ... in binary, is the worst at 10 to 20 levels."""
@@ -154,6 +155,7 @@ def test_a_bound_is_close_to_the_cost_of_one_tick(levels: int) -> None:
     assert cost <= Fraction(in_units(bound), 4096) <= cost * Fraction(10003, 10000)
 
 
+@pytest.mark.slow
 def test_the_unbounded_counter_costs_most_at_its_first_tick() -> None:
     pairs = list(unbounded_weights())
     over = Fraction(in_units(unbounded_cost()), 4096) - cost_at(0, pairs)

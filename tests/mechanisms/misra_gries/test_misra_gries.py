@@ -101,6 +101,7 @@ STREAMS = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["pmg", "merge"])
 @settings(deadline=None, max_examples=60)
 @given(ticks=STREAMS, size=st.integers(1, 6), radix=st.integers(2, 5))

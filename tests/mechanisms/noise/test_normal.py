@@ -88,6 +88,7 @@ def test_numbers_are_within_their_error_whatever_the_further_bits(name: str) -> 
     assert largest_error(name, normal.table()) <= KERNELS[name][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "column"), [("rough", 3), ("rough", 0), ("fine", 5), ("fine", 1)]
 )
@@ -150,6 +151,7 @@ def test_the_inverse_is_proved_to_its_digits(digits: int) -> None:
             assert error <= mpmath.mpf(10) ** -min(digits, 55)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [0.5, 0.3, 0.01, 1e-9, 2.5e-17, 1e-60, 1e-300])
 def test_a_quantile_is_rounded_up(p: float) -> None:
     exact = tail_inverse(Fraction(p))

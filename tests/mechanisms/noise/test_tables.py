@@ -124,6 +124,7 @@ def test_stated_total_variation_distance_is_an_upper_bound(
     assert table.tv < 2**-110
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", SCALES)
 def test_stated_moments_are_those_of_the_law(text: str) -> None:
     scale = Fraction(text)

@@ -106,6 +106,7 @@ def test_pure_epsilon_is_as_printed_with_half_of_it_for_each_level() -> None:
         assert mechanism.guarantee.epsilon == 2.0
 
 
+@pytest.mark.slow
 @BOTH
 def test_the_named_column_falls_short_by_no_more_than_is_promised(
     accounting: str,

@@ -99,6 +99,7 @@ def begin_of(window: int, hop: int, t: int) -> int:
     return (t - window) // hop * hop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("board", BOARDS, ids=str)
 @pytest.mark.parametrize(
     ("has_sums", "has_ages", "first", "gaps"),
@@ -213,6 +214,7 @@ def damages(block: bytes) -> Iterator[bytes]:
             yield block[:place] + flipped + block[place + 1 :]
 
 
+@pytest.mark.slow
 def test_blocks_that_are_damaged_are_refused_or_at_least_sound() -> None:
     """Cut short or of another version: refused. Where a bit of a count differs nobody can tell."""
     stored = blocks()

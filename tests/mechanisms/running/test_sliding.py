@@ -76,6 +76,7 @@ def transcript(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOARDS)
 def test_releases_are_those_of_the_rule(name: str) -> None:
     """Restarts at random ticks, and forgetting or not, give the same releases bit for bit."""
@@ -92,6 +93,7 @@ def test_releases_are_those_of_the_rule(name: str) -> None:
         assert model.left.keys() & model.shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flaw",
     [
@@ -141,6 +143,7 @@ def test_a_forgotten_label_comes_back_with_the_noise_it_would_have_had() -> None
     assert shown[0] and not shown[-3] and shown[-2]
 
 
+@pytest.mark.slow
 def test_memory_and_disk_stay_as_they_are_while_new_labels_come_for_ever() -> None:
     """Rows, hops and stored bytes are bounded by what windows and tests need."""
     mechanism = sliding(windows=(3, 8, 16), hops=(1, 2, 4), epsilon=2.0)

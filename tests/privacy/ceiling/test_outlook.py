@@ -81,6 +81,7 @@ class Case:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "ends"),
     [
@@ -101,6 +102,7 @@ def test_a_worker_may_run_exactly_as_long_as_every_epoch_fits(
     assert (found.until is not None) is ends
 
 
+@pytest.mark.slow
 def test_a_second_histogram_fits_with_the_epsilon_that_is_said_and_with_no_more() -> (
     None
 ):
@@ -146,6 +148,7 @@ def test_budget_says_in_words_what_the_ceiling_allows() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_histogram_that_has_not_begun_counts_and_without_a_tick_nothing_is_said() -> (
     None
 ):

@@ -303,9 +303,9 @@ def test_comparisons_are_those_that_answer_the_same_question() -> None:
 
 def test_an_epoch_with_windows_hears_of_windows_without_epochs() -> None:
     """Where these settings rule them out, or they would be noisier, nothing is said."""
-    own = config(30, 150, horizon=43_200)
-    advice = " ".join(planned(own).advice)
-    [window] = [row for row in planned(own).noise.windows if row.ticks == 150]
+    plan = planned(config(30, 150, horizon=43_200))
+    advice = " ".join(plan.advice)
+    [window] = [row for row in plan.noise.windows if row.ticks == 150]
     sliding = windows_of(config(30, 150))[1]
     assert f"sd {sliding.worst_sd:,.3g} for the last 5m" in advice
     assert f"has up to {window.most_sd:,.3g}" in advice

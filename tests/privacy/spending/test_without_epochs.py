@@ -79,6 +79,7 @@ def test_partitions_that_hold_it_charge_it_once() -> None:
     assert [(one.first, one.last, one.never) for one in charges] == [(1, 1, True)]
 
 
+@pytest.mark.slow
 def test_under_a_ceiling_it_counts_once_in_every_period_and_runs_without_end() -> None:
     own = never(5, 1_440)
     plain = settings(own)

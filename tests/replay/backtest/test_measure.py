@@ -474,6 +474,7 @@ def test_sums_and_means_are_compared_with_those_of_the_bounded_numbers(
         assert 0.8 < numbers(results, "mean_coverage", seed=run)[0] <= 1
 
 
+@pytest.mark.slow
 def test_sums_and_means_of_2000_items_of_users_are_judged(tmp_path: Path) -> None:
     """A user's items count up to three times in an epoch, with `count`: against plain Python.
 

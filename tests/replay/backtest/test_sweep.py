@@ -62,6 +62,7 @@ def told(series: list[Series], run: int, seed: int) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_of_a_sweep_is_as_the_run_alone(tmp_path: Path) -> None:
     """Columns, counts and boards that are shared must not show in any figure: 16 combinations, of 4 ticks and epochs and 2 bounds."""
     some = events(1_500, seconds=20)
@@ -161,6 +162,7 @@ def measured_by(
         return pool.results(pool.run(settings, source, None, quiet), "line")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize(
     "vary", ["buckets=[0,10],[0,5,10]", "mechanism=known_base,unk_base"]
@@ -185,6 +187,7 @@ def test_fields_of_combinations_are_read(vary: str, tmp_path: Path) -> None:
     assert measured(own, "together", "--vary", vary) == measured(second, "alone")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_the_snapshots_of_a_backtest_are_those_of_a_plain_replay(
     tmp_path: Path,
@@ -233,6 +236,7 @@ def test_users_are_measured_against_all_that_they_did(tmp_path: Path) -> None:
     assert min(lost[0], lost[1]) > 0.8 and max(lost[2], lost[3]) < 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_two_runs_give_the_same_files(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(
@@ -262,6 +266,7 @@ def no_report(monkeypatch: Patch) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_leaves_the_ticks_that_are_whole(
     tmp_path: Path, monkeypatch: Patch
@@ -284,6 +289,7 @@ def test_ctrl_c_leaves_the_ticks_that_are_whole(
         assert all(value == all_[tick] for tick, value in part.items() if tick)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) -> None:
     some = events(4_000)
