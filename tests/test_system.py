@@ -150,7 +150,7 @@ def test_a_browser_that_only_asks_for_another_package_is_missing(
 #: What starts a program in a test -> the fixture that provides the program.
 STARTS = {
     r"\b(own|local|secure|oauth|proxied)_broker\(": "own_kafka",
-    r"\bthree_brokers\(": "own_kafka",
+    r"\b(three_brokers\(|cluster\(\d)": "own_kafka",
     r"\bregistry_server\(": "registry_program",
     r"\bwith browser\(": "chrome",
 }

@@ -18,9 +18,10 @@ from pathlib import Path
 import msgspec
 
 from tests.chaos.figures import figures
-from tests.chaos.rounds import BRIEFLY, cluster
+from tests.chaos.rounds import BRIEFLY, LIVING, cluster
 from tests.chaos.schedule import Round, read, rounds_of, starts_of, write
 from tests.chaos.segment import Result
+from tests.chaos.worker import Workers
 
 
 def main() -> int:
@@ -67,8 +68,11 @@ def main() -> int:
         signal.signal(number, lambda *_: ending.set())
     results: list[Result] = []
     directory = given.directory or Path(tempfile.mkdtemp(prefix="quietcount-chaos-"))
-    living = {"living": BRIEFLY} if given.starts else {}
-    with cluster(given.brokers, directory, **living) as running:
+    living = BRIEFLY if given.starts else LIVING
+    with (
+        Workers() as workers,
+        cluster(given.brokers, directory, workers, living=living) as running,
+    ):
         for each in rounds:
             if given.minutes and results and time.monotonic() >= until_s:
                 break

@@ -21,7 +21,7 @@ from workers.settings.files import write_atomically
 _SESSIONS = "group.min.session.timeout.ms=2000\n"
 # A frozen controller must not declare its own broker dead when both go on; a killed broker may have
 # to wait as long, and gives up after 60 s.
-_LIVING = "broker.session.timeout.ms=30000\n"
+LIVING = "broker.session.timeout.ms=30000\n"
 #: Where the broker is only killed, it comes back at once.
 BRIEFLY = "broker.session.timeout.ms=3000\nbroker.heartbeat.interval.ms=500\n"
 # Rejects that a worker on a slow clock writes would be old at once.
@@ -127,16 +127,21 @@ def _failed(segment: Segment, failure: Exception, said: str = "") -> Result:
 
 @contextmanager
 def cluster(
-    brokers: int, directory: Path, *, living: str = _LIVING
+    brokers: int,
+    directory: Path,
+    workers: Workers,
+    *,
+    living: str = LIVING,
+    java: tuple[str, ...] = LASTING,
 ) -> Iterator[Cluster]:
+    """Start one broker or three; `living` and `java` are those of a single one."""
     if brokers == 3:
         with (
             three_brokers(_SESSIONS + PROPERTIES) as three,
             Network(one.port for one in three) as network,
-            Workers() as workers,
         ):
             yield Cluster(three.bootstrap, workers, directory, three, network)
         return
-    own = own_broker(_SESSIONS + living + _KEPT, port=fixed_port(), java=LASTING)
-    with own as one, Workers() as workers:
+    own = own_broker(_SESSIONS + living + _KEPT, port=fixed_port(), java=java)
+    with own as one:
         yield Cluster(one.bootstrap, workers, directory, Brokers([one]))

@@ -27,16 +27,17 @@ pytestmark = pytest.mark.waits
 SESSION_S = 6.0
 
 
-def run(bootstrap: str, directory: Path, *segments: Segment) -> list[Result]:
-    with Workers() as workers:
-        results = Cluster(bootstrap, workers, directory).run(Round([*segments]))
+def run(
+    bootstrap: str, workers: Workers, directory: Path, *segments: Segment
+) -> list[Result]:
+    results = Cluster(bootstrap, workers, directory).run(Round([*segments]))
     for result in results:
         assert not result.wrong, result.wrong
     return results
 
 
 def test_workers_ended_at_named_steps_count_every_event_once(
-    bootstrap: str, tmp_path: Path
+    bootstrap: str, workers: Workers, tmp_path: Path
 ) -> None:
     """Double counts break the guarantee; a republished tick with other data reveals data.
 
@@ -74,7 +75,7 @@ def test_workers_ended_at_named_steps_count_every_event_once(
     grown.session_s = SESSION_S
     grown.patience_s = 90.0
     grown.starts[2].grows = True
-    result, joined = run(bootstrap, tmp_path, given, grown)
+    result, joined = run(bootstrap, workers, tmp_path, given, grown)
     assert any(end.step.startswith("growth") for end in joined.ends), joined.ends
     reached = {(end.kind, end.step) for end in result.ends}
     # Either worker may be the first with the new generation.
@@ -83,7 +84,7 @@ def test_workers_ended_at_named_steps_count_every_event_once(
 
 
 def test_on_a_wrong_clock_every_event_counts_once_or_is_rejected(
-    bootstrap: str, tmp_path: Path
+    bootstrap: str, workers: Workers, tmp_path: Path
 ) -> None:
     """A wrong clock moves events to other ticks; it must not count one twice, or lose one unseen."""
     segments = []
@@ -95,7 +96,7 @@ def test_on_a_wrong_clock_every_event_counts_once_or_is_rejected(
         segments.append(
             Segment(number=number, seed=9, starts=starts, session_s=SESSION_S)
         )
-    results = run(bootstrap, tmp_path, *segments)
+    results = run(bootstrap, workers, tmp_path, *segments)
     assert any(result.rejected for result in results), (
         "no worker read events on a wrong clock"
     )

@@ -185,7 +185,7 @@ def growing(
             for number in owners[1:]:
                 site.set("worker", owner_partitions=number)
                 site.create_topics()
-                killed += kill_some(40)
+                killed += kill_some(30)
                 said = f"{number} owner partitions are counted from "
                 until(lambda: times_of(directory, said), f"there are {number} owners")  # noqa: B023
                 moved_ms = times_of(directory, said)[-1]

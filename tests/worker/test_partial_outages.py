@@ -7,7 +7,11 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
-from tests.broker import Brokers, OwnBroker, three_brokers
+from tests.broker import Brokers, OwnBroker
+from tests.chaos.rounds import Cluster, cluster
+from tests.chaos.schedule import Act, Round, Segment, Start, Trouble
+from tests.chaos.test_chaos import SESSION_S
+from tests.chaos.worker import Workers
 from tests.worker.harness import Worker, until
 from tests.worker.test_metrics import ask, ready, total
 from tests.worker.test_outages import Counted
@@ -33,9 +37,19 @@ main()
 
 
 @pytest.fixture(scope="module")
-def brokers(own_kafka: None) -> Iterator[Brokers]:
-    with three_brokers() as running:
+def chaos(
+    own_kafka: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Three brokers, and workers with a plan of what is done to them."""
+    directory = tmp_path_factory.mktemp("segments")
+    with Workers() as workers, cluster(3, directory, workers) as running:
         yield running
+
+
+@pytest.fixture
+def brokers(chaos: Cluster) -> Brokers:
+    assert chaos.brokers is not None
+    return chaos.brokers
 
 
 def is_held_up(worker: Worker) -> bool:
@@ -52,6 +66,19 @@ def is_held_up(worker: Worker) -> bool:
 def goes_on(worker: Worker) -> bool:
     output = worker.output()
     return ready(worker) and output.count(HELD_UP) == output.count(GOES_ON)
+
+
+def test_a_worker_cut_off_from_a_broker_and_moved_leaders_lose_nothing(
+    chaos: Cluster,
+) -> None:
+    trouble = [Trouble("cut off", 1, 5.0, 6.0), Trouble("leaders moved", 2, 11.0, 0.0)]
+    starts = [Start([Act("kill", after_s=12.0)]), Start([Act("stop", after_s=8.0)])]
+    given = Segment(
+        number=0, seed=10, starts=starts, session_s=SESSION_S, ahead_ms=15_000
+    )
+    [result] = chaos.run(Round([given], trouble))
+    assert not result.wrong, result.wrong
+    assert len(result.ends) == 2
 
 
 def test_a_worker_goes_on_whatever_brokers_are_away(
