@@ -22,8 +22,8 @@ from workers.settings.settings import load
 pytestmark = pytest.mark.slow
 
 EXAMPLES = ROOT / "examples" / "mechanisms"
-# One for each mechanism, and one for the option with other state.
-NAMES = (*MECHANISMS, "misra_gries_pure")
+# One for each mechanism, and those for options with other state or contributions.
+NAMES = (*MECHANISMS, "misra_gries_pure", "misra_gries_pamg")
 LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
 TICKS = 75  # the examples' horizon is 64: one epoch and the beginning of the next
 

@@ -297,6 +297,7 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
                 store.write(intake.user_changes(), 0)
                 messages = intake.take_messages(source=0, sequences=sequences, offset=0)
                 store.write(intake.sketch_changes(), 0)
+                Intake(lanes, 0, _KEY, store).restore(None, None)
                 sections = [
                     one
                     for _, sent in messages

@@ -10,6 +10,7 @@ forms of an event, from a fetch to a snapshot:
     Reading                  keys and labels of n events, as spans      events.reading
     Events                   the same as EventColumns of codes          events.columns
     Tally                    bounded counts by lane, tick, key, label   pipeline.tallies, users
+    TickSketches             the same in sketches, until the tick ends  pipeline.source_sketches
     Rows                     one tick's sums for one owner, with tags   pipeline.contributions
     Section                  the same in a message                      pipeline.contributions
     Contributions            the same as read: keys, tags, counts       mechanisms.ledger

@@ -131,11 +131,6 @@ class TickSketches:
         self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int
     ) -> None:
         """Feed `events` (k,) that the view includes, in this order; `amounts` as in `Tally.add`."""
-        if (self.key_names, self.label_names) != (
-            columns.key_names,
-            columns.label_names,
-        ):
-            self._translate(columns.key_names, columns.label_names)
         seen = ALL_SEEN if columns.included is None else columns.included
         parts = seen, columns.keys, columns.ends, columns.labels, amounts
         batch = LabeledEvents(*map(readonly_contiguous, parts))
@@ -201,20 +196,21 @@ class TickSketches:
             self._table,
         )
 
-    def _translate(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
-        """Go over to the codes of other vocabularies."""
-        table = self._table
-        met = table.met[: self.keys]
+    def translated(
+        self, key_names: Vocabulary, label_names: Vocabulary
+    ) -> "TickSketches":
+        """Return the same sketches in the codes of these vocabularies."""
+        if (self.key_names, self.label_names) == (key_names, label_names):
+            return self
+        met = self._table.met[: self.keys]
         number, pairs, counts = self._counters(0, self.keys)
         keys = key_names.codes_of(self.key_names.texts(met))
-        changed = keys[table.changed[met]]
         labels = self.label_names.texts(_labels_of(pairs))
-        before = self.stored
-        TickSketches.__init__(self, self._size, key_names, label_names)
-        self.stored = before
-        self._put(keys, number, labels, counts)
-        self._table.changed[:] = False
-        self._table.changed[changed] = True
+        other = TickSketches(self._size, key_names, label_names)
+        other.stored = self.stored
+        other._put(keys, number, labels, counts)
+        other._table.changed[keys] = self._table.changed[met]
+        return other
 
     def _counters(self, start: int, stop: int) -> tuple[Longs, Words, Longs]:
         """Return, of keys met from `start` to `stop`, how many counters each has, pairs, counts."""
@@ -286,10 +282,11 @@ class Sketches:
         amounts: Longs,
     ) -> None:
         """Feed one tick's `events` (k,) of a batch, in this order, to the sketches of a lane."""
+        names = columns.key_names, columns.label_names
         sketches = self._open.get((lane, tick))
         if sketches is None:
-            names = columns.key_names, columns.label_names
             sketches = TickSketches(lane.sketch, *names)
+        sketches = sketches.translated(*names)
         sketches.feed(columns, events, amounts, lane.max_items)
         if sketches.keys:  # else the view skips all of them
             self._open[lane, tick] = sketches

@@ -37,7 +37,7 @@ def snapshots(config: HistogramConfig, ticks: int) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*MECHANISMS, "misra_gries_pure"])
+@pytest.mark.parametrize("name", [*MECHANISMS, "misra_gries_pure", "misra_gries_pamg"])
 def test_a_snapshot_carries_the_guarantee_sd_and_threshold_of_the_plan(
     name: str,
 ) -> None:
@@ -45,7 +45,7 @@ def test_a_snapshot_carries_the_guarantee_sd_and_threshold_of_the_plan(
     settings = load(ROOT / "examples" / "mechanisms" / f"{name}.toml")
     [config] = settings.histograms
     [planned] = make_plan(settings).histograms
-    assert planned.mechanism == name.removesuffix("_pure")
+    assert planned.mechanism == name.removesuffix("_pure").removesuffix("_pamg")
     listed = {tick.tick: tick for tick in planned.noise.ticks}
     compared = set()
     own = msgspec.structs.replace(config, tick_ms=10, start=None, keys="public")
