@@ -167,7 +167,7 @@ def test_a_share_is_never_more_than_all_and_small_ones_have_only_an_end(
     page = last_hour(window, url)
     say = """async (given) => {
         const { rounded, shareWords } = await import("/page/words.js");
-        return [...given.map((one) => shareWords(one, "it")), rounded(345_324, 2_012), rounded(1.2345, 0.0678)];
+        return [...given.map((one) => shareWords(one, "it")), rounded(345_324, 2_012), rounded(1.2346, 0.0678)];
     }"""
     given = [
         {"part": 0.0, "half": 1.58},
@@ -179,7 +179,7 @@ def test_a_share_is_never_more_than_all_and_small_ones_have_only_an_end(
         "at most 7.0\u00a0% of it",
         "10.5\u00a0% ± 1.2\u00a0% of it",
         ["345,300", "2,100"],
-        ["1.23", "0.07"],
+        ["1.235", "0.068"],
     ]
 
 

@@ -280,6 +280,40 @@ def test_a_held_tick_is_the_last_point_of_its_line(window: Window, url: str) -> 
         window.reads("#reading", f"^Tick {700 + tick},.* {10 * tick:,} ")
 
 
+def test_rates_and_an_earlier_window_have_their_errors(
+    window: Window, url: str
+) -> None:
+    page = window.open(f"{url}?histogram=products.10m&key=s1&per=h&beside=1h")
+    window.reads("#count-head", "^Per hour$")
+    # 150 +- 24 in ten minutes, to two digits of the error.
+    cup = page.locator("tr.item", has_text="cup")
+    assert cup.locator(".count").inner_text() == "900"
+    assert cup.locator(".sd").inner_text() == "150"
+    # An hour earlier it had 50: both windows share noise, nobody knows how much, so the error is the sum of both.
+    window.counts("table.with-before", 1)
+    assert cup.locator(".prev").inner_text().split() == ["300", "+600", "±", "290"]
+    page.select_option("#beside-span", "")
+    page.select_option("#per", "")
+    window.reads("#count-head", "^Count$")
+    assert "per=" not in page.url and "beside=" not in page.url
+
+
+def test_all_keys_are_seen_at_once(window: Window, url: str) -> None:
+    page = window.open(f"{url}?histogram=products.1h&key=s1")
+    page.click("#all-keys-open")
+    window.counts(".small-board", 2)
+    boards = page.locator(".small-board").all_inner_texts()
+    assert [board.split()[:5] for board in boards] == [
+        [key, "cup", "900", "±", "40"] for key in ("s1", "s2")
+    ]
+    assert "all=keys" in page.url and page.is_hidden("#counts")
+    page.click('.small-board:has-text("s2") .pick:has-text("tea")')
+    window.reads("#board-title", "of s2$")
+    window.reads("#item-name", "^tea$")
+    page.go_back()
+    window.counts(".small-board", 2)
+
+
 def test_it_fits_a_phone(chrome: Browser, url: str) -> None:
     with Window(chrome, width=390, height=844) as phone:
         page = phone.open(url)

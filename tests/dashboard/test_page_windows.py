@@ -205,11 +205,13 @@ def test_since_a_time_has_an_upper_bound_of_the_error_and_says_so(
         "80",
     )
     assert "upper bound" in (page.text_content("#sd-words") or "")
-    # One truth: what the chart has risen by, from its first point on, is what the board has.
+    # One truth: the chart is of what the board counts, and its last point is what the board has.
     page.click("#as-table summary")
-    window.counts("#numbers tbody tr", 31)
+    window.counts("#numbers tbody tr", 30)
     drawn = page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
-    assert drawn[-1] == text(items(TICKS - 30, "s1")[0][1])
+    begun = dict(items(TICKS - 30, "s1"))["tea"]
+    counted = [dict(items(TICKS - by, "s1"))["tea"] - begun for by in range(30)]
+    assert drawn == [text(count) for count in counted] and drawn[0] == rows["tea"][0]
     # Each in its own tick; so many that they would be dots upon dots are a line.
     page.select_option("#unit", "tick")
     window.counts("#chart .line", 30)
@@ -219,6 +221,33 @@ def test_since_a_time_has_an_upper_bound_of_the_error_and_says_so(
     page.click('#windows button:has-text("All of it")')
     window.reads("#count-head", "^Count$")
     assert "since=" not in page.url
+
+
+def test_the_chart_is_of_the_boards_window_and_says_what_it_does_not_draw(
+    window: Window, url: str
+) -> None:
+    page = window.open(url)
+    # A total that has long been counted: its axis does not begin at 0, which it says.
+    page.click('#ranges [data-range="hour"]')
+    window.reads("#chart", "the axis begins at [\\d,]+")
+    page.goto(f"{url}&window=1h&range=hour")
+    window.reads("#chart", "^Counted")
+    page.click("#as-table summary")
+    window.shows('document.querySelectorAll("#numbers tbody tr").length > 50')
+    drawn = page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
+    tea = [dict(items(tick, "s1"))["tea"] for tick in range(TICKS + 1)]
+    counted = [tea[tick] - tea[tick - 60] for tick in range(TICKS, TICKS - 60, -1)]
+    assert drawn == [text(count) for count in counted]
+    errors = page.locator("#numbers tbody tr td:nth-child(4)").all_inner_texts()
+    assert set(errors) == {f"{2 * HOUR_SD:.0f}"}
+    window.reads("#chart-note", "counted in the hour before it")
+    # The samovar was first shown at tick 100: of its hours up to then nothing can be drawn, and that is said.
+    page.goto(f"{url}&window=1h&range=hour&item=samovar")
+    most = 6 * 100 + 100 % 7 + 2 * SD
+    window.reads(
+        "#chart-note",
+        f"the item was not shown where .* at most {most:,.0f} were counted",
+    )
 
 
 def test_the_last_row_is_what_is_not_listed_on_the_board_and_in_its_file(

@@ -3,7 +3,7 @@
 Nothing else is checked. So the worker's own file works without its key file, data
 directory, domain file or read permission on events; so does one with only `[worker] name`,
 `[kafka]`, the name of each `[[histogram]]` (without epochs also `horizon` and `windows`) and
-perhaps `[dashboard]`.
+perhaps `[dashboard]` and `[[alert]]`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,6 +20,7 @@ from workers.mechanisms.config.durations import ALLOWED, parse_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.windows import NEVER, series_of
 from workers.runtime.errors import SettingsError
+from workers.settings.alerts import AlertSettings, alerts_of
 from workers.settings.durations import count_ticks
 from workers.settings.files import read_file
 from workers.settings.settings import (
@@ -70,6 +71,7 @@ class ReaderSettings:
     connection: Connection
     histograms: tuple[HistogramTopic, ...]
     history: HistorySettings = field(default_factory=HistorySettings)
+    alerts: tuple[AlertSettings, ...] = ()
 
     @property
     def topics(self) -> dict[str, str]:
@@ -124,6 +126,14 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
             raise ValueError(
                 f"two histograms have the {unique} {display(twice)}: each needs its own"
             )
+    history = history_of(document.get("dashboard", {}), base)
+    alerts = alerts_of(document, base, stored=history.store is not None)
+    taken = {topic.topic for topic in topics}
+    for alert in alerts:
+        if alert.topic in taken:
+            raise ValueError(
+                f"{alert.where()}topic = {display(alert.topic)}: a histogram has this topic"
+            )
     return ReaderSettings(
         worker=worker,
         connection=Connection(
@@ -133,7 +143,8 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
             token_command=kafka.token_command,
         ),
         histograms=tuple(topics),
-        history=history_of(document.get("dashboard", {}), base),
+        history=history,
+        alerts=alerts,
     )
 
 

@@ -73,7 +73,15 @@ class Feed:
     The consumer is used only on its own thread (`_call`), as its calls block.
     """
 
-    def __init__(self, settings: ReaderSettings, hub: Hub, backlog: Backlog) -> None:
+    def __init__(
+        self,
+        settings: ReaderSettings,
+        hub: Hub,
+        backlog: Backlog,
+        take: Callable[[list[SeenSnapshot]], None] | None = None,
+    ) -> None:
+        """`take` gets the snapshots too, in order."""
+        self._take = take
         self._connection = settings.connection
         self._topics = settings.topics
         self._hub = hub
@@ -140,6 +148,8 @@ class Feed:
                     continue
                 snapshots, error = await self._call(lambda: self._read(consumer))
                 self._hub.publish(snapshots)
+                if self._take is not None:
+                    self._take(snapshots)
                 if error is not None:
                     raise KafkaException(error)
                 self._report_reading(missing)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import logging
 import signal
 import socket
 import sys
@@ -17,9 +18,12 @@ from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
 from workers.dashboard.hub import Hub
 from workers.dashboard.store.store import Store
+from workers.dashboard.telling import Teller
 from workers.kafka.outages import filter_outage_logs
 from workers.runtime.errors import SettingsError
 from workers.runtime.serving import ServerThread, listen, open_listener, url_of
+
+logger = logging.getLogger(__name__)
 
 PORT = 8080
 # Small, because data in the kernel's buffer for a slow viewer becomes stale.
@@ -55,7 +59,9 @@ class Dashboard:
             further=further,
         )
         self._app.add_routes(routes)
-        self._feed = Feed(settings, self.hub, self.store.backlog)
+        self._teller = Teller(settings) if settings.alerts else None
+        take = None if self._teller is None else self._teller.take
+        self._feed = Feed(settings, self.hub, self.store.backlog, take)
         self.url = ""
 
     async def run(self, stopped: asyncio.Event, ready: Callable[[], None]) -> None:
@@ -67,6 +73,12 @@ class Dashboard:
         )
         await runner.setup()
         server = await listen(runner, listener, refuse_unreadable)
+        # What was seen is known before anything is looked at.
+        telling = None
+        if self._teller is not None:
+            await self._teller.load()
+            telling = asyncio.create_task(self._teller.run())
+            telling.add_done_callback(_report_end)
         feed = asyncio.create_task(self._feed.run())
         waiting = asyncio.create_task(stopped.wait())
         watching = asyncio.create_task(self._watch())
@@ -84,6 +96,9 @@ class Dashboard:
             feed.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await feed
+            if telling is not None:
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
             await asyncio.to_thread(self.store.close)
 
     async def _watch(self) -> None:
@@ -106,6 +121,12 @@ class Dashboard:
                     "choose another port (0: any free one)"
                 )
             raise SettingsError(why) from None
+
+
+def _report_end(task: asyncio.Task[None]) -> None:
+    """Log that no more alerts are told, if that was not asked for."""
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("alerts are not told any more", exc_info=task.exception())
 
 
 def run_dashboard(

@@ -37,6 +37,7 @@ from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Shape, View, p
 from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.errors import SettingsError
 from workers.settings import durations
+from workers.settings.alerts import alerts_of
 from workers.settings.files import client_values, read_file, read_secret, resolve_domain
 
 _TOPIC_ALLOWED = (
@@ -789,10 +790,13 @@ _DEEP_KEY = re.compile(
 def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
     """Check a document; ValueError for a wrong section or field, SettingsError for a wrong file."""
     _refuse_unknown(
-        "", document, (*_SECTIONS, "schema_registry", "dashboard", "histogram")
+        "",
+        document,
+        (*_SECTIONS, "schema_registry", "dashboard", "histogram", "alert"),
     )
-    # only checked here; the dashboard reads it
-    history_of(document.get("dashboard", {}), base)
+    # only checked here; the dashboard reads them
+    history = history_of(document.get("dashboard", {}), base)
+    alerts_of(document, base, stored=history.store is not None)
     for name, record in _SECTIONS.items():
         required = [rule.name for rule in rules(record) if rule.required]
         if required and name not in document:

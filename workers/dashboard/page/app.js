@@ -8,10 +8,12 @@ import { byId, button, closePopovers, element, named, set } from "./dom.js";
 import { Exact } from "./exact.js";
 import { fileName, fileTime, linkFile, table } from "./files.js";
 import { Item } from "./item.js";
+import { AllKeys } from "./keys.js";
 import { Followed, isQuantile, quantileItem } from "./model.js";
 import { TIMES, canSubtract, differenceSd, ends, isCounted, least, mostHidden, movesIn, others, shareOfAll } from "./noise.js";
 import { NoToken, asked, setToken, takeToken } from "./net.js";
 import { Bins, bucketName } from "./numbers.js";
+import { rateOf } from "./ranges.js";
 import { nextOrder } from "./order.js";
 import { Periods } from "./periods.js";
 import { personTable } from "./person.js";
@@ -37,6 +39,7 @@ const board = new Board(byId("scroller"), (label, again) => changeView({ item: l
 const bins = new Bins(byId("bins"), byId("bin-reading"), byId("quantiles"), byId("bin-numbers"), (label) => changeView({ item: label }));
 const chart = new Chart(byId("chart"), byId("reading"), byId("numbers"), (from, to) => changeView({ range: `${from}-${to}` }));
 const keySearch = new KeySearch((key) => chooseKey(key));
+const allKeys = new AllKeys({ onPick: (key, item) => pickFromAll(key, item), onNoToken: showLogin });
 let catalogue = { histograms: [], state: { kafka: "connecting" } };
 let followed = null;
 let exact = null;
@@ -107,7 +110,6 @@ async function loadCatalogue() {
     if (!found.histograms) throw new Error(`the server answers with ${status}`);
     for (const one of found.histograms) one.keys ??= [];
     byId("login").hidden = true;
-    byId("counts").hidden = false;
     clockOff = found.now - Date.now();
     catalogue = found;
     state = found.state;
@@ -193,6 +195,14 @@ function chooseKey(key) {
   settle(false);
 }
 
+// Of all keys side by side one is looked at, with an item of it.
+function pickFromAll(key, item) {
+  view.all = null;
+  if (item !== null) view.item = item;
+  if (key === view.key) changeView({});
+  else chooseKey(key);
+}
+
 function chooseHistogram(name) {
   const { histogram } = seriesLike(catalogue.histograms, name, entry().window_ms);
   Object.assign(view, { histogram, item: null, at: null, id: null, with: [], keys: [], unit: null, window: null, since: null, find: null, order: null });
@@ -249,6 +259,7 @@ function current() {
 
 // The epoch before a snapshot's, at the same time of it: {snapshot, shift, name}, or null while it is not known.
 function besides(snapshot) {
+  if (snapshot.window) return besidesWindow(snapshot);
   const width = snapshot.end - snapshot.start;
   const horizon = horizonOf(view.histogram);
   byId("beside-label").hidden = !horizon || !isRunning(snapshot.mechanism) || (periods.epochs.length < 2 && view.beside === null);
@@ -268,6 +279,21 @@ function besides(snapshot) {
   // While the tick that belongs to a new one is on its way, the one before it is shown.
   const from = beginning(snapshot) - shift;
   return { snapshot: before?.snapshot ?? null, shift, name: `${called} (${comparable ? epochName(from, from + shift, now()) : `since ${moment(periods.began(before.snapshot), now())}`})`, comparable };
+}
+
+// How long before a window without epochs another one is shown beside it.
+const EARLIER = new Map([["1h", [3600e3, "the hour before"]], ["1d", [86400e3, "the day before"]], ["7d", [7 * 86400e3, "the week before"]]]);
+
+// The same window at an earlier time.
+function besidesWindow(snapshot) {
+  byId("beside-span").value = EARLIER.has(view.beside) ? view.beside : "";
+  if (!EARLIER.has(view.beside)) return null;
+  const [shift, name] = EARLIER.get(view.beside);
+  const at = snapshot.end - shift;
+  if (before?.at !== at && !before?.loading) loadBefore(at);
+  const then = before?.snapshot ?? null;
+  const whole = (one) => periods.began(one) <= one.window.from;
+  return { snapshot: then, shift, name, comparable: then === null || (whole(then) && whole(snapshot)) };
 }
 
 async function loadBefore(at) {
@@ -320,6 +346,11 @@ function draw() {
   askAgain();
   drawState();
   drawUnknown();
+  const all = view.all === "keys" && entry().histogram !== undefined && byId("login").hidden;
+  allKeys.follow(all ? view.histogram : null);
+  byId("counts").hidden = all || !byId("login").hidden;
+  byId("all-keys-open").hidden = all || keys().length < 2;
+  if (all) set(byId("all-keys-title"), `${shownName()}, all stream keys`);
   const snapshot = current();
   const paused = view.at !== null;
   if (!snapshot && missing === null && performance.now() < held) return;
@@ -336,6 +367,7 @@ function draw() {
   byId("answers").hidden = items;
   byId("lead").hidden = !snapshot;
   byId("beside-label").hidden = true;
+  byId("beside-span-label").hidden = !snapshot?.window || !hasHistory();
   if (byId("find").value !== (view.find ?? "")) byId("find").value = view.find ?? "";
   drawWindows(snapshot, paused);
   // What the board shows: the counts, or what came in a window; null while that is on its way, or cannot be said.
@@ -478,9 +510,9 @@ function drawItems(snapshot) {
   const beside = change ? null : besides(snapshot);
   if (beside?.snapshot) {
     const then = moment(beside.snapshot.end, now());
-    const length = (one) => (beside.comparable ? "" : ` (${hours(one.end - periods.began(one))})`);
+    const length = (one) => (beside.comparable || window ? "" : ` (${hours(one.end - periods.began(one))})`);
     set(byId("before-head"), `${then}${length(beside.snapshot)}`);
-    set(byId("count-head"), `Count${length(snapshot)}`);
+    if (!window) set(byId("count-head"), `Count${length(snapshot)}`);
     set(byId("before-words"), beside.comparable ? `At ${then}, for comparison. The change since is a number where noise does not explain it, else ≈.` : `At ${then}, for comparison; it counted for another time.`);
   }
   const rest = others(snapshot, change ? current() : null);
@@ -488,7 +520,12 @@ function drawItems(snapshot) {
   byId("others-words").hidden = rest === null;
   if (snapshot.sums) set(byId("sums-words"), sumLegend(snapshot, fieldName(entry())));
   for (const one of document.querySelectorAll(".sum-field")) set(one, fieldName(entry()));
+  const rate = rateOf(snapshot, view.per);
+  byId("per-label").hidden = rate === undefined;
+  byId("per").value = rate ? view.per : "";
+  if (rate) set(byId("count-head"), capital(rate.words));
   board.show(snapshot, {
+    rate: rate ?? null,
     rest,
     moves: change ? movesIn(snapshot) : window ? earlier.moves(snapshot, earlierBoard) : followed.moves(snapshot),
     newly: newlyWords(window),
@@ -505,7 +542,7 @@ function drawItems(snapshot) {
   hidden.className = "exact";
   const found = view.find?.trim() ? `${count(board.rows.length)} of ` : "";
   set(byId("newly-words"), `Newly shown: ${newlyWords(window)}.`);
-  set(byId("summary"), summaryWords(board.ranked, snapshot.sd));
+  set(byId("summary"), summaryWords(board.ranked, snapshot.sd, rate ?? null));
   const flat = (change || window) && snapshot.sd !== null && board.all > 0 && !snapshot.items.some(([label, value]) => isCounted(least(change, label, value), snapshot.sd, total));
   byId("flat").hidden = !flat;
   byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, snapshot.all_items && !rest ? `; ${NOTHING.others}` : "");
@@ -680,6 +717,7 @@ function showLogin() {
   byId("wrong").hidden = form.hidden || !byId("token").value;
   form.hidden = false;
   byId("counts").hidden = true;
+  allKeys.follow(null);
   byId("token").value = "";
   byId("token").focus();
   followed?.close();
@@ -707,6 +745,10 @@ byId("follow").addEventListener("click", () => {
   missing = null;
   changeView({ at, id: null });
 });
+byId("beside-span").addEventListener("change", (event) => changeView({ beside: event.target.value || null }));
+byId("all-keys-open").addEventListener("click", () => changeView({ all: "keys" }));
+byId("all-keys-close").addEventListener("click", () => changeView({ all: null }));
+byId("per").addEventListener("change", (event) => changeView({ per: event.target.value || null }));
 byId("beside").addEventListener("change", (event) => changeView({ beside: event.target.checked ? "before" : null }));
 byId("back").addEventListener("click", () => step(false));
 byId("forward").addEventListener("click", () => step(true));

@@ -3,7 +3,7 @@
 import { byId, set } from "./dom.js";
 import { TIMES, ends, least, most, places } from "./noise.js";
 import { isApart, ordered, parseOrder } from "./order.js";
-import { NOTHING, about2sd, atMost, between, count, oneLine, placesWords, restShare, short, sumWords, thresholdIsCount } from "./words.js";
+import { NOTHING, about2sd, atMost, between, count, oneLine, placesWords, rated, restShare, short, sumWords, thresholdIsCount } from "./words.js";
 
 const AHEAD = 6;
 const TICKS = 4;
@@ -47,10 +47,12 @@ export class Board {
   // snapshot: what to show; moves: how items have moved (noise.js); exact: Map of exact counts, or null; wanted: text that labels
   // must contain; before: {snapshot, comparable, rest}, an earlier one beside it, or null; nothing, found: what is said where there is
   // no item, and none of what is wanted; rest: what is not listed (noise.js), or null, there and in `before`; newly: what "newly shown"
-  // means here; order: as the address says it (order.js).
-  show(snapshot, { moves, exact, wanted, before, nothing, found, rest, newly, order }) {
+  // means here; order: as the address says it (order.js);
+  // rate: what counts are multiplied by (ranges.js), or null.
+  show(snapshot, { moves, exact, wanted, before, nothing, found, rest, newly, order, rate = null }) {
     const search = wanted.trim().toLocaleLowerCase();
     this.exact = exact;
+    this.rate = rate;
     this.newly = newly;
     this.sd = snapshot.sd;
     this.moves = moves;
@@ -154,7 +156,8 @@ export class Board {
 
   scale(low, high) {
     const room = this.axis.clientWidth / (4.2 * parseFloat(getComputedStyle(this.axis).fontSize));
-    const step = nice((high - low) / Math.min(TICKS, Math.max(1, Math.floor(room))));
+    const times = this.rate?.times ?? 1;
+    const step = nice((times * (high - low)) / Math.min(TICKS, Math.max(1, Math.floor(room))), this.rate === null) / times;
     this.low = low < 0 ? low : 0;
     this.high = high;
     this.at = (value) => Math.min(100, Math.max(0, (100 * (value - this.low)) / (this.high - this.low)));
@@ -163,7 +166,7 @@ export class Board {
     this.axis.replaceChildren(
       ...marks.map((value) => {
         const mark = document.createElement("span");
-        mark.textContent = short(value, high);
+        mark.textContent = this.rate ? short(value * this.rate.times) : short(value, high);
         mark.style.left = `${this.at(value)}%`;
         return mark;
       }),
@@ -242,7 +245,7 @@ export class Board {
     tr.button.setAttribute("aria-pressed", `${row.label === this.chosen}`);
     rank(c.rank, row);
     change(c.change, this.moves.of(row.label), this.newly);
-    numbers(c, row, this.sd, isUneven(row) ? this.newly : "", Boolean(row.sums));
+    numbers(c, row, this.sd, isUneven(row) ? this.newly : "", Boolean(row.sums), this.rate);
     if (this.before) this.compare(c, row);
     if (row.sums) sums(c, row.sums, this.sum);
     const from = this.at(Math.min(0, row.value));
@@ -266,9 +269,9 @@ export class Board {
     const c = this.others.parts;
     // Where nothing is listed they are all there is.
     set(c.label, this.all ? "others" : "everything");
-    numbers(c, rest, rest.sd, "", Boolean(this.sum));
+    numbers(c, rest, rest.sd, "", Boolean(this.sum), this.rate);
     set(c.bar, this.all ? restShare(rest) : "");
-    if (this.before) this.difference(c.prev, rest.value, this.before.rest?.value, this.before.restOff, "not known");
+    if (this.before) this.difference(c.prev, rest.value, this.before.rest?.value, this.before.restOff ?? null, "not known");
   }
 
   compare(c, row) {
@@ -282,13 +285,14 @@ export class Board {
 
   // A number and what it was in the snapshot beside, undefined if it was not shown; off: what noise may make of their difference.
   difference(cell, value, was, off, missing = "not shown") {
-    const comparable = this.before.comparable && (off ?? null) !== null;
+    const comparable = this.before.comparable && off !== null;
     const by = was === undefined || !comparable || Math.abs(value - was) <= off ? 0 : value - was;
     const [then, since] = cell.children;
-    set(then, was === undefined ? missing : count(was));
-    set(since, was === undefined || !comparable ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
+    const [written, error] = off === null ? ["", ""] : rated(by, off, this.rate);
+    set(then, was === undefined ? missing : rated(was, off ?? 0, this.rate)[0]);
+    set(since, was === undefined || !comparable ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${written} ± ${error}`);
     since.className = by > 0 ? "up" : by < 0 ? "down" : "";
-    cell.title = was === undefined || !comparable ? "" : by === 0 ? `No difference that noise does not explain (± ${count(off)})` : `${by > 0 ? "+" : ""}${count(by)} ± ${count(off)} since then, more than noise explains`;
+    cell.title = was === undefined || !comparable ? "" : by === 0 ? `No difference that noise does not explain (± ${error})` : "More since then, or less, than noise explains";
   }
 
   // again: by a key, as one of many that are passed.
@@ -373,13 +377,14 @@ function space() {
 const isUneven = ({ value, least, most = value }) => least !== value || most !== value;
 
 // A count and its error, or the two ends between which it lies. What may be none is not written as if it were known.
-function numbers(c, row, sd, newly, below) {
+function numbers(c, row, sd, newly, below, rate) {
   const ranged = isUneven(row) && sd !== null;
   const unsure = sd !== null && row.from <= 0;
   c.count.classList.toggle("uneven", ranged);
   c.count.classList.toggle("unsure", unsure);
-  set(c.count.firstChild, ranged ? between(row.from, row.to) : unsure ? atMost(row.to) : count(row.value));
-  const off = ranged || unsure || sd === null ? "" : about2sd(sd);
+  const [value, error] = sd === null ? [count(row.value), ""] : rated(row.value, 2 * sd, rate);
+  set(c.count.firstChild, ranged ? between(row.from, row.to, rate) : unsure ? atMost(row.to, rate) : value);
+  const off = ranged || unsure ? "" : error;
   set(c.sd, off);
   // With sums, whose rows are of two lines, there is room for it below.
   set(c.count.lastChild, below && off ? `± ${off}` : "");
@@ -424,8 +429,8 @@ function change(cell, { isNew, by }, newly) {
   if (cell.getAttribute("aria-label") !== words) cell.setAttribute("aria-label", words);
 }
 
-// 1, 2 or 5 times a power of ten, not below what is given.
-export function nice(step) {
-  const power = 10 ** Math.floor(Math.log10(Math.max(step, 1)));
+// 1, 2 or 5 times a power of ten, not below what is given; whole: at least 1, as marks of counts.
+export function nice(step, whole = true) {
+  const power = 10 ** Math.floor(Math.log10(whole ? Math.max(step, 1) : step || 1));
   return [1, 2, 5, 10].find((times) => times * power >= step) * power;
 }

@@ -66,7 +66,9 @@ export class Chart {
     const left = 0.75 * 0.62 * font * Math.max(4, ...this.labels.map((one) => one.length)) + 12;
     this.plot = { ...this.plot, left, right: width - RIGHT };
     this.scaleTime();
-    this.svg.append(drawing("text", { x: 2, y: 0.9 * font }, this.words?.axis ?? ""));
+    // Where it does not begin at 0 a line looks steeper than it is.
+    const above = this.limits.low > 0 ? `the axis begins at ${this.labels[0]}` : "";
+    this.svg.append(drawing("text", { x: 2, y: 0.9 * font }, [this.words?.axis, above].filter((one) => one).join("; ")));
     this.grid(font);
     for (const line of [...this.lines].reverse()) this.curve(line);
     this.cursor = drawing("g", {});

@@ -5,11 +5,11 @@ import { beginnings } from "./chart.js";
 import { fileName, fileTime, linkFile, table } from "./files.js";
 import { isQuantile, point, summed } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
-import { Lines, stepOf } from "./lines.js";
+import { Lines, stepOf, stepWithin } from "./lines.js";
 import { NoToken, asked } from "./net.js";
 import { TIMES, canSubtract, ends, isCounted, least, mostHidden, share, shareOfAll } from "./noise.js";
-import { CHOSEN, RANGES, bounds, rangeName, rates } from "./ranges.js";
-import { beginning, dayWords, fromTo, gapWords, isMidnight, moment, timeZone } from "./when.js";
+import { CHOSEN, RANGES, bounds, counted, rangeName, rates } from "./ranges.js";
+import { beginning, capital, dayWords, fromTo, gapWords, isMidnight, moment, timeZone } from "./when.js";
 import { NOTHING, changeWords, count, duration, hiddenWords, isRunning, meanWords, oneLine, shareWords, span, timeOf } from "./words.js";
 
 const HOUR_MS = 3600e3;
@@ -101,13 +101,17 @@ export class Item {
   // before it that is drawn beside it, {shift, name}, or null; paused: no newer tick is wanted; origin: when the series began;
   // windowed: the changes that the board shows, or null.
   show(snapshot, item, texts, { exact, before, paused, origin, windowed }) {
-    Object.assign(this, { origin, begin: windowed?.change.from ?? origin });
+    // Of what the line is where the board is of a window: of as much time before each point, or of all since then.
+    const { change } = windowed ?? {};
+    const span = !change || texts.measured ? null : this.view.window !== null ? { ms: windowed.end - change.from } : { since: change.from };
+    Object.assign(this, { origin, begin: change?.from ?? origin, span: null });
     this.shown = { snapshot, item };
     this.names = snapshot.items?.map(([label]) => label) ?? [];
     const counts = Boolean(snapshot.items) && !(snapshot.edges && isQuantile(item));
     const running = counts && isRunning(snapshot.mechanism) && !snapshot.window;
     const unit = running && this.view.unit !== null && UNITS.includes(this.view.unit) ? this.view.unit : null;
     const what = counts && snapshot.sums && SUMMED.includes(this.view.unit) ? this.view.unit : null;
+    if (running && unit === null && what === null) this.span = span;
     this.controls(snapshot, running, unit ?? what, paused);
     if (snapshot.window) this.inWindows(snapshot, item, counts, paused);
     else this.changes(snapshot, item, counts && canSubtract(snapshot), paused, windowed);
@@ -120,13 +124,15 @@ export class Item {
     this.lines.follow(wanted);
     this.loadFinals(wanted, unit !== null);
     const axis = what === "mean" ? "Mean" : "Sum";
+    const row = this.span && windowed.items.find(([label]) => label === item);
+    this.row = row ? { end: windowed.end, value: row[1], ends: ends(windowed, ...row), isNew: change.new.includes(item) } : null;
     this.draw(wanted, snapshot, what === null ? texts : { ...texts, measured: true, half: "Interval", axis }, { exact, unit, before, what });
   }
 
   wanted(snapshot, item, { before, paused, unit }) {
     const { view } = this;
     const width = snapshot.end - snapshot.start;
-    const name = rangeName(view.range, snapshot);
+    const name = rangeName(view.range, this.ofWindow(snapshot));
     const range = bounds(name, snapshot, this.begin, paused);
     const { to } = range;
     // Beside an epoch so far is all of the one before it.
@@ -135,7 +141,9 @@ export class Item {
     const first = this.hooks.first();
     const since = snapshot.window && range.from !== null ? Math.max(range.from, first ?? range.from) : (range.from ?? first ?? beginning(snapshot));
     const span = Math.max(width, until - since);
-    const step = unit === "hour" ? (stepOf(span, Math.max(HOUR_MS, width)) ?? Math.max(HOUR_MS, width)) : stepOf(span, width);
+    const { ms } = this.span ?? {};
+    const free = unit === "hour" ? (stepOf(span, Math.max(HOUR_MS, width)) ?? Math.max(HOUR_MS, width)) : stepOf(span, width);
+    const step = ms ? stepWithin(free, ms) : free;
     // Steps end at whole hours and days, where epochs end too, so that of an ended epoch the last step shows what was final.
     const from = step === null || range.from === null ? range.from : Math.floor(range.from / step) * step;
     const lines = [
@@ -146,7 +154,7 @@ export class Item {
     ].slice(0, MOST);
     const sliding = to === null && from !== null && name !== "epoch" ? name : from;
     // What was counted since the beginning, or in the first interval, takes the count there.
-    const lead = unit === "epoch" ? 0 : (step ?? width);
+    const lead = unit === "epoch" ? 0 : (ms ?? 0) + (step ?? width);
     return { name: JSON.stringify([view.histogram, lines, sliding, to, step, lead]), histogram: view.histogram, lines, from, to, until, step, width, lead, whole: from === null || name === "epoch" };
   }
 
@@ -156,12 +164,13 @@ export class Item {
     const lines = asked.map(({ key, item, shift }, index) => {
       let points = this.lines.points(index);
       if (unit === "epoch") points = this.wholes([...(this.finals[index] ?? []).filter((one) => one.id !== snapshot.id && one.end > (wanted.whole ? -Infinity : wanted.from)), ...points.slice(-1)], snapshot);
+      else if (this.span) points = this.inSpan(points, snapshot, index === 0 ? this.row : null);
       else if (unit !== null) points = rates(points, this.finals[index] ?? [], wanted.step ?? wanted.width, { id: snapshot.id, at: this.origin });
       if (index === 0) gaps = unit === null || unit === "epoch" ? gapsIn(points, wanted) : points.gaps;
       // A total begins with the tick at which the range does, if it is of the same series: what came since is the difference from it.
-      const at = unit === null && !shift ? points.at(-1)?.id : null;
+      const at = unit === null && !shift && !this.span ? points.at(-1)?.id : null;
       points = points.filter((one) => one.end > (wanted.from ?? -Infinity) || (one.id === at && one.end === wanted.from));
-      if (exact && index === 0 && unit === null) points = points.map((one) => ({ ...one, exact: exact.at(one.end)?.counts.get(item) }));
+      if (exact && index === 0 && unit === null && !this.span) points = points.map((one) => ({ ...one, exact: exact.at(one.end)?.counts.get(item) }));
       if (unit !== null) points = points.map((one) => ({ ...one, open: this.isOpen(one, wanted, unit, snapshot) }));
       // A series that began later than its epoch is compared from there on, as on the board.
       if (shift) points = withPoint(points.filter((one) => !before?.snapshot || one.id === before.snapshot.id), before?.snapshot ? point(before.snapshot, item) : null, shift);
@@ -173,20 +182,36 @@ export class Item {
     const loading = this.lines.loading && !lines.some((line) => line.points.some((p) => p.value !== null));
     const joined = manyEpochs(lines[0].points);
     const empty = unit === null || unit === "epoch" ? texts.empty : NOTHING.counted;
-    const axis = texts.axis ?? (unit === null ? "Count" : "Counted");
+    const axis = texts.axis ?? (unit === null && !this.span ? "Count" : "Counted");
     const { window } = snapshot;
-    this.chart.show(lines, { ...texts, axis, numbered: !window, fromZero: unit !== null || (Boolean(window) && !texts.measured), empty: loading ? NOTHING.asking : empty }, {
+    this.chart.show(lines, { ...texts, axis, numbered: !window, fromZero: unit !== null || this.span !== null || (Boolean(window) && !texts.measured), empty: loading ? NOTHING.asking : empty }, {
       step: unit === "epoch" ? Infinity : (wanted.step ?? wanted.width),
       joined,
       current: snapshot.id,
     });
     this.legend(lines);
-    const falls = !texts.measured && unit === null && !window && lines[0].points.some((one, i, all) => i > 0 && one.id === all[i - 1].id && one.value !== null && one.value < all[i - 1].value);
-    const unseen = unit === "epoch" ? [] : lines[0].points.filter((one) => one.value === null);
+    const falls = !texts.measured && unit === null && !window && !this.span && lines[0].points.some((one, i, all) => i > 0 && one.id === all[i - 1].id && one.value !== null && one.value < all[i - 1].value);
+    // It was not shown where its first interval began: that is not drawn, and said.
+    const first = lines[0].points.find((one) => one.value === null && (one.total ?? null) !== null);
+    const began = first ? { end: first.end, most: first.total + TIMES * (first.sd ?? 0) } : null;
+    const unseen = unit === "epoch" ? [] : lines[0].points.filter((one) => one.value === null && !one.shown);
     const most = Math.max(...unseen.map((one) => one.most ?? -Infinity));
     const hidden = !unseen.length ? null : texts.measured ? "it cannot be said, nothing is drawn" : `the item was not shown, nothing is drawn${most <= 0 ? "" : window ? `: ${hiddenWords(most, window)}` : `: its total was at most about ${count(Math.ceil(most))}`}`;
     const again = !joined && beginnings(lines[0].points).length > 0;
-    this.note(wanted, unit, { joined, falls, gaps, hidden, again, window });
+    this.note(wanted, unit, { joined, falls, gaps, hidden, again, window, began });
+  }
+
+  // A snapshot as if its counts were those of the window that the board shows.
+  ofWindow(snapshot) {
+    return this.span?.ms ? { ...snapshot, window: { ms: this.span.ms } } : snapshot;
+  }
+
+  // What was counted before each point in the window of the board; at its end it is what the board says.
+  inSpan(points, { id }, row) {
+    const found = counted(points, this.span, { id, at: this.origin });
+    const last = found.at(-1);
+    if (!row || last?.end !== row.end || row.isNew) return found;
+    return [...found.slice(0, -1), { ...last, value: row.value, half: (row.ends[1] - row.ends[0]) / 2 }];
   }
 
   // What was counted in each epoch or generation, over the time in which it was; of many epochs a line goes along.
@@ -240,7 +265,7 @@ export class Item {
     else this.hooks.onView({ with: view.with.filter((one) => one !== line.item) });
   }
 
-  note(wanted, unit, { joined, falls, gaps, hidden, again, window }) {
+  note(wanted, unit, { joined, falls, gaps, hidden, again, window, began }) {
     const words = [];
     const { lines } = this;
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
@@ -256,7 +281,10 @@ export class Item {
     if (unit !== "epoch") words.push(...gapWords(gaps, this.hooks.now(), each, unit === null && wanted.step !== null, window));
     if (again) words.push(window ? `At each vertical dotted line counting began anew: from there on the ${timeOf(window.ms)} fills again.` : "At each vertical dotted line counts began at zero again.");
     if (window) words.push(`Each point is of what came in the ${timeOf(window.ms)} before it.`);
+    if (this.span?.ms) words.push(`Each point is of what was counted in the ${timeOf(this.span.ms)} before it.`);
+    if (began) words.push(`Until ${moment(began.end, this.hooks.now())} not drawn: the item was not shown where that interval began; at most ${count(began.most)} were counted in it.`);
     if (hidden) words.push(`Where ${hidden}.`);
+    if (this.shown.snapshot.sd !== null && this.shown.snapshot.items) words.push(`${capital(this.hooks.bandWords(this.shown.snapshot))}.`);
     if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
     if (["hour", "tick"].includes(unit) && !this.shown.snapshot.windows?.some((one) => one.ms === every)) words.push(`Bands are upper bounds: the settings have no window of ${span(every)}.`);
     if (joined && unit === null) words.push("Counts begin at zero with each epoch: a point is what its epoch had reached.");
@@ -266,14 +294,15 @@ export class Item {
   }
 
   controls(snapshot, running, unit, paused) {
-    const name = rangeName(this.view.range, snapshot);
+    const name = rangeName(this.view.range, this.ofWindow(snapshot));
     const now = this.hooks.now();
     const { begin } = this;
     const { window } = snapshot;
+    const { window: sliding } = this.ofWindow(snapshot);
     const midnight = `midnight UTC${dayWords(begin, now) === "today" ? "" : `, ${dayWords(begin, now)}`}`;
     const since = isRunning(snapshot.mechanism) && this.hooks.hasHistory() ? `Since ${isMidnight(begin) ? midnight : moment(begin, now)}` : "Last ticks";
     for (const made of this.buttons) {
-      made.hidden = (!this.hooks.hasHistory() && !["hour", "epoch"].includes(made.dataset.range)) || (Boolean(window) && made.dataset.range === "epoch");
+      made.hidden = (!this.hooks.hasHistory() && !["hour", "epoch"].includes(made.dataset.range)) || (Boolean(sliding) && made.dataset.range === "epoch");
       made.setAttribute("aria-pressed", `${made.dataset.range === name}`);
       if (made.dataset.range === "epoch") set(made, since);
       if (made.dataset.range === "hour") set(made, paused ? "The hour before" : RANGES.get("hour")[0]);
@@ -283,7 +312,9 @@ export class Item {
     byId("range-open").setAttribute("aria-pressed", `${chosen !== null}`);
     set(byId("range-open"), chosen ? fromTo(Number(chosen[1]), Number(chosen[2]), now) : "Choose ...");
     byId("unit-label").hidden = !(running || (window && snapshot.sums)) || !this.hooks.hasHistory();
-    const drawn = window ? { "": "count", mean: "mean", sum: "sum" } : { "": "total so far", mean: "mean so far", sum: "sum so far" };
+    const { span: chosenSpan } = this.view;
+    const total = chosenSpan === null ? "total so far" : chosenSpan.window ? `counted in the ${this.span?.ms ? timeOf(this.span.ms) : chosenSpan.window} before` : "counted since then";
+    const drawn = window ? { "": "count", mean: "mean", sum: "sum" } : { "": total, mean: "mean so far", sum: "sum so far" };
     for (const [name, text] of Object.entries(drawn)) set(byId("unit").querySelector(`[value="${name}"]`), window ? `${text} in the ${timeOf(window.ms)} before` : text);
     for (const name of UNITS) byId("unit").querySelector(`[value="${name}"]`).hidden = Boolean(window);
     for (const name of SUMMED) byId("unit").querySelector(`[value="${name}"]`).hidden = !snapshot.sums;

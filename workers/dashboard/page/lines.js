@@ -17,6 +17,9 @@ export function stepOf(span, width) {
   return STEPS_MS.find((step) => step > width && span / step <= POINTS) ?? Math.ceil(span / POINTS / STEPS_MS.at(-1)) * STEPS_MS.at(-1);
 }
 
+// One that is as wide at most, and of which a window has a whole number.
+export const stepWithin = (step, ms) => (step === null || ms % step === 0 ? step : (STEPS_MS.findLast((one) => one < step && ms % one === 0) ?? null));
+
 export class Lines {
   // hooks: onChange(), onNoToken(), hasHistory()
   constructor(hooks) {

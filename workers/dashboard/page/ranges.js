@@ -17,6 +17,17 @@ export const RANGES = new Map(Object.entries({
 }));
 export const CHOSEN = /^(\d{1,16})-(\d{1,16})$/;
 
+// What counts of a window can be divided by: {ms, words}.
+const RATES = new Map([["d", [24 * HOUR_MS, "per day"]], ["h", [HOUR_MS, "per hour"]], ["m", [60e3, "per minute"]], ["s", [1e3, "per second"]]]);
+
+// {times, words}: by what counts of a board are multiplied; null where counts are shown, and undefined where they are of no window.
+export function rateOf({ change, window, end }, per) {
+  const ms = window ? window.ms : change ? end - change.from : null;
+  if (ms === null) return undefined;
+  const [unit, words] = RATES.get(per) ?? [null];
+  return unit === null ? null : { times: unit / ms, words };
+}
+
 // A line of a window's counts is of at least so many windows, so that one sees what is usual.
 const WINDOWS = 7;
 
@@ -73,7 +84,24 @@ export function rates(points, finals, step, origin) {
       continue;
     }
     const by = increase(newer, older);
-    found.push({ ...newer, from: older?.end ?? began, value: by?.value ?? null, half: by?.half ?? null, threshold: null });
+    found.push({ ...newer, from: older?.end ?? began, value: by?.value ?? null, half: by?.half ?? null, threshold: null, ...known(newer, older) });
   }
   return found;
 }
+
+// What was counted in the window of so many ms before each point, or since a point of time, {ms} or {since}: the counts there less those
+// where it began. origin: {id, at}, when the series that is shown began.
+export function counted(points, { ms, since }, origin) {
+  const at = new Map(points.map((one) => [`${one.id} ${one.end}`, one]));
+  return points.map((newer) => {
+    const from = since ?? newer.end - ms;
+    const began = newer.id === origin.id ? origin.at : newer.end - newer.tick * (newer.end - newer.start);
+    const older = from <= began ? null : at.get(`${newer.id} ${from}`);
+    // Of a window that reaches into the epoch before, the board alone knows.
+    const by = older === undefined || (from < began && since === undefined) ? null : increase(newer, older);
+    return { ...newer, value: by?.value ?? null, half: by?.half ?? null, threshold: null, ...known(newer, older) };
+  });
+}
+
+// Whether an item is shown at the end of an interval, and its count where it was not at the beginning.
+const known = (newer, older) => ({ shown: newer.value !== null, total: older?.value === null ? newer.value : null });

@@ -3,7 +3,7 @@
 // A smaller number is a tick, a larger one a time in ms since 1970.
 const TICKS_BELOW = 1e10;
 // Fields with one value, and those with several.
-const ONE = ["histogram", "key", "item", "at", "id", "window", "since", "range", "unit", "beside", "find", "order"];
+const ONE = ["histogram", "key", "item", "at", "id", "window", "since", "range", "unit", "beside", "find", "order", "per", "all"];
 const SEVERAL = ["with", "keys"];
 
 export class View {

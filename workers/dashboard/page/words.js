@@ -304,15 +304,20 @@ export function changeWords(when, { value, low, high, isNew, sure }) {
   return { text: `Counted ${when}: ${count(value)} ± ${count(high - value)}`, kind };
 }
 
-export const between = (low, high) => `between ${count(Math.max(0, low))} and ${count(high)}`;
+export const between = (low, high, rate = null) => `between ${rated(Math.max(0, low), high - low, rate)[0]} and ${rated(high, high - low, rate)[0]}`;
+
+// A count and its error as they are written: as a rate to two digits of the error.
+export function rated(value, off, rate) {
+  return rate === null ? [count(value), about2sd(off / 2)] : rounded(value * rate.times, off * rate.times);
+}
 
 // What may be none: no more than this is said of it.
-export const atMost = (high) => `at most ${count(Math.max(0, Math.ceil(high)))}`;
+export const atMost = (high, rate = null) => `at most ${rate === null ? count(Math.max(0, Math.ceil(high))) : rounded(0, Math.max(0, high) * rate.times)[1]}`;
 
 // A number with an error, to two digits of the error: [value, error].
 export function rounded(value, off) {
   const unit = off > 0 ? 10 ** (Math.floor(Math.log10(off)) - 1) : 1;
-  if (unit < 1) return [value, off].map((one) => spread(one, 0, 2 * off).value);
+  if (unit < 1) return [value, off].map((one) => spread(one, 0, off).value);
   return [Math.round(value / unit) * unit, Math.ceil(off / unit) * unit].map(count);
 }
 
@@ -378,15 +383,15 @@ const percent = (part, places) => `${(100 * part).toFixed(places).replace("-", "
 export const fieldName = (entry) => axisWords(entry) || (entry.sum_field?.split(".").at(-1).replace("[]", "") ?? "numbers");
 
 // What comes first on a board, and how sure that is. rows: in the order of what is known, with their places (noise.js).
-export function summaryWords(rows, sd) {
+export function summaryWords(rows, sd, rate = null) {
   const [first] = rows;
   const name = ({ label }) => oneLine(label) || NOTHING.empty;
   if (!first) return "";
   if (sd === null || first.places === null) return `Most: ${name(first)}, ${count(first.value)}.`;
-  const number = first.least === first.value ? `${count(first.value)} ± ${about2sd(sd)}` : between(first.from, first.to);
+  const number = first.least === first.value ? rated(first.value, 2 * sd, rate).join(" ± ") : between(first.from, first.to, rate);
   if (first.from <= 0) return "";
   const rivals = rows.filter((row) => row !== first && row.places[0] === 1);
-  const most = `Most: ${name(first)}, ${number} (19 times out of 20)`;
+  const most = `Most: ${name(first)}, ${number}${rate === null ? "" : ` ${rate.words}`} (19 times out of 20)`;
   if (!rivals.length && first.places[1] === 1) return `${most}, ahead of all others beyond the noise.`;
   const named = rivals.slice(0, 2).map(name).join(" or ");
   const more = rivals.length > 2 ? ` or ${rivals.length - 2} more` : "";
