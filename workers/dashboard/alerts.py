@@ -110,8 +110,9 @@ class _Rule:
     def is_news(self, snapshot: SeenSnapshot) -> bool:
         if self.alert.keys is not None and snapshot.key not in self.alert.keys:
             return False
+        # After a restart the last ticks are read again, those of an ended series too.
         seen = self.watched.get(snapshot.key)
-        return seen is None or seen.id != snapshot.id or seen.end < snapshot.end
+        return seen is None or seen.end < snapshot.end
 
     def take(self, snapshot: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         alert = self.alert

@@ -545,7 +545,8 @@ function drawItems(snapshot) {
   set(byId("summary"), summaryWords(board.ranked, snapshot.sd, rate ?? null));
   const flat = (change || window) && snapshot.sd !== null && board.all > 0 && !snapshot.items.some(([label, value]) => isCounted(least(change, label, value), snapshot.sd, total));
   byId("flat").hidden = !flat;
-  byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, snapshot.all_items && !rest ? `; ${NOTHING.others}` : "");
+  const gone = window && beside && !beside.snapshot && !before?.loading ? `; nothing is kept of ${beside.name}` : "";
+  byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, snapshot.all_items && !rest ? `; ${NOTHING.others}` : "", gone);
 }
 
 // The snapshot beside, with what noise may make of a difference of two counts, and of two counts of all that is not listed.
