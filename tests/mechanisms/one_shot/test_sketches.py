@@ -14,6 +14,7 @@ from workers.mechanisms.one_shot.algorithms import OneShotNoise, Place, Sketched
 from workers.mechanisms.one_shot.sketches import TickMisraGries, TickMisraGriesConfig
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.meta import Meta, MetaConfig
+from workers.privacy.total import stated_cost
 
 DOMAIN = ("a", "b", "c", "d")
 
@@ -132,3 +133,21 @@ def test_gshm_in_meta_is_composed_in_zcdp() -> None:
     assert mechanism.cost().rho == pytest.approx(spent, rel=1e-6)
     discovery = dict(mechanism.cost().failures)["discovery"]
     assert mechanism.levels * law.discovery <= discovery
+
+
+@pytest.mark.parametrize("release", ["pmg", "gshm", "pure"])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_a_snapshot_states_no_less_than_the_cost(release: str, epsilon: float) -> None:
+    """Readers of a snapshot know epsilon, delta and rho alone, and not the release."""
+    listed = {"domain": DOMAIN} if release == "pure" else {}
+    mechanism = build(config(release=release, epsilon=epsilon, **listed))
+    cost = mechanism.cost()
+    stated = stated_cost(mechanism.kind, cost.rho, cost.epsilon, cost.delta)
+    assert (stated.rho, stated.epsilon, stated.delta) == (
+        cost.rho,
+        epsilon,
+        cost.delta,
+    )
+    assert stated.pure
+    # All of delta is a failure: for a person with k events it grows as (epsilon, delta) does.
+    assert dict(stated.failures) == {"numerical": cost.delta}
