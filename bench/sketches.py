@@ -46,12 +46,14 @@ ONE_TICK: dict[str, tuple[str, dict[str, Any]]] = {
     "`misra_gries` merge": ("misra_gries", {"release": "merge"}),
     "`misra_gries_tick` pmg": ("misra_gries_tick", {"release": "pmg"}),
     "`misra_gries_tick` gshm": ("misra_gries_tick", {"release": "gshm"}),
+    "`misra_gries_tick` pamg": ("misra_gries_tick", {"release": "pamg"}),
     "`misra_gries_tick` pure": ("misra_gries_tick", {"release": "pure"}),
     "`positive_gauss`, exact counts": ("positive_gauss", {}),
 }
 EPOCH: dict[str, tuple[str, dict[str, Any]]] = {
     "`misra_gries` pmg": ("misra_gries", {"release": "pmg"}),
     "`misra_gries` merge": ("misra_gries", {"release": "merge"}),
+    "`misra_gries` pamg": ("misra_gries", {"release": "pamg"}),
     "`meta` pmg": ("meta", {"algorithm": "pmg"}),
     "`meta` gshm": ("meta", {"algorithm": "gshm"}),
     "`unk_base`, exact counts": ("unk_base", {}),
@@ -89,11 +91,27 @@ def error(
         values["domain"] = tuple(sorted({label.decode() for label in events}))
     run = Run(build(config(mechanism, **values)), seed)
     for part in parts(events, ticks):
-        run.step(Counter(part))
+        run.step(set_sketch(part, size) if is_pamg(own) else Counter(part))
     truth = Counter(events)
     return fmean(
         abs(run.shown.get(label, 0) - count) for label, count in truth.most_common(TOP)
     )
+
+
+def is_pamg(own: dict[str, Any]) -> bool:
+    return own.get("release") == "pamg"
+
+
+def set_sketch(events: Sequence[bytes], size: int) -> dict[bytes, int]:
+    """Return the PAMG sketch of one-item events, as a source partition sends it (Algorithm 4)."""
+    counters = dict[bytes, int]()
+    for label in events:
+        counters[label] = counters.get(label, 0) + 1
+        if len(counters) > size:
+            counters = {
+                label: count - 1 for label, count in counters.items() if count > 1
+            }
+    return counters
 
 
 def parts(events: Sequence[bytes], ticks: int) -> Iterator[Sequence[bytes]]:
@@ -131,11 +149,12 @@ def table(seeds: int = SEEDS) -> None:
     )
     print("| mechanism | from stage 1 | memory of an owner |")
     print("|---|---|---|")
-    sent = MANY_LABELS * bytes_per_row()
     for label, (mechanism, own) in (ONE_TICK | EPOCH).items():
         if own.get("release") != "pure":
+            rows = SIZES[-1] if is_pamg(own) else MANY_LABELS
+            sent = rows * bytes_per_row()
             least = memory(mechanism, own)
-            print(f"| {label} | {sent / 1e6:,.0f} MB | {least / 1e6:,.1f} MB |")
+            print(f"| {label} | {sent / 1e6:,.2f} MB | {least / 1e6:,.1f} MB |")
 
 
 def config_fields(mechanism: str, own: dict[str, Any]) -> set[str]:
@@ -171,4 +190,6 @@ def memory(mechanism: str, own: dict[str, Any]) -> float:
     if sketches is not None:
         return sketches.key_most
     sizes = memory_of(built, made).sizes
+    if is_pamg(own):
+        return sizes[-1].memory_least / sizes[-1].rows * SIZES[-1]
     return sizes[-1].memory_least / sizes[-1].rows * MANY_LABELS
